@@ -1,0 +1,269 @@
+"""The shape of the configuration: every table, key, default and limit, and what may not go together.
+
+Decides what a valid configuration is. Knows nothing of TOML, files or line numbers (config_text reads texts,
+cli/files finds them). Each key's own limit is its validator; what two keys say against each other is a row of
+the tables below.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+import attrs
+from attrs import field, frozen
+
+from scheduler.errors import ConfigError
+from scheduler.model.statements import bind
+
+Path = tuple[str | int, ...]
+Contradiction = tuple[Path, str]
+Check = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+Argv = Annotated[tuple[str, ...], "a text is split by shell rules"]
+
+YEAR = 31_536_000
+LARGEST = 2_147_483_647
+HUGE = 2**63 - 1
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
+USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
+NAME_RULE = "a name has letters, digits and _ . / - (not first), 64 at most"
+
+
+class ConfigMistakes(ConfigError):  # noqa: N818  (it is several)
+    """Every mistake of a configuration, one line each: `file:line: key: message (got value)`."""
+
+    def __init__(self, mistakes: Iterable[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(self.mistakes))
+
+
+def _must(holds: Callable[[Any], bool], message: str) -> Check:
+    def check(_instance: Any, _attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if not holds(value):
+            raise ValueError(message)
+
+    return check
+
+
+def _matches(pattern: re.Pattern[str], message: str) -> Check:
+    """An empty text means "not given" and is always allowed."""
+    return _must(lambda text: not text or pattern.fullmatch(text) is not None, message)
+
+
+SPAN = _must(lambda s: 0 < s <= YEAR, f"must be more than 0 and at most {YEAR} seconds")
+GRACE = _must(lambda s: 0 <= s <= YEAR, f"must be from 0 to {YEAR} seconds")
+COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
+COUNT_OR_NONE = _must(lambda n: 0 <= n <= LARGEST, f"must be from 0 to {LARGEST}")
+MAXIMUM = _must(lambda n: n == -1 or 1 <= n <= LARGEST, "must be -1 (no limit) or more than 0")
+PRIORITY = _must(lambda n: abs(n) <= LARGEST, f"must be from -{LARGEST} to {LARGEST}")
+LIMIT = attrs.validators.optional(_must(lambda n: 0 <= n <= HUGE, f"must be from 0 to {HUGE}"))
+GIVEN = _must(bool, "must not be empty")
+
+
+@frozen
+class Database:
+    """Where the queue is; an empty msq_url or agentdb_url means the server of url under that login role."""
+
+    url: str = field(default="embedded", validator=GIVEN)
+    msq_url: str = ""
+    agentdb_url: str = ""
+
+
+@frozen
+class Scheduler:
+    """The daemon's settings; what is a float is seconds."""
+
+    group: str = field(default="default", validator=[GIVEN, _matches(NAME, NAME_RULE)])
+    respawn_interval: float = field(default=300.0, validator=SPAN)
+    respawn_count: int = field(default=5, validator=COUNT_OR_NONE)
+    kill_grace: float = field(default=20.0, validator=GRACE)
+    min_idle: float = field(default=20.0, validator=GRACE)
+    max_idle: float = field(default=900.0, validator=SPAN)
+    start_limit: float = field(default=60.0, validator=SPAN)
+    start_hint: float = field(default=5.0, validator=SPAN)
+    write_limit: float = field(default=60.0, validator=SPAN)
+    exit_grace: float = field(default=2.0, validator=GRACE)
+    lease: float = field(default=30.0, validator=SPAN)
+    lease_renewal: float = field(default=10.0, validator=SPAN)
+    rescan: float = field(default=60.0, validator=SPAN)
+    progress_interval: float = field(default=1.0, validator=SPAN)
+    status_interval: float = field(default=30.0, validator=SPAN)
+    hold: float = field(default=0.1, validator=SPAN)
+    hold_max: int = field(default=1000, validator=COUNT)
+    fetch_limit: int = field(default=1000, validator=COUNT_OR_NONE)
+    expansions: int = field(default=8, validator=COUNT)
+    expansions_per_type: int = field(default=4, validator=COUNT)
+    expansion_limit: float = field(default=3600.0, validator=SPAN)
+    fetch_rows: int = field(default=1000, validator=COUNT)
+    fetch_bytes: int = field(default=1_000_000, validator=COUNT)
+    agentdb_connections: int = field(default=2, validator=COUNT)
+    statement_limit: float = field(default=30.0, validator=SPAN)
+    lock_limit: float = field(default=0.2, validator=SPAN)
+    retry_base: float = field(default=10.0, validator=SPAN)
+    retry_max: float = field(default=3600.0, validator=SPAN)
+    blocked_delay: float = field(default=60.0, validator=SPAN)
+    line_limit: int = field(default=1_048_576, validator=COUNT)
+    reconnect_max: float = field(default=30.0, validator=SPAN)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@frozen
+class Host:
+    """Where agents run, and how to get there."""
+
+    max: int = field(default=-1, validator=MAXIMUM)
+    urgent: int = field(default=1, validator=COUNT_OR_NONE)
+    enabled: bool = True
+    transport: Literal["local", "ssh", "command"] = "local"
+    address: str = field(default="", validator=_matches(ADDRESS, 'must be "host" or "host:port"'))
+    user: str = field(default="", validator=_matches(USER, "is not a login name"))
+    identity: str = ""
+    known_hosts: str = ""
+    command: Argv = ()
+
+
+@frozen
+class Limits:
+    """Resource limits of one agent process, as setrlimit(2) counts them; None leaves the daemon's own."""
+
+    nofile: int | None = field(default=None, validator=LIMIT)
+    memory: int | None = field(default=None, validator=LIMIT)
+    cpu: int | None = field(default=None, validator=LIMIT)
+    nproc: int | None = field(default=None, validator=LIMIT)
+    fsize: int | None = field(default=None, validator=LIMIT)
+    core: int | None = field(default=None, validator=LIMIT)
+
+
+@frozen
+class AgentType:
+    """A kind of agent: its program, where and how many of it run, who may queue for it and what it may do."""
+
+    command: Argv = field(validator=GIVEN)
+    kind: Literal["line", "exec"] = "line"
+    hosts: tuple[str, ...] = ()
+    slots: int = field(default=1, validator=COUNT)
+    submitters: tuple[str, ...] = ("*",)
+    database: str = ""
+    db: Literal["off", "statements", "sql"] = "off"
+    statements: dict[str, str] = field(factory=dict)
+    heartbeat: float = field(default=0.0, validator=GRACE)
+    item_timeout: float = field(default=0.0, validator=GRACE)
+    enabled: bool = True
+    cwd: str = ""
+    env: dict[str, str] = field(factory=dict)
+    pass_env: tuple[str, ...] = ()
+    limits: Limits = field(factory=Limits)
+    output_limit: int = field(default=1_048_576, validator=COUNT_OR_NONE)
+    window: int = field(default=1, validator=_must(lambda n: n == 1, "must be 1; more comes later"))
+
+
+@frozen
+class Queue:
+    """A named queue; concurrency None means unlimited."""
+
+    concurrency: int | None = field(default=None, validator=attrs.validators.optional(COUNT))
+    paused: bool = False
+    priority: int = field(default=0, validator=PRIORITY)
+    filter: str = ""
+
+
+@frozen
+class Config:
+    """A whole configuration, each table by its name."""
+
+    database: Database = field(factory=Database)
+    scheduler: Scheduler = field(factory=Scheduler)
+    hosts: dict[str, Host] = field(factory=dict)
+    agents: dict[str, AgentType] = field(factory=dict)
+    queues: dict[str, Queue] = field(factory=dict)
+
+
+# What two keys of one table say against each other: the key to blame, what must hold, the message otherwise.
+Rule = tuple[str, Callable[[Any], bool], str]
+
+SCHEDULER_RULES: tuple[Rule, ...] = (
+    ("lease_renewal", lambda s: s.lease_renewal < s.lease / 2, "must be less than half of lease"),
+    ("max_idle", lambda s: s.min_idle <= s.max_idle, "must not be less than min_idle"),
+    ("retry_max", lambda s: s.retry_base <= s.retry_max, "must not be less than retry_base"),
+)
+HOST_RULES: tuple[Rule, ...] = (
+    ("address", lambda h: h.transport != "ssh" or h.address, 'is needed by transport = "ssh"'),
+    ("command", lambda h: h.transport != "command" or h.command, 'is needed by transport = "command"'),
+)
+AGENT_RULES: tuple[Rule, ...] = (
+    ("heartbeat", lambda a: a.kind == "line" or not a.heartbeat, "must be 0: exec agents have no heartbeat"),
+    ("statements", lambda a: a.db == "statements" or not a.statements, 'are for db = "statements" only'),
+)
+
+
+def contradictions(config: Config) -> Iterator[Contradiction]:
+    """Every mistake of values that are right by themselves: the path to blame, and a message."""
+    yield from _absences(config)
+    yield from _names(config)
+    yield from _broken(SCHEDULER_RULES, ("scheduler",), config.scheduler)
+    for name, host in config.hosts.items():
+        yield from _broken(HOST_RULES, ("hosts", name), host)
+    for name, agent in config.agents.items():
+        yield from _broken(AGENT_RULES, ("agents", name), agent)
+        yield from _agent_words(("agents", name), agent, frozenset(config.hosts))
+
+
+def _broken(rules: tuple[Rule, ...], path: Path, table: object) -> Iterator[Contradiction]:
+    return (((*path, key), message) for key, holds, message in rules if not holds(table))
+
+
+def _absences(config: Config) -> Iterator[Contradiction]:
+    if not config.hosts:
+        yield ("hosts",), "no host is configured; add a table like [hosts.local]"
+    if not config.agents:
+        yield ("agents",), "no agent is configured; add a table like [agents.sha256]"
+
+
+def _names(config: Config) -> Iterator[Contradiction]:
+    tables: dict[str, Iterable[str]] = {
+        "hosts": config.hosts,
+        "agents": config.agents,
+        "queues": config.queues,
+    }
+    for table, names in tables.items():
+        for name in names:
+            if not NAME.fullmatch(name):
+                yield (table, name), NAME_RULE
+    for name in config.agents:
+        if name == "command":
+            yield ("agents", name), "is the type of the scheduler's own commands; choose another name"
+        if "." in name:
+            yield ("agents", name), "must not have a dot: job names are type.nonce"
+
+
+def _agent_words(path: Path, agent: AgentType, hosts: frozenset[str]) -> Iterator[Contradiction]:
+    for number, host in enumerate(agent.hosts):
+        if host not in hosts:
+            yield (*path, "hosts", number), "no such host is configured"
+    for variable in agent.env:
+        if message := _variable_mistake(variable):
+            yield (*path, "env", variable), message
+    for number, variable in enumerate(agent.pass_env):
+        if message := _variable_mistake(variable):
+            yield (*path, "pass_env", number), message
+    for name, sql in agent.statements.items():
+        if message := _statement_mistake(name, sql):
+            yield (*path, "statements", name), message
+
+
+def _variable_mistake(name: str) -> str:
+    if not VARIABLE.fullmatch(name):
+        return "is not the name of an environment variable"
+    return "is set by the scheduler itself" if name in RESERVED else ""
+
+
+def _statement_mistake(name: str, sql: str) -> str:
+    if not VARIABLE.fullmatch(name):
+        return "the name of a statement is one word of letters, digits and _"
+    try:
+        bound, _ = bind(sql)
+    except ConfigError as error:
+        return str(error)
+    return "" if bound.strip() else "must not be empty"

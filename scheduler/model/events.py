@@ -1,0 +1,330 @@
+"""What happened and what to do about it: the two vocabularies between the core and the drivers.
+
+Events are facts, commands are imperatives. What an agent says does not come as an event: `Core.hear` is the hot door.
+Slots are named by number and, where an answer may come late, by the serial of the process it belongs to.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.model.expand import Row
+from scheduler.model.jobs import Claim, End, ItemFailure, LogRow, OutputRow, SaveRow, Want
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The process of a slot exists."""
+
+    slot: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotCreated:
+    """The process of a slot could not be made."""
+
+    slot: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The process of a slot is dead and its output is read. Exactly one of code and signal is given, or lost."""
+
+    slot: int
+    code: int | None = None
+    signal: str | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clogged:
+    """The agent does not read: its pipe is full."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unclogged:
+    """All that was written to the agent is in its pipe."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The program of an agent type is another one than the running agents are."""
+
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The cursor of a job is open; the columns in select order and how many rows there are."""
+
+    job: int
+    names: tuple[bytes, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Rows of a job's cursor; `more` is false when these were the last."""
+
+    job: int
+    rows: Sequence[Row]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NotExpanded:
+    """The query of a job failed. `again`: through no fault of its own."""
+
+    job: int
+    reason: str
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The lines that answer a DB: line."""
+
+    slot: int
+    serial: int
+    lines: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """There may be something to claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The queues, hosts, agent types and placements as their tables have them now."""
+
+    queues: Sequence[dict[str, Any]]
+    hosts: Sequence[dict[str, Any]]
+    types: Sequence[dict[str, Any]]
+    placements: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """The answer to a Turn: what was claimed, which parents to settle, which ends had been lost to another owner."""
+
+    claims: Sequence[Claim]
+    parents: Sequence[int] = ()
+    fenced: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The answer to a Save or a Mark: the rows that were still ours, and which of them are parents to settle."""
+
+    pks: frozenset[int]
+    parents: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A Settle, WriteLog or WriteOutput is done; `released` children may be claimed now."""
+
+    released: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """A request to the queue failed: of its data, of a lock, or because the connection was lost."""
+
+    why: str  # "data" | "lock" | "lost"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """The group is ours: claim and feed until this instant (monotonic), unless told again."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disowned:
+    """The group is another daemon's: kill the children and forget the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Start nothing, finish what is in hand, exit; the second one gives multi-SQL-queries back at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Kill the children, give their rows back, exit."""
+
+
+Event = (
+    Created | NotCreated | Gone | Clogged | Unclogged | Replaced | Opened | Fetched | NotExpanded | Answered
+    | Woken | Looked | Turned | Saved | Written | NotSaved | Serve | Disowned | Drain | Stop
+)  # fmt: skip
+
+# ---------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Make the process of a slot; exec agents get their argv and stdin with it."""
+
+    slot: int
+    serial: int
+    type: str
+    host: str
+    argv: tuple[bytes, ...] | None = None
+    stdin: bytes | None = None
+    job: int | None = None
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write these bytes to the agent."""
+
+    slot: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Ask a process to die: close its pipes, hang-up to its group."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForceKill:
+    """Kill the process group at once."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """Run the query of a job and say what columns and how many rows it has."""
+
+    job: int
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Fetch up to so many more rows of a job."""
+
+    job: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseQuery:
+    """Forget the cursor of a job, whatever it is doing."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Run the statement of a DB: line and answer as lines."""
+
+    slot: int
+    serial: int
+    type: str
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One line of the daemon's own log."""
+
+    level: str  # debug | info | warning | error
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Text for the scheduler's stderr."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A job reached this state for good; for those who wait inside the daemon."""
+
+    job: int
+    type: str
+    state: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookDue:
+    """Some row was given an instant to wait for: ask the database when the next one is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """All is saved and every child is dead."""
+
+
+Command = Spawn | Send | Kill | ForceKill | Expand | Fetch | CloseQuery | Ask | Say | Echo | Told | LookDue | Exit
+
+# ---- requests: what the queue connection is to do next, one at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """End the plain successes and claim."""
+
+    ends: Sequence[End]
+    wants: Sequence[Want]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Save other ends and progress, with the items that failed."""
+
+    rows: Sequence[SaveRow]
+    failures: Sequence[ItemFailure] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Show rows as running."""
+
+    rows: Sequence[tuple[int, int]]  # (pk, attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Settle the dependencies on ended rows."""
+
+    parents: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLog:
+    """Append to drover.log."""
+
+    rows: Sequence[LogRow]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutput:
+    """Append to drover.output."""
+
+    rows: Sequence[OutputRow]
+
+
+Request = Turn | Save | Mark | Settle | WriteLog | WriteOutput

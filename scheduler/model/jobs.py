@@ -1,0 +1,154 @@
+"""The nouns on a job's way: wanted, claimed, in hand, ended; each is made in exactly one place.
+
+`Want` is made by policy/claims.py, `Claim` from a row by `read_claim`, the job in hand by policy/core.py, `SaveRow` by
+policy/outcome.py.
+"""
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Final, NamedTuple
+
+Cells = tuple[bytes | None, ...]
+
+
+class Want(NamedTuple):
+    """Claim up to `count` rows of this type from this queue; host "" means rows for any host."""
+
+    type: str
+    queue: str
+    host: str
+    urgent: bool  # urgent rows only
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a row asks for beyond one line to one agent. Lengths in seconds."""
+
+    msq: bool = False
+    runonpfile: str | None = None
+    key: str | None = None
+    tolerate: int = 0
+    repeat: bool = False
+    timeout: float | None = None
+    retries: int = 0
+    failures: int = 0
+    rescued: int = 0
+    itemsfailed: int = 0
+    itemsprocessed: int = 0
+    checkpoint: dict[str, Any] | None = None
+
+
+PLAIN: Final = Rules()
+
+
+class Claim(NamedTuple):
+    """A row that is ours from now on."""
+
+    pk: int
+    attempt: int
+    type: str
+    args: bytes
+    rank: bytes  # urgency and letter: smaller goes first
+    queue: str
+    host: str  # "" means any
+    submitter: str
+    rules: Rules = PLAIN
+
+
+class End(NamedTuple):
+    """A one-parameter job that ended well and has nothing more to say."""
+
+    pk: int
+    attempt: int
+    seconds: float
+    host: str
+    agent: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRow:
+    """What becomes of a row: its end, its way back to the queue, or its progress. Parameter of query `save`."""
+
+    pk: int
+    attempt: int
+    state: str
+    bits: int | None = None
+    text: str | None = None
+    outcome: str | None = None  # of the attempt; None while it goes on
+    code: int | None = None
+    signal: str | None = None
+    result: Any = None
+    processed: int | None = None
+    failed: int | None = None
+    total: int | None = None
+    elapsed: float | None = None
+    busy: float | None = None
+    failures: int | None = None
+    retry_in: float | None = None
+    jitter: bool = False
+    checkpoint: dict[str, Any] | None = None
+    back: bool = False  # to the end of the queue
+    host: str | None = None
+    agent: str | None = None
+    pid: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the fields that say something, for JSON."""
+        given = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return {name: value for name, value in given if value is not None and value is not False}
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFailure:
+    """A work item that failed for good; a row of drover.item_failure."""
+
+    pk: int
+    attempt: int
+    key: str | None
+    line: str
+    host: str
+    agent: str
+    pid: int | None
+    reason: str
+
+
+class LogRow(NamedTuple):
+    """A row of drover.log."""
+
+    job: int | None
+    type: str
+    host: str | None
+    agent: str | None
+    pid: int | None
+    message: str
+
+
+class OutputRow(NamedTuple):
+    """A chunk of what an exec agent printed; a row of drover.output."""
+
+    job: int
+    attempt: int
+    stream: str  # "out" or "err"
+    text: str
+
+
+def read_claim(cells: Cells) -> Claim:
+    """Give the claim in a row of query `turn` (jq_pk, attempt, type, args, rank, queue, host, submitter, more)."""
+    pk, attempt, kind, args, rank, queue, host, submitter, more = cells[:9]
+    assert pk is not None
+    assert attempt is not None
+    rules = PLAIN if more is None else _read_rules(more)
+    return Claim(
+        int(pk), int(attempt), _text(kind), args or b"", rank or b"", _text(queue), _text(host),
+        _text(submitter), rules,
+    )  # fmt: skip
+
+
+def _read_rules(more: bytes) -> Rules:
+    return Rules(**{name: value for name, value in json.loads(more).items() if value is not None})
+
+
+def _text(cell: bytes | None) -> str:
+    return (cell or b"").decode("utf-8", "surrogateescape")

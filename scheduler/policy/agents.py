@@ -1,0 +1,142 @@
+"""The life of a slot: `fire` is the only writer of its state and of its deadline.
+
+The tables say what may happen (model/states.py); here stands how long each state may last, what a death costs, and
+what a slot leaves behind. It knows no jobs: whoever fires first settles what the slot had in hand.
+"""
+
+from typing import Final
+
+from scheduler.model.config import AgentType, Scheduler
+from scheduler.model.events import Command, ForceKill, Kill, Say
+from scheduler.model.states import (
+    AGENT_TABLE,
+    EVENT_NAMES,
+    IGNORE,
+    IMPOSSIBLE,
+    KILLED,
+    ST_END,
+    ST_FAIL,
+    ST_FREE,
+    ST_FREEING,
+    ST_PREP,
+    ST_READY,
+    ST_RUNNING,
+    ST_SPAWNED,
+    STATE_NAMES,
+    THROTTLED,
+)
+from scheduler.policy.jobs import NEVER
+from scheduler.policy.pools import Slot
+from scheduler.policy.throttle import is_too_fast, recent
+
+_QUIET: Final = (False,) * ST_READY + (
+    True,
+    True,
+    False,
+)  # by state: moves among these are not displayed (F77)
+_UNUSED: Final = (ST_FAIL, ST_FREE)
+
+
+def patience_of(kind: AgentType, timers: Scheduler) -> tuple[float, ...]:
+    """Give how long each state may last, by state; RUNNING by the heartbeat or the item's limit, whichever is less."""
+    patience = [NEVER] * ST_END
+    patience[ST_FAIL] = timers.respawn_interval
+    patience[ST_FREEING] = timers.kill_grace
+    patience[ST_PREP] = patience[ST_SPAWNED] = timers.start_limit
+    patience[ST_READY] = timers.max_idle
+    patience[ST_RUNNING] = min(kind.heartbeat or NEVER, kind.item_timeout or NEVER)
+    return tuple(patience)
+
+
+class Fleet:
+    """All slots, and the soonest of their deadlines."""
+
+    __slots__ = ("changed", "commands", "slots", "soonest", "timers")
+
+    def __init__(self, timers: Scheduler, commands: list[Command]) -> None:
+        self.slots: list[Slot] = []
+        self.timers = timers
+        self.soonest = NEVER  # a lower bound: a deadline that moved later costs one idle look
+        self.commands = commands
+        self.changed: set[Slot] = set()  # moved since the status was last shown
+
+    def fire(self, slot: Slot, event: int, now: float) -> bool:
+        """Move a slot; False when the event changed nothing. A violation or a bug of ours ends in a kill."""
+        old = slot.state
+        new = AGENT_TABLE[old][event]
+        if new < 0:
+            return new != IGNORE and self._refuse(slot, event, new, now)
+        slot.state = new
+        slot.since = now
+        slot.deadline = deadline = now + slot.patience[new]
+        if deadline < self.soonest:
+            self.soonest = deadline
+        if not (_QUIET[old] and _QUIET[new]):
+            self._moved(slot, old, new)
+        return True
+
+    def kill(self, slot: Slot, why: str, now: float, *, counts: bool = False) -> None:
+        """Ask an agent to die. `counts`: the death is the agent's fault and counts against its slot."""
+        if slot.state not in (ST_PREP, ST_SPAWNED, ST_READY, ST_RUNNING):
+            return
+        slot.doom, slot.counts = why, counts
+        self.fire(slot, KILLED, now)
+
+    def bury(self, slot: Slot, event: int, now: float) -> None:
+        """The process is dead (GONE) or was never made: free the slot, or rest it when that is too often."""
+        timers = self.timers
+        if slot.counts:
+            slot.births = [*recent(slot.births, now, timers.respawn_interval), slot.born]
+        elif slot.doom is not None:
+            slot.births = []
+        self.fire(slot, event, now)
+        slot.clear()
+        if is_too_fast(slot.births, now, timers.respawn_interval, timers.respawn_count):
+            slot.births = []
+            self.fire(slot, THROTTLED, now)
+
+    def late(self, now: float) -> list[Slot]:
+        """Give the slots whose deadline has come, and look anew for the soonest."""
+        if now < self.soonest:
+            return []
+        due = [slot for slot in self.slots if slot.deadline <= now]
+        waiting = (slot.deadline for slot in self.slots if slot.deadline > now)
+        self.soonest = min(waiting, default=NEVER)
+        return due
+
+    def put_off(self, slot: Slot, deadline: float) -> None:
+        """Set the deadline of the state a slot is in: the one exception to `fire`, for what the state waits on."""
+        slot.deadline = deadline
+        self.soonest = min(self.soonest, deadline)
+
+    def _moved(self, slot: Slot, old: int, new: int) -> None:
+        self.changed.add(slot)
+        host, pool = slot.host, slot.pool
+        host.used += (old in _UNUSED) - (new in _UNUSED)
+        host.leaving += (new == ST_FREEING) - (old == ST_FREEING)
+        host.note()
+        if old == ST_FREE:
+            pool.free[host.name].remove(slot)
+        elif new == ST_FREE:
+            pool.free[host.name].append(slot)
+        if old == ST_READY:
+            pool.idle[host.name].remove(slot)
+        if new == ST_FREEING and old != ST_PREP:
+            self.commands.append(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
+        why = f" reason={slot.doom!r}" if slot.doom else ""
+        self.say("info", slot, f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}")
+
+    def _refuse(self, slot: Slot, event: int, verdict: int, now: float) -> bool:
+        what = f"{EVENT_NAMES[event]} in {STATE_NAMES[slot.state]}"
+        if verdict == IMPOSSIBLE:
+            self.say("error", slot, f"impossible: {what}; the slot is quarantined, please report this")
+            self.kill(slot, f"impossible: {what}", now)
+        else:
+            self.say("warning", slot, f"protocol violation: {what}; killed")
+            self.kill(slot, f"protocol violation: {what}", now, counts=True)
+        return False
+
+    def say(self, level: str, slot: Slot, text: str) -> None:
+        """Log one line about a slot."""
+        where = f"slot={slot.number} agent={slot.pool.name} host={slot.host.name} pid={slot.pid}"
+        self.commands.append(Say(level, f"{text} {where}"))

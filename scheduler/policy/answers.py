@@ -1,0 +1,105 @@
+"""What the database answered: rows claimed, saved or lost, and what others changed in the tables we follow."""
+
+from scheduler.model import events as e
+from scheduler.policy import endings, supply
+from scheduler.policy.claims import QueueBook
+from scheduler.policy.jobs import NEVER
+from scheduler.policy.placement import Places
+from scheduler.policy.pools import Pool
+from scheduler.policy.world import World
+
+
+def woken(world: World, event: e.Woken, now: float) -> None:
+    world.claims.wake()
+
+
+def looked(world: World, event: e.Looked, now: float) -> None:
+    """Queues, hosts, types and placements as their tables have them now."""
+    in_hand: dict[str, int] = {}
+    for job in world.jobs.values():
+        in_hand[job.queue] = in_hand.get(job.queue, 0) + 1
+    world.queues = {
+        q["name"]: QueueBook(q["name"], q["concurrency"], q["paused"], in_hand.get(q["name"], 0)) for q in event.queues
+    }
+    for row in event.hosts:
+        if (host := world.hosts.get(row["name"])) is not None:
+            host.max, host.urgent, host.enabled = row["max"], row["urgent"], row["enabled"]
+            host.note()
+    for row in event.types:
+        if (pool := world.pools.get(row["type"])) is not None:
+            enable(world, pool, row["enabled"], now)
+    world.places = Places(world.hosts, event.placements)
+    world.claims.wake()
+    world.stirred.update(world.pools.values())
+
+
+def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
+    """A type that is disabled starts nothing: what it has not begun goes back to the queue."""
+    if pool.enabled and not enabled:
+        pool.enabled = False
+        endings.give_back_all(
+            world, "agent type disabled", now, lambda job: job.pool is pool and endings.is_untouched(job)
+        )
+    pool.enabled = enabled
+
+
+def turned(world: World, event: e.Turned, now: float) -> None:
+    request = world.ledger.answered()
+    assert isinstance(request, e.Turn)
+    world.claims.turned(request, event.claims)
+    world.ledger.parents.extend(event.parents)
+    if event.fenced and not world.ledger.resent:
+        world.say("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
+    supply.claimed(world, event.claims, now)
+    if world.jobs and world.progress_at == NEVER:
+        world.progress_at = now + world.timers.progress_interval
+
+
+def saved(world: World, event: e.Saved, now: float) -> None:
+    request = world.ledger.answered()
+    world.ledger.parents.extend(event.parents)
+    if isinstance(request, e.Mark):
+        _marked(world, [pk for pk, _ in request.rows], event.pks, now)
+        return
+    assert isinstance(request, e.Save)
+    for row in request.rows:
+        if row.pk not in event.pks and not world.ledger.resent:
+            _fenced(world, row.pk, now)
+    if any(endings.is_back(row) for row in request.rows if row.outcome is not None):
+        world.claims.wake()
+    if any(row.retry_in is not None for row in request.rows):
+        world.commands.append(e.LookDue())
+
+
+def _marked(world: World, asked: list[int], pks: frozenset[int], now: float) -> None:
+    """Rows that are shown as running; a rescued one may begin only now."""
+    for pk in asked:
+        job = world.jobs.get(pk)
+        if job is None:
+            continue
+        if pk not in pks and not world.ledger.resent:
+            _fenced(world, pk, now)
+            continue
+        job.marked = True
+        if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
+            supply.admit(world, job)
+
+
+def _fenced(world: World, pk: int, now: float) -> None:
+    """A row of ours has another owner or is gone: forget it, and end what works on it."""
+    job = world.jobs.pop(pk, None)
+    world.say("warning", f"job={pk}: the row is no longer ours")
+    if job is None:
+        return
+    endings.forget(world, job, now)
+
+
+def not_saved(world: World, event: e.NotSaved, now: float) -> None:
+    complaint = world.ledger.failed(event)
+    world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
+
+
+def written(world: World, event: e.Written, now: float) -> None:
+    world.ledger.answered()
+    if event.released:
+        world.claims.wake()

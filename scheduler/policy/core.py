@@ -1,0 +1,153 @@
+"""The brain: what happened and what time it is come in, what to do comes out.
+
+    core.handle(event, now)         facts, answers of drivers, signals
+    core.hear(slot, data, now)      the hot door: what an agent printed -> the line it gets next
+    core.tick(now)                  deadlines that have come; `next_deadline` says when to call again
+    core.take()                     the commands since the last call
+    core.next_request(now)          what the queue connection is to do next, one at a time
+
+It is pure: it knows no bytes but lines, no clock but `now`, no chance. Here stands what starts and ends serving, and
+what each event leads to; the decisions themselves are in the modules named in the table at the end.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from scheduler.model import events as e
+from scheduler.model.config import Config
+from scheduler.policy import answers, processes, replies, rounds, standing, supply
+from scheduler.policy.feed import dispatch
+from scheduler.policy.jobs import NEVER
+from scheduler.policy.world import World
+
+
+class Core:
+    """One supervisor's decisions."""
+
+    def __init__(self, config: Config) -> None:
+        self.world = World(config)
+        self._slots = self.world.fleet.slots
+        self._exited = False
+
+    # ---- doors
+
+    def handle(self, event: e.Event, now: float) -> None:
+        """Take in a fact."""
+        _HANDLERS[type(event)](self.world, event, now)
+        if self.world.stirred:
+            self.look_again(now)
+
+    def hear(self, number: int, data: bytes, now: float) -> bytes | None:
+        """Take in what an agent printed; give the line to send it next, or None."""
+        answer = replies.hear(self.world, self._slots[number], data, now)
+        if self.world.stirred:
+            self.look_again(now)
+        return answer
+
+    def hear_err(self, number: int, data: bytes, now: float) -> None:
+        """Take in what a line agent printed on stderr."""
+        replies.hear_err(self.world, self._slots[number], data, now)
+
+    def captured(self, number: int, stream: str, data: bytes) -> None:
+        """Take in what an exec agent printed on "out" or "err"."""
+        processes.capture(self.world, self._slots[number], stream, data)
+
+    def take(self) -> list[e.Command]:
+        """Give the commands since the last call."""
+        taken = self.world.commands[:]
+        self.world.commands.clear()
+        return taken
+
+    def look_again(self, now: float) -> None:
+        """Look at every pool that was stirred."""
+        world = self.world
+        while world.stirred:
+            pools, world.stirred = world.stirred | world.starving, set()
+            world.starving = set()
+            for pool in sorted(pools, key=lambda pool: (pool.starving_since, pool.name)):
+                if world.feeding:
+                    supply.open_expansions(world, pool)
+                dispatch(world, pool, now)
+
+    # ---- the queue
+
+    def next_request(self, now: float) -> e.Request | None:
+        """Give what the queue connection is to do next; it is answered by an event before the next call."""
+        world = self.world
+        wants = []
+        if world.feeding:
+            rounds.measure(world, now)
+            hosts, queues = list(world.hosts.values()), list(world.queues.values())
+            wants = world.claims.wants(world.pools.values(), queues, hosts, world.timers)
+        return world.ledger.next_request(wants)
+
+    def live_rows(self) -> list[int]:
+        """Give the rows that are ours in memory, or whose end is on its way to the database."""
+        return [*self.world.jobs, *self.world.ledger.pending()]
+
+    # ---- time
+
+    def next_deadline(self) -> float:
+        """Give the instant `tick` is to be called; a lower bound, inf when nothing waits."""
+        world = self.world
+        return min(
+            world.fleet.soonest, world.mark_at, world.progress_at, world.room_at,
+            world.serving_until if world.feeding else NEVER,
+            min((job.deadline for job in world.limits), default=NEVER),
+        )  # fmt: skip
+
+    def tick(self, now: float) -> None:
+        """Act on the deadlines that have come."""
+        world = self.world
+        if world.feeding and now >= world.serving_until:
+            world.feeding = False
+            world.say("warning", "past the lease: no agent is given work until it is renewed")
+        for slot in world.fleet.late(now):
+            processes.late(world, slot, now)
+        if now >= world.mark_at:
+            rounds.mark_running(world, now)
+        if now >= world.progress_at:
+            rounds.show_progress(world, now)
+        if now >= world.room_at:
+            world.room_at = NEVER
+            world.stirred |= world.starving
+        rounds.end_late_jobs(world, now)
+        self.look_again(now)
+        self._exit_when_over()
+
+    def _exit_when_over(self) -> None:
+        world = self.world
+        if self._exited or not (world.draining or world.stopping):
+            return
+        if not world.jobs and not world.has_processes() and world.ledger.is_empty:
+            self._exited = True
+            world.commands.append(e.Exit())
+
+    def is_over(self) -> bool:
+        """Say whether nothing is left to do after a drain or a stop."""
+        self._exit_when_over()
+        return self._exited
+
+
+_HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
+    e.Created: processes.created,
+    e.NotCreated: processes.not_created,
+    e.Gone: processes.gone,
+    e.Clogged: processes.clogged,
+    e.Unclogged: processes.unclogged,
+    e.Replaced: processes.replaced,
+    e.Answered: processes.answered,
+    e.Opened: supply.opened,
+    e.Fetched: supply.fetched,
+    e.NotExpanded: supply.not_expanded,
+    e.Woken: answers.woken,
+    e.Looked: answers.looked,
+    e.Turned: answers.turned,
+    e.Saved: answers.saved,
+    e.NotSaved: answers.not_saved,
+    e.Written: answers.written,
+    e.Serve: standing.serve,
+    e.Disowned: standing.disowned,
+    e.Drain: standing.drain,
+    e.Stop: standing.stop,
+}

@@ -1,0 +1,233 @@
+"""How items and jobs end: done, failed, lost with their agent, killed, given back.
+
+A job is concluded when nothing of it is in hand any more; only then is its row written. Items that failed for good are
+recorded with the reason; an item whose agent died gets one more try, alone in a fresh process.
+"""
+
+from collections.abc import Callable
+
+from scheduler.model.events import CloseQuery, Told
+from scheduler.model.jobs import ItemFailure, SaveRow
+from scheduler.model.protocol import printable
+from scheduler.model.states import QUEUED, TERMINAL
+from scheduler.policy.jobs import Job, Verdict
+from scheduler.policy.outcome import BLOCKED_AGAIN, FAILS, GIVEN_BACK, judge
+from scheduler.policy.pools import Slot
+from scheduler.policy.world import World
+
+
+def finish(world: World, slot: Slot, job: Job, now: float) -> None:
+    """The agent said OK to the item in hand."""
+    took = now - slot.fed_at
+    job.busy += took
+    slot.items += 1
+    slot.total += 1
+    slot.pool.finished += 1
+    if slot.blocked is not None:
+        _block(world, slot, job)
+    elif slot.failed is not None:
+        fail_item(world, slot, job, slot.failed, final=True)
+    else:
+        _succeed(slot, job)
+    part(world, slot, job, now)
+
+
+def _succeed(slot: Slot, job: Job) -> None:
+    job.done += 1 if slot.counted is None else slot.counted
+    expansion = job.expansion
+    if expansion is not None:
+        expansion.succeeded += 1
+        item = slot.item
+        if expansion.progress is not None and item is not None and item.key is not None:
+            expansion.progress.finish(item.number, item.key.decode("utf-8", "surrogateescape"))
+
+
+def _block(world: World, slot: Slot, job: Job) -> None:
+    """The item cannot be done now: feeding stops, items in hand finish, the job waits."""
+    job.verdict = job.verdict or Verdict(BLOCKED_AGAIN, f"blocked: {slot.blocked}", world.timers.blocked_delay)
+    drop_waiting(world, job)
+
+
+def fail_item(world: World, slot: Slot, job: Job, reason: str, *, final: bool) -> None:
+    """The item in hand has failed; unless that is final it gets its second try."""
+    item = slot.item
+    assert item is not None
+    if job.expansion is None:
+        job.failure = reason
+    elif final or slot.lone:
+        record_failure(world, slot, job, reason)
+    elif job.verdict is None:
+        job.expansion.again.append(item)
+        slot.pool.again.append((job, item, slot.host.name if slot.is_bound else None))
+        world.stirred.add(slot.pool)
+
+
+def record_failure(world: World, slot: Slot, job: Job, reason: str) -> None:
+    """The item in hand has failed for good."""
+    item, expansion = slot.item, job.expansion
+    assert item is not None
+    assert expansion is not None
+    job.failed += 1
+    key = None if item.key is None else printable(item.key)
+    if expansion.progress is not None and key is not None:
+        expansion.progress.finish(item.number, key)
+    line = printable(item.line.rstrip(b"\n"))
+    row = ItemFailure(job.pk, job.attempt, key, line, slot.host.name, slot.pool.name, slot.pid, reason)
+    expansion.failures.append(row)
+    world.log(slot, "ERROR", f"item failed: {reason}: {line[:200]}")
+
+
+def part(world: World, slot: Slot, job: Job, now: float) -> None:
+    """The slot and the job have nothing to do with each other any more."""
+    job.where = (slot.host.name, slot.pool.name, slot.pid or 0)
+    if slot.lone and job.expansion is not None and slot.item in job.expansion.again:
+        job.expansion.again.remove(slot.item)
+    slot.lone = False
+    slot.part()
+    job.in_flight -= 1
+    if not job.in_flight:
+        conclude_if_over(world, job, now)
+
+
+def conclude_if_over(world: World, job: Job, now: float) -> None:
+    """Conclude a job that has nothing in hand and nothing to come."""
+    if job.in_flight:
+        return
+    expansion = job.expansion
+    if job.verdict is not None or (expansion is None and job.started) or (expansion is not None and expansion.is_fed):
+        conclude(world, job, now)
+
+
+def conclude(world: World, job: Job, now: float) -> None:
+    """Judge a job and hand its row to the ledger; it is no longer in hand."""
+    del world.jobs[job.pk]
+    job.pool.live_jobs.pop(job.pk, None)
+    if (queue := world.queues.get(job.queue)) is not None:
+        queue.in_hand -= 1
+    expansion = job.expansion
+    if expansion is not None and expansion.opening:
+        world.commands.append(CloseQuery(job.pk))
+        world.expanding.discard(job.pk)
+        world.stirred.update(world.pools.values())
+    row = judge(job, now, world.timers)
+    if not isinstance(row, SaveRow):
+        world.ledger.ends.append(row)
+        _tell(world, job, "done", "all data processed")
+        return
+    failures = expansion.failures if expansion is not None else ()
+    world.ledger.save(row, failures)
+    if row.outcome in ("failed", "retry", "blocked"):
+        world.log_job(job, "ERROR", f"{row.outcome}: {row.text}")
+    if row.state in TERMINAL:
+        _tell(world, job, row.state, row.text or "")
+
+
+def _tell(world: World, job: Job, state: str, text: str) -> None:
+    if world.followed and job.pk in world.followed:
+        world.followed.discard(job.pk)
+        world.commands.append(Told(job.pk, job.pool.name, state, text))
+
+
+# ---- ending jobs before their time
+
+
+def drop_waiting(world: World, job: Job) -> None:
+    """Forget the items that wait; what is in hand goes on."""
+    pool, expansion = job.pool, job.expansion
+    for host, lane in job.lanes.items():
+        (pool.any if host is None else pool.bound[host]).drop(lane)
+        if expansion is None:
+            pool.singles -= len(lane.items)
+        else:
+            expansion.waiting -= len(lane.items)
+        lane.items.clear()
+    if expansion is not None:
+        expansion.more = False
+        expansion.again = []
+        pool.again = type(pool.again)(entry for entry in pool.again if entry[0] is not job)
+
+
+def stop_job(world: World, job: Job, verdict: Verdict, now: float) -> None:
+    """End a job before its time without killing: what is in hand finishes first."""
+    job.verdict = verdict
+    drop_waiting(world, job)
+    conclude_if_over(world, job, now)
+
+
+def kill_job(world: World, job: Job, verdict: Verdict, now: float) -> None:
+    """End a job before its time and kill the agents that work on it; it is concluded when they are dead."""
+    job.verdict = verdict
+    drop_waiting(world, job)
+    for slot in world.fleet.slots:
+        if slot.job is job:
+            world.fleet.kill(slot, verdict.text, now)
+    conclude_if_over(world, job, now)
+
+
+def give_back(world: World, job: Job, why: str, now: float) -> None:
+    """Return a job to the queue; it costs nothing."""
+    stop_job(world, job, Verdict(GIVEN_BACK, why), now)
+
+
+def fail_job(world: World, job: Job, why: str, now: float) -> None:
+    """The job as a whole has failed, whatever its items did."""
+    kill_job(world, job, Verdict(FAILS, why), now)
+
+
+def forget(world: World, job: Job, now: float) -> None:
+    """A job is no longer ours: end what works on it and write nothing."""
+    job.verdict = Verdict(GIVEN_BACK, "no longer ours")
+    drop_waiting(world, job)
+    job.pool.live_jobs.pop(job.pk, None)
+    if (queue := world.queues.get(job.queue)) is not None:
+        queue.in_hand -= 1
+    if job.pk in world.expanding:
+        world.commands.append(CloseQuery(job.pk))
+        world.expanding.discard(job.pk)
+    for slot in world.fleet.slots:
+        if slot.job is job:
+            slot.part()
+            world.fleet.kill(slot, "the row has another owner", now)
+
+
+def give_back_all(world: World, why: str, now: float, which: Callable[[Job], bool]) -> None:
+    """Return every job in hand for which `which` holds."""
+    for job in [job for job in world.jobs.values() if which(job) and job.verdict is None]:
+        give_back(world, job, why, now)
+
+
+def is_untouched(job: Job) -> bool:
+    """Say whether nothing of a job has been given to an agent yet."""
+    return not job.started and job.verdict is None
+
+
+# ---- a process has died
+
+
+def lose(world: World, slot: Slot, why: str, now: float) -> None:
+    """The process of a slot is dead with an item in hand."""
+    job = slot.job
+    if job is None:
+        return
+    job.busy += now - slot.fed_at
+    slot.total += 1
+    if slot.counts:
+        slot.counts = not slot.lone and (job.expansion is None or slot.items == 0)
+    if job.verdict is None or job.verdict.state == GIVEN_BACK:
+        _charge(world, slot, job, why)
+    part(world, slot, job, now)
+
+
+def _charge(world: World, slot: Slot, job: Job, why: str) -> None:
+    """A death while working is a failure, unless the daemon is going away itself."""
+    if world.stopping:
+        job.verdict = job.verdict or Verdict(GIVEN_BACK, "released for restart")
+    elif slot.blocked is not None:
+        _block(world, slot, job)
+    else:
+        fail_item(world, slot, job, why if slot.failed is None else slot.failed, final=slot.failed is not None)
+
+
+def is_back(row: SaveRow) -> bool:
+    """Say whether a saved row may be claimed again at once."""
+    return row.state == QUEUED and row.retry_in is None

@@ -1,0 +1,188 @@
+"""What is to be written to the queue, and what is being written: one request in flight, forgotten only when saved.
+
+A request that fails on its data is halved until the culprit is found, which then ends failed with the reason; one that
+waits for a lock is halved too and goes on. A request whose connection was lost is sent again: every statement names
+the attempt and the owner, so the second time changes nothing.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from scheduler.model.events import Mark, NotSaved, Request, Save, Settle, Turn, WriteLog, WriteOutput
+from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
+from scheduler.model.states import BIT_FAILURE, FAILED, TERMINAL
+
+T = TypeVar("T")
+
+BATCH: Final = 1000  # rows of one request
+LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take them; more are counted and dropped
+
+
+class Ledger:
+    """Everything that waits to be saved."""
+
+    __slots__ = (
+        "_logged_last",
+        "ends",
+        "failures",
+        "in_flight",
+        "logs",
+        "lost_logs",
+        "marks",
+        "outputs",
+        "parents",
+        "repeats",
+        "resent",
+        "saves",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.ends: list[End] = []
+        self.saves: dict[int, SaveRow] = {}
+        self.failures: dict[int, list[ItemFailure]] = {}
+        self.marks: dict[int, tuple[int, int]] = {}
+        self.parents: list[int] = []
+        self.logs: list[LogRow] = []
+        self.outputs: list[OutputRow] = []
+        self.repeats: deque[Request] = deque()
+        self.in_flight: Request | None = None
+        self.resent = False  # the one in flight may have been carried out before
+        self.lost_logs = 0
+        self._logged_last = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether nothing waits and nothing is on its way."""
+        return not (
+            self.ends or self.saves or self.marks or self.parents or self.logs or self.outputs
+            or self.repeats or self.in_flight
+        )  # fmt: skip
+
+    def pending(self) -> list[int]:
+        """Give the rows whose end waits or is on its way."""
+        requests = [*self.repeats, *([self.in_flight] if self.in_flight is not None else [])]
+        sent = [end.pk for r in requests if isinstance(r, Turn) for end in r.ends]
+        sent += [row.pk for r in requests if isinstance(r, Save) for row in r.rows]
+        return [*(end.pk for end in self.ends), *self.saves, *sent]
+
+    def save(self, row: SaveRow, failures: Sequence[ItemFailure]) -> None:
+        """Save a row; a newer word on the same row replaces an older one that still waits."""
+        self.saves[row.pk] = row
+        if failures:
+            self.failures.setdefault(row.pk, []).extend(failures)
+        if row.outcome is not None:
+            self.marks.pop(row.pk, None)
+
+    def log(self, row: LogRow) -> None:
+        """Write to drover.log; dropped and counted when too much waits."""
+        if len(self.logs) >= LOG_BACKLOG:
+            self.lost_logs += 1
+            return
+        self.logs.append(row)
+
+    def next_request(self, wants: Sequence[Want]) -> Request | None:
+        """Give what to send now, if anything; it is in flight until `answered` or `failed`."""
+        assert self.in_flight is None
+        self.resent = bool(self.repeats)
+        self.in_flight = self.repeats.popleft() if self.repeats else self._choose(wants)
+        return self.in_flight
+
+    def _choose(self, wants: Sequence[Want]) -> Request | None:
+        """What explains an end goes before it; logs never twice in a row while other things wait."""
+        if self.outputs:
+            rows, self.outputs = self.outputs[:BATCH], self.outputs[BATCH:]
+            return WriteOutput(rows)
+        others = self.parents or self.saves or self.marks or self.ends or wants
+        if self.logs and not (self._logged_last and others):
+            self._logged_last = True
+            return self._write_log()
+        self._logged_last = False
+        if self.parents:
+            parents, self.parents = self.parents, []
+            return Settle(parents)
+        if self.saves:
+            return self._save()
+        if self.marks:
+            marks, self.marks = list(self.marks.values()), {}
+            return Mark(marks)
+        if self.ends or wants:
+            ends, self.ends = self.ends, []
+            return Turn(ends, wants)
+        return None
+
+    def _write_log(self) -> WriteLog:
+        rows, self.logs = self.logs[:BATCH], self.logs[BATCH:]
+        if self.lost_logs and not self.logs:
+            text = f"{self.lost_logs} log lines were dropped: the database took none"
+            rows.append(LogRow(None, "WARNING", None, None, None, text))
+            self.lost_logs = 0
+        return WriteLog(rows)
+
+    def _save(self) -> Save:
+        pks = list(self.saves)[:BATCH]
+        rows = [self.saves.pop(pk) for pk in pks]
+        return Save(rows, [failure for pk in pks for failure in self.failures.pop(pk, ())])
+
+    def answered(self) -> Request:
+        """The request in flight is carried out."""
+        request, self.in_flight = self.in_flight, None
+        assert request is not None
+        return request
+
+    def failed(self, why: NotSaved) -> str | None:
+        """The request in flight was not carried out; give a complaint when something had to be given up."""
+        request = self.answered()
+        if why.why == "lost":
+            self.repeats.appendleft(request)
+            return None
+        halves = _halves(request)
+        if halves:
+            self.repeats.extendleft(reversed(halves))
+            return None
+        if why.why == "lock":
+            self.repeats.append(request)
+            return None
+        return self._give_up(request, why.reason)
+
+    def _give_up(self, request: Request, reason: str) -> str:
+        """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""
+        what = f"the database refuses a {type(request).__name__} of one row: {reason}"
+        if isinstance(request, Save) and request.rows[0].text != what:
+            self.saves[request.rows[0].pk] = _without_data(request.rows[0], what)
+        return what
+
+
+def _halves(request: Request) -> list[Request]:
+    """Give the request as two of half the size; none when it holds one row."""
+    match request:
+        case Turn(ends, wants):
+            if not ends or (len(ends) == 1 and not wants):
+                return []
+            middle = len(ends) // 2
+            return [Turn(part, ()) for part in (ends[:middle], ends[middle:]) if part]
+        case Save(rows, failures):
+            return [Save(part, [f for f in failures if f.pk in {row.pk for row in part}]) for part in _parts(rows)]
+        case Mark(rows):
+            return [Mark(part) for part in _parts(rows)]
+        case WriteLog(rows):
+            return [WriteLog(part) for part in _parts(rows)]
+        case WriteOutput(rows):
+            return [WriteOutput(part) for part in _parts(rows)]
+        case Settle(parents):
+            return [Settle(part) for part in _parts(parents)]
+
+
+def _parts(rows: Sequence[T]) -> list[Sequence[T]]:
+    middle = len(rows) // 2
+    return [rows[:middle], rows[middle:]] if middle else []
+
+
+def _without_data(row: SaveRow, reason: str) -> SaveRow:
+    if row.state not in TERMINAL:
+        return replace(row, text=reason, result=None, checkpoint=None)
+    return SaveRow(
+        pk=row.pk, attempt=row.attempt, state=FAILED, bits=BIT_FAILURE, text=reason, outcome="failed",
+        processed=row.processed, failed=row.failed, host=row.host, agent=row.agent, pid=row.pid,
+    )  # fmt: skip

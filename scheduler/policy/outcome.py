@@ -1,0 +1,120 @@
+"""What becomes of a job: the one place that turns a job whose work is over into the row to save.
+
+A plain success of one parameter is an `End` and goes with the next claim; everything else is a `SaveRow`.
+"""
+
+from typing import Final
+
+from scheduler.model.config import Scheduler
+from scheduler.model.jobs import End, SaveRow
+from scheduler.model.states import (
+    BIT_FAILURE,
+    BIT_NONFATAL,
+    BIT_SUCCESS,
+    CLAIMED,
+    DONE,
+    FAILED,
+    QUEUED,
+    RUNNING,
+)
+from scheduler.policy.jobs import Expansion, Job
+
+ALL_DONE: Final = "all data processed"
+NO_DATA: Final = "no data"
+
+# How a job that ends before its work is done is written down: verdict -> (state, outcome of the attempt)
+GIVEN_BACK, BLOCKED_AGAIN, FAILS, KILLED, CANCELLED = "given back", "blocked", "failed", "killed", "cancelled"
+_VERDICTS: Final = {
+    GIVEN_BACK: (QUEUED, "given back"),
+    BLOCKED_AGAIN: (QUEUED, "blocked"),
+    KILLED: (FAILED, "failed"),
+    CANCELLED: ("cancelled", "cancelled"),
+}
+
+
+def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
+    """Give what to save of a job that has nothing left in hand."""
+    if job.verdict is not None and job.verdict.state != FAILS:
+        state, outcome = _VERDICTS[job.verdict.state]
+        return _row(job, now, state, outcome, job.verdict.text, retry_in=job.verdict.delay)
+    if job.verdict is not None:
+        return _failure(job, now, timers, job.verdict.text)
+    if job.expansion is not None:
+        return _slice(job, job.expansion, now, timers)
+    if job.failure is not None:
+        return _failure(job, now, timers, job.failure)
+    if _is_plain(job):
+        host, agent, pid = job.where or ("", "", 0)
+        return End(job.pk, job.attempt, job.busy, host, agent, pid)
+    return _row(job, now, DONE, "done", ALL_DONE)
+
+
+def progress(job: Job, now: float) -> SaveRow:
+    """Give what to show of a job that is still in hand."""
+    job.marked = job.marked or job.started
+    return _row(job, now, RUNNING if job.marked else CLAIMED, None, None)
+
+
+def _is_plain(job: Job) -> bool:
+    return (
+        job.code is None and job.result is None and not job.nonfatal
+        and job.rules.failures == 0 and job.done == job.rules.itemsprocessed + 1
+    )  # fmt: skip
+
+
+def _slice(job: Job, expansion: Expansion, now: float, timers: Scheduler) -> SaveRow:
+    """A multi-SQL-query whose rows are all worked."""
+    if expansion.fetched == 0:
+        return _row(job, now, DONE, "done", ALL_DONE if job.done else NO_DATA)
+    if job.failed > job.rules.tolerate:
+        text = f"{job.failed} items failed, {job.rules.tolerate} tolerated"
+        return _row(job, now, FAILED, "failed", text)
+    if not job.rules.repeat:
+        return _row(job, now, DONE, "done", ALL_DONE)
+    if expansion.succeeded == 0:
+        return _row(job, now, FAILED, "failed", "no progress: not one item of the slice was done")
+    return _row(job, now, QUEUED, "slice", f"{job.done} items so far", back=True)
+
+
+def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
+    """A failure of the job as a whole: it is tried again while it has retries."""
+    failures = job.rules.failures + 1
+    if failures > job.rules.retries:
+        return _row(job, now, FAILED, "failed", text, failures=failures)
+    delay = min(timers.retry_base * 2 ** (failures - 1), timers.retry_max)
+    return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=True)
+
+
+def _row(
+    job: Job, now: float, state: str, outcome: str | None, text: str | None,
+    *, failures: int | None = None, retry_in: float | None = None, jitter: bool = False, back: bool = False,
+) -> SaveRow:  # fmt: skip
+    host, agent, pid = job.where or (None, None, None)
+    done, failed, total, checkpoint = _counts(job, state)
+    return SaveRow(
+        pk=job.pk, attempt=job.attempt, state=state, bits=_bits(job, state), text=text, outcome=outcome,
+        code=job.code, signal=job.signal, result=job.result, processed=done, failed=failed, total=total,
+        elapsed=now - job.since, busy=job.busy, failures=failures, retry_in=retry_in, jitter=jitter,
+        checkpoint=checkpoint, back=back, host=host, agent=agent, pid=pid,
+    )  # fmt: skip
+
+
+def _bits(job: Job, state: str) -> int | None:
+    if state == DONE:
+        return BIT_SUCCESS | (BIT_NONFATAL if job.nonfatal or job.failed else 0)
+    if state in (QUEUED, CLAIMED, RUNNING):
+        return None
+    return BIT_FAILURE | (BIT_NONFATAL if job.nonfatal else 0)
+
+
+def _counts(job: Job, state: str) -> tuple[int, int, int | None, dict[str, object] | None]:
+    """Give processed, failed, total and checkpoint. What a slice without a key did is not kept if it must run again."""
+    expansion = job.expansion
+    if expansion is None:
+        return job.done, job.failed, 1, None
+    total = job.rules.itemsprocessed + job.rules.itemsfailed + expansion.total if expansion.opened else None
+    if expansion.progress is not None:
+        return job.done, job.failed, total, expansion.progress.checkpoint()
+    if state == QUEUED and not (expansion.is_fed and job.in_flight == 0 and job.verdict is None):
+        return job.rules.itemsprocessed, job.rules.itemsfailed, total, None
+    return job.done, job.failed, total, None

@@ -1,0 +1,139 @@
+"""Slots, the hosts they are on and the pool of each agent type: plain state, no decisions.
+
+A slot is a place for one agent: (type, host, place within both). A pool is all slots of one type and the lanes of
+work that wait for them.
+"""
+
+from collections import deque
+from typing import Final
+
+from scheduler.model.config import AgentType
+from scheduler.model.expand import Item
+from scheduler.model.states import ST_FREE
+from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.turns import Turns
+
+UNLIMITED: Final = -1
+
+
+class HostBook:
+    """A host and how much of it is in use."""
+
+    __slots__ = ("enabled", "is_tight", "leaving", "max", "name", "urgent", "used", "yielded_at", "yields_to")
+
+    def __init__(self, name: str, most: int, urgent: int, enabled: bool) -> None:
+        self.name = name
+        self.max = most
+        self.urgent = urgent
+        self.enabled = enabled
+        self.used = 0  # slots that are neither FREE nor FAIL
+        self.leaving = 0  # of these, slots that are FREEING
+        self.yields_to: Pool | None = None  # a starving type that gets the next agent's place
+        self.yielded_at = -NEVER  # when that happened last
+        self.is_tight = False  # an agent that has finished may have to go: see `note`
+
+    def has_room(self, urgent: bool) -> bool:
+        """Say whether one more agent may be started here."""
+        limit = self.max + (self.urgent if urgent else 0)
+        return self.enabled and (self.max == UNLIMITED or self.used < limit)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether an urgent slot is in use."""
+        return self.max != UNLIMITED and self.used > self.max
+
+    def note(self) -> None:
+        """Work out the one question that every OK asks."""
+        self.is_tight = self.yields_to is not None or self.is_over or not self.enabled
+
+    def yield_to(self, pool: "Pool | None") -> None:
+        """Promise the next agent's place to a starving type, or take the promise back."""
+        self.yields_to = pool
+        self.note()
+
+
+class Pool:
+    """All slots of one agent type, and what waits for them."""
+
+    __slots__ = (
+        "again", "any", "blocked_until", "bound", "enabled", "finished", "free", "idle", "kind", "live_jobs", "name",
+        "rate", "rated_at", "reason", "singles", "slots", "starving_since",
+    )  # fmt: skip
+
+    def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
+        self.name = name
+        self.kind = kind
+        self.enabled = enabled
+        self.slots: list[Slot] = []
+        self.any = Turns()  # lanes for any host
+        self.bound: dict[str, Turns] = {}  # lanes for one host
+        self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
+        self.free: dict[str, deque[Slot]] = {}
+        self.again: deque[tuple[Job, Item, str | None]] = deque()  # second tries, each for a fresh process
+        self.singles = 0  # one-parameter items waiting
+        self.live_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
+        self.starving_since = NEVER  # since when its work finds no room
+        self.finished = 0  # items since the rate was last taken
+        self.rate = 0.0  # items a second
+        self.rated_at = 0.0
+        self.blocked_until = 0.0  # every slot is FAIL until then
+        self.reason: str | None = None
+
+    @property
+    def is_exec(self) -> bool:
+        """Say whether its agents are one process an item."""
+        return self.kind.kind == "exec"
+
+
+class Slot:
+    """A place for one agent; `state` and `deadline` are written by Fleet.fire only."""
+
+    __slots__ = (
+        "any", "births", "blocked", "born", "bound", "clogged_until", "code", "counted", "counts", "deadline", "doom",
+        "failed", "fed_at", "fresh", "heard", "held", "held_err", "hinted", "host", "is_bound", "item", "items", "job",
+        "lone", "number", "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "total",
+    )  # fmt: skip
+
+    def __init__(self, number: int, pool: Pool, host: HostBook, patience: tuple[float, ...]) -> None:
+        self.number = number
+        self.pool = pool
+        self.host = host
+        self.any = pool.any
+        self.bound = pool.bound[host.name]
+        self.patience = patience  # seconds a state may last, by state
+        self.state = ST_FREE
+        self.deadline = NEVER
+        self.since = 0.0  # of the state
+        self.births: list[float] = []  # of processes that died on their own
+        self.spawns = 0
+        self.total = 0  # items over all processes
+        self.serial = 0  # of the process
+        self.shown: object = None  # what scheduler_status has
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the process."""
+        self.pid: int | None = None
+        self.born = 0.0
+        self.doom: str | None = None  # why we want it dead
+        self.counts = True  # whether its death counts against the slot
+        self.items = 0  # finished by this process
+        self.heard = 0.0
+        self.hinted = False
+        self.held = b""  # an unfinished line
+        self.held_err = b""
+        self.clogged_until = NEVER
+        self.code: int | None = None
+        self.signal: str | None = None
+        self.lone = False
+        self.part()
+
+    def part(self) -> None:
+        """Forget the item in hand."""
+        self.job: Job | None = None
+        self.item: Item | None = None
+        self.is_bound = False  # the item may run on this host only
+        self.fed_at = 0.0
+        self.failed: str | None = None
+        self.blocked: str | None = None
+        self.counted: int | None = None

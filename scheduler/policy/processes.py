@@ -1,0 +1,232 @@
+"""The life of processes as the core sees it: made, not made, silent, replaced, dead, and what they printed.
+
+A death is settled in three steps: its last words are heard, its item is settled, its slot is buried.
+"""
+
+from typing import Final
+
+from scheduler.model import events as e
+from scheduler.model.jobs import OutputRow
+from scheduler.model.protocol import printable
+from scheduler.model.states import (
+    CREATED,
+    GONE,
+    LATE,
+    LAUNCHED,
+    NOT_CREATED,
+    ST_FAIL,
+    ST_FREEING,
+    ST_PREP,
+    ST_READY,
+    ST_RUNNING,
+    ST_SPAWNED,
+    THAWED,
+)
+from scheduler.policy import endings, replies
+from scheduler.policy.capture import Capture
+from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.pools import Pool, Slot
+from scheduler.policy.world import World
+
+EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
+
+
+def created(world: World, event: e.Created, now: float) -> None:
+    slot = world.fleet.slots[event.slot]
+    slot.pid = event.pid
+    slot.heard = slot.born = now
+    world.fleet.fire(slot, CREATED, now)
+    if slot.state != ST_SPAWNED:
+        return
+    if slot.pool.is_exec:
+        slot.fed_at = now
+        world.captures[slot.number] = Capture(slot.pool.kind.output_limit)
+        world.fleet.fire(slot, LAUNCHED, now)
+    elif world.timers.start_hint < world.timers.start_limit:
+        world.fleet.put_off(slot, now + world.timers.start_hint)
+
+
+def not_created(world: World, event: e.NotCreated, now: float) -> None:
+    """A start that failed counts as a death; the item of an exec agent fails with the reason."""
+    slot = world.fleet.slots[event.slot]
+    world.log(slot, "ERROR", event.reason)
+    if slot.job is not None:
+        if slot.job.expansion is None:
+            slot.job.code = None
+        endings.fail_item(world, slot, slot.job, event.reason, final=False)
+        endings.part(world, slot, slot.job, now)
+    slot.counts = True
+    slot.pool.reason = event.reason
+    _bury(world, slot, now, NOT_CREATED)
+
+
+def gone(world: World, event: e.Gone, now: float) -> None:
+    slot = world.fleet.slots[event.slot]
+    slot.code, slot.signal = event.code, event.signal
+    how = _how_it_died(slot, event)
+    if slot.held:
+        last, slot.held = slot.held, b""
+        if slot.doom is None:
+            replies.hear(world, slot, last + b"\n", now)
+    if slot.held_err:
+        replies.hear_err(world, slot, b"\n", now)
+    if slot.pool.is_exec:
+        _end_capture(world, slot)
+    if slot.state == ST_RUNNING and slot.pool.is_exec and slot.job is not None:
+        _exec_ended(world, slot, slot.job, how, now)
+    else:
+        _died(world, slot, how, now)
+    _bury(world, slot, now, GONE)
+
+
+def _how_it_died(slot: Slot, event: e.Gone) -> str:
+    if slot.doom is not None:
+        return slot.doom
+    if event.lost:
+        return "the link to the agent was lost"
+    end = f"by {event.signal}" if event.signal else f"with exit status {event.code}"
+    return f"agent terminated prematurely, {end}"
+
+
+def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float) -> None:
+    """An exec agent's exit is the end of its item, whatever its status; it does not count against the slot."""
+    slot.counts = False
+    if job.expansion is None:
+        job.code, job.signal = slot.code, slot.signal
+    if slot.code == 0:
+        endings.finish(world, slot, job, now)
+    elif slot.code == EX_TEMPFAIL:
+        slot.blocked = "exit status 75"
+        endings.finish(world, slot, job, now)
+    else:
+        reason = f"exit status {slot.code}" if slot.signal is None else f"killed by {slot.signal}"
+        endings.lose(world, slot, reason, now)
+
+
+def _died(world: World, slot: Slot, how: str, now: float) -> None:
+    """A death that nobody asked for is told to the log, one that we caused only settles the item."""
+    if slot.doom is None:
+        world.log(slot, "ERROR", how)
+        world.fleet.say("warning", slot, how)
+        slot.pool.reason = how
+    if slot.job is not None:
+        if slot.job.expansion is None:
+            slot.job.code, slot.job.signal = slot.code, slot.signal
+        endings.lose(world, slot, how, now)
+
+
+def _bury(world: World, slot: Slot, now: float, event: int) -> None:
+    """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
+    world.fleet.bury(slot, event, now)
+    pool = slot.pool
+    if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
+        pool.blocked_until = max(other.deadline for other in pool.slots)
+        world.say("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
+        endings.give_back_all(
+            world,
+            f"agent failed: {pool.reason}",
+            now,
+            lambda job: job.pool is pool and endings.is_untouched(job),
+        )
+    world.stirred.add(pool)
+
+
+def late(world: World, slot: Slot, now: float) -> None:
+    """The deadline of a slot's state has come."""
+    timers, fleet = world.timers, world.fleet
+    state = slot.state
+    if state == ST_SPAWNED and now < slot.since + timers.start_limit:
+        world.log(slot, "WARNING", "no OK yet; is stdout flushed?")
+        fleet.say("warning", slot, "no OK yet; is stdout flushed?")
+        fleet.put_off(slot, slot.since + timers.start_limit)
+    elif state in (ST_PREP, ST_SPAWNED):
+        world.log(slot, "ERROR", f"no OK within {timers.start_limit:g} s; killed")
+        slot.pool.reason = f"no OK within {timers.start_limit:g} s"
+        fleet.kill(slot, slot.pool.reason, now, counts=True)
+    elif state == ST_READY:
+        fleet.kill(slot, "idle", now)
+    elif state == ST_RUNNING:
+        _late_while_working(world, slot, now)
+    elif state in (ST_FREEING, ST_FAIL):
+        fleet.fire(slot, LATE, now)
+        thaw_pool(world, slot.pool)
+        world.stirred.add(slot.pool)
+
+
+def _late_while_working(world: World, slot: Slot, now: float) -> None:
+    """Silent for a heartbeat, longer than an item may take, or not reading; the clock of each runs from elsewhere."""
+    kind = slot.pool.kind
+    limits = (
+        (slot.clogged_until, "does not read its line", False),
+        (
+            max(slot.heard, slot.fed_at) + (kind.heartbeat or NEVER),
+            f"no heartbeat for {kind.heartbeat:g} s",
+            True,
+        ),
+        (slot.fed_at + (kind.item_timeout or NEVER), f"item took longer than {kind.item_timeout:g} s", False),
+    )
+    deadline, why, counts = min(limits)
+    if deadline > now:
+        world.fleet.put_off(slot, deadline)
+        return
+    world.log(slot, "ERROR", f"{why}; killed")
+    world.fleet.kill(slot, why, now, counts=counts)
+
+
+def thaw_pool(world: World, pool: Pool) -> None:
+    """A slot may be tried again: so may its type."""
+    if pool.blocked_until and any(slot.state != ST_FAIL for slot in pool.slots):
+        pool.blocked_until = 0.0
+        world.claims.wake()
+
+
+def replaced(world: World, event: e.Replaced, now: float) -> None:
+    """Idle agents of the old program go, busy ones when they are done; failed slots may try the new one."""
+    pool = world.pools[event.type]
+    for slot in pool.slots:
+        if slot.state == ST_FAIL:
+            world.fleet.fire(slot, THAWED, now)
+        elif slot.state == ST_READY:
+            world.fleet.kill(slot, "program replaced", now)
+    thaw_pool(world, pool)
+    world.stirred.add(pool)
+
+
+def clogged(world: World, event: e.Clogged, now: float) -> None:
+    slot = world.fleet.slots[event.slot]
+    if slot.state == ST_RUNNING:
+        slot.clogged_until = now + world.timers.write_limit
+        world.fleet.put_off(slot, min(slot.deadline, slot.clogged_until))
+
+
+def unclogged(world: World, event: e.Unclogged, now: float) -> None:
+    world.fleet.slots[event.slot].clogged_until = NEVER
+
+
+def answered(world: World, event: e.Answered, now: float) -> None:
+    """The answer to a DB: line goes to the process that asked, if it still lives."""
+    slot = world.fleet.slots[event.slot]
+    if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):
+        world.commands.append(e.Send(slot.number, event.lines))
+
+
+# ---- output of exec agents
+
+
+def capture(world: World, slot: Slot, stream: str, data: bytes) -> None:
+    capture = world.captures.get(slot.number)
+    if capture is not None:
+        _store(world, slot, stream, capture.add(stream, data))
+
+
+def _end_capture(world: World, slot: Slot) -> None:
+    capture = world.captures.pop(slot.number, None)
+    for stream in ("out", "err") if capture is not None else ():
+        assert capture is not None
+        _store(world, slot, stream, capture.end(stream))
+
+
+def _store(world: World, slot: Slot, stream: str, data: bytes) -> None:
+    if data and slot.job is not None:
+        row = OutputRow(slot.job.pk, slot.job.attempt, stream, printable(data))
+        world.ledger.outputs.append(row)

@@ -1,0 +1,205 @@
+"""What agents say, and what that does to a slot and its item; `hear` is the hot door of the core.
+
+Bytes of an agent's output come in, the line to send it next goes out. Only OK ends an item. An OK that answers nothing,
+a second OK in one read, a line without end: each costs the agent its life.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from scheduler.model import protocol
+from scheduler.model.events import Ask, Echo
+from scheduler.model.protocol import parse, printable
+from scheduler.model.states import NEXT, OK, SAID, ST_READY
+from scheduler.policy.endings import finish
+from scheduler.policy.feed import give, leave, must_leave, next_turns
+from scheduler.policy.pools import Slot
+from scheduler.policy.world import World
+
+
+def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
+    """Take in what an agent printed and give the line to send it next, or None."""
+    if data == b"OK\n" and not slot.held:
+        return ok(world, slot, now)
+    *lines, slot.held = (slot.held + data).split(b"\n")
+    slot.heard = now
+    if len(slot.held) > world.timers.line_limit:
+        _violate(world, slot, f"line over {world.timers.line_limit} bytes", now)
+        return None
+    answer = None
+    for line in lines:
+        if slot.doom is not None:
+            return None
+        keyword, text = parse(line)
+        if keyword != protocol.OK:
+            said(world, slot, keyword, text, now)
+        elif answer is None:
+            answer = ok(world, slot, now)
+        else:
+            _violate(world, slot, "OK for a line that was not sent yet", now)
+            _take_back(world, slot, now)
+            return None
+    return answer if slot.doom is None else None
+
+
+def ok(world: World, slot: Slot, now: float) -> bytes | None:
+    """The agent is ready: its item is finished, and it gets the next one if one waits."""
+    job = slot.job
+    fire = world.fleet.fire
+    if job is None:
+        if not fire(slot, OK, now):
+            return None
+        slot.heard = now
+        slot.pool.idle[slot.host.name].append(slot)
+        world.stirred.add(slot.pool)
+        return None
+    finish(world, slot, job, now)
+    turns = next_turns(slot) if world.feeding and slot.pool.enabled else None
+    if turns is not None and not slot.host.is_tight:
+        fire(slot, NEXT, now)
+        return give(world, slot, turns, now)
+    _rest(world, slot, now)
+    return None
+
+
+def _rest(world: World, slot: Slot, now: float) -> None:
+    """The agent has nothing to do, or has to go."""
+    world.fleet.fire(slot, OK, now)
+    if slot.state != ST_READY:
+        return
+    slot.pool.idle[slot.host.name].append(slot)
+    if slot.host.is_tight and must_leave(slot, next_turns(slot)):
+        leave(world, slot, now)
+    world.stirred.add(slot.pool)
+    world.stirred.update(world.starving)
+
+
+def _take_back(world: World, slot: Slot, now: float) -> None:
+    """An item was given but not sent: it goes back to the front of its lane, untouched."""
+    job, item = slot.job, slot.item
+    if job is None or item is None or slot.lone:
+        return
+    lane = job.lanes[slot.host.name if slot.is_bound else None]
+    turns = slot.bound if slot.is_bound else slot.any
+    if not lane.items:
+        turns.add(lane)
+    lane.items.appendleft(item)
+    if job.expansion is None:
+        slot.pool.singles += 1
+    else:
+        job.expansion.waiting += 1
+    job.in_flight -= 1
+    slot.part()
+    world.stirred.add(slot.pool)
+
+
+def _violate(world: World, slot: Slot, what: str, now: float) -> None:
+    world.log(slot, "ERROR", f"protocol violation: {what}; killed")
+    world.fleet.kill(slot, f"protocol violation: {what}", now, counts=True)
+
+
+# ---- everything but OK
+
+
+def said(world: World, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
+    """One line other than OK."""
+    world.fleet.fire(slot, SAID, now)
+    slot.heard = now
+    _ACTS.get(keyword, _debug)(world, slot, text)
+
+
+def _log(kind: str) -> Callable[[World, Slot, bytes], None]:
+    def act(world: World, slot: Slot, text: bytes) -> None:
+        world.log(slot, kind, text)
+
+    return act
+
+
+def _error(world: World, slot: Slot, text: bytes) -> None:
+    """Logged; the item goes on, and the job ends with the non-fatal bit."""
+    world.log(slot, "ERROR", text)
+    if slot.job is not None:
+        slot.job.nonfatal = True
+
+
+def _success(world: World, slot: Slot, text: bytes) -> None:
+    world.successes += 1
+
+
+def _items(world: World, slot: Slot, text: bytes) -> None:
+    """Counts in place of the 1 that the item would count."""
+    if text.isdigit() and len(text) < 10:
+        slot.counted = (slot.counted or 0) + int(text)
+    else:
+        world.log(slot, "WARNING", b"ItemsProcessed without a number: " + text[:100])
+
+
+def _heartbeat(world: World, slot: Slot, text: bytes) -> None:
+    """Any line is one."""
+
+
+def _echo(world: World, slot: Slot, text: bytes) -> None:
+    world.commands.append(Echo(printable(text)))
+
+
+def _fail(world: World, slot: Slot, text: bytes) -> None:
+    if slot.job is not None:
+        slot.failed = printable(text) or "the agent said FAIL"
+        world.log(slot, "ERROR", "FAIL " + slot.failed)
+
+
+def _blocked(world: World, slot: Slot, text: bytes) -> None:
+    if slot.job is not None:
+        slot.blocked = printable(text) or "the agent said BLOCKED"
+        world.log(slot, "WARNING", "BLOCKED " + slot.blocked)
+
+
+def _result(world: World, slot: Slot, text: bytes) -> None:
+    """Stored with a one-parameter job."""
+    job = slot.job
+    if job is None or job.expansion is not None:
+        return
+    try:
+        job.result = json.loads(text)
+    except ValueError as error:
+        world.log(slot, "WARNING", f"RESULT is not JSON: {error}")
+
+
+def _db(world: World, slot: Slot, text: bytes) -> None:
+    world.commands.append(Ask(slot.number, slot.serial, slot.pool.name, text))
+
+
+def _debug(world: World, slot: Slot, text: bytes) -> None:
+    world.commands.append(Echo(f"DEBUG[{slot.number}]: {printable(text)}"))
+
+
+_ACTS: Final[dict[bytes, Callable[[World, Slot, bytes], None]]] = {
+    protocol.ERROR: _error,
+    protocol.WARNING: _log("WARNING"),
+    protocol.FATAL: _log("FATAL"),
+    protocol.LOG: _log("LOG"),
+    protocol.SUCCESS: _success,
+    protocol.ITEMS: _items,
+    protocol.HEARTBEAT: _heartbeat,
+    protocol.ECHO: _echo,
+    protocol.DB: _db,
+    protocol.FAIL: _fail,
+    protocol.BLOCKED: _blocked,
+    protocol.RESULT: _result,
+}
+
+
+def hear_err(world: World, slot: Slot, data: bytes, now: float) -> None:
+    """Take in stderr: each line is logged, tagged with the slot; a line without end is cut into pieces."""
+    slot.heard = now
+    *lines, slot.held_err = (slot.held_err + data).split(b"\n")
+    if len(slot.held_err) > _STDERR_LINE:
+        lines.append(slot.held_err)
+        slot.held_err = b""
+    for line in lines:
+        world.log(slot, "STDERR", line)
+        world.commands.append(Echo(f"STDERR[{slot.number}]: {printable(line)}"))
+
+
+_STDERR_LINE: Final = 8192  # bytes

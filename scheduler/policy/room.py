@@ -1,0 +1,67 @@
+"""Where the next agent of a type is started, and which idle one must go to make room for it.
+
+A host is full when its agents have reached its maximum, idle ones included. Then an agent of another type is asked to
+go: the one idle longest, if it has been idle for `min_idle` (F119, F121). A type whose work has waited that long for
+room takes the next agent of another type that becomes free instead, once per `min_idle` and host, so that no type can
+lock out another by never being idle and two types cannot kill each other's agents in turns (F2, F120).
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from scheduler.policy.jobs import NEVER
+from scheduler.policy.pools import HostBook, Pool, Slot
+
+
+class Room(NamedTuple):
+    """What to do for one more agent: start it here, kill this one first, or look again at `until`."""
+
+    slot: Slot | None = None
+    victim: Slot | None = None
+    yields: HostBook | None = None  # the next agent of another type that becomes free here must go
+    until: float = NEVER
+
+
+def startable(pool: Pool, *, urgent: bool) -> int:
+    """Give how many more items could begin at once: on idle agents and on new ones."""
+    idle = sum(map(len, pool.idle.values())) if not urgent else 0
+    new = 0
+    for slots in pool.free.values():
+        if not slots:
+            continue
+        host = slots[0].host
+        if host.has_room(urgent):
+            limit = host.max + (host.urgent if urgent else 0) - host.used if host.max >= 0 else len(slots)
+            new += min(len(slots), limit)
+    return idle + new
+
+
+def find_room(pool: Pool, host: str | None, urgent: bool, pools: Iterable[Pool], now: float, min_idle: float) -> Room:
+    """Say what to do for one more agent of a type on a host (None: on any of its hosts)."""
+    free = [slots[0] for name, slots in pool.free.items() if slots and host in (None, name)]
+    ready = [slot for slot in free if slot.host.has_room(urgent)]
+    if ready:
+        return Room(slot=min(ready, key=_load))
+    hosts = {slot.host for slot in free if slot.host.enabled}
+    idle = [idler for other in pools if other is not pool for room in hosts for idler in other.idle.get(room.name, ())]
+    if any(host.leaving for host in hosts):
+        return Room()  # one is on its way out: its end brings us back
+    due = {host: may_take(pool, host, min_idle) for host in hosts}
+    if not idle:
+        first = min(due, key=lambda host: due[host], default=None)
+        if first is None:
+            return Room()
+        return Room(yields=first) if due[first] <= now else Room(until=due[first])
+    oldest = min(idle, key=lambda slot: slot.since)
+    until = min(oldest.since + min_idle, due[oldest.host])
+    return Room(victim=oldest) if until <= now else Room(until=until)
+
+
+def may_take(pool: Pool, host: HostBook, min_idle: float) -> float:
+    """Give the instant from which a starving type may take a busy type's next free agent on a host."""
+    return max(pool.starving_since, host.yielded_at) + min_idle
+
+
+def _load(slot: Slot) -> tuple[float, int]:
+    host = slot.host
+    return (host.used / host.max if host.max > 0 else 0.0, host.used)

@@ -1,0 +1,63 @@
+"""Whether this daemon gives out work: serving its group, past its lease, draining, stopping, disowned."""
+
+from scheduler.model import events as e
+from scheduler.model.states import ST_PREP, ST_READY, ST_SPAWNED
+from scheduler.policy import endings
+from scheduler.policy.jobs import NEVER
+from scheduler.policy.ledger import Ledger
+from scheduler.policy.world import World
+
+
+def serve(world: World, event: e.Serve, now: float) -> None:
+    world.serving_until = event.until
+    if not (world.feeding or world.draining or world.stopping):
+        world.feeding = True
+        world.claims.wake()
+        world.stirred.update(world.pools.values())
+
+
+def disowned(world: World, event: e.Disowned, now: float) -> None:
+    """Another daemon owns the group and has our rows: kill the children, forget the rows, save nothing of them."""
+    world.feeding = False
+    world.serving_until = -NEVER
+    for job in list(world.jobs.values()):
+        del world.jobs[job.pk]
+        endings.forget(world, job, now)
+    for slot in world.fleet.slots:
+        world.fleet.kill(slot, "the group has another owner", now)
+    logs = world.ledger.logs
+    world.ledger = Ledger()
+    world.ledger.logs = logs
+
+
+def drain(world: World, event: e.Drain, now: float) -> None:
+    """Give back what has not begun; queries with a key stop at once, others finish their slice, or not."""
+    world.draining += 1
+    world.feeding = world.feeding and _has_slices(world)
+    endings.give_back_all(world, "released for restart", now, endings.is_untouched)
+    for job in [job for job in world.jobs.values() if job.expansion is not None and job.verdict is None]:
+        if job.rules.key is not None or world.draining > 1:
+            endings.give_back(world, job, "released for restart", now)
+    world.feeding = world.serving_until > now and _has_slices(world)
+    _end_idle(world, now)
+
+
+def _has_slices(world: World) -> bool:
+    return any(job.expansion is not None and job.verdict is None for job in world.jobs.values())
+
+
+def stop(world: World, event: e.Stop, now: float) -> None:
+    """Kill the children and give their rows back."""
+    world.stopping = True
+    world.feeding = False
+    for job in list(world.jobs.values()):
+        if job.verdict is None:
+            endings.give_back(world, job, "released for restart", now)
+    for slot in world.fleet.slots:
+        world.fleet.kill(slot, "the scheduler stops", now)
+
+
+def _end_idle(world: World, now: float) -> None:
+    for slot in world.fleet.slots:
+        if slot.state in (ST_READY, ST_SPAWNED, ST_PREP):
+            world.fleet.kill(slot, "the scheduler drains", now)

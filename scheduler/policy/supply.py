@@ -1,0 +1,234 @@
+"""Where work comes from: claimed rows become jobs in hand, rows of their queries become items in lanes.
+
+A multi-SQL-query waits for an expansion connection: all types share `expansions` of them, one type has at most
+`expansions_per_type`, and one is kept for types that have none. It is opened only when agents can take its rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+
+from scheduler.model.events import Expand, Fetched, NotExpanded, Opened
+from scheduler.model.expand import (
+    LINE_LIMIT,
+    Item,
+    Row,
+    check_argument,
+    check_columns,
+    check_template,
+    cursor_query,
+    line_maker,
+)
+from scheduler.model.jobs import Claim, ItemFailure
+from scheduler.model.protocol import printable
+from scheduler.policy.endings import conclude, conclude_if_over, fail_job, give_back, stop_job
+from scheduler.policy.feed import enqueue, fetch_more
+from scheduler.policy.jobs import Expansion, Job, Verdict
+from scheduler.policy.outcome import GIVEN_BACK, KILLED
+from scheduler.policy.pools import Pool
+from scheduler.policy.room import startable
+from scheduler.policy.world import World
+
+# ---- claims
+
+
+def claimed(world: World, claims: Sequence[Claim], now: float) -> None:
+    """Take rows in hand."""
+    for claim in claims:
+        job = Job(claim, world.pools[claim.type], now)
+        world.jobs[job.pk] = job
+        if (queue := world.queues.get(job.queue)) is not None:
+            queue.in_hand += 1
+        if (refusal := _refusal(job, claim)) is not None:
+            job.verdict = Verdict(KILLED, refusal)
+            conclude(world, job, now)
+        elif not world.feeding or not job.pool.enabled:
+            give_back(world, job, "released for restart", now)
+        elif (
+            job.rules.rescued
+        ):  # shown as running before its first byte, so that what kills the machine uses up its allowance
+            world.ledger.marks[job.pk] = (job.pk, job.attempt)
+        else:
+            admit(world, job)
+
+
+def _refusal(job: Job, claim: Claim) -> str | None:
+    """Give the reason why a row can never be worked, or None."""
+    pool, kind = job.pool, job.pool.kind
+    if "*" not in kind.submitters and claim.submitter not in kind.submitters:
+        return f"role {claim.submitter} may not queue agent type {pool.name}"
+    if job.expansion is not None:
+        return None
+    if pool.is_exec:
+        return check_template(kind.command, ())
+    return check_argument(claim.args)
+
+
+def admit(world: World, job: Job) -> None:
+    """Let a job in hand wait for its agents: its parameter in a lane, its query for a connection."""
+    if job.expansion is None:
+        enqueue(world, job, [Item(job.args + b"\n", 0)], job.host)
+        return
+    job.pool.live_jobs[job.pk] = job
+    world.stirred.add(job.pool)
+
+
+# ---- queries
+
+
+def open_expansions(world: World, pool: Pool) -> None:
+    """Ask for connections for the queries of a type that wait and whose rows its agents can take."""
+    waiting = [job for job in pool.live_jobs.values() if job.expansion and not job.expansion.opening]
+    for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
+        if not _has_connection(world, pool) or not _can_take_rows(pool):
+            return
+        _open(world, job)
+
+
+def _has_connection(world: World, pool: Pool) -> bool:
+    timers = world.timers
+    own = sum(1 for job in pool.live_jobs.values() if job.expansion and job.expansion.opening)
+    kept = 1 if own and timers.expansions > 1 else 0
+    most = min(timers.expansions_per_type, timers.expansions)
+    return own < most and len(world.expanding) < timers.expansions - kept
+
+
+def _can_take_rows(pool: Pool) -> bool:
+    return startable(pool, urgent=False) > 0 or any(slot.pid is not None for slot in pool.slots)
+
+
+def _open(world: World, job: Job) -> None:
+    expansion = job.expansion
+    assert expansion is not None
+    expansion.opening = True
+    world.expanding.add(job.pk)
+    progress = expansion.progress
+    watermark, beyond = (progress.watermark, progress.beyond) if progress is not None else (None, [])
+    sql = job.args.decode("utf-8", "surrogateescape")
+    world.commands.append(Expand(job.pk, cursor_query(sql, job.rules.key, watermark, beyond)))
+
+
+def opened(world: World, event: Opened, now: float) -> None:
+    """The query ran: its columns and the number of its rows are known."""
+    job = world.jobs.get(event.job)
+    if job is None or job.expansion is None or job.verdict is not None:
+        return
+    expansion = job.expansion
+    expansion.opened = True
+    expansion.names = event.names
+    expansion.total = event.total
+    expansion.more = event.total > 0
+    if (reason := check_columns(event.names) or _missing(job, expansion)) is not None:
+        fail_job(world, job, reason, now)
+        return
+    expansion.make_line = line_maker(event.names)
+    fetch_more(world, job)
+    conclude_if_over(world, job, now)
+
+
+def _missing(job: Job, expansion: Expansion) -> str | None:
+    """Find the columns that the row names; give the reason when one is not there."""
+    names = list(expansion.names)
+    for title, name in (("jq_key", job.rules.key), ("jq_runonpfile", job.rules.runonpfile)):
+        if name is not None and name.encode() not in names:
+            return f"{title} names column {name!r}, and the query has none"
+    expansion.key_at = None if job.rules.key is None else names.index(job.rules.key.encode())
+    place = job.rules.runonpfile
+    expansion.place_at = None if place is None else names.index(place.encode())
+    return check_template(job.pool.kind.command, names) if job.pool.is_exec else None
+
+
+def not_expanded(world: World, event: NotExpanded, now: float) -> None:
+    """The query failed, or its connection did."""
+    job = world.jobs.get(event.job)
+    if job is None:
+        return
+    if event.again:
+        stop_job(world, job, Verdict(GIVEN_BACK, event.reason, world.timers.retry_base), now)
+        return
+    fail_job(world, job, event.reason, now)
+
+
+# ---- rows
+
+
+def fetched(world: World, event: Fetched, now: float) -> None:
+    """Rows have come: make them items and let them wait."""
+    job = world.jobs.get(event.job)
+    if job is None or job.expansion is None or job.verdict is not None:
+        return
+    expansion = job.expansion
+    expansion.fetching = False
+    expansion.more = event.more
+    rows = event.rows
+    if (reason := _bad_key(expansion, rows)) is not None:
+        fail_job(world, job, reason, now)
+        return
+    base = expansion.fetched
+    items = _items(job, expansion, rows)
+    expansion.fetched += len(rows)
+    _size_batch(world, expansion, items)
+    items = _sendable(job, expansion, items)
+    if expansion.place_at is None or job.host is not None:
+        if items:
+            enqueue(world, job, items, job.host)
+    else:
+        places = {item.number: rows[item.number - base][expansion.place_at] for item in items}
+        _enqueue_by_host(world, job, items, places)
+    conclude_if_over(world, job, now)
+
+
+def _items(job: Job, expansion: Expansion, rows: Sequence[Row]) -> list[Item]:
+    make_line, key_at = expansion.make_line, expansion.key_at
+    assert make_line is not None
+    numbers = range(expansion.fetched, expansion.fetched + len(rows))
+    keys = repeat(None) if key_at is None else [row[key_at] for row in rows]
+    kept = rows if job.pool.is_exec else repeat(())
+    return list(map(Item._make, zip(map(make_line, rows), numbers, keys, kept, strict=False)))
+
+
+def _bad_key(expansion: Expansion, rows: Sequence[Row]) -> str | None:
+    """Keys come in order, so one that is doubled follows itself."""
+    at, last = expansion.key_at, expansion.last_key
+    if at is None:
+        return None
+    for row in rows:
+        key = row[at]
+        if key is None:
+            return "the key column is NULL in a row: every row needs a key"
+        if key == last:
+            return f"key {printable(key)!r} comes twice: keys must be unique"
+        last = key
+    expansion.last_key = last
+    return None
+
+
+def _size_batch(world: World, expansion: Expansion, items: Sequence[Item]) -> None:
+    """Ask next for as many rows as `fetch_bytes` hold, and for more when half of them are gone."""
+    if items:
+        average = sum(len(item.line) for item in items) / len(items)
+        expansion.batch = max(1, min(world.timers.fetch_rows, int(world.timers.fetch_bytes / average)))
+        expansion.low = expansion.batch // 2
+
+
+def _sendable(job: Job, expansion: Expansion, items: list[Item]) -> list[Item]:
+    """Fail the items whose line is too long; give the others."""
+    long = [item for item in items if len(item.line) > LINE_LIMIT + 1]
+    for item in long:
+        job.failed += 1
+        key = None if item.key is None else printable(item.key)
+        reason = f"the line has {len(item.line)} bytes: at most {LINE_LIMIT} can be sent"
+        head = printable(item.line[:1000]) + "..."
+        expansion.failures.append(ItemFailure(job.pk, job.attempt, key, head, "", job.pool.name, None, reason))
+        if expansion.progress is not None and key is not None:
+            expansion.progress.finish(item.number, key)
+    return [item for item in items if len(item.line) <= LINE_LIMIT + 1] if long else items
+
+
+def _enqueue_by_host(world: World, job: Job, items: Sequence[Item], values: Mapping[int, bytes | None]) -> None:
+    """Let each item wait for the host its value names; a host without slots of this type means any host."""
+    by_host: dict[str | None, list[Item]] = {}
+    for item in items:
+        host = world.places.host_of(job.pool.name, values[item.number])
+        by_host.setdefault(host if host in job.pool.bound else None, []).append(item)
+    for host, some in by_host.items():
+        enqueue(world, job, some, host)

@@ -1,0 +1,78 @@
+"""Whose turn is next: lanes of waiting items, taken in turn among equal rank (urgency, then letter).
+
+A lane is a job's items for one host, or for any. A slot takes from the lanes of its host and from those for any host;
+between the two the better rank goes first, then the lane that has waited longer since its last turn.
+"""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from scheduler.model.expand import Item
+from scheduler.policy.jobs import Job
+
+_MOST_RANKS: Final = 32  # empty ranks are kept up to here
+
+
+class Lane:
+    """The items of one job that wait for agents of one host (None: any)."""
+
+    __slots__ = ("host", "items", "job", "turn")
+
+    def __init__(self, job: Job, host: str | None) -> None:
+        self.job = job
+        self.host = host
+        self.items: deque[Item] = deque()
+        self.turn = 0  # when it was last served, or began to wait
+
+
+class Turns:
+    """Lanes in rank order, round robin within a rank. `first` is the deque to serve next, empty when none waits."""
+
+    __slots__ = ("_lanes", "_ranks", "first")
+
+    def __init__(self) -> None:
+        self._lanes: dict[bytes, deque[Lane]] = {}
+        self._ranks: list[bytes] = []
+        self.first: deque[Lane] = deque()
+
+    def add(self, lane: Lane) -> None:
+        """Put a lane that has begun to wait at the end of its rank."""
+        rank = lane.job.rank
+        lanes = self._lanes.get(rank)
+        if lanes is None:
+            lanes = self._lanes[rank] = deque()
+            insort(self._ranks, rank)
+        lanes.append(lane)
+        if not self.first or rank < self.first[0].job.rank:
+            self.first = lanes
+
+    def served(self, turn: int) -> None:
+        """The first lane had this turn: it goes to the end of its rank, or leaves when it is empty."""
+        lanes = self.first
+        lane = lanes[0]
+        lane.turn = turn
+        if not lane.items:
+            lanes.popleft()
+            if not lanes:
+                self._next_rank()
+        elif len(lanes) > 1:
+            lanes.rotate(-1)
+
+    def drop(self, lane: Lane) -> None:
+        """Take a lane out, wherever it stands."""
+        lanes = self._lanes.get(lane.job.rank, ())
+        if lane in lanes:
+            self._lanes[lane.job.rank].remove(lane)
+            self._next_rank()
+
+    def _next_rank(self) -> None:
+        if len(self._ranks) > _MOST_RANKS:
+            self._ranks = [rank for rank in self._ranks if self._lanes[rank]]
+            self._lanes = {rank: self._lanes[rank] for rank in self._ranks}
+        waiting = (self._lanes[rank] for rank in self._ranks if self._lanes[rank])
+        self.first = next(waiting, deque())
+
+    def __iter__(self) -> Iterator[Lane]:
+        return (lane for rank in self._ranks for lane in self._lanes[rank])

@@ -1,0 +1,94 @@
+"""All that the core knows at one moment: plain state, shared by the modules that decide.
+
+`stirred` are pools to look at again before the turn ends: their work, their slots or the room around them changed.
+"""
+
+from collections import deque
+from typing import Final
+
+from scheduler.model.config import Config, Scheduler
+from scheduler.model.events import Command, Say
+from scheduler.model.jobs import LogRow
+from scheduler.model.protocol import printable
+from scheduler.model.states import ST_FREE
+from scheduler.policy.agents import Fleet, patience_of
+from scheduler.policy.capture import Capture
+from scheduler.policy.claims import Claims, QueueBook
+from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.ledger import Ledger
+from scheduler.policy.placement import Places
+from scheduler.policy.pools import HostBook, Pool, Slot
+from scheduler.policy.turns import Turns
+
+MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
+
+
+class World:
+    """Slots, pools, hosts, queues, jobs in hand, and what is to be done and saved."""
+
+    __slots__ = (
+        "captures", "claims", "commands", "config", "draining", "expanding", "feeding", "fleet", "followed",
+        "hosts", "jobs", "ledger", "limits", "mark_at", "places", "pools", "progress_at", "queues", "room_at",
+        "serving_until", "starving", "stirred", "stopping", "successes", "timers", "turn",
+    )  # fmt: skip
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.timers: Scheduler = config.scheduler
+        self.commands: list[Command] = []
+        self.fleet = Fleet(self.timers, self.commands)
+        self.ledger = Ledger()
+        self.claims = Claims()
+        self.places = Places((), ())
+        self.hosts = {h.name: h for h in _host_books(config)}
+        self.queues: dict[str, QueueBook] = {}
+        self.pools: dict[str, Pool] = {}
+        self.jobs: dict[int, Job] = {}
+        self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
+        self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
+        self.stirred: set[Pool] = set()
+        self.turn = 0  # turns given, to compare lanes
+        self.successes = 0  # Success lines heard
+        self.feeding = False  # whether agents may be given work
+        self.serving_until = -NEVER
+        self.draining = 0  # how often we were asked to drain
+        self.stopping = False
+        self.mark_at = NEVER  # when rows that have begun are next marked running
+        self.progress_at = NEVER
+        self.starving: set[Pool] = set()  # pools whose work found no room
+        self.limits: list[Job] = []  # jobs with a time limit that have begun
+        self.followed: set[int] = set()  # jobs whose end somebody inside the daemon waits for
+        self.room_at = NEVER  # when a starving pool is to be looked at again
+        for name, kind in config.agents.items():
+            self.pools[name] = pool = Pool(name, kind, kind.enabled)
+            patience = patience_of(kind, self.timers)
+            for host_name in kind.hosts or config.hosts:
+                pool.bound[host_name] = Turns()
+                pool.free[host_name] = deque()
+                pool.idle[host_name] = []
+                for _ in range(kind.slots):
+                    slot = Slot(len(self.fleet.slots), pool, self.hosts[host_name], patience)
+                    self.fleet.slots.append(slot)
+                    pool.free[host_name].append(slot)
+
+    def log(self, slot: Slot, kind: str, text: bytes | str) -> None:
+        """Write a line to drover.log in the name of an agent."""
+        job = slot.job.pk if slot.job is not None else None
+        message = text if isinstance(text, str) else printable(text)
+        self.ledger.log(LogRow(job, kind, slot.host.name, slot.pool.name, slot.pid, message))
+
+    def log_job(self, job: Job, kind: str, text: str) -> None:
+        """Write a line about a job to drover.log."""
+        self.ledger.log(LogRow(job.pk, kind, None, job.pool.name, None, text))
+
+    def say(self, level: str, text: str) -> None:
+        """Write a line to the daemon's own log."""
+        self.commands.append(Say(level, text))
+
+    def has_processes(self) -> bool:
+        """Say whether some slot has a process, or is making one."""
+        return any(slot.state > ST_FREE for slot in self.fleet.slots)
+
+
+def _host_books(config: Config) -> list[HostBook]:
+    return [HostBook(name, host.max, host.urgent, host.enabled) for name, host in config.hosts.items()]

@@ -1,0 +1,319 @@
+-- Every statement of the daemon, by name. Parameters are `:name`; an update of a job names pk, attempt and owner and
+-- the state it expects, so that whoever has lost a row changes nothing (0 rows: fenced). Time is the database's.
+-- Lock order: scheduler_group, then jobqueue rows. All run at read committed, each a transaction of its own.
+
+-- name: turn
+-- End the plain successes of the last batch, then claim for every want: (type, queue, host or '', urgent rows only, count).
+-- The claim cannot see what the same statement ended. First row: how many ended (and which, if not all), which of
+-- them have children; then a row a claim, in the order to run them.
+with mine as materialized (
+  select 1 from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+     for share),
+ended as (
+  update drover.jobqueue j
+     set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed',
+         jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = jq_itemsprocessed + 1, jq_itemstotal = 1,
+         jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.seconds)
+    from unnest(:pks::bigint[], :attempts::integer[], :seconds::float8[], :hosts::text[], :agents::text[], :pids::integer[])
+      as u(pk, attempt, seconds, host, agent, pid)
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+  returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, u.host, u.agent, u.pid),
+history as (
+  insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome)
+  select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, jq_starttime, 'done' from ended),
+picked as (
+  select q.jq_pk
+    from mine,
+         unnest(:want_types::text[], :want_queues::text[], :want_hosts::text[], :want_urgent::boolean[], :want_counts::integer[])
+           as w(type, queue, host, urgent, n),
+         lateral (
+           select jq_pk from drover.jobqueue
+            where jq_type = w.type and jq_queue = w.queue and coalesce(jq_host, '') = w.host
+              and jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_urgent >= w.urgent
+              and (jq_not_after is null or jq_not_after > now())
+            order by jq_urgent desc, jq_priority, jq_queued, jq_pk
+            limit w.n
+              for no key update skip locked) q),
+claimed as (
+  update drover.jobqueue j
+     set jq_state = 'claimed', jq_attempt = jq_attempt + 1, jq_owner = :owner::uuid, jq_schedinfo = :schedinfo::text,
+         jq_starttime = now(), jq_endtext = 'in progress'
+   where jq_pk = any (array(select jq_pk from picked))
+  returning jq_pk, jq_attempt, jq_type, jq_args, case when jq_urgent then '0' else '1' end || jq_priority as rank,
+            jq_queue, coalesce(jq_host, '') as host, jq_queued, jq_submitter,
+            case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued > 0 then json_build_object(
+              'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
+              'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
+              'rescued', jq_rescued, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
+              'checkpoint', jq_checkpoint)::text end as more),
+told as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('done'::text)) from ended having count(*) > 0)
+select * from (
+  select null::bigint as jq_pk, (select count(*)::integer from ended) as jq_attempt, null as jq_type,
+         (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as jq_args, null as rank, null as jq_queue,
+         null as host, null as jq_submitter,
+         case when (select count(*) from ended) < cardinality(:pks::bigint[])
+              then (select coalesce(string_agg(jq_pk::text, ','), '') from ended) end as more, null::timestamptz as jq_queued
+    from (select count(*) from told) t
+  union all
+  select jq_pk, jq_attempt, jq_type, jq_args, rank, jq_queue, host, jq_submitter, more, jq_queued from claimed) r
+order by jq_pk is not null, rank collate "C", jq_queued, jq_pk
+
+-- name: save
+-- Save what is not a plain success: other ends, what goes back to the queue, and progress of rows still in hand,
+-- together with the items that failed. `retry_in` seconds from now, times a random half to one, when `jitter`.
+with u as materialized (
+  select * from jsonb_to_recordset(:rows::jsonb) as u(
+    pk bigint, attempt integer, state text, bits integer, text text, outcome text, code integer, signal text, result jsonb,
+    processed bigint, failed bigint, total bigint, elapsed float8, busy float8, failures integer, retry_in float8,
+    jitter boolean, checkpoint jsonb, back boolean, host text, agent text, pid integer)),
+saved as (
+  update drover.jobqueue j
+     set jq_state = u.state::drover.job_state,
+         jq_starttime = case when u.state in ('queued', 'blocked') then null else j.jq_starttime end,
+         jq_endtime = case when u.state in ('done', 'failed', 'cancelled') then now() end,
+         jq_end_bits = coalesce(u.bits, 0), jq_endtext = coalesce(u.text, j.jq_endtext),
+         jq_owner = case when u.state in ('claimed', 'running') then j.jq_owner end,
+         jq_schedinfo = case when u.state in ('claimed', 'running') then j.jq_schedinfo end,
+         jq_exitcode = u.code, jq_signal = u.signal, jq_result = coalesce(u.result, j.jq_result),
+         jq_itemsprocessed = coalesce(u.processed, j.jq_itemsprocessed), jq_itemsfailed = coalesce(u.failed, j.jq_itemsfailed),
+         jq_itemstotal = coalesce(u.total, j.jq_itemstotal),
+         jq_elapsedtime = coalesce(make_interval(secs => u.elapsed), j.jq_elapsedtime),
+         jq_processedtime = coalesce(make_interval(secs => u.busy), j.jq_processedtime),
+         jq_failures = coalesce(u.failures, j.jq_failures), jq_checkpoint = coalesce(u.checkpoint, j.jq_checkpoint),
+         jq_retry_at = now() + make_interval(secs => r.delay),
+         jq_wait_until = now() + make_interval(secs => r.delay),
+         jq_queued = case when u.back then now() else j.jq_queued end
+    from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+  returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.elapsed, u.host, u.agent, u.pid),
+history as (
+  insert into drover.attempt
+    (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode, att_signal, att_reason)
+  select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, now() - make_interval(secs => coalesce(elapsed, 0)),
+         outcome, code, signal, text
+    from saved where outcome is not null),
+failed as (
+  insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_host, item_agent, item_pid, item_reason)
+  select f.pk, f.attempt, f.key, f.line, f.host, f.agent, f.pid, f.reason
+    from jsonb_to_recordset(:failures::jsonb) as f(pk bigint, attempt integer, key text, line text, host text, agent text, pid integer, reason text)
+    join saved s on s.jq_pk = f.pk and s.jq_attempt = f.attempt),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from saved where outcome is not null or state = 'running' having count(*) > 0)
+select jq_pk, jq_has_children and outcome is not null from saved left join told on true
+
+-- name: mark_running
+-- Rows that have begun: shown as running. A rescued row is marked before its first byte, so that a job that kills the
+-- machine uses up its allowance.
+with marked as (
+  update drover.jobqueue j set jq_state = 'running'
+    from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+  returning j.jq_pk),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked having count(*) > 0)
+select jq_pk from marked left join told on true
+
+-- name: settle
+-- Settle the edges below ended parents; a statement of its own, after the one that ended them.
+select drover.settle(:parents::bigint[])
+
+-- name: write_log
+insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_pid, log_message)
+select * from unnest(:jobs::bigint[], :types::text[], :hosts::text[], :agents::text[], :pids::integer[], :messages::text[])
+
+-- name: write_output
+insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data)
+select * from unnest(:jobs::bigint[], :attempts::integer[], :streams::text[], :texts::text[])
+
+-- name: due
+-- Let rows whose time has come be claimable, fail those whose time has passed; seconds to the next such instant.
+with due as (
+  update drover.jobqueue set jq_wait_until = null
+   where jq_state = 'queued' and jq_wait_until <= now() and (jq_not_after is null or jq_not_after > now())
+     and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
+  returning jq_pk),
+expired as (
+  update drover.jobqueue
+     set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_endtext = 'not started by ' || jq_not_after
+   where jq_state = 'queued' and jq_not_after <= now() and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
+  returning jq_pk, jq_has_children),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0)
+select (select count(*) from due), (select string_agg(jq_pk::text, ',') from expired where jq_has_children),
+       extract(epoch from least(
+         (select min(jq_wait_until) from drover.jobqueue where jq_state = 'queued' and jq_wait_until is not null and jq_wait_until > now()),
+         (select min(jq_not_after) from drover.jobqueue where jq_state = 'queued' and jq_not_after is not null and jq_not_after > now()))
+         - now())
+  from (select count(*) from told) t
+
+-- name: register
+-- Announce this daemon and what its configuration names; a value that changed in the file wins, else the current one stays.
+-- Gives every queue or host that another group has, as a clash.
+with c as materialized (select :config::jsonb as j),
+me as (
+  insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
+                                scheduler_pid_space, scheduler_pid_start, scheduler_version)
+  select :owner::uuid, :group::text, j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space',
+         (j ->> 'pid_start')::bigint, j ->> 'version' from c
+  on conflict (scheduler_uuid) do update set scheduler_seen = now()),
+g as (insert into drover.scheduler_group (group_name) values (:group::text) on conflict do nothing),
+h as (
+  insert into drover.host as t (host_name, host_group, host_max, host_max_file, host_urgent, host_urgent_file,
+                                host_enabled, host_enabled_file, host_transport)
+  select h.name, :group::text, h.max, h.max, h.urgent, h.urgent, h.enabled, h.enabled, h.transport
+    from c, jsonb_to_recordset(j -> 'hosts') as h(name text, max integer, urgent integer, enabled boolean, transport text)
+  on conflict (host_name) do update
+    set host_max = case when t.host_max_file is distinct from excluded.host_max_file then excluded.host_max else t.host_max end,
+        host_urgent = case when t.host_urgent_file is distinct from excluded.host_urgent_file then excluded.host_urgent else t.host_urgent end,
+        host_enabled = case when t.host_enabled_file is distinct from excluded.host_enabled_file then excluded.host_enabled else t.host_enabled end,
+        host_max_file = excluded.host_max_file, host_urgent_file = excluded.host_urgent_file,
+        host_enabled_file = excluded.host_enabled_file, host_transport = excluded.host_transport, host_present = true
+    where t.host_group = :group::text
+  returning host_name),
+q as (
+  insert into drover.queue as t (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file, queue_priority, queue_filter)
+  select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.priority, q.filter
+    from c, jsonb_to_recordset(j -> 'queues') as q(name text, concurrency integer, paused boolean, priority integer, filter text)
+  on conflict (queue_name) do update
+    set queue_concurrency = case when t.queue_concurrency_file is distinct from excluded.queue_concurrency_file
+                                 then excluded.queue_concurrency else t.queue_concurrency end,
+        queue_paused = case when t.queue_paused_file is distinct from excluded.queue_paused_file then excluded.queue_paused else t.queue_paused end,
+        queue_concurrency_file = excluded.queue_concurrency_file, queue_paused_file = excluded.queue_paused_file,
+        queue_priority = excluded.queue_priority, queue_filter = excluded.queue_filter, queue_present = true
+    where t.queue_group = :group::text
+  returning queue_name),
+a as (
+  insert into drover.agent as t (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_revision)
+  select :group::text, a.type, a.enabled, a.enabled, a.kind, a.submitters, a.revision
+    from c, jsonb_to_recordset(j -> 'agents') as a(type text, enabled boolean, kind text, submitters text[], revision text)
+  on conflict (agent_group, agent_type) do update
+    set agent_enabled = case when t.agent_enabled_file is distinct from excluded.agent_enabled_file then excluded.agent_enabled else t.agent_enabled end,
+        agent_enabled_file = excluded.agent_enabled_file, agent_kind = excluded.agent_kind, agent_submitters = excluded.agent_submitters,
+        agent_revision = excluded.agent_revision, agent_present = true),
+gone_agents as (
+  update drover.agent set agent_present = false
+   where agent_group = :group::text and agent_present
+     and agent_type not in (select a.type from c, jsonb_to_recordset(j -> 'agents') as a(type text))),
+gone_hosts as (
+  update drover.host set host_present = false
+   where host_group = :group::text and host_present
+     and host_name not in (select h.name from c, jsonb_to_recordset(j -> 'hosts') as h(name text)))
+select 'host ' || t.host_name || ' belongs to group ' || t.host_group
+  from c, jsonb_to_recordset(j -> 'hosts') as h(name text) join drover.host t on t.host_name = h.name where t.host_group <> :group::text
+union all
+select 'queue ' || t.queue_name || ' belongs to group ' || t.queue_group
+  from c, jsonb_to_recordset(j -> 'queues') as q(name text) join drover.queue t on t.queue_name = q.name where t.queue_group <> :group::text
+
+-- name: look_at_owner
+-- Who holds the lease of the group, and whether it has run out.
+select g.group_owner, coalesce(g.group_lease_until <= now(), true) as lapsed, s.scheduler_host, s.scheduler_pid,
+       s.scheduler_boot_id, s.scheduler_pid_space, s.scheduler_pid_start
+  from drover.scheduler_group g left join drover.scheduler s on s.scheduler_uuid = g.group_owner
+ where g.group_name = :group::text
+
+-- name: take_lease
+-- Become the owner of the group: it has none, its lease has run out, it is known to be dead, or it is us.
+update drover.scheduler_group
+   set group_owner = :owner::uuid, group_lease_until = now() + make_interval(secs => :lease::float8), group_taken_at = now()
+ where group_name = :group::text
+   and (group_owner is null or group_owner = :owner::uuid or group_owner = :dead::uuid
+        or (:patient::boolean and group_lease_until <= now()))
+returning group_owner
+
+-- name: renew_lease
+with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid)
+update drover.scheduler_group set group_lease_until = now() + make_interval(secs => :lease::float8)
+ where group_name = :group::text and group_owner = :owner::uuid
+returning group_owner
+
+-- name: rescue
+-- Give back every row of the group whose owner is not us, after the owner has changed: a claimed row costs a rescue, a
+-- running one an interruption too, and fails when it has no more. One statement with the take-over would miss claims in
+-- flight. `live` are rows of ours that are in memory; ours that are not are given back too.
+with rescued as (
+  update drover.jobqueue j
+     set jq_state = case when over.limit_reached then 'failed'::drover.job_state else 'queued' end,
+         jq_starttime = case when over.limit_reached then j.jq_starttime end,
+         jq_endtime = case when over.limit_reached then now() end,
+         jq_end_bits = case when over.limit_reached then 2 else 0 end,
+         jq_endtext = case when over.limit_reached then 'interrupted more than ' || j.jq_max_interruptions || ' times' else 'released for restart' end,
+         jq_owner = null, jq_schedinfo = null, jq_rescued = j.jq_rescued + 1,
+         jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
+    from (select jq_pk, jq_attempt, jq_owner as was_owner, jq_state as was, jq_starttime as began,
+                 jq_state = 'running' and jq_interruptions >= jq_max_interruptions as limit_reached
+            from drover.jobqueue
+           where jq_state in ('claimed', 'running')
+             and (jq_owner <> :owner::uuid or (not jq_pk = any (:live::bigint[]) and jq_starttime < now() - make_interval(secs => :age::float8)))
+             and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
+             for no key update) over
+   where j.jq_pk = over.jq_pk
+     and exists (select from drover.scheduler_group where group_name = :group::text and group_owner = :owner::uuid)
+  returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, over.was_owner, over.began, j.jq_schedinfo),
+history as (
+  insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_start, att_outcome, att_reason)
+  select jq_pk, jq_attempt, was_owner, began, 'rescued', 'its scheduler is gone' from rescued
+  on conflict do nothing),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from rescued having count(*) > 0)
+select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from rescued where jq_has_children and state = 'failed'),
+       (select count(*) from told)
+
+-- name: rescan
+-- The belt to the wake-ups: met dependencies that nobody settled.
+select drover.settle(coalesce(array_agg(distinct p.jq_pk), '{}'))
+  from drover.jobdepends d
+  join drover.jobqueue p on p.jq_pk = d.jdep_jq_depends_fk
+  join drover.jobqueue c on c.jq_pk = d.jdep_jq_fk
+ where d.jdep_met_at is null and p.jq_endtime is not null and c.jq_state in ('held', 'queued', 'blocked')
+   and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip')
+
+-- name: look_around
+-- What others may have changed: queues, hosts and agent types of the group, and placements, as one JSON value each.
+select (select coalesce(json_agg(json_build_object('name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused)), '[]')
+          from drover.queue where queue_group = :group::text),
+       (select coalesce(json_agg(json_build_object('name', host_name, 'max', host_max, 'urgent', host_urgent, 'enabled', host_enabled)), '[]')
+          from drover.host where host_group = :group::text and host_present),
+       (select coalesce(json_agg(json_build_object('type', agent_type, 'enabled', agent_enabled)), '[]')
+          from drover.agent where agent_group = :group::text and agent_present),
+       (select coalesce(json_agg(json_build_object('type', placement_type, 'from', placement_from, 'to', placement_to, 'host', placement_host)
+                                 order by placement_pk), '[]') from drover.placement)
+
+-- name: show_agents
+-- What drover.why needs to know of agent types: until when all their slots have failed, and why they wait.
+update drover.agent a set agent_blocked_until = now() + make_interval(secs => u.seconds), agent_reason = u.reason
+  from jsonb_to_recordset(:rows::jsonb) as u(type text, seconds float8, reason text)
+ where a.agent_group = :group::text and a.agent_type = u.type
+   and (a.agent_reason is distinct from u.reason or u.seconds is not null or a.agent_blocked_until is not null)
+
+-- name: show_status
+-- One row a slot, and one (-1) for the scheduler.
+insert into drover.scheduler_status as t
+  (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since, status_pid,
+   status_jq_fk, status_parameter, status_spawns, status_items, status_reason)
+select :owner::uuid, u.slot, u.host, u.agent, u.state, u.name, now() - make_interval(secs => u.age), u.pid, u.job, u.parameter,
+       u.spawns, u.items, u.reason
+  from jsonb_to_recordset(:rows::jsonb) as u(slot integer, host text, agent text, state integer, name text, age float8, pid integer,
+                                            job bigint, parameter text, spawns integer, items bigint, reason text)
+on conflict (status_scheduler, status_slot) do update
+  set status_host = excluded.status_host, status_agent = excluded.status_agent, status_state = excluded.status_state,
+      status_state_name = excluded.status_state_name, status_since = excluded.status_since, status_pid = excluded.status_pid,
+      status_jq_fk = excluded.status_jq_fk, status_parameter = excluded.status_parameter, status_spawns = excluded.status_spawns,
+      status_items = excluded.status_items, status_reason = excluded.status_reason, status_updated = now()
+
+-- name: forget_dead
+-- Remove what earlier daemons of the group showed, once another has taken over.
+with dead as (
+  delete from drover.scheduler where scheduler_group = :group::text and scheduler_uuid <> :owner::uuid
+     and scheduler_seen < now() - make_interval(secs => :age::float8) returning scheduler_uuid)
+delete from drover.scheduler_status
+ where status_scheduler in (select scheduler_uuid from dead)
+    or status_scheduler not in (select scheduler_uuid from drover.scheduler)
+
+-- name: leave
+-- An orderly exit: the group has no owner, the daemon no rows.
+with mine as (delete from drover.scheduler where scheduler_uuid = :owner::uuid),
+shown as (delete from drover.scheduler_status where status_scheduler = :owner::uuid)
+update drover.scheduler_group set group_owner = null, group_lease_until = null
+ where group_name = :group::text and group_owner = :owner::uuid
+
+-- name: submit
+-- A row of `drover run -I` and of `drover submit`.
+insert into drover.jobqueue (jq_type, jq_args, jq_urgent) values (:type::text, :args::text, :urgent::boolean) returning jq_pk

