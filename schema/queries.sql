@@ -317,3 +317,7 @@ update drover.scheduler_group set group_owner = null, group_lease_until = null
 -- name: submit
 -- A row of `drover run -I` and of `drover submit`.
 insert into drover.jobqueue (jq_type, jq_args, jq_urgent) values (:type::text, :args::text, :urgent::boolean) returning jq_pk
+
+-- name: end_backend
+-- After a lost connection: end what the server may still run for us, and wait until it is gone.
+select pg_terminate_backend(:pid::integer, 5000)

@@ -12,13 +12,13 @@ Cells = tuple[bytes | None, ...]
 
 
 class Want(NamedTuple):
-    """Claim up to `count` rows of this type from this queue; host "" means rows for any host."""
+    """Claim up to `most` rows of this type from this queue; host "" means rows for any host."""
 
     type: str
     queue: str
     host: str
     urgent: bool  # urgent rows only
-    count: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)

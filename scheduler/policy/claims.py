@@ -85,7 +85,7 @@ class Claims:
             at = (claim.type, claim.queue, claim.host)
             found[at] = found.get(at, 0) + 1
         for want in turn.wants:
-            if found.get((want.type, want.queue, want.host), 0) < want.count:
+            if found.get((want.type, want.queue, want.host), 0) < want.most:
                 self.dry.add((want.type, want.queue, want.host, want.urgent))
 
 

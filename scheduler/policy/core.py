@@ -85,6 +85,10 @@ class Core:
         """Give the rows that are ours in memory, or whose end is on its way to the database."""
         return [*self.world.jobs, *self.world.ledger.pending()]
 
+    def settle(self, parents: list[int]) -> None:
+        """Rows that others ended have children that wait."""
+        self.world.ledger.parents.extend(parents)
+
     # ---- time
 
     def next_deadline(self) -> float:

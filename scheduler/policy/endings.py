@@ -123,8 +123,7 @@ def conclude(world: World, job: Job, now: float) -> None:
 
 
 def _tell(world: World, job: Job, state: str, text: str) -> None:
-    if world.followed and job.pk in world.followed:
-        world.followed.discard(job.pk)
+    if world.tells_ends:
         world.commands.append(Told(job.pk, job.pool.name, state, text))
 
 

@@ -27,9 +27,32 @@ class World:
     """Slots, pools, hosts, queues, jobs in hand, and what is to be done and saved."""
 
     __slots__ = (
-        "captures", "claims", "commands", "config", "draining", "expanding", "feeding", "fleet", "followed",
-        "hosts", "jobs", "ledger", "limits", "mark_at", "places", "pools", "progress_at", "queues", "room_at",
-        "serving_until", "starving", "stirred", "stopping", "successes", "timers", "turn",
+        "captures",
+        "claims",
+        "commands",
+        "config",
+        "draining",
+        "expanding",
+        "feeding",
+        "fleet",
+        "hosts",
+        "jobs",
+        "ledger",
+        "limits",
+        "mark_at",
+        "places",
+        "pools",
+        "progress_at",
+        "queues",
+        "room_at",
+        "serving_until",
+        "starving",
+        "stirred",
+        "stopping",
+        "successes",
+        "tells_ends",
+        "timers",
+        "turn",
     )  # fmt: skip
 
     def __init__(self, config: Config) -> None:
@@ -57,7 +80,7 @@ class World:
         self.progress_at = NEVER
         self.starving: set[Pool] = set()  # pools whose work found no room
         self.limits: list[Job] = []  # jobs with a time limit that have begun
-        self.followed: set[int] = set()  # jobs whose end somebody inside the daemon waits for
+        self.tells_ends = False  # whether somebody inside the daemon waits for ends
         self.room_at = NEVER  # when a starving pool is to be looked at again
         for name, kind in config.agents.items():
             self.pools[name] = pool = Pool(name, kind, kind.enabled)
@@ -69,6 +92,7 @@ class World:
                 for _ in range(kind.slots):
                     slot = Slot(len(self.fleet.slots), pool, self.hosts[host_name], patience)
                     self.fleet.slots.append(slot)
+                    pool.slots.append(slot)
                     pool.free[host_name].append(slot)
 
     def log(self, slot: Slot, kind: str, text: bytes | str) -> None:

@@ -1,0 +1,46 @@
+# Each target makes .venv by itself. `make demo` and `make test` are the two commands of README.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench sim format schema clean
+
+$(VENV)/.demo: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,agents]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	$(BIN)/drover demo $(DIR)
+
+test: $(VENV)/.dev
+	$(BIN)/pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-timings
+	$(BIN)/pytest -m 'not slow' tests/unit tests/sim
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m tests.bench
+
+sim: $(VENV)/.dev
+	DROVER_SIM_STEPS=1000000 $(BIN)/pytest tests/sim
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix --quiet
+	$(BIN)/ruff format --quiet
+
+schema: $(VENV)/.dev
+	$(BIN)/python -m scheduler.migrate --dump
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,106 @@
+# drover_agent.sh: Drover's line protocol for agents in a POSIX shell; see drover-agent(7).
+#
+#     . drover_agent.sh
+#     drover_ready
+#     while drover_next; do
+#         path=$(drover_get path) || { drover_fail "no path"; drover_done; continue; }
+#         drover_log "working on $path"
+#         some-command -- "$path" </dev/null >&2 || drover_fail "some-command: status $?"
+#         drover_done
+#     done
+#
+# Standard input and output belong to the protocol: give every command you run other ones, as above.
+# Data is never evaluated. Names that begin with drover_, _drover_ and DROVER_ are ours.
+
+_drover_nl='
+'
+_drover_cr=$(printf '\r')
+_drover_tab=$(printf '\t')
+
+# Say that the agent is ready (once), or that the item is finished (after each).
+drover_ready() { printf 'OK\n'; }
+drover_done() { printf 'OK\n'; }
+
+# Read one item into DROVER_LINE; 1 at end of input. A line that the end of input cut is no item.
+drover_next() { IFS= read -r DROVER_LINE; }
+
+# Print the value of column $1, unescaped; 1 if the item has none (NULL), 2 if the line is not a record.
+# Command substitution drops newlines at the end of a value; where they matter, use drover_value.
+drover_get() {
+    drover_value "$1" || return
+    printf '%s' "$DROVER_VALUE"
+}
+
+# Put the value of column $1 into DROVER_VALUE; 1 if the item has none, 2 if the line is not a record.
+drover_value() {
+    _drover_rest=$DROVER_LINE
+    while [ -n "$_drover_rest" ]; do
+        case $_drover_rest in *'="'*) ;; *) DROVER_VALUE= && return 2 ;; esac
+        _drover_name=${_drover_rest%%=\"*}
+        _drover_rest=${_drover_rest#*=\"}
+        _drover_take || { DROVER_VALUE= && return 2; }
+        [ "$_drover_name" != "$1" ] || return 0
+        _drover_rest=${_drover_rest# }
+    done
+    DROVER_VALUE=
+    return 1
+}
+
+# The protocol's other lines. Newlines in a text become blanks: a line is all that can be said.
+drover_log() { _drover_say LOG "$*"; }
+drover_warning() { _drover_say WARNING "$*"; }
+drover_error() { _drover_say ERROR "$*"; }
+drover_fatal() { _drover_say FATAL "$*"; }
+drover_echo() { _drover_say ECHO "$*"; }
+drover_fail() { _drover_say FAIL "$*"; }
+drover_blocked() { _drover_say BLOCKED "$*"; }
+drover_result() { _drover_say RESULT "$*"; }
+drover_success() { printf 'Success\n'; }
+drover_heartbeat() { printf 'Heartbeat\n'; }
+drover_items_processed() { _drover_say ItemsProcessed "$1"; }
+
+_drover_say() {
+    _drover_text=$2
+    case $_drover_text in
+        *"$_drover_nl"* | *"$_drover_cr"*) _drover_text=$(printf '%s' "$2" | tr '\n\r' '  ') ;;
+    esac
+    printf '%s %s\n' "$1" "$_drover_text"
+}
+
+# Move a value, unescaped, and its closing quote from _drover_rest to DROVER_VALUE; 1 if there is no such value.
+_drover_take() {
+    DROVER_VALUE=
+    while :; do
+        _drover_head=${_drover_rest%%[\"\\]*}
+        DROVER_VALUE=$DROVER_VALUE$_drover_head
+        _drover_rest=${_drover_rest#"$_drover_head"}
+        case $_drover_rest in
+            \"*) _drover_rest=${_drover_rest#?}; return 0 ;;
+            \\?*) _drover_rest=${_drover_rest#?}; _drover_unescape || return 1 ;;
+            *) return 1 ;;
+        esac
+    done
+}
+
+# Move one escape, its backslash gone already, to DROVER_VALUE.
+_drover_unescape() {
+    case $_drover_rest in
+        n*) _drover_head=$_drover_nl ;;
+        r*) _drover_head=$_drover_cr ;;
+        t*) _drover_head=$_drover_tab ;;
+        x[0-9A-Fa-f][0-9A-Fa-f]*) _drover_unhex || return 1 ;;
+        [\"\\\'\$\`]*) _drover_head=${_drover_rest%"${_drover_rest#?}"} ;;
+        *) return 1 ;;
+    esac
+    DROVER_VALUE=$DROVER_VALUE$_drover_head
+    _drover_rest=${_drover_rest#?}
+}
+
+# Turn xHH into its byte and leave one character to drop. The point keeps a newline from being stripped.
+_drover_unhex() {
+    _drover_rest=${_drover_rest#x}
+    _drover_head=${_drover_rest%"${_drover_rest#??}"}
+    _drover_rest=${_drover_rest#?}
+    _drover_head=$(printf "\\$(printf '%03o' "0x$_drover_head").")
+    _drover_head=${_drover_head%.}
+}

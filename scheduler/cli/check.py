@@ -1,0 +1,129 @@
+"""`drover check`: one line for each thing that a scheduler needs, and whether it is there.
+
+Mistakes in the configuration never come here: they have been told already, with exit status 2.
+"""
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Literal
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ExecStatus
+
+from scheduler.cli.database import located, make_ready, translated
+from scheduler.cli.files import locate
+from scheduler.cli.text import printable
+from scheduler.daemon import agent_folders
+from scheduler.drivers.spawning import Surroundings, fingerprint
+from scheduler.errors import DroverError, WorldError
+from scheduler.model.config import AgentType, Config
+from scheduler.model.statements import bind
+
+OK: Literal["ok"] = "ok"
+WARN: Literal["WARN"] = "WARN"
+FAIL: Literal["FAIL"] = "FAIL"
+FAILED, UNREACHABLE = 1, 3
+
+Finding = tuple[Literal["ok", "WARN", "FAIL"], str]
+
+PREPARED = b"drover_check"
+ACCEPTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+AGENT_ROLE = "drover_agentdb"
+GROUP_ROLES = ["drover_owner", "drover_frontend", "drover_frontend_sql", "drover_operator", "drover_readonly"]
+ROLES = [*GROUP_ROLES, "drover_scheduler", "drover_msq", AGENT_ROLE]
+MISSING_ROLES = (
+    "select name from unnest(%s::text[]) as name where name not in (select rolname from pg_roles) order by name"
+)
+
+
+def run(options: Namespace, config: Config) -> int:
+    """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
+    found = [_told((OK, f"configuration {locate(options.config, os.environ)}"))]
+    found += map(_told, _programs(config))
+    try:
+        with located(config) as conninfo:
+            found += map(_told, _database(config, conninfo))
+    except WorldError as error:
+        _told((FAIL, str(error)))
+        return UNREACHABLE
+    return FAILED if any(severity == FAIL for severity, _ in found) else 0
+
+
+def _told(finding: Finding) -> Finding:
+    severity, text = finding
+    print(f"{severity:4} {printable(' '.join(text.split()))}", flush=True)
+    return finding
+
+
+# Programs
+
+
+def _programs(config: Config) -> Iterator[Finding]:
+    around = Surroundings(os.environ, agent_folders(), ())
+    for name, agent in config.agents.items():
+        yield _program(f"agent {name}: ", agent, config, around)
+
+
+def _program(who: str, agent: AgentType, config: Config, around: Surroundings) -> Finding:
+    """A program on another machine cannot be looked for from here; one that is switched off may be missing."""
+    word = agent.command[0]
+    if all(config.hosts[host].transport != "local" for host in agent.hosts or config.hosts):
+        return OK, f"{who}runs on other hosts only, {word} is not looked for"
+    if found := fingerprint(agent, around):
+        return OK, who + found[0]
+    severity = FAIL if agent.enabled else WARN
+    return severity, f"{who}{word} is no program in agents/ or on PATH; install it or correct its command"
+
+
+# The database
+
+
+def _database(config: Config, conninfo: str) -> Iterator[Finding]:
+    """Give what is wrong with a database that can be reached; WorldError otherwise."""
+    make_ready(config, conninfo)
+    yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
+    yield _roles(conninfo)
+    yield from _all_statements(config, conninfo)
+
+
+def _roles(conninfo: str) -> Finding:
+    with translated(), psycopg.connect(conninfo) as connection:
+        missing = [name for (name,) in connection.execute(MISSING_ROLES, (ROLES,))]
+    if missing:
+        return WARN, f"roles: {', '.join(missing)} missing; run drover init --roles"
+    return OK, "roles"
+
+
+def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:
+    """Prepare every statement of every agent as the role that will run them."""
+    agents = {name: agent for name, agent in config.agents.items() if agent.statements}
+    if not agents:
+        return
+    login = config.database.agentdb_url or make_conninfo(conninfo, user=AGENT_ROLE)
+    try:
+        with translated(), psycopg.connect(login, autocommit=True) as connection:
+            for name, agent in agents.items():
+                yield from _statements(connection, name, agent)
+    except DroverError as error:
+        yield FAIL, f"statements: cannot be prepared as {AGENT_ROLE}: {error}"
+
+
+def _statements(connection: psycopg.Connection, name: str, agent: AgentType) -> Iterator[Finding]:
+    for key, text in agent.statements.items():
+        problem = _problem(connection, text)
+        where = f"agents.{name}.statements.{key}"
+        yield (FAIL, f"{where}: {problem}") if problem else (OK, where)
+
+
+def _problem(connection: psycopg.Connection, text: str) -> str:
+    """What the server has against it: preparing finds mistakes, explaining what the role may not touch."""
+    query, names = bind(text)
+    values = f"({', '.join(['null'] * len(names))})" if names else ""
+    results = (
+        connection.pgconn.prepare(PREPARED, query.encode()),
+        connection.pgconn.exec_(b"explain execute " + PREPARED + values.encode()),
+        connection.pgconn.exec_(b"deallocate " + PREPARED),
+    )
+    return next((result.get_error_message() for result in results if result.status not in ACCEPTED), "")

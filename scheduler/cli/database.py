@@ -1,0 +1,84 @@
+"""The database that a command works on: found, started if it is ours, its schema known, its errors in our words.
+
+The embedded database is brought up to date by whoever opens it; any other is only looked at, `drover init` is for
+that. Knows nothing of jobs.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from scheduler import migrate
+from scheduler.cli.tables import Table
+from scheduler.embedded import default_directory, join
+from scheduler.errors import BugError, ConfigError, WorldError
+from scheduler.model.config import Config
+
+EMBEDDED = "embedded"
+
+
+@contextmanager
+def connect(config: Config) -> Iterator[psycopg.Connection]:
+    """A connection in autocommit to the database of the configuration, up to date.
+
+    Errors: WorldError if it cannot be reached or its schema is another; ConfigError if it refuses what was asked.
+    """
+    with opened(config) as conninfo, translated():
+        named = make_conninfo(conninfo, fallback_application_name="drover")
+        with psycopg.connect(named, autocommit=True) as connection:
+            yield connection
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[str]:
+    """The conninfo of a database that is there and up to date, for as long as the block lasts."""
+    with located(config) as conninfo:
+        make_ready(config, conninfo)
+        yield conninfo
+
+
+@contextmanager
+def located(config: Config) -> Iterator[str]:
+    """The conninfo, whatever is in the database; an embedded server runs for as long as the block lasts."""
+    if config.database.url != EMBEDDED:
+        yield config.database.url
+        return
+    with join(default_directory(os.environ), durable=True) as conninfo:
+        yield conninfo
+
+
+def make_ready(config: Config, conninfo: str) -> None:
+    """Bring the embedded schema up to date; raise WorldError if another is not."""
+    if config.database.url != EMBEDDED:
+        migrate.check(conninfo)
+    elif migrate.apply(conninfo):
+        migrate.apply_roles(conninfo)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Errors of psycopg by whose fault they are."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError(f"{_primary(error)}: connect as a role that may, see drover-jobqueue(7)") from error
+    except (psycopg.IntegrityError, psycopg.DataError) as error:
+        raise ConfigError(f"the database refuses it: {_primary(error)}") from error
+    except psycopg.OperationalError as error:
+        raise WorldError(f"database not reachable: {error}; check [database] url") from error
+    except psycopg.Error as error:
+        raise BugError(f"{type(error).__name__}: {error}: report this") from error
+
+
+def table(connection: psycopg.Connection, title: str, query: LiteralString, parameters: Sequence[Any] = ()) -> Table:
+    """What a query gives; the names of its columns are the headings."""
+    cursor = connection.execute(query, parameters)
+    return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
+
+
+def _primary(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error)

@@ -1,0 +1,231 @@
+"""`drover demo [DIR]`: the whole thing at work on real files, with a database of its own that is gone afterwards.
+
+It does what a site would do: a table of its own, a configuration, one multi-SQL-query per agent type, queued with plain
+SQL; agents write their results through registered statements. The daemon is a child, as under systemd; this process
+only reads and writes rows.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import psycopg
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from scheduler import embedded, migrate
+from scheduler.errors import ConfigError, WorldError
+from scheduler.model.config import Config
+from scheduler.model.states import DONE, TERMINAL
+
+SAVES: Final = {
+    "sha256": "update pfile set sha256 = :sha256, size = :size where pfile_pk = :pfile_pk",
+    "mimetype": "update pfile set mimetype = :mimetype where pfile_pk = :pfile_pk",
+    "license": "update pfile set license = :license where pfile_pk = :pfile_pk",
+}
+TABLE: Final = """
+    create table if not exists pfile (
+      pfile_pk bigint generated always as identity primary key,
+      path text not null, sha256 text, size bigint, mimetype text, license text
+    );
+    grant select on pfile to drover_msq;
+    grant select, update on pfile to drover_agentdb
+"""
+QUEUE: Final = """
+    insert into drover.jobqueue (jq_type, jq_args, jq_msq, jq_key)
+    values (%s, format('select pfile_pk, path from pfile where %%I is null', %s::text), true, 'pfile_pk')
+    returning jq_pk
+"""
+PROGRESS: Final = """
+    select jq_pk, jq_itemsprocessed + jq_itemsfailed, jq_itemstotal, jq_state::text, jq_endtext
+      from drover.jobqueue where jq_pk = any(%s)
+"""
+END_S: Final = 30.0  # for the daemon to end after it was told to
+LOOK_S: Final = 0.5  # between two looks when no event comes: progress itself is not an event
+
+
+def run(options: Namespace, config: Config) -> int:
+    """Run the demo and give the exit status."""
+    directory = Path(options.directory or sysconfig.get_path("stdlib")).resolve()
+    if not directory.is_dir():
+        raise ConfigError(f"demo: {directory} is not a directory: name one with files in it")
+    paths = sorted(_files(directory, everything=options.directory is not None))[: options.limit]
+    if not paths:
+        raise ConfigError(f"demo: {directory} has no files: name a directory that has some")
+    console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(_home(options.keep)))
+        conninfo = stack.enter_context(
+            embedded.join(home / "pg", durable=True) if options.keep else embedded.temporary()
+        )
+        configured = _write_config(home, conninfo, options.agents or os.cpu_count() or 1)
+        connection = stack.enter_context(psycopg.connect(conninfo, autocommit=True))
+        _prepare(conninfo, connection, paths)
+        console.print(f"{len(paths)} files below {directory}, agents: {', '.join(SAVES)}", highlight=False)
+        with _daemon(configured, home / "drover.log"):
+            seconds, failed = _watch(connection, console)
+        _print_summary(connection, console, seconds)
+        if options.keep:
+            console.print(f"To go on with it: export DROVER_CONFIG={configured}", highlight=False, soft_wrap=True)
+    return 1 if failed else 0
+
+
+@contextmanager
+def _home(keep: bool) -> Iterator[str]:
+    if keep:
+        yield tempfile.mkdtemp(prefix="drover-demo.")
+        return
+    with tempfile.TemporaryDirectory(prefix="drover-demo.") as home:
+        yield home
+
+
+def _files(directory: Path, *, everything: bool) -> Iterator[str]:
+    """Give the files below a directory; of the standard library, not what was installed into it."""
+    for folder, folders, names in os.walk(directory):
+        if not everything:
+            folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages")]
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and _is_text(path):
+                yield path
+
+
+def _is_text(path: str) -> bool:
+    """Say whether a column of type text can hold the name."""
+    with suppress(UnicodeEncodeError):
+        path.encode()
+        return True
+    return False
+
+
+def _write_config(home: Path, conninfo: str, agents: int) -> Path:
+    """Write the configuration that a site would have written."""
+    lines = [f"[database]\nurl = {_quoted(conninfo)}\n\n[hosts.local]\nmax = {agents * len(SAVES)}\n"]
+    for name, save in SAVES.items():
+        lines.append(
+            f'[agents.{name}]\ncommand = ["drover-agent-{name}", "--save", "save"]\nslots = {agents}\n'
+            f'db = "statements"\n\n'
+            f"[agents.{name}.statements]\nsave = {_quoted(save)}\n"
+        )
+    path = home / "drover.toml"
+    path.write_text("\n".join(lines))
+    path.chmod(0o600)
+    return path
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _prepare(conninfo: str, connection: psycopg.Connection, paths: list[str]) -> None:
+    migrate.apply(conninfo)
+    migrate.apply_roles(conninfo)
+    connection.execute(TABLE)
+    with connection.cursor() as cursor, cursor.copy("copy pfile (path) from stdin") as copy:
+        for path in paths:
+            copy.write_row((path,))
+    connection.execute("analyze pfile")
+
+
+@contextmanager
+def _daemon(config: Path, log: Path) -> Iterator[None]:
+    """Run a daemon for as long as the block lasts; its log goes to a file, shown when it ends badly."""
+    command = [sys.executable, "-m", "scheduler.cli.main", "run", "--allow-root", "-c", str(config)]
+    with log.open("wb") as output:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0)
+    try:
+        yield
+    except WorldError as error:
+        raise WorldError(f"{error}; the scheduler said: {log.read_text()[-2000:]}") from error
+    finally:
+        child.terminate()
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _watch(connection: psycopg.Connection, console: Console) -> tuple[float, bool]:
+    """Queue the jobs and show a bar for each until all have ended; give the seconds and whether one failed."""
+    connection.execute("listen drover_event")
+    began = time.monotonic()
+    columns = (
+        TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:>9}"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as bars:
+        jobs = {_queue(connection, name): bars.add_task(name, total=None, rate="") for name in SAVES}
+        while True:
+            rows = connection.execute(PROGRESS, [list(jobs)]).fetchall()
+            for pk, done, total, _, _ in rows:
+                _move(bars, jobs[pk], done, total, time.monotonic() - began)
+            if all(state in TERMINAL for _, _, _, state, _ in rows):
+                break
+            _wait(connection)
+    for pk, _, _, state, text in rows:
+        if state != DONE:
+            console.print(f"job {pk} {state}: {text}", highlight=False)
+    return time.monotonic() - began, any(state != DONE for _, _, _, state, _ in rows)
+
+
+def _queue(connection: psycopg.Connection, name: str) -> int:
+    row = connection.execute(QUEUE, [name, name]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _move(bars: Progress, task: TaskID, done: int, total: int | None, seconds: float) -> None:
+    rate = (
+        f"{done / seconds:.0f}/s" if done and total != bars.tasks[task].completed else bars.tasks[task].fields["rate"]
+    )
+    bars.update(task, completed=done, total=total, rate=rate)
+
+
+def _wait(connection: psycopg.Connection) -> None:
+    for _ in connection.notifies(timeout=LOOK_S, stop_after=1):
+        pass
+
+
+def _print_summary(connection: psycopg.Connection, console: Console, seconds: float) -> None:
+    """Print what was found, and how fast."""
+    files, size, items = _one(
+        connection,
+        "select count(*), coalesce(sum(size), 0), count(sha256) + count(mimetype) + count(license) from pfile",
+    )
+    table = Table(title="What was found")
+    for heading in ("of", "is", "files"):
+        table.add_column(heading, justify="right" if heading == "files" else "left")
+    for column in ("license", "mimetype"):
+        query = f"select {column}, count(*) from pfile group by 1 order by 2 desc, 1 limit 8"
+        for value, count in connection.execute(query.encode()):
+            table.add_row(column, value or "-", f"{count:,}")
+        table.add_section()
+    (distinct,) = _one(connection, "select count(distinct sha256) from pfile")
+    table.add_row("sha256", "distinct contents", f"{distinct:,}")
+    console.print(table)
+    console.print(
+        f"{files:,} files, {size / 1e6:,.1f} MB; {items:,} items in {seconds:.1f} s: {items / seconds:,.0f} items/s",
+        highlight=False,
+    )
+    for pk, reason, line in connection.execute(
+        "select item_jq_fk, item_reason, item_line from drover.item_failure limit 5"
+    ):
+        console.print(f"job {pk}: item failed: {reason}: {line}", highlight=False, markup=False)
+
+
+def _one(connection: psycopg.Connection, query: str) -> tuple[int, ...]:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return tuple(map(int, row))

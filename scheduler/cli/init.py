@@ -1,0 +1,18 @@
+"""`drover init`: the schema, and the roles on demand."""
+
+from argparse import Namespace
+
+from scheduler import migrate
+from scheduler.cli.database import located
+from scheduler.model.config import Config
+
+
+def run(options: Namespace, config: Config) -> int:
+    """Apply what is missing and say what that was; running it again does nothing."""
+    with located(config) as conninfo:
+        applied = [f"applied {name}" for name in migrate.apply(conninfo)]
+        print(*applied or ["nothing to do"], sep="\n")
+        if options.roles:
+            migrate.apply_roles(conninfo)
+            print("applied roles")
+    return 0

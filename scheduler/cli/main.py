@@ -1,0 +1,65 @@
+"""The command `drover`: finds the command's module, loads the configuration, and turns errors into exit statuses.
+
+Each command is a module of its name in this package, with `run(options, config) -> exit status`; it is imported
+only when it is called for. Knows nothing of what any of them does.
+"""
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import import_module
+from io import TextIOWrapper
+
+from scheduler.cli.options import COMMANDS, parse
+from scheduler.cli.text import printable
+from scheduler.errors import ConfigError, DroverError, WorldError
+
+OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give the exit status: 0 ok, 1 failed, 2 configuration or usage, 3 no database."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _run(options)
+        sys.stdout.flush()  # here, where a reader that has gone away is still noticed
+    except DroverError as error:
+        return _tell(error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
+
+
+def _run(options: Namespace) -> int:
+    from scheduler.cli.files import load  # not for --help: it takes as long as all the rest
+    from scheduler.model.config import Config
+
+    _print_anything()
+    config = load(options.config, os.environ) if COMMANDS[options.command].configured else Config()
+    status: int = import_module(f"scheduler.cli.{options.command}").run(options, config)
+    return status
+
+
+def _print_anything() -> None:
+    """A terminal that lacks a character shows its number, and that is no reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _tell(error: DroverError) -> int:
+    """Mistakes of the operator are one a line; anything else is one line, even with a log's end in it."""
+    if isinstance(error, ConfigError):
+        print(*map(printable, str(error).splitlines()), sep="\n", file=sys.stderr)
+        return USAGE
+    print("drover:", printable(" ".join(str(error).split())), file=sys.stderr)
+    return UNREACHABLE if isinstance(error, WorldError) else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""`drover run`: the daemon in the foreground, with its database."""
+
+import os
+import sys
+from argparse import Namespace
+
+import attrs
+from psycopg.conninfo import make_conninfo
+
+from scheduler.cli.database import EMBEDDED, opened
+from scheduler.cli.selftest import test_agents
+from scheduler.daemon import Daemon, set_up_log
+from scheduler.errors import ConfigError
+from scheduler.model.config import Config, Host
+
+
+def run(options: Namespace, config: Config) -> int:
+    """Serve until told to end; give the exit status."""
+    _refuse_root(options)
+    config = ignoring_hosts(config) if options.ignore_hosts else config
+    _refuse_remote(config)
+    set_up_log(config.scheduler.log_level, options.verbose)
+    if options.test or options.test_first:
+        failed = test_agents(config, sys.stdout)
+        if options.test or failed:
+            return 1 if failed else 0
+    with opened(config) as conninfo:
+        return Daemon(config, login(config, conninfo), typed=options.read_stdin).run()
+
+
+def login(config: Config, conninfo: str) -> str:
+    """The embedded database belongs to its starter; the daemon uses no more of it than it needs."""
+    return make_conninfo(conninfo, user="drover_scheduler") if config.database.url == EMBEDDED else conninfo
+
+
+def ignoring_hosts(config: Config) -> Config:
+    """Give the configuration with every host on this machine (-H)."""
+    hosts = {name: attrs.evolve(host, transport="local") for name, host in config.hosts.items()}
+    return attrs.evolve(config, hosts=hosts)
+
+
+def _refuse_remote(config: Config) -> None:
+    """This version starts agents on its own machine only; saying so beats starting them in the wrong place."""
+    remote = [
+        f"hosts.{name}.transport: {_kind(host)}" for name, host in config.hosts.items() if host.transport != "local"
+    ]
+    if remote:
+        raise ConfigError("\n".join(remote))
+
+
+def _kind(host: Host) -> str:
+    return f"only local hosts are driven by this version; -H runs all agents here (got {host.transport!r})"
+
+
+def _refuse_root(options: Namespace) -> None:
+    if os.geteuid() == 0 and not options.allow_root and os.environ.get("DROVER_ALLOW_ROOT") != "1":
+        raise ConfigError(
+            "drover run: refuses to run as root: agents would be root too; use a user of its own, or --allow-root"
+        )

@@ -1,0 +1,114 @@
+"""`drover status`: who schedules, what the slots do, and how many jobs wait for what.
+
+Reads only what the daemon has written; a standby or a stopped daemon is no reason to fail.
+"""
+
+from argparse import Namespace
+from collections import Counter
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from scheduler.cli.database import connect, table
+from scheduler.cli.tables import Table, as_json, cell, show
+from scheduler.cli.text import printable
+from scheduler.model.config import Config
+from scheduler.model.states import JOB_STATES
+
+GROUP = """
+select g.group_name as name, g.group_owner as owner, s.scheduler_host as host, s.scheduler_pid as pid,
+       coalesce(g.group_lease_until > now(), false) and g.group_owner is not null as active,
+       g.group_taken_at as since, g.group_lease_until as lease_until, g.group_lease_until - now() as lease_left
+  from (select %s::text as name) asked
+  left join drover.scheduler_group g on g.group_name = asked.name
+  left join drover.scheduler s on s.scheduler_uuid = g.group_owner
+"""
+SCHEDULERS = """
+select scheduler_host as host, scheduler_pid as pid,
+       case when group_owner is null then 'standby' else 'owner' end as role,
+       scheduler_version as version, scheduler_started as started, now() - scheduler_seen as unseen_for
+  from drover.scheduler
+  left join drover.scheduler_group on group_owner = scheduler_uuid and group_name = scheduler_group
+ where scheduler_group = %s order by group_owner is null, scheduler_started
+"""
+SLOTS = """
+select status_slot as slot, status_host as host, status_agent as agent, status_state_name as state,
+       now() - status_since as since, status_pid as pid, status_jq_fk as job, status_items as items,
+       status_spawns as spawns, status_reason as reason
+  from drover.scheduler_status join drover.scheduler on scheduler_uuid = status_scheduler
+ where scheduler_group = %s and status_slot >= 0 order by status_scheduler, status_host, status_slot
+"""
+JOBS = "select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2"
+UNSERVED = """
+select j.jq_type as type, q.queue_group as group, count(*) as jobs,
+       case when q.queue_name is null then 'no such queue'
+            when a.agent_type is null then 'not configured'
+            when not a.agent_present then 'no longer configured'
+            else 'disabled' end as reason
+  from drover.jobqueue j
+  left join drover.queue q on q.queue_name = j.jq_queue
+  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
+ where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
+   and not coalesce(a.agent_present and a.agent_enabled, false)
+ group by 1, 2, 4 order by 1, 2, 4
+"""
+QUEUES = """
+select queue_name as queue, queue_concurrency as concurrency, queue_paused as paused,
+       count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand,
+       count(jq_pk) filter (where jq_state = 'queued') as queued
+  from drover.queue left join drover.jobqueue on jq_queue = queue_name and jq_state in ('queued', 'claimed', 'running')
+ where queue_group = %s and queue_present
+ group by queue_name order by queue_name
+"""
+
+
+def run(options: Namespace, config: Config) -> int:
+    """Print it as a headline and tables, or all of it as one JSON object."""
+    name = config.scheduler.group
+    with connect(config) as connection, connection.transaction():
+        group = _group(connection, name)
+        tables = {
+            "schedulers": table(connection, "Schedulers", SCHEDULERS, (name,)),
+            "slots": table(connection, "Slots", SLOTS, (name,)),
+            "jobs": pivot(connection.execute(JOBS).fetchall()),
+            "unserved": table(connection, "Types that nobody serves", UNSERVED),
+            "queues": table(connection, "Queues", QUEUES, (name,)),
+        }
+    if options.json:
+        print(as_json({"group": group} | {key: part.records() for key, part in tables.items()}))
+    else:
+        _show(group, tables)
+    return 0
+
+
+def headline(group: dict[str, Any]) -> str:
+    """One line: who owns the group, and for how long if nothing is heard any more."""
+    name = printable(group["name"])
+    if not group["active"]:
+        return f"group {name}: no scheduler is active; start one with drover run"
+    owner = f"{group['host']}.{group['pid']}" if group["host"] else str(group["owner"])
+    since, left = cell(group["since"]), cell(group["lease_left"])
+    return f"group {name}: {printable(owner)} is active since {since}, its lease ends in {left}"
+
+
+def pivot(counts: list[tuple[Any, ...]]) -> Table:
+    """Rows of (type, state, jobs) as a row a type and a column for every state that occurs."""
+    jobs = Counter({(kind, state): count for kind, state, count in counts})
+    states = [state for state in JOB_STATES if any(seen == state for _, seen in jobs)]
+    kinds = dict.fromkeys(kind for kind, _ in jobs)
+    return Table("Jobs", ("type", *states), [(kind, *(jobs[kind, state] for state in states)) for kind in kinds])
+
+
+def _group(connection: psycopg.Connection, name: str) -> dict[str, Any]:
+    """The group's owner; one that never had any is not active."""
+    row = connection.cursor(row_factory=dict_row).execute(GROUP, (name,)).fetchone()
+    return (row or {}) | {"name": name}
+
+
+def _show(group: dict[str, Any], tables: dict[str, Table]) -> None:
+    print(headline(group))
+    for part in tables.values():
+        if part.rows:
+            print()
+            show(part)

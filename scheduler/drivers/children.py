@@ -1,0 +1,364 @@
+"""The local child processes of the slots: their pipes, their lives and their deaths.
+
+Touches processes and their pipes, through the loop. Decides nothing about slots: what agents say goes to `hear`,
+whose answer goes straight back; all else is told as events. Refuses to know the protocol.
+
+A process is known by its pidfd, and reaped only when it is buried: until then its pid is its own and so is its
+group, however dead it is, and signals cannot reach a stranger. It is gone when it is dead *and* its output has
+ended; a grandchild may hold the pipes open, so the second has a deadline (`exit_grace`).
+"""
+
+import logging
+import os
+import select
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from select import EPOLLIN, EPOLLOUT
+
+from scheduler.drivers.spawning import (
+    GUARD,
+    Started,
+    Surroundings,
+    fingerprint,
+    prepare,
+    reason,
+    start,
+)
+from scheduler.drivers.waiting import Loop, Timer
+from scheduler.errors import BugError
+from scheduler.model.config import Config
+from scheduler.model.events import (
+    Clogged,
+    Created,
+    Event,
+    ForceKill,
+    Gone,
+    Kill,
+    NotCreated,
+    Replaced,
+    Send,
+    Spawn,
+    Unclogged,
+)
+
+CHUNK = 65_536  # bytes read from one pipe in one turn: a full pipe
+CLOSED = -1  # in place of a descriptor
+LAST_WAIT_MS = 1000  # for each child at the very end; SIGKILL takes far less
+
+Hear = Callable[[int, bytes, float], bytes | None]
+HearError = Callable[[int, bytes, float], None]
+Captured = Callable[[int, str, bytes], None]
+Tell = Callable[[Event], None]
+Ear = Callable[[int], None]
+
+log = logging.getLogger(__name__)
+
+
+class Child:
+    """One process: our ends of its pipes, what is still to be written, how it ended."""
+
+    __slots__ = ("end", "grace", "is_line", "pidfd", "popen", "slot", "stderr", "stdin", "stdout", "unsent")
+
+    def __init__(self, slot: int, started: Started, is_line: bool) -> None:
+        self.slot, self.is_line = slot, is_line
+        self.popen, self.pidfd = started.popen, started.pidfd
+        self.stdin, self.stdout, self.stderr = started.stdin, started.stdout, started.stderr
+        self.unsent = b""
+        self.end: Gone | None = None
+        self.grace: Timer | None = None
+
+
+class Children:
+    """All local child processes, by slot.
+
+    `tell` is called from within `spawn` and `kill` too, so it should only note what it is told.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        config: Config,
+        agents_path: Sequence[str],
+        hear: Hear,
+        hear_err: HearError,
+        captured: Captured,
+        tell: Tell,
+        *,
+        guard: Sequence[str] = GUARD,
+    ) -> None:
+        self.config = config  # the daemon sets another one at a reload
+        self._loop, self._tell = loop, tell
+        self._hear, self._hear_err, self._captured = hear, hear_err, captured
+        self._around = Surroundings(os.environ, tuple(agents_path), _found(guard))
+        self._children: dict[int, Child] = {}
+        self._programs: dict[str, tuple[str, int, int, int] | None] = {}
+
+    def spawn(self, spawn: Spawn) -> None:
+        """Start the process of a slot; tells Created or NotCreated before it returns."""
+        if spawn.slot in self._children:
+            raise BugError(f"slot {spawn.slot} has a process already; its Gone must come before a Spawn")
+        agent = self.config.agents[spawn.type]
+        self._programs.setdefault(spawn.type, fingerprint(agent, self._around))
+        try:
+            started = start(prepare(self.config, spawn, self._around))
+        except (OSError, ValueError) as error:
+            self._tell(NotCreated(spawn.slot, reason(self.config, spawn, error)))
+            return
+        self._adopt(Child(spawn.slot, started, agent.kind == "line"), spawn.stdin or b"")
+
+    def send(self, send: Send) -> None:
+        """Write to an agent; harmless when it is gone."""
+        if child := self._children.get(send.slot):
+            self._write(child, send.data)
+
+    def kill(self, kill: Kill) -> None:
+        """Ask a process to die: close its pipes, hang-up to its group. What it still says is not heard."""
+        if child := self._children.get(kill.slot):
+            self._hush(child)
+            _signal(child, signal.SIGHUP)
+            self._bury_if_over(child)
+
+    def force_kill(self, force: ForceKill) -> None:
+        """Kill a process and its group at once; harmless when it is gone."""
+        if child := self._children.get(force.slot):
+            _kill(child)
+
+    def check_programs(self) -> None:
+        """Tell Replaced of each type whose program file is another one now; looks at every file."""
+        for name, old in self._programs.items():
+            agent = self.config.agents.get(name)
+            new = fingerprint(agent, self._around) if agent else None
+            if new is not None and new != old:  # None may be half of a replacement: look again later
+                self._programs[name] = new
+                self._tell(Replaced(name))
+
+    def pids(self) -> dict[int, int]:
+        """Give the pid of each slot that has a process."""
+        return {slot: child.popen.pid for slot, child in self._children.items()}
+
+    def close(self) -> None:
+        """Kill everything at once and tell nobody; at the very end."""
+        for child in self._children.values():
+            _kill(child)
+        for child in self._children.values():
+            self._hush(child)
+            _await_death(child)
+            self._reap(child)
+        self._children.clear()
+
+    # The life of a child: adopted, dead, buried.
+
+    def _adopt(self, child: Child, stdin: bytes) -> None:
+        self._children[child.slot] = child
+        ear, error_ear = self._ears(child)
+        self._loop.register(child.pidfd, EPOLLIN, lambda _mask: self._died(child))
+        self._loop.register(child.stdout, EPOLLIN, ear)
+        self._loop.register(child.stderr, EPOLLIN, error_ear)
+        self._tell(Created(child.slot, child.popen.pid))
+        if child.is_line:
+            return
+        self._write(child, stdin)
+        if not child.unsent:
+            self._close_stdin(child)
+
+    def _died(self, child: Child) -> None:
+        self._loop.unregister(child.pidfd)  # it stays readable, and open for the reaping
+        child.end = _how_it_ended(child)
+        self._bury_if_over(child)
+        if child.slot in self._children:
+            deadline = self._loop.now + self.config.scheduler.exit_grace
+            child.grace = self._loop.at(deadline, lambda: self._hear_last_words(child))
+
+    def _hear_last_words(self, child: Child) -> None:
+        """Read what is buffered, though somebody else still holds the pipes, and bury."""
+        for fd, ear in zip((child.stdout, child.stderr), self._ears(child), strict=True):
+            if fd != CLOSED:
+                ear(EPOLLIN)
+        self._hush(child)
+        self._bury_if_over(child)
+
+    def _bury_if_over(self, child: Child) -> None:
+        """Reap a child that is dead and said its last, kill what is left of its group, tell Gone."""
+        is_heard = child.stdout == child.stderr == CLOSED
+        if child.end is None or not is_heard or self._children.get(child.slot) is not child:
+            return
+        if child.grace is not None:
+            child.grace.cancel()
+        if not child.end.lost:
+            _signal(child, signal.SIGKILL)
+        self._hush(child)
+        self._reap(child)
+        del self._children[child.slot]
+        self._tell(child.end)
+
+    def _reap(self, child: Child) -> None:
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
+        child.popen.returncode = 0  # else Popen would reap it too; how it ended is told in Gone
+        self._shut(child.pidfd)
+
+    # What it says.
+
+    def _ears(self, child: Child) -> tuple[Ear, Ear]:
+        slot, captured, hear_err, loop = child.slot, self._captured, self._hear_err, self._loop
+        if child.is_line:
+            error_ear = self._ear(child, child.stderr, lambda data: hear_err(slot, data, loop.now))
+            return self._line_ear(child), error_ear
+        return (
+            self._ear(child, child.stdout, lambda data: captured(slot, "out", data)),
+            self._ear(child, child.stderr, lambda data: captured(slot, "err", data)),
+        )
+
+    def _line_ear(self, child: Child) -> Ear:
+        """Give the hot path: read, hear, write the answer; everything is bound once, here."""
+        slot, fd, hear, write, loop, read = child.slot, child.stdout, self._hear, self._write, self._loop, os.read
+
+        def ear(_mask: int) -> None:
+            try:
+                data = read(fd, CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                self._end(child, fd)
+                return
+            answer = hear(slot, data, loop.now)
+            if answer is not None:
+                write(child, answer)
+
+        return ear
+
+    def _ear(self, child: Child, fd: int, take: Callable[[bytes], None]) -> Ear:
+        def ear(_mask: int) -> None:
+            try:
+                data = os.read(fd, CHUNK)
+            except BlockingIOError:
+                return
+            if data:
+                take(data)
+            else:
+                self._end(child, fd)
+
+        return ear
+
+    def _end(self, child: Child, fd: int) -> None:
+        """Close an output that has ended; a line agent without one is not dead for that."""
+        if fd == child.stdout:
+            child.stdout = self._shut(fd)
+        else:
+            child.stderr = self._shut(fd)
+        self._bury_if_over(child)
+
+    # What it is told.
+
+    def _write(self, child: Child, data: bytes) -> None:
+        """Write what the pipe takes; the rest waits until it takes more."""
+        if child.stdin == CLOSED:
+            return
+        if child.unsent:
+            child.unsent += data
+            return
+        try:
+            sent = os.write(child.stdin, data)
+        except BlockingIOError:
+            sent = 0
+        except BrokenPipeError:
+            self._clog(child)
+            self._close_stdin(child)
+            return
+        if sent != len(data):
+            child.unsent = data[sent:]
+            self._loop.register(child.stdin, EPOLLOUT, lambda _mask: self._drain(child))
+            self._clog(child)
+
+    def _drain(self, child: Child) -> None:
+        try:
+            sent = os.write(child.stdin, child.unsent)
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._close_stdin(child)
+            return
+        child.unsent = child.unsent[sent:]
+        if not child.unsent:
+            self._unclog(child)
+
+    def _clog(self, child: Child) -> None:
+        """Tell that a line agent does not read; a command is free not to."""
+        if child.is_line:
+            self._tell(Clogged(child.slot))
+
+    def _unclog(self, child: Child) -> None:
+        if child.is_line:
+            self._loop.unregister(child.stdin)
+            self._tell(Unclogged(child.slot))
+        else:
+            self._close_stdin(child)
+
+    def _close_stdin(self, child: Child) -> None:
+        child.stdin, child.unsent = self._shut(child.stdin), b""
+
+    def _hush(self, child: Child) -> None:
+        self._close_stdin(child)
+        child.stdout, child.stderr = self._shut(child.stdout), self._shut(child.stderr)
+
+    def _shut(self, fd: int) -> int:
+        """Close a descriptor that may be closed already; give what stands in its place."""
+        if fd != CLOSED:
+            self._loop.unregister(fd)  # first: a child between fork and exec may hold it open
+            os.close(fd)
+        return CLOSED
+
+
+def _found(guard: Sequence[str]) -> tuple[str, ...]:
+    """Give the guard with the path of its program, or none if the machine has none."""
+    program = shutil.which(guard[0]) if guard else None
+    if program is None:
+        if guard:
+            log.warning("%s not found: agents may outlive a scheduler that is killed", guard[0])
+        return ()
+    return (program, *guard[1:])
+
+
+def _how_it_ended(child: Child) -> Gone:
+    """Look without reaping; lost if somebody else has reaped it, as when SIGCHLD is ignored."""
+    try:
+        found = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return Gone(child.slot, lost=True)
+    if found is None:
+        raise BugError(f"slot {child.slot}: pidfd is readable but its process lives")
+    if found.si_code == os.CLD_EXITED:
+        return Gone(child.slot, code=found.si_status)
+    return Gone(child.slot, signal=_signal_name(found.si_status))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"SIG{number}"
+
+
+def _signal(child: Child, number: int) -> None:
+    """Send a signal to the group of a child that is not reaped yet, or to it alone if it left its group."""
+    try:
+        os.killpg(child.popen.pid, number)
+    except ProcessLookupError:
+        with suppress(OSError):
+            signal.pidfd_send_signal(child.pidfd, number)
+    except PermissionError:  # it became another user: nothing we can do reaches it
+        return
+
+
+def _kill(child: Child) -> None:
+    _signal(child, signal.SIGKILL)
+    with suppress(OSError):
+        signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)  # it may have left its group
+
+
+def _await_death(child: Child) -> None:
+    poll = select.poll()
+    poll.register(child.pidfd, select.POLLIN)
+    poll.poll(LAST_WAIT_MS)

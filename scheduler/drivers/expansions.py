@@ -1,0 +1,192 @@
+"""The queries of jobs: each runs once, read-only, into a held cursor of its own, and its rows are fetched as asked.
+
+Touches the expansion connections, which log in under a role of their own; one job each at a time, and nothing of one
+job's session is left for the next. Knows no agents; how many rows are wanted, and when, is decided in policy/feed.py.
+
+A held cursor keeps no snapshot: its rows are materialised at commit, which statement_timeout does not bound, so the
+deadline is ours. The declaration goes through the extended protocol, which takes one statement: a bare string may
+hold `commit; update`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres_answers import Answer, Failure, Rows
+from scheduler.drivers.waiting import Loop, Timer
+from scheduler.model.config import Scheduler
+from scheduler.model.events import Event, Fetched, NotExpanded, Opened
+
+PATIENCE_S: Final = 30.0  # for a connection that is not up
+FETCH_LIMIT_S: Final = 60.0
+
+SETTINGS: Final = (
+    "set default_transaction_read_only = on",
+    "set idle_in_transaction_session_timeout = '60s'",
+)
+DECLARE: Final = "declare drover_rows scroll cursor with hold for "
+OPENING: Final = (
+    "begin read only",
+    DECLARE,
+    "commit",
+    "move all in drover_rows",
+    "move absolute 0 in drover_rows",
+    "fetch 0 from drover_rows",
+)
+MOVE_ALL, FETCH_NONE = 3, 5  # the places in OPENING that tell the total and the columns
+WRAPPING: Final = "select * from ("  # what model.expand puts before the job's own text
+
+# SQLSTATEs, or their first two characters, that are not the query's fault.
+WORLD: Final = frozenset(("08", "40", "58", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "57P05"))
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job with its connection."""
+
+    job: int
+    query: str
+    link: Link
+    ends_at: float
+    patience: Timer
+    is_open: bool = False
+    total: int = 0
+    given: int = 0
+
+
+class Expansions:
+    """Up to `count` connections, opened when first needed and kept."""
+
+    def __init__(self, loop: Loop, conninfo: str, count: int, timers: Scheduler, tell: Callable[[Event], None]) -> None:
+        self.timers = timers
+        self._loop, self._conninfo, self._count, self._tell = loop, conninfo, count, tell
+        self._links: list[Link] = []
+        self._runs: dict[int, _Run] = {}
+        self._reasons: dict[str, str] = {}  # why a link is not up, by its name
+
+    @property
+    def free(self) -> int:
+        """How many more jobs can be expanded now."""
+        return self._count - len(self._runs)
+
+    def expand(self, job: int, query: str) -> None:
+        """Run a query; told Opened, or NotExpanded."""
+        now = self._loop.now
+        link = self._free_link()
+        patience = self._loop.at(now + PATIENCE_S, partial(self._not_connected, job))
+        run = self._runs[job] = _Run(job, query, link, now + self.timers.expansion_limit, patience)
+        self._open(run, [])
+
+    def fetch(self, job: int, count: int) -> None:
+        """Fetch up to `count` more rows; told Fetched, or NotExpanded."""
+        if run := self._runs.get(job):
+            self._ask(
+                run,
+                f"fetch forward {count} from drover_rows",
+                partial(self._fetched, run, count),
+                FETCH_LIMIT_S,
+            )
+
+    def close(self, job: int) -> None:
+        """Forget a job's rows, whatever it is doing; nothing more is told of it."""
+        if run := self._runs.pop(job, None):
+            run.patience.cancel()
+            run.link.cancel()
+            run.link.reset()
+
+    def shut(self) -> None:
+        """Close every connection."""
+        for job in list(self._runs):
+            self.close(job)
+        for link in self._links:
+            link.close()
+
+    # ---- connections
+
+    def _free_link(self) -> Link:
+        """Give a connection that can take a job, else a new one, else one that is on its way up or stopping."""
+        taken = {run.link.name for run in self._runs.values()}
+        rest = [link for link in self._links if link.name not in taken]
+        ready = next((link for link in rest if link.is_ready), None)
+        if ready or len(self._links) >= self._count:
+            return ready or rest[0]
+        name = f"expansion {len(self._links) + 1}"
+        link = Link(
+            self._loop,
+            name,
+            self._conninfo,
+            settings=SETTINGS,
+            on_down=partial(self._down, name),
+            reconnect_max=self.timers.reconnect_max,
+        )
+        self._links.append(link)
+        link.open()
+        return link
+
+    def _down(self, name: str, reason: str) -> None:
+        """A cursor is gone with its connection; a job that waits for its first connection goes on waiting."""
+        self._reasons[name] = reason
+        lost = [run for run in self._runs.values() if run.link.name == name and run.is_open]
+        for run in lost:
+            self._give_up(run, reason, again=True)
+
+    def _not_connected(self, job: int) -> None:
+        run = self._runs[job]
+        if not run.link.is_up:
+            reason = self._reasons.get(run.link.name, "it is slow")
+            self._give_up(run, f"no connection for the query within {PATIENCE_S:.0f} s: {reason}", again=True)
+
+    # ---- the steps of a query
+
+    def _open(self, run: _Run, answers: list[Rows]) -> None:
+        """Take the next step, or tell how it went."""
+        if len(answers) < len(OPENING):
+            sql = OPENING[len(answers)]
+            sql = sql + run.query if sql is DECLARE else sql
+            then = partial(self._stepped, run, answers)
+            self._ask(run, sql, then, run.ends_at - self._loop.now)
+            return
+        run.is_open, run.total = True, answers[MOVE_ALL].tag
+        self._tell(Opened(run.job, answers[FETCH_NONE].names, run.total))
+
+    def _stepped(self, run: _Run, answers: list[Rows], answer: Rows) -> None:
+        self._open(run, [*answers, answer])
+
+    def _fetched(self, run: _Run, count: int, answer: Rows) -> None:
+        run.given += len(answer.rows)
+        more = len(answer.rows) == count and run.given < run.total
+        self._tell(Fetched(run.job, answer.rows, more))
+
+    def _ask(self, run: _Run, sql: str, then: Callable[[Rows], None], limit: float) -> None:
+        def done(answer: Answer) -> None:
+            if self._runs.get(run.job) is not run:
+                return None  # closed meanwhile
+            if isinstance(answer, Failure):
+                return self._failed(run, answer)
+            return then(answer)
+
+        run.link.run(sql, done, deadline=limit)
+
+    # ---- failures
+
+    def _failed(self, run: _Run, failure: Failure) -> None:
+        if self._loop.now >= run.ends_at:  # even if the connection had to be dropped: it would happen again
+            limit = self.timers.expansion_limit
+            return self._give_up(run, f"the query ran longer than {limit:g} s", again=False)
+        again = failure.lost or not WORLD.isdisjoint(((failure.sqlstate or "")[:2], failure.sqlstate))
+        return self._give_up(run, _sentence(failure), again=again)
+
+    def _give_up(self, run: _Run, reason: str, *, again: bool) -> None:
+        self.close(run.job)
+        self._tell(NotExpanded(run.job, reason, again))
+
+
+def _sentence(failure: Failure) -> str:
+    """Say what is wrong, and where in the text of the job."""
+    if failure.sqlstate is None:
+        return failure.message
+    position = (failure.position or 0) - len(DECLARE) - len(WRAPPING)
+    place = f", at character {position}" if position > 0 else ""
+    return f"{failure.message} (SQLSTATE {failure.sqlstate}{place})"

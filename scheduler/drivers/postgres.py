@@ -1,0 +1,420 @@
+"""One Postgres connection that never waits: statements queue up, answers come to callbacks, a lost one comes back.
+
+Touches libpq through `psycopg.pq`; tests/drivers holds the contract of what is relied on there. Knows no table and
+no meaning of any statement. What is to be done about statements cut off in flight is the caller's business.
+
+Theory. A link is closed, on its way up (an Attempt or a timer for the next one), or has a connection. On a connection
+runs at most one thing at a time: a chore (settings after connecting, tidying after another's session) or else the
+first of the queue. While a cancel request is under way nothing new is sent, so that it cannot hit the wrong statement.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from select import EPOLLIN, EPOLLOUT
+from typing import Final
+
+import psycopg
+from psycopg import pq
+
+from scheduler.drivers.postgres_answers import (
+    NO_COPY,
+    Answer,
+    Done,
+    Failure,
+    Rows,
+    Sink,
+    Stat,
+    one_line,
+    read_failure,
+    read_rows,
+)
+from scheduler.drivers.postgres_connect import Attempt, Cancel
+from scheduler.drivers.sql import Query, encode
+from scheduler.drivers.waiting import Loop, Timer
+
+CANCEL_GRACE_S: Final = 5.0  # between a cancel and the end of the connection
+FIRST_DELAY_S: Final = 0.1
+STABLE_S: Final = 1.0  # a connection that lived longer starts the back-off anew
+CHUNK_ROWS: Final = 200
+DISCARD: Final = "discard all"
+TIDY: Final = ("rollback", DISCARD)
+STALE: Final = frozenset(("0A000", "26000"))  # the plan of a table that has changed; a statement that is gone
+
+_Status = pq.ExecStatus
+_GOOD: Final = frozenset((_Status.TUPLES_OK, _Status.COMMAND_OK, _Status.EMPTY_QUERY))
+_COPY: Final = frozenset((_Status.COPY_IN, _Status.COPY_OUT, _Status.COPY_BOTH))
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A statement on its way; `prepared` says by name, `sink` takes rows before the answer."""
+
+    query: Query
+    params: list[bytes | None]
+    done: Done
+    prepared: bool = True
+    limit: float | None = None
+    sink: Sink | None = None
+    preparing: bytes | None = None  # its name on the server, until that is known there
+    sent: float = 0.0
+    answer: Answer | None = None
+
+
+class Link:
+    """A connection by name, kept up until closed."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        name: str,
+        conninfo: str,
+        *,
+        settings: Sequence[str] = (),
+        on_up: Callable[[], None] = lambda: None,
+        on_down: Callable[[str], None] = lambda reason: None,
+        on_notify: Callable[[str], None] = lambda channel: None,
+        reconnect_max: float = 30.0,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.name = name
+        self.is_up = False
+        self.old_backend_pid: int | None = None  # of the connection that was lost last
+        self.stats: dict[str, Stat] = {}
+        self._loop, self._conninfo, self._settings = loop, conninfo, settings
+        self._on_up, self._on_down, self._on_notify = on_up, on_down, on_notify
+        self._reconnect_max, self._chance = reconnect_max, chance
+        self._delay = FIRST_DELAY_S
+        self._is_open = False
+        self._attempt: Attempt | None = None
+        self._retry: Timer | None = None
+        self._queue: deque[_Asked] = deque()
+        self._chores: deque[str] = deque()
+        self._current: _Asked | None = None
+        self._pg: pq.abc.PGconn | None = None
+        self._fd = -1
+        self._backend_pid = 0
+        self._up_since = 0.0
+        self._is_flushing = False
+        self._prepared: dict[Query, bytes] = {}
+        self._serial = 0
+        self._canceller: Cancel | None = None
+        self._deadline: Timer | None = None
+        self._drop: Timer | None = None
+
+    # ---- what callers do
+
+    @property
+    def is_idle(self) -> bool:
+        """Up, and nothing is queued or under way."""
+        busy = self._current or self._queue or self._chores or self._canceller
+        return self.is_up and not busy
+
+    @property
+    def is_ready(self) -> bool:
+        """Up, and what is asked now runs next, after the chores if there are any."""
+        stopping = self._canceller or (self._current and not self._chores)
+        return self.is_up and not (self._queue or stopping)
+
+    @property
+    def in_transaction(self) -> bool:
+        """The last statement left a transaction open."""
+        idle = pq.TransactionStatus.IDLE
+        return self._pg is not None and self._current is None and self._pg.transaction_status != idle
+
+    def open(self) -> None:
+        """Connect, and connect again whenever the connection is lost, until closed."""
+        if not self._is_open:
+            self._is_open = True
+            self._connect()
+
+    def close(self) -> None:
+        """Disconnect; what was asked is answered as lost, `on_down` is not called."""
+        self._is_open = False
+        self._forget_attempt()
+        self._disconnect()
+        self._fail_all("the connection was closed")
+
+    def ask(
+        self,
+        query: Query,
+        values: Mapping[str, object],
+        done: Done,
+        *,
+        deadline: float | None = None,
+        sink: Sink | None = None,
+    ) -> None:
+        """Run a named query when the connection is free, prepared once per connection.
+
+        `deadline` is seconds of running: then it is cancelled, and 5 s later the connection is dropped. `sink` takes
+        rows as they come, false for enough: the rest is cancelled; the answer has the last tag and no rows then.
+        """
+        params = [encode(values[name]) for name in query.names]
+        self._enqueue(_Asked(query, params, done, limit=deadline, sink=sink))
+
+    def run(self, sql: str | bytes, done: Done, *, deadline: float | None = None, sink: Sink | None = None) -> None:
+        """Run a text without parameters, unprepared; several statements in one text are refused by Postgres."""
+        text = sql if isinstance(sql, str) else sql.decode("utf-8", "surrogateescape")
+        self._enqueue(_Asked(Query("", text), [], done, prepared=False, limit=deadline, sink=sink))
+
+    def cancel(self) -> None:
+        """Ask the server to stop what runs; drop the connection if it has not stopped within 5 s."""
+        if self._pg is None or self._current is None or self._canceller:
+            return
+        self._drop = self._loop.at(self._loop.now + CANCEL_GRACE_S, self._drop_now)
+        self._canceller = Cancel(self._loop, self._pg, self._cancelled)
+        self._canceller.start()
+
+    def reset(self) -> None:
+        """Forget the session: transaction, cursors, settings, prepared statements, and what is queued for it."""
+        self._chores = deque((*TIDY, *self._settings))
+        withdrawn, self._queue = self._queue, deque()
+        for asked in withdrawn:
+            asked.done(Failure(None, "withdrawn"))
+        self._pump()
+
+    # ---- up and down
+
+    def _connect(self) -> None:
+        self._retry = None
+        self._attempt = Attempt(self._loop, self.name, self._conninfo, self._opened, self._not_opened)
+        self._attempt.start()
+
+    def _opened(self, pg: pq.abc.PGconn) -> None:
+        self._attempt = None
+        pg.nonblocking = 1
+        self._pg, self._fd, self._backend_pid = pg, pg.socket, pg.backend_pid
+        self._loop.register(self._fd, EPOLLIN, self._ready)
+        self._prepared.clear()
+        self._chores = deque(self._settings)
+        self._pump()
+
+    def _not_opened(self, reason: str) -> None:
+        self._attempt = None
+        self._retry_later()
+        self._on_down(one_line(reason))
+
+    def _retry_later(self) -> None:
+        """Double the delay each time; jitter keeps a crowd of daemons from coming back as one."""
+        wait = self._delay * (0.5 + self._chance() / 2)
+        self._delay = min(self._delay * 2, self._reconnect_max)
+        self._retry = self._loop.at(self._loop.now + wait, self._connect)
+
+    def _rise(self) -> None:
+        self.is_up, self._up_since = True, self._loop.now
+        self._on_up()
+        self._pump()
+
+    def _lose(self, reason: str) -> None:
+        """The connection is gone: say so to all who asked, then to the owner, and come back later."""
+        was_up = self.is_up
+        self.old_backend_pid = self._backend_pid
+        if was_up and self._loop.now - self._up_since >= STABLE_S:
+            self._delay = FIRST_DELAY_S
+        if self._current and isinstance(self._current.answer, Failure):
+            reason = self._current.answer.message  # the server's last words say more than the end of file after them
+        self._disconnect()
+        self._retry_later()
+        reason = one_line(reason)
+        if was_up:
+            self._fail_all(reason)
+        self._current = None  # a chore, whose failure is told by on_down
+        if self._is_open:
+            self._on_down(reason)
+
+    def _disconnect(self) -> None:
+        self.is_up = self._is_flushing = False
+        for timer in filter(None, (self._deadline, self._drop)):
+            timer.cancel()
+        self._deadline = self._drop = None
+        if self._canceller:
+            self._canceller.give_up()
+            self._canceller = None
+        pg, self._pg = self._pg, None
+        if pg is not None:
+            with suppress(OSError):  # libpq has closed it already if the connection broke
+                self._loop.unregister(self._fd)
+            pg.finish()
+
+    def _forget_attempt(self) -> None:
+        if self._retry:
+            self._retry.cancel()
+        if self._attempt:
+            self._attempt.give_up()
+        self._retry = self._attempt = None
+
+    def _fail_all(self, reason: str) -> None:
+        asked = [*filter(None, (self._current,)), *self._queue]
+        self._current = None
+        self._queue.clear()
+        for each in asked:
+            each.done(Failure(_sqlstate_of(each.answer), reason, lost=True))
+
+    # ---- sending
+
+    def _enqueue(self, asked: _Asked) -> None:
+        self._queue.append(asked)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send the next thing, if the connection is free."""
+        if self._pg is None or self._current or self._canceller:
+            return
+        if self._chores:
+            self._send(_Asked(Query("", self._chores[0]), [], self._chore_done, prepared=False, limit=CANCEL_GRACE_S))
+        elif not self.is_up:
+            self._rise()
+        elif self._queue:
+            self._send(self._queue.popleft())
+
+    def _chore_done(self, answer: Answer) -> None:
+        if isinstance(answer, Failure):
+            if not answer.lost:
+                self._lose(f"{self._chores[0]}: {answer.message}")
+            return
+        if self._chores.popleft() == DISCARD:
+            self._prepared.clear()
+
+    def _send(self, asked: _Asked) -> None:
+        self._current = asked
+        asked.sent = self._loop.now
+        if asked.limit is not None:
+            self._deadline = self._loop.at(asked.sent + max(asked.limit, 0.0), self.cancel)
+        try:
+            self._write(asked)
+            self._flush()
+        except psycopg.Error as error:
+            self._lose(str(error))
+
+    def _write(self, asked: _Asked) -> None:
+        assert self._pg is not None
+        sql = asked.query.sql.encode("utf-8", "surrogateescape")
+        if not asked.prepared:
+            self._pg.send_query_params(sql, None)
+        elif name := self._prepared.get(asked.query):
+            self._pg.send_query_prepared(name, asked.params)
+        else:
+            self._serial += 1
+            asked.preparing = f"{asked.query.name}/{self._serial}".encode()
+            self._pg.send_prepare(asked.preparing, sql)
+            return
+        if asked.sink:
+            self._pg.set_chunked_rows_mode(CHUNK_ROWS)
+
+    def _flush(self) -> None:
+        """Wait for room as long as something is unsent."""
+        assert self._pg is not None
+        unsent = bool(self._pg.flush())
+        if unsent != self._is_flushing:
+            self._is_flushing = unsent
+            self._loop.modify(self._fd, EPOLLIN | EPOLLOUT if unsent else EPOLLIN)
+
+    # ---- receiving
+
+    def _ready(self, _mask: int) -> None:
+        pg = self._pg
+        assert pg is not None
+        try:
+            pg.consume_input()
+            if self._is_flushing:
+                self._flush()
+            channels = _channels(pg)
+            self._take_results(pg)
+        except psycopg.Error as error:
+            return self._lose(str(error))
+        for channel in channels:
+            self._on_notify(channel)
+        return None
+
+    def _take_results(self, pg: pq.abc.PGconn) -> None:
+        """Take what has come; an idle connection is "not busy" too, hence the look at `current`."""
+        while pg is self._pg and self._current and not pg.is_busy():
+            result = pg.get_result()
+            if result is None:
+                self._finish(self._current)
+            else:
+                self._take(self._current, result)
+
+    def _take(self, asked: _Asked, result: pq.abc.PGresult) -> None:
+        status = result.status
+        if status == _Status.TUPLES_CHUNK:
+            if asked.sink and not asked.sink(read_rows(result)):
+                asked.sink = None
+                self.cancel()
+        elif status in _GOOD:
+            asked.answer = read_rows(result)
+        elif status in _COPY:
+            self._refuse_copy(asked)
+        else:
+            asked.answer = read_failure(result)
+
+    def _refuse_copy(self, asked: _Asked) -> None:
+        """Neither direction of a COPY has an end that could be waited for here: drop the connection."""
+        self._current = None
+        self._lose(NO_COPY)
+        asked.done(Failure("0A000", NO_COPY))
+
+    def _finish(self, asked: _Asked) -> None:
+        assert self._pg is not None
+        answer = asked.answer or Failure(None, "the server gave no answer")
+        if self._pg.status == pq.ConnStatus.BAD:
+            return self._lose(answer.message if isinstance(answer, Failure) else "connection lost")
+        if asked.preparing and isinstance(answer, Rows):
+            return self._go_on(asked, asked.preparing)
+        self._forget_timers()
+        self._current = None
+        self._note(asked, answer)
+        asked.done(answer)
+        return self._pump()
+
+    def _go_on(self, asked: _Asked, name: bytes) -> None:
+        """It is prepared: now run it, under the same deadline."""
+        self._prepared[asked.query] = name
+        asked.preparing = asked.answer = None
+        if self._canceller is None:
+            self._write(asked)
+            return self._flush()
+        asked.answer = Failure("57014", "canceling statement due to user request")
+        return self._finish(asked)
+
+    def _note(self, asked: _Asked, answer: Answer) -> None:
+        if not asked.prepared:
+            return
+        self.stats.setdefault(asked.query.name, Stat()).add(self._loop.now - asked.sent)
+        if isinstance(answer, Failure) and answer.sqlstate in STALE:
+            self._prepared.pop(asked.query, None)
+
+    # ---- stopping
+
+    def _forget_timers(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._drop and self._canceller is None:
+            self._drop.cancel()
+            self._drop = None
+
+    def _cancelled(self) -> None:
+        self._canceller = None
+        if self._current is None:
+            self._forget_timers()
+            self._pump()
+
+    def _drop_now(self) -> None:
+        self._drop = None
+        if self._pg is not None:
+            self._lose(f"no answer within {CANCEL_GRACE_S:.0f} s of a cancel")
+
+
+def _channels(pg: pq.abc.PGconn) -> list[str]:
+    """Give the channels notified since the last look, each once."""
+    found: dict[str, None] = {}
+    while notice := pg.notifies():
+        found[notice.relname.decode()] = None
+    return list(found)
+
+
+def _sqlstate_of(answer: Answer | None) -> str | None:
+    return answer.sqlstate if isinstance(answer, Failure) else None

@@ -1,0 +1,197 @@
+"""The queue connection's side of each request: the right statement with the right arrays, and one event in answer.
+
+Knows which named query carries a request out and how its rows read. What to send next, and what a failure means for
+the rows of a request, is decided in policy/ledger.py; the SQL is in schema/queries.sql.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final, assert_never
+
+from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres_answers import Answer, Failure, Rows
+from scheduler.drivers.sql import Query, to_json
+from scheduler.drivers.waiting import Loop
+from scheduler.model.events import (
+    Event,
+    Mark,
+    NotSaved,
+    Request,
+    Save,
+    Saved,
+    Settle,
+    Turn,
+    Turned,
+    WriteLog,
+    WriteOutput,
+    Written,
+)
+from scheduler.model.jobs import Cells, read_claim
+
+REQUEST_LIMIT_S: Final = 60.0
+FIRST_PAUSE_S: Final = 0.1
+LAST_PAUSE_S: Final = 5.0
+
+LOCK: Final = frozenset(("55P03", "40P01", "40001"))
+# The rows sent are at fault. Anything else is the world's: no job may fail for want of a grant, a column or disk.
+DATA_CLASSES: Final = frozenset(("21", "22", "23", "42", "44", "54", "P0"))
+WORLD: Final = frozenset(("42501", "42P01", "42703", "42883"))  # a grant, table, column or function is missing
+
+Arrays = dict[str, object]
+
+
+def settings(lock_limit: float) -> list[str]:
+    """Give what the queue connection sets; seconds. Claims and ends are durable before anything follows from them."""
+    return [
+        f"set lock_timeout = {round(lock_limit * 1000)}",
+        "set plan_cache_mode = force_generic_plan",
+        "set synchronous_commit = on",
+    ]
+
+
+def why(failure: Failure) -> str:
+    """Give whose fault it is: lost (send it again), lock (again, in parts) or data (find the row)."""
+    state = failure.sqlstate or ""
+    if failure.lost or state in WORLD:
+        return "lost"
+    if state in LOCK:
+        return "lock"
+    return "data" if state[:2] in DATA_CLASSES else "lost"
+
+
+class Courier:
+    """Carries requests to the queue and tells one event for each.
+
+    While held, requests are kept: hold it when the connection is lost, release it when the old backend is gone and
+    our rows are compared. A failure that leaves the connection up but is the world's (read-only, disk full) is told
+    after a pause that doubles to 5 s, so that whoever sends it again at once does no harm.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        link: Link,
+        queries: Mapping[str, Query],
+        owner: str,
+        group: str,
+        schedinfo: str,
+        tell: Callable[[Event], None],
+        *,
+        limit: float = REQUEST_LIMIT_S,
+    ) -> None:
+        self.owner = owner  # another one after the lease was lost
+        self._loop, self._link, self._queries = loop, link, queries
+        self._group, self._schedinfo, self._tell, self._limit = group, schedinfo, tell, limit
+        self._kept: deque[Request] = deque()
+        self._is_held = False
+        self._pause = FIRST_PAUSE_S
+
+    def send(self, request: Request) -> None:
+        """Carry out a request; its event comes later."""
+        if self._is_held:
+            self._kept.append(request)
+            return
+        name, values = self._put(request)
+        done = partial(self._answered, request)
+        self._link.ask(self._queries[name], values, done, deadline=self._limit)
+
+    def hold(self) -> None:
+        """Keep what is sent from now on."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Send what was kept."""
+        self._is_held = False
+        while self._kept and not self._is_held:
+            self.send(self._kept.popleft())
+
+    # ---- there
+
+    def _put(self, request: Request) -> tuple[str, Arrays]:
+        match request:
+            case Turn():
+                return "turn", self._turn(request)
+            case Save(rows, failures):
+                texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
+                return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
+            case Mark(rows):
+                return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
+            case Settle(parents):
+                return "settle", {"parents": parents}
+            case WriteLog(rows):
+                names = ("jobs", "types", "hosts", "agents", "pids", "messages")
+                return "write_log", _columns(rows, *names)
+            case WriteOutput(rows):
+                return "write_output", _columns(rows, "jobs", "attempts", "streams", "texts")
+            case _:
+                assert_never(request)
+
+    def _turn(self, turn: Turn) -> Arrays:
+        wants = ("want_types", "want_queues", "want_hosts", "want_urgent", "want_counts")
+        return {
+            "group": self._group,
+            "owner": self.owner,
+            "schedinfo": self._schedinfo,
+            **_columns(turn.ends, "pks", "attempts", "seconds", "hosts", "agents", "pids"),
+            **_columns(turn.wants, *wants),
+        }
+
+    # ---- and back
+
+    def _answered(self, request: Request, answer: Answer) -> None:
+        if isinstance(answer, Failure):
+            return self._failed(answer)
+        self._pause = FIRST_PAUSE_S
+        return self._tell(_event(request, answer))
+
+    def _failed(self, failure: Failure) -> None:
+        event = NotSaved(why(failure), failure.sentence)
+        if event.why != "lost" or failure.lost:
+            return self._tell(event)
+        self._loop.at(self._loop.now + self._pause, partial(self._tell, event))
+        self._pause = min(self._pause * 2, LAST_PAUSE_S)
+        return None
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
+    """Turn rows into one list a column."""
+    if not rows:
+        return dict.fromkeys(names, ())
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+
+def _event(request: Request, answer: Rows) -> Event:
+    match request:
+        case Turn(ends, _):
+            return _turned([end.pk for end in ends], answer.rows)
+        case Save() | Mark():
+            return _saved(answer.rows)
+        case Settle():
+            return Written(_number(answer.rows[0][0]))
+        case WriteLog() | WriteOutput():
+            return Written()
+        case _:
+            assert_never(request)
+
+
+def _turned(pks: Sequence[int], rows: Sequence[Cells]) -> Turned:
+    """Read the first row, which is about the ends, and the claims after it; see query `turn`."""
+    _, _, _, parents, _, _, _, _, kept, _ = rows[0]
+    fenced = [] if kept is None else sorted(set(pks) - set(_numbers(kept)))
+    return Turned([read_claim(row) for row in rows[1:]], _numbers(parents), fenced)
+
+
+def _saved(rows: Sequence[Cells]) -> Saved:
+    parents = [_number(row[0]) for row in rows if row[1:] == (b"t",)]
+    return Saved(frozenset(_number(row[0]) for row in rows), parents)
+
+
+def _numbers(cell: bytes | None) -> list[int]:
+    """Read comma-separated numbers."""
+    return [int(number) for number in cell.split(b",")] if cell else []
+
+
+def _number(cell: bytes | None) -> int:
+    return int(cell or 0)

@@ -1,0 +1,214 @@
+"""How a process of an agent comes to be: its argv with wrappers, its directory, its environment, its pipes.
+
+Decides what an agent inherits, which is little, and never a secret of ours. Touches the file system to find the
+program, and starts it. Refuses to know slots, loops and what is said over the pipes.
+"""
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+
+from scheduler.model.config import AgentType, Config, Limits
+from scheduler.model.events import Spawn
+
+# Set after fork and before exec, so nothing of ours runs in the child (util-linux).
+GUARD = ("setpriv", "--pdeathsig", "KILL", "--")
+
+KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
+OWN = "DROVER_"  # DROVER_DATABASE_URL may hold our password: never inherited, not even by name
+EXEC_DIRECTORY = "/tmp"
+
+OPTIONS = {  # of prlimit(1)
+    "nofile": "--nofile",
+    "memory": "--as",
+    "cpu": "--cpu",
+    "nproc": "--nproc",
+    "fsize": "--fsize",
+    "core": "--core",
+}
+ADVICE = {
+    errno.ENOENT: "look at its command, its cwd and PATH",
+    errno.EACCES: "look at the rights of the file and its folders",
+    errno.EMFILE: "raise LimitNOFILE of the scheduler",
+    errno.EAGAIN: "raise TasksMax of the scheduler, or run fewer agents",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that it takes to start a process; directory None is the scheduler's own."""
+
+    argv: tuple[str, ...]
+    directory: str | None
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process, and our ends of its pipes, which never block."""
+
+    popen: "subprocess.Popen[bytes]"
+    pidfd: int
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all processes share: our environment, the folders first on PATH, and the guard before each program."""
+
+    inherited: Mapping[str, str]
+    folders: Sequence[str]
+    guard: Sequence[str]
+
+
+def prepare(config: Config, spawn: Spawn, around: Surroundings) -> Recipe:
+    """Give the recipe of a process; errors: OSError when its program is missing or may not be run."""
+    agent = config.agents[spawn.type]
+    word, *arguments = words(config, spawn)
+    environment = environment_of(agent, spawn, around)
+    directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
+    program = find_program(word, environment["PATH"], directory)
+    limiter = limiting(agent.limits, environment["PATH"])
+    return Recipe((*around.guard, *limiter, program, *arguments), directory, environment)
+
+
+def environment_of(agent: AgentType, spawn: Spawn, around: Surroundings) -> dict[str, str]:
+    """Give the whole environment of a process: kept, passed, given, ours; the later wins."""
+    passed = {name for name in agent.pass_env if not name.startswith(OWN)}
+    known = around.inherited.items()
+    kept = {name: text for name, text in known if name in KEPT or name in passed or name.startswith("LC_")}
+    return {**kept, **agent.env, **_ours(agent, spawn), "PATH": search_path(agent, around)}
+
+
+def search_path(agent: AgentType, around: Surroundings) -> str:
+    """Give the PATH of an agent type."""
+    rest = agent.env.get("PATH") or around.inherited.get("PATH") or os.defpath
+    return os.pathsep.join([*around.folders, rest])
+
+
+def fingerprint(agent: AgentType, around: Surroundings) -> tuple[str, int, int, int] | None:
+    """Give what tells the program file of a type from its replacement; None while there is none."""
+    try:
+        path = find_program(agent.command[0], search_path(agent, around), agent.cwd or None)
+        found = os.stat(path)
+    except OSError:
+        return None
+    return path, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def words(config: Config, spawn: Spawn) -> list[str]:
+    """Give the command of a process, behind the prefix of its host if that has one."""
+    command = map(os.fsdecode, spawn.argv) if spawn.argv is not None else config.agents[spawn.type].command
+    host = config.hosts.get(spawn.host)
+    if host is None or host.transport != "command":
+        return list(command)
+    return [*(word.replace("{host}", spawn.host) for word in host.command), *command]
+
+
+def find_program(word: str, path: str, directory: str | None) -> str:
+    """Give the path of a program as execvp(3) would find it in `directory`; errors: OSError, of `word`."""
+    folders = [""] if "/" in word else path.split(os.pathsep)
+    places = [os.path.join(directory or os.getcwd(), folder, word) for folder in folders]
+    files = [place for place in places if os.path.isfile(place)]
+    for place in files:
+        if os.access(place, os.X_OK):
+            return place
+    number = errno.EACCES if files else errno.ENOENT
+    raise OSError(number, os.strerror(number), word)
+
+
+def limiting(limits: Limits, path: str) -> list[str]:
+    """Give the words that set limits; none without limits, for a wrapper costs a start 0.8 ms. Errors: OSError."""
+    given = [(option, getattr(limits, name)) for name, option in OPTIONS.items()]
+    options = [f"{option}={value}:{value}" for option, value in given if value is not None]
+    return [find_program("prlimit", path, None), *options, "--"] if options else []
+
+
+def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
+    """Say why a process could not be started, and what to look at."""
+    word = words(config, spawn)[0]
+    who = f"agent '{spawn.type}': cannot start '{word}'"
+    if not isinstance(error, OSError):
+        return f"{who}: {error}"
+    named = error.filename is not None and error.filename != word
+    where = f" ({os.fsdecode(error.filename)})" if named else ""
+    advice = f"; {ADVICE[error.errno]}" if error.errno in ADVICE else ""
+    return f"{who}{where}: {error.strerror} (errno {error.errno}){advice}"
+
+
+def start(recipe: Recipe) -> Started:
+    """Start a process between three pipes. Errors: OSError, ValueError; then nothing of it is left."""
+    ours, theirs = _pipes()
+    try:
+        popen = _popen(recipe, theirs)
+        pidfd = _watch(popen)
+    except (OSError, ValueError):
+        _close(ours)
+        raise
+    finally:
+        _close(theirs)
+    for fd in ours:
+        os.set_blocking(fd, False)
+    return Started(popen, pidfd, *ours)
+
+
+def _ours(agent: AgentType, spawn: Spawn) -> dict[str, str]:
+    given = {
+        "PYTHONUNBUFFERED": "1",
+        "THREAD_UNIQUE": str(spawn.slot),
+        "DROVER_HOST": spawn.host,
+        "DROVER_AGENT": spawn.type,
+    }
+    if agent.database:
+        given["PGSERVICE"] = agent.database
+    if spawn.job is not None:
+        given |= {"DROVER_JOB": str(spawn.job), "DROVER_ATTEMPT": str(spawn.attempt)}
+    return given
+
+
+def _popen(recipe: Recipe, ends: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
+    stdin, stdout, stderr = ends
+    return subprocess.Popen(
+        recipe.argv,
+        bufsize=0,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=recipe.directory,
+        env=recipe.environment,
+        process_group=0,
+    )
+
+
+def _watch(popen: "subprocess.Popen[bytes]") -> int:
+    try:
+        return os.pidfd_open(popen.pid)
+    except OSError:  # no descriptor left: a child that nobody watches must not be
+        popen.kill()
+        popen.wait()
+        raise
+
+
+def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Make three pipes: our ends, their ends, each in the order of 0, 1, 2."""
+    made: list[tuple[int, int]] = []
+    try:
+        for _ in range(3):
+            made.append(os.pipe())  # noqa: PERF401  (those made before a failure must be known)
+    except OSError:
+        _close(chain.from_iterable(made))
+        raise
+    (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = made
+    return (to_stdin, from_stdout, from_stderr), (stdin, stdout, stderr)
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        with suppress(OSError):
+            os.close(fd)

@@ -1,0 +1,161 @@
+"""Whether this daemon owns its group: register, stand by, take over, renew, be disowned.
+
+One row decides, by the database's clock. The lease is taken when the group has no owner, when the owner is known to be
+dead (same machine, its process is gone), or when the lease has run out and we have held our own connection for one
+whole lease, so that a database that was away does not make every daemon look dead. After taking it the rows of whoever
+had them are given back, and only then is work given out. `step` says which statement to run next on the watch
+connection; `answered` takes what it gave. Past its own lease by its own clock a daemon gives out nothing.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from scheduler.model.config import Scheduler
+
+NEVER: Final = float("inf")
+
+
+class Standing(Enum):
+    """What a daemon is to its group."""
+
+    UNREGISTERED = "unregistered"
+    STANDBY = "standing by"
+    RESCUING = "taking over"
+    SERVING = "serving"
+    LEAVING = "leaving"
+
+
+class Act(Enum):
+    """A statement of schema/queries.sql to run."""
+
+    REGISTER = "register"
+    LOOK = "look_at_owner"
+    TAKE = "take_lease"
+    RESCUE = "rescue"
+    RENEW = "renew_lease"
+
+
+@dataclass(slots=True)
+class Owner:
+    """What is known of the group's owner."""
+
+    uuid: str | None
+    is_lapsed: bool
+    is_dead: bool  # its process is known to be gone
+
+
+class Lease:
+    """The lease of the group, as one daemon sees it."""
+
+    __slots__ = ("_asked_at", "_connected_at", "_due", "_running", "_timers", "owner", "standing", "until")
+
+    def __init__(self, timers: Scheduler) -> None:
+        self._timers = timers
+        self.standing = Standing.UNREGISTERED
+        self.owner = Owner(None, False, False)
+        self.until = -NEVER  # our lease, by our clock, counted from before we asked
+        self._connected_at = NEVER
+        self._due = NEVER
+        self._asked_at = 0.0
+        self._running: Act | None = None
+
+    def connected(self, now: float) -> None:
+        """The watch connection is up: whatever we were asking must be asked again."""
+        self._connected_at = self._due = now
+        self._running = None
+        if self.standing is not Standing.SERVING:
+            self.standing = Standing.UNREGISTERED
+
+    def disconnected(self) -> None:
+        """The watch connection is down: nothing can be asked."""
+        self._connected_at = self._due = NEVER
+        self._running = None
+
+    def leave(self) -> None:
+        """Take or renew no lease any more."""
+        self.standing = Standing.LEAVING
+        self._due = NEVER
+
+    def next_deadline(self) -> float:
+        """Give the instant of the next step."""
+        return self._due if self._running is None else NEVER
+
+    def step(self, now: float) -> Act | None:
+        """Give the statement to run now, if any; the next step waits for its answer."""
+        if self._running is not None or now < self._due:
+            return None
+        self._running = self._next_act()
+        self._asked_at = now
+        return self._running
+
+    def _next_act(self) -> Act:
+        if self.standing is Standing.UNREGISTERED:
+            return Act.REGISTER
+        if self.standing is Standing.RESCUING:
+            return Act.RESCUE
+        if self.standing is Standing.SERVING:
+            return Act.RENEW
+        return Act.TAKE if self._may_take() else Act.LOOK
+
+    def _may_take(self) -> bool:
+        owner = self.owner
+        return self.owner_is_known and (owner.uuid is None or owner.is_dead or (owner.is_lapsed and self.is_patient))
+
+    @property
+    def owner_is_known(self) -> bool:
+        """Say whether the owner was looked at since the last take-over was tried."""
+        return self.owner.uuid is not None or self.owner.is_lapsed
+
+    @property
+    def is_patient(self) -> bool:
+        """Say whether our own connection has lasted one whole lease."""
+        return self._asked_at - self._connected_at >= self._timers.lease
+
+    def registered(self, now: float) -> None:
+        """The group knows us."""
+        self._running = None
+        self.standing = Standing.STANDBY
+        self.owner = Owner(None, False, False)
+        self._due = now
+
+    def looked(self, owner: Owner, now: float) -> None:
+        """Somebody owns the group, or nobody does."""
+        self._running = None
+        self.owner = owner
+        self._due = now if self._may_take() else now + min(self._timers.lease_renewal, self._patience_left(now))
+
+    def _patience_left(self, now: float) -> float:
+        left = self._connected_at + self._timers.lease - now
+        return max(left, 0.1) if self.owner.is_lapsed else NEVER
+
+    def taken(self, is_ours: bool, now: float) -> None:
+        """We asked for the lease and got it, or somebody was faster."""
+        self._running = None
+        self.owner = Owner(None, False, False)
+        self._due = now
+        if is_ours:
+            self.until = self._asked_at + self._timers.lease
+            self.standing = Standing.RESCUING
+
+    def rescued(self, now: float) -> None:
+        """The rows of former owners are given back: serve."""
+        self._running = None
+        self.standing = Standing.SERVING
+        self._due = self.until - self._timers.lease + self._timers.lease_renewal
+
+    def renewed(self, is_ours: bool, now: float) -> None:
+        """The lease is renewed, or the group has another owner."""
+        self._running = None
+        if is_ours:
+            self.until = self._asked_at + self._timers.lease
+            self._due = self._asked_at + self._timers.lease_renewal
+        else:
+            self.standing = Standing.UNREGISTERED
+            self.until = -NEVER
+            self._due = now
+
+    def refused(self, now: float) -> None:
+        """The database refused a statement of ours: try it again after a while."""
+        self._running = None
+        self._due = now + min(self._timers.lease_renewal, 1.0)

@@ -1,0 +1,112 @@
+"""What the daemon shows of itself: slots for drover.scheduler_status, types for drover.why, a summary for people.
+
+Only what has changed since it was shown last is given again, so that an idle daemon writes nothing.
+"""
+
+from typing import Any
+
+from scheduler.model.protocol import printable
+from scheduler.model.states import ST_FAIL, ST_FREE, ST_RUNNING, STATE_NAMES
+from scheduler.policy.pools import Pool, Slot
+from scheduler.policy.world import World
+
+PARAMETER_BYTES = 200  # of the line in hand
+
+
+def all_slots(world: World) -> list[Slot]:
+    """Give every slot, for the first show and the slow one."""
+    return world.fleet.slots
+
+
+def changed_slots(world: World) -> list[Slot]:
+    """Give the slots that look other than they were shown, and forget that they do."""
+    changed, world.fleet.changed = world.fleet.changed, set()
+    return [slot for slot in changed if slot.shown != _look(slot)]
+
+
+def slot_row(slot: Slot, now: float) -> dict[str, Any]:
+    """Give the row of a slot; it counts as shown. Ages in seconds."""
+    slot.shown = _look(slot)
+    return {
+        "slot": slot.number,
+        "host": slot.host.name,
+        "agent": slot.pool.name,
+        "state": slot.state,
+        "name": STATE_NAMES[slot.state],
+        "age": max(0.0, now - (slot.fed_at if slot.state == ST_RUNNING else slot.since)),
+        "pid": slot.pid,
+        "job": slot.job.pk if slot.job is not None else None,
+        "parameter": printable(slot.item.line[:PARAMETER_BYTES].rstrip(b"\n")) if slot.item is not None else None,
+        "spawns": slot.spawns,
+        "items": slot.total,
+        "reason": slot.doom or (slot.pool.reason if slot.state == ST_FAIL else None),
+    }
+
+
+def scheduler_row(world: World, pid: int, name: str, age: float) -> dict[str, Any]:
+    """Give the row of the scheduler itself, slot -1: its standing, and what it holds."""
+    return {
+        "slot": -1,
+        "state": ST_RUNNING if world.feeding else ST_FREE,
+        "name": name,
+        "age": age,
+        "pid": pid,
+        "parameter": f"jobs={len(world.jobs)} expansions={len(world.expanding)} successes={world.successes}",
+        "spawns": sum(slot.spawns for slot in world.fleet.slots),
+        "items": sum(slot.total for slot in world.fleet.slots),
+    }
+
+
+def agent_rows(world: World, now: float) -> list[dict[str, Any]]:
+    """Give, for each type, until when all its slots have failed, and why its jobs wait."""
+    return [
+        {
+            "type": pool.name,
+            "seconds": pool.blocked_until - now if pool.blocked_until else None,
+            "reason": _why_waiting(pool),
+        }
+        for pool in world.pools.values()
+    ]
+
+
+def _why_waiting(pool: Pool) -> str | None:
+    if pool.blocked_until:
+        return pool.reason
+    hosts = {slot.host for slot in pool.slots}
+    if not any(host.enabled for host in hosts):
+        return "every host of the type is disabled"
+    if any(slot.state == ST_FREE and slot.host.has_room(False) for slot in pool.slots):
+        return None
+    full = any(slot.state == ST_FREE for slot in pool.slots)
+    return "no room: its hosts are full" if full else "every agent of the type is busy"
+
+
+def summary(world: World) -> list[str]:
+    """Give a line of counts, and one for each slot with a process: for HUP, USR1 and the log (F55, F57)."""
+    counts = dict.fromkeys(STATE_NAMES[:-2], 0)
+    for slot in world.fleet.slots:
+        counts[STATE_NAMES[slot.state]] += 1
+    total = " ".join(f"{name}={count}" for name, count in counts.items())
+    lines = [f"jobs in hand: {len(world.jobs)}; slots: {total}"]
+    for slot in world.fleet.slots:
+        if slot.state > ST_FREE:
+            job = f" job={slot.job.pk}" if slot.job is not None else ""
+            lines.append(
+                f"slot={slot.number} {STATE_NAMES[slot.state]} agent={slot.pool.name} host={slot.host.name} "
+                f"pid={slot.pid} items={slot.total}{job}"
+            )
+    return lines
+
+
+def queries(world: World) -> list[str]:
+    """Give a line for each multi-SQL-query in hand (F56)."""
+    return [
+        f"job={job.pk} agent={job.pool.name} total={expansion.total} fetched={expansion.fetched} "
+        f"waiting={expansion.waiting} in_flight={job.in_flight} done={job.done} failed={job.failed}"
+        for job in world.jobs.values()
+        if (expansion := job.expansion) is not None
+    ]
+
+
+def _look(slot: Slot) -> tuple[int, int | None, int | None, int]:
+    return (slot.state, slot.pid, slot.job.pk if slot.job is not None else None, slot.total)

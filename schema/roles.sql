@@ -1,0 +1,123 @@
+-- The roles and what each may do; nothing here is lost by running it again, as it must be after every migration.
+-- A person or a program gets a login of its own, made a member of one of these (`create role billing login in role
+-- drover_frontend`), or logs in as one of them. Who may log in, and how, is said in pg_hba.conf.
+
+-- ---------------------------------------------------------------- who there is
+
+do $$
+declare
+  missing text;
+begin
+  foreach missing in array array['drover_owner nologin', 'drover_scheduler login', 'drover_frontend login',
+    'drover_frontend_sql login', 'drover_operator login', 'drover_readonly login', 'drover_msq login', 'drover_agentdb login']
+  loop
+    continue when to_regrole(split_part(missing, ' ', 1)) is not null;
+    begin
+      execute 'create role ' || missing;
+    exception when duplicate_object or unique_violation then null;  -- roles are the cluster's: another database was faster
+    end;
+  end loop;
+end $$;
+
+-- Limits of the SQL that jobs bring along. Its statement timeout is the scheduler's deadline: a role's own can be undone.
+alter role drover_msq connection limit 10;
+alter role drover_msq set default_transaction_read_only = on;
+alter role drover_msq set lock_timeout = '5s';
+alter role drover_msq set idle_in_transaction_session_timeout = '60s';
+
+do $$ begin
+  alter role drover_msq set temp_file_limit = '10GB';
+exception when insufficient_privilege then
+  raise notice 'drover_msq has no temp_file_limit: only a superuser may set it';
+end $$;
+
+-- In Postgres 14 everybody may create tables in schema public.
+do $$ begin
+  revoke create on schema public from public;
+exception when insufficient_privilege or invalid_schema_name then
+  raise notice 'schema public is left as it is: it belongs to somebody else';
+end $$;
+
+-- ---------------------------------------------------------------- whose it is
+
+-- Functions with `security definer` run as drover_owner, which nobody logs in as.
+do $$
+declare
+  command text;
+begin
+  if not pg_has_role(current_user, 'drover_owner', 'usage') then
+    execute format('grant drover_owner to %I', current_user);
+  end if;
+  for command in
+    select format('alter schema drover owner to drover_owner') from pg_namespace
+     where nspname = 'drover' and nspowner <> 'drover_owner'::regrole
+    union all
+    select format('alter %s %s owner to drover_owner', case relkind when 'v' then 'view' else 'table' end, oid::regclass) from pg_class
+     where relnamespace = 'drover'::regnamespace and relkind in ('r', 'v') and relowner <> 'drover_owner'::regrole
+    union all
+    select format('alter type %s owner to drover_owner', oid::regtype) from pg_type
+     where typnamespace = 'drover'::regnamespace and typtype = 'e' and typowner <> 'drover_owner'::regrole
+    union all
+    select format('alter function %s owner to drover_owner', oid::regprocedure) from pg_proc
+     where pronamespace = 'drover'::regnamespace and proowner <> 'drover_owner'::regrole
+  loop
+    execute command;
+  end loop;
+exception when insufficient_privilege then
+  raise notice 'the schema drover still belongs to %, who may not give it to drover_owner', current_user;
+end $$;
+
+-- ---------------------------------------------------------------- what each may do
+
+-- A grant that an earlier version made and this one does not is gone after these.
+revoke all on schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
+  drover_readonly, drover_msq, drover_agentdb;
+revoke all on all tables in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
+  drover_readonly, drover_msq, drover_agentdb;
+revoke all on all sequences in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
+  drover_readonly, drover_msq, drover_agentdb;
+revoke all on all functions in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
+  drover_readonly, drover_msq, drover_agentdb;
+
+grant usage on schema drover to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
+
+-- drover_frontend hands in jobs of one parameter and reads its own. It cannot say who it is, nor how its jobs fare.
+grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_host, jq_tolerate, jq_queue, jq_urgent, jq_priority, jq_not_before,
+              jq_not_after, jq_max_interruptions, jq_retries, jq_timeout, jq_unique_key, jq_delete, jq_mode, jq_state)
+  on drover.jobqueue to drover_frontend, drover_frontend_sql;
+grant insert (job_name, job_priority, job_tenant, job_data, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
+grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
+  on drover.jobdepends to drover_frontend, drover_frontend_sql;
+grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
+grant select (job_pk, job_name) on drover.job to drover_frontend, drover_frontend_sql;
+grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_item_failure
+  to drover_frontend, drover_frontend_sql;
+
+-- drover_frontend_sql hands in SQL too, which reads all that drover_msq may.
+grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to drover_frontend_sql;
+
+-- drover_operator sees everything and hands in anything, commands above all; that is how it changes things.
+grant select on all tables in schema drover to drover_operator;
+grant insert on drover.jobqueue, drover.job, drover.jobdepends to drover_operator;
+
+-- drover_readonly sees what goes on, and nothing that a job works on or an agent says.
+grant select on drover.jobs_masked, drover.why, drover.jobdepends, drover.attempt, drover.queue, drover.host, drover.agent,
+  drover.placement, drover.scheduler, drover.scheduler_group, drover.migration to drover_readonly;
+grant select (job_pk, job_name, job_priority, job_queued, job_tenant, job_user, job_hidden) on drover.job to drover_readonly;
+grant select (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since, status_pid,
+              status_jq_fk, status_spawns, status_items, status_reason, status_updated)
+  on drover.scheduler_status to drover_readonly;
+
+-- drover_scheduler moves jobs; it cannot change what they ask for, nor invent any but those of `drover run -I`.
+grant select on all tables in schema drover to drover_scheduler;
+grant insert (jq_type, jq_args, jq_urgent) on drover.jobqueue to drover_scheduler;
+grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_wait_until,
+              jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal, jq_result,
+              jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime)
+  on drover.jobqueue to drover_scheduler;
+grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
+grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
+grant insert, delete on drover.attempt, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
+grant execute on function drover.settle(bigint[]), drover.announce(bigint[], text[]) to drover_scheduler;
+
+-- drover_msq and drover_agentdb get nothing here: the site grants them its own tables.

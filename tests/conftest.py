@@ -1,0 +1,73 @@
+"""One Postgres for the whole session, a fresh database for each test that asks for one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from scheduler import migrate
+from scheduler.embedded import temporary
+from tests.needs import need
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """Give the conninfo of a server that lives as long as the session."""
+    need("postgres")
+    with temporary() as conninfo:
+        yield conninfo
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres: str) -> Iterator[str]:
+    """Give the name of a database with all migrations, for others to be copied from."""
+    with _database(postgres, "template0") as (name, conninfo):
+        migrate.apply(conninfo)
+        yield name
+
+
+@pytest.fixture(scope="session")
+def migrated_with_roles(postgres: str, migrated: str) -> Iterator[str]:
+    """Give the name of a database with all migrations and the grants of roles.sql."""
+    with _database(postgres, migrated) as (name, conninfo):
+        migrate.apply_roles(conninfo)
+        yield name
+
+
+@pytest.fixture
+def database(postgres: str, migrated: str) -> Iterator[str]:
+    """Give the conninfo of a fresh database with all migrations applied, and no rows."""
+    with _database(postgres, migrated) as (_, conninfo):
+        yield conninfo
+
+
+@pytest.fixture
+def database_with_roles(postgres: str, migrated_with_roles: str) -> Iterator[str]:
+    """Give the conninfo of a fresh database with all migrations and grants; a role logs in with `user=`."""
+    with _database(postgres, migrated_with_roles) as (_, conninfo):
+        yield conninfo
+
+
+@pytest.fixture
+def empty_database(postgres: str) -> Iterator[str]:
+    """Give the conninfo of a database that has never seen a migration."""
+    with _database(postgres, "template0") as (_, conninfo):
+        yield conninfo
+
+
+@contextmanager
+def _database(server: str, template: str) -> Iterator[tuple[str, str]]:
+    name = f"test_{uuid4().hex}"
+    _run(server, f"create database {name} template {template}")
+    try:
+        yield name, make_conninfo(server, dbname=name)
+    finally:
+        _run(server, f"drop database {name} with (force)")
+
+
+def _run(server: str, statement: str) -> None:
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(statement.encode())

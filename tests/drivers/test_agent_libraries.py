@@ -1,0 +1,136 @@
+"""Claims about the two libraries for agents: small agents that use them, as processes between pipes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent_tools import LIBRARY, Agent, record
+
+PYTHON_AGENT = f"""#!{sys.executable}
+import drover_agent
+for item in drover_agent.items():
+    {{body}}
+"""
+
+
+def python_agent(tmp_path: Path, body: str) -> Agent:
+    """The smallest agent, with the library copied beside it."""
+    (tmp_path / "drover_agent.py").write_bytes((LIBRARY / "drover_agent.py").read_bytes())
+    (tmp_path / "agent").write_text(PYTHON_AGENT.format(body=body))
+    (tmp_path / "agent").chmod(0o755)
+    agent = Agent([tmp_path / "agent"])
+    assert agent.hear() == b"OK"
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("drover_agent.log(item['a'])", [b"LOG 1"]),
+        ("drover_agent.log(item.line)", [b'LOG a="1"']),
+        ("drover_agent.warning('two\\r\\nlines')", [b"WARNING two lines"]),
+        ("drover_agent.error('')", [b"ERROR"]),
+        ("drover_agent.fatal('x')", [b"FATAL x"]),
+        ("drover_agent.echo('\\udce9\\ud800')", [b"ECHO \\udce9\\ud800"]),
+        ("drover_agent.success()", [b"Success"]),
+        ("drover_agent.heartbeat()", [b"Heartbeat"]),
+        ("drover_agent.items_processed(7)", [b"ItemsProcessed 7"]),
+        ("drover_agent.result({'a': 'ä'})", [rb'RESULT {"a":"\u00e4"}']),
+        ("item.blocked('tape', 'wait')", [b"BLOCKED tape wait"]),
+        ("item.fail(str(item.get('b')))", [b"FAIL None"]),
+        ("print('hello'); drover_agent.log(str('b' in item))", [b"hello", b"LOG False"]),
+        ("continue", []),
+    ],
+)  # fmt: skip
+def test_each_call_says_its_line(body: str, said: list[bytes], tmp_path: Path) -> None:
+    with python_agent(tmp_path, body) as agent:
+        assert agent.work(b'a="1"') == said
+
+
+def test_a_text_too_long_for_a_line_is_cut_with_a_mark(tmp_path: Path) -> None:
+    with python_agent(tmp_path, "drover_agent.log('x' * (1 << 21))") as agent:
+        (line,) = agent.work(b"")
+    assert len(line) < 1 << 20
+    assert line.endswith(b"x ... (cut, 2097152 bytes)")
+
+
+def test_an_exception_ends_the_agent_and_not_the_item(tmp_path: Path) -> None:
+    with python_agent(tmp_path, "raise SystemExit(3)") as agent:
+        agent.say(b"")
+        assert agent.hear() == b""
+        assert agent.end() == 3
+
+
+SHELL_AGENT = """#!/bin/sh
+. "$LIBRARY"
+drover_ready
+while drover_next; do
+    drover_value "$COLUMN"
+    status=$?
+    drover_log "$status $(printf '%s' "$DROVER_VALUE" | od -An -v -tx1 | tr -d ' \\n')"
+    drover_done
+done
+"""
+
+
+def shell_agent(tmp_path: Path, column: str, script: str = SHELL_AGENT) -> Agent:
+    (tmp_path / "agent").write_text(script)
+    (tmp_path / "agent").chmod(0o755)
+    agent = Agent([tmp_path / "agent"], LIBRARY=str(LIBRARY / "drover_agent.sh"), COLUMN=column)
+    assert agent.hear() == b"OK"
+    return agent
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b" ", b"two words", b"$(id) `id` ${HOME} \\ \" ' ;", b"\n\n", b"end\n", b"\r\t\x01\x1b\x7f",
+        "ä€𝄞".encode(), b"caf\xe9", b'b="2"', b'x b="', b"* ? [a]", b"-n", b"\\n", b"%s %d \\x41", b"\x0a1",
+    ],
+)  # fmt: skip
+def test_the_shell_library_gives_a_value_as_it_was_f86(value: bytes, tmp_path: Path) -> None:
+    with shell_agent(tmp_path, "b") as agent:
+        expected = [b"LOG 0 " + value.hex().encode()]
+        assert agent.work(record({"a": value, "b": value, "c": b"3"})) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (record({"a": b"1", "b": None}), b"LOG 1 "),
+        (b"", b"LOG 1 "),
+        (b"bare line", b"LOG 2 "),
+        (b'b="cut', b"LOG 2 "),
+        (b'b="\\q"', b"LOG 2 "),
+    ],
+)
+def test_the_shell_library_tells_null_from_nonsense_f87(line: bytes, said: bytes, tmp_path: Path) -> None:
+    with shell_agent(tmp_path, "b") as agent:
+        assert agent.work(line) == [said]
+
+
+def test_an_agent_in_shell_exits_at_once_when_stdin_closes_f83(tmp_path: Path) -> None:
+    with shell_agent(tmp_path, "b") as agent:
+        agent.hang_up()
+        assert agent.end() == 0
+
+
+WORDS = """#!/bin/sh
+. "$LIBRARY"
+drover_ready
+while drover_next; do
+    drover_error "two
+lines"; drover_warning a  b; drover_fatal x; drover_echo y; drover_success; drover_heartbeat
+    drover_items_processed 3; drover_result '{}'; drover_blocked tape later; drover_fail "no $(drover_get a)"
+    drover_done
+done
+"""
+
+
+def test_each_word_of_the_shell_library_says_its_line(tmp_path: Path) -> None:
+    with shell_agent(tmp_path, "", WORDS) as agent:
+        assert agent.work(b'a="good"') == [
+            b"ERROR two lines", b"WARNING a b", b"FATAL x", b"ECHO y", b"Success", b"Heartbeat",
+            b"ItemsProcessed 3", b"RESULT {}", b"BLOCKED tape later", b"FAIL no good",
+        ]  # fmt: skip

@@ -1,0 +1,234 @@
+"""Claims about one turn: who is called, when, and who is not."""
+
+import fcntl
+import os
+import resource
+from collections.abc import Callable, Iterator
+from math import inf
+from select import EPOLLHUP, EPOLLIN, EPOLLOUT
+
+import pytest
+
+from scheduler.loop import Loop
+from tests.loop_tools import turn_until
+
+Pipe = tuple[int, int]
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def timed(clock: Clock) -> Iterator[Loop]:
+    """A loop whose time the test tells."""
+    loop = Loop(clock)
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Callable[[], Pipe]]:
+    """Make pipes; those still open are closed at the end."""
+    made: list[int] = []
+
+    def make() -> Pipe:
+        made.extend(pair := os.pipe())
+        return pair
+
+    yield make
+    for fd in made:
+        os.close(fd)
+
+
+def ready(pair: Pipe) -> int:
+    """The reading end of a pipe that has something to read."""
+    os.write(pair[1], b"x")
+    return pair[0]
+
+
+def test_a_ready_descriptor_is_told_with_its_events(loop: Loop) -> None:
+    reader, writer = os.pipe()
+    masks: list[int] = []
+    loop.register(reader, EPOLLIN, masks.append)
+    os.write(writer, b"x")
+    os.close(writer)
+    loop.turn(inf)
+    os.close(reader)
+    assert masks == [EPOLLIN | EPOLLHUP]
+
+
+def test_modify_waits_for_other_events(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+    _, writer = pipe()
+    masks: list[int] = []
+    loop.register(writer, 0, masks.append)
+    loop.turn(loop.now)
+    loop.modify(writer, EPOLLOUT)
+    loop.turn(inf)
+    assert masks == [EPOLLOUT]
+
+
+def test_one_unregistered_in_this_turn_is_not_called(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+    first, second = ready(pipe()), ready(pipe())
+    called: list[int] = []
+
+    def call(mine: int, other: int) -> None:
+        called.append(mine)
+        loop.unregister(other)
+
+    loop.register(first, EPOLLIN, lambda _: call(first, second))
+    loop.register(second, EPOLLIN, lambda _: call(second, first))
+    loop.turn(inf)
+    assert len(called) == 1
+
+
+def test_a_reused_number_does_not_inherit_events(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+    first, second, quiet = ready(pipe()), ready(pipe()), pipe()[0]
+    called: list[str] = []
+
+    def reuse(mine: int, other: int) -> None:
+        loop.unregister(mine)
+        loop.unregister(other)
+        os.dup2(quiet, other)
+        loop.register(other, EPOLLIN, lambda _: called.append("stranger"))
+        called.append("reuse")
+
+    loop.register(first, EPOLLIN, lambda _: reuse(first, second))
+    loop.register(second, EPOLLIN, lambda _: reuse(second, first))
+    loop.turn(inf)
+    loop.turn(loop.now)
+    assert called == ["reuse"]
+
+
+def test_one_registered_again_between_turns_is_called(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+    reader = ready(pipe())
+    masks: list[int] = []
+    loop.register(reader, EPOLLIN, masks.append)
+    loop.unregister(reader)
+    loop.register(reader, EPOLLIN, masks.append)
+    loop.turn(inf)
+    assert masks == [EPOLLIN]
+
+
+def test_unregistering_a_stranger_is_harmless(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+    loop.unregister(pipe()[0])
+
+
+def test_what_an_exception_cut_off_comes_again(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+    first, second = ready(pipe()), ready(pipe())
+    called: list[int] = []
+
+    def fail(fd: int) -> None:
+        called.append(fd)
+        loop.unregister(fd)
+        raise ValueError("cut off")
+
+    loop.register(first, EPOLLIN, lambda _: fail(first))
+    loop.register(second, EPOLLIN, lambda _: fail(second))
+    with pytest.raises(ValueError, match="cut off"):
+        loop.turn(inf)
+    with pytest.raises(ValueError, match="cut off"):
+        loop.turn(inf)
+    assert sorted(called) == sorted([first, second])
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_descriptors_beyond_the_reach_of_select_are_served(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+    reader = fcntl.fcntl(ready(pipe()), fcntl.F_DUPFD_CLOEXEC, 2000)
+    masks: list[int] = []
+    loop.register(reader, EPOLLIN, masks.append)
+    loop.turn(inf)
+    loop.unregister(reader)
+    os.close(reader)
+    assert masks == [EPOLLIN]
+
+
+def test_timers_ring_in_order_when_they_are_due(timed: Loop, clock: Clock) -> None:
+    rung: list[str] = []
+    timed.at(103.0, lambda: rung.append("c"))
+    timed.at(101.0, lambda: rung.append("a"))
+    timed.at(101.0, lambda: rung.append("b"))
+    clock.now = 102.0
+    timed.turn(timed.now)
+    assert rung == ["a", "b"]
+
+
+def test_a_cancelled_timer_is_silent(timed: Loop, clock: Clock) -> None:
+    rung: list[str] = []
+    second = timed.at(101.0, lambda: rung.append("second"))
+    timed.at(100.5, second.cancel)
+    timed.at(101.0, lambda: rung.append("third"))
+    clock.now = 102.0
+    timed.turn(timed.now)
+    assert rung == ["third"]
+
+
+def test_a_timer_armed_for_now_by_a_timer_waits_for_the_next_turn(timed: Loop) -> None:
+    rung: list[str] = []
+
+    def again() -> None:
+        rung.append("again")
+        timed.at(0.0, again)
+
+    timed.at(timed.now, again)
+    timed.at(timed.now, lambda: rung.append("other"))
+    timed.turn(inf)
+    first = list(rung)
+    timed.turn(inf)
+    assert (first, rung) == (["again", "other"], ["again", "other", "again"])
+
+
+def test_a_timer_ends_an_endless_wait(loop: Loop) -> None:
+    rung: list[str] = []
+    loop.at(loop.now + 0.005, lambda: rung.append("a"))
+    turn_until(loop, lambda: rung)
+    assert rung == ["a"]
+
+
+def test_a_turn_ends_when_its_time_is_over(loop: Loop) -> None:
+    loop.at(loop.now + 0.001, lambda: None).cancel()
+    until = loop.now + 0.02
+    loop.turn(until)
+    assert loop.now >= until
+
+
+def test_the_clock_is_read_once_a_turn(clock: Clock, pipe: Callable[[], Pipe]) -> None:
+    reads: list[float] = []
+
+    def counted() -> float:
+        reads.append(clock())
+        return reads[-1]
+
+    loop = Loop(counted)
+    loop.register(ready(pipe()), EPOLLIN, lambda _: None)
+    loop.register(ready(pipe()), EPOLLIN, lambda _: None)
+    reads.clear()
+    loop.turn(loop.now)
+    loop.close()
+    assert len(reads) == 1

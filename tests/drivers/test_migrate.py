@@ -1,0 +1,167 @@
+"""Migrations on a real Postgres: once each, in order, never changed, and data outlive them."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from scheduler import migrate
+from scheduler.errors import BugError, ConfigError, WorldError
+
+ONE = "create table drover.thing (thing_pk int primary key, label text);"
+TWO = "alter table drover.thing add column size bigint not null default 7; create index on drover.thing (size);"
+THREE = "create view drover.big_thing as select * from drover.thing where size > 100;"
+
+
+def _write(directory: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        (directory / f"{name.removeprefix('n')}.sql").write_text(text)
+    return directory
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    return _write(tmp_path, n0001_create_thing=ONE, n0002_add_size=TWO)
+
+
+def _rows(conninfo: str, query: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(conninfo) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def _applied(conninfo: str) -> list[tuple[object, ...]]:
+    return _rows(conninfo, "select number, name, checksum, applied_at from drover.migration order by number")
+
+
+def test_empty_database_gets_every_migration_in_order_f145(empty_database: str, two: Path) -> None:
+    assert migrate.apply(empty_database, two) == ["0001_create_thing.sql", "0002_add_size.sql"]
+
+
+def test_second_run_changes_nothing_f145(empty_database: str, two: Path) -> None:
+    migrate.apply(empty_database, two)
+    before = _applied(empty_database), migrate.dump(empty_database)
+    assert migrate.apply(empty_database, two) == []
+    assert (_applied(empty_database), migrate.dump(empty_database)) == before
+
+
+def test_shipped_migrations_may_be_run_twice_f145(empty_database: str) -> None:
+    assert migrate.apply(empty_database)
+    assert migrate.apply(empty_database) == []
+
+
+def test_data_survive_an_upgrade_t34(empty_database: str, tmp_path: Path) -> None:
+    migrate.apply(empty_database, _write(tmp_path, n0001_create_thing=ONE))
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("insert into drover.thing values (1, 'old'), (2, null)")
+    assert migrate.apply(empty_database, _write(tmp_path, n0002_add_size=TWO)) == ["0002_add_size.sql"]
+    things = _rows(empty_database, "select thing_pk, label, size from drover.thing order by thing_pk")
+    assert things == [(1, "old", 7), (2, None, 7)]
+
+
+def test_migration_that_fails_leaves_nothing_of_itself(empty_database: str, two: Path) -> None:
+    _write(two, n0003_add_view=THREE + "select 1/0;")
+    with pytest.raises(BugError, match=r"0003_add_view\.sql: division by zero"):
+        migrate.apply(empty_database, two)
+    assert [row[0] for row in _applied(empty_database)] == [1, 2]
+    assert _rows(empty_database, "select to_regclass('drover.big_thing')") == [(None,)]
+
+
+def test_mended_migration_goes_on_where_it_failed(empty_database: str, two: Path) -> None:
+    _write(two, n0003_add_view="nonsense")
+    with pytest.raises(BugError):
+        migrate.apply(empty_database, two)
+    assert migrate.apply(empty_database, _write(two, n0003_add_view=THREE)) == ["0003_add_view.sql"]
+
+
+def test_changed_migration_is_refused(empty_database: str, two: Path) -> None:
+    migrate.apply(empty_database, two)
+    _write(two, n0001_create_thing=ONE + "-- better")
+    with pytest.raises(ConfigError, match=r"0001_create_thing\.sql has changed .*: restore the file"):
+        migrate.apply(empty_database, two)
+
+
+def test_newer_database_is_refused(empty_database: str, two: Path) -> None:
+    migrate.apply(empty_database, two)
+    (two / "0002_add_size.sql").unlink()
+    with pytest.raises(ConfigError, match=r"it has 0002_add_size\.sql: upgrade drover"):
+        migrate.apply(empty_database, two)
+
+
+def test_hole_in_the_database_is_refused(empty_database: str, two: Path) -> None:
+    migrate.apply(empty_database, two)
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("delete from drover.migration where number = 1")
+    with pytest.raises(ConfigError, match=r"lacks 0001_create_thing\.sql but has 0002_add_size\.sql"):
+        migrate.apply(empty_database, two)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("n0004_add_view", r"0004_add_view\.sql stands where number 0003 belongs"),
+        ("n0002_add_view", r"0002_add_view\.sql stands where number 0003 belongs"),
+        ("n3_add_view", r"found 3_add_view\.sql, expected NNNN_verb_noun\.sql"),
+        ("n0003_view", r"found 0003_view\.sql, expected NNNN_verb_noun\.sql"),
+    ],
+)
+def test_wrong_file_is_refused_before_anything_is_done(
+    empty_database: str, two: Path, name: str, complaint: str
+) -> None:
+    _write(two, **{name: THREE})
+    with pytest.raises(ConfigError, match=complaint):
+        migrate.apply(empty_database, two)
+    assert _rows(empty_database, "select to_regnamespace('drover')") == [(None,)]
+
+
+def test_directory_without_migrations_is_refused(empty_database: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="found nothing"):
+        migrate.apply(empty_database, tmp_path)
+
+
+def test_second_init_waits_for_the_first(empty_database: str, two: Path) -> None:
+    with psycopg.connect(empty_database, autocommit=True) as other:
+        other.execute("select pg_advisory_lock(%s)", (migrate.LOCK,))
+        with pytest.raises(WorldError, match="somebody else keeps the schema locked"):
+            migrate.apply(empty_database, two, lock_timeout="100ms")
+    assert migrate.apply(empty_database, two) == ["0001_create_thing.sql", "0002_add_size.sql"]
+
+
+def test_check_accepts_a_migrated_database_f143(database: str) -> None:
+    migrate.check(database)
+
+
+def test_check_refuses_an_empty_database_f143(empty_database: str) -> None:
+    with pytest.raises(WorldError, match="schema unknown: the database has no schema drover"):
+        migrate.check(empty_database)
+
+
+def test_check_refuses_an_old_database_f143(empty_database: str, two: Path) -> None:
+    migrate.apply(empty_database, two)
+    _write(two, n0003_add_view=THREE)
+    with pytest.raises(WorldError, match=r"schema out of date: 0003_add_view\.sql not applied: run drover init"):
+        migrate.check(empty_database, two)
+
+
+def test_check_refuses_a_changed_migration_f143(empty_database: str, two: Path) -> None:
+    migrate.apply(empty_database, two)
+    _write(two, n0002_add_size=TWO + " ")
+    with pytest.raises(WorldError, match=r"schema unknown: 0002_add_size\.sql has changed"):
+        migrate.check(empty_database, two)
+
+
+def test_unreachable_database_is_the_worlds_fault(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="database not reachable: connection is bad"):
+        migrate.check(f"host={tmp_path}")
+
+
+def test_broken_conninfo_is_the_operators_fault() -> None:
+    with pytest.raises(ConfigError, match=r"check \[database\] url"):
+        migrate.check("this is no conninfo")
+
+
+def test_role_that_may_not_create_is_the_operators_fault(empty_database: str, two: Path) -> None:
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("drop role if exists test_poor")
+        connection.execute("create role test_poor login")
+    with pytest.raises(ConfigError, match="a role that owns the database"):
+        migrate.apply(f"{empty_database} user=test_poor", two)

@@ -1,0 +1,153 @@
+"""Named queries and text parameters: what we write is what Postgres reads."""
+
+import json
+import re
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import pq
+
+from scheduler.data import PACKAGE, schema_dir
+from scheduler.drivers.sql import Query, encode, load, to_json
+from scheduler.errors import BugError
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
+SLOW_FIXTURE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def pg(postgres: str) -> pq.abc.PGconn:
+    return pq.PGconn.connect(f"{postgres} client_encoding=utf8".encode())
+
+
+def _echo(pg: pq.abc.PGconn, value: object, kind: str) -> object:
+    """Give what Postgres makes of a parameter, as JSON."""
+    result = pg.exec_params(f"select to_json($1::{kind})".encode(), [encode(value)])
+    assert result.status == pq.ExecStatus.TUPLES_OK, result.get_error_message()
+    cell = result.get_value(0, 0)
+    return None if cell is None else json.loads(cell)
+
+
+def test_blocks_become_queries_by_name_f50() -> None:
+    queries = load("-- heading\n\n-- name: a\n-- about :it\nselect :x, :y::text, :x\n\n-- name: b\nselect 1\n")
+    assert queries == {
+        "a": Query("a", "-- about :it\nselect $1, $2::text, $1", ("x", "y")),
+        "b": Query("b", "select 1", ()),
+    }
+
+
+def test_two_queries_of_one_name_are_a_bug_f50() -> None:
+    with pytest.raises(BugError, match="two queries named a"):
+        load("-- name: a\nselect 1\n-- name: a\nselect 2\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (None, "text"),
+        (True, "boolean"),
+        (False, "boolean"),
+        (-(2**63), "bigint"),
+        (1.5, "float8"),
+        ("", "text"),
+        ('it\'s \\ "ü" \n', "text"),
+        ({"a": [1, None, "ü"]}, "jsonb"),
+        ([], "bigint[]"),
+        ([1, -2, 2**62], "bigint[]"),
+        ([0.1, 2], "float8[]"),
+        ([True, False], "boolean[]"),
+        (["a", ""], "text[]"),
+        ([None, 1], "integer[]"),
+        ([None, "NULL", "null", '"', "\\", "{}", ",", " a ", "ü"], "text[]"),
+        ([[1, 2], [3, 4]], "integer[]"),
+    ],
+)
+def test_value_arrives_as_it_was_f50(pg: pq.abc.PGconn, value: object, kind: str) -> None:
+    assert _echo(pg, value, kind) == value
+
+
+@SLOW_FIXTURE
+@given(values=st.lists(st.one_of(st.none(), TEXT)))
+def test_any_texts_survive_an_array_f50(pg: pq.abc.PGconn, values: list[str | None]) -> None:
+    assert _echo(pg, values, "text[]") == values
+
+
+@SLOW_FIXTURE
+@given(values=st.lists(st.text()))
+def test_no_text_at_all_breaks_an_array_f50(pg: pq.abc.PGconn, values: list[str]) -> None:
+    assert _echo(pg, values, "text[]") == [encode(value).decode() for value in values]  # type: ignore[union-attr]
+
+
+@SLOW_FIXTURE
+@given(value=st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_jsonb_takes_whatever_an_agent_said_f50(pg: pq.abc.PGconn, value: object) -> None:
+    result = pg.exec_params(b"select $1::jsonb", [to_json(value)])
+    assert result.status == pq.ExecStatus.TUPLES_OK, result.get_error_message()
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("a\0b", b"a\\x00b"),
+        (b"a\0b", b"a\\x00b"),
+        ("\udc80", b"\\udc80"),
+        (["a\0"], b'{"a\\\\x00"}'),
+        ({"a": "\0"}, b'{"a":"\\\\x00"}'),
+        ({"a": "\ud800"}, b'{"a":"\\\\ud800"}'),
+        ({"a": "\\u0000"}, b'{"a":"\\\\u0000"}'),
+    ],
+)
+def test_what_no_text_can_hold_is_spelled_out_f50(value: object, sent: bytes) -> None:
+    assert encode(value) == sent
+
+
+def test_what_is_no_parameter_is_a_bug_f50() -> None:
+    with pytest.raises(BugError, match="object"):
+        encode(object())
+
+
+def test_every_query_is_prepared_by_postgres_f50(database: str) -> None:
+    connection = pq.PGconn.connect(database.encode())
+    queries = load((schema_dir() / "queries.sql").read_text()).values()
+    results = {query.name: connection.prepare(query.name.encode(), query.sql.encode()) for query in queries}
+    assert {name: r.get_error_message() for name, r in results.items() if r.status != 1} == {}
+
+
+SQL_WORDS = re.compile(
+    r"\b(select\s.+\sfrom|insert\s+into|update\s+\S+\s+set|delete\s+from|declare\s+\S+\s+(scroll\s+)?cursor)\s",
+    re.IGNORECASE | re.DOTALL,
+)
+MAY_SPEAK_SQL = ("drivers/", "cli/", "web/", "migrate.py", "embedded.py", "embedded_server.py")
+SILENT = sorted(
+    path.relative_to(PACKAGE).as_posix()
+    for path in PACKAGE.rglob("*.py")
+    if not path.relative_to(PACKAGE).as_posix().startswith(MAY_SPEAK_SQL)
+)
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_sql_stands_in_schema_and_drivers_only_f50(name: str) -> None:
+    literals = re.findall(r'f?"(?:[^"\\\n]|\\.)*"', _without_docstrings((PACKAGE / name).read_text()))
+    assert [text for text in literals if SQL_WORDS.search(text)] == []
+
+
+def _without_docstrings(source: str) -> str:
+    return re.sub(r'"""(?:.|\n)*?"""', "", source)
+
+
+def test_psycopg_is_imported_by_few_f50() -> None:
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"^\s*(import|from) psycopg", path.read_text(), re.MULTILINE)
+    }
+    allowed = ("drivers/postgres", "migrate.py", "cli/", "web/")
+    assert [name for name in sorted(users) if not name.startswith(allowed)] == []
+
+
+def test_only_the_documented_part_of_psycopg_is_used_f50() -> None:
+    assert psycopg.__version__.startswith("3.3.")
+    texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
+    assert not any(re.search(r"^\s*(import|from) psycopg\.generators", text, re.MULTILINE) for text in texts)

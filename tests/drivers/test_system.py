@@ -1,0 +1,77 @@
+"""Claims about who we are and who is gone."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler.drivers.system import Identity, identity, is_gone, rss_bytes
+from tests.agent_tools import is_gone as has_ended
+from tests.agent_tools import watch
+
+
+def start_of(pid: int) -> int:
+    """When a process started, as proc_pid_stat(5) has it."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+
+
+def identity_of(pid: int) -> Identity:
+    return replace(identity(), pid=pid, pid_start=start_of(pid))
+
+
+@pytest.fixture
+def oddly_named(tmp_path: Path) -> Iterator[Identity]:
+    """A living process whose name looks like more fields of its own line."""
+    program = tmp_path / ") Z 1 (x"
+    program.write_text("#!/bin/sh\necho up\nread line\n")
+    program.chmod(0o700)
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield identity_of(process.pid)
+        process.kill()
+
+
+def test_a_living_process_is_not_gone() -> None:
+    assert not is_gone(identity())
+
+
+def test_a_name_like_a_zombie_is_not_gone(oddly_named: Identity) -> None:
+    assert not is_gone(oddly_named)
+
+
+def test_an_identity_is_the_same_whenever_asked() -> None:
+    assert identity() == identity()
+    assert identity().pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [
+        ({"pid_start": 1}, True),
+        ({"pid_start": 1, "boot_id": "another"}, False),
+        ({"pid_start": 1, "pid_space": "another"}, False),
+        ({"pid_start": 1, "boot_id": ""}, False),
+    ],
+)
+def test_only_what_is_proved_gone_is_gone(change: dict[str, str | int], gone: bool) -> None:
+    assert is_gone(replace(identity(), **change)) is gone  # type: ignore[arg-type]
+
+
+def test_a_dead_process_is_gone_before_and_after_it_is_reaped() -> None:
+    process = subprocess.Popen(["sh", "-c", "read line"], stdin=subprocess.PIPE)
+    them = identity_of(process.pid)
+    pidfd = watch(process.pid)
+    process.kill()
+    assert has_ended(pidfd)
+    os.close(pidfd)
+    zombie = is_gone(them)
+    process.communicate()
+    assert (zombie, is_gone(them)) == (True, True)
+
+
+def test_memory_is_told_in_bytes() -> None:
+    assert 1e6 < rss_bytes() < 1e10

@@ -1,0 +1,381 @@
+"""The commands that look, on a real database, and how each of them ends."""
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from scheduler.embedded import default_directory, join
+from tests.cli_tools import ANNOUNCE, CONFIG, DROVER, OWNER, Done, Drover, environment, finish, insert, one, write_log
+from tests.needs import need
+
+
+# How commands end
+
+
+def test_every_mistake_of_the_configuration_is_told_with_its_line(drover: Drover, config: Path) -> None:
+    config.write_text("[hosts.a]\nmax = 0\n[agents.b]\ncommand = 7\n")
+    done = drover("ls")
+    assert (done.status, done.out) == (2, "")
+    assert [line.split(": ")[:2] for line in done.err.splitlines()] == [
+        [f"{config}:2", "hosts.a.max"],
+        [f"{config}:4", "agents.b.command"],
+    ]
+
+
+@pytest.mark.parametrize("command", ["status", "ls", "init", "check"])
+def test_database_that_is_not_there_is_3(drover: Drover, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", "host=/nonexistent dbname=x")
+    done = drover(command)
+    assert done.status == 3
+    assert [line for line in (done.out + done.err).splitlines() if "not reachable" in line]
+
+
+def test_unknown_schema_is_3(drover: Drover, empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
+    done = drover("ls")
+    assert (done.status, len(done.err.splitlines())) == (3, 1)
+    assert "run drover init" in done.err
+
+
+@pytest.mark.parametrize("command", ["why", "log", "out"])
+def test_job_that_is_not_there_is_1(drover: Drover, connection: psycopg.Connection, command: str) -> None:
+    done = drover(command, "4711")
+    assert (done.status, done.out, done.err) == (1, "", "drover: no job 4711; drover ls --all lists those there are\n")
+
+
+def test_role_without_rights_is_told_so(
+    drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(database_with_roles, user="drover_readonly"))
+    done = drover("ls")
+    assert (done.status, done.err.splitlines()) == (
+        2,
+        ["permission denied for table jobqueue: connect as a role that may, see drover-jobqueue(7)"],
+    )
+
+
+def test_version_needs_nothing(drover: Drover, config: Path) -> None:
+    config.unlink()
+    done = drover("version")
+    assert (done.status, done.out.split()[0]) == (0, "drover")
+
+
+def test_reader_that_goes_away_is_no_traceback(database: str, config: Path, connection: psycopg.Connection) -> None:
+    connection.execute("insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, 5000)")
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv, variables = [*DROVER, "ls", "-n", "0"], environment(database, config)
+    done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, env=variables, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+# init
+
+
+def test_init_twice_does_nothing_the_second_time(
+    drover: Drover, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
+    assert "applied 0001_create_drover.sql" in drover("init").out
+    assert drover("init") == Done(0, "nothing to do\n", "")
+    assert drover("init", "--roles") == Done(0, "nothing to do\napplied roles\n", "")
+
+
+def test_init_leaves_foreign_tables_alone_t105(
+    drover: Drover, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
+    query = """
+        select relname, relkind, relnatts, relacl, relowner, relhastriggers,
+               (select array_agg(j) from public.jobqueue j)
+          from pg_class where relnamespace = 'public'::regnamespace
+    """
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute("create table public.jobqueue (x int primary key, y text)")
+        connection.execute("insert into public.jobqueue values (1, 'theirs')")
+        before = connection.execute(query).fetchall()
+        assert drover("init", "--roles").status == 0
+        assert connection.execute(query).fetchall() == before
+
+
+# ls
+
+
+@pytest.fixture
+def many(active: psycopg.Connection) -> psycopg.Connection:
+    """Jobs 1 to 4: done, failed, queued, queued for sha256."""
+    jobs = [insert(active, kind) for kind in ("noop", "noop", "noop", "sha256")]
+    finish(active, jobs[0])
+    finish(active, jobs[1], "failed", 2, "no")
+    return active
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        ("", [2, 3, 4]),
+        ("-s done", [1, 2, 3, 4]),
+        ("-S done", [1]),
+        ("-S done -S failed", [1, 2]),
+        ("--all", [1, 2, 3, 4]),
+        ("-t sha256", [4]),
+        ("-t sha256 -t noop", [2, 3, 4]),
+        ("-t nosuch", []),
+        ("-n 2", [3, 4]),
+        ("-n 0 --all", [1, 2, 3, 4]),
+    ],
+)
+def test_ls_lists_the_jobs_asked_for_r59_r60_r61(
+    drover: Drover, many: psycopg.Connection, words: str, listed: list[int]
+) -> None:
+    done = drover("ls", "--json", *words.split())
+    assert [json.loads(line)["job"] for line in done.out.splitlines()] == listed
+
+
+def test_ls_says_that_there_are_more(drover: Drover, many: psycopg.Connection) -> None:
+    assert drover("ls", "-n", "2").err == "drover: these are the newest 2; -n 0 lists all\n"
+    assert drover("ls", "-n", "3").err == ""
+
+
+def test_priority_is_printed_r76(drover: Drover, active: psycopg.Connection) -> None:
+    drover("submit", "noop", "--priority", "c3", "--urgent")
+    head, row = drover("ls").out.splitlines()
+    assert head.split()[:4] == ["JOB", "TYPE", "STATE", "PRIORITY"]
+    assert row.split()[:4] == ["1", "noop", "queued", "!c3"]
+
+
+def test_columns_of_the_site_disturb_nothing_j35(drover: Drover, many: psycopg.Connection) -> None:
+    many.execute("alter table drover.job add column job_extra text not null default 'x'")
+    many.execute("alter table drover.jobqueue add column jq_extra text not null default 'x'")
+    commands = (["submit", "noop"], ["ls"], ["status"], ["why", "3"], ["out", "1"], ["log"])
+    assert [drover(*words).status for words in commands] == [0] * 6
+
+
+# why, log, out
+
+
+def test_why_tells_that_no_agent_has_the_type_f43(drover: Drover, active: psycopg.Connection) -> None:
+    job = insert(active, "nosuch")
+    assert drover("why", str(job)).out == "no agent type 'nosuch' is configured in group default\n"
+    assert one(active.execute("select jq_state, jq_starttime from drover.jobqueue")) == ("queued", None)
+
+
+def test_why_is_one_safe_line(drover: Drover, active: psycopg.Connection) -> None:
+    job = insert(active)
+    finish(active, job, "failed", 2, "a\n\x1b[31mb")
+    assert drover("why", str(job)).out == "failed: a\\n\\x1b[31mb\n"
+
+
+def test_log_shows_line_job_agent_host_and_time_f92(drover: Drover, active: psycopg.Connection) -> None:
+    job = insert(active)
+    write_log(active, job, "half\r\nway \x9b2J")
+    write_log(active, None, "not of this job")
+    (date,) = one(active.execute("select log_date from drover.log where log_jq_fk = %s", (job,)))
+    line = rf"{date.astimezone():%Y-%m-%d %H:%M:%S} LOG job={job} host=alpha agent=noop pid=12: half\r\nway \x9b2J"
+    assert drover("log", str(job)).out == line + "\n"
+
+
+@pytest.mark.parametrize(("words", "messages"), [("", "1 2 3"), ("-n 2", "2 3"), ("1", "1 3"), ("1 -n 1", "3")])
+def test_log_shows_the_last_rows(drover: Drover, active: psycopg.Connection, words: str, messages: str) -> None:
+    insert(active)
+    for job, message in ((1, "1"), (None, "2"), (1, "3")):
+        write_log(active, job, message)
+    done = drover("log", "--json", *words.split())
+    assert [json.loads(line)["message"] for line in done.out.splitlines()] == messages.split()
+
+
+def test_log_of_a_job_that_said_nothing_is_empty(drover: Drover, active: psycopg.Connection) -> None:
+    assert drover("log", str(insert(active))) == Done(0, "", "")
+
+
+def test_log_follows_a_job_to_its_end(database: str, config: Path, active: psycopg.Connection) -> None:
+    job = insert(active)
+    write_log(active, job, "first")
+    argv = [*DROVER, "log", str(job), "-f", "--json"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment(database, config)) as follower:
+        assert follower.stdout
+        first = follower.stdout.readline()
+        write_log(active, job, "last")
+        finish(active, job)
+        active.execute(ANNOUNCE, (job, "done"))
+        rest = follower.stdout.read().splitlines()
+    assert [json.loads(line)["message"] for line in (first, *rest)] == ["first", "last"]
+    assert follower.returncode == 0
+
+
+@pytest.mark.parametrize(("flag", "text"), [((), "ä\x1b[1m\nb"), (("-e",), "oops\n")])
+def test_out_is_what_the_last_attempt_wrote_exactly_r68(
+    drover: Drover, active: psycopg.Connection, flag: tuple[str, ...], text: str
+) -> None:
+    job = insert(active)
+    finish(active, job)
+    active.execute("update drover.jobqueue set jq_attempt = 2")
+    rows = [(1, "out", "old"), (2, "out", "ä\x1b[1m\n"), (2, "err", "oops\n"), (2, "out", "b")]
+    query = "insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data) values (%s, %s, %s, %s)"
+    active.cursor().executemany(query, [(job, *row) for row in rows])
+    assert drover("out", str(job), *flag) == Done(0, text, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [(["out", "1"], "a\\x1b[2J\r\nb"), (["ls"], "a\\x1b[2J\\nb"), (["log"], "a\\x1b[2J\\nb")],
+)
+def test_no_text_of_a_job_reaches_a_terminal_as_it_is(
+    database: str, config: Path, active: psycopg.Connection, words: list[str], shown: str
+) -> None:
+    job = insert(active, args="a\x1b[2J\nb")
+    write_log(active, job, "a\x1b[2J\nb")
+    finish(active, job, "failed", 2)
+    query = "insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data) values (%s, 1, 'out', %s)"
+    active.execute(query, (job, "a\x1b[2J\nb"))
+    ours, theirs = pty.openpty()
+    variables = environment(database, config) | {"COLUMNS": "200"}
+    done = subprocess.run([*DROVER, *words], stdout=theirs, env=variables, check=False)
+    os.close(theirs)
+    text = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert (done.returncode, shown in text, "\x1b[2J" in text) == (0, True, False)
+
+
+# status
+
+
+def test_status_of_a_group_without_scheduler(drover: Drover, connection: psycopg.Connection) -> None:
+    assert drover("status").out.splitlines()[0] == ("group default: no scheduler is active; start one with drover run")
+
+
+def test_status_shows_owner_slots_jobs_and_queues(drover: Drover, many: psycopg.Connection) -> None:
+    many.execute(
+        """insert into drover.scheduler_status (status_scheduler, status_slot, status_host, status_agent,
+                                                status_state, status_state_name, status_since, status_jq_fk)
+           values (%s, -1, null, null, 0, 'active', now(), null),
+                  (%s, 1, 'alpha', 'noop', 6, 'ST_RUNNING', now(), 3)""",
+        (OWNER, OWNER),
+    )
+    text = drover("status").out
+    assert text.startswith("group default: alpha.77 is active since ")
+    assert "   1  alpha  noop   ST_RUNNING" in text
+    assert "Types that nobody serves" not in text
+
+
+def test_status_as_json_has_everything(drover: Drover, many: psycopg.Connection) -> None:
+    status = json.loads(drover("status", "--json").out)
+    assert (status["group"]["active"], status["group"]["host"]) == (True, "alpha")
+    assert [scheduler["role"] for scheduler in status["schedulers"]] == ["owner"]
+    assert status["jobs"] == [
+        {"type": "noop", "queued": 1, "done": 1, "failed": 1},
+        {"type": "sha256", "queued": 1, "done": 0, "failed": 0},
+    ]
+    assert status["queues"] == [{"queue": "default", "concurrency": None, "paused": False, "in_hand": 0, "queued": 2}]
+
+
+def test_status_lists_types_that_nobody_serves_with_their_counts(drover: Drover, active: psycopg.Connection) -> None:
+    for kind in ("nosuch", "nosuch", "off", "noop", "command"):
+        insert(active, kind)
+    active.execute("insert into drover.agent values ('default', 'off', false)")
+    unserved = json.loads(drover("status", "--json").out)["unserved"]
+    assert unserved == [
+        {"type": "nosuch", "group": "default", "jobs": 2, "reason": "not configured"},
+        {"type": "off", "group": "default", "jobs": 1, "reason": "disabled"},
+    ]
+
+
+# check
+
+STATEMENTS = """
+db = "statements"
+[agents.noop.statements]
+good = "update site.pfile set size = :size where pfile_pk = :pk"
+wrong = "update site.pfile set nosuch = :size"
+secret = "select * from site.secret where pk = :pk"
+"""
+SITE = """
+create schema site;
+create table site.pfile (pfile_pk int, size bigint);
+create table site.secret (pk int);
+grant usage on schema site to drover_agentdb;
+grant select, update on site.pfile to drover_agentdb
+"""
+
+
+def test_check_prepares_every_statement_as_the_role_that_runs_it(
+    drover: Drover, config: Path, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
+    config.write_text(CONFIG + STATEMENTS)
+    with psycopg.connect(database_with_roles) as connection:
+        connection.execute(SITE)
+    done = drover("check")
+    assert done.status == 1
+    assert [line[:4] for line in done.out.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "ok  ", "FAIL", "FAIL"]
+    assert 'agents.noop.statements.wrong: column "nosuch" of relation "pfile" does not exist' in done.out
+    assert "agents.noop.statements.secret: permission denied for table secret" in done.out
+
+
+def test_check_finds_everything_in_order(
+    drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
+    done = drover("check")
+    assert (done.status, {line.split()[0] for line in done.out.splitlines()}) == (0, {"ok"})
+
+
+def test_check_fails_for_a_missing_program_unless_it_is_switched_off(
+    drover: Drover, config: Path, connection: psycopg.Connection
+) -> None:
+    config.write_text(
+        CONFIG
+        + """
+[agents.lost]
+command = ["no-such-program"]
+[agents.idle]
+command = ["no-such-program"]
+enabled = false
+[agents.far]
+command = ["no-such-program"]
+hosts = ["remote"]
+[hosts.remote]
+transport = "ssh"
+address = "remote"
+"""
+    )
+    done = drover("check")
+    assert done.status == 1
+    told = dict(line.split(": ")[0].split(" agent ")[::-1] for line in done.out.splitlines() if " agent " in line)
+    assert {name: severity.strip() for name, severity in told.items()} == {
+        "noop": "ok",
+        "lost": "FAIL",
+        "idle": "WARN",
+        "far": "ok",
+    }
+
+
+# The embedded database
+
+
+def test_two_commands_share_the_embedded_database_and_the_last_one_stops_it(tmp_path: Path, config: Path) -> None:
+    need("postgres")
+    need("setpriv")
+    variables = {name: value for name, value in os.environ.items() if name != "DROVER_DATABASE_URL"}
+    variables |= {"STATE_DIRECTORY": str(tmp_path), "DROVER_CONFIG": str(config)}
+    waiting = [*DROVER, "submit", "--force", "--wait", "noop", "x"]
+    with subprocess.Popen(waiting, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables) as first:
+        assert first.stdout
+        job = int(first.stdout.readline())
+        second = subprocess.run([*DROVER, "why", str(job)], capture_output=True, text=True, env=variables, check=False)
+        with (
+            join(default_directory(variables), durable=True) as conninfo,
+            psycopg.connect(conninfo, autocommit=True) as connection,
+        ):
+            finish(connection, job)
+            connection.execute(ANNOUNCE, (job, "done"))
+        assert first.stdout.read() == f"{job} noop done fine\n"
+    assert (second.stdout, first.returncode) == ("no agent type 'noop' is configured in group default\n", 0)
+    assert not (tmp_path / "pg/data/postmaster.pid").exists()

@@ -1,0 +1,162 @@
+"""`drover submit`, on a real database."""
+
+import subprocess
+from pathlib import Path
+from threading import Thread
+
+import psycopg
+import pytest
+
+from tests.cli_tools import ANNOUNCE, DROVER, Done, Drover, environment, finish, one
+
+
+def _piped(database: str, config: Path, words: str, data: bytes) -> "subprocess.CompletedProcess[bytes]":
+    argv, variables = [*DROVER, *words.split()], environment(database, config)
+    return subprocess.run(argv, input=data, capture_output=True, env=variables, check=False)
+
+
+# submit
+
+
+def test_submitted_job_is_a_row_with_what_was_asked_for(drover: Drover, active: psycopg.Connection) -> None:
+    words = "--sql --key pk --host far --queue default --urgent --priority b --retries 2 --name noop.1"
+    done = drover("submit", "noop", "select", "1", "as", "pk", *words.split())
+    assert (done.status, done.err) == (0, "")
+    row = active.execute(
+        """select jq_args, jq_msq, jq_key, jq_host, jq_queue, jq_urgent, jq_priority, jq_retries, jq_name
+             from drover.jobqueue where jq_pk = %s""",
+        (int(done.out),),
+    )
+    assert one(row) == ("select 1 as pk", True, "pk", "far", "default", True, "b", 2, "noop.1")
+
+
+def test_runonpfile_makes_it_a_query_f160(drover: Drover, active: psycopg.Connection) -> None:
+    assert drover("submit", "noop", "--runonpfile", "host", "select 1 as host").status == 0
+    assert one(active.execute("select jq_msq, jq_runonpfile from drover.jobqueue")) == (True, "host")
+
+
+@pytest.mark.parametrize("kind", ["nosuch", "Command", "COMMAND", "off", "gone"])
+def test_type_that_nobody_serves_is_refused(drover: Drover, active: psycopg.Connection, kind: str) -> None:
+    active.execute(
+        """insert into drover.agent (agent_group, agent_type, agent_enabled, agent_present)
+           values ('default', 'off', false, true), ('default', 'gone', true, false)"""
+    )
+    done = drover("submit", kind, "shutdown")
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (f"drover: nobody serves type {kind} (served: noop, sha256); --force queues it all the same\n")
+    assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
+
+
+GARBAGE = ["", "select from where", "x" * 60_000, "\x01\x7f\u202e'\"\\$`", "a\nb"]
+
+
+@pytest.mark.parametrize("args", GARBAGE)
+def test_garbage_is_accepted_and_listed_f28(drover: Drover, active: psycopg.Connection, args: str) -> None:
+    assert drover("submit", "--force", "--sql", "nosuch", args).status == 0
+    assert one(active.execute("select jq_args, jq_state from drover.jobqueue")) == (args, "queued")
+    assert len(drover("ls").out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("kind", ["Command", "COMMAND"])
+def test_command_in_capitals_is_an_ordinary_type_f130(drover: Drover, active: psycopg.Connection, kind: str) -> None:
+    job = drover("submit", "--force", kind, "shutdown").out.strip()
+    assert drover("why", job).out == f"no agent type '{kind}' is configured in group default\n"
+
+
+def test_command_is_a_row_f129(drover: Drover, connection: psycopg.Connection) -> None:
+    job = drover("submit", "command", "shutdown").out.strip()
+    row = connection.execute("select jq_type, jq_args, jq_queue from drover.jobqueue")
+    assert one(row) == ("command", "shutdown", None)
+    assert drover("why", job).out == "waits for an active scheduler\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--priority", "!!"), "jq_priority"),
+        (("--key", "k"), "jobqueue_key_needs_sql"),
+        (("--name", "other.1"), "jobqueue_name_is_type_dot_nonce"),
+        (("a\udcff",), "not UTF-8"),
+    ],
+)
+def test_row_that_the_database_refuses_is_a_mistake(
+    drover: Drover, active: psycopg.Connection, words: tuple[str, ...], why: str
+) -> None:
+    done = drover("submit", "noop", *words)
+    assert (done.status, done.out) == (2, "")
+    assert why in done.err
+
+
+def test_name_can_be_used_once(drover: Drover, active: psycopg.Connection) -> None:
+    assert drover("submit", "noop", "--name", "noop.setup").status == 0
+    assert drover("submit", "noop", "--name", "noop.setup").status == 2
+    assert one(active.execute("select count(*) from drover.jobqueue")) == (1,)
+
+
+def test_each_line_of_stdin_is_a_job(database: str, config: Path, active: psycopg.Connection) -> None:
+    lines = [f"file {number}" for number in range(25_000)]
+    done = _piped(database, config, "submit noop - --urgent", "\n".join(lines).encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+    query = "select jq_args, jq_pk from drover.jobqueue where jq_urgent order by jq_pk"
+    rows = active.execute(query).fetchall()
+    assert [row[0] for row in rows] == lines
+    assert [row[1] for row in rows] == [int(line) for line in done.stdout.splitlines()]
+
+
+def test_bad_line_of_stdin_queues_nothing(database: str, config: Path, active: psycopg.Connection) -> None:
+    done = _piped(database, config, "submit noop -", b"good\nbad\xff\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"stdin:2: is not UTF-8; nothing was queued\n")
+    assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
+
+
+# submit --wait
+
+
+def _finish_next(database: str, state: str, bits: int, *, announced: bool = True) -> Thread:
+    """A thread that ends the next job that is queued, as a daemon would."""
+    connection = psycopg.connect(database, autocommit=True)
+    connection.execute("listen drover_queue")
+
+    def act() -> None:
+        with connection:
+            next(connection.notifies())
+            (job,) = one(connection.execute("select jq_pk from drover.jobqueue where jq_state = 'queued'"))
+            finish(connection, job, state, bits, "that\nis\x1b all")
+            connection.execute(ANNOUNCE, (job if announced else 0, state))
+
+    thread = Thread(target=act)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("state", "bits", "status"),
+    [("done", 1, 0), ("done", 5, 0), ("failed", 2, 1), ("failed", 6, 1), ("cancelled", 2, 1)],
+)
+def test_wait_prints_the_end_and_fails_if_the_job_did_f160(
+    drover: Drover, database: str, active: psycopg.Connection, state: str, bits: int, status: int
+) -> None:
+    daemon = _finish_next(database, state, bits)
+    done = drover("submit", "--wait", "noop", "x")
+    daemon.join()
+    (job,) = one(active.execute("select jq_pk from drover.jobqueue"))
+    assert done == Done(status, f"{job}\n{job} noop {state} that\\nis\\x1b all\n", "")
+
+
+def test_end_that_nobody_announced_is_seen_all_the_same(
+    drover: Drover, database: str, active: psycopg.Connection
+) -> None:
+    daemon = _finish_next(database, "done", 1, announced=False)
+    done = drover("submit", "--wait=2", "noop", "x")
+    daemon.join()
+    assert done.status == 0
+
+
+def test_wait_says_at_once_that_no_scheduler_is_active(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute("update drover.scheduler_group set group_owner = null")
+    done = drover("submit", "--wait=0", "noop", "x")
+    assert done.status == 1
+    assert done.err.splitlines() == [
+        "drover: no scheduler is active for group default: the job waits until one is; start it with drover run",
+        "drover: after 0 s, 1 of 1 jobs have not ended; see drover why",
+    ]

@@ -1,0 +1,66 @@
+"""For the tests of the database drivers: links on a real loop, statements beside them, and the owner of a group."""
+
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from scheduler.data import schema_dir
+from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres_answers import Answer, Rows
+from scheduler.drivers.sql import Query, load
+from scheduler.loop import Loop
+from tests.loop_tools import turn_until
+
+OWNER = str(UUID(int=1))
+OTHER = str(UUID(int=2))
+QUERIES = load((schema_dir() / "queries.sql").read_text())
+
+
+def opened(loop: Loop, conninfo: str, **options: Any) -> Link:
+    """Give a link that is up."""
+    link = Link(loop, "test", conninfo, **options)
+    link.open()
+    turn_until(loop, lambda: link.is_up)
+    return link
+
+
+def run(loop: Loop, link: Link, sql: str, **options: Any) -> Answer:
+    """Run a text and wait for its answer."""
+    answers: list[Answer] = []
+    link.run(sql, answers.append, **options)
+    turn_until(loop, lambda: answers)
+    return answers[0]
+
+
+def ask(loop: Loop, link: Link, query: Query, **values: object) -> Answer:
+    """Run a query and wait for its answer."""
+    answers: list[Answer] = []
+    link.ask(query, values, answers.append)
+    turn_until(loop, lambda: answers)
+    return answers[0]
+
+
+def rows_of(answer: Answer) -> list[tuple[bytes | None, ...]]:
+    """Give the rows, of which there must be some sort."""
+    assert isinstance(answer, Rows), answer
+    return answer.rows
+
+
+def fetch(conninfo: str, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    """Run something beside the loop and commit it."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        cursor = connection.execute(sql.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def take_group(conninfo: str, owner: str = OWNER, lease: str = "1 hour") -> None:
+    """Make somebody the owner of the default group."""
+    fetch(
+        conninfo,
+        "insert into drover.scheduler_group values ('default', %s, now() + %s::interval, now())"
+        " on conflict (group_name) do update set group_owner = excluded.group_owner,"
+        " group_lease_until = excluded.group_lease_until",
+        owner,
+        lease,
+    )

@@ -1,0 +1,16 @@
+"""For tests of drivers: turn the loop until something is so, with a deadline."""
+
+import time
+from collections.abc import Callable
+
+from scheduler.loop import Loop
+
+PATIENCE_S = 20.0
+
+
+def turn_until(loop: Loop, is_so: Callable[[], object], within_s: float = PATIENCE_S) -> None:
+    """Turn the loop until it is so; an AssertionError if it is not in time."""
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        loop.turn(deadline)

@@ -1,0 +1,39 @@
+"""drover(1) tells of every command and every option, and of no other."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scheduler.cli.options import COMMANDS, command_parser
+from tests.needs import need
+
+MANUAL = Path(__file__).resolve().parents[2] / "man/drover.1"
+EVERYWHERE = {"-h", "--help", "-c"}
+IN_DROVER_8 = "run"
+TOLD_HERE = [name for name in COMMANDS if name != IN_DROVER_8]
+
+
+def sections() -> dict[str, str]:
+    """The text about each command."""
+    commands = MANUAL.read_text().partition(".Sh COMMANDS\n")[2].partition("\n.Sh ")[0]
+    return {text.split()[0]: text for text in commands.split(".Ss ")[1:]}
+
+
+def test_the_manual_has_no_warning() -> None:
+    need("mandoc")
+    argv = ["mandoc", "-Tlint", "-Wwarning", str(MANUAL)]
+    lint = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (lint.returncode, lint.stdout) == (0, "")
+
+
+def test_the_manual_tells_of_every_command() -> None:
+    assert list(sections()) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("command", TOLD_HERE)
+def test_the_manual_tells_of_every_option(command: str) -> None:
+    told = re.findall(r"^\.It Fl (\S+)", sections()[command], re.MULTILINE)
+    options = {option for action in command_parser(command)._actions for option in action.option_strings}
+    assert {f"-{option}" for option in told} == options - EVERYWHERE

@@ -1,0 +1,102 @@
+"""The command line as it is written: which words are options, which are the job's, and what is refused."""
+
+import subprocess
+import sys
+from argparse import Namespace
+from math import inf
+
+import pytest
+
+from scheduler.cli.options import COMMANDS, parse
+
+
+def parsed(line: str) -> Namespace:
+    return parse(line.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "wait", "args"),
+    [
+        ("submit sha256 /etc/hosts", None, ["/etc/hosts"]),
+        ("submit sha256 --wait /etc/hosts", inf, ["/etc/hosts"]),
+        ("submit --wait sha256 /etc/hosts", inf, ["/etc/hosts"]),
+        ("submit --wait=2.5 sha256 a --urgent b", 2.5, ["a", "b"]),
+        ("submit sha256 --wait", inf, []),
+        ("submit sha256 a -- --wait -- b", None, ["a", "--wait", "--", "b"]),
+        ("submit sha256 -", None, ["-"]),
+    ],
+)
+def test_options_of_submit_may_stand_anywhere_before_two_dashes(line: str, wait: float | None, args: list[str]) -> None:
+    options = parsed(line)
+    assert (options.type, options.wait, options.args) == ("sha256", wait, args)
+
+
+@pytest.mark.parametrize(("line", "config"), [("-c a ls", "a"), ("ls -c b", "b"), ("-c a ls -c b", "b"), ("ls", None)])
+def test_configuration_file_is_given_before_or_after_the_command_f125(line: str, config: str | None) -> None:
+    assert parsed(line).config == config
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nosuch",
+        "ls -s nosuch",
+        "ls --al",
+        "why",
+        "why 0",
+        "why -1",
+        "why 9223372036854775808",
+        "why 1 -- 2",
+        "submit",
+        "submit --wait=soon noop",
+        "submit --wait=-1 noop",
+        "submit --wait=nan noop",
+        "run -t -T",
+        "-c",
+    ],
+)
+def test_misuse_ends_with_2_and_a_message(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(line)
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_run_has_the_options_of_the_daemon() -> None:
+    options = parsed("run -I -H -R -T --allow-root -vv")
+    assert (options.read_stdin, options.ignore_hosts, options.rescue, options.test, options.test_first) == (
+        True,
+        True,
+        True,
+        False,
+        True,
+    )
+    assert (options.allow_root, options.verbose) == (True, 2)
+
+
+def test_demo_needs_no_configuration() -> None:
+    options = parsed("demo /usr/share --keep --agents 3 --limit 10")
+    assert (options.directory, options.keep, options.agents, options.limit) == ("/usr/share", True, 3, 10)
+    assert not COMMANDS["demo"].configured
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(f"{command} --help")
+    assert ended.value.code == 0
+    assert COMMANDS[command].help in capsys.readouterr().out
+
+
+def test_help_loads_nothing_slow() -> None:
+    code = """
+import sys
+from scheduler.cli.main import main
+try:
+    main(["--help"])
+finally:
+    print([name for name in ("psycopg", "rich", "attrs", "json", "subprocess") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]"

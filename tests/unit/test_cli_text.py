@@ -1,0 +1,158 @@
+"""What others wrote, made safe; tables and records."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.cli.log import line
+from scheduler.cli.ls import brief, states
+from scheduler.cli.options import parse
+from scheduler.cli.status import headline, pivot
+from scheduler.cli.submit import read_lines
+from scheduler.cli.tables import Table, as_json, cell, plain
+from scheduler.cli.text import clipped, printable, printable_lines
+from scheduler.errors import ConfigError
+
+NOON = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, ünï, 漢字, 🐑", "plain, ünï, 漢字, 🐑"),
+        ("a\nb\tc\r", r"a\nb\tc\r"),
+        ("\x1b[2J\x00\x7f\x9b", r"\x1b[2J\x00\x7f\x9b"),
+        ("\u202egpj.exe\u2066\u2028", r"\u202egpj.exe\u2066\u2028"),
+        ("\udcff", r"\udcff"),
+    ],
+)
+def test_nothing_that_steers_a_terminal_is_printed(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_output_keeps_its_lines() -> None:
+    assert printable_lines("a\n\tb\x1b[0m\r\n") == "a\n\tb\\x1b[0m\\x0d\n".replace("\\x0d", r"\r")
+
+
+@given(st.text(), st.integers(min_value=1, max_value=20))
+def test_clipped_text_is_one_line_of_its_width(text: str, width: int) -> None:
+    assert len(clipped(text, width)) <= width
+    assert clipped(text, width).splitlines() in ([], [clipped(text, width)])
+
+
+@pytest.mark.parametrize("escape", [printable, lambda text: clipped(text, 99), cell])
+@given(text=st.text())
+def test_whatever_is_printed_can_be_encoded(escape: Callable[[str], str], text: str) -> None:
+    escape(text + "\udc80").encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        ("", "-"),
+        (0, "0"),
+        (True, "yes"),
+        (timedelta(seconds=75, microseconds=3), "0:01:15"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (NOON, f"{NOON.astimezone():%Y-%m-%d %H:%M:%S}"),
+    ],
+)
+def test_values_are_shown_shortly(value: object, shown: str) -> None:
+    assert cell(value) == shown
+
+
+def test_tables_are_aligned_numbers_to_the_right() -> None:
+    table = Table("Things", ("name", "count", "note"), [("a", 1, None), ("bcdefg", 100, "x\ny")])
+    assert list(plain(table)) == [
+        "Things",
+        "NAME    COUNT  NOTE",
+        "a           1  -",
+        r"bcdefg    100  x\ny",
+    ]
+
+
+def test_empty_table_has_headings_only() -> None:
+    assert list(plain(Table("", ("a", "b"), []))) == ["A  B"]
+
+
+def test_records_are_one_line_of_ascii() -> None:
+    text = as_json({"at": NOON, "for": timedelta(minutes=1), "id": UUID(int=1), "text": "\x9b\u202e\x7f\n"})
+    assert text.isascii()
+    assert text.isprintable()
+    assert json.loads(text) == {
+        "at": "2026-11-20T12:00:00.000005+00:00",
+        "for": 60.0,
+        "id": "00000000-0000-0000-0000-000000000001",
+        "text": "\x9b\u202e\x7f\n",
+    }
+
+
+# ls
+
+
+@pytest.mark.parametrize(
+    ("line", "listed"),
+    [
+        ("ls", ["held", "queued", "claimed", "running", "blocked", "failed"]),
+        ("ls -s done", ["held", "queued", "claimed", "running", "blocked", "done", "failed"]),
+        ("ls -S failed -S done", ["done", "failed"]),
+        ("ls -S failed -s done", ["done", "failed"]),
+    ],
+)
+def test_states_are_added_or_chosen_r59_r60(line: str, listed: list[str]) -> None:
+    assert states(parse(line.split())) == listed
+
+
+def test_all_lists_every_state() -> None:
+    assert len(states(parse(["ls", "--all"]))) == 10
+
+
+def test_long_arguments_are_cut_and_urgent_jobs_marked_r76() -> None:
+    names = ("job", "type", "state", "urgent", "priority", "queued", "processed", "total", "host", "args", "text")
+    jobs = Table("", names, [(1, "noop", "queued", True, "b", NOON, 0, None, None, "x" * 60_000, None)])
+    assert brief(jobs).rows == [(1, "noop", "queued", "!b", NOON, 0, None, None, "x" * 47 + "…", None)]
+
+
+# log and status
+
+
+def test_log_line_says_only_what_is_known_on_one_line() -> None:
+    row = {"date": NOON, "type": "ERROR", "job": 7, "host": "alpha", "agent": None, "pid": 12, "message": "no\n\x1b[1m"}
+    assert line(row) == rf"{cell(NOON)} ERROR job=7 host=alpha pid=12: no\n\x1b[1m"
+
+
+def test_jobs_are_counted_by_type_and_state() -> None:
+    jobs = pivot([("noop", "done", 5), ("noop", "queued", 2), ("sha256", "done", 1)])
+    assert jobs.columns == ("type", "queued", "done")
+    assert jobs.rows == [("noop", 2, 5), ("sha256", 0, 1)]
+
+
+def test_headline_of_an_inactive_group_says_what_to_do() -> None:
+    assert headline({"name": "far", "active": False}) == (
+        "group far: no scheduler is active; start one with drover run"
+    )
+
+
+def test_headline_names_the_owner() -> None:
+    group = {"name": "g", "active": True, "host": "h", "pid": 7, "since": None, "lease_left": timedelta(seconds=28)}
+    assert headline(group) == "group g: h.7 is active since -, its lease ends in 0:00:28"
+
+
+# submit
+
+
+def test_each_line_of_stdin_is_a_job_as_it_stands() -> None:
+    assert list(read_lines(BytesIO(b"a b\n\n c\r\nlast"))) == ["a b", "", " c\r", "last"]
+
+
+@pytest.mark.parametrize(("data", "why"), [(b"a\n\xff\n", "stdin:2: is not UTF-8"), (b"\0", "stdin:1: holds a NUL")])
+def test_line_that_no_database_could_hold_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        list(read_lines(BytesIO(data)))

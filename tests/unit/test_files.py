@@ -1,0 +1,195 @@
+"""Finding, reading and refusing configuration files."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scheduler.cli.files import load, locate, read, shipped
+from scheduler.errors import ConfigError
+
+LEAST = '[hosts.alpha]\n[agents.a]\ncommand = ["a"]\n'
+SECRET = LEAST + '[database]\nurl = "host=there password=hush"\n'
+
+
+def written(path: Path, text: str = LEAST, mode: int = 0o644) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(str(path), {})
+    return str(caught.value)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return written(tmp_path / "home/.config/drover/drover.toml")
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    return written(tmp_path / "etc/drover.toml")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A file in a directory of its own."""
+    return written(tmp_path / "own/drover.toml")
+
+
+# Which file.
+
+
+def test_option_comes_before_the_environment_f125(home: Path, system: Path) -> None:
+    environ = {"DROVER_CONFIG": "/other", "HOME": str(home.parents[2])}
+    assert locate("/given", environ, system) == Path("/given")
+
+
+def test_environment_comes_before_the_users_file(home: Path, system: Path) -> None:
+    environ = {"DROVER_CONFIG": "/other", "HOME": str(home.parents[2])}
+    assert locate(None, environ, system) == Path("/other")
+
+
+def test_users_file_comes_before_the_machines_r13(home: Path, system: Path) -> None:
+    assert locate(None, {"HOME": str(home.parents[2])}, system) == home
+
+
+@pytest.mark.parametrize("environ", [{}, {"HOME": "/nowhere"}, {"DROVER_CONFIG": ""}])
+def test_machines_file_comes_before_the_shipped_one(environ: dict[str, str], system: Path) -> None:
+    assert locate(None, environ, system) == system
+
+
+def test_shipped_file_comes_last() -> None:
+    assert locate(None, {}, Path("/nowhere")) == shipped()
+
+
+def test_shipped_file_loads_f122() -> None:
+    assert load(None, {}, Path("/nowhere")).database.url == "embedded"
+
+
+def test_missing_file_is_told_f152() -> None:
+    assert refusal(Path("/nowhere/x.toml")).startswith("/nowhere/x.toml: cannot be read: No such file")
+
+
+def test_directory_in_place_of_a_file_is_told(tmp_path: Path) -> None:
+    assert "cannot be read: Is a directory" in refusal(tmp_path)
+
+
+# What is read.
+
+
+def test_parts_are_read_after_the_main_file_in_order(own: Path) -> None:
+    second = written(own.parent / "conf.d/20.toml", "[hosts.alpha]\nmax = 2\n")
+    first = written(own.parent / "conf.d/10.toml", "[hosts.alpha]\nmax = 1\n")
+    assert [name for name, _ in read(own)] == [str(own), str(first), str(second)]
+    assert load(str(own), {}).hosts["alpha"].max == 2
+
+
+@pytest.mark.parametrize("name", ["README", "10.toml.disabled", ".10.toml"])
+def test_other_files_in_conf_d_are_left_alone(own: Path, name: str) -> None:
+    written(own.parent / "conf.d" / name, "rubbish")
+    assert len(read(own)) == 1
+
+
+def test_mistake_names_the_part_it_is_in(own: Path) -> None:
+    part = written(own.parent / "conf.d/10.toml", "\n[hosts.alpha]\nmax = 0\n")
+    assert refusal(own).startswith(f"{part}:3: hosts.alpha.max: ")
+
+
+def test_database_url_of_the_environment_wins(own: Path) -> None:
+    assert load(str(own), {"DROVER_DATABASE_URL": "host=here"}).database.url == "host=here"
+
+
+def test_text_that_is_not_utf8_is_told_with_its_line(own: Path) -> None:
+    own.write_bytes(b"# one\n# \xff\n")
+    assert refusal(own) == f"{own}:2: syntax: is not UTF-8 (got byte 0xff)"
+
+
+# Who may write and read it (threat 20).
+
+
+@pytest.mark.parametrize("mode", [0o660, 0o602, 0o666])
+def test_file_that_others_may_write_is_refused(own: Path, mode: int) -> None:
+    own.chmod(mode)
+    assert refusal(own) == f"{own}: others may write to this file; chmod go-w {own}"
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_directory_that_others_may_write_is_refused(own: Path, mode: int) -> None:
+    own.parent.chmod(mode)
+    assert refusal(own) == f"{own.parent}: others may write to this directory; chmod go-w {own.parent}"
+
+
+def test_conf_d_that_others_may_write_is_refused(own: Path) -> None:
+    part = written(own.parent / "conf.d/10.toml", "")
+    part.parent.chmod(0o777)
+    assert refusal(own).startswith(f"{part.parent}: others may write to this directory")
+
+
+def test_sticky_directory_is_accepted_for_files_of_ours(own: Path) -> None:
+    own.parent.chmod(0o1777)
+    assert len(read(own)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("entry", ["drover.toml", "conf.d"])
+def test_sticky_directory_is_refused_for_files_of_strangers(own: Path, entry: str) -> None:
+    written(own.parent / "conf.d/10.toml", "")
+    own.parent.chmod(0o1777)
+    os.chown(own.parent / entry, 12345, -1)
+    assert f"{own.parent / entry}: belongs to another user" in refusal(own)
+
+
+def test_password_that_others_may_read_is_refused(own: Path) -> None:
+    written(own, SECRET, 0o604)
+    assert refusal(own) == f"{own}: holds a password and others may read it; chmod 600 {own}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me:hush@there/db", "postgresql://there/db?password=hush", "host=there password = 'hush'"],
+)
+def test_password_is_seen_in_every_form(own: Path, url: str) -> None:
+    written(own, f'{LEAST}[database]\nurl = "{url}"', 0o604)
+    assert "holds a password" in refusal(own)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# password=hush",
+        '[database]\nurl = "postgresql://there:5432/db"',
+        '[database]\nurl = "host=a user=password"',
+    ],
+)
+def test_file_without_a_password_may_be_read_by_all(own: Path, text: str) -> None:
+    written(own, f"{LEAST}{text}")
+    assert len(read(own)) == 1
+
+
+def test_password_in_a_private_file_is_accepted(own: Path) -> None:
+    written(own, SECRET, 0o600)
+    assert load(str(own), {}).database.url == "host=there password=hush"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of root")
+def test_group_may_read_a_password_in_a_file_of_root(own: Path) -> None:
+    written(own, SECRET, 0o640)
+    assert len(read(own)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_group_may_not_read_a_password_in_a_file_of_a_user(own: Path) -> None:
+    written(own, SECRET, 0o640)
+    os.chown(own, 12345, -1)
+    assert "holds a password" in refusal(own)
+
+
+def test_all_files_that_cannot_be_trusted_are_told_at_once(own: Path) -> None:
+    written(own.parent / "conf.d/10.toml", "", 0o666)
+    own.chmod(0o666)
+    assert len(refusal(own).splitlines()) == 2
