@@ -1,5 +1,7 @@
 -- Every statement of the daemon, by name. Parameters are `:name`; an update of a job names pk, attempt and owner and
 -- the state it expects, so that whoever has lost a row changes nothing (0 rows: fenced). Time is the database's.
+-- `between 'claimed' and 'running'` is what jobqueue_in_hand does not serve: rows are found by their key, one by one,
+-- however few rows the statistics say are in hand.
 -- Lock order: scheduler_group, then jobqueue rows. All run at read committed, each a transaction of its own.
 
 -- name: turn
@@ -17,7 +19,7 @@ ended as (
          jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.seconds)
     from unnest(:pks::bigint[], :attempts::integer[], :seconds::float8[], :hosts::text[], :agents::text[], :pids::integer[])
       as u(pk, attempt, seconds, host, agent, pid)
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state between 'claimed' and 'running'
   returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, u.host, u.agent, u.pid),
 history as (
   insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome)
@@ -86,7 +88,7 @@ saved as (
          jq_wait_until = now() + make_interval(secs => r.delay),
          jq_queued = case when u.back then now() else j.jq_queued end
     from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state between 'claimed' and 'running'
   returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.elapsed, u.host, u.agent, u.pid),
 history as (
   insert into drover.attempt
@@ -108,7 +110,7 @@ select jq_pk, jq_has_children and outcome is not null from saved left join told 
 with marked as (
   update drover.jobqueue j set jq_state = 'running'
     from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state between 'claimed' and 'running'
   returning j.jq_pk),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked having count(*) > 0)
 select jq_pk from marked left join told on true

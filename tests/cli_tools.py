@@ -9,17 +9,19 @@ from pathlib import Path
 import psycopg
 from psycopg.rows import TupleRow
 
-
 CONFIG = """
 [hosts.local]
 [agents.noop]
 command = ["drover-agent-noop"]
 """
-DROVER = [sys.executable, "-c", "import sys; from scheduler.cli.main import main; sys.exit(main())"]
+DROVER = [sys.executable, "-m", "scheduler.cli.main"]
 OWNER = "11111111-1111-1111-1111-111111111111"
 ACTIVE = f"""
-insert into drover.scheduler values ('{OWNER}', 'default', 'alpha', 77, 'boot', 'space', 1, '0.1.0');
-insert into drover.scheduler_group values ('default', '{OWNER}', now() + interval '1 hour', now());
+insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
+                              scheduler_pid_space, scheduler_pid_start, scheduler_version)
+  values ('{OWNER}', 'default', 'alpha', 77, 'boot', 'space', 1, '0.1.0');
+insert into drover.scheduler_group (group_name, group_owner, group_lease_until)
+  values ('default', '{OWNER}', now() + interval '1 hour');
 insert into drover.agent (agent_group, agent_type) values ('default', 'noop'), ('default', 'sha256')
 """
 CLAIM = """

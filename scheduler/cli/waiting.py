@@ -36,7 +36,9 @@ class End:
         return bool(self.bits & FAILURE)
 
 
-def ends(connection: psycopg.Connection, jobs: Collection[int], limit_s: float) -> Iterator[End]:
+def ends(
+    connection: psycopg.Connection, jobs: Collection[int], limit_s: float, look_s: float = LOOK_S
+) -> Iterator[End]:
     """Yield the end of each job as it comes; stop when all have ended or after so many seconds."""
     deadline = monotonic() + limit_s
     waiting = set(jobs)
@@ -49,7 +51,7 @@ def ends(connection: psycopg.Connection, jobs: Collection[int], limit_s: float) 
         left_s = deadline - monotonic()
         if not waiting or left_s <= 0:
             return
-        _sleep(connection, waiting, min(left_s, LOOK_S))
+        _sleep(connection, waiting, min(left_s, look_s))
 
 
 def _sleep(connection: psycopg.Connection, waiting: set[int], seconds: float) -> None:

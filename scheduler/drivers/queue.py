@@ -179,18 +179,18 @@ def _event(request: Request, answer: Rows) -> Event:
 def _turned(pks: Sequence[int], rows: Sequence[Cells]) -> Turned:
     """Read the first row, which is about the ends, and the claims after it; see query `turn`."""
     _, _, _, parents, _, _, _, _, kept, _ = rows[0]
-    fenced = [] if kept is None else sorted(set(pks) - set(_numbers(kept)))
+    fenced = () if kept is None else tuple(sorted(set(pks) - set(_numbers(kept))))
     return Turned([read_claim(row) for row in rows[1:]], _numbers(parents), fenced)
 
 
 def _saved(rows: Sequence[Cells]) -> Saved:
-    parents = [_number(row[0]) for row in rows if row[1:] == (b"t",)]
+    parents = tuple(_number(row[0]) for row in rows if row[1:] == (b"t",))
     return Saved(frozenset(_number(row[0]) for row in rows), parents)
 
 
-def _numbers(cell: bytes | None) -> list[int]:
+def _numbers(cell: bytes | None) -> tuple[int, ...]:
     """Read comma-separated numbers."""
-    return [int(number) for number in cell.split(b",")] if cell else []
+    return tuple(map(int, cell.split(b","))) if cell else ()
 
 
 def _number(cell: bytes | None) -> int:

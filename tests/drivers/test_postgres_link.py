@@ -338,11 +338,14 @@ def test_port_and_socket_are_honoured_j109(loop: Loop, database: str) -> None:
 def test_database_is_reached_by_host_name_and_port_j109(loop: Loop, database: str) -> None:
     """A proxy on a TCP port of its own stands for a server there."""
     directory, port = (conninfo_to_dict(database)[key] for key in ("host", "port"))
+    ends: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        loop.register(server.fileno(), EPOLLIN, lambda mask: _relay(loop, server, f"{directory}/.s.PGSQL.{port}"))
+        path = f"{directory}/.s.PGSQL.{port}"
+        loop.register(server.fileno(), EPOLLIN, lambda mask: _relay(loop, server, path, ends))
         link = opened(loop, make_conninfo(database, host="localhost", port=server.getsockname()[1]))
         assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
         link.close()
+        turn_until(loop, lambda: not ends)
 
 
 def test_unknown_host_name_is_a_failure_not_a_wait_j109(loop: Loop) -> None:
@@ -474,19 +477,20 @@ class MuteServer:
         self._client.sendall(authenticated + key + ready)
 
 
-def _relay(loop: Loop, server: socket.socket, path: str) -> None:
+def _relay(loop: Loop, server: socket.socket, path: str, ends: list[socket.socket]) -> None:
     """Pass everything on, both ways, until one side ends."""
     near, _ = server.accept()
     far = socket.socket(socket.AF_UNIX)
     far.connect(path)
+    ends += near, far
 
     def copy(source: socket.socket, sink: socket.socket) -> None:
         if data := source.recv(65_536):
             return sink.sendall(data)
-        for end in (near, far):
+        for end in ends:
             loop.unregister(end.fileno())
             end.close()
-        return None
+        return ends.clear()
 
     loop.register(near.fileno(), EPOLLIN, lambda mask: copy(near, far))
     loop.register(far.fileno(), EPOLLIN, lambda mask: copy(far, near))

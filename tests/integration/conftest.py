@@ -1,6 +1,7 @@
 """The commands in this process, on a database of the test's own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -8,6 +9,11 @@ import pytest
 
 from scheduler.cli.main import main
 from tests.cli_tools import ACTIVE, CONFIG, Done, Drover
+from tests.conftest import _database
+from tests.integration.daemon import Daemon, start
+from tests.integration.puppets import Meeting
+
+Launch = Callable[..., Daemon]
 
 
 @pytest.fixture
@@ -43,3 +49,24 @@ def active(connection: psycopg.Connection) -> psycopg.Connection:
     """The same, with a scheduler that is active and serves noop and sha256."""
     connection.execute(ACTIVE.encode())
     return connection
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres: str, migrated_with_roles: str) -> Iterator[str]:
+    """Give the conninfo of a fresh database with all grants that the tests of one module share."""
+    with _database(postgres, migrated_with_roles) as (_, conninfo):
+        yield conninfo
+
+
+@pytest.fixture
+def launch(database_with_roles: str) -> Iterator[Launch]:
+    """Start daemons on a database of the test's own: `launch(config_text, **options)`; each is stopped at the end."""
+    with ExitStack() as daemons:
+        yield lambda text, **options: daemons.enter_context(start(text, database_with_roles, **options))
+
+
+@pytest.fixture
+def meeting(tmp_path: Path) -> Iterator[Meeting]:
+    """Give two named pipes at which a test and its agents wait for each other."""
+    with Meeting(tmp_path) as meeting:
+        yield meeting

@@ -14,7 +14,6 @@ from scheduler.embedded import default_directory, join
 from tests.cli_tools import ANNOUNCE, CONFIG, DROVER, OWNER, Done, Drover, environment, finish, insert, one, write_log
 from tests.needs import need
 
-
 # How commands end
 
 
@@ -279,7 +278,7 @@ def test_status_as_json_has_everything(drover: Drover, many: psycopg.Connection)
 def test_status_lists_types_that_nobody_serves_with_their_counts(drover: Drover, active: psycopg.Connection) -> None:
     for kind in ("nosuch", "nosuch", "off", "noop", "command"):
         insert(active, kind)
-    active.execute("insert into drover.agent values ('default', 'off', false)")
+    active.execute("insert into drover.agent (agent_group, agent_type, agent_enabled) values ('default', 'off', false)")
     unserved = json.loads(drover("status", "--json").out)["unserved"]
     assert unserved == [
         {"type": "nosuch", "group": "default", "jobs": 2, "reason": "not configured"},

@@ -7,7 +7,10 @@ from threading import Thread
 import psycopg
 import pytest
 
-from tests.cli_tools import ANNOUNCE, DROVER, Done, Drover, environment, finish, one
+from scheduler.cli.waiting import ends
+from tests.cli_tools import ANNOUNCE, DROVER, Done, Drover, environment, finish, insert, one
+
+LONG_S = 100_000.0
 
 
 def _piped(database: str, config: Path, words: str, data: bytes) -> "subprocess.CompletedProcess[bytes]":
@@ -104,8 +107,9 @@ def test_each_line_of_stdin_is_a_job(database: str, config: Path, active: psycop
 
 
 def test_bad_line_of_stdin_queues_nothing(database: str, config: Path, active: psycopg.Connection) -> None:
-    done = _piped(database, config, "submit noop -", b"good\nbad\xff\n")
-    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"stdin:2: is not UTF-8; nothing was queued\n")
+    done = _piped(database, config, "submit noop -", b"good\n" * 25_000 + b"bad\xff\n")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"stdin:25001: is not UTF-8; nothing was queued\n"
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
 
 
@@ -141,6 +145,17 @@ def test_wait_prints_the_end_and_fails_if_the_job_did_f160(
     daemon.join()
     (job,) = one(active.execute("select jq_pk from drover.jobqueue"))
     assert done == Done(status, f"{job}\n{job} noop {state} that\\nis\\x1b all\n", "")
+
+
+def test_event_wakes_whoever_waits(database: str, active: psycopg.Connection) -> None:
+    jobs = [insert(active), insert(active)]
+    finish(active, jobs[0])
+    with psycopg.connect(database, autocommit=True) as connection:
+        waiting = ends(connection, jobs, limit_s=LONG_S, look_s=LONG_S)
+        first = next(waiting)
+        finish(active, jobs[1])
+        active.execute(ANNOUNCE, (jobs[1], "done"))
+        assert [first.job, *(end.job for end in waiting)] == jobs
 
 
 def test_end_that_nobody_announced_is_seen_all_the_same(

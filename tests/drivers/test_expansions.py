@@ -1,0 +1,223 @@
+"""Queries of jobs: one held cursor each, read-only, bounded in time, and nothing left behind for the next job."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from scheduler.drivers import expansions
+from scheduler.drivers.expansions import Expansions
+from scheduler.loop import Loop
+from scheduler.model.config import Scheduler
+from scheduler.model.events import Event, Fetched, NotExpanded, Opened
+from scheduler.model.expand import cursor_query
+from tests.link_tools import fetch
+from tests.loop_tools import turn_until
+
+MakeDesk = Callable[..., "Desk"]
+
+
+class Desk:
+    """Expansions with their loop, and the events they told."""
+
+    def __init__(self, conninfo: str, count: int = 2, limit: float = 60.0) -> None:
+        self.loop = Loop()
+        self.events: list[Event] = []
+        timers = Scheduler(expansion_limit=limit, reconnect_max=0.2)
+        self.expansions = Expansions(self.loop, conninfo, count, timers, self.events.append)
+
+    def next(self) -> Event:
+        """Give the next event."""
+        turn_until(self.loop, lambda: self.events)
+        return self.events.pop(0)
+
+    def open(self, job: int, sql: str) -> Event:
+        """Expand the SQL of a job and give what is told."""
+        self.expansions.expand(job, cursor_query(sql, None, None, ()))
+        return self.next()
+
+    def fetch(self, job: int, count: int) -> Event:
+        """Fetch rows and give what is told."""
+        self.expansions.fetch(job, count)
+        return self.next()
+
+    def shut(self) -> None:
+        """Leave nothing open."""
+        self.expansions.shut()
+        self.loop.close()
+
+
+@pytest.fixture
+def make_desk(database: str) -> Iterator[MakeDesk]:
+    desks: list[Desk] = []
+
+    def make(conninfo: str = database, **options: float) -> Desk:
+        desks.append(Desk(conninfo, **options))  # type: ignore[arg-type]
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        desk.shut()
+
+
+@pytest.fixture
+def desk(make_desk: MakeDesk) -> Desk:
+    return make_desk()
+
+
+def _backends(conninfo: str, condition: str) -> int:
+    query = "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'drover exp%%'"
+    ((count,),) = fetch(conninfo, f"{query} and {condition}")
+    return int(count)
+
+
+def test_query_tells_columns_and_total_then_rows_f17(desk: Desk) -> None:
+    opened = desk.open(7, "select i, 'x' || i as name, null as nothing from generate_series(1, 5) i;")
+    assert opened == Opened(7, (b"i", b"name", b"nothing"), 5)
+    assert desk.fetch(7, 2) == Fetched(7, [(b"1", b"x1", None), (b"2", b"x2", None)], True)
+    assert desk.fetch(7, 2) == Fetched(7, [(b"3", b"x3", None), (b"4", b"x4", None)], True)
+    assert desk.fetch(7, 2) == Fetched(7, [(b"5", b"x5", None)], False)
+
+
+def test_last_full_fetch_says_that_no_more_come_f17(desk: Desk) -> None:
+    desk.open(7, "select generate_series(1, 4) as i")
+    assert desk.fetch(7, 4) == Fetched(7, [(b"1",), (b"2",), (b"3",), (b"4",)], False)
+
+
+def test_query_without_rows_is_open_with_none_f34(desk: Desk) -> None:
+    assert desk.open(7, "select 1 as i where false") == Opened(7, (b"i",), 0)
+
+
+def test_rows_are_those_of_the_moment_the_query_ran_f17(desk: Desk, database: str) -> None:
+    fetch(database, "create table public.t (i int); insert into public.t values (1), (2)")
+    desk.open(7, "select i from public.t order by i")
+    fetch(database, "delete from public.t")
+    assert desk.fetch(7, 9) == Fetched(7, [(b"1",), (b"2",)], False)
+
+
+def test_open_cursor_holds_no_snapshot_f17(desk: Desk, database: str) -> None:
+    desk.open(7, "select generate_series(1, 9) as i")
+    assert _backends(database, "(backend_xmin is not null or state <> 'idle')") == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("selec 1", 'syntax error at or near "selec" (SQLSTATE 42601, at character 1)'),
+        ("select nonsense", 'column "nonsense" does not exist (SQLSTATE 42703, at character 8)'),
+        ("select 1 / (i - 2) from generate_series(1, 3) i", "division by zero (SQLSTATE 22012)"),
+        ("select 1) q; commit; select (2", "cannot insert multiple commands into a prepared statement (SQLSTATE 42601)"),
+        ("select i from generate_series(1, 3) i for update", "SQLSTATE 0A000"),
+        ("select nextval('pg_temp.s')", "SQLSTATE"),
+        ("select lo_create(0)", "SQLSTATE 25006"),
+        ("select pg_notify('x', ''), set_config('transaction_read_only', 'off', true), lo_create(0)", "SQLSTATE 25"),
+    ],
+)  # fmt: skip
+def test_query_at_fault_fails_in_plain_words_f29(desk: Desk, sql: str, words: str) -> None:
+    event = desk.open(7, sql)
+    assert isinstance(event, NotExpanded)
+    assert words in event.reason
+    assert (event.job, event.again) == (7, False)
+    assert isinstance(desk.open(8, "select 1 as i"), Opened)
+
+
+def test_query_without_the_right_fails_f29(desk: Desk, database: str) -> None:
+    fetch(
+        database,
+        "create function public.f() returns int language plpgsql as $$ begin raise insufficient_privilege; end $$",
+    )
+    event = desk.open(7, "select public.f()")
+    assert event == NotExpanded(7, "insufficient_privilege (SQLSTATE 42501)", False)
+
+
+def test_endless_query_ends_at_our_limit_f100(make_desk: MakeDesk, database: str) -> None:
+    desk = make_desk(limit=0.2)
+    assert desk.open(7, "select pg_sleep(60)") == NotExpanded(7, "the query ran longer than 0.2 s", False)
+    turn_until(desk.loop, lambda: isinstance(desk.open(8, "select 1 as i"), Opened))
+    assert _backends(database, "query like '%%pg_sleep%%' and state = 'active'") == 0
+
+
+def test_slow_query_does_not_hold_up_another_f100(desk: Desk) -> None:
+    desk.expansions.expand(7, "select pg_sleep(60)")
+    assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
+    assert desk.expansions.free == 0
+
+
+def test_closing_frees_the_connection_whatever_it_does_f17(make_desk: MakeDesk, database: str) -> None:
+    desk = make_desk(count=1)
+    desk.open(6, "select 1 as i")
+    desk.expansions.close(6)
+    desk.expansions.expand(7, "select pg_sleep(60)")
+    desk.loop.turn(desk.loop.now)
+    desk.expansions.close(7)
+    assert desk.expansions.free == 1
+    assert desk.open(8, "select 2 as i") == Opened(8, (b"i",), 1)
+    assert desk.fetch(8, 5) == Fetched(8, [(b"2",)], False)
+    assert _backends(database, "true") == 1
+
+
+def test_job_closed_before_it_began_leaves_nothing_behind_f17(make_desk: MakeDesk, database: str) -> None:
+    desk = make_desk(count=1)
+    desk.expansions.expand(7, "select 1 as i")
+    desk.expansions.close(7)
+    assert desk.open(8, "select 2 as i") == Opened(8, (b"i",), 1)
+    assert _backends(database, "state = 'idle in transaction'") == 0
+
+
+def test_job_sees_nothing_of_the_one_before_f17(make_desk: MakeDesk) -> None:
+    desk = make_desk(count=1)
+    desk.open(
+        7,
+        "select set_config('drover.secret', 'x', false), set_config('statement_timeout', '1', false), pg_advisory_lock(7)::text",
+    )
+    desk.expansions.close(7)
+    desk.open(8, "select current_setting('drover.secret', true) as s, current_setting('statement_timeout') as t,"
+                 " current_setting('default_transaction_read_only') as r, (select count(*) from pg_locks where locktype = 'advisory') as l")  # fmt: skip
+    event = desk.fetch(8, 1)
+    assert isinstance(event, Fetched)
+    assert event.rows[0][0] in (None, b"")
+    assert event.rows[0][1:] == (b"0", b"on", b"0")
+
+
+def test_connections_are_opened_when_needed_and_kept_f17(make_desk: MakeDesk, database: str) -> None:
+    desk = make_desk(count=3)
+    assert _backends(database, "true") == 0
+    for job in range(3):
+        desk.open(job, "select 1 as i")
+        desk.expansions.close(job)
+    assert _backends(database, "true") == 1
+
+
+def test_lost_connection_means_again_f29(desk: Desk, database: str) -> None:
+    desk.open(7, "select 1 as i")
+    desk.expansions.expand(8, "select pg_sleep(60)")
+    fetch(
+        database,
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'drover exp%%' and datname = current_database()",
+    )
+    turn_until(desk.loop, lambda: len(desk.events) == 2)
+    told = {event.job: event.again for event in desk.events if isinstance(event, NotExpanded)}
+    assert told == {7: True, 8: True}
+    assert desk.expansions.free == 2
+    desk.events.clear()
+    assert desk.open(9, "select 1 as i") == Opened(9, (b"i",), 1)
+
+
+def test_no_connection_for_long_means_again_f29(
+    make_desk: MakeDesk, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expansions, "PATIENCE_S", 0.3)
+    desk = make_desk(make_conninfo(database, port=5999))
+    event = desk.open(7, "select 1 as i")
+    assert isinstance(event, NotExpanded)
+    assert event.again
+    assert event.reason.startswith("no connection for the query within 0 s: ")
+    assert desk.expansions.free == 2
+
+
+def test_large_result_is_fetched_in_parts_f17(desk: Desk) -> None:
+    assert desk.open(7, "select i, repeat('x', 50) as t from generate_series(1, 100000) i") == Opened(
+        7, (b"i", b"t"), 100_000
+    )
+    sizes = [len(desk.fetch(7, 40_000).rows) for _ in range(3)]  # type: ignore[union-attr]
+    assert sizes == [40_000, 40_000, 20_000]

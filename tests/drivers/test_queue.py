@@ -1,0 +1,552 @@
+"""Requests to the queue and the events that answer them, on a real Postgres."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from scheduler.drivers import queue
+from scheduler.drivers.postgres_answers import Failure
+from scheduler.drivers.queue import Courier
+from scheduler.loop import Loop
+from scheduler.model.events import (
+    Event,
+    Mark,
+    NotSaved,
+    Request,
+    Save,
+    Saved,
+    Settle,
+    Turn,
+    Turned,
+    WriteLog,
+    WriteOutput,
+    Written,
+)
+from scheduler.model.jobs import Claim, End, ItemFailure, LogRow, OutputRow, Rules, SaveRow, Want
+from scheduler.model.states import JOB_MOVES, JOB_STATES, TERMINAL
+from tests.link_tools import OTHER, OWNER, QUERIES, fetch, opened, take_group
+from tests.loop_tools import turn_until
+
+WANT = Want("a", "default", "", False, 100)
+
+
+class Desk:
+    """A courier with all it needs, and the events it told."""
+
+    def __init__(self, conninfo: str, owner: str = OWNER, lock_limit: float = 0.2) -> None:
+        self.loop = Loop()
+        self.link = opened(self.loop, conninfo, settings=queue.settings(lock_limit))
+        self.events: list[Event] = []
+        self.courier = Courier(self.loop, self.link, QUERIES, owner, "default", "here.7", self.events.append)
+
+    def __enter__(self) -> "Desk":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.link.close()
+        self.loop.close()
+
+    def ask(self, request: Request) -> Event:
+        """Send a request and give its event."""
+        self.events.clear()
+        self.courier.send(request)
+        turn_until(self.loop, lambda: self.events)
+        assert len(self.events) == 1
+        return self.events[0]
+
+    def claim(self, *wants: Want) -> list[Claim]:
+        """Claim and give the claims."""
+        event = self.ask(Turn((), wants or (WANT,)))
+        assert isinstance(event, Turned), event
+        return list(event.claims)
+
+
+@pytest.fixture
+def desk(database: str) -> Iterator[Desk]:
+    take_group(database)
+    with Desk(database) as desk:
+        yield desk
+
+
+def _insert(conninfo: str, values: str = "('a', 'x')", columns: str = "jq_type, jq_args") -> list[int]:
+    return [pk for (pk,) in fetch(conninfo, f"insert into drover.jobqueue ({columns}) values {values} returning jq_pk")]
+
+
+def _many(conninfo: str, count: int) -> None:
+    fetch(
+        conninfo,
+        "insert into drover.jobqueue (jq_type, jq_args) select 'a', i::text from generate_series(1, %s) i",
+        count,
+    )
+
+
+def _states(conninfo: str) -> list[str]:
+    return [state for (state,) in fetch(conninfo, "select jq_state from drover.jobqueue order by jq_pk")]
+
+
+def _end(claim: Claim, seconds: float = 1.5) -> End:
+    return End(claim.pk, claim.attempt, seconds, "alpha", "a", 42)
+
+
+# ---- claims
+
+
+def test_claim_gives_the_row_and_marks_it_ours_j51(desk: Desk, database: str) -> None:
+    (pk,) = _insert(database, "('a', 'it''s ü')")
+    (claim,) = desk.claim()
+    assert claim == Claim(pk, 1, "a", "it's ü".encode(), b"1n", "default", "", claim.submitter)
+    row = fetch(database, "select jq_state, jq_owner::text, jq_schedinfo, jq_attempt from drover.jobqueue")
+    assert row == [("claimed", OWNER, "here.7", 1)]
+
+
+def test_query_job_comes_with_its_rules_f17(desk: Desk, database: str) -> None:
+    _insert(
+        database,
+        "('a', 'select 1 as k', 'k', 'k', 5, '90 s', 2)",
+        "jq_type, jq_args, jq_runonpfile, jq_key, jq_tolerate, jq_timeout, jq_retries",
+    )
+    (claim,) = desk.claim()
+    expected = Rules(msq=True, runonpfile="k", key="k", tolerate=5, timeout=90.0, retries=2)
+    assert claim.rules == expected
+
+
+def test_claims_come_in_order_of_urgency_letter_and_age_r76(desk: Desk, database: str) -> None:
+    columns = "jq_type, jq_args, jq_urgent, jq_priority, jq_queued"
+    _insert(
+        database,
+        "('a', '4', false, 'n', '2020-01-02'), ('a', '3', false, 'n', '2020-01-01'), ('a', '2', false, 'a', now()),"
+        " ('a', '5', false, 'z', '2019-01-01'), ('a', '1', true, 'z', now())",
+        columns,
+    )
+    assert [claim.args for claim in desk.claim()] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_claim_takes_no_more_than_wanted_and_the_rest_next_time_j47_j48(desk: Desk, database: str) -> None:
+    _many(database, 25)
+    want = Want("a", "default", "", False, 10)
+    assert [len(desk.claim(want)) for _ in range(4)] == [10, 10, 5, 0]
+
+
+def test_several_wants_are_met_in_one_turn_j47(desk: Desk, database: str) -> None:
+    _insert(
+        database, "('a', '', null), ('b', '', null), ('a', '', 'alpha'), ('c', '', null)", "jq_type, jq_args, jq_host"
+    )
+    wants = [WANT, Want("b", "default", "", False, 5), Want("a", "default", "alpha", False, 5)]
+    assert sorted((claim.type, claim.host) for claim in desk.claim(*wants)) == [("a", ""), ("a", "alpha"), ("b", "")]
+
+
+def test_urgent_want_takes_urgent_rows_only_j47(desk: Desk, database: str) -> None:
+    _insert(database, "('a', 'slow', false), ('a', 'fast', true)", "jq_type, jq_args, jq_urgent")
+    assert [claim.args for claim in desk.claim(Want("a", "default", "", True, 9))] == [b"fast"]
+
+
+def test_row_that_somebody_has_locked_is_skipped_j51(desk: Desk, database: str) -> None:
+    first, _ = _insert(database, "('a', '1'), ('a', '2')")
+    with _locked(database, first):
+        assert [claim.args for claim in desk.claim()] == [b"2"]
+
+
+def test_row_with_a_new_child_can_be_claimed_j51(desk: Desk, database: str) -> None:
+    """A foreign key reference locks the parent's key, which must not hide it."""
+    (group,) = [pk for (pk,) in fetch(database, "insert into drover.job default values returning job_pk")]
+    (pk,) = _insert(database, f"('a', {group})", "jq_type, jq_job_fk")
+    with psycopg.connect(database) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for key share", (pk,))
+        assert [claim.pk for claim in desk.claim()] == [pk]
+
+
+@pytest.mark.parametrize("lease", ["1 hour", "-1 second"])
+def test_who_does_not_hold_the_lease_claims_nothing_j51(database: str, lease: str) -> None:
+    take_group(database, OTHER if lease == "1 hour" else OWNER, lease)
+    _insert(database)
+    with Desk(database) as desk:
+        assert desk.claim() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [
+        ("jq_type, jq_state", "('a', 'held')"),
+        ("jq_type, jq_not_before", "('a', now() + '1 hour')"),
+        ("jq_type, jq_not_after", "('a', now() - interval '1 hour')"),
+        ("jq_type, jq_mode", "('a', 'manual')"),
+    ],
+)
+def test_row_that_must_wait_is_not_claimed_j51(desk: Desk, database: str, columns: str, values: str) -> None:
+    _insert(database, values, columns)
+    assert desk.claim() == []
+
+
+# ---- ends
+
+
+def test_end_is_saved_with_its_attempt_t2(desk: Desk, database: str) -> None:
+    _insert(database)
+    (claim,) = desk.claim()
+    assert desk.ask(Turn([_end(claim)], ())) == Turned([])
+    job = fetch(
+        database,
+        "select jq_state, jq_end_bits, jq_owner, jq_itemsprocessed, jq_itemstotal, jq_processedtime = '1.5 s',"
+        " jq_endtime is not null from drover.jobqueue",
+    )
+    assert job == [("done", 1, None, 1, 1, True, True)]
+    attempt = fetch(
+        database, "select att_jq_fk, att_attempt, att_host, att_agent, att_pid, att_outcome from drover.attempt"
+    )
+    assert attempt == [(claim.pk, 1, "alpha", "a", 42, "done")]
+
+
+def test_ends_and_claims_go_in_one_turn_t3(desk: Desk, database: str) -> None:
+    _many(database, 6)
+    three = Want("a", "default", "", False, 3)
+    claims = desk.claim(three)
+    event = desk.ask(Turn([_end(claim) for claim in claims], (three,)))
+    assert isinstance(event, Turned)
+    assert [claim.args for claim in event.claims] == [b"4", b"5", b"6"]
+    assert _states(database) == ["done"] * 3 + ["claimed"] * 3
+
+
+def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
+    _many(database, 1000)
+    claims = desk.claim(Want("a", "default", "", False, 1000))
+    assert desk.ask(Turn([_end(claim) for claim in claims], ())) == Turned([])
+    assert fetch(database, "select count(*) from drover.jobqueue where jq_state = 'done'") == [(1000,)]
+    assert desk.link.stats["turn"].count == 2
+
+
+@pytest.mark.parametrize("stale", ["owner", "attempt", "state"])
+def test_stale_end_changes_nothing_and_is_told_t2(desk: Desk, database: str, stale: str) -> None:
+    _many(database, 2)
+    good, bad = desk.claim()
+    changes = {
+        "owner": f"jq_owner = '{OTHER}'",
+        "attempt": "jq_attempt = 2",
+        "state": "jq_state = 'queued', jq_owner = null, jq_starttime = null",
+    }
+    fetch(database, f"update drover.jobqueue set {changes[stale]} where jq_pk = {bad.pk}")
+    before = fetch(database, "select * from drover.jobqueue where jq_pk = %s", bad.pk)
+    assert desk.ask(Turn([_end(good), _end(bad)], ())) == Turned([], fenced=(bad.pk,))
+    assert fetch(database, "select * from drover.jobqueue where jq_pk = %s", bad.pk) == before
+    assert fetch(database, "select att_jq_fk from drover.attempt") == [(good.pk,)]
+
+
+def test_same_turn_again_changes_nothing_t2(desk: Desk, database: str) -> None:
+    """A turn whose answer was lost is sent again."""
+    _insert(database)
+    (claim,) = desk.claim()
+    desk.ask(Turn([_end(claim)], ()))
+    before = fetch(database, "select * from drover.jobqueue"), fetch(database, "select * from drover.attempt")
+    assert desk.ask(Turn([_end(claim)], ())) == Turned([], fenced=(claim.pk,))
+    assert (fetch(database, "select * from drover.jobqueue"), fetch(database, "select * from drover.attempt")) == before
+
+
+# ---- dependencies
+
+
+def test_parents_are_named_and_settling_releases_children_r31(desk: Desk, database: str) -> None:
+    parent, child = _insert(database, "('a', 'parent'), ('b', 'child')")
+    fetch(database, "insert into drover.jobdepends values (%s, %s)", child, parent)
+    (claim,) = desk.claim()
+    event = desk.ask(Turn([_end(claim)], ()))
+    assert event == Turned([], (parent,))
+    assert desk.ask(Settle([parent])) == Written(1)
+    assert [each.pk for each in desk.claim(Want("b", "default", "", False, 1))] == [child]
+
+
+@pytest.mark.parametrize(("mask", "state", "released"), [
+    (1, "done", 1), (1, "failed", 0), (2, "done", 0), (2, "failed", 1), (3, "done", 1), (3, "failed", 1),
+    (5, "done", 1), (5, "failed", 0),
+])  # fmt: skip
+def test_mask_decides_who_may_start_f160(desk: Desk, database: str, mask: int, state: str, released: int) -> None:
+    parent, child = _insert(database, "('a', 'parent'), ('b', 'child')")
+    fetch(
+        database,
+        "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits) values (%s, %s, %s)",
+        child, parent, mask,
+    )  # fmt: skip
+    (claim,) = desk.claim()
+    bits = {"done": 1, "failed": 2}[state]
+    event = desk.ask(Save([SaveRow(claim.pk, claim.attempt, state, bits, "over", state)]))
+    assert event == Saved(frozenset([parent]), (parent,))
+    assert desk.ask(Settle([parent])) == Written(released)
+    assert len(desk.claim(Want("b", "default", "", False, 1))) == released
+
+
+def test_nonfatal_errors_alone_do_not_meet_a_mask_of_four_f160(desk: Desk, database: str) -> None:
+    parent, child = _insert(database, "('a', 'parent'), ('b', 'child')")
+    fetch(
+        database,
+        "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits) values (%s, %s, 4)",
+        child, parent,
+    )  # fmt: skip
+    (claim,) = desk.claim()
+    desk.ask(Save([SaveRow(claim.pk, claim.attempt, "done", 1, "over", "done")]))
+    assert desk.ask(Settle([parent])) == Written(0)
+
+
+def test_long_chain_of_children_runs_in_order_r31(desk: Desk, database: str) -> None:
+    pks = _insert(database, ", ".join("('a', '')" for _ in range(20)))
+    edges = ", ".join(f"({child}, {parent})" for parent, child in pairwise(pks))
+    fetch(database, f"insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values {edges}")
+    order = [_work_one(desk) for _ in pks]
+    assert order == pks
+
+
+def _work_one(desk: Desk) -> int:
+    (claim,) = desk.claim()
+    event = desk.ask(Turn([_end(claim)], ()))
+    assert isinstance(event, Turned)
+    desk.ask(Settle(event.parents))
+    return claim.pk
+
+
+# ---- saves
+
+
+def test_save_writes_what_became_of_a_row_t2(desk: Desk, database: str) -> None:
+    _insert(database)
+    (claim,) = desk.claim()
+    row = SaveRow(
+        claim.pk, 1, "failed", bits=2, text="agent said: no\0ü", outcome="failed", code=3, result={"why": ["\0", 1]},
+        processed=4, failed=1, total=5, elapsed=2.5, busy=1.5, failures=1, host="alpha", agent="a", pid=9,
+    )  # fmt: skip
+    failure = ItemFailure(claim.pk, 1, "k", 'x="1"', "alpha", "a", 9, "it died")
+    assert desk.ask(Save([row], [failure])) == Saved(frozenset([claim.pk]))
+    saved = fetch(
+        database,
+        "select jq_state, jq_endtext, jq_exitcode, jq_result, jq_itemsprocessed, jq_itemsfailed, jq_itemstotal,"
+        " jq_elapsedtime = '2.5 s' from drover.jobqueue",
+    )
+    assert saved == [("failed", "agent said: no\\x00ü", 3, {"why": ["\\x00", 1]}, 4, 1, 5, True)]
+    attempts = fetch(database, "select att_outcome, att_exitcode, att_pid, att_reason from drover.attempt")
+    assert attempts == [("failed", 3, 9, "agent said: no\\x00ü")]
+    items = fetch(database, "select item_key, item_line, item_reason from drover.item_failure")
+    assert items == [("k", 'x="1"', "it died")]
+
+
+def test_row_goes_back_with_a_delay_t2(desk: Desk, database: str) -> None:
+    _insert(database)
+    (claim,) = desk.claim()
+    row = SaveRow(
+        claim.pk, 1, "queued", text="again", outcome="retry", failures=1, retry_in=60.0, jitter=True, back=True
+    )
+    assert desk.ask(Save([row])) == Saved(frozenset([claim.pk]))
+    saved = fetch(
+        database,
+        "select jq_state, jq_owner, jq_starttime, jq_failures, jq_wait_until - now() between '25 s' and '60 s',"
+        " jq_retry_at = jq_wait_until from drover.jobqueue",
+    )
+    assert saved == [("queued", None, None, 1, True, True)]
+    assert desk.claim() == []
+
+
+def test_row_that_goes_back_at_once_is_claimed_under_another_attempt_t2(desk: Desk, database: str) -> None:
+    _insert(database)
+    (claim,) = desk.claim()
+    desk.ask(Save([SaveRow(claim.pk, 1, "queued", outcome="given back")]))
+    assert [each.attempt for each in desk.claim()] == [2]
+
+
+def test_progress_keeps_the_row_in_hand_and_writes_no_attempt_t2(desk: Desk, database: str) -> None:
+    _insert(database)
+    (claim,) = desk.claim()
+    row = SaveRow(claim.pk, 1, "running", processed=7, total=9, checkpoint={"watermark": "7"})
+    assert desk.ask(Save([row])) == Saved(frozenset([claim.pk]))
+    saved = fetch(database, "select jq_state, jq_itemsprocessed, jq_checkpoint, jq_endtext from drover.jobqueue")
+    assert saved == [("running", 7, {"watermark": "7"}, "in progress")]
+    assert fetch(database, "select count(*) from drover.attempt") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda pk: Save([SaveRow(pk, 1, "done", 1, "", "done")], [ItemFailure(pk, 1, None, "", "", "", 1, "")]),
+        lambda pk: Mark([(pk, 1)]),
+    ],
+)
+@pytest.mark.parametrize("stale", [f"jq_owner = '{OTHER}'", "jq_attempt = 2"])
+def test_stale_save_or_mark_changes_nothing_t2(desk: Desk, database: str, request_of: object, stale: str) -> None:
+    (pk,) = _insert(database)
+    desk.claim()
+    fetch(database, f"update drover.jobqueue set {stale}")
+    before = fetch(database, "select * from drover.jobqueue")
+    assert callable(request_of)
+    assert desk.ask(request_of(pk)) == Saved(frozenset())
+    assert fetch(database, "select * from drover.jobqueue") == before
+    assert fetch(database, "select count(*) from drover.attempt, drover.item_failure") == [(0,)]
+
+
+def test_mark_shows_rows_as_running_t2(desk: Desk, database: str) -> None:
+    _many(database, 3)
+    first, second, _ = desk.claim()
+    assert desk.ask(Mark([(first.pk, 1), (second.pk, 1)])) == Saved(frozenset([first.pk, second.pk]))
+    assert _states(database) == ["running", "running", "claimed"]
+
+
+def test_state_and_news_agree_t2(desk: Desk, database: str) -> None:
+    _insert(database)
+    with psycopg.connect(database, autocommit=True) as listener:
+        listener.execute("listen drover_event")
+        (claim,) = desk.claim()
+        desk.ask(Turn([_end(claim)], ()))
+        news = next(listener.notifies(timeout=10))
+    assert news.payload == f'[{{"jq_pk" : {claim.pk}, "state" : "done", "job_pk" : null}}]'
+
+
+# ---- log and output
+
+
+def test_log_and_output_take_any_text_t2(desk: Desk, database: str) -> None:
+    rows = [LogRow(7, "ERROR", "alpha", "a", 9, 'a\0"\\{},ü\udc80'), LogRow(None, "LOG", None, None, None, "")]
+    assert desk.ask(WriteLog(rows)) == Written()
+    assert desk.ask(WriteOutput([OutputRow(7, 1, "out", "a\nb")])) == Written()
+    logged = fetch(
+        database, "select log_jq_fk, log_type, log_host, log_pid, log_message from drover.log order by log_pk"
+    )
+    assert logged == [(7, "ERROR", "alpha", 9, 'a\\x00"\\{},ü\\udc80'), (None, "LOG", None, None, "")]
+    assert fetch(database, "select out_stream, out_data from drover.output") == [("out", "a\nb")]
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "lost", "fault"),
+    [
+        (None, True, "lost"),
+        ("57P01", False, "lost"),
+        ("57014", False, "lost"),
+        ("08006", False, "lost"),
+        ("53100", False, "lost"),
+        ("XX000", False, "lost"),
+        ("25006", False, "lost"),
+        ("42501", False, "lost"),
+        ("42P01", False, "lost"),
+        ("55P03", False, "lock"),
+        ("40P01", False, "lock"),
+        ("40001", False, "lock"),
+        ("22P02", False, "data"),
+        ("23514", False, "data"),
+        ("P0001", False, "data"),
+        ("42804", False, "data"),
+        ("54000", False, "data"),
+        ("22P02", True, "lost"),
+    ],
+)
+def test_every_failure_is_somebodys_fault_t2(sqlstate: str | None, lost: bool, fault: str) -> None:
+    assert queue.why(Failure(sqlstate, "", lost)) == fault
+
+
+def test_bad_data_are_told_as_such_t2(desk: Desk, database: str) -> None:
+    _insert(database)
+    (claim,) = desk.claim()
+    event = desk.ask(Save([SaveRow(claim.pk, 1, "done", bits=2, text="", outcome="done")]))
+    assert isinstance(event, NotSaved)
+    assert event.why == "data"
+    assert "23514" in event.reason
+    assert _states(database) == ["claimed"]
+
+
+def test_locked_row_is_told_as_such_t2(database: str) -> None:
+    take_group(database)
+    _insert(database)
+    with Desk(database, lock_limit=0.02) as desk:
+        (claim,) = desk.claim()
+        with _locked(database, claim.pk):
+            event = desk.ask(Mark([(claim.pk, 1)]))
+    assert isinstance(event, NotSaved)
+    assert event.why == "lock"
+
+
+def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, database: str) -> None:
+    fetch(database, f"alter database {_name(database)} set default_transaction_read_only = on")
+    _end_backend(desk, database)
+    turn_until(desk.loop, lambda: desk.link.is_up)
+    began = desk.loop.now
+    first, second = desk.ask(Turn((), (WANT,))), desk.ask(Turn((), (WANT,)))
+    assert isinstance(first, NotSaved)
+    assert (first.why, first.reason[-7:]) == ("lost", "(25006)")
+    assert second == first
+    assert desk.loop.now - began >= 0.3
+
+
+def test_lost_connection_is_told_and_what_is_held_goes_later_t2(desk: Desk, database: str) -> None:
+    _insert(database)
+    with psycopg.connect(database) as other:
+        other.execute("lock table drover.scheduler_group in access exclusive mode")
+        desk.courier.send(Turn((), (WANT,)))
+        desk.loop.turn(desk.loop.now)
+        desk.courier.hold()
+        _end_backend(desk, database)
+    assert [event.why for event in desk.events if isinstance(event, NotSaved)] == ["lost"]
+    desk.events.clear()
+    desk.courier.send(Turn((), (WANT,)))
+    turn_until(desk.loop, lambda: desk.link.is_up)
+    assert desk.link.is_idle
+    desk.courier.release()
+    turn_until(desk.loop, lambda: desk.events)
+    assert [len(event.claims) for event in desk.events if isinstance(event, Turned)] == [1]
+
+
+def _name(conninfo: str) -> str:
+    return str(conninfo_to_dict(conninfo)["dbname"])
+
+
+def _end_backend(desk: Desk, conninfo: str) -> None:
+    mine = "application_name = 'drover test' and datname = current_database()"
+    fetch(conninfo, f"select pg_terminate_backend(pid) from pg_stat_activity where {mine}")
+    turn_until(desk.loop, lambda: not desk.link.is_up)
+
+
+# ---- moves
+
+
+ROW = {
+    "held": "null, null, null, 0",
+    "queued": "null, null, null, 0",
+    "blocked": "null, null, null, 0",
+    "claimed": f"'{OWNER}', now(), null, 0",
+    "running": f"'{OWNER}', now(), null, 0",
+} | dict.fromkeys(TERMINAL, "null, now(), now(), 2") | {"done": "null, now(), now(), 1"}  # fmt: skip
+PATHS = {
+    "held": (), "queued": ("queued",), "claimed": ("queued", "claimed"), "running": ("queued", "claimed", "running"),
+    "blocked": ("queued", "blocked"), "done": ("queued", "claimed", "done"), "failed": ("queued", "failed"),
+    "cancelled": ("cancelled",), "ignored": ("ignored",), "skipped": ("skipped",),
+}  # fmt: skip
+MOVE = "update drover.jobqueue set jq_state = '{0}', (jq_owner, jq_starttime, jq_endtime, jq_end_bits) = row({1})"
+
+
+@pytest.fixture(scope="module")
+def rows(postgres: str, migrated: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """One database for a hundred moves, each in a transaction that is rolled back."""
+    fetch(postgres, f"create database moves template {migrated}")
+    with psycopg.connect(postgres, dbname="moves") as connection:
+        yield connection
+    fetch(postgres, "drop database moves with (force)")
+
+
+@pytest.mark.parametrize("after", JOB_STATES)
+@pytest.mark.parametrize("before", JOB_STATES)
+def test_exactly_the_legal_moves_succeed_t6(
+    rows: psycopg.Connection[tuple[object, ...]], before: str, after: str
+) -> None:
+    rows.execute("insert into drover.jobqueue (jq_type, jq_state) values ('a', 'held')")
+    for state in PATHS[before]:
+        rows.execute(MOVE.format(state, ROW[state]).encode())
+    allowed = after == before or after in JOB_MOVES[before]
+    refusal: AbstractContextManager[object]
+    refusal = nullcontext() if allowed else pytest.raises(psycopg.errors.CheckViolation, match="may not move")
+    with refusal:
+        rows.execute(MOVE.format(after, ROW[after]).encode())
+    rows.rollback()
+
+
+@contextmanager
+def _locked(conninfo: str, pk: int) -> Iterator[None]:
+    with psycopg.connect(conninfo) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for update", (pk,))
+        yield

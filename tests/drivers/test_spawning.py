@@ -1,0 +1,225 @@
+"""Claims about how processes start: their program, words, directory, environment, descriptors and limits."""
+
+import errno
+import logging
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.model.config import AgentType, Host, Limits
+from scheduler.model.events import Created, NotCreated, Replaced
+from tests.child_tools import Make, command, open_descriptors, program, sh
+from tests.needs import need
+
+
+def test_a_started_process_is_told_with_its_pid_f79(family: Make) -> None:
+    one = family(line=sh("echo $$; readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2; read line"))
+    pid = one.spawn()
+    one.until(lambda: one.said[0].count(b"\n") == 4)
+    first, *ends = one.said[0].decode().split()
+    assert one.events == [Created(0, pid)]
+    assert int(first) == pid
+    assert [end.partition(":")[0] for end in ends] == ["pipe"] * 3
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(nofile=64)])
+def test_a_process_sees_three_descriptors_only(family: Make, tmp_path: Path, limits: Limits) -> None:
+    one = family(line=sh("ls /proc/$$/fd; true", limits=limits))
+    with (tmp_path / "secret").open("w") as secret:
+        os.set_inheritable(secret.fileno(), True)
+        one.spawn()
+        one.end()
+    assert one.said[0].split() == [b"0", b"1", b"2"]
+
+
+SECRETS = {"PGPASSWORD": "s", "PGHOST": "h", "SSH_AUTH_SOCK": "s", "DROVER_DATABASE_URL": "u", "OTHER": "o"}
+KEPT = {"HOME": "/h", "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "PASSED": "p"}
+
+
+@pytest.fixture
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment of ours with secrets, and nothing else but what is kept."""
+    for name in set(os.environ) - {"PATH"}:
+        monkeypatch.delenv(name)
+    for name, text in {**SECRETS, **KEPT}.items():
+        monkeypatch.setenv(name, text)
+
+
+def environment(output: bytes) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in output.decode().splitlines())
+
+
+@pytest.mark.usefixtures("surroundings")
+def test_a_line_agent_inherits_what_is_allowed_and_no_secret_j43(family: Make) -> None:
+    given = {"GIVEN": "a b", "LANG": "de"}
+    passed = ("PASSED", "DROVER_DATABASE_URL", "ABSENT")
+    one = family(line=AgentType(command=("env",), env=given, pass_env=passed, database="site"), folders=("/a",))
+    one.spawn(slot=5)
+    one.end(5)
+    assert environment(one.said[5]) == {
+        **KEPT,
+        **given,
+        "PATH": f"/a:{os.environ['PATH']}",
+        "PGSERVICE": "site",
+        "PYTHONUNBUFFERED": "1",
+        "THREAD_UNIQUE": "5",
+        "DROVER_HOST": "here",
+        "DROVER_AGENT": "line",
+    }
+
+
+@pytest.mark.usefixtures("surroundings")
+def test_a_command_is_told_its_job_and_attempt(family: Make) -> None:
+    one = family(exec=command())
+    one.run(b"env")
+    one.end()
+    seen = environment(one.captured[0, "out"])
+    assert (seen["DROVER_JOB"], seen["DROVER_ATTEMPT"]) == ("17", "3")
+    assert not SECRETS.keys() & seen.keys()
+
+
+def test_a_line_agent_stands_where_we_stand_j42(family: Make) -> None:
+    one = family(line=sh("pwd"))
+    one.spawn()
+    one.end()
+    assert one.said[0].decode() == os.getcwd() + "\n"
+
+
+def test_a_command_stands_in_tmp_r19(family: Make) -> None:
+    one = family(exec=command())
+    one.run(b"pwd")
+    one.end()
+    assert one.captured[0, "out"] == b"/tmp\n"
+
+
+@pytest.mark.parametrize("kind", ["line", "exec"])
+def test_a_process_stands_where_its_type_says_j42_r19(family: Make, tmp_path: Path, kind: Any) -> None:
+    one = family(type=AgentType(command=("pwd",), kind=kind, cwd=str(tmp_path)))
+    one.spawn(type="type")
+    one.end()
+    assert one.said[0] + one.captured[0, "out"] == os.fsencode(tmp_path) + b"\n"
+
+
+def test_arguments_arrive_whole_and_unread_j44_r20(family: Make) -> None:
+    one = family(exec=command())
+    one.run(b"printf", b"%s|", b"a  b", b"$(touch x)", b"\xff'\"", b"")
+    one.end()
+    assert one.captured[0, "out"] == b"a  b|$(touch x)|\xff'\"||"
+
+
+def test_agents_are_found_in_our_folders_first(family: Make, tmp_path: Path) -> None:
+    program(tmp_path / "ls", "echo ours")
+    one = family(line=AgentType(command=("ls",)), folders=(str(tmp_path),))
+    one.spawn()
+    one.end()
+    assert one.said[0] == b"ours\n"
+
+
+def test_a_relative_program_is_found_from_its_directory(family: Make, tmp_path: Path) -> None:
+    program(tmp_path / "mine", "echo mine")
+    one = family(line=AgentType(command=("./mine",), cwd=str(tmp_path)))
+    one.spawn()
+    one.end()
+    assert one.said[0] == b"mine\n"
+
+
+@pytest.mark.parametrize(
+    ("agent", "text"),
+    [
+        (AgentType(command=("no-such",)), "'no-such': No such file or directory (errno 2); look at"),
+        (AgentType(command=("/no/such",)), "'/no/such': No such file or directory (errno 2); look at"),
+        (AgentType(command=("/etc/passwd",)), "'/etc/passwd': Permission denied (errno 13); look at"),
+        (sh("true", cwd="/no"), "'sh' (/no): No such file or directory (errno 2); look at"),
+        (AgentType(command=("sh", "\0")), "'sh': embedded null byte"),
+    ],
+)
+def test_what_cannot_be_started_is_told_with_the_reason_j45(family: Make, agent: AgentType, text: str) -> None:
+    one = family(line=agent)
+    before = open_descriptors()
+    one.spawn()
+    (told,) = one.all(NotCreated)
+    assert told.reason.startswith(f"agent 'line': cannot start {text}")
+    assert (one.children.pids(), open_descriptors()) == ({}, before)
+
+
+@pytest.fixture
+def allow() -> Iterator[Callable[[int], None]]:
+    """Allow so many more descriptors than are open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def allow(more: int) -> None:
+        free = [number for number in range(soft) if not os.path.exists(f"/proc/self/fd/{number}")]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[more], hard))
+
+    yield allow
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("more", range(1, 8))
+def test_without_descriptors_nothing_is_started_and_nothing_leaks(
+    family: Make, allow: Callable[[int], None], more: int
+) -> None:
+    one = family(line=sh("read line"))
+    before = open_descriptors()
+    allow(more)
+    one.spawn()
+    (told,) = one.all(NotCreated)
+    assert f"(errno {errno.EMFILE}); raise LimitNOFILE" in told.reason
+    assert open_descriptors() == before
+
+
+def test_limits_hold_in_the_process(family: Make) -> None:
+    need("setpriv")
+    one = family(line=sh("ulimit -n; ulimit -t; ulimit -c", limits=Limits(nofile=64, cpu=9, core=0)))
+    one.spawn()
+    one.end()
+    assert one.said[0] == b"64\n9\n0\n"
+
+
+def test_a_machine_without_the_guard_is_told_of_once(family: Make, caplog: pytest.LogCaptureFixture) -> None:
+    one = family(line=sh("echo up; read line"), guard=("no-such-guard", "--"))
+    one.up(0)
+    one.up(1)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, "no-such-guard not found: agents may outlive a scheduler that is killed")
+    ]
+
+
+def test_a_replaced_program_is_told_once(family: Make, tmp_path: Path) -> None:
+    path = tmp_path / "agent"
+    program(path, "read line")
+    one = family(line=AgentType(command=(str(path),)))
+    one.spawn()
+    one.events.clear()
+    one.children.check_programs()
+    before = list(one.events)
+    program(path, "read another")
+    one.children.check_programs()
+    one.children.check_programs()
+    assert (before, one.events) == ([], [Replaced("line")])
+
+
+def test_a_program_that_was_missing_is_told_when_it_comes(family: Make, tmp_path: Path) -> None:
+    path = tmp_path / "agent"
+    one = family(line=AgentType(command=(str(path),)))
+    one.spawn()
+    one.events.clear()
+    one.children.check_programs()
+    before = list(one.events)
+    program(path, "read line")
+    one.children.check_programs()
+    path.unlink()
+    one.children.check_programs()
+    assert (before, one.events) == ([], [Replaced("line")])
+
+
+def test_a_host_behind_a_command_is_reached_through_it(family: Make) -> None:
+    behind = Host(transport="command", command=("echo", "--to={host}", "--"))
+    one = family(hosts={"here": behind}, line=AgentType(command=("agent", "a b")))
+    one.spawn()
+    one.end()
+    assert one.said[0] == b"--to=here -- agent a b\n"

@@ -1,0 +1,322 @@
+"""The real daemon as a child process, on a real database; nothing here sleeps, every wait has a deadline.
+
+`start(config_text, database)` gives a Daemon that serves; a test waits for rows through channel drover_event. What
+the daemon leaves behind when it ends is an AssertionError.
+"""
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+
+PATIENCE_S = 20.0
+GONE_S = 5.0  # for what a daemon leaves behind
+LOOK_S = 0.05  # the longest time between two looks for what nobody announces
+TERMINAL = frozenset({"done", "failed", "cancelled", "ignored", "skipped"})
+BASE = """
+[scheduler]
+log_level = "debug"
+kill_grace = 1
+exit_grace = 0.5
+min_idle = 0.2
+start_limit = 5
+lease = 4
+lease_renewal = 1
+rescan = 1
+progress_interval = 0.1
+status_interval = 1
+retry_base = 0.1
+blocked_delay = 0.2
+reconnect_max = 0.5
+"""
+ERRORS = "stderr"
+REC = Path(__file__).parent / "rec_agent.py"
+PYTHON = [sys.executable, "-S", "-E"]
+RUN = [sys.executable, "-m", "scheduler.cli.main", "run", "--allow-root"]
+
+Row = dict[str, Any]
+
+
+def rec(record: Path | str) -> str:
+    """The `command` of an agent that writes all it gets into `record`, as TOML."""
+    return json.dumps([*PYTHON, str(REC), str(record)])
+
+
+def agent(name: str, command: Sequence[str] | str, **keys: Any) -> str:
+    """A table of an agent type; `command` is TOML already, or an argv."""
+    text = command if isinstance(command, str) else json.dumps(command)
+    lines = [f"[agents.{name}]", f"command = {text}", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
+    return "\n".join(lines) + "\n"
+
+
+def python(script: str) -> list[str]:
+    """An argv that runs a Python script."""
+    return [*PYTHON, "-u", "-c", script]
+
+
+def records(record: Path) -> list[Row]:
+    """What agents wrote into a record, in order."""
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def lines(record: Path, name: str | None = None) -> list[str]:
+    """The lines that agents (of type `name`) were given, in order."""
+    return [note["line"] for note in records(record) if note["event"] == "line" and name in (None, note["agent"])]
+
+
+class Daemon:
+    """A `drover run` and the database it serves; the test's own statements run as the owner of the database."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", database: str, folder: "TemporaryDirectory[str]") -> None:
+        self.process = process
+        self.database = database
+        self.folder = Path(folder.name)
+        self._folder = folder
+        self._said: str | None = None
+        self._owner = psycopg.connect(database, autocommit=True, row_factory=dict_row)
+        self._owner.execute("listen drover_event")
+        self._roles: dict[str, psycopg.Connection[Row]] = {}
+
+    def __enter__(self) -> "Daemon":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        try:
+            if self.process.poll() is None:
+                self.stop()
+        finally:
+            self.close()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    # ---- the database
+
+    def insert(self, *, role: str = "drover_frontend_sql", **columns: Any) -> int:
+        """Queue a job as a front-end does and give its jq_pk."""
+        query = sql.SQL("insert into drover.jobqueue ({}) values ({}) returning jq_pk").format(
+            sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(", ").join(sql.Placeholder() * len(columns))
+        )
+        row = self._login(role).execute(query, list(columns.values())).fetchone()
+        assert row is not None
+        return int(row["jq_pk"])
+
+    def execute(self, query: str, *values: Any, role: str | None = None) -> list[Row]:
+        """Run one statement (as the owner, or as a role) and give its rows."""
+        connection = self._owner if role is None else self._login(role)
+        cursor = connection.execute(query.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def value(self, query: str, *values: Any) -> Any:
+        """The one value that a query gives."""
+        (row,) = self.execute(query, *values)
+        (value,) = row.values()
+        return value
+
+    def row(self, pk: int) -> Row:
+        """The row of a job."""
+        (row,) = self.execute("select * from drover.jobqueue where jq_pk = %s", pk)
+        return row
+
+    def log_rows(self, pk: int | None = None) -> list[Row]:
+        """What drover.log says of a job, or of all."""
+        where = "" if pk is None else "where log_jq_fk = %s"
+        return self.execute(f"select * from drover.log {where} order by log_pk", *([] if pk is None else [pk]))
+
+    def log_text(self, pk: int | None = None) -> str:
+        """The same as text: `TYPE message` lines."""
+        return "\n".join(f"{row['log_type']} {row['log_message']}" for row in self.log_rows(pk))
+
+    def attempts(self, pk: int) -> list[Row]:
+        """The history of a job."""
+        return self.execute("select * from drover.attempt where att_jq_fk = %s order by att_attempt", pk)
+
+    def why(self, pk: int) -> str:
+        """The reason that drover.why gives."""
+        return str(self.value("select reason from drover.why where jq_pk = %s", pk))
+
+    def _login(self, role: str) -> "psycopg.Connection[Row]":
+        if role not in self._roles:
+            conninfo = make_conninfo(self.database, user=role)
+            self._roles[role] = psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
+        return self._roles[role]
+
+    # ---- waiting
+
+    def wait(self, pk: int, state: str | set[str] = "done", timeout: float = PATIENCE_S) -> Row:
+        """Wait until the job is in (one of) the state(s) and give its row; any other end is an AssertionError."""
+        wanted = {state} if isinstance(state, str) else state
+
+        def there() -> Row | None:
+            row = self.row(pk)
+            if row["jq_state"] not in wanted and row["jq_state"] in TERMINAL:
+                raise AssertionError(f"job {pk} is {row['jq_state']}: {row['jq_endtext']}\n{self._story()}")
+            return row if row["jq_state"] in wanted else None
+
+        return self.until(there, timeout, f"job {pk} is not {wanted}")
+
+    def wait_all(self, pks: Sequence[int], state: str | set[str] = "done", timeout: float = PATIENCE_S) -> list[Row]:
+        """Wait for several jobs; their rows in the order of `pks`."""
+        deadline = time.monotonic() + timeout
+        return [self.wait(pk, state, max(0.0, deadline - time.monotonic())) for pk in pks]
+
+    def until(self, look: Callable[[], Any], timeout: float = PATIENCE_S, what: str = "it did not happen") -> Any:
+        """Look again at every event, or a moment later, until `look` gives something true, which is given."""
+        deadline = time.monotonic() + timeout
+        while not (found := look()):
+            left = deadline - time.monotonic()
+            assert left > 0, f"{what} within {timeout} s\n{self._story()}"
+            list(self._owner.notifies(timeout=min(left, LOOK_S), stop_after=1))
+        return found
+
+    def _story(self) -> str:
+        """For messages of failures: every job that has not ended and why, and the end of the daemon's own log."""
+        waiting = self.execute("select jq_pk, jq_state::text, reason from drover.why where jq_state < 'done' limit 10")
+        return "\n".join([*map(str, waiting), f"exit status {self.process.poll()}", self.stderr()[-3000:]])
+
+    # ---- the process
+
+    def stderr(self) -> str:
+        """All that the daemon has said."""
+        if self._said is not None:
+            return self._said
+        return (self.folder / ERRORS).read_text(errors="backslashreplace")
+
+    def agent_pids(self) -> list[int]:
+        """The children of the daemon."""
+        return _children(self.pid)
+
+    def signal(self, number: int) -> None:
+        """Send the daemon a signal."""
+        self.process.send_signal(number)
+
+    def wait_exit(self, timeout: float = PATIENCE_S) -> int:
+        """Wait until it has exited by itself; its status. Nothing of it may be left."""
+        family = [_watch(pid) for pid in _family(self.pid)]
+        try:
+            status = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not exit within {timeout} s\n{self.stderr()[-3000:]}") from None
+        finally:
+            left = [pid for pid, fd in family if not _is_gone(fd)]
+        assert not left, f"processes outlived the daemon: {left}"
+        self._assert_no_bug()
+        return status
+
+    def stop(self, number: int = SIGTERM, timeout: float = PATIENCE_S) -> int:
+        """End it with a signal; its status. It must leave no process behind, and have had no bug."""
+        self.signal(number)
+        return self.wait_exit(timeout)
+
+    def kill(self) -> None:
+        """kill -9; what it started must die with it."""
+        self.stop(SIGKILL)
+
+    def close(self) -> None:
+        """Give up the connections, and the process if it is still there."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for connection in (self._owner, *self._roles.values()):
+            connection.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        self._said = self.stderr()
+        self._folder.cleanup()
+
+    def _assert_no_bug(self) -> None:
+        found = re.search(r"bug:|Traceback", self.stderr())
+        assert found is None, self.stderr()[-6000:]
+
+
+def start(
+    config_text: str, database: str, *, options: Sequence[str] = (), stdin: bytes | None = None, wait: bool = True
+) -> Daemon:
+    """Start a daemon with BASE and then this configuration, whose keys win; `wait` until it serves the group.
+
+    With `stdin` its standard input is a pipe that gives these bytes and ends, and its standard output is one too.
+    """
+    temporary = TemporaryDirectory(prefix="drover-test-")
+    folder = Path(temporary.name)
+    (folder / "drover.toml").write_text(BASE)
+    (folder / "conf.d").mkdir()
+    (folder / "conf.d" / "test.toml").write_text(config_text)
+    environment = os.environ | {"DROVER_DATABASE_URL": make_conninfo(database, user="drover_scheduler")}
+    with (folder / ERRORS).open("wb") as errors:
+        process = subprocess.Popen(
+            [*RUN, *options, "-c", str(folder / "drover.toml")],
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stderr=errors, env=environment, cwd=Path(__file__).parents[2], bufsize=0,
+        )  # fmt: skip
+    daemon = Daemon(process, database, temporary)
+    if stdin is not None:
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+    if wait:
+        _wait_until_serving(daemon)
+    return daemon
+
+
+def _wait_until_serving(daemon: Daemon) -> None:
+    def serving() -> bool:
+        assert daemon.process.poll() is None, f"it ended at once:\n{daemon.stderr()}"
+        return "serving group" in daemon.stderr()
+
+    try:
+        daemon.until(serving, what="it does not serve")
+    except AssertionError:
+        daemon.close()
+        raise
+
+
+# ---- processes
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _family(pid: int) -> Iterator[int]:
+    """All below a process, not itself."""
+    for child in _children(pid):
+        yield child
+        yield from _family(child)
+
+
+def _watch(pid: int) -> tuple[int, int]:
+    try:
+        return pid, os.pidfd_open(pid)
+    except ProcessLookupError:
+        return pid, -1
+
+
+def _is_gone(fd: int, timeout: float = GONE_S) -> bool:
+    if fd < 0:
+        return True
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    try:
+        return bool(poll.poll(timeout * 1000))
+    finally:
+        os.close(fd)

@@ -1,0 +1,84 @@
+"""An agent that does what it is told and writes down all it was given: `rec_agent.py RECORD` (standard library only).
+
+A line of RECORD is a JSON object: pid, time (monotonic seconds), host, agent, slot, event ("up", "line", "end"), line.
+What to do stands in the line: one argument, or the value of column `act`, is `verb` or `verb:rest`:
+
+    gate:PATH       wait until PATH exists           nap:SECONDS     work for so long
+    say:TEXT        print TEXT before the OK         die:STATUS      exit at once
+    kill:NUMBER     die of that signal               mute            never answer
+
+Several are joined by `;`. Anything else is done at once.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+
+ACT = re.compile(r'(?:^| )act="((?:[^"\\]|\\.)*)"')
+POLL_S = 0.005
+
+
+def main() -> None:
+    note("up")
+    reply("OK")
+    for line in sys.stdin:
+        work(line.rstrip("\n"))
+    note("end")
+
+
+def work(line: str) -> None:
+    note("line", line)
+    found = ACT.search(line)
+    for step in (re.sub(r"\\(.)", r"\1", found[1]) if found else line).split(";"):
+        verb, _, rest = step.partition(":")
+        ACTS.get(verb, nothing)(rest)
+    reply("OK")
+
+
+def gate(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(POLL_S)
+
+
+def nap(seconds: str) -> None:
+    time.sleep(float(seconds))
+
+
+def die(status: str) -> None:
+    os._exit(int(status))
+
+
+def kill(number: str) -> None:
+    os.kill(os.getpid(), int(number))
+
+
+def mute(_rest: str) -> None:
+    while True:
+        time.sleep(60)
+
+
+def nothing(_rest: str) -> None:
+    pass
+
+
+def reply(text: str) -> None:
+    print(text, flush=True)
+
+
+ACTS = {"gate": gate, "nap": nap, "say": reply, "die": die, "kill": kill, "mute": mute}
+
+
+def note(event: str, line: str | None = None) -> None:
+    entry = {
+        "pid": os.getpid(), "time": time.monotonic(), "host": os.environ.get("DROVER_HOST"), "event": event,
+        "agent": os.environ.get("DROVER_AGENT"), "slot": os.environ.get("THREAD_UNIQUE"), "line": line,
+    }  # fmt: skip
+    file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, json.dumps(entry).encode() + b"\n")
+    os.close(file)
+
+
+sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+main()
