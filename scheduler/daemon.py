@@ -18,7 +18,7 @@ from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.children import Children
 from scheduler.drivers.expansions import Expansions
 from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure
+from scheduler.drivers.postgres_answers import Answer, Failure, Stat
 from scheduler.drivers.queue import Courier
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.signals import Signals
@@ -30,7 +30,8 @@ from scheduler.model.config import Config
 from scheduler.policy import status
 from scheduler.policy.core import Core
 from scheduler.typed import Typed
-from scheduler.watch import LISTEN, Watch
+from scheduler.watch import Watch
+from scheduler.watch import settings as watch_settings
 
 LOG: Final = logging.getLogger("drover")
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -46,19 +47,21 @@ class Daemon:
     def __init__(self, config: Config, conninfo: str, *, typed: bool = False) -> None:
         self.config = config
         self.loop = Loop()
-        self.core = Core(config)
+        self.core = Core(config, self.loop.now)
         self._identity = identity()
         self._queries = load((schema_dir() / "queries.sql").read_text())
         self._over = False
         self._is_queue_ready = False
         timers = config.scheduler
-        self.watch = Watch(config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now)
+        self.watch = Watch(
+            config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats
+        )
         self.children = Children(
             self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
         )
         queue_plans = (*queue_settings(timers.lock_limit), *PLANS)
         self.queue_link = self._link("queue", conninfo, self._queue_up, self._queue_down, queue_plans)
-        self.watch_link = self._link("watch", conninfo, self._watch_up, self._watch_down, LISTEN)
+        self.watch_link = self._link("watch", conninfo, self._watch_up, self._watch_down, watch_settings(timers))
         self.watch.attach(self.watch_link, self.loop.now)
         self.courier = self._courier()
         database = config.database
@@ -217,6 +220,10 @@ class Daemon:
     def _watch_down(self, reason: str) -> None:
         self.watch.down()
         _say("warning", f"watch connection: {reason}")
+
+    def _stats(self) -> dict[str, Stat]:
+        """Give what was asked of the database, by statement."""
+        return self.queue_link.stats | self.watch_link.stats
 
     # ---- signals and endings
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 import attrs
 
 from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Rows
+from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat
 from scheduler.drivers.sql import Query, to_json
 from scheduler.drivers.system import Identity, is_gone
 from scheduler.errors import ConfigError
-from scheduler.model.config import Config, Queue
+from scheduler.model.config import Config, Queue, Scheduler
 from scheduler.model.events import Disowned, Looked, Serve, Woken
 from scheduler.model.jobs import Cells
 from scheduler.policy import status
@@ -28,9 +28,17 @@ from scheduler.policy.lease import Act, Lease, Owner, Standing
 
 NEVER: Final = float("inf")
 LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change")
+LOCKED_S: Final = 1.0  # until the next look for a row that somebody keeps locked
 STATUS_GAP_S: Final = 1.0  # between two shows of changes
 DUE_GAP_S: Final = 0.2  # between two looks for due rows
+SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
+
+
+def settings(timers: Scheduler) -> list[str]:
+    """Give what the watch connection sets: it listens, and waits for no lock so long that the lease would lapse."""
+    wait_s = (timers.lease - timers.lease_renewal) / 4
+    return [*LISTEN, f"set lock_timeout = {max(1, round(wait_s * 1000))}"]
 
 
 class Watch:
@@ -45,6 +53,7 @@ class Watch:
         say: Callable[[str, str], None],
         new_owner: Callable[[str], None],
         clock: Callable[[], float],
+        stats: Callable[[], dict[str, Stat]],
     ) -> None:
         self._config = config
         self._core = core
@@ -53,6 +62,8 @@ class Watch:
         self._say = say
         self._new_owner = new_owner
         self._clock = clock
+        self._stats = stats
+        self._slowest: dict[str, float] = {}  # seconds of what was complained about
         self.lease = Lease(config.scheduler)
         self.owner = str(uuid.uuid4())
         self.mistakes: str | None = None  # a clash with another group: the operator's to mend
@@ -208,6 +219,7 @@ class Watch:
         self.lease.rescued(now)
         self._core.handle(Serve(self.lease.until), now)
         self._all_due(now)
+        self._due["rescan"] = now + min(LOCKED_S, self._config.scheduler.rescan)  # for rows that were locked
         self._say("info", f"serving group {self._config.scheduler.group} as {self.owner}")
 
     def _settle_rescued(self, rows: list[Cells]) -> None:
@@ -269,7 +281,8 @@ class Watch:
         if failed_parents:
             self._core.settle([int(pk) for pk in failed_parents.split(b",")])
         if seconds is not None:
-            self._due["due"] = min(self._due["due"], now + max(0.0, float(seconds)))
+            left = float(seconds)
+            self._due["due"] = min(self._due["due"], now + (left if left > 0 else LOCKED_S))
 
     def _rescan(self, now: float) -> None:
         """The belt: dependencies that nobody settled, rows of ours that got lost, wake-ups that were missed."""
@@ -280,6 +293,7 @@ class Watch:
         self._settle_rescued(rows)
         self._core.handle(Woken(), self._now())
         self._bring_forward("look", self._now())
+        self._bring_forward("due", self._now())
         self._ask("forget_dead", {"age": 2 * self._config.scheduler.lease}, lambda _: None)
 
     def _show_all(self, now: float) -> None:
@@ -293,9 +307,21 @@ class Watch:
 
     def _show(self, rows: list[dict[str, Any]], now: float) -> None:
         age = now - self._began
-        rows.append(status.scheduler_row(self._core.world, self._identity.pid, self.lease.standing.value, age))
+        world, pid, standing = self._core.world, self._identity.pid, self.lease.standing.value
+        rows.append(status.scheduler_row(world, pid, standing, age, self._statements()))
         agents = {"rows": to_json(status.agent_rows(self._core.world, now))}
         self._ask("show_status", {"rows": to_json(rows)}, lambda _: self._ask("show_agents", agents, lambda _: None))
+
+    def _statements(self) -> dict[str, dict[str, float]]:
+        """Give count, mean and maximum of every named statement, and say which was slower than ever before."""
+        told = {}
+        for name, stat in self._stats().items():
+            mean_ms, max_ms = stat.total_s / max(stat.count, 1) * 1000, stat.max_s * 1000
+            told[name] = {"count": stat.count, "mean_ms": round(mean_ms, 3), "max_ms": round(max_ms, 3)}
+            if stat.max_s > max(self._slowest.get(name, 0.0), SLOW_S):
+                self._slowest[name] = stat.max_s
+                self._say("warning", f"slow statement {name}: {max_ms:.0f} ms")
+        return told
 
 
 _ACTS: Final[dict[Act, Callable[[Watch, float], None]]] = {

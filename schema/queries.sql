@@ -128,22 +128,33 @@ insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data)
 select * from unnest(:jobs::bigint[], :attempts::integer[], :streams::text[], :texts::text[])
 
 -- name: due
--- Let rows whose time has come be claimable, fail those whose time has passed; seconds to the next such instant.
-with due as (
-  update drover.jobqueue set jq_wait_until = null
+-- Let rows whose time has come be claimable, fail those whose time has passed; seconds to the next such instant, negative
+-- when one has come whose row somebody keeps locked: it is passed over, for this connection carries the lease.
+with ours as materialized (select queue_name from drover.queue where queue_group = :group::text),
+ready as materialized (
+  select jq_pk from drover.jobqueue
    where jq_state = 'queued' and jq_wait_until <= now() and (jq_not_after is null or jq_not_after > now())
-     and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
-  returning jq_pk),
+     and jq_queue in (select queue_name from ours)
+     for no key update skip locked),
+late as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_state = 'queued' and jq_not_after <= now() and jq_queue in (select queue_name from ours)
+     for no key update skip locked),
+due as (
+  update drover.jobqueue set jq_wait_until = null where jq_pk = any (array(select jq_pk from ready)) returning jq_pk),
 expired as (
   update drover.jobqueue
      set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_endtext = 'not started by ' || jq_not_after
-   where jq_state = 'queued' and jq_not_after <= now() and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
+   where jq_pk = any (array(select jq_pk from late))
   returning jq_pk, jq_has_children),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0)
 select (select count(*) from due), (select string_agg(jq_pk::text, ',') from expired where jq_has_children),
        extract(epoch from least(
-         (select min(jq_wait_until) from drover.jobqueue where jq_state = 'queued' and jq_wait_until is not null and jq_wait_until > now()),
-         (select min(jq_not_after) from drover.jobqueue where jq_state = 'queued' and jq_not_after is not null and jq_not_after > now()))
+         (select min(jq_wait_until) from drover.jobqueue where jq_state = 'queued' and jq_wait_until is not null
+             and jq_queue in (select queue_name from ours) and jq_pk not in (select jq_pk from ready)
+             and jq_pk not in (select jq_pk from late)),
+         (select min(jq_not_after) from drover.jobqueue where jq_state = 'queued' and jq_not_after is not null
+             and jq_queue in (select queue_name from ours) and jq_pk not in (select jq_pk from late)))
          - now())
   from (select count(*) from told) t
 
@@ -230,7 +241,8 @@ returning group_owner
 -- name: rescue
 -- Give back every row of the group whose owner is not us, after the owner has changed: a claimed row costs a rescue, a
 -- running one an interruption too, and fails when it has no more. One statement with the take-over would miss claims in
--- flight. `live` are rows of ours that are in memory; ours that are not are given back too.
+-- flight. `live` are rows of ours that are in memory; ours that are not are given back too. A row that somebody keeps
+-- locked is left to the next rescan.
 with rescued as (
   update drover.jobqueue j
      set jq_state = case when over.limit_reached then 'failed'::drover.job_state else 'queued' end,
@@ -246,7 +258,7 @@ with rescued as (
            where jq_state in ('claimed', 'running')
              and (jq_owner <> :owner::uuid or (not jq_pk = any (:live::bigint[]) and jq_starttime < now() - make_interval(secs => :age::float8)))
              and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
-             for no key update) over
+             for no key update skip locked) over
    where j.jq_pk = over.jq_pk
      and exists (select from drover.scheduler_group where group_name = :group::text and group_owner = :owner::uuid)
   returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, over.was_owner, over.began, j.jq_schedinfo),

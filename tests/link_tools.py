@@ -64,3 +64,17 @@ def take_group(conninfo: str, owner: str = OWNER, lease: str = "1 hour") -> None
         owner,
         lease,
     )
+
+
+MINE = "datname = current_database() and application_name like"
+
+
+def backends(conninfo: str, name: str, condition: str = "true") -> int:
+    """Count the connections of this database whose name begins so."""
+    ((count,),) = fetch(conninfo, f"select count(*) from pg_stat_activity where {MINE} '{name}%' and {condition}")
+    return int(count)
+
+
+def end_backends(conninfo: str, name: str) -> None:
+    """Cut the connections of this database whose name begins so."""
+    fetch(conninfo, f"select pg_terminate_backend(pid) from pg_stat_activity where {MINE} '{name}%'")

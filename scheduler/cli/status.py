@@ -61,6 +61,13 @@ select queue_name as queue, queue_concurrency as concurrency, queue_paused as pa
  where queue_group = %s and queue_present
  group by queue_name order by queue_name
 """
+STATEMENTS = """
+select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 'mean_ms')::float8 as mean_ms,
+       (t.value ->> 'max_ms')::float8 as max_ms
+  from drover.scheduler_status join drover.scheduler on scheduler_uuid = status_scheduler,
+       jsonb_each(status_parameter::jsonb -> 'statements') t
+ where scheduler_group = %s and status_slot = -1 order by t.key
+"""
 
 
 def run(options: Namespace, config: Config) -> int:
@@ -74,6 +81,7 @@ def run(options: Namespace, config: Config) -> int:
             "jobs": pivot(connection.execute(JOBS).fetchall()),
             "unserved": table(connection, "Types that nobody serves", UNSERVED),
             "queues": table(connection, "Queues", QUEUES, (name,)),
+            "statements": table(connection, "Statements of the schedulers", STATEMENTS, (name,)),
         }
     if options.json:
         print(as_json({"group": group} | {key: part.records() for key, part in tables.items()}))

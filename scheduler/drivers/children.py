@@ -43,7 +43,8 @@ from scheduler.model.events import (
     Unclogged,
 )
 
-CHUNK = 65_536  # bytes read from one pipe in one turn: a full pipe
+CHUNK = 65_536  # bytes of a command's output read in one turn: a full pipe
+TALK = 4096  # of a line agent: each line costs, and one that babbles must not hold up the others
 CLOSED = -1  # in place of a descriptor
 LAST_WAIT_MS = 1000  # for each child at the very end; SIGKILL takes far less
 
@@ -204,7 +205,7 @@ class Children:
     def _ears(self, child: Child) -> tuple[Ear, Ear]:
         slot, captured, hear_err, loop = child.slot, self._captured, self._hear_err, self._loop
         if child.is_line:
-            error_ear = self._ear(child, child.stderr, lambda data: hear_err(slot, data, loop.now))
+            error_ear = self._ear(child, child.stderr, lambda data: hear_err(slot, data, loop.now), TALK)
             return self._line_ear(child), error_ear
         return (
             self._ear(child, child.stdout, lambda data: captured(slot, "out", data)),
@@ -217,7 +218,7 @@ class Children:
 
         def ear(_mask: int) -> None:
             try:
-                data = read(fd, CHUNK)
+                data = read(fd, TALK)
             except BlockingIOError:
                 return
             if not data:
@@ -229,10 +230,10 @@ class Children:
 
         return ear
 
-    def _ear(self, child: Child, fd: int, take: Callable[[bytes], None]) -> Ear:
+    def _ear(self, child: Child, fd: int, take: Callable[[bytes], None], most: int = CHUNK) -> Ear:
         def ear(_mask: int) -> None:
             try:
-                data = os.read(fd, CHUNK)
+                data = os.read(fd, most)
             except BlockingIOError:
                 return
             if data:

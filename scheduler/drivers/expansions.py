@@ -59,9 +59,19 @@ class _Run:
 class Expansions:
     """Up to `count` connections, opened when first needed and kept."""
 
-    def __init__(self, loop: Loop, conninfo: str, count: int, timers: Scheduler, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        conninfo: str,
+        count: int,
+        timers: Scheduler,
+        tell: Callable[[Event], None],
+        *,
+        patience: float = PATIENCE_S,
+    ) -> None:
         self.timers = timers
         self._loop, self._conninfo, self._count, self._tell = loop, conninfo, count, tell
+        self._patience = patience
         self._links: list[Link] = []
         self._runs: dict[int, _Run] = {}
         self._reasons: dict[str, str] = {}  # why a link is not up, by its name
@@ -75,7 +85,7 @@ class Expansions:
         """Run a query; told Opened, or NotExpanded."""
         now = self._loop.now
         link = self._free_link()
-        patience = self._loop.at(now + PATIENCE_S, partial(self._not_connected, job))
+        patience = self._loop.at(now + self._patience, partial(self._not_connected, job))
         run = self._runs[job] = _Run(job, query, link, now + self.timers.expansion_limit, patience)
         self._open(run, [])
 
@@ -136,7 +146,7 @@ class Expansions:
         run = self._runs[job]
         if not run.link.is_up:
             reason = self._reasons.get(run.link.name, "it is slow")
-            self._give_up(run, f"no connection for the query within {PATIENCE_S:.0f} s: {reason}", again=True)
+            self._give_up(run, f"no connection for the query within {self._patience:g} s: {reason}", again=True)
 
     # ---- the steps of a query
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from select import EPOLLIN, EPOLLOUT
 from typing import Final
 
@@ -36,6 +37,7 @@ from scheduler.drivers.sql import Query, encode
 from scheduler.drivers.waiting import Loop, Timer
 
 CANCEL_GRACE_S: Final = 5.0  # between a cancel and the end of the connection
+CANCEL_AGAIN_S: Final = 0.2
 FIRST_DELAY_S: Final = 0.1
 STABLE_S: Final = 1.0  # a connection that lived longer starts the back-off anew
 CHUNK_ROWS: Final = 200
@@ -58,6 +60,7 @@ class _Asked:
     prepared: bool = True
     limit: float | None = None
     sink: Sink | None = None
+    is_chore: bool = False
     preparing: bytes | None = None  # its name on the server, until that is known there
     sent: float = 0.0
     answer: Answer | None = None
@@ -161,11 +164,8 @@ class Link:
 
     def cancel(self) -> None:
         """Ask the server to stop what runs; drop the connection if it has not stopped within 5 s."""
-        if self._pg is None or self._current is None or self._canceller:
-            return
-        self._drop = self._loop.at(self._loop.now + CANCEL_GRACE_S, self._drop_now)
-        self._canceller = Cancel(self._loop, self._pg, self._cancelled)
-        self._canceller.start()
+        if self._current and not self._current.is_chore:
+            self._cancel_current()
 
     def reset(self) -> None:
         """Forget the session: transaction, cursors, settings, prepared statements, and what is queued for it."""
@@ -263,11 +263,14 @@ class Link:
         if self._pg is None or self._current or self._canceller:
             return
         if self._chores:
-            self._send(_Asked(Query("", self._chores[0]), [], self._chore_done, prepared=False, limit=CANCEL_GRACE_S))
+            self._send(self._chore(self._chores[0]))
         elif not self.is_up:
             self._rise()
         elif self._queue:
             self._send(self._queue.popleft())
+
+    def _chore(self, sql: str) -> _Asked:
+        return _Asked(Query("", sql), [], self._chore_done, prepared=False, limit=CANCEL_GRACE_S, is_chore=True)
 
     def _chore_done(self, answer: Answer) -> None:
         if isinstance(answer, Failure):
@@ -281,12 +284,12 @@ class Link:
         self._current = asked
         asked.sent = self._loop.now
         if asked.limit is not None:
-            self._deadline = self._loop.at(asked.sent + max(asked.limit, 0.0), self.cancel)
+            self._deadline = self._loop.at(asked.sent + max(asked.limit, 0.0), self._cancel_current)
         try:
             self._write(asked)
             self._flush()
         except psycopg.Error as error:
-            self._lose(str(error))
+            self._lose(_plain(error))
 
     def _write(self, asked: _Asked) -> None:
         assert self._pg is not None
@@ -323,7 +326,7 @@ class Link:
             channels = _channels(pg)
             self._take_results(pg)
         except psycopg.Error as error:
-            return self._lose(str(error))
+            return self._lose(_plain(error))
         for channel in channels:
             self._on_notify(channel)
         return None
@@ -388,6 +391,17 @@ class Link:
 
     # ---- stopping
 
+    def _cancel_current(self) -> None:
+        if self._pg is None or self._current is None or self._drop:
+            return
+        self._drop = self._loop.at(self._loop.now + CANCEL_GRACE_S, self._drop_now)
+        self._send_cancel(self._current)
+
+    def _send_cancel(self, asked: _Asked) -> None:
+        if self._pg is not None and self._current is asked and self._canceller is None:
+            self._canceller = Cancel(self._loop, self._pg, partial(self._cancelled, asked))
+            self._canceller.start()
+
     def _forget_timers(self) -> None:
         if self._deadline:
             self._deadline.cancel()
@@ -396,11 +410,14 @@ class Link:
             self._drop.cancel()
             self._drop = None
 
-    def _cancelled(self) -> None:
+    def _cancelled(self, asked: _Asked) -> None:
+        """A cancel that overtakes its statement is ignored by the server: send another if this one changed nothing."""
         self._canceller = None
         if self._current is None:
             self._forget_timers()
             self._pump()
+            return
+        self._loop.at(self._loop.now + CANCEL_AGAIN_S, partial(self._send_cancel, asked))
 
     def _drop_now(self) -> None:
         self._drop = None
@@ -414,6 +431,12 @@ def _channels(pg: pq.abc.PGconn) -> list[str]:
     while notice := pg.notifies():
         found[notice.relname.decode()] = None
     return list(found)
+
+
+def _plain(error: psycopg.Error) -> str:
+    """Give libpq's words without its guesses."""
+    text = str(error).removeprefix("consuming input failed: ").removeprefix("flushing failed: ")
+    return text.partition("This probably means")[0]
 
 
 def _sqlstate_of(answer: Answer | None) -> str | None:

@@ -4,7 +4,6 @@ Knows which named query carries a request out and how its rows read. What to sen
 the rows of a request, is decided in policy/ledger.py; the SQL is in schema/queries.sql.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -64,8 +63,7 @@ def why(failure: Failure) -> str:
 class Courier:
     """Carries requests to the queue and tells one event for each.
 
-    While held, requests are kept: hold it when the connection is lost, release it when the old backend is gone and
-    our rows are compared. A failure that leaves the connection up but is the world's (read-only, disk full) is told
+    A failure that leaves the connection up but is the world's (read-only, disk full) is told
     after a pause that doubles to 5 s, so that whoever sends it again at once does no harm.
     """
 
@@ -84,28 +82,13 @@ class Courier:
         self.owner = owner  # another one after the lease was lost
         self._loop, self._link, self._queries = loop, link, queries
         self._group, self._schedinfo, self._tell, self._limit = group, schedinfo, tell, limit
-        self._kept: deque[Request] = deque()
-        self._is_held = False
         self._pause = FIRST_PAUSE_S
 
     def send(self, request: Request) -> None:
         """Carry out a request; its event comes later."""
-        if self._is_held:
-            self._kept.append(request)
-            return
         name, values = self._put(request)
         done = partial(self._answered, request)
         self._link.ask(self._queries[name], values, done, deadline=self._limit)
-
-    def hold(self) -> None:
-        """Keep what is sent from now on."""
-        self._is_held = True
-
-    def release(self) -> None:
-        """Send what was kept."""
-        self._is_held = False
-        while self._kept and not self._is_held:
-            self.send(self._kept.popleft())
 
     # ---- there
 

@@ -3,6 +3,7 @@
 from scheduler.model import events as e
 from scheduler.policy import endings, supply
 from scheduler.policy.claims import QueueBook
+from scheduler.policy.feed import sated
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.placement import Places
 from scheduler.policy.pools import Pool
@@ -37,6 +38,7 @@ def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
     """A type that is disabled starts nothing: what it has not begun goes back to the queue."""
     if pool.enabled and not enabled:
         pool.enabled = False
+        sated(world, pool)
         endings.give_back_all(
             world, "agent type disabled", now, lambda job: job.pool is pool and endings.is_untouched(job)
         )
@@ -44,10 +46,12 @@ def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
 
 
 def turned(world: World, event: e.Turned, now: float) -> None:
+    world.ledger.parents.extend(event.parents)
+    if world.ledger.was_foreign():
+        return
     request = world.ledger.answered()
     assert isinstance(request, e.Turn)
     world.claims.turned(request, event.claims)
-    world.ledger.parents.extend(event.parents)
     if event.fenced and not world.ledger.resent:
         world.say("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
     supply.claimed(world, event.claims, now)
@@ -56,14 +60,16 @@ def turned(world: World, event: e.Turned, now: float) -> None:
 
 
 def saved(world: World, event: e.Saved, now: float) -> None:
-    request = world.ledger.answered()
     world.ledger.parents.extend(event.parents)
+    if world.ledger.was_foreign():
+        return
+    request = world.ledger.answered()
     if isinstance(request, e.Mark):
         _marked(world, [pk for pk, _ in request.rows], event.pks, now)
         return
     assert isinstance(request, e.Save)
     for row in request.rows:
-        if row.pk not in event.pks and not world.ledger.resent:
+        if row.pk not in event.pks and not (world.ledger.resent and row.outcome is not None):
             _fenced(world, row.pk, now)
     if any(endings.is_back(row) for row in request.rows if row.outcome is not None):
         world.claims.wake()
@@ -77,7 +83,7 @@ def _marked(world: World, asked: list[int], pks: frozenset[int], now: float) -> 
         job = world.jobs.get(pk)
         if job is None:
             continue
-        if pk not in pks and not world.ledger.resent:
+        if pk not in pks:
             _fenced(world, pk, now)
             continue
         job.marked = True
@@ -95,11 +101,14 @@ def _fenced(world: World, pk: int, now: float) -> None:
 
 
 def not_saved(world: World, event: e.NotSaved, now: float) -> None:
+    if world.ledger.was_foreign():
+        return
     complaint = world.ledger.failed(event)
     world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
 
 
 def written(world: World, event: e.Written, now: float) -> None:
-    world.ledger.answered()
+    if not world.ledger.was_foreign():
+        world.ledger.answered()
     if event.released:
         world.claims.wake()

@@ -39,31 +39,41 @@ class QueueBook:
 class Claims:
     """Which places are known to be empty."""
 
-    __slots__ = ("dry",)
+    __slots__ = ("_turn", "_woken", "dry")
 
     def __init__(self) -> None:
         self.dry: set[Place] = set()
+        self._woken = False  # since we last asked: what came then, the answer may not have seen
+        self._turn = 0  # whose place is asked for first
 
     def wake(self) -> None:
         """Something may have come anywhere."""
         self.dry.clear()
+        self._woken = True
+
+    def asked(self) -> None:
+        """A turn goes to the database now."""
+        self._woken = False
 
     def wants(
         self, pools: Iterable[Pool], queues: Sequence[QueueBook], hosts: Sequence[HostBook], timers: Scheduler
     ) -> list[Want]:
-        """Give what to ask for now."""
-        open_queues = [queue for queue in queues if queue.room != 0]
-        if not open_queues:
+        """Give what to ask for now. The room of a queue is shared out, to another place first each time."""
+        left = {queue.name: queue.room for queue in queues if queue.room != 0}
+        if not left:
             return []
-        return [
+        wants = [
             want
             for pool in pools
             if pool.enabled and pool.blocked_until == 0.0
-            for want in self._of_pool(pool, open_queues, hosts, timers)
+            for want in self._of_pool(pool, left, hosts, timers)
         ]
+        self._turn += 1
+        first = self._turn % (len(wants) or 1)
+        return list(_within(left, wants[first:] + wants[:first]))
 
     def _of_pool(
-        self, pool: Pool, queues: Sequence[QueueBook], hosts: Sequence[HostBook], timers: Scheduler
+        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
     ) -> Iterator[Want]:
         count, urgent = how_many(pool, timers)
         if not count and not urgent:
@@ -71,14 +81,13 @@ class Claims:
         names = ["", *(host.name for host in hosts if host.enabled and host.name in pool.free)]
         for queue in queues:
             for name in names:
-                place = (pool.name, queue.name, name, not count)
-                most = min(count or 1, queue.room or count or 1)
+                place = (pool.name, queue, name, not count)
                 if place not in self.dry:
-                    yield Want(*place, most)
+                    yield Want(*place, count or 1)
 
     def turned(self, turn: Turn, claims: Sequence[Claim]) -> None:
         """Learn from the answer. A claim that came short proves a place empty only if nothing ended beside it."""
-        if turn.ends:
+        if turn.ends or self._woken:
             return
         found: dict[tuple[str, str, str], int] = {}
         for claim in claims:
@@ -87,6 +96,18 @@ class Claims:
         for want in turn.wants:
             if found.get((want.type, want.queue, want.host), 0) < want.most:
                 self.dry.add((want.type, want.queue, want.host, want.urgent))
+
+
+def _within(left: dict[str, int | None], wants: Iterable[Want]) -> Iterator[Want]:
+    """Give the wants that the room left in their queues allows, and use that room up."""
+    for want in wants:
+        room = left[want.queue]
+        if room is None:
+            yield want
+        elif room > 0:
+            most = min(want.most, room)
+            left[want.queue] = room - most
+            yield want._replace(most=most)
 
 
 def how_many(pool: Pool, timers: Scheduler) -> tuple[int, bool]:

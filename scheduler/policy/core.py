@@ -24,8 +24,8 @@ from scheduler.policy.world import World
 class Core:
     """One supervisor's decisions."""
 
-    def __init__(self, config: Config) -> None:
-        self.world = World(config)
+    def __init__(self, config: Config, now: float = 0.0) -> None:
+        self.world = World(config, now)
         self._slots = self.world.fleet.slots
         self._exited = False
 
@@ -65,9 +65,11 @@ class Core:
             pools, world.stirred = world.stirred | world.starving, set()
             world.starving = set()
             for pool in sorted(pools, key=lambda pool: (pool.starving_since, pool.name)):
-                if world.feeding:
-                    supply.open_expansions(world, pool)
-                dispatch(world, pool, now)
+                if world.feeding and pool.enabled:
+                    waiting = supply.open_expansions(world, pool)
+                    dispatch(world, pool, waiting, now)
+        if world.draining:
+            standing.wind_down(world, now)
 
     # ---- the queue
 
@@ -75,11 +77,14 @@ class Core:
         """Give what the queue connection is to do next; it is answered by an event before the next call."""
         world = self.world
         wants = []
-        if world.feeding:
+        if world.feeding and not world.draining:
             rounds.measure(world, now)
             hosts, queues = list(world.hosts.values()), list(world.queues.values())
             wants = world.claims.wants(world.pools.values(), queues, hosts, world.timers)
-        return world.ledger.next_request(wants)
+        request = world.ledger.next_request(wants)
+        if isinstance(request, e.Turn):
+            world.claims.asked()
+        return request
 
     def live_rows(self) -> list[int]:
         """Give the rows that are ours in memory, or whose end is on its way to the database."""

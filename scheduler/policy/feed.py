@@ -9,10 +9,10 @@ from typing import Final
 from scheduler.errors import AgentError
 from scheduler.model.events import Fetch, Say, Send, Spawn
 from scheduler.model.expand import Item, fill_template
-from scheduler.model.states import CHOSEN, FED, ST_PREP, ST_SPAWNED
+from scheduler.model.states import CHOSEN, FED, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
 from scheduler.policy.claims import is_urgent
 from scheduler.policy.jobs import NEVER, Job
-from scheduler.policy.pools import Pool, Slot
+from scheduler.policy.pools import Pool, SecondTry, Slot
 from scheduler.policy.room import find_room
 from scheduler.policy.turns import Lane, Turns
 from scheduler.policy.world import MARK_AFTER, World
@@ -58,24 +58,32 @@ def give(world: World, slot: Slot, turns: Turns, now: float) -> bytes:
     return item.line
 
 
-def give_again(world: World, slot: Slot, now: float) -> bytes | None:
-    """Give a fresh process an item whose first agent died, if one waits for its host."""
-    for entry in slot.pool.again:
-        job, item, host = entry
-        if host in (None, slot.host.name):
-            slot.pool.again.remove(entry)
-            slot.job, slot.item, slot.fed_at = job, item, now
-            slot.is_bound, slot.lone = host is not None, True
-            job.in_flight += 1
-            return item.line
-    return None
+def second_try(slot: Slot) -> SecondTry | None:
+    """Give the item whose first agent died that waits for a fresh process on this slot's host, if any."""
+    return next((entry for entry in slot.pool.again if entry[2] in (None, slot.host.name)), None)
+
+
+def _startable_try(slot: Slot) -> SecondTry | None:
+    """Give the same for a slot that has just been chosen: an urgent place is for urgent work only."""
+    fits = (entry for entry in slot.pool.again if entry[2] in (None, slot.host.name))
+    return next((entry for entry in fits if not slot.host.is_over or is_urgent(entry[0])), None)
+
+
+def give_again(slot: Slot, entry: SecondTry, now: float) -> bytes:
+    """Give a fresh process an item whose first agent died."""
+    slot.pool.again.remove(entry)
+    job, item, host = entry
+    slot.job, slot.item, slot.fed_at = job, item, now
+    slot.is_bound, slot.lone = host is not None, True
+    job.in_flight += 1
+    return item.line
 
 
 def begin(world: World, job: Job, now: float) -> None:
     """The first item of a job goes to an agent."""
     job.started = True
     world.mark_at = min(world.mark_at, now + MARK_AFTER)
-    if job.rules.timeout is not None:
+    if job.rules.timeout is not None and job.deadline == NEVER:
         job.deadline = now + job.rules.timeout
         world.limits.append(job)
 
@@ -111,10 +119,8 @@ def enqueue(world: World, job: Job, items: list[Item], host: str | None) -> None
     world.stirred.add(job.pool)
 
 
-def dispatch(world: World, pool: Pool, now: float) -> None:
-    """Feed idle agents, fetch for those that stay idle, start agents for what still waits."""
-    if not world.feeding or not pool.enabled:
-        return
+def dispatch(world: World, pool: Pool, unopened: Job | None, now: float) -> None:
+    """Feed idle agents, fetch for those that stay idle, start agents for what still waits, `unopened` queries too."""
     _feed_idle(world, pool, now)
     is_hungry = any(pool.idle.values())
     for job in pool.live_jobs.values():
@@ -123,38 +129,45 @@ def dispatch(world: World, pool: Pool, now: float) -> None:
             continue
         if expansion.waiting <= (HOARD * expansion.batch if is_hungry else expansion.low):
             fetch_more(world, job)
-    _start_agents(world, pool, now)
+    _start_agents(world, pool, unopened, now)
 
 
 def _feed_idle(world: World, pool: Pool, now: float) -> None:
     fleet = world.fleet
     for idle in pool.idle.values():
         for slot in idle[::-1]:
+            again = second_try(slot) if pool.again and not slot.items else None
             turns = next_turns(slot)
-            if turns is None and not (pool.again and not slot.items):
+            if again is None and turns is None:
                 continue
-            if must_leave(slot, turns):
+            if must_leave(slot, again[0] if again is not None else first_job(turns)):
                 leave(world, slot, now)
                 continue
-            line = give_again(world, slot, now) if pool.again and not slot.items else None
-            if line is None and turns is not None:
+            if again is not None:
+                line = give_again(slot, again, now)
+            else:
+                assert turns is not None
                 line = give(world, slot, turns, now)
-            if line is not None:
-                idle.remove(slot)
-                fleet.fire(slot, FED, now)
-                world.commands.append(Send(slot.number, line))
+            idle.remove(slot)
+            fleet.fire(slot, FED, now)
+            world.commands.append(Send(slot.number, line))
 
 
-def must_leave(slot: Slot, turns: Turns | None) -> bool:
+def first_job(turns: Turns | None) -> Job | None:
+    """Give the job whose turn it is."""
+    return turns.first[0].job if turns is not None and turns.first else None
+
+
+def must_leave(slot: Slot, job: Job | None) -> bool:
     """Say whether an agent that could take another item has to go instead."""
     host = slot.host
     if not host.is_tight:
         return False
     if not host.enabled:
         return True
-    if host.is_over and (turns is None or not is_urgent(turns.first[0].job)):
+    if host.is_over and (job is None or not is_urgent(job)):
         return True
-    return host.yields_to not in (None, slot.pool)
+    return slot.items > 0 and host.yields_to not in (None, slot.pool)  # one item at least, or nobody gets anywhere
 
 
 def leave(world: World, slot: Slot, now: float) -> None:
@@ -162,6 +175,7 @@ def leave(world: World, slot: Slot, now: float) -> None:
     host = slot.host
     if host.yields_to not in (None, slot.pool):
         host.yielded_at = now
+        host.kept_for = host.yields_to
         host.yield_to(None)
         why = "room for another type that has waited long enough"
     else:
@@ -169,11 +183,12 @@ def leave(world: World, slot: Slot, now: float) -> None:
     world.fleet.kill(slot, why, now)
 
 
-def _start_agents(world: World, pool: Pool, now: float) -> None:
+def _start_agents(world: World, pool: Pool, unopened: Job | None, now: float) -> None:
     """One look at each group of lanes: second tries, those bound to a host, those for any host."""
+    for host in {at for _, _, at in pool.again}:
+        _recycle(world, pool, host, now)
     if not any(pool.free.values()):
-        if pool.again:
-            _recycle(world, pool, now)
+        sated(world, pool)
         return
     pool.starving_since = min(pool.starving_since, now)
     starving = False
@@ -182,29 +197,50 @@ def _start_agents(world: World, pool: Pool, now: float) -> None:
         again = sum(at == host for _, _, at in pool.again)
         if turns.first or again:
             starving |= _start_for(world, pool, host, turns, again, now)
+    if unopened is not None and not starving:
+        starving = _find_room(world, pool, unopened.host, unopened, now) is None
     if not starving:
-        pool.starving_since = NEVER
+        sated(world, pool)
+
+
+def sated(world: World, pool: Pool) -> None:
+    """A type that does not starve any more is promised nothing."""
+    pool.starving_since = NEVER
+    for host in world.hosts.values():
+        if host.yields_to is pool:
+            host.yield_to(None)
+        if host.kept_for is pool:
+            host.kept_for = None
+            world.stirred |= world.starving
 
 
 def _start_for(world: World, pool: Pool, host: str | None, turns: Turns, again: int, now: float) -> bool:
     """Start agents for lanes of one host (None: any); True when some work finds no room."""
     coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and host in (None, slot.host.name) for slot in pool.slots)
     while coming < again or has_more_than(turns, 0 if pool.is_exec else coming - again):
-        urgent = any(is_urgent(lane.job) for lane in list(turns.first)[:1])
-        room = find_room(pool, host, urgent, world.pools.values(), now, world.timers.min_idle)
-        if room.slot is not None:
-            _start(world, room.slot, turns, now)
-            coming += 1
-            continue
-        if room.victim is not None:
-            room.victim.host.yielded_at = now
-            world.fleet.kill(room.victim, f"room for {pool.name}", now)
-        elif room.yields is not None:
-            room.yields.yield_to(pool)
-        world.room_at = min(world.room_at, room.until)
-        world.starving.add(pool)
-        return True
+        job = first_job(turns) or next(job for job, _, at in pool.again if at == host)
+        slot = _find_room(world, pool, host, job, now)
+        if slot is None:
+            return True
+        _start(world, slot, turns, now)
+        coming += 1
     return False
+
+
+def _find_room(world: World, pool: Pool, host: str | None, job: Job, now: float) -> Slot | None:
+    """Give a slot to start an agent in; None, and the pool starves, while room is still to be made."""
+    room = find_room(pool, host, is_urgent(job), world.pools.values(), now, world.timers.min_idle)
+    if room.slot is not None:
+        return room.slot
+    if room.victim is not None:
+        room.victim.host.yielded_at = now
+        room.victim.host.kept_for = pool
+        world.fleet.kill(room.victim, f"room for {pool.name}", now)
+    elif room.yields is not None:
+        room.yields.yield_to(pool)
+    world.room_at = min(world.room_at, room.until)
+    world.starving.add(pool)
+    return None
 
 
 def has_more_than(turns: Turns, count: int) -> bool:
@@ -222,11 +258,16 @@ def _start(world: World, slot: Slot, turns: Turns, now: float) -> None:
     slot.serial += 1
     slot.spawns += 1
     slot.born = now
+    if slot.host.kept_for is pool:
+        slot.host.kept_for = None
     world.fleet.fire(slot, CHOSEN, now)
     if not pool.is_exec:
         world.commands.append(Spawn(slot.number, slot.serial, pool.name, slot.host.name))
         return
-    if give_again(world, slot, now) is None:
+    again = _startable_try(slot)
+    if again is not None:
+        give_again(slot, again, now)
+    else:
         give(world, slot, turns, now)
     job, item = slot.job, slot.item
     assert job is not None
@@ -242,10 +283,13 @@ def _start(world: World, slot: Slot, turns: Turns, now: float) -> None:
     )
 
 
-def _recycle(world: World, pool: Pool, now: float) -> None:
-    """Second tries wait and every slot has an agent: end an idle one, so that a fresh process can take its place."""
-    if any(slot.state in (ST_PREP, ST_SPAWNED) or slot.doom for slot in pool.slots):
+def _recycle(world: World, pool: Pool, host: str | None, now: float) -> None:
+    """A second try waits for a host (None: any): end an idle agent there if no fresh process can come otherwise."""
+    own = [slot for slot in pool.slots if host in (None, slot.host.name)]
+    if any(slot.doom or slot.state in (ST_PREP, ST_SPAWNED) for slot in own):
         return
-    idle = [slot for slots in pool.idle.values() for slot in slots]
+    if any(slot.state == ST_FREE and slot.host.has_room(urgent=False) for slot in own):
+        return
+    idle = [slot for slot in own if slot.state == ST_READY]
     if idle:
         world.fleet.kill(idle[0], "a fresh process is needed", now)

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from scheduler.model.events import Mark, NotSaved, Request, Save, Settle, Turn, WriteLog, WriteOutput
 from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
-from scheduler.model.states import BIT_FAILURE, FAILED, TERMINAL
+from scheduler.model.states import BIT_FAILURE, FAILED
 
 T = TypeVar("T")
 
@@ -24,6 +24,7 @@ class Ledger:
     """Everything that waits to be saved."""
 
     __slots__ = (
+        "_foreign",
         "_logged_last",
         "ends",
         "failures",
@@ -51,6 +52,21 @@ class Ledger:
         self.resent = False  # the one in flight may have been carried out before
         self.lost_logs = 0
         self._logged_last = False
+        self._foreign = False  # the request in flight was sent in the name of a former owner
+
+    def disown(self) -> "Ledger":
+        """Give the ledger of the next owner: nothing to save but logs; an answer that is still to come is foreign."""
+        heir = Ledger()
+        heir.logs, heir.lost_logs = self.logs, self.lost_logs
+        heir.in_flight, heir._foreign = self.in_flight, self.in_flight is not None
+        return heir
+
+    def was_foreign(self) -> bool:
+        """Say whether the answer that has come is foreign; then it is to be forgotten."""
+        if not self._foreign:
+            return False
+        self._foreign, self.in_flight = False, None
+        return True
 
     @property
     def is_empty(self) -> bool:
@@ -134,6 +150,10 @@ class Ledger:
     def failed(self, why: NotSaved) -> str | None:
         """The request in flight was not carried out; give a complaint when something had to be given up."""
         request = self.answered()
+        if isinstance(request, Turn):
+            if not request.ends:
+                return why.reason if why.why == "data" else None
+            request = Turn(request.ends, ())  # what is wanted is asked for anew: it may be something else by now
         if why.why == "lost":
             self.repeats.appendleft(request)
             return None
@@ -149,19 +169,20 @@ class Ledger:
     def _give_up(self, request: Request, reason: str) -> str:
         """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""
         what = f"the database refuses a {type(request).__name__} of one row: {reason}"
-        if isinstance(request, Save) and request.rows[0].text != what:
-            self.saves[request.rows[0].pk] = _without_data(request.rows[0], what)
+        match request:
+            case Save(rows, _) if rows[0].text != what:
+                self.saves.setdefault(rows[0].pk, _without_data(rows[0], what))
+            case Turn(ends, _):
+                end = ends[0]
+                self.saves[end.pk] = SaveRow(end.pk, end.attempt, FAILED, BIT_FAILURE, what, "failed")
         return what
 
 
 def _halves(request: Request) -> list[Request]:
     """Give the request as two of half the size; none when it holds one row."""
     match request:
-        case Turn(ends, wants):
-            if not ends or (len(ends) == 1 and not wants):
-                return []
-            middle = len(ends) // 2
-            return [Turn(part, ()) for part in (ends[:middle], ends[middle:]) if part]
+        case Turn(ends, _):
+            return [Turn(part, ()) for part in _parts(ends)]
         case Save(rows, failures):
             return [Save(part, [f for f in failures if f.pk in {row.pk for row in part}]) for part in _parts(rows)]
         case Mark(rows):
@@ -180,7 +201,7 @@ def _parts(rows: Sequence[T]) -> list[Sequence[T]]:
 
 
 def _without_data(row: SaveRow, reason: str) -> SaveRow:
-    if row.state not in TERMINAL:
+    if row.outcome is None:
         return replace(row, text=reason, result=None, checkpoint=None)
     return SaveRow(
         pk=row.pk, attempt=row.attempt, state=FAILED, bits=BIT_FAILURE, text=reason, outcome="failed",

@@ -64,11 +64,11 @@ def _is_plain(job: Job) -> bool:
 
 def _slice(job: Job, expansion: Expansion, now: float, timers: Scheduler) -> SaveRow:
     """A multi-SQL-query whose rows are all worked."""
-    if expansion.fetched == 0:
-        return _row(job, now, DONE, "done", ALL_DONE if job.done else NO_DATA)
     if job.failed > job.rules.tolerate:
         text = f"{job.failed} items failed, {job.rules.tolerate} tolerated"
         return _row(job, now, FAILED, "failed", text)
+    if expansion.fetched == 0:
+        return _row(job, now, DONE, "done", ALL_DONE if job.done else NO_DATA)
     if not job.rules.repeat:
         return _row(job, now, DONE, "done", ALL_DONE)
     if expansion.succeeded == 0:

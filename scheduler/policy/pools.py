@@ -15,11 +15,24 @@ from scheduler.policy.turns import Turns
 
 UNLIMITED: Final = -1
 
+SecondTry = tuple[Job, Item, str | None]  # an item whose agent died, and the host it is bound to
+
 
 class HostBook:
     """A host and how much of it is in use."""
 
-    __slots__ = ("enabled", "is_tight", "leaving", "max", "name", "urgent", "used", "yielded_at", "yields_to")
+    __slots__ = (
+        "enabled",
+        "is_tight",
+        "kept_for",
+        "leaving",
+        "max",
+        "name",
+        "urgent",
+        "used",
+        "yielded_at",
+        "yields_to",
+    )
 
     def __init__(self, name: str, most: int, urgent: int, enabled: bool) -> None:
         self.name = name
@@ -30,6 +43,7 @@ class HostBook:
         self.leaving = 0  # of these, slots that are FREEING
         self.yields_to: Pool | None = None  # a starving type that gets the next agent's place
         self.yielded_at = -NEVER  # when that happened last
+        self.kept_for: Pool | None = None  # the starving type for which room was made
         self.is_tight = False  # an agent that has finished may have to go: see `note`
 
     def has_room(self, urgent: bool) -> bool:
@@ -37,10 +51,15 @@ class HostBook:
         limit = self.max + (self.urgent if urgent else 0)
         return self.enabled and (self.max == UNLIMITED or self.used < limit)
 
+    def is_kept_from(self, pool: "Pool") -> bool:
+        """Say whether the room here was made for another type, which can use it."""
+        other = self.kept_for
+        return other is not None and other is not pool and bool(other.free[self.name])
+
     @property
     def is_over(self) -> bool:
-        """Say whether an urgent slot is in use."""
-        return self.max != UNLIMITED and self.used > self.max
+        """Say whether an urgent slot is in use that is not being given up already."""
+        return self.max != UNLIMITED and self.used - self.leaving > self.max
 
     def note(self) -> None:
         """Work out the one question that every OK asks."""
@@ -69,7 +88,7 @@ class Pool:
         self.bound: dict[str, Turns] = {}  # lanes for one host
         self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
         self.free: dict[str, deque[Slot]] = {}
-        self.again: deque[tuple[Job, Item, str | None]] = deque()  # second tries, each for a fresh process
+        self.again: deque[SecondTry] = deque()  # each waits for a fresh process
         self.singles = 0  # one-parameter items waiting
         self.live_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
         self.starving_since = NEVER  # since when its work finds no room
@@ -94,7 +113,7 @@ class Slot:
         "lone", "number", "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "total",
     )  # fmt: skip
 
-    def __init__(self, number: int, pool: Pool, host: HostBook, patience: tuple[float, ...]) -> None:
+    def __init__(self, number: int, pool: Pool, host: HostBook, patience: tuple[float, ...], now: float) -> None:
         self.number = number
         self.pool = pool
         self.host = host
@@ -103,7 +122,7 @@ class Slot:
         self.patience = patience  # seconds a state may last, by state
         self.state = ST_FREE
         self.deadline = NEVER
-        self.since = 0.0  # of the state
+        self.since = now  # of the state
         self.births: list[float] = []  # of processes that died on their own
         self.spawns = 0
         self.total = 0  # items over all processes

@@ -66,8 +66,8 @@ def gone(world: World, event: e.Gone, now: float) -> None:
     how = _how_it_died(slot, event)
     if slot.held:
         last, slot.held = slot.held, b""
-        if slot.doom is None:
-            replies.hear(world, slot, last + b"\n", now)
+        if slot.doom is None and replies.hear(world, slot, last + b"\n", now) is not None:
+            replies.take_back(world, slot)
     if slot.held_err:
         replies.hear_err(world, slot, b"\n", now)
     if slot.pool.is_exec:
@@ -108,6 +108,7 @@ def _died(world: World, slot: Slot, how: str, now: float) -> None:
     if slot.doom is None:
         world.log(slot, "ERROR", how)
         world.fleet.say("warning", slot, how)
+    if slot.counts:
         slot.pool.reason = how
     if slot.job is not None:
         if slot.job.expansion is None:

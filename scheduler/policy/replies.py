@@ -13,14 +13,14 @@ from scheduler.model.events import Ask, Echo
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import NEXT, OK, SAID, ST_READY
 from scheduler.policy.endings import finish
-from scheduler.policy.feed import give, leave, must_leave, next_turns
+from scheduler.policy.feed import first_job, give, leave, must_leave, next_turns
 from scheduler.policy.pools import Slot
 from scheduler.policy.world import World
 
 
 def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
     """Take in what an agent printed and give the line to send it next, or None."""
-    if data == b"OK\n" and not slot.held:
+    if data == b"OK\n" and not slot.held and slot.doom is None:
         return ok(world, slot, now)
     *lines, slot.held = (slot.held + data).split(b"\n")
     slot.heard = now
@@ -38,7 +38,7 @@ def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
             answer = ok(world, slot, now)
         else:
             _violate(world, slot, "OK for a line that was not sent yet", now)
-            _take_back(world, slot, now)
+            take_back(world, slot)
             return None
     return answer if slot.doom is None else None
 
@@ -69,13 +69,13 @@ def _rest(world: World, slot: Slot, now: float) -> None:
     if slot.state != ST_READY:
         return
     slot.pool.idle[slot.host.name].append(slot)
-    if slot.host.is_tight and must_leave(slot, next_turns(slot)):
+    if slot.host.is_tight and must_leave(slot, first_job(next_turns(slot))):
         leave(world, slot, now)
     world.stirred.add(slot.pool)
     world.stirred.update(world.starving)
 
 
-def _take_back(world: World, slot: Slot, now: float) -> None:
+def take_back(world: World, slot: Slot) -> None:
     """An item was given but not sent: it goes back to the front of its lane, untouched."""
     job, item = slot.job, slot.item
     if job is None or item is None or slot.lone:
@@ -87,6 +87,7 @@ def _take_back(world: World, slot: Slot, now: float) -> None:
     lane.items.appendleft(item)
     if job.expansion is None:
         slot.pool.singles += 1
+        job.started = False
     else:
         job.expansion.waiting += 1
     job.in_flight -= 1
@@ -161,9 +162,17 @@ def _result(world: World, slot: Slot, text: bytes) -> None:
     if job is None or job.expansion is not None:
         return
     try:
-        job.result = json.loads(text)
-    except ValueError as error:
+        job.result = _storable(text)
+    except (ValueError, RecursionError) as error:
         world.log(slot, "WARNING", f"RESULT is not JSON: {error}")
+
+
+def _storable(text: bytes) -> object:
+    """Give the value of a JSON text; ValueError or RecursionError when it could not be written as JSON again."""
+    json.loads(b"[" * _SPARE_DEPTH + text + b"]" * _SPARE_DEPTH)  # it is written inside of other things, elsewhere
+    value: object = json.loads(text)
+    json.dumps(value, allow_nan=False)
+    return value
 
 
 def _db(world: World, slot: Slot, text: bytes) -> None:
@@ -203,3 +212,4 @@ def hear_err(world: World, slot: Slot, data: bytes, now: float) -> None:
 
 
 _STDERR_LINE: Final = 8192  # bytes
+_SPARE_DEPTH: Final = 50

@@ -39,11 +39,12 @@ def startable(pool: Pool, *, urgent: bool) -> int:
 def find_room(pool: Pool, host: str | None, urgent: bool, pools: Iterable[Pool], now: float, min_idle: float) -> Room:
     """Say what to do for one more agent of a type on a host (None: on any of its hosts)."""
     free = [slots[0] for name, slots in pool.free.items() if slots and host in (None, name)]
-    ready = [slot for slot in free if slot.host.has_room(urgent)]
+    ready = [slot for slot in free if slot.host.has_room(urgent) and not slot.host.is_kept_from(pool)]
     if ready:
         return Room(slot=min(ready, key=_load))
-    hosts = {slot.host for slot in free if slot.host.enabled}
-    idle = [idler for other in pools if other is not pool for room in hosts for idler in other.idle.get(room.name, ())]
+    hosts = list(dict.fromkeys(slot.host for slot in free if slot.host.enabled and not slot.host.is_kept_from(pool)))
+    others = (other for other in pools if other is not pool)
+    idle = [idler for other in others for room in hosts for idler in other.idle.get(room.name, ()) if _is_spare(idler)]
     if any(host.leaving for host in hosts):
         return Room()  # one is on its way out: its end brings us back
     due = {host: may_take(pool, host, min_idle) for host in hosts}
@@ -60,6 +61,12 @@ def find_room(pool: Pool, host: str | None, urgent: bool, pools: Iterable[Pool],
 def may_take(pool: Pool, host: HostBook, min_idle: float) -> float:
     """Give the instant from which a starving type may take a busy type's next free agent on a host."""
     return max(pool.starving_since, host.yielded_at) + min_idle
+
+
+def _is_spare(slot: Slot) -> bool:
+    """Say whether an idle agent has nothing to do; one that has just come up for work that waits is about to get it."""
+    pool = slot.pool
+    return not (pool.enabled and (slot.any.first or slot.bound.first or (pool.again and not slot.items)))
 
 
 def _load(slot: Slot) -> tuple[float, int]:

@@ -4,13 +4,12 @@ from scheduler.model import events as e
 from scheduler.model.states import ST_PREP, ST_READY, ST_SPAWNED
 from scheduler.policy import endings
 from scheduler.policy.jobs import NEVER
-from scheduler.policy.ledger import Ledger
 from scheduler.policy.world import World
 
 
 def serve(world: World, event: e.Serve, now: float) -> None:
     world.serving_until = event.until
-    if not (world.feeding or world.draining or world.stopping):
+    if not world.feeding and _may_feed(world, now):
         world.feeding = True
         world.claims.wake()
         world.stirred.update(world.pools.values())
@@ -25,21 +24,30 @@ def disowned(world: World, event: e.Disowned, now: float) -> None:
         endings.forget(world, job, now)
     for slot in world.fleet.slots:
         world.fleet.kill(slot, "the group has another owner", now)
-    logs = world.ledger.logs
-    world.ledger = Ledger()
-    world.ledger.logs = logs
+    world.ledger = world.ledger.disown()
 
 
 def drain(world: World, event: e.Drain, now: float) -> None:
     """Give back what has not begun; queries with a key stop at once, others finish their slice, or not."""
     world.draining += 1
-    world.feeding = world.feeding and _has_slices(world)
     endings.give_back_all(world, "released for restart", now, endings.is_untouched)
     for job in [job for job in world.jobs.values() if job.expansion is not None and job.verdict is None]:
-        if job.rules.key is not None or world.draining > 1:
+        if job.rules.key is not None or world.draining > 1 or not job.pool.enabled:
             endings.give_back(world, job, "released for restart", now)
-    world.feeding = world.serving_until > now and _has_slices(world)
+    world.feeding = _may_feed(world, now)
     _end_idle(world, now)
+
+
+def wind_down(world: World, now: float) -> None:
+    """While draining, agents are fed for slices only; when the last slice is over those without an item go."""
+    if not _has_slices(world):
+        world.feeding = False
+        _end_idle(world, now)
+
+
+def _may_feed(world: World, now: float) -> bool:
+    wanted = not world.stopping and (not world.draining or _has_slices(world))
+    return wanted and world.serving_until > now
 
 
 def _has_slices(world: World) -> bool:
@@ -59,5 +67,5 @@ def stop(world: World, event: e.Stop, now: float) -> None:
 
 def _end_idle(world: World, now: float) -> None:
     for slot in world.fleet.slots:
-        if slot.state in (ST_READY, ST_SPAWNED, ST_PREP):
+        if slot.job is None and slot.state in (ST_READY, ST_SPAWNED, ST_PREP):
             world.fleet.kill(slot, "the scheduler drains", now)

@@ -3,6 +3,7 @@
 Only what has changed since it was shown last is given again, so that an idle daemon writes nothing.
 """
 
+import json
 from typing import Any
 
 from scheduler.model.protocol import printable
@@ -43,15 +44,16 @@ def slot_row(slot: Slot, now: float) -> dict[str, Any]:
     }
 
 
-def scheduler_row(world: World, pid: int, name: str, age: float) -> dict[str, Any]:
-    """Give the row of the scheduler itself, slot -1: its standing, and what it holds."""
+def scheduler_row(world: World, pid: int, name: str, age: float, statements: dict[str, Any]) -> dict[str, Any]:
+    """Give the row of the scheduler itself, slot -1: its standing, what it holds and what it asked of the database."""
+    held = {"jobs": len(world.jobs), "expansions": len(world.expanding), "successes": world.successes}
     return {
         "slot": -1,
         "state": ST_RUNNING if world.feeding else ST_FREE,
         "name": name,
         "age": age,
         "pid": pid,
-        "parameter": f"jobs={len(world.jobs)} expansions={len(world.expanding)} successes={world.successes}",
+        "parameter": json.dumps(held | {"statements": statements}),
         "spawns": sum(slot.spawns for slot in world.fleet.slots),
         "items": sum(slot.total for slot in world.fleet.slots),
     }

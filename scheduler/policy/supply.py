@@ -20,6 +20,7 @@ from scheduler.model.expand import (
 )
 from scheduler.model.jobs import Claim, ItemFailure
 from scheduler.model.protocol import printable
+from scheduler.policy.claims import is_urgent
 from scheduler.policy.endings import conclude, conclude_if_over, fail_job, give_back, stop_job
 from scheduler.policy.feed import enqueue, fetch_more
 from scheduler.policy.jobs import Expansion, Job, Verdict
@@ -41,7 +42,7 @@ def claimed(world: World, claims: Sequence[Claim], now: float) -> None:
         if (refusal := _refusal(job, claim)) is not None:
             job.verdict = Verdict(KILLED, refusal)
             conclude(world, job, now)
-        elif not world.feeding or not job.pool.enabled:
+        elif not world.feeding or world.draining or not job.pool.enabled or job.pool.blocked_until:
             give_back(world, job, "released for restart", now)
         elif (
             job.rules.rescued
@@ -75,13 +76,16 @@ def admit(world: World, job: Job) -> None:
 # ---- queries
 
 
-def open_expansions(world: World, pool: Pool) -> None:
-    """Ask for connections for the queries of a type that wait and whose rows its agents can take."""
+def open_expansions(world: World, pool: Pool) -> Job | None:
+    """Ask for connections for the queries of a type that wait; give the first one that only waits for an agent."""
     waiting = [job for job in pool.live_jobs.values() if job.expansion and not job.expansion.opening]
     for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
-        if not _has_connection(world, pool) or not _can_take_rows(pool):
-            return
+        if not _has_connection(world, pool):
+            return None
+        if not _can_take_rows(pool, urgent=is_urgent(job)):
+            return job
         _open(world, job)
+    return None
 
 
 def _has_connection(world: World, pool: Pool) -> bool:
@@ -92,8 +96,8 @@ def _has_connection(world: World, pool: Pool) -> bool:
     return own < most and len(world.expanding) < timers.expansions - kept
 
 
-def _can_take_rows(pool: Pool) -> bool:
-    return startable(pool, urgent=False) > 0 or any(slot.pid is not None for slot in pool.slots)
+def _can_take_rows(pool: Pool, *, urgent: bool) -> bool:
+    return startable(pool, urgent=urgent) > 0 or any(slot.pid is not None for slot in pool.slots)
 
 
 def _open(world: World, job: Job) -> None:

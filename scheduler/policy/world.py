@@ -55,7 +55,7 @@ class World:
         "turn",
     )  # fmt: skip
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, now: float) -> None:
         self.config = config
         self.timers: Scheduler = config.scheduler
         self.commands: list[Command] = []
@@ -90,7 +90,7 @@ class World:
                 pool.free[host_name] = deque()
                 pool.idle[host_name] = []
                 for _ in range(kind.slots):
-                    slot = Slot(len(self.fleet.slots), pool, self.hosts[host_name], patience)
+                    slot = Slot(len(self.fleet.slots), pool, self.hosts[host_name], patience, now)
                     self.fleet.slots.append(slot)
                     pool.slots.append(slot)
                     pool.free[host_name].append(slot)

@@ -9,7 +9,7 @@ from scheduler.drivers.agentdb import AgentDb
 from scheduler.loop import Loop
 from scheduler.model.config import AgentType
 from scheduler.model.events import Answered, Ask, Event
-from tests.link_tools import fetch
+from tests.link_tools import backends, end_backends, fetch
 from tests.loop_tools import turn_until
 
 STATEMENTS = {
@@ -74,12 +74,6 @@ def desk(make_desk: MakeDesk) -> Desk:
     return make_desk()
 
 
-def _backends(conninfo: str, condition: str = "true") -> int:
-    query = "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'drover age%%'"
-    ((count,),) = fetch(conninfo, f"{query} and {condition}")
-    return int(count)
-
-
 # ---- free SQL
 
 
@@ -132,7 +126,7 @@ def test_session_of_free_sql_is_not_the_next_ones_f98(make_desk: MakeDesk, datab
     assert desk.ask("free", "select current_setting('drover.secret', true) as s") in ('s=""\nOK\n', "\nOK\n")
     assert desk.ask("free", "select current_setting('synchronous_commit') as s") == 's="off"\nOK\n'
     assert fetch(database, "select count(*) from public.t") == [(1,)]
-    assert _backends(database, "state = 'idle in transaction'") == 0
+    assert backends(database, "drover age", "state = 'idle in transaction'") == 0
 
 
 # ---- registered statements
@@ -197,7 +191,7 @@ def test_value_of_the_wrong_type_is_an_error_f98(desk: Desk) -> None:
 def test_transaction_left_open_by_a_statement_is_rolled_back_f98(desk: Desk, database: str) -> None:
     assert desk.ask("named", "open {}") == "OK\n"
     assert desk.ask("named", "one {}") == 'a="1"\nOK\n'
-    assert _backends(database, "state like 'idle in transaction%%'") == 0
+    assert backends(database, "drover age", "state like 'idle in transaction%'") == 0
 
 
 def test_changed_configuration_counts_for_the_next_line_f96(desk: Desk) -> None:
@@ -226,7 +220,7 @@ def test_first_come_first_served_on_few_connections_f100(desk: Desk, database: s
     for number in range(20):
         desk.send("free", f"select {number} as a")
     assert sorted(answer.serial for answer in desk.wait(20)) == list(range(1, 21))
-    assert _backends(database) == 2
+    assert backends(database, "drover age") == 2
 
 
 def test_one_connection_answers_in_order_f100(make_desk: MakeDesk) -> None:
@@ -238,12 +232,12 @@ def test_one_connection_answers_in_order_f100(make_desk: MakeDesk) -> None:
 
 def test_nothing_is_connected_before_it_is_needed_f100(desk: Desk, database: str) -> None:
     desk.ask("none", "select 1")
-    assert _backends(database) == 0
+    assert backends(database, "drover age") == 0
 
 
 def test_answer_beyond_the_limit_is_an_error_f103(make_desk: MakeDesk) -> None:
     desk = make_desk(answer_bytes=100_000)
-    lines = desk.ask("free", "select repeat('x', 100) as x from generate_series(1, 100000000)")
+    lines = desk.ask("free", "select repeat('x', 100) as x, generate_series(1, 100000000) as i")
     assert lines == "ERROR the answer has more than 100000 bytes\nOK\n"
     assert desk.ask("free", "select 1 as a") == 'a="1"\nOK\n'
 
@@ -257,10 +251,7 @@ def test_lost_connection_is_an_error_and_the_next_works_f98(make_desk: MakeDesk,
     desk = make_desk(count=1)
     desk.ask("named", "one {}")
     desk.send("free", "select pg_sleep(60) as s")
-    fetch(
-        database,
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'drover age%%' and datname = current_database()",
-    )
+    end_backends(database, "drover age")
     (answer,) = desk.wait()
     assert answer.lines == b"ERROR the database connection was lost; whether the statement was done is not known\nOK\n"
     assert desk.ask("named", "one {}") == 'a="1"\nOK\n'

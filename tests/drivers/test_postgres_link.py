@@ -18,7 +18,7 @@ from scheduler.drivers.postgres_answers import NO_COPY, Answer, Failure, Rows
 from scheduler.drivers.postgres_connect import Lookup, with_addresses
 from scheduler.drivers.sql import Query
 from scheduler.loop import Loop
-from tests.link_tools import ask, fetch, opened, rows_of, run
+from tests.link_tools import ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
 
 ONE = Query("one", "select 1 as a, null as b, $1::text as c", ("c",))
@@ -36,10 +36,6 @@ def link(loop: Loop, database: str) -> Iterator[Link]:
     link = opened(loop, database)
     yield link
     link.close()
-
-
-def _kill_backends(conninfo: str, name: str = "drover test") -> None:
-    fetch(conninfo, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s", name)
 
 
 # ---- statements
@@ -119,12 +115,12 @@ def test_large_parameters_and_answers_pass_t3(loop: Loop, link: Link) -> None:
 
 def test_sink_takes_rows_as_they_come_f103(loop: Loop, link: Link) -> None:
     sizes: list[int] = []
-    answer = run(
-        loop,
-        link,
-        "select generate_series(1, 1000)",
-        sink=lambda rows: sizes.append(len(rows.rows)) or True,
-    )
+
+    def count(rows: Rows) -> bool:
+        sizes.append(len(rows.rows))
+        return True
+
+    answer = run(loop, link, "select generate_series(1, 1000)", sink=count)
     assert answer == Rows([], (b"generate_series",), 1000)
     assert sizes == [200] * 5
 
@@ -148,10 +144,10 @@ def test_reset_forgets_the_session_f17(loop: Loop, database: str) -> None:
     ask(loop, link, ONE, c="a")
     run(loop, link, "set work_mem = '5MB'")
     run(loop, link, "begin")
-    assert link.in_transaction
+    before = link.in_transaction
     link.reset()
     assert rows_of(run(loop, link, "select current_setting('work_mem')")) == [(b"3MB",)]
-    assert not link.in_transaction
+    assert (before, link.in_transaction) == (True, False)
     assert rows_of(ask(loop, link, ONE, c="b"))[0][2] == b"b"
     link.close()
 
@@ -203,12 +199,24 @@ def test_cancel_never_hits_the_next_statement_f100(loop: Loop, link: Link) -> No
     link.run("select pg_sleep(0.1)", answers.append)
     link.cancel()
     turn_until(loop, lambda: len(answers) == 2)
-    assert [isinstance(answer, Failure) for answer in answers] == [True, False]
+    assert [type(answer) for answer in answers] == [Failure, Rows]
+    assert not answers[0].lost  # type: ignore[union-attr]
 
 
 def test_cancel_of_nothing_is_harmless_f100(loop: Loop, link: Link) -> None:
     link.cancel()
     assert link.is_idle
+
+
+def test_cancel_spares_the_settings_of_a_new_connection_f100(loop: Loop, database: str) -> None:
+    downs: list[str] = []
+    link = Link(loop, "test", database, settings=["select pg_sleep(0.2)"], on_down=downs.append)
+    link.open()
+    turn_until(loop, lambda: link._current)
+    link.cancel()
+    turn_until(loop, lambda: link.is_up)
+    assert downs == []
+    link.close()
 
 
 def test_server_that_ignores_a_cancel_loses_the_connection_f100(tmp_path: Path) -> None:
@@ -268,7 +276,7 @@ def test_lost_connection_answers_everything_and_comes_back_j51(loop: Loop, datab
     pid = rows_of(run(loop, link, "select pg_backend_pid()"))[0][0]
     link.run("select pg_sleep(60)", lambda answer: story.append(f"first {answer.lost}"))  # type: ignore[union-attr]
     link.run("select 1", lambda answer: story.append(f"second {answer.lost}"))  # type: ignore[union-attr]
-    _kill_backends(database)
+    end_backends(database, "drover test")
     turn_until(loop, lambda: story.count("up") == 2)
     down = "down: terminating connection due to administrator command"
     assert story == ["up", "first True", "second True", down, "up"]
@@ -280,7 +288,7 @@ def test_lost_connection_answers_everything_and_comes_back_j51(loop: Loop, datab
 def test_idle_link_notices_its_loss_j51(loop: Loop, database: str) -> None:
     downs: list[str] = []
     link = opened(loop, database, on_down=downs.append)
-    _kill_backends(database)
+    end_backends(database, "drover test")
     turn_until(loop, lambda: downs)
     assert not link.is_up
     turn_until(loop, lambda: link.is_up)

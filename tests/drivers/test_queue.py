@@ -28,7 +28,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import Claim, End, ItemFailure, LogRow, OutputRow, Rules, SaveRow, Want
 from scheduler.model.states import JOB_MOVES, JOB_STATES, TERMINAL
-from tests.link_tools import OTHER, OWNER, QUERIES, fetch, opened, take_group
+from tests.link_tools import OTHER, OWNER, QUERIES, end_backends, fetch, opened, take_group
 from tests.loop_tools import turn_until
 
 WANT = Want("a", "default", "", False, 100)
@@ -123,6 +123,12 @@ def test_claims_come_in_order_of_urgency_letter_and_age_r76(desk: Desk, database
         columns,
     )
     assert [claim.args for claim in desk.claim()] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_time_of_queueing_may_be_given_and_is_now_otherwise_j23(database: str) -> None:
+    _insert(database, "('a', '2020-01-01 UTC'), ('a', default)", "jq_type, jq_queued")
+    times = "select jq_queued = '2020-01-01 UTC', now() - jq_queued < '1 minute' from drover.jobqueue order by jq_pk"
+    assert fetch(database, times) == [(True, False), (False, True)]
 
 
 def test_claim_takes_no_more_than_wanted_and_the_rest_next_time_j47_j48(desk: Desk, database: str) -> None:
@@ -474,22 +480,15 @@ def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, data
     assert desk.loop.now - began >= 0.3
 
 
-def test_lost_connection_is_told_and_what_is_held_goes_later_t2(desk: Desk, database: str) -> None:
+def test_lost_connection_is_told_and_what_is_sent_again_waits_for_it_t2(desk: Desk, database: str) -> None:
     _insert(database)
     with psycopg.connect(database) as other:
         other.execute("lock table drover.scheduler_group in access exclusive mode")
         desk.courier.send(Turn((), (WANT,)))
         desk.loop.turn(desk.loop.now)
-        desk.courier.hold()
         _end_backend(desk, database)
     assert [event.why for event in desk.events if isinstance(event, NotSaved)] == ["lost"]
-    desk.events.clear()
-    desk.courier.send(Turn((), (WANT,)))
-    turn_until(desk.loop, lambda: desk.link.is_up)
-    assert desk.link.is_idle
-    desk.courier.release()
-    turn_until(desk.loop, lambda: desk.events)
-    assert [len(event.claims) for event in desk.events if isinstance(event, Turned)] == [1]
+    assert [claim.attempt for claim in desk.claim()] == [1]
 
 
 def _name(conninfo: str) -> str:
@@ -497,8 +496,7 @@ def _name(conninfo: str) -> str:
 
 
 def _end_backend(desk: Desk, conninfo: str) -> None:
-    mine = "application_name = 'drover test' and datname = current_database()"
-    fetch(conninfo, f"select pg_terminate_backend(pid) from pg_stat_activity where {mine}")
+    end_backends(conninfo, "drover test")
     turn_until(desk.loop, lambda: not desk.link.is_up)
 
 
