@@ -75,6 +75,7 @@ class Daemon:
         self.agentdb = AgentDb(
             self.loop, database.agentdb_url or make_conninfo(conninfo, user="drover_agentdb"),
             timers.agentdb_connections, config.agents, timers.statement_limit, self._tell,
+            with_queue=not database.agentdb_url,
         )  # fmt: skip
         self.typed = Typed(self.loop, self.watch_link, self._queries["submit"]) if typed else None
         self.core.world.tells_ends = typed
@@ -102,6 +103,7 @@ class Daemon:
         try:
             self.queue_link.open()
             self.watch_link.open()
+            self._check_programs()
             while not self._over:
                 self.turn()
         finally:
@@ -143,6 +145,11 @@ class Daemon:
                 except Exception:  # the one place: a bug in one command must not take the others with it
                     LOG.exception("bug: %s failed; please report this", command)
                     self._quarantine(command)
+
+    def _check_programs(self) -> None:
+        """Notice agents whose program was replaced, again and again."""
+        self.children.check_programs()
+        self.loop.at(self.loop.now + self.config.scheduler.status_interval, self._check_programs)
 
     def _quarantine(self, command: e.Command) -> None:
         """What the command was about cannot be trusted any more."""

@@ -171,7 +171,8 @@ def _apply_one(connection: psycopg.Connection, migration: Migration, directory: 
 @contextmanager
 def _connection(conninfo: str) -> Iterator[psycopg.Connection]:
     try:
-        with psycopg.connect(conninfo, autocommit=True) as connection:
+        # In a database that is SQL_ASCII, text would come as bytes otherwise.
+        with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
             yield connection
     except psycopg.errors.LockNotAvailable as error:
         raise WorldError(f"somebody else keeps the schema locked: {error}; try again later") from error

@@ -92,6 +92,9 @@ grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_fron
 grant select (job_pk, job_name) on drover.job to drover_frontend, drover_frontend_sql;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_item_failure
   to drover_frontend, drover_frontend_sql;
+-- Who serves, and what: a front-end may look before it hands in.
+grant select on drover.migration, drover.queue, drover.host, drover.agent, drover.scheduler, drover.scheduler_group
+  to drover_frontend, drover_frontend_sql;
 
 -- drover_frontend_sql hands in SQL too, which reads all that drover_msq may.
 grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to drover_frontend_sql;

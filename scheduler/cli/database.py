@@ -7,6 +7,7 @@ that. Knows nothing of jobs.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
@@ -18,7 +19,7 @@ from scheduler.embedded import default_directory, join
 from scheduler.errors import BugError, ConfigError, WorldError
 from scheduler.model.config import Config
 
-EMBEDDED = "embedded"
+EMBEDDED = "embedded"  # or embedded:DIRECTORY
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def connect(config: Config) -> Iterator[psycopg.Connection]:
     Errors: WorldError if it cannot be reached or its schema is another; ConfigError if it refuses what was asked.
     """
     with opened(config) as conninfo, translated():
-        named = make_conninfo(conninfo, fallback_application_name="drover")
+        named = make_conninfo(conninfo, fallback_application_name="drover", client_encoding="utf8")
         with psycopg.connect(named, autocommit=True) as connection:
             yield connection
 
@@ -44,16 +45,22 @@ def opened(config: Config) -> Iterator[str]:
 @contextmanager
 def located(config: Config) -> Iterator[str]:
     """The conninfo, whatever is in the database; an embedded server runs for as long as the block lasts."""
-    if config.database.url != EMBEDDED:
+    if not is_embedded(config):
         yield config.database.url
         return
-    with join(default_directory(os.environ), durable=True) as conninfo:
+    directory = config.database.url.removeprefix(EMBEDDED).removeprefix(":")
+    with join(Path(directory) if directory else default_directory(os.environ), durable=True) as conninfo:
         yield conninfo
+
+
+def is_embedded(config: Config) -> bool:
+    """Whether the database is one that we start ourselves."""
+    return config.database.url == EMBEDDED or config.database.url.startswith(f"{EMBEDDED}:")
 
 
 def make_ready(config: Config, conninfo: str) -> None:
     """Bring the embedded schema up to date; raise WorldError if another is not."""
-    if config.database.url != EMBEDDED:
+    if not is_embedded(config):
         migrate.check(conninfo)
     elif migrate.apply(conninfo):
         migrate.apply_roles(conninfo)

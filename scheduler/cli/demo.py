@@ -50,18 +50,16 @@ PROGRESS: Final = """
     select jq_pk, jq_itemsprocessed + jq_itemsfailed, jq_itemstotal, jq_state::text, jq_endtext
       from drover.jobqueue where jq_pk = any(%s)
 """
+INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
+ENOUGH: Final = 5000  # files worth a demo
 END_S: Final = 30.0  # for the daemon to end after it was told to
 LOOK_S: Final = 0.5  # between two looks when no event comes: progress itself is not an event
 
 
 def run(options: Namespace, config: Config) -> int:
     """Run the demo and give the exit status."""
-    directory = Path(options.directory or sysconfig.get_path("stdlib")).resolve()
-    if not directory.is_dir():
-        raise ConfigError(f"demo: {directory} is not a directory: name one with files in it")
-    paths = sorted(_files(directory, everything=options.directory is not None))[: options.limit]
-    if not paths:
-        raise ConfigError(f"demo: {directory} has no files: name a directory that has some")
+    paths, where = _chosen(options.directory)
+    paths = paths[: options.limit]
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
@@ -69,10 +67,11 @@ def run(options: Namespace, config: Config) -> int:
         conninfo = stack.enter_context(
             embedded.join(home / "pg", durable=True) if options.keep else embedded.temporary()
         )
-        configured = _write_config(home, conninfo, options.agents or os.cpu_count() or 1)
+        url = f"embedded:{home / 'pg'}" if options.keep else conninfo
+        configured = _write_config(home, url, options.agents or os.cpu_count() or 1)
         connection = stack.enter_context(psycopg.connect(conninfo, autocommit=True))
         _prepare(conninfo, connection, paths)
-        console.print(f"{len(paths)} files below {directory}, agents: {', '.join(SAVES)}", highlight=False)
+        console.print(f"{len(paths)} files below {where}, agents: {', '.join(SAVES)}", highlight=False)
         with _daemon(configured, home / "drover.log"):
             seconds, failed = _watch(connection, console)
         _print_summary(connection, console, seconds)
@@ -90,11 +89,31 @@ def _home(keep: bool) -> Iterator[str]:
         yield home
 
 
-def _files(directory: Path, *, everything: bool) -> Iterator[str]:
-    """Give the files below a directory; of the standard library, not what was installed into it."""
+def _chosen(directory: str | None) -> tuple[list[str], str]:
+    """Give the files to work on and where they are: of a directory, or of the running Python's own library."""
+    if directory is None:
+        return _library()
+    where = Path(directory).resolve()
+    if not where.is_dir():
+        raise ConfigError(f"demo: {where} is not a directory: name one with files in it")
+    if not (paths := sorted(_files(where, frozenset()))):
+        raise ConfigError(f"demo: {where} has no files: name a directory that has some")
+    return paths, str(where)
+
+
+def _library() -> tuple[list[str], str]:
+    """Give the standard library; where it is small, what is installed beside it too."""
+    standard, installed = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
+    paths = sorted(_files(standard, INSTALLED))
+    if len(paths) >= ENOUGH:
+        return paths, str(standard)
+    return paths + sorted(_files(installed, frozenset())), f"{standard} and {installed}"
+
+
+def _files(directory: Path, left_out: frozenset[str]) -> Iterator[str]:
+    """Give the regular files below a directory, but for folders of these names."""
     for folder, folders, names in os.walk(directory):
-        if not everything:
-            folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages")]
+        folders[:] = [name for name in folders if name not in left_out]
         for name in names:
             path = os.path.join(folder, name)
             if os.path.isfile(path) and _is_text(path):
@@ -109,9 +128,9 @@ def _is_text(path: str) -> bool:
     return False
 
 
-def _write_config(home: Path, conninfo: str, agents: int) -> Path:
+def _write_config(home: Path, url: str, agents: int) -> Path:
     """Write the configuration that a site would have written."""
-    lines = [f"[database]\nurl = {_quoted(conninfo)}\n\n[hosts.local]\nmax = {agents * len(SAVES)}\n"]
+    lines = [f"[database]\nurl = {_quoted(url)}\n\n[hosts.local]\nmax = {agents * len(SAVES)}\n"]
     for name, save in SAVES.items():
         lines.append(
             f'[agents.{name}]\ncommand = ["drover-agent-{name}", "--save", "save"]\nslots = {agents}\n'

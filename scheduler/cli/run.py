@@ -7,7 +7,7 @@ from argparse import Namespace
 import attrs
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.database import EMBEDDED, opened
+from scheduler.cli.database import is_embedded, opened
 from scheduler.cli.selftest import test_agents
 from scheduler.daemon import Daemon, set_up_log
 from scheduler.errors import ConfigError
@@ -30,7 +30,7 @@ def run(options: Namespace, config: Config) -> int:
 
 def login(config: Config, conninfo: str) -> str:
     """The embedded database belongs to its starter; the daemon uses no more of it than it needs."""
-    return make_conninfo(conninfo, user="drover_scheduler") if config.database.url == EMBEDDED else conninfo
+    return make_conninfo(conninfo, user="drover_scheduler") if is_embedded(config) else conninfo
 
 
 def ignoring_hosts(config: Config) -> Config:

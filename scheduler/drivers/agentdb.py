@@ -79,9 +79,11 @@ class AgentDb:
         tell: Callable[[Event], None],
         *,
         answer_bytes: int = ANSWER_BYTES,
+        with_queue: bool = False,
     ) -> None:
         self._loop, self._conninfo, self._count, self._tell = loop, conninfo, count, tell
         self._limit, self._answer_bytes = statement_limit, answer_bytes
+        self._durability = "off" if with_queue else "on"
         self._links: list[Link] = []
         self._busy: set[str] = set()  # names of links
         self._waiting: deque[_Waiting] = deque()
@@ -158,14 +160,14 @@ class AgentDb:
         return next((link for link in self._links if link.is_up and link.name not in self._busy), None)
 
     def _add_link(self) -> None:
-        # A statement that was answered may be forgotten if the database server crashes, but not once its job is saved
-        # as done: that commit is synchronous and comes later, so it brings everything before it to disk.
+        # On the server of the queue a statement that was answered may be forgotten if the server crashes, but not once
+        # its job is saved as done: that commit is synchronous and comes later, so it brings all before it to disk.
         link = Link(
             self._loop,
             f"agentdb {len(self._links) + 1}",
             self._conninfo,
             settings=(
-                "set synchronous_commit = off",
+                f"set synchronous_commit = {self._durability}",
                 f"set statement_timeout = {round(self._limit * 1000)}",
             ),
             on_up=self._dispatch,

@@ -138,5 +138,5 @@ class Fleet:
 
     def say(self, level: str, slot: Slot, text: str) -> None:
         """Log one line about a slot."""
-        where = f"slot={slot.number} agent={slot.pool.name} host={slot.host.name} pid={slot.pid}"
-        self.commands.append(Say(level, f"{text} {where}"))
+        pid = f" pid={slot.pid}" if slot.pid is not None else ""
+        self.commands.append(Say(level, f"{text} slot={slot.number} agent={slot.pool.name} host={slot.host.name}{pid}"))

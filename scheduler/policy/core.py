@@ -56,6 +56,9 @@ class Core:
         """Give the commands since the last call."""
         taken = self.world.commands[:]
         self.world.commands.clear()
+        for command in taken:
+            if type(command) is e.Send:
+                self._slots[command.slot].is_unsent = False
         return taken
 
     def look_again(self, now: float) -> None:

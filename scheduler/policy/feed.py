@@ -150,6 +150,7 @@ def _feed_idle(world: World, pool: Pool, now: float) -> None:
                 line = give(world, slot, turns, now)
             idle.remove(slot)
             fleet.fire(slot, FED, now)
+            slot.is_unsent = True
             world.commands.append(Send(slot.number, line))
 
 

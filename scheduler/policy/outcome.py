@@ -108,13 +108,19 @@ def _bits(job: Job, state: str) -> int | None:
 
 
 def _counts(job: Job, state: str) -> tuple[int, int, int | None, dict[str, object] | None]:
-    """Give processed, failed, total and checkpoint. What a slice without a key did is not kept if it must run again."""
+    """Give processed, failed, total and checkpoint: with a key its progress, without one the counts to begin anew with.
+
+    What a slice without a key did is not kept if it must run again.
+    """
     expansion = job.expansion
     if expansion is None:
         return job.done, job.failed, 1, None
     total = job.rules.itemsprocessed + job.rules.itemsfailed + expansion.total if expansion.opened else None
     if expansion.progress is not None:
         return job.done, job.failed, total, expansion.progress.checkpoint()
-    if state == QUEUED and not (expansion.is_fed and job.in_flight == 0 and job.verdict is None):
-        return job.rules.itemsprocessed, job.rules.itemsfailed, total, None
-    return job.done, job.failed, total, None
+    old_done, old_failed = job.rules.itemsprocessed, job.rules.itemsfailed
+    if state != QUEUED:
+        return job.done, job.failed, total, {"itemsprocessed": old_done, "itemsfailed": old_failed}
+    is_slice = expansion.is_fed and job.in_flight == 0 and job.verdict is None
+    done, failed = (job.done, job.failed) if is_slice else (old_done, old_failed)
+    return done, failed, total, {"itemsprocessed": done, "itemsfailed": failed}

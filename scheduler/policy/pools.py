@@ -109,7 +109,7 @@ class Slot:
 
     __slots__ = (
         "any", "births", "blocked", "born", "bound", "clogged_until", "code", "counted", "counts", "deadline", "doom",
-        "failed", "fed_at", "fresh", "heard", "held", "held_err", "hinted", "host", "is_bound", "item", "items", "job",
+        "failed", "fed_at", "fresh", "heard", "held", "held_err", "hinted", "host", "is_bound", "is_unsent", "item", "items", "job",
         "lone", "number", "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "total",
     )  # fmt: skip
 
@@ -145,6 +145,7 @@ class Slot:
         self.code: int | None = None
         self.signal: str | None = None
         self.lone = False
+        self.is_unsent = False  # the line of the item in hand is still among the commands
         self.part()
 
     def part(self) -> None:

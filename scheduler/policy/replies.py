@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from scheduler.model import protocol
-from scheduler.model.events import Ask, Echo
+from scheduler.model.events import Ask, Echo, Send
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import NEXT, OK, SAID, ST_READY
 from scheduler.policy.endings import finish
@@ -24,23 +24,26 @@ def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
         return ok(world, slot, now)
     *lines, slot.held = (slot.held + data).split(b"\n")
     slot.heard = now
-    if len(slot.held) > world.timers.line_limit:
-        _violate(world, slot, f"line over {world.timers.line_limit} bytes", now)
-        return None
-    answer = None
+    limit, answer = world.timers.line_limit, None
     for line in lines:
         if slot.doom is not None:
-            return None
+            break
         keyword, text = parse(line)
-        if keyword != protocol.OK:
+        if len(line) > limit:
+            _violate(world, slot, f"line over {limit} bytes", now)
+        elif keyword != protocol.OK:
             said(world, slot, keyword, text, now)
         elif answer is None:
             answer = ok(world, slot, now)
         else:
             _violate(world, slot, "OK for a line that was not sent yet", now)
-            take_back(world, slot)
-            return None
-    return answer if slot.doom is None else None
+    if len(slot.held) > limit and slot.doom is None:
+        _violate(world, slot, f"line over {limit} bytes", now)
+    if slot.doom is None:
+        return answer
+    if answer is not None:
+        take_back(world, slot)
+    return None
 
 
 def ok(world: World, slot: Slot, now: float) -> bytes | None:
@@ -53,6 +56,9 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
         slot.heard = now
         slot.pool.idle[slot.host.name].append(slot)
         world.stirred.add(slot.pool)
+        return None
+    if slot.is_unsent:
+        _refuse_early(world, slot, now)
         return None
     finish(world, slot, job, now)
     turns = next_turns(slot) if world.feeding and slot.pool.enabled else None
@@ -75,10 +81,23 @@ def _rest(world: World, slot: Slot, now: float) -> None:
     world.stirred.update(world.starving)
 
 
+def _refuse_early(world: World, slot: Slot, now: float) -> None:
+    """The line was to be sent at the end of this turn, so this OK cannot be meant for it."""
+    world.commands[:] = [c for c in world.commands if not (isinstance(c, Send) and c.slot == slot.number)]
+    _violate(world, slot, "OK for a line that was not sent yet", now)
+    take_back(world, slot)
+
+
 def take_back(world: World, slot: Slot) -> None:
     """An item was given but not sent: it goes back to the front of its lane, untouched."""
     job, item = slot.job, slot.item
-    if job is None or item is None or slot.lone:
+    if job is None or item is None:
+        return
+    if slot.lone:
+        slot.pool.again.appendleft((job, item, slot.host.name if slot.is_bound else None))
+        slot.lone = False
+        job.in_flight -= 1
+        slot.part()
         return
     lane = job.lanes[slot.host.name if slot.is_bound else None]
     turns = slot.bound if slot.is_bound else slot.any

@@ -1,0 +1,76 @@
+"""drover(8) tells what the tables and the options say: states of agents, moves of jobs, options, signals."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from itertools import pairwise, product
+from pathlib import Path
+
+from scheduler.cli.options import command_parser
+from scheduler.drivers.signals import NUMBERS
+from scheduler.model.states import AGENT_TABLE, EVENT_NAMES, JOB_MOVES, STATE_NAMES, VIOLATION
+from tests.needs import need
+
+MANUAL = Path(__file__).resolve().parents[2] / "man/drover.8"
+TEXT = MANUAL.read_text()
+DRAWING = re.findall(r"^ST_.*->.*$", TEXT, re.MULTILINE)
+
+
+def table_cells() -> Iterator[tuple[str, str, str]]:
+    """Every cell of AGENT_TABLE that an agent can notice: (state, event, next state or violation)."""
+    for state, event in product(range(len(AGENT_TABLE)), range(len(EVENT_NAMES))):
+        target = AGENT_TABLE[state][event]
+        if target >= 0 or target == VIOLATION:
+            yield STATE_NAMES[state], EVENT_NAMES[event], "violation" if target == VIOLATION else STATE_NAMES[target]
+
+
+def drawn_arrows() -> Iterator[tuple[str, str]]:
+    """Every arrow of the drawing; names with commas between them share what comes next."""
+    for line in DRAWING:
+        groups = [group.split(", ") for group in line.split(" -> ")]
+        for left, right in pairwise(groups):
+            yield from product(left, right)
+
+
+def test_the_manual_has_no_warning() -> None:
+    need("mandoc")
+    argv = ["mandoc", "-Tlint", "-Wwarning", str(MANUAL)]
+    lint = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (lint.returncode, lint.stdout) == (0, "")
+
+
+def test_moves_of_slots_are_those_of_the_table_f60() -> None:
+    told = re.findall(r"^\.It Li (ST_\w+) Ta ([A-Z_]+) Ta (?:Li )?(ST_\w+|violation) Ta", TEXT, re.MULTILINE)
+    assert told == [cell for cell in table_cells() if cell in told]
+    assert set(told) == set(table_cells())
+
+
+def test_drawing_has_the_arrows_of_the_table_f60() -> None:
+    assert set(drawn_arrows()) == {(a, b) for a, _, b in table_cells() if b not in (a, "violation")}
+
+
+def test_numbers_of_states_are_public_f60() -> None:
+    told = re.findall(r"^\.It (\d) Ta Li (ST_\w+) Ta", TEXT, re.MULTILINE)
+    shown = {STATE_NAMES[int(number)] for number, _ in told}
+    assert [name for _, name in told] == [STATE_NAMES[int(number)] for number, _ in told]
+    assert shown == set(STATE_NAMES) - {"ST_DONE", "ST_END"}
+
+
+def test_moves_of_jobs_are_those_of_the_table() -> None:
+    rows = TEXT.partition(".Sh JOBS\n")[2].partition(".Sh ")[0]
+    told = dict(re.findall(r"^\.It Li (\w+) Ta (.*)$", rows, re.MULTILINE))
+    assert {state: set(targets.split(", ")) for state, targets in told.items()} == {
+        state: set(targets) or {"none"} for state, targets in JOB_MOVES.items()
+    }
+
+
+def test_the_manual_tells_of_every_option_of_run() -> None:
+    told = re.findall(r"^\.It Fl (\S+)", TEXT, re.MULTILINE)
+    options = {option for action in command_parser("run")._actions for option in action.option_strings}
+    assert {f"-{option}" for option in told} == options - {"-h", "--help"}
+
+
+def test_the_manual_tells_of_every_signal_f55() -> None:
+    headings = re.findall(r"^\.It Dv (.*)$", TEXT.partition(".Sh SIGNALS\n")[2].partition(".Sh ")[0], re.MULTILINE)
+    assert sorted(" ".join(headings).replace(",", " ").split()) == sorted(signal.Signals(n).name for n in NUMBERS)

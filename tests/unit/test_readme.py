@@ -1,0 +1,60 @@
+"""README shows commands that exist, as they are to be typed."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.cli.options import COMMANDS, parse
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+SHELL_BLOCKS = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+SHELL_LINES = [line for block in SHELL_BLOCKS for line in block.splitlines()]
+IN_TEXT = re.findall(r"`drover ([a-z]+)[^`]*`", README)
+ASSIGNMENT = re.compile(r"[A-Z_]+=.*")
+
+
+def drover_commands() -> Iterator[list[str]]:
+    """The words after `drover` on each line of a shell block that runs it, without what the shell would take away."""
+    for line in SHELL_LINES:
+        if "drover" not in line or line.startswith(("psql", "find")):
+            continue
+        words = shlex.split(line, comments=True)
+        while words and ASSIGNMENT.fullmatch(words[0]):
+            words = words[1:]
+        if words[:1] == ["drover"]:
+            yield words[1:]
+
+
+@pytest.mark.parametrize("words", list(drover_commands()), ids=" ".join)
+def test_every_command_shown_can_be_parsed(words: list[str]) -> None:
+    assert parse(words).command == words[0]
+
+
+def test_the_tour_shows_the_commands_of_a_newcomer() -> None:
+    shown = {words[0] for words in drover_commands()}
+    assert shown >= {"run", "submit", "status", "ls", "why", "log", "out", "check", "init"}
+
+
+@pytest.mark.parametrize("command", sorted(set(IN_TEXT)))
+def test_every_command_named_in_the_text_exists(command: str) -> None:
+    assert command in COMMANDS
+
+
+@pytest.mark.parametrize(
+    "target", sorted({"make demo", "make test"} | set(re.findall(r"(?:`|^)(make [a-z]+)", README, re.MULTILINE)))
+)
+def test_every_target_shown_is_in_the_makefile(target: str) -> None:
+    assert re.search(rf"^{target.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_two_commands_come_first() -> None:
+    assert [line.split("#")[0].strip() for line in SHELL_LINES[:2]] == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("path", re.findall(r"`((?:agents|etc|man|schema)/[\w./-]+)`", README))
+def test_every_file_named_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
