@@ -26,7 +26,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache --no-timings
+	$(BIN)/lint-imports --no-cache >/dev/null
 	$(BIN)/pytest -m 'not slow' tests/unit tests/sim
 
 bench: $(VENV)/.dev

@@ -122,8 +122,9 @@ class Daemon:
             self._drain()
         if core.world.commands:
             return
-        loop.turn(min(core.next_deadline(), self.watch.next_deadline(loop.now)))
-        if loop.now >= core.next_deadline():
+        deadline = core.next_deadline()
+        loop.turn(min(deadline, self.watch.next_deadline(loop.now)))
+        if loop.now >= deadline:
             core.tick(loop.now)
         elif core.is_over():
             self._carry_out()

@@ -169,7 +169,7 @@ class Link:
 
     def reset(self) -> None:
         """Forget the session: transaction, cursors, settings, prepared statements, and what is queued for it."""
-        self._chores = deque((*TIDY, *self._settings))
+        self._chores = deque((*TIDY, *self._encoding(), *self._settings))
         withdrawn, self._queue = self._queue, deque()
         for asked in withdrawn:
             asked.done(Failure(None, "withdrawn"))
@@ -188,8 +188,13 @@ class Link:
         self._pg, self._fd, self._backend_pid = pg, pg.socket, pg.backend_pid
         self._loop.register(self._fd, EPOLLIN, self._ready)
         self._prepared.clear()
-        self._chores = deque(self._settings)
+        self._chores = deque((*self._encoding(), *self._settings))
         self._pump()
+
+    def _encoding(self) -> tuple[str, ...]:
+        """A database of no encoding holds any bytes, and refuses to give those that are not UTF-8 as UTF-8."""
+        is_any = self._pg is not None and self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII"
+        return ("set client_encoding = 'SQL_ASCII'",) if is_any else ()
 
     def _not_opened(self, reason: str) -> None:
         self._attempt = None

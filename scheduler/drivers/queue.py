@@ -63,7 +63,7 @@ def why(failure: Failure) -> str:
 class Courier:
     """Carries requests to the queue and tells one event for each.
 
-    A failure that leaves the connection up but is the world's (read-only, disk full) is told
+    A failure that leaves the connection up but is the world's (read-only, disk full), or that of a claim, is told
     after a pause that doubles to 5 s, so that whoever sends it again at once does no harm.
     """
 
@@ -125,13 +125,14 @@ class Courier:
 
     def _answered(self, request: Request, answer: Answer) -> None:
         if isinstance(answer, Failure):
-            return self._failed(answer)
+            return self._failed(request, answer)
         self._pause = FIRST_PAUSE_S
         return self._tell(_event(request, answer))
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, request: Request, failure: Failure) -> None:
         event = NotSaved(why(failure), failure.sentence)
-        if event.why != "lost" or failure.lost:
+        is_claim = isinstance(request, Turn) and not request.ends  # nothing of ours to halve: it will come again
+        if failure.lost or (event.why != "lost" and not is_claim):
             return self._tell(event)
         self._loop.at(self._loop.now + self._pause, partial(self._tell, event))
         self._pause = min(self._pause * 2, LAST_PAUSE_S)

@@ -68,7 +68,10 @@ class Fleet:
             return new != IGNORE and self._refuse(slot, event, new, now)
         slot.state = new
         slot.since = now
-        slot.deadline = deadline = now + slot.patience[new]
+        deadline = now + slot.patience[new]
+        if new == ST_RUNNING and slot.clogged_until < deadline:  # it has not read yet what it was told before
+            deadline = slot.clogged_until
+        slot.deadline = deadline
         if deadline < self.soonest:
             self.soonest = deadline
         if not (_QUIET[old] and _QUIET[new]):

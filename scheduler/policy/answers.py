@@ -1,5 +1,7 @@
 """What the database answered: rows claimed, saved or lost, and what others changed in the tables we follow."""
 
+from collections.abc import Sequence
+
 from scheduler.model import events as e
 from scheduler.policy import endings, supply
 from scheduler.policy.claims import QueueBook
@@ -65,39 +67,39 @@ def saved(world: World, event: e.Saved, now: float) -> None:
         return
     request = world.ledger.answered()
     if isinstance(request, e.Mark):
-        _marked(world, [pk for pk, _ in request.rows], event.pks, now)
+        _marked(world, request.rows, event.pks, now)
         return
     assert isinstance(request, e.Save)
     for row in request.rows:
         if row.pk not in event.pks and not (world.ledger.resent and row.outcome is not None):
-            _fenced(world, row.pk, now)
+            _fenced(world, row.pk, row.attempt, now)
     if any(endings.is_back(row) for row in request.rows if row.outcome is not None):
         world.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
         world.commands.append(e.LookDue())
 
 
-def _marked(world: World, asked: list[int], pks: frozenset[int], now: float) -> None:
+def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int], now: float) -> None:
     """Rows that are shown as running; a rescued one may begin only now."""
-    for pk in asked:
+    for pk, attempt in asked:
         job = world.jobs.get(pk)
-        if job is None:
+        if job is None or job.attempt != attempt:
             continue
         if pk not in pks:
-            _fenced(world, pk, now)
+            _fenced(world, pk, attempt, now)
             continue
         job.marked = True
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             supply.admit(world, job)
 
 
-def _fenced(world: World, pk: int, now: float) -> None:
+def _fenced(world: World, pk: int, attempt: int, now: float) -> None:
     """A row of ours has another owner or is gone: forget it, and end what works on it."""
-    job = world.jobs.pop(pk, None)
     world.say("warning", f"job={pk}: the row is no longer ours")
-    if job is None:
-        return
-    endings.forget(world, job, now)
+    job = world.jobs.get(pk)
+    if job is not None and job.attempt == attempt:
+        del world.jobs[pk]
+        endings.forget(world, job, now)
 
 
 def not_saved(world: World, event: e.NotSaved, now: float) -> None:

@@ -33,6 +33,7 @@ class Core:
 
     def handle(self, event: e.Event, now: float) -> None:
         """Take in a fact."""
+        self.world.may_want = True
         _HANDLERS[type(event)](self.world, event, now)
         if self.world.stirred:
             self.look_again(now)
@@ -64,6 +65,7 @@ class Core:
     def look_again(self, now: float) -> None:
         """Look at every pool that was stirred."""
         world = self.world
+        world.may_want = True
         while world.stirred:
             pools, world.stirred = world.stirred | world.starving, set()
             world.starving = set()
@@ -79,11 +81,14 @@ class Core:
     def next_request(self, now: float) -> e.Request | None:
         """Give what the queue connection is to do next; it is answered by an event before the next call."""
         world = self.world
+        if not world.may_want and world.ledger.is_empty:
+            return None
         wants = []
         if world.feeding and not world.draining:
             rounds.measure(world, now)
             hosts, queues = list(world.hosts.values()), list(world.queues.values())
             wants = world.claims.wants(world.pools.values(), queues, hosts, world.timers)
+        world.may_want = bool(wants)
         request = world.ledger.next_request(wants)
         if isinstance(request, e.Turn):
             world.claims.asked()

@@ -117,7 +117,7 @@ def conclude(world: World, job: Job, now: float) -> None:
     failures = expansion.failures if expansion is not None else ()
     world.ledger.save(row, failures)
     if row.outcome in ("failed", "retry", "blocked"):
-        world.log_job(job, "ERROR", f"{row.outcome}: {row.text}")
+        world.log_job(job, "ERROR", row.text or row.outcome)
     if row.state in TERMINAL:
         _tell(world, job, row.state, row.text or "")
 

@@ -90,6 +90,7 @@ def begin(world: World, job: Job, now: float) -> None:
 
 def fetch_more(world: World, job: Job) -> None:
     """Ask for more rows, as many as a batch may have of rows of this size."""
+    world.may_want = True  # the last row may be out: others of this type can be claimed
     expansion = job.expansion
     if expansion is None or not expansion.more or expansion.fetching or job.verdict is not None:
         return

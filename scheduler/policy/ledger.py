@@ -24,7 +24,10 @@ class Ledger:
     """Everything that waits to be saved."""
 
     __slots__ = (
+        "_explained_ends",
+        "_explained_saves",
         "_foreign",
+        "_locked_last",
         "_logged_last",
         "ends",
         "failures",
@@ -52,6 +55,9 @@ class Ledger:
         self.resent = False  # the one in flight may have been carried out before
         self.lost_logs = 0
         self._logged_last = False
+        self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
+        self._explained_saves: set[int] = set()
+        self._locked_last = False  # one row waits for a lock: others go in between
         self._foreign = False  # the request in flight was sent in the name of a former owner
 
     def disown(self) -> "Ledger":
@@ -86,6 +92,7 @@ class Ledger:
     def save(self, row: SaveRow, failures: Sequence[ItemFailure]) -> None:
         """Save a row; a newer word on the same row replaces an older one that still waits."""
         self.saves[row.pk] = row
+        self._explained_saves.discard(row.pk)
         if failures:
             self.failures.setdefault(row.pk, []).extend(failures)
         if row.outcome is not None:
@@ -101,8 +108,10 @@ class Ledger:
     def next_request(self, wants: Sequence[Want]) -> Request | None:
         """Give what to send now, if anything; it is in flight until `answered` or `failed`."""
         assert self.in_flight is None
-        self.resent = bool(self.repeats)
-        self.in_flight = self.repeats.popleft() if self.repeats else self._choose(wants)
+        other = self._choose(wants) if self._locked_last or not self.repeats else None
+        self._locked_last = False
+        self.resent = other is None and bool(self.repeats)
+        self.in_flight = self.repeats.popleft() if self.resent else other
         return self.in_flight
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
@@ -110,7 +119,14 @@ class Ledger:
         if self.outputs:
             rows, self.outputs = self.outputs[:BATCH], self.outputs[BATCH:]
             return WriteOutput(rows)
-        others = self.parents or self.saves or self.marks or self.ends or wants
+        held = {row[0] if isinstance(row, tuple) else row.pk for r in self.repeats for row in _rows(r)}
+        saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
+        marks = [mark for pk, mark in self.marks.items() if pk not in held]
+        ends = self.ends
+        if self.logs:
+            saves = [pk for pk in saves if pk in self._explained_saves]
+            ends = ends[: self._explained_ends]
+        others = self.parents or saves or marks or ends or wants
         if self.logs and not (self._logged_last and others):
             self._logged_last = True
             return self._write_log()
@@ -118,26 +134,27 @@ class Ledger:
         if self.parents:
             parents, self.parents = self.parents, []
             return Settle(parents)
-        if self.saves:
-            return self._save()
-        if self.marks:
-            marks, self.marks = list(self.marks.values()), {}
+        if saves:
+            return self._save(saves[:BATCH])
+        if marks:
+            self.marks = {pk: mark for pk, mark in self.marks.items() if pk in held}
             return Mark(marks)
-        if self.ends or wants:
-            ends, self.ends = self.ends, []
+        if ends or wants:
+            self.ends = self.ends[len(ends) :]
+            self._explained_ends = 0
             return Turn(ends, wants)
         return None
 
     def _write_log(self) -> WriteLog:
         rows, self.logs = self.logs[:BATCH], self.logs[BATCH:]
+        self._explained_ends, self._explained_saves = len(self.ends), set(self.saves)
         if self.lost_logs and not self.logs:
             text = f"{self.lost_logs} log lines were dropped: the database took none"
             rows.append(LogRow(None, "WARNING", None, None, None, text))
             self.lost_logs = 0
         return WriteLog(rows)
 
-    def _save(self) -> Save:
-        pks = list(self.saves)[:BATCH]
+    def _save(self, pks: Sequence[int]) -> Save:
         rows = [self.saves.pop(pk) for pk in pks]
         return Save(rows, [failure for pk in pks for failure in self.failures.pop(pk, ())])
 
@@ -162,6 +179,7 @@ class Ledger:
             self.repeats.extendleft(reversed(halves))
             return None
         if why.why == "lock":
+            self._locked_last = True
             self.repeats.append(request)
             return None
         return self._give_up(request, why.reason)
@@ -176,6 +194,11 @@ class Ledger:
                 end = ends[0]
                 self.saves[end.pk] = SaveRow(end.pk, end.attempt, FAILED, BIT_FAILURE, what, "failed")
         return what
+
+
+def _rows(request: Request) -> Sequence[SaveRow | tuple[int, int]]:
+    """Give the rows that a Save or a Mark is about."""
+    return request.rows if isinstance(request, Save | Mark) else ()
 
 
 def _halves(request: Request) -> list[Request]:

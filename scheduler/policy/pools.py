@@ -108,9 +108,10 @@ class Slot:
     """A place for one agent; `state` and `deadline` are written by Fleet.fire only."""
 
     __slots__ = (
-        "any", "births", "blocked", "born", "bound", "clogged_until", "code", "counted", "counts", "deadline", "doom",
-        "failed", "fed_at", "fresh", "heard", "held", "held_err", "hinted", "host", "is_bound", "is_unsent", "item", "items", "job",
-        "lone", "number", "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "total",
+        "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code", "counted",
+        "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "hinted", "host", "is_asking",
+        "is_bound", "is_unsent", "item", "items", "job", "lone", "number", "patience", "pid", "pool", "serial",
+        "shown", "signal", "since", "spawns", "state", "total",
     )  # fmt: skip
 
     def __init__(self, number: int, pool: Pool, host: HostBook, patience: tuple[float, ...], now: float) -> None:
@@ -141,6 +142,9 @@ class Slot:
         self.hinted = False
         self.held = b""  # an unfinished line
         self.held_err = b""
+        self.asks: deque[bytes] = deque()  # DB: lines that wait for the answer to an earlier one to be read
+        self.asks_bytes = 0
+        self.is_asking = False
         self.clogged_until = NEVER
         self.code: int | None = None
         self.signal: str | None = None

@@ -194,21 +194,26 @@ def replaced(world: World, event: e.Replaced, now: float) -> None:
 
 
 def clogged(world: World, event: e.Clogged, now: float) -> None:
+    """From the first byte that is not read on; working, it has only so long for the last."""
     slot = world.fleet.slots[event.slot]
+    slot.clogged_until = min(slot.clogged_until, now + world.timers.write_limit)
     if slot.state == ST_RUNNING:
-        slot.clogged_until = now + world.timers.write_limit
         world.fleet.put_off(slot, min(slot.deadline, slot.clogged_until))
 
 
 def unclogged(world: World, event: e.Unclogged, now: float) -> None:
-    world.fleet.slots[event.slot].clogged_until = NEVER
+    slot = world.fleet.slots[event.slot]
+    slot.clogged_until = NEVER
+    replies.ask_next(world, slot)
 
 
 def answered(world: World, event: e.Answered, now: float) -> None:
     """The answer to a DB: line goes to the process that asked, if it still lives."""
     slot = world.fleet.slots[event.slot]
     if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):
+        slot.is_asking = False
         world.commands.append(e.Send(slot.number, event.lines))
+        replies.ask_next(world, slot)
 
 
 # ---- output of exec agents

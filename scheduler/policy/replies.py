@@ -14,6 +14,7 @@ from scheduler.model.protocol import parse, printable
 from scheduler.model.states import NEXT, OK, SAID, ST_READY
 from scheduler.policy.endings import finish
 from scheduler.policy.feed import first_job, give, leave, must_leave, next_turns
+from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import Slot
 from scheduler.policy.world import World
 
@@ -51,7 +52,10 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
     job = slot.job
     fire = world.fleet.fire
     if job is None:
+        doom = slot.doom
         if not fire(slot, OK, now):
+            if doom is None:
+                world.log(slot, "ERROR", f"{slot.doom}; killed")
             return None
         slot.heard = now
         slot.pool.idle[slot.host.name].append(slot)
@@ -127,6 +131,8 @@ def said(world: World, slot: Slot, keyword: bytes, text: bytes, now: float) -> N
     world.fleet.fire(slot, SAID, now)
     slot.heard = now
     _ACTS.get(keyword, _debug)(world, slot, text)
+    if slot.asks_bytes > world.timers.line_limit:
+        _violate(world, slot, f"over {world.timers.line_limit} bytes of DB: lines that wait for answers", now)
 
 
 def _log(kind: str) -> Callable[[World, Slot, bytes], None]:
@@ -195,7 +201,19 @@ def _storable(text: bytes) -> object:
 
 
 def _db(world: World, slot: Slot, text: bytes) -> None:
-    world.commands.append(Ask(slot.number, slot.serial, slot.pool.name, text))
+    """Asked when the answers to earlier ones are read, so that they come in order and never more than two wait."""
+    slot.asks.append(text)
+    slot.asks_bytes += len(text)
+    ask_next(world, slot)
+
+
+def ask_next(world: World, slot: Slot) -> None:
+    """Ask the database what an agent has asked next, once it has read what it was told."""
+    if slot.asks and not slot.is_asking and slot.clogged_until == NEVER:
+        text = slot.asks.popleft()
+        slot.asks_bytes -= len(text)
+        slot.is_asking = True
+        world.commands.append(Ask(slot.number, slot.serial, slot.pool.name, text))
 
 
 def _debug(world: World, slot: Slot, text: bytes) -> None:

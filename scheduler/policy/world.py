@@ -40,6 +40,7 @@ class World:
         "ledger",
         "limits",
         "mark_at",
+        "may_want",
         "places",
         "pools",
         "progress_at",
@@ -76,6 +77,7 @@ class World:
         self.serving_until = -NEVER
         self.draining = 0  # how often we were asked to drain
         self.stopping = False
+        self.may_want = True  # what to claim may be more than when nothing was wanted
         self.mark_at = NEVER  # when rows that have begun are next marked running
         self.progress_at = NEVER
         self.starving: set[Pool] = set()  # pools whose work found no room

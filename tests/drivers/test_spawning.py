@@ -26,6 +26,11 @@ def test_a_started_process_is_told_with_its_pid_f79(family: Make) -> None:
     assert [end.partition(":")[0] for end in ends] == ["pipe"] * 3
 
 
+def test_an_agent_does_not_push_us_off_the_cpu_p2(family: Make) -> None:
+    one = family(line=sh("read line"))
+    assert os.sched_getscheduler(one.spawn()) == os.SCHED_BATCH
+
+
 @pytest.mark.parametrize("limits", [Limits(), Limits(nofile=64)])
 def test_a_process_sees_three_descriptors_only(family: Make, tmp_path: Path, limits: Limits) -> None:
     one = family(line=sh("ls /proc/$$/fd; true", limits=limits))

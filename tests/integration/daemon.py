@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGCONT, SIGKILL, SIGTERM
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
@@ -59,8 +59,14 @@ def rec(record: Path | str) -> str:
 def agent(name: str, command: Sequence[str] | str, **keys: Any) -> str:
     """A table of an agent type; `command` is TOML already, or an argv."""
     text = command if isinstance(command, str) else json.dumps(command)
-    lines = [f"[agents.{name}]", f"command = {text}", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
+    lines = [f"[agents.{name}]", f"command = {text}", *(f"{key} = {_toml(value)}" for key, value in keys.items())]
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
 
 
 def python(script: str) -> list[str]:
@@ -97,6 +103,7 @@ class Daemon:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         try:
             if self.process.poll() is None:
+                self.signal(SIGCONT)  # a test that failed may have left it stopped
                 self.stop()
         finally:
             self.close()
@@ -112,13 +119,18 @@ class Daemon:
         query = sql.SQL("insert into drover.jobqueue ({}) values ({}) returning jq_pk").format(
             sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(", ").join(sql.Placeholder() * len(columns))
         )
-        row = self._login(role).execute(query, list(columns.values())).fetchone()
+        row = self.login(role).execute(query, list(columns.values())).fetchone()
         assert row is not None
         return int(row["jq_pk"])
 
+    def insert_all(self, rows: Sequence[Row], *, role: str = "drover_frontend_sql") -> list[int]:
+        """Queue several jobs in one transaction: the daemon sees them all at once."""
+        with self.login(role).transaction():
+            return [self.insert(role=role, **columns) for columns in rows]
+
     def execute(self, query: str, *values: Any, role: str | None = None) -> list[Row]:
         """Run one statement (as the owner, or as a role) and give its rows."""
-        connection = self._owner if role is None else self._login(role)
+        connection = self._owner if role is None else self.login(role)
         cursor = connection.execute(query.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
 
@@ -150,7 +162,8 @@ class Daemon:
         """The reason that drover.why gives."""
         return str(self.value("select reason from drover.why where jq_pk = %s", pk))
 
-    def _login(self, role: str) -> "psycopg.Connection[Row]":
+    def login(self, role: str) -> "psycopg.Connection[Row]":
+        """The connection of a role, in autocommit."""
         if role not in self._roles:
             conninfo = make_conninfo(self.database, user=role)
             self._roles[role] = psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
@@ -168,7 +181,8 @@ class Daemon:
                 raise AssertionError(f"job {pk} is {row['jq_state']}: {row['jq_endtext']}\n{self._story()}")
             return row if row["jq_state"] in wanted else None
 
-        return self.until(there, timeout, f"job {pk} is not {wanted}")
+        found: Row = self.until(there, timeout, f"job {pk} is not {wanted}")
+        return found
 
     def wait_all(self, pks: Sequence[int], state: str | set[str] = "done", timeout: float = PATIENCE_S) -> list[Row]:
         """Wait for several jobs; their rows in the order of `pks`."""

@@ -14,7 +14,6 @@ from typing import Any
 from tests.integration.daemon import PATIENCE_S, Daemon, Row, agent
 
 LOCAL = "[hosts.local]\n"
-FOREVER = "while :; do read -r _ <&3; done"  # for a shell whose descriptor 3 is a pipe that nobody writes to
 
 
 def each(script: str) -> list[str]:

@@ -23,7 +23,7 @@ POLL_S = 0.005
 def main() -> None:
     note("up")
     reply("OK")
-    for line in sys.stdin:
+    for line in open(0, encoding="utf-8", errors="surrogateescape", newline="\n"):  # noqa: SIM115
         work(line.rstrip("\n"))
     note("end")
 
@@ -80,5 +80,4 @@ def note(event: str, line: str | None = None) -> None:
     os.close(file)
 
 
-sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
 main()

@@ -1,0 +1,89 @@
+"""A core with one agent type, driven by hand: what tests of single claims start from."""
+
+from typing import Any
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType, Config, Host, Scheduler
+from scheduler.model.jobs import Claim, Rules
+from scheduler.policy.core import Core
+from scheduler.policy.pools import Slot
+
+TABLES: dict[str, Any] = {"queues": [{"name": "default", "concurrency": None, "paused": False}], "placements": []}
+
+
+def make_core(
+    kinds: dict[str, AgentType] | None = None, *, hosts: dict[str, Host] | None = None, **timers: Any
+) -> Core:
+    """Give a core that serves until 10,000 s; one line agent `sha` on host `alpha` unless told otherwise."""
+    hosts = hosts or {"alpha": Host()}
+    kinds = kinds or {"sha": AgentType(command=("agent",))}
+    core = Core(Config(scheduler=Scheduler(**timers), hosts=hosts, agents=kinds), 0.0)
+    core.handle(e.Serve(10_000.0), 0.0)
+    rows = [{"name": n, "max": h.max, "urgent": h.urgent, "enabled": h.enabled} for n, h in hosts.items()]
+    core.handle(e.Looked(TABLES["queues"], rows, [{"type": n, "enabled": True} for n in kinds], []), 0.0)
+    return core
+
+
+def claim(pk: int, kind: str = "sha", *, rank: bytes = b"1n", host: str = "", attempt: int = 1, **rules: Any) -> Claim:
+    """Give a claimed row; its parameter is `item PK`."""
+    return Claim(pk, attempt, kind, b"item %d" % pk, rank, "default", host, "somebody", Rules(**rules))
+
+
+def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.Turn:
+    """Let the core ask, through whatever else it wants to save, until it claims; answer with these claims."""
+    while not isinstance(request := core.next_request(now), e.Turn):
+        assert request is not None
+        core.handle(answer_to(request), now)
+    core.handle(e.Turned(list(claims), **more), now)
+    return request
+
+
+def answer_to(request: e.Request) -> e.Event:
+    """Give the answer of a database where all goes well."""
+    match request:
+        case e.Save(rows, _):
+            return e.Saved(frozenset(row.pk for row in rows))
+        case e.Mark(rows):
+            return e.Saved(frozenset(pk for pk, _ in rows))
+        case e.Turn():
+            return e.Turned([])
+        case _:
+            return e.Written()
+
+
+def settle(core: Core, now: float = 0.0) -> list[e.Request]:
+    """Let the core save everything; give its requests."""
+    requests = []
+    while (request := core.next_request(now)) is not None:
+        requests.append(request)
+        core.handle(answer_to(request), now)
+    return requests
+
+
+def saved(requests: list[e.Request]) -> list[Any]:
+    """Give the rows saved in these requests."""
+    return [row for request in requests if isinstance(request, e.Save) for row in request.rows]
+
+
+def spawned(core: Core) -> list[int]:
+    """Carry out the commands as far as making processes; give the slots."""
+    return [command.slot for command in core.take() if isinstance(command, e.Spawn)]
+
+
+def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
+    """Claim rows, make the agent and let it say OK: it has its first line then."""
+    turn(core, *claims, now=now)
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), now)
+    core.hear(number, b"OK\n", now)
+    return core.world.fleet.slots[number]
+
+
+def sent(core: Core) -> list[bytes]:
+    """Give the lines sent by command since the last look."""
+    return [command.data for command in core.take() if isinstance(command, e.Send)]
+
+
+def logged(core: Core) -> list[tuple[int | None, str, str]]:
+    """Give (job, type, message) of what waits for drover.log."""
+    return [(row.job, row.type, row.message) for row in core.world.ledger.logs]

@@ -1,0 +1,366 @@
+"""What agents get and say, line by line, under the real daemon, and what becomes of those that break the rules."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.data import agents_dir
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, start
+from tests.integration.puppets import LOCAL, Meeting, each, moves, puppet, rows, said, settings, slots
+
+READER = f"""
+import json, sys
+sys.path.insert(0, {str(agents_dir() / "lib")!r})
+import drover_agent
+for item in drover_agent.items():
+    drover_agent.log(json.dumps(item.columns))
+"""
+UGLY = [
+    "plain",
+    "two words",
+    'say "x"',
+    "back\\slash",
+    "it's",
+    "$HOME `id`",
+    "a\nb\tc\rd",
+    "\x01\x7f",
+    "déjà 🐍",
+    "",
+    "\\n",
+]
+
+
+@pytest.fixture(scope="module")
+def shared(module_database: str) -> Iterator[Daemon]:
+    text = (
+        settings(respawn_count=0)
+        + "[hosts.alpha]\n"
+        + puppet()
+        + puppet("wide", slots=4)
+        + agent("parrot", each(r'printf "LOG <%s>\n" "$line"'))
+        + agent("reader", [sys.executable, "-c", READER])
+        + rows("worker", 'eval "$act"', slots=4)
+        + agent("gone", each("exit 7"))
+        + "".join(puppet(f"p{number}") for number in range(5))
+        + puppet("shy", item_timeout=0.5)
+    )
+    with start(text, module_database) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon) -> Daemon:
+    return shared
+
+
+@pytest.fixture(scope="module")
+def kinds() -> Iterator[str]:
+    """The agent types of the shared daemon that nobody has used, and that may fail."""
+    return iter([f"p{number}" for number in range(5)])
+
+
+@pytest.fixture
+def kind(kinds: Iterator[str]) -> str:
+    return next(kinds)
+
+
+def logged(daemon: Daemon, job: int, kind: str) -> list[str]:
+    """The messages of one kind that a job has in the log."""
+    return [row["log_message"] for row in daemon.log_rows(job) if row["log_type"] == kind]
+
+
+def query(daemon: Daemon, kind: str, sql: str, **columns: Any) -> int:
+    return daemon.insert(jq_type=kind, jq_args=sql, jq_msq=True, **columns)
+
+
+# ---- in
+
+
+def test_input_and_output_of_an_agent_are_pipes_f79(daemon: Daemon) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args="echo LOG $(readlink /proc/$$/fd/0 /proc/$$/fd/1)")
+    daemon.wait(job)
+    assert [name.split(":")[0] for name in logged(daemon, job, "LOG")[0].split()] == ["pipe", "pipe"]
+
+
+@pytest.mark.parametrize("args", ["/etc/hosts", "  blanks  kept ", 'a="b" $x \\n `id`', "déjà", "-n", "x" * 100_000])
+def test_the_parameter_is_one_line_as_it_stands_f84(daemon: Daemon, args: str) -> None:
+    job = daemon.insert(jq_type="parrot", jq_args=args)
+    daemon.wait(job)
+    assert logged(daemon, job, "LOG") == [f"<{args}>"]
+
+
+def test_a_row_is_one_line_of_pairs_in_select_order_f85(daemon: Daemon) -> None:
+    job = query(daemon, "parrot", "select 1 as z, 'x y' as b, true as a")
+    daemon.wait(job)
+    assert logged(daemon, job, "LOG") == ['<z="1" b="x y" a="t">']
+
+
+@pytest.mark.parametrize("value", UGLY)
+def test_any_value_survives_the_line_f86(daemon: Daemon, value: str) -> None:
+    spelt = " || ".join(["''", *(f"chr({ord(letter)})" for letter in value)])
+    job = query(daemon, "reader", f"select {spelt} as v")
+    daemon.wait(job)
+    assert json.loads(logged(daemon, job, "LOG")[0]) == {"v": value}
+
+
+def test_a_null_is_left_out_f87(daemon: Daemon) -> None:
+    job = query(daemon, "parrot", "select 1 as a, null::text as b, '' as c")
+    daemon.wait(job)
+    assert logged(daemon, job, "LOG") == ['<a="1" c="">']
+
+
+def test_a_line_of_a_mebibyte_is_sent_whole_and_a_longer_one_fails_the_job(daemon: Daemon) -> None:
+    whole = daemon.insert(jq_type="reader", jq_args="x" * (1 << 20))
+    long = daemon.insert(jq_type="reader", jq_args="x" * ((1 << 20) + 1))
+    assert daemon.wait(whole)["jq_end_bits"] == 1
+    assert daemon.wait(long, "failed")["jq_endtext"].startswith("the parameter has 1048577 bytes")
+
+
+# ---- out
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        ("ERROR it broke", "ERROR", "it broke"),
+        ("WARNING look out", "WARNING", "look out"),
+        ("FATAL the end", "FATAL", "the end"),
+        ("LOG a b", "LOG", "a b"),
+        ("LOG: colon", "LOG", "colon"),
+        ("LOG", "LOG", ""),
+        (r"LOG bytes \377", "LOG", r"bytes \xff"),
+    ],
+)
+def test_a_line_goes_to_the_log_with_its_origin_f90_f92_f156(
+    daemon: Daemon, said: str, kind: str, message: str
+) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args=f"printf '{said}\\n'")
+    daemon.wait(job)
+    (row,) = daemon.execute(
+        "select * from drover.my_log where log_jq_fk = %s and log_type = %s", job, kind, role="drover_frontend_sql"
+    )
+    assert (row["log_message"], row["log_agent"], row["log_host"]) == (message, "puppet", "alpha")
+    assert row["log_date"] is not None
+
+
+def test_an_error_line_is_not_acted_upon_but_for_the_non_fatal_bit_f90(daemon: Daemon) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args="echo ERROR bad; echo LOG going on")
+    row = daemon.wait(job)
+    assert (row["jq_end_bits"], row["jq_endtext"]) == (5, "all data processed")
+    assert logged(daemon, job, "LOG") == ["going on"]
+
+
+def test_success_lines_are_counted_and_change_nothing_f94(daemon: Daemon) -> None:
+    def successes() -> int:
+        text = daemon.value("select status_parameter from drover.scheduler_status where status_slot = -1")
+        return int(json.loads(text)["successes"])
+
+    before = successes()
+    row = daemon.wait(daemon.insert(jq_type="puppet", jq_args="echo Success; echo Success; echo Success"))
+    assert row["jq_end_bits"] == 1
+    daemon.until(lambda: successes() == before + 3)
+
+
+def test_an_echo_goes_to_the_stderr_of_the_daemon_without_its_keyword_f95(daemon: Daemon) -> None:
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args="echo ECHO hear this"))
+    assert "\nhear this\n" in said(daemon, "hear this")
+
+
+def test_what_agents_print_cannot_steer_the_terminal_of_the_operator_f95(daemon: Daemon) -> None:
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=r"printf 'ECHO red \033[31m end\n'"))
+    assert r"red \x1b[31m end" in said(daemon, "[31m end")
+
+
+@pytest.mark.parametrize("line", ["hello", "OKAY", "LOGGED in", "DB:SELECT 1", "success", "Heartbeats"])
+def test_anything_else_is_debug_output_with_the_number_of_the_slot_f99_f105(daemon: Daemon, line: str) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args=f"echo '{line}'")
+    assert daemon.wait(job)["jq_end_bits"] == 1
+    said(daemon, f"\nDEBUG[0]: {line}\n")
+
+
+def test_stderr_is_logged_with_the_number_of_the_slot_f80(daemon: Daemon, meeting: Meeting) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args=f"echo 'oh no' >&2; {meeting.wait}")
+    said(daemon, "\nSTDERR[0]: oh no\n")
+    meeting.let_go()
+    daemon.wait(job)
+    assert logged(daemon, job, "STDERR") == ["oh no"]
+
+
+@pytest.mark.parametrize(
+    ("script", "count"),
+    [
+        (":", 1),
+        ("echo ItemsProcessed 7", 7),
+        ("echo ItemsProcessed 3; echo ItemsProcessed 4", 7),
+        ("echo ItemsProcessed 0", 0),
+        ("echo ItemsProcessed: 2", 2),
+        ("echo ItemsProcessed many", 1),
+    ],
+)
+def test_items_are_counted_by_the_agent_or_one_each_f158(daemon: Daemon, script: str, count: int) -> None:
+    assert daemon.wait(daemon.insert(jq_type="puppet", jq_args=script))["jq_itemsprocessed"] == count
+    sql = f"select '{script}' as act from generate_series(1, 5)"
+    assert daemon.wait(query(daemon, "worker", sql))["jq_itemsprocessed"] == 5 * count
+
+
+def test_elapsed_is_wall_time_and_processed_the_sum_of_agents_f159(daemon: Daemon) -> None:
+    row = daemon.wait(query(daemon, "worker", "select 'sleep 0.5' as act from generate_series(1, 4)"))
+    assert row["jq_processedtime"].total_seconds() >= 2.0
+    assert row["jq_elapsedtime"] < row["jq_processedtime"]
+
+
+def test_an_unfinished_last_line_is_heard_f106(daemon: Daemon, kind: str) -> None:
+    job = daemon.insert(jq_type=kind, jq_args="printf 'LOG: last words'; exit 1")
+    daemon.wait(job, "failed")
+    assert logged(daemon, job, "LOG") == ["last words"]
+
+
+def test_a_line_in_pieces_is_one_line_f106(launch: Launch, meeting: Meeting) -> None:
+    script = f"printf O; {meeting.tell('half')}; {meeting.wait}; echo K; read -r line; printf 'LOG whole\\nO'; echo K"
+    daemon = launch(LOCAL + agent("halting", ["sh", "-c", f"{script}; read -r line"]))
+    job = daemon.insert(jq_type="halting", jq_args="x")
+    assert meeting.hear() == "half"
+    slots(daemon, "ST_SPAWNED")
+    meeting.let_go()
+    assert daemon.wait(job)["jq_itemsprocessed"] == 1
+    assert moves(daemon, 0)[-1] == ("ST_SPAWNED", "ST_READY")
+
+
+def test_the_agent_types_are_in_their_table_f166(daemon: Daemon) -> None:
+    (row,) = daemon.execute("select * from drover.agent where agent_type = 'parrot'")
+    assert (row["agent_kind"], row["agent_enabled"], row["agent_revision"][:5]) == ("line", True, "sh -c")
+
+
+# ---- FAIL, BLOCKED, RESULT
+
+
+def test_fail_fails_the_item_and_the_agent_lives_on(daemon: Daemon) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args="echo FAIL no such file; echo LOG $$")
+    row = daemon.wait(job, "failed")
+    next_job = daemon.insert(jq_type="puppet", jq_args="echo LOG $$")
+    daemon.wait(next_job)
+    assert (row["jq_endtext"], row["jq_end_bits"], row["jq_exitcode"]) == ("no such file", 2, None)
+    assert logged(daemon, job, "LOG") == logged(daemon, next_job, "LOG")
+    assert logged(daemon, job, "ERROR")[0] == "FAIL no such file"
+
+
+def test_only_ok_ends_an_item_that_has_failed(daemon: Daemon, meeting: Meeting) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args=f"echo FAIL early; {meeting.tell('said')}; {meeting.wait}")
+    assert meeting.hear() == "said"
+    daemon.wait(job, "running")
+    meeting.let_go()
+    assert daemon.wait(job, "failed")["jq_endtext"] == "early"
+
+
+def test_blocked_queues_the_job_again_after_a_while(daemon: Daemon, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    act = f"test -e {there} || {{ touch {there}; echo BLOCKED disk full; }}"
+    row = daemon.wait(job := daemon.insert(jq_type="puppet", jq_args=act))
+    assert (row["jq_attempt"], row["jq_failures"], row["jq_itemsprocessed"]) == (2, 0, 1)
+    first, second = daemon.attempts(job)
+    assert (first["att_outcome"], first["att_reason"]) == ("blocked", "blocked: disk full")
+    assert second["att_outcome"] == "done"
+
+
+def test_blocked_stops_the_feeding_of_a_query(daemon: Daemon, tmp_path: Path) -> None:
+    there, seen = tmp_path / "there", tmp_path / "seen"
+    act = f"echo x >>{seen}; test -e {there} || {{ touch {there}; echo BLOCKED disk full; }}"
+    job = query(daemon, "worker", f"select '{act}' as act from generate_series(1, 500)")
+    daemon.until(lambda: daemon.attempts(job))
+    assert daemon.attempts(job)[0]["att_outcome"] == "blocked"
+    assert daemon.wait(job)["jq_itemsprocessed"] == 500
+
+
+def test_a_result_is_stored_with_the_job(daemon: Daemon) -> None:
+    row = daemon.wait(daemon.insert(jq_type="puppet", jq_args="""echo 'RESULT {"lines": [1, null, "é"]}'"""))
+    assert row["jq_result"] == {"lines": [1, None, "é"]}
+
+
+@pytest.mark.parametrize("text", ["{", "NaN", "1e999", "", "[" * 100_000, "[" * 990 + "]" * 990])
+def test_a_result_that_no_column_can_hold_is_a_warning_and_stops_nobody(daemon: Daemon, text: str) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args=f"printf '%s\\n' 'RESULT {text}'")
+    assert daemon.wait(job)["jq_result"] is None
+    assert logged(daemon, job, "WARNING")[0].startswith("RESULT is not JSON")
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+
+
+# ---- ends
+
+
+def test_the_end_text_says_why_f161(daemon: Daemon, meeting: Meeting) -> None:
+    running = daemon.insert(jq_type="puppet", jq_args=meeting.wait)
+    assert daemon.wait(running, "running")["jq_endtext"] == "in progress"
+    meeting.let_go()
+    assert daemon.wait(running)["jq_endtext"] == "all data processed"
+    assert daemon.wait(query(daemon, "worker", "select 1 as a where false"))["jq_endtext"] == "no data"
+    died = daemon.wait(daemon.insert(jq_type="gone", jq_args="x"), "failed")
+    assert died["jq_endtext"] == "agent terminated prematurely, with exit status 7"
+    late = daemon.wait(daemon.insert(jq_type="wide", jq_args="sleep 1000", jq_timeout="0.3 s"), "failed")
+    assert late["jq_endtext"] == "timeout: ran longer than 0.3 s"
+    error = daemon.wait(query(daemon, "worker", "select * from nowhere"), "failed")
+    assert 'relation "nowhere" does not exist' in error["jq_endtext"]
+
+
+# ---- against the rules
+
+TWO_AT_ONCE = r"""
+insert into drover.jobqueue (jq_type, jq_args)
+values (%s, 'printf "OK\nOK\n"; read -r line; exit 9'), (%s, ':') returning jq_pk
+"""
+
+
+def test_an_ok_that_answers_nothing_costs_the_agent_its_life(daemon: Daemon, kind: str, meeting: Meeting) -> None:
+    row = daemon.wait(daemon.insert(jq_type=kind, jq_args=f"echo OK; {meeting.wait}"))
+    assert row["jq_end_bits"] == 1
+    meeting.let_go()
+    said(daemon, f"every slot of agent {kind} has failed: protocol violation: OK in ST_READY")
+
+
+def test_two_oks_at_once_end_one_item_only(daemon: Daemon, kind: str) -> None:
+    first, second = [row["jq_pk"] for row in daemon.execute(TWO_AT_ONCE, kind, kind)]
+    assert daemon.wait(first)["jq_end_bits"] == 1
+    said(daemon, f"every slot of agent {kind} has failed: protocol violation: OK")
+    assert daemon.wait(second, "queued")["jq_failures"] == 0
+
+
+def test_a_line_without_end_fails_the_item_and_the_agent_f102(daemon: Daemon, kind: str) -> None:
+    job = daemon.insert(jq_type=kind, jq_args="head -c 1100000 /dev/zero | tr '\\0' x; sleep 1000")
+    row = daemon.wait(job, "failed")
+    assert row["jq_endtext"] == "protocol violation: line over 1048576 bytes"
+    assert "ERROR protocol violation: line over 1048576 bytes; killed" in daemon.log_text(job)
+    said(daemon, f"every slot of agent {kind} has failed: protocol violation: line over 1048576 bytes")
+
+
+def test_a_line_just_within_the_limit_is_heard_whole_f102(daemon: Daemon, kind: str) -> None:
+    job = daemon.insert(jq_type=kind, jq_args="printf 'LOG '; head -c 1048572 /dev/zero | tr '\\0' x; echo")
+    daemon.wait(job)
+    (row,) = daemon.log_rows(job)
+    assert row["log_message"] == "x" * 1_048_572
+
+
+def test_an_agent_that_does_not_read_its_line_is_killed_and_nobody_waits_for_it(launch: Launch) -> None:
+    deaf = ["sh", "-c", "echo OK; exec sleep 1000"]
+    daemon = launch(settings(write_limit=0.5) + LOCAL + agent("deaf", deaf) + puppet())
+    job = daemon.insert(jq_type="deaf", jq_args="x" * 500_000)
+    daemon.wait_all([daemon.insert(jq_type="puppet", jq_args=":") for _ in range(20)])
+    assert daemon.wait(job, "failed")["jq_endtext"] == "does not read its line"
+    assert "ERROR does not read its line; killed" in daemon.log_text(job)
+
+
+def test_a_babbling_agent_delays_nobody_f75(launch: Launch) -> None:
+    daemon = launch(LOCAL + puppet("babbler", item_timeout=1) + puppet())
+    job = daemon.insert(jq_type="babbler", jq_args="yes")
+    daemon.wait(job, "running")
+    daemon.wait_all([daemon.insert(jq_type="puppet", jq_args=":") for _ in range(5)])
+    assert daemon.row(job)["jq_state"] == "running"
+    assert daemon.wait(job, "failed")["jq_endtext"] == "item took longer than 1 s"
+
+
+def test_an_agent_that_closes_its_output_is_not_dead_for_that(daemon: Daemon) -> None:
+    job = daemon.insert(jq_type="shy", jq_args="exec >&-; sleep 1000")
+    assert daemon.wait(job, "failed")["jq_endtext"] == "item took longer than 0.5 s"

@@ -1,0 +1,244 @@
+"""Commands as agents under the real daemon: one process an item, its arguments, its end, what it printed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, Row, agent, start
+from tests.integration.puppets import LOCAL, Meeting, puppet, settings, slots
+
+
+def command(name: str, *words: str, **keys: Any) -> str:
+    """The table of an agent type that is a command."""
+    return agent(name, list(words), kind="exec", **keys)
+
+
+SHELL = ("sh", "-c", "{args}")
+MACROS = r"echo 'U=%{U} A=%{A} 1=%{1} 2=%{2} all=%{*} pc=%{%} other=%{Z} P=%{P}'"
+
+
+@pytest.fixture(scope="module")
+def shared(module_database: str) -> Iterator[Daemon]:
+    text = (
+        settings(blocked_delay=0.1)
+        + LOCAL
+        + command("sh", *SHELL, slots=4)
+        + command("columns", "printf", "%s|", "{a}", "<{b}{c}>", "{{x}}", "{column:id}", "{id}")
+        + command("args", "printf", "%s", "{args}")
+        + command("cat", "cat", slots=2)
+        + command("unknown", "echo", "{nowhere}")
+        + command("absent", "/nonexistent/program", "{i}")
+        + command("little", *SHELL, output_limit=2000)
+        + command("silent", *SHELL, output_limit=0)
+        + command("rows", "sh", "-c", 'echo "item $1"; exit $2', "-", "{i}", "{status}", slots=4)
+        + agent("shell", ["drover-agent-shell"])
+        + agent("macros", ["drover-agent-shell", MACROS])
+        + agent("beating", ["drover-agent-shell", "--heartbeat", "0.1"], heartbeat=0.5)
+    )
+    with start(text, module_database) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon) -> Daemon:
+    return shared
+
+
+def run(daemon: Daemon, kind: str, args: str, state: str = "done", **columns: Any) -> Row:
+    return daemon.wait(daemon.insert(jq_type=kind, jq_args=args, **columns), state)
+
+
+def output(daemon: Daemon, row: Row, stream: str = "out") -> str:
+    chunks = daemon.execute(
+        "select out_data from drover.my_output where out_jq_fk = %s and out_stream = %s order by out_pk",
+        row["jq_pk"], stream, role="drover_frontend_sql",
+    )  # fmt: skip
+    return "".join(chunk["out_data"] for chunk in chunks)
+
+
+def failures(daemon: Daemon, row: Row) -> list[Row]:
+    return daemon.execute("select * from drover.item_failure where item_jq_fk = %s order by item_pk", row["jq_pk"])
+
+
+# ---- arguments
+
+
+def test_columns_are_words_of_the_command_and_null_is_empty(daemon: Daemon) -> None:
+    sql = "select 'x  y' as a, null as b, '$HOME ''\"' as c, 5 as id"
+    row = run(daemon, "columns", sql, jq_msq=True)
+    assert output(daemon, row) == f"x  y|<$HOME '\"> |{{x}}|5|{row['jq_pk']}|".replace("> |", ">|")
+
+
+@pytest.mark.parametrize("args", ["two words", "", "-n", "a\nb", "déjà", "{id} {{", "%s"])
+def test_the_line_is_one_argument_and_stdin_too(daemon: Daemon, args: str) -> None:
+    assert output(daemon, run(daemon, "args", args)) == args
+    assert output(daemon, run(daemon, "cat", args)) == args + "\n"
+
+
+def test_a_row_goes_to_stdin_as_its_line(daemon: Daemon) -> None:
+    row = run(daemon, "cat", "select 1 as a, 'x y' as b", jq_msq=True)
+    assert output(daemon, row) == 'a="1" b="x y"\n'
+
+
+def test_an_unknown_placeholder_fails_the_job_before_any_start(daemon: Daemon) -> None:
+    single = run(daemon, "unknown", "x", "failed")
+    query = run(daemon, "unknown", "select 1 as a", "failed", jq_msq=True)
+    reason = "the command names {nowhere}, and the job has no such column"
+    assert (single["jq_endtext"], query["jq_endtext"]) == (reason, reason)
+    assert slots(daemon, "ST_FREE", "unknown")[0]["status_spawns"] == 0
+
+
+def test_a_program_that_is_missing_fails_each_item_with_its_name_and_errno_j45(daemon: Daemon) -> None:
+    row = run(daemon, "absent", "select i from generate_series(1, 2) i", "failed", jq_msq=True)
+    assert (row["jq_itemsfailed"], row["jq_endtext"]) == (2, "2 items failed, 0 tolerated")
+    assert "/nonexistent/program" in failures(daemon, row)[0]["item_reason"]
+    assert "(errno 2)" in failures(daemon, row)[0]["item_reason"]
+
+
+def test_the_environment_tells_what_is_worked_and_holds_no_secret_j43(daemon: Daemon) -> None:
+    row = run(daemon, "sh", "env")
+    given = dict(line.split("=", 1) for line in output(daemon, row).splitlines())
+    own = {name: value for name, value in given.items() if name.startswith("DROVER_")}
+    job, attempt = str(row["jq_pk"]), str(row["jq_attempt"])
+    assert own == {"DROVER_JOB": job, "DROVER_ATTEMPT": attempt, "DROVER_HOST": "local", "DROVER_AGENT": "sh"}
+    assert given["THREAD_UNIQUE"].isdigit()
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize(("end", "code", "name"), [("exit 3", 3, None), ("kill -9 $$", None, "SIGKILL")])
+def test_how_a_command_ended_is_kept(daemon: Daemon, end: str, code: int | None, name: str | None) -> None:
+    row = run(daemon, "sh", end, "failed")
+    assert (row["jq_exitcode"], row["jq_signal"], row["jq_end_bits"]) == (code, name, 2)
+    assert row["jq_endtext"] == (f"exit status {code}" if code else f"killed by {name}")
+
+
+def test_however_a_command_ends_it_does_not_count_against_its_slot(launch: Launch) -> None:
+    daemon = launch(settings(respawn_count=0) + LOCAL + command("sh", *SHELL))
+    jobs = [daemon.insert(jq_type="sh", jq_args=end) for end in ("exit 1", "kill -9 $$", "exit 2", "kill $$")]
+    daemon.wait_all(jobs, "failed")
+    assert "ST_FAIL" not in daemon.stderr()
+
+
+def test_success_keeps_its_exit_status_and_its_attempt(daemon: Daemon) -> None:
+    row = run(daemon, "sh", "true")
+    (attempt,) = daemon.attempts(row["jq_pk"])
+    assert (row["jq_exitcode"], row["jq_end_bits"]) == (0, 1)
+    assert (attempt["att_outcome"], attempt["att_exitcode"], attempt["att_agent"]) == ("done", 0, "sh")
+
+
+def test_exit_75_is_blocked_and_queued_again(daemon: Daemon, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    row = run(daemon, "sh", f"test -e {there} || {{ touch {there}; exit 75; }}")
+    assert (row["jq_attempt"], row["jq_failures"], row["jq_exitcode"]) == (2, 0, 0)
+    first, _ = daemon.attempts(row["jq_pk"])
+    assert (first["att_outcome"], first["att_exitcode"]) == ("blocked", 75)
+    assert first["att_reason"] == "blocked: exit status 75"
+
+
+def test_a_command_of_a_query_that_exits_badly_twice_is_a_failed_item(daemon: Daemon) -> None:
+    sql = "select i, case when i = 3 then 9 else 0 end as status from generate_series(1, 5) i"
+    row = run(daemon, "rows", sql, "failed", jq_msq=True)
+    (failure,) = failures(daemon, row)
+    assert (row["jq_itemsprocessed"], row["jq_itemsfailed"]) == (4, 1)
+    assert (failure["item_line"], failure["item_reason"]) == ('i="3" status="9"', "exit status 9")
+    assert sorted(output(daemon, row).splitlines()) == ["item 1", "item 2", "item 3", "item 3", "item 4", "item 5"]
+
+
+def test_a_time_limit_kills_the_command_with_all_its_children(daemon: Daemon, meeting: Meeting) -> None:
+    args = f"sleep 1000 & {meeting.tell('$! $$')}; wait"
+    row = run(daemon, "sh", args, "failed", jq_timeout="0.5 s")
+    assert row["jq_endtext"] == "timeout: ran longer than 0.5 s"
+    child, parent = (Path("/proc", pid) for pid in meeting.hear().split())
+    daemon.until(lambda: not (child.exists() or parent.exists()))
+
+
+# ---- output
+
+
+def test_both_streams_are_captured_in_order(daemon: Daemon) -> None:
+    row = run(daemon, "sh", "for i in 1 2 3; do echo out $i; echo err $i >&2; done")
+    assert output(daemon, row) == "out 1\nout 2\nout 3\n"
+    assert output(daemon, row, "err") == "err 1\nerr 2\nerr 3\n"
+
+
+def test_output_can_be_read_while_the_command_runs(daemon: Daemon, meeting: Meeting) -> None:
+    job = daemon.insert(jq_type="sh", jq_args=f"echo begun; {meeting.wait}; echo ended")
+    daemon.until(lambda: output(daemon, daemon.row(job)) == "begun\n")
+    assert daemon.wait(job, "running")["jq_endtime"] is None
+    meeting.let_go()
+    assert output(daemon, daemon.wait(job)) == "begun\nended\n"
+
+
+def test_of_much_output_head_and_tail_are_kept_and_the_gap_is_marked(daemon: Daemon) -> None:
+    row = run(daemon, "little", "seq 1 100000")
+    head, tail = output(daemon, row).split("\n[... 586895 bytes left out ...]\n")
+    whole = "".join(f"{number}\n" for number in range(1, 100_001))
+    assert (head, tail) == (whole[:1000], whole[-1000:])
+
+
+def test_a_limit_of_nothing_keeps_nothing(daemon: Daemon) -> None:
+    row = run(daemon, "silent", "echo secret")
+    assert "secret" not in output(daemon, row)
+
+
+def test_output_that_is_no_text_is_kept_readable(daemon: Daemon) -> None:
+    row = run(daemon, "sh", r"printf 'a\000b\377c'")
+    assert output(daemon, row) == r"a\x00b\xffc"
+
+
+def test_what_a_grandchild_still_prints_is_waited_for_a_moment_only(daemon: Daemon) -> None:
+    row = run(daemon, "sh", "echo mine; sleep 1000 &")
+    assert (output(daemon, row), row["jq_end_bits"]) == ("mine\n", 1)
+
+
+# ---- the shell agent
+
+
+def logged(daemon: Daemon, row: Row) -> list[tuple[str, str]]:
+    return [(line["log_type"], line["log_message"]) for line in daemon.log_rows(row["jq_pk"])]
+
+
+def test_the_shell_agent_runs_a_command_line_f170(daemon: Daemon) -> None:
+    row = run(daemon, "shell", "echo one; echo two | tr t T")
+    assert row["jq_end_bits"] == 1
+    assert logged(daemon, row) == [("LOG", "one"), ("LOG", "Two")]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"), [("exit 4", "exit status 4"), ("kill -9 $$", "killed by signal 9 (SIGKILL)")]
+)
+def test_the_shell_agent_reports_a_bad_end_and_lives_on_f170(daemon: Daemon, line: str, reason: str) -> None:
+    row = run(daemon, "shell", line, "failed")
+    assert (row["jq_endtext"], row["jq_end_bits"]) == (reason, 6)
+    assert ("ERROR", reason) in logged(daemon, row)
+    assert slots(daemon, "ST_READY", "shell")[0]["status_spawns"] == 1
+
+
+def test_the_shell_agent_fills_in_its_macros_f170(daemon: Daemon) -> None:
+    row = run(daemon, "macros", "first 'second one'")
+    (slot,) = slots(daemon, "ST_READY", "macros")
+    head, tail = f"U={slot['status_slot']} A=macros 1=first 2=second one", f"P={slot['status_pid']}"
+    assert logged(daemon, row) == [("LOG", f"{head} all=first 'second one' pc=% other=%{{Z}} {tail}")]
+
+
+def test_the_shell_agent_beats_while_its_command_is_silent_f170(daemon: Daemon) -> None:
+    assert run(daemon, "beating", "sleep 1")["jq_end_bits"] == 1
+
+
+# ---- slots
+
+
+def test_equal_slots_are_as_many_processes_at_once_f151(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(LOCAL + command("sh", *SHELL, slots=3) + puppet())
+    jobs = [daemon.insert(jq_type="sh", jq_args=f"{meeting.tell('up')}; {meeting.wait}") for _ in range(5)]
+    assert meeting.hear_all(3) == ["up"] * 3
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+    assert len(slots(daemon, "ST_RUNNING", "sh", count=3)) == 3
+    meeting.let_go(5)
+    daemon.wait_all(jobs)
+    assert meeting.hear_all(2) == ["up"] * 2

@@ -1,0 +1,46 @@
+"""Installed as a user would, into an empty place: program, agents, schema, pages and unit are found there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.needs import need
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the built package in it, and nothing of the checkout."""
+    place = tmp_path_factory.mktemp("installed") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", place], check=True)
+    pip = [place / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, f"{ROOT}[agents]"], check=True, cwd=place)
+    return place
+
+
+def _run(prefix: Path, tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONWARNINGS": "error"}
+    command = [prefix / "bin" / words[0], *words[1:]]
+    return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+
+def test_the_package_imports_without_a_warning_f141(prefix: Path, tmp_path: Path) -> None:
+    done = _run(prefix, tmp_path, "python", "-c", "import scheduler.daemon, scheduler.cli.main")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_installed_agents_work_from_their_one_place_f142(prefix: Path, tmp_path: Path) -> None:
+    need("postgres")
+    done = _run(prefix, tmp_path, "drover", "demo", "--limit", "20")
+    assert done.returncode == 0, done.stderr
+    assert "60 items" in done.stdout
+
+
+@pytest.mark.parametrize("page", ["man1/drover.1", "man8/drover.8", "man5/drover.toml.5", "man7/drover-agent.7"])
+def test_manual_pages_are_installed_f141(prefix: Path, page: str) -> None:
+    assert (prefix / "share" / "man" / page).is_file()

@@ -1,0 +1,107 @@
+"""`drover run -I` and -H: jobs typed on standard input, hosts ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, lines, rec, records
+
+HOST = "[hosts.alpha]\n"
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    return tmp_path / "record"
+
+
+@pytest.fixture
+def text(record: Path) -> str:
+    return HOST + agent("rec", rec(record))
+
+
+def typed(launch: Launch, text: str, stdin: bytes) -> tuple[int, list[str], Daemon]:
+    """Exit status and output of `drover run -I` on this input."""
+    daemon = launch(text, options=["-I"], stdin=stdin, wait=False)
+    assert daemon.process.stdout is not None
+    told = daemon.process.stdout.read().decode()
+    return daemon.wait_exit(), told.splitlines(), daemon
+
+
+def test_a_typed_line_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
+    launch: Launch, text: str, record: Path
+) -> None:
+    status, told, daemon = typed(launch, text, b"rec | hello\n")
+    assert (status, told) == (0, ["1 rec done all data processed"])
+    assert lines(record) == ["hello"]
+    assert daemon.row(1)["jq_submitter"] == "drover_scheduler"
+
+
+def test_every_line_is_a_job_blank_lines_and_comments_are_none_f123(launch: Launch, text: str, record: Path) -> None:
+    status, told, _ = typed(launch, text, b"rec|one\n\n# rec | no\n  rec  |  two | with a bar  \nrec |")
+    assert status == 0
+    assert sorted(line.split(" ", 1)[1] for line in told) == ["rec done all data processed"] * 3
+    assert sorted(lines(record)) == ["", "one", "two | with a bar"]
+
+
+def test_a_failed_job_makes_the_exit_status_1_f123(launch: Launch, text: str) -> None:
+    status, told, _ = typed(launch, text, b"rec | say:FAIL no good\nrec | fine\n")
+    assert status == 1
+    assert sorted(told) == ["1 rec failed no good", "2 rec done all data processed"]
+
+
+def test_a_bad_line_is_told_with_its_number_and_the_others_run_f123(launch: Launch, text: str, record: Path) -> None:
+    status, told, daemon = typed(launch, text, b"rec | fine\nno bar\n| no type\n")
+    assert (status, len(told)) == (1, 1)
+    assert "stdin:2: not of the form `type | args`" in daemon.stderr()
+    assert "stdin:3: not of the form `type | args`" in daemon.stderr()
+    assert lines(record) == ["fine"]
+
+
+def test_an_urgent_line_begins_with_a_mark_f123(launch: Launch, text: str, record: Path) -> None:
+    _, _, daemon = typed(launch, text, b"!rec | hurry\n")
+    assert daemon.row(1)["jq_urgent"] is True
+
+
+def test_a_thousand_lines_are_all_worked_and_told_f123(launch: Launch, text: str, record: Path) -> None:
+    status, told, _ = typed(launch, text, b"".join(b"rec | %d\n" % n for n in range(1000)))
+    assert (status, len(told)) == (0, 1000)
+    assert sorted(map(int, lines(record))) == list(range(1000))
+
+
+def test_empty_input_ends_at_once_f123(launch: Launch, text: str) -> None:
+    status, told, _ = typed(launch, text, b"")
+    assert (status, told) == (0, [])
+
+
+def test_jobs_of_others_are_served_meanwhile_and_not_told_f123(
+    launch: Launch, text: str, record: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    daemon = launch(text, options=["-I"], stdin=f"rec | gate:{gate}\n".encode())
+    daemon.until(lambda: lines(record))
+    other = daemon.insert(jq_type="rec", jq_args="of another")
+    gate.touch()
+    assert daemon.process.stdout is not None
+    assert daemon.process.stdout.read() == b"1 rec done all data processed\n"
+    assert daemon.wait_exit() == 0
+    assert daemon.row(other)["jq_state"] in ("done", "queued")
+
+
+def test_hosts_that_are_far_are_all_here_with_h_f124(launch: Launch, record: Path) -> None:
+    text = (
+        '[hosts.far]\ntransport = "ssh"\naddress = "far.example.org"\nidentity = "/nowhere/key"\n'
+        '[hosts.node]\ntransport = "command"\ncommand = ["/nowhere/srun", "--"]\n' + agent("rec", rec(record))
+    )
+    daemon = launch(text, options=["-H"])
+    pks = [daemon.insert(jq_type="rec", jq_args="x", jq_host=host) for host in ("far", "node")]
+    daemon.wait_all(pks)
+    assert {note["host"] for note in records(record)} == {"far", "node"}
+    assert {note["pid"] for note in records(record)} == set(daemon.agent_pids())
+
+
+def test_far_hosts_are_refused_without_h_f124(launch: Launch, record: Path) -> None:
+    text = '[hosts.far]\ntransport = "ssh"\naddress = "far.example.org"\n' + agent("rec", rec(record))
+    daemon = launch(text, wait=False)
+    assert daemon.wait_exit() == 2
+    assert "hosts.far.transport" in daemon.stderr()

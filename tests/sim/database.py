@@ -1,0 +1,310 @@
+"""A fake queue: rows of drover.jobqueue with the meaning of schema/queries.sql, in memory.
+
+Each method is one statement: it happens at one instant, names pk, attempt and owner as the real one does, and moves a
+row only along the allowed moves. Slowness, losses and locks are the harness's (harness.py); time comes in as `now`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.model.events import Mark, Save, Turn, Turned
+from scheduler.model.jobs import PLAIN, Claim, Rules, SaveRow
+from scheduler.model.states import CLAIMED, DONE, FAILED, JOB_MOVES, QUEUED, RUNNING, SKIPPED, TERMINAL
+from tests.sim.broken import Broken
+
+IN_HAND = (CLAIMED, RUNNING)
+
+
+@dataclass(slots=True, eq=False)
+class Edge:
+    """A dependency of a child on a parent."""
+
+    child: "Row"
+    parent: "Row"
+    mask: int
+    skips: bool
+    met: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A row of drover.jobqueue, and what the script knows of the work behind it."""
+
+    pk: int
+    type: str
+    args: bytes = b""
+    queue: str = "default"
+    host: str = ""
+    urgent: bool = False
+    letter: str = "n"
+    queued: float = 0.0
+    wait_until: float | None = None
+    not_after: float | None = None
+    msq: bool = False
+    runonpfile: str | None = None
+    key: str | None = None
+    tolerate: int = 0
+    repeat: bool = False
+    retries: int = 0
+    timeout: float | None = None
+    max_interruptions: int = 3
+    state: str = QUEUED
+    owner: str | None = None
+    attempt: int = 0
+    rescued: int = 0
+    interruptions: int = 0
+    failures: int = 0
+    processed: int = 0
+    failed: int = 0
+    checkpoint: dict[str, Any] | None = None
+    start: float | None = None
+    end: float | None = None
+    bits: int = 0
+    text: str | None = None
+    unmet: int = 0
+    edges: list[Edge] = field(default_factory=list)  # to children
+    above: list[Edge] = field(default_factory=list)  # to parents
+    item_failures: list[str | None] = field(default_factory=list)
+    # what the script knows
+    items: int = 0  # of its query
+    slice: int = 0  # items a slice shows at most; 0: all
+    broken: bool = False  # its SQL
+    poison: frozenset[int] = frozenset()  # items every agent dies of
+    unstorable: bool = False  # the database refuses its result
+    done: dict[int, int] = field(default_factory=dict)  # item -> how often an agent has done it
+    disruptions: int = 0  # times work in hand was lost, killed or rescued
+    was_lied_about: bool = False  # an agent said OK to work it never had
+    ends: int = 0
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where a claim looks for it."""
+        return self.type, self.queue, self.host
+
+    def rules(self) -> Rules:
+        """Give what query `turn` gives as `more`."""
+        if not (self.msq or self.timeout is not None or self.retries or self.rescued):
+            return PLAIN
+        return Rules(
+            msq=self.msq, runonpfile=self.runonpfile, key=self.key, tolerate=self.tolerate, repeat=self.repeat,
+            timeout=self.timeout, retries=self.retries, failures=self.failures, rescued=self.rescued,
+            itemsfailed=self.failed, itemsprocessed=self.processed, checkpoint=self.checkpoint,
+        )  # fmt: skip
+
+
+class Database:
+    """The tables, and who owns the group."""
+
+    def __init__(self, notify: Callable[[], None], ended: Callable[[Row], None]) -> None:
+        self.rows: dict[int, Row] = {}
+        self.open: dict[int, Row] = {}  # not terminal
+        self.hand: dict[int, Row] = {}  # claimed or running
+        self.queued: dict[tuple[str, str, str], dict[int, Row]] = {}
+        self.group_owner: str | None = None
+        self.lease_until = 0.0
+        self.locked: dict[int, float] = {}  # pk -> until when somebody else holds it
+        self._notify = notify
+        self._ended = ended
+
+    # ---- front-ends
+
+    def insert(self, row: Row) -> None:
+        """A front-end queues a row (or inserts it held)."""
+        self.rows[row.pk] = self.open[row.pk] = row
+        if row.state == QUEUED:
+            self.queued.setdefault(row.place, {})[row.pk] = row
+            self._notify()
+
+    def add_edge(self, child: Row, parent: Row, mask: int, skips: bool) -> None:
+        """A child waits for a parent that lives; with the child's own insert."""
+        edge = Edge(child, parent, mask, skips)
+        if parent.end is not None:
+            edge.met = bool(parent.bits & mask)
+        if not edge.met:
+            child.unmet += 1
+            parent.edges.append(edge)
+            child.above.append(edge)
+
+    def move(self, row: Row, state: str, now: float) -> None:
+        """Change a row's state: along the allowed moves, to an end once only."""
+        if state == row.state:
+            return
+        if state not in JOB_MOVES[row.state]:
+            raise Broken("moves_are_legal", f"job {row.pk}: {row.state} -> {state}")
+        if row.state == QUEUED:
+            del self.queued[row.place][row.pk]
+        row.state = state
+        self.hand.pop(row.pk, None)
+        if state in IN_HAND:
+            self.hand[row.pk] = row
+        elif state == QUEUED:
+            self.queued.setdefault(row.place, {})[row.pk] = row
+            row.owner, row.start = None, None
+        elif state in TERMINAL:
+            row.owner, row.end = None, now
+            row.ends += 1
+            del self.open[row.pk]
+            self._ended(row)
+
+    def claimable(self, place: tuple[str, str, str], urgent: bool, now: float) -> Iterator[Row]:
+        """Give the rows of a place that a claim may take, in any order."""
+        for row in self.queued.get(place, {}).values():
+            is_time = row.wait_until is None and (row.not_after is None or row.not_after > now)
+            if is_time and row.unmet == 0 and row.urgent >= urgent:
+                yield row
+
+    # ---- the daemon's statements
+
+    def owned(self, owner: str, pk: int, attempt: int) -> Row | None:
+        """Give the row if it is still this owner's, in hand, at this attempt: the guard of every update."""
+        row = self.hand.get(pk)
+        return row if row is not None and row.owner == owner and row.attempt == attempt else None
+
+    def turn(self, owner: str, turn: Turn, now: float) -> Turned:
+        """End the plain successes and claim."""
+        parents, fenced, claims = [], [], []
+        for end in turn.ends:
+            row = self.owned(owner, end.pk, end.attempt)
+            if row is None:
+                fenced.append(end.pk)
+                continue
+            row.processed += 1
+            row.bits, row.text = 1, "all data processed"
+            self.move(row, DONE, now)
+            parents += [row.pk] if row.edges else []
+        if self.group_owner == owner and now < self.lease_until:
+            for want in turn.wants:
+                found = sorted(self.claimable(want[:3], want.urgent, now), key=_order)[: want.most]
+                claims += [self.claim(row, owner, now) for row in found]
+        claims.sort(key=lambda claim: (claim.rank, self.rows[claim.pk].queued, claim.pk))
+        return Turned(claims, parents, fenced)
+
+    def claim(self, row: Row, owner: str, now: float) -> Claim:
+        """Take a row in hand, at a new attempt."""
+        self.move(row, CLAIMED, now)
+        row.owner, row.start, row.attempt = owner, now, row.attempt + 1
+        rank = b"%d%s" % (not row.urgent, row.letter.encode())
+        return Claim(row.pk, row.attempt, row.type, row.args, rank, row.queue, row.host, "somebody", row.rules())
+
+    def save(self, owner: str, save: Save, now: float, jitter: Callable[[], float]) -> tuple[frozenset[int], list[int]]:
+        """Save ends, ways back and progress with the items that failed; give the rows that were ours, and parents."""
+        pks, parents = set(), []
+        for word in save.rows:
+            row = self.owned(owner, word.pk, word.attempt)
+            if row is None:
+                continue
+            pks.add(row.pk)
+            row.item_failures += [f.key for f in save.failures if f.pk == row.pk]
+            self._write(row, word, now, jitter)
+            if word.outcome is not None and row.edges:
+                parents.append(row.pk)
+        return frozenset(pks), parents
+
+    def _write(self, row: Row, word: SaveRow, now: float, jitter: Callable[[], float]) -> None:
+        row.bits = word.bits or 0
+        row.text = row.text if word.text is None else word.text
+        row.processed = row.processed if word.processed is None else word.processed
+        row.failed = row.failed if word.failed is None else word.failed
+        row.failures = row.failures if word.failures is None else word.failures
+        row.checkpoint = row.checkpoint if word.checkpoint is None else word.checkpoint
+        row.wait_until = None
+        if word.retry_in is not None:
+            row.wait_until = now + word.retry_in * (jitter() if word.jitter else 1.0)
+        if word.back:
+            row.queued = now
+        self.move(row, word.state, now)
+
+    def mark(self, owner: str, mark: Mark, now: float) -> frozenset[int]:
+        """Show rows as running; give those that were ours."""
+        ours = [row for pk, attempt in mark.rows if (row := self.owned(owner, pk, attempt)) is not None]
+        for row in ours:
+            self.move(row, RUNNING, now)
+        return frozenset(row.pk for row in ours)
+
+    def settle(self, parents: Iterable[int], now: float) -> int:
+        """Settle the edges below ended parents; give how many children got nearer."""
+        released, todo = 0, list(parents)
+        while todo:
+            parent = self.rows[todo.pop()]
+            for edge in parent.edges:
+                if edge.met or parent.end is None:
+                    continue
+                if parent.bits & edge.mask:
+                    edge.met = True
+                    edge.child.unmet -= 1
+                    released += 1
+                elif edge.skips and edge.child.state in ("held", QUEUED):
+                    edge.child.bits, edge.child.text = 2, "dependency not met"
+                    self.move(edge.child, SKIPPED, now)
+                    todo.append(edge.child.pk)
+        if released:
+            self._notify()
+        return released
+
+    def due(self, now: float) -> tuple[int, list[int], float | None]:
+        """Release rows whose time has come, fail those too late; give how many, parents, seconds to the next."""
+        waiting = [row for place in self.queued.values() for row in place.values()]
+        late = [row for row in waiting if row.not_after is not None and row.not_after <= now]
+        due = [row for row in waiting if row.wait_until is not None and row.wait_until <= now and row not in late]
+        for row in due:
+            row.wait_until = None
+        for row in late:
+            row.bits, row.text = 2, "not started in time"
+            self.move(row, FAILED, now)
+        nexts = [t for row in waiting for t in (row.wait_until, row.not_after) if t is not None and t > now]
+        return len(due), [row.pk for row in late if row.edges], min(nexts) - now if nexts else None
+
+    def rescue(self, owner: str, live: Sequence[int], age: float, now: float) -> tuple[int, list[int]]:
+        """Give back rows of other owners, and ours that are not in memory; give how many, and parents that failed."""
+        if self.group_owner != owner:
+            return 0, []
+        lost = [
+            row for row in self.hand.values() if row.owner != owner or (row.pk not in live and _age(row, now) >= age)
+        ]
+        parents = []
+        for row in lost:
+            row.rescued += 1
+            row.disruptions += 1
+            if row.state == RUNNING and row.interruptions >= row.max_interruptions:
+                row.bits, row.text = 2, f"interrupted more than {row.max_interruptions} times"
+                parents += [row.pk] if row.edges else []
+                self.move(row, FAILED, now)
+                continue
+            row.interruptions += row.state == RUNNING
+            self.move(row, QUEUED, now)
+        return len(lost), parents
+
+    def rescan(self, now: float) -> None:
+        """Settle what nobody settled."""
+        self.settle([row.pk for row in self.rows.values() if row.end is not None and row.edges], now)
+
+    # ---- the lease
+
+    def take_lease(self, owner: str, dead: str | None, patient: bool, lease: float, now: float) -> bool:
+        """Become the owner of the group if it may be taken."""
+        free = self.group_owner in (None, owner) or (dead is not None and self.group_owner == dead)
+        if free or (patient and self.lease_until <= now):
+            self.group_owner, self.lease_until = owner, now + lease
+            return True
+        return False
+
+    def renew_lease(self, owner: str, lease: float, now: float) -> bool:
+        """Stay the owner."""
+        if self.group_owner != owner:
+            return False
+        self.lease_until = now + lease
+        return True
+
+    def leave(self, owner: str) -> None:
+        """Own the group no more."""
+        if self.group_owner == owner:
+            self.group_owner, self.lease_until = None, 0.0
+
+
+def _order(row: Row) -> tuple[bool, str, float, int]:
+    return not row.urgent, row.letter, row.queued, row.pk
+
+
+def _age(row: Row, now: float) -> float:
+    return now - (row.start or 0.0)

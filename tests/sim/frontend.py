@@ -1,0 +1,191 @@
+"""What users and operators do in the simulator: rows of every kind, and changes of the tables they may change."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from scheduler.model.events import Drain, Replaced, Stop
+from scheduler.model.states import CANCELLED, HELD, QUEUED
+from tests.sim.database import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sim.world import Sim
+
+MOST_OPEN: Final = 40  # rows in the queue before the front-end waits
+MOST_ITEMS: Final = 60
+
+
+def act(sim: "Sim") -> None:
+    """Do something, and something else a while later."""
+    if sim.is_calm:
+        return
+    weights = {do: weight for do, weight in ACTS.items() if do not in sim.never}
+    weights |= {do: 30.0 for do in ACTS if do.__name__ in sim.often}
+    (do,) = sim.rng.choices(list(weights), list(weights.values()))
+    sim.note(do.__name__)
+    do(sim)
+    sim.at(sim.pace * sim.rng.expovariate(1.0), act, sim)
+
+
+# ---- rows
+
+
+def insert_some(sim: "Sim") -> None:
+    """A user queues one row or several."""
+    for _ in range(sim.rng.choice((1, 1, 2, 5, 12))):
+        if len(sim.database.open) < MOST_OPEN:
+            insert(sim, make_row(sim))
+
+
+def insert(sim: "Sim", row: Row) -> None:
+    """Queue a row, perhaps below others."""
+    if sim.chance(0.2) and sim.database.open:
+        for parent in sim.rng.sample(list(sim.database.open.values()), min(2, len(sim.database.open))):
+            sim.database.add_edge(row, parent, sim.rng.choice((1, 1, 2, 3)), sim.chance(0.5))
+    sim.database.insert(row)
+    if row.wait_until is not None or row.not_after is not None:
+        sim.daemon.look_due()
+
+
+def make_row(sim: "Sim") -> Row:
+    """Make a row of some kind."""
+    rng, chance = sim.rng, sim.chance
+    kind = rng.choice(list(sim.config.agents))
+    pk = sim.new_pk()
+    row = Row(pk, kind, queue=rng.choice(sim.queue_names), queued=sim.now, urgent=chance(0.15))
+    row.letter = rng.choice("nnnnaz")
+    row.args = b"%s:%d" % (b"exec" if sim.config.agents[kind].kind == "exec" else b"one", pk)
+    if chance(0.2):
+        row.host = rng.choice(sim.config.agents[kind].hosts or list(sim.config.hosts))
+    if chance(0.1):
+        row.wait_until = sim.now + 30 * rng.random()
+    if chance(0.05):
+        row.not_after = sim.now + 60 * rng.random()
+    if chance(0.2):
+        row.retries = rng.randrange(3)
+    if chance(0.1):
+        row.timeout = 20 * rng.random()
+    if chance(0.05):
+        row.state = HELD
+    if chance(0.03):
+        row.unstorable = True
+    if chance(0.35):
+        _make_query(sim, row)
+    elif chance(0.03):
+        row.poison = frozenset((0,))
+    return row
+
+
+def _make_query(sim: "Sim", row: Row) -> None:
+    rng, chance = sim.rng, sim.chance
+    row.msq, row.args = True, b"select everything;"
+    row.items = rng.choice((0, 1, 3, 10, MOST_ITEMS))
+    row.key = "n" if chance(0.5) else None
+    row.runonpfile = "place" if chance(0.3) else None
+    row.tolerate = rng.choice((0, 0, 1, 100))
+    row.broken = chance(0.05)
+    if chance(0.3):
+        row.repeat, row.slice = True, rng.choice((0, 1, 7))
+    if chance(0.2) and row.items:
+        row.poison = frozenset(rng.sample(range(row.items), min(row.items, rng.choice((1, 2)))))
+
+
+def change_row(sim: "Sim") -> None:
+    """A user holds, releases or cancels a row that waits."""
+    waiting = [row for row in sim.database.open.values() if row.state in (HELD, QUEUED)]
+    if not waiting:
+        return
+    row = sim.rng.choice(waiting)
+    if row.state == HELD:
+        sim.database.move(row, sim.rng.choice((QUEUED, QUEUED, CANCELLED)), sim.now)
+        sim.ring()
+    else:
+        row.bits = 2
+        sim.database.move(row, sim.rng.choice((HELD, CANCELLED)), sim.now)
+        sim.settle_later(row)
+
+
+def lock_row(sim: "Sim") -> None:
+    """Somebody holds a lock on a row for a while."""
+    if sim.database.hand:
+        row = sim.rng.choice(list(sim.database.hand.values()))
+        sim.database.locked[row.pk] = sim.now + 10 * sim.rng.random()
+
+
+# ---- tables
+
+
+def change_queue(sim: "Sim") -> None:
+    """An operator pauses a queue or changes its limit."""
+    queue = sim.rng.choice(sim.queues)
+    queue["paused"] = sim.chance(0.2)
+    queue["concurrency"] = sim.rng.choice((None, 1, 2, 5))
+    sim.change()
+
+
+def change_host(sim: "Sim") -> None:
+    """An operator changes a host."""
+    host = sim.rng.choice(sim.hosts)
+    host["enabled"] = sim.chance(0.7)
+    host["max"] = sim.rng.choice((-1, 1, 2, 3))
+    host["urgent"] = sim.rng.choice((0, 1, 2))
+    sim.change()
+
+
+def change_type(sim: "Sim") -> None:
+    """An operator enables or disables an agent type."""
+    sim.rng.choice(sim.types)["enabled"] = sim.chance(0.7)
+    sim.change()
+
+
+def replace_program(sim: "Sim") -> None:
+    """The program of a type is another one now."""
+    if sim.daemon.is_alive:
+        sim.memory.stillborn.clear()  # a new program may be tried at once
+        sim.daemon.tell(Replaced(sim.rng.choice(list(sim.config.agents))))
+
+
+# ---- the end of daemons
+
+
+def kill_daemon(sim: "Sim") -> None:
+    """Kill -9 of the daemon; another one starts a while later."""
+    if sim.daemon.is_alive:
+        sim.daemon.die()
+        sim.restart_later()
+
+
+def stop_daemon(sim: "Sim") -> None:
+    """SIGTERM."""
+    if sim.daemon.is_alive:
+        sim.daemon.tell(Stop())
+
+
+def drain_daemon(sim: "Sim") -> None:
+    """SIGINT."""
+    if sim.daemon.is_alive:
+        sim.memory.drained_at = min(sim.memory.drained_at, sim.now)
+        sim.daemon.tell(Drain())
+
+
+def cut_queue(sim: "Sim") -> None:
+    """The queue connection breaks."""
+    if sim.daemon.is_alive:
+        sim.daemon.lose_connection()
+
+
+def cut_watch(sim: "Sim") -> None:
+    """The watch connection is away for longer than a lease, perhaps."""
+    sim.cut_watch(60 * sim.rng.random())
+
+
+def usurp(sim: "Sim") -> None:
+    """Another daemon takes the group if it may, and has it for a while."""
+    sim.usurp()
+
+
+ACTS: "Final[dict[Callable[[Any], None], float]]" = {
+    insert_some: 100.0, change_row: 5.0, lock_row: 3.0, change_queue: 3.0, change_host: 3.0, change_type: 2.0,
+    replace_program: 1.0, kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 1.0, cut_queue: 2.0, cut_watch: 1.0,
+    usurp: 1.0,
+}  # fmt: skip

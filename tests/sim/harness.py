@@ -1,0 +1,424 @@
+"""The daemon as the simulator has it: one life of a Core between fake drivers, with every fault a driver can show.
+
+It does what scheduler/daemon.py does: carries out commands, ferries one request at a time, keeps the lease, and after
+a lost connection compares rows with memory before anything else is asked. It decides nothing about jobs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+
+from scheduler.model import events as e
+from scheduler.model.config import Config
+from scheduler.model.states import ST_SPAWNED
+from scheduler.policy.core import Core
+from scheduler.policy.lease import Act, Lease, Owner, Standing
+from tests.sim import invariants
+from tests.sim.agents import Process
+from tests.sim.broken import Broken
+from tests.sim.database import Row
+from tests.sim.queries import Cursor
+
+if TYPE_CHECKING:
+    from tests.sim.world import Sim
+
+OWN_AGE = 10.0  # a row of ours that is this old and not in memory was lost on its way
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A request on its way."""
+
+    request: e.Request
+    fate: str
+    owner: str
+    is_done: bool = False
+    limits: dict[str, int | None] = field(default_factory=dict)  # of queues, as it was asked
+
+
+class Daemon:
+    """One supervisor, from start to exit or to its violent end."""
+
+    def __init__(self, sim: "Sim", config: Config) -> None:
+        self.sim, self.config = sim, config
+        self.core = Core(config, sim.now)
+        self.owner = sim.new_owner()
+        self.is_alive = True
+        self.has_exited = False
+        self.processes: dict[int, Process] = {}
+        self.cursors: dict[int, Cursor] = {}
+        self.is_queue_up = True
+        self.flight: Flight | None = None
+        self.lease = Lease(config.scheduler)
+        self.is_watching = True
+        self.woken_in_flight = 0  # wake-ups on their way
+        self.due_at = self.rescan_at = float("inf")
+        self.lease.connected(sim.now)
+        self._acts: dict[type, Callable[[Any], None]] = {
+            e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
+            e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
+            e.LookDue: lambda c: self.look_due(), e.Exit: lambda c: self._exit(), e.Say: self._say,
+            e.Ask: lambda c: None, e.Echo: lambda c: None, e.Told: lambda c: None,
+        }  # fmt: skip
+
+    # ---- a turn
+
+    def tell(self, event: e.Event) -> None:
+        """Hand an event to the core."""
+        self.sim.note(event)
+        self.core.handle(event, self.sim.now)
+
+    def later(self, delay: float, call: Callable[..., None], *args: object) -> None:
+        """Call after a while, unless this daemon is dead by then."""
+        self.sim.at(delay, self._if_alive, call, args)
+
+    def _if_alive(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
+        if self.is_alive:
+            call(*args)
+
+    def next_deadline(self) -> float:
+        """Give the instant of the next tick of ours."""
+        watch = min(self.lease.next_deadline(), self.due_at, self.rescan_at) if self.is_watching else float("inf")
+        return min(self.core.next_deadline(), watch)
+
+    def tick(self) -> None:
+        """Do what is due now."""
+        now = self.sim.now
+        if self.core.next_deadline() <= now:
+            self.sim.note("tick")
+            self.core.tick(now)
+        if self.is_watching:
+            self._watch(now)
+
+    def pump(self) -> None:
+        """Carry out the commands, then ask the queue for the next thing."""
+        commands = self.core.world.commands
+        while commands and self.is_alive:
+            for command in self.core.take():
+                self._acts[type(command)](command)
+        if self.is_alive and self.is_queue_up and self.flight is None:
+            request = self.core.next_request(self.sim.now)
+            if request is not None:
+                self._fly(request)
+        if self.is_alive and not commands and self.core.is_over():
+            self.pump()
+
+    def may_have_lost(self, row: Row) -> bool:
+        """Say whether the news of this row is still on its way: a claim's answer, or a comparison to come."""
+        if not self.is_queue_up:
+            return True
+        flight = self.flight
+        return flight is not None and isinstance(flight.request, e.Turn) and flight.is_done
+
+    def _say(self, say: e.Say) -> None:
+        if "impossible" in say.text:
+            raise Broken("nothing_impossible_happens", say.text)
+        self.sim.note(say.text)
+
+    def _exit(self) -> None:
+        self.sim.note("Exit")
+        if any(process.alive for process in self.processes.values()):
+            raise Broken("exit_leaves_nothing", "a process lives at the exit")
+        mine = [row.pk for row in self.sim.database.hand.values() if row.owner == self.owner]
+        if mine and self.is_queue_up and self._is_owner():
+            raise Broken("exit_leaves_nothing", f"rows {mine} are still ours at the exit")
+        self.sim.database.leave(self.owner)
+        self.has_exited = True
+        self.is_alive = False
+
+    def _is_owner(self) -> bool:
+        return self.sim.database.group_owner == self.owner
+
+    def die(self) -> None:
+        """Kill -9: the children die with it."""
+        self.is_alive = False
+        for process in self.processes.values():
+            process.alive = process.heard = False
+            if process.item is not None:
+                self.sim.disrupt(process.item[0])
+
+    # ---- children
+
+    def _spawn(self, spawn: e.Spawn) -> None:
+        if spawn.slot in self.processes:
+            raise Broken("one_process_a_slot", f"slot {spawn.slot} has one already")
+        slot = self.core.world.fleet.slots[spawn.slot]
+        kind = self.config.agents[spawn.type]
+        invariants.respawns_are_limited(self.sim, slot)
+        if slot.job is not None:
+            self.sim.began(slot)
+        if self.sim.chance(self.sim.nature_of(kind).stillborn):
+            self._sometimes_later(self.tell, e.NotCreated(spawn.slot, "no such program"))
+            return
+        process = Process(self, spawn, kind, self.sim.new_pid())
+        self.processes[spawn.slot] = process
+        self._sometimes_later(self._created, process)
+
+    def _sometimes_later(self, call: Callable[..., None], *args: object) -> None:
+        if self.sim.chance(0.3):
+            self.later(self.sim.rng.random() * (70 if self.sim.chance(0.02) else 1), call, *args)
+        else:
+            call(*args)
+
+    def _created(self, process: Process) -> None:
+        process.is_born = True
+        slot = self.core.world.fleet.slots[process.slot]
+        if slot.doom is not None and slot.job is not None:
+            self.sim.disrupt(slot.job.pk)  # an exec agent that is killed as it begins may be fast
+        self.tell(e.Created(process.slot, process.pid))
+        process.begin()
+
+    def _send(self, send: e.Send) -> None:
+        process = self.processes.get(send.slot)
+        slot = self.core.world.fleet.slots[send.slot]
+        if process is not None and process.heard:
+            self._give(process, slot, send.data)
+
+    def _give(self, process: Process, slot: Any, data: bytes) -> None:
+        if slot.job is not None:
+            self.sim.began(slot)
+        process.receive(data)
+
+    def _kill(self, kill: e.Kill) -> None:
+        if (process := self.processes.get(kill.slot)) is not None and process.is_born:
+            process.hang_up()
+
+    def _force_kill(self, force: e.ForceKill) -> None:
+        if (process := self.processes.get(force.slot)) is not None and process.is_born:
+            process.kill()
+
+    def lied(self, process: Process) -> None:
+        """An agent is about to say OK to what it has not done."""
+        job = self.core.world.fleet.slots[process.slot].job
+        if job is not None:
+            self.sim.database.rows[job.pk].was_lied_about = True
+
+    def heard(self, process: Process, text: bytes, done: tuple[int, int] | None) -> None:
+        """An agent has printed something; `done` is the item it says OK to."""
+        slot = self.core.world.fleet.slots[process.slot]
+        self.sim.note(("hear", process.slot, text))
+        answer = self.core.hear(process.slot, text, self.sim.now)
+        if done is not None and slot.doom is not None:
+            self.sim.disrupt(done[0])  # it was done, and nobody believes it
+        if answer is not None:
+            self._give(process, slot, answer)
+
+    def captured(self, process: Process, stream: str, data: bytes) -> None:
+        """An exec agent has printed something."""
+        if process.heard:
+            self.core.captured(process.slot, stream, data)
+
+    def ended(self, process: Process, code: int | None, signal: str | None) -> None:
+        """A process is dead; it is gone when its output is read."""
+        self.later(0.005 * self.sim.rng.random(), self._gone, process, code, signal)
+
+    def _gone(self, process: Process, code: int | None, signal: str | None) -> None:
+        process.heard = False
+        del self.processes[process.slot]
+        slot, stillborn = self.core.world.fleet.slots[process.slot], self.sim.memory.stillborn
+        if slot.doom is not None:
+            stillborn.pop(slot.number, None)
+            if slot.job is not None:
+                self.sim.disrupt(slot.job.pk)
+        elif slot.state == ST_SPAWNED:
+            stillborn.setdefault(slot.number, []).append(slot.born)
+        self.tell(e.Gone(process.slot, code, signal))
+
+    # ---- queries
+
+    def _expand(self, expand: e.Expand) -> None:
+        row = self.sim.database.rows[expand.job]
+        self.cursors[expand.job] = cursor = Cursor(self.sim, row, expand.query)
+        self.later(cursor.delay(), self._opened, cursor)
+
+    def _fetch(self, fetch: e.Fetch) -> None:
+        cursor = self.cursors[fetch.job]
+        self.later(cursor.delay(), self._fetched, cursor, fetch.count)
+
+    def _opened(self, cursor: Cursor) -> None:
+        if self.cursors.get(cursor.job) is cursor:
+            self.tell(cursor.opened())
+
+    def _fetched(self, cursor: Cursor, count: int) -> None:
+        if self.cursors.get(cursor.job) is cursor:
+            self.tell(cursor.fetched(count))
+
+    def _close(self, close: e.CloseQuery) -> None:
+        if self.cursors.pop(close.job, None) is None:
+            raise Broken("cursors_match_expanding", f"no cursor of job {close.job} to close")
+
+    # ---- the queue connection
+
+    def _fly(self, request: e.Request) -> None:
+        sim = self.sim
+        self.flight = flight = Flight(request, sim.fate_of(request), self.owner)
+        sim.note(request)
+        if isinstance(request, e.Turn):
+            flight.limits = {queue.name: queue.concurrency for queue in self.core.world.queues.values()}
+        effect = sim.database_delay()
+        if flight.fate in ("done", "lost after"):
+            self.later(effect, self._take_effect, flight)
+        else:
+            self.later(effect, self._fails, flight)
+
+    def _take_effect(self, flight: Flight) -> None:
+        if self.flight is not flight:
+            return
+        verdict = self.sim.refusal_of(flight.request)
+        if verdict is not None:
+            self._answer(flight, e.NotSaved(verdict, f"simulated {verdict}"))
+            return
+        answer = self._carry_out(flight)
+        flight.is_done = True
+        if flight.fate == "lost after":
+            self.later(self.sim.database_delay(), self.lose_connection)
+        else:
+            self.later(self.sim.database_delay(), self._answer, flight, answer)
+
+    def _carry_out(self, flight: Flight) -> e.Event:
+        database, now, owner = self.sim.database, self.sim.now, flight.owner
+        match flight.request:
+            case e.Turn() as turn:
+                return database.turn(owner, turn, now)
+            case e.Save() as save:
+                invariants.failures_were_tried_twice(self.sim, save)
+                return e.Saved(*database.save(owner, save, now, lambda: 0.5 + self.sim.rng.random() / 2))
+            case e.Mark() as mark:
+                return e.Saved(database.mark(owner, mark, now))
+            case e.Settle(parents):
+                return e.Written(database.settle(parents, now))
+            case e.WriteLog() | e.WriteOutput():
+                return e.Written()
+            case _:
+                assert_never(flight.request)
+
+    def _answer(self, flight: Flight, event: e.Event) -> None:
+        if self.flight is flight:
+            self.flight = None
+            self.sim.memory.limits |= flight.limits
+            self.tell(event)
+
+    def _fails(self, flight: Flight) -> None:
+        if flight.fate == "lost before":
+            self.lose_connection()
+        else:
+            self._answer(flight, e.NotSaved("lock", "simulated lock"))
+
+    def lose_connection(self) -> None:
+        """The queue connection is gone, with whatever was on it."""
+        if not self.is_queue_up:
+            return
+        self.is_queue_up = False
+        self.sim.note("queue connection lost")
+        if self.flight is not None:
+            self._answer(self.flight, e.NotSaved("lost", "simulated loss"))
+        self.later(5 * self.sim.rng.random(), self._reconnected)
+
+    def _reconnected(self) -> None:
+        """The old backend is gone; rows of ours that are not in memory are given back before anything is asked."""
+        live = self.core.live_rows()
+        self.sim.note(("compared", live))
+        before = {row.pk for row in self.sim.database.hand.values() if row.owner == self.owner}
+        _, parents = self.sim.database.rescue(self.owner, live, 0.0, self.sim.now)
+        invariants.begun_work_is_never_forgotten(self.sim, before - set(self.sim.database.hand))
+        self.core.settle(parents)
+        self.is_queue_up = True
+        self.tell(e.Woken())
+
+    # ---- the watch connection
+
+    def woken(self) -> None:
+        """Somebody rings."""
+        if not self.woken_in_flight:
+            self.woken_in_flight += 1
+            self.later(0.01 * self.sim.rng.random(), self._ring)
+
+    def _ring(self) -> None:
+        self.woken_in_flight -= 1
+        self.tell(e.Woken())
+        self.look_due()
+
+    def look_due(self) -> None:
+        """Look for due rows soon."""
+        self.due_at = min(self.due_at, self.sim.now + 0.2)
+
+    def look_around(self) -> None:
+        """Read the tables that others may change."""
+        self.tell(self.sim.looked())
+
+    def _watch(self, now: float) -> None:
+        if (act := self.lease.step(now)) is not None:
+            self.later(self.sim.watch_delay(), self._lease_effect, act, self.owner, self.core.live_rows())
+        if self.lease.standing is not Standing.SERVING:
+            self.due_at = self.rescan_at = float("inf")
+            return
+        if self.due_at <= now:
+            self._look_due(now)
+        if self.rescan_at <= now:
+            self._rescan(now)
+
+    def _look_due(self, now: float) -> None:
+        released, parents, seconds = self.sim.database.due(now)
+        self.core.settle(parents)
+        self.due_at = now + max(0.2, seconds) if seconds is not None else float("inf")
+        if released:
+            self.tell(e.Woken())
+
+    def _rescan(self, now: float) -> None:
+        self.rescan_at = now + self.config.scheduler.rescan
+        self.sim.database.rescan(now)
+        self.look_due()
+        count, parents = self.sim.database.rescue(self.owner, self.core.live_rows(), OWN_AGE, now)
+        if count:
+            self.sim.note(f"rescan gave back {count}")
+        self.core.settle(parents)
+        self.tell(e.Woken())
+        self.look_around()
+
+    def _lease_effect(self, act: Act, owner: str, live: list[int]) -> None:
+        database, now, lease = self.sim.database, self.sim.now, self.config.scheduler.lease
+        result: Any = None
+        match act:
+            case Act.LOOK:
+                uuid = database.group_owner
+                result = Owner(uuid, database.lease_until <= now, self.sim.is_known_dead(uuid))
+            case Act.TAKE:
+                dead = self.lease.owner.uuid if self.lease.owner.is_dead else None
+                result = database.take_lease(owner, dead, self.lease.is_patient, lease, now)
+            case Act.RESCUE:
+                result = database.rescue(owner, live, 0.0, now)
+            case Act.RENEW:
+                result = database.renew_lease(owner, lease, now)
+        self.later(self.sim.watch_delay(), self._lease_answer, act, result)
+
+    def _lease_answer(self, act: Act, result: Any) -> None:
+        now, lease = self.sim.now, self.lease
+        self.sim.note((act.value, result))
+        match act:
+            case Act.REGISTER:
+                lease.registered(now)
+            case Act.LOOK:
+                lease.looked(result, now)
+            case Act.TAKE:
+                lease.taken(result, now)
+            case Act.RESCUE:
+                self._rescued(result[1])
+            case Act.RENEW:
+                self._renewed(result)
+
+    def _rescued(self, parents: list[int]) -> None:
+        self.core.settle(parents)
+        self.lease.rescued(self.sim.now)
+        self.tell(e.Serve(self.lease.until))
+        self.tell(e.Woken())
+        self.look_around()
+        self.due_at = self.sim.now
+        self.rescan_at = self.sim.now + self.config.scheduler.rescan
+
+    def _renewed(self, is_ours: bool) -> None:
+        self.lease.renewed(is_ours, self.sim.now)
+        if is_ours:
+            self.tell(e.Serve(self.lease.until))
+        else:
+            self.tell(e.Disowned())
+            self.owner = self.sim.new_owner()

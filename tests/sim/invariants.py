@@ -1,0 +1,390 @@
+"""What must hold, written once: after every step, at every beginning of work, at every end of a job, and at the last.
+
+I1 to I5 are RELIABILITY 3's: no job lost, rows in hand are core memory, one end a job, attempts never decrease, no
+(job, attempt) begins twice. Each function is one claim and raises Broken with its own name.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from scheduler.model.events import Save
+from scheduler.model.states import (
+    DONE,
+    FAILED,
+    RUNNING,
+    ST_FAIL,
+    ST_FREE,
+    ST_FREEING,
+    ST_READY,
+    ST_RUNNING,
+    TERMINAL,
+)
+from scheduler.policy.claims import is_urgent
+from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.pools import UNLIMITED, HostBook, Slot
+from scheduler.policy.world import World
+from tests.sim.broken import Broken
+from tests.sim.database import IN_HAND, Row
+
+if TYPE_CHECKING:
+    from tests.sim.world import Sim
+
+MOST_TICKS: Final = 50  # at one instant
+
+
+class Memory:
+    """What must be remembered from step to step."""
+
+    def __init__(self) -> None:
+        self.ticked_at = -NEVER
+        self.ticks = 0
+        self.used: dict[str, int] = {}
+        self.drained_at = NEVER
+        self.stillborn: dict[int, list[float]] = {}  # slot -> births of processes that never said OK
+        self.limits: dict[str, int | None] = {}  # of queues, when what was claimed last was asked for
+
+
+def check(sim: "Sim") -> None:
+    """All that holds between any two steps."""
+    if sim.daemon.is_alive:
+        world = sim.daemon.core.world
+        books_are_right(world)
+        lanes_are_right(world)
+        deadlines_are_set(world)
+        hosts_keep_their_limits(sim, world)
+        urgent_places_are_for_urgent_work(sim, world)
+        queues_keep_their_limits(sim, world)
+        rows_are_memory(sim)
+        cursors_match_expanding(sim, world)
+        no_wake_up_is_lost(sim, world)
+    leases_are_single(sim)
+
+
+def broken(name: str, what: str) -> None:
+    """Say which claim does not hold."""
+    raise Broken(name, what)
+
+
+# ---- between any two steps
+
+
+def books_are_right(world: World) -> None:
+    """Use of hosts, idle and free lists, items in flight: all as a recount gives them."""
+    used: dict[HostBook, int] = {}
+    leaving: dict[HostBook, int] = {}
+    in_flight: dict[int, int] = {}
+    for slot in world.fleet.slots:
+        state, host, name = slot.state, slot.host, slot.host.name
+        if state > ST_FREE:
+            used[host] = used.get(host, 0) + 1
+            if state == ST_FREEING:
+                leaving[host] = leaving.get(host, 0) + 1
+        if (state == ST_FREE) != (slot in slot.pool.free[name]) or (state == ST_READY) != (
+            slot in slot.pool.idle[name]
+        ):
+            broken("books_are_right", f"slot {slot.number} in state {state} is in the wrong list")
+        if (slot.job is None) != (slot.item is None) or (state == ST_RUNNING and slot.job is None):
+            broken("books_are_right", f"slot {slot.number} in state {state}: {slot.job} and {slot.item}")
+        if slot.job is not None:
+            room_costs_no_work(slot)
+            in_flight[slot.job.pk] = in_flight.get(slot.job.pk, 0) + 1
+            if state in (ST_FREE, ST_FAIL, ST_READY):
+                broken("books_are_right", f"slot {slot.number} in state {state} has job {slot.job.pk}")
+            if world.jobs.get(slot.job.pk) is not slot.job:
+                broken("books_are_right", f"slot {slot.number} works on job {slot.job.pk}, which is not in hand")
+    for host in world.hosts.values():
+        if host.used != used.get(host, 0) or host.leaving != leaving.get(host, 0):
+            broken(
+                "books_are_right", f"host {host.name}: {host.used} used, {host.leaving} leaving, of {used} {leaving}"
+            )
+        if host.is_tight != (host.yields_to is not None or host.is_over or not host.enabled):
+            broken("books_are_right", f"host {host.name} is tight: {host.is_tight}")
+    for job in world.jobs.values():
+        if job.in_flight != in_flight.get(job.pk, 0):
+            broken("books_are_right", f"job {job.pk}: {job.in_flight} in flight of {in_flight.get(job.pk, 0)}")
+
+
+def room_costs_no_work(slot: Slot) -> None:
+    """Nobody is killed at work to make room for another type."""
+    if slot.doom is not None and slot.doom.startswith("room for"):
+        broken("room_costs_no_work", f"slot {slot.number} works and is killed: {slot.doom}")
+
+
+def lanes_are_right(world: World) -> None:
+    """What waits is counted right, in lanes that are served; a job in hand has something to come or in flight."""
+    singles: dict[str, int] = {}
+    waiting: dict[int, int] = {}
+    for pool in world.pools.values():
+        count = 0
+        for turns in (pool.any, *pool.bound.values()):
+            lanes = list(turns)
+            if (lanes[0] if lanes else None) is not (turns.first[0] if turns.first else None):
+                broken("lanes_are_right", f"pool {pool.name}: first is not the best of {lanes}")
+            for lane in lanes:
+                job, size = lane.job, len(lane.items)
+                if not size or world.jobs.get(job.pk) is not job or job.verdict is not None:
+                    broken("lanes_are_right", f"a lane of job {job.pk} with {size} items waits in pool {pool.name}")
+                waiting[job.pk] = waiting.get(job.pk, 0) + size
+                count += job.expansion is None and size
+        singles[pool.name] = count
+        if pool.singles != count:
+            broken("lanes_are_right", f"pool {pool.name}: {pool.singles} singles of {count}")
+    for job in world.jobs.values():
+        if job.expansion is not None and job.expansion.waiting != waiting.get(job.pk, 0):
+            broken("lanes_are_right", f"job {job.pk}: {job.expansion.waiting} waiting of {waiting.get(job.pk, 0)}")
+        if not job.in_flight and not waiting.get(job.pk):
+            has_future(world, job)
+
+
+def has_future(world: World, job: Job) -> None:
+    """A job with nothing in lanes and nothing in flight waits for something that will come."""
+    expansion, ledger = job.expansion, world.ledger
+    if job.verdict is None and expansion is not None:
+        if not expansion.opening or not expansion.opened or expansion.fetching or expansion.more or expansion.again:
+            return
+    elif job.verdict is None and job.rules.rescued:
+        sent = [ledger.in_flight, *ledger.repeats]
+        if job.pk in ledger.marks or any((job.pk, job.attempt) in getattr(r, "rows", ()) for r in sent):
+            return
+    broken("has_future", f"job {job.pk} waits for nothing: {job.verdict and job.verdict.state}")
+
+
+def deadlines_are_set(world: World) -> None:
+    """No state waits for ever, and the soonest deadline is not after any."""
+    soonest = world.fleet.soonest
+    for slot in world.fleet.slots:
+        if slot.deadline < soonest:
+            broken("deadlines_are_set", f"slot {slot.number}: {slot.deadline} is before the soonest, {soonest}")
+        if slot.deadline == NEVER and slot.state not in (ST_FREE, ST_RUNNING):
+            broken("deadlines_are_set", f"slot {slot.number} may stay in state {slot.state} for ever")
+        if slot.state == ST_RUNNING and slot.deadline == NEVER and slot.patience[ST_RUNNING] < NEVER:
+            broken("deadlines_are_set", f"slot {slot.number} works without its deadline")
+
+
+def hosts_keep_their_limits(sim: "Sim", world: World) -> None:
+    """More agents than the maximum are never started; `urgent` more only for urgent work."""
+    before = sim.memory.used
+    for host in world.hosts.values():
+        if host.max != UNLIMITED and host.used > before.get(host.name, 0) and host.used > host.max + host.urgent:
+            broken("hosts_keep_their_limits", f"host {host.name} has {host.used} of {host.max}+{host.urgent}")
+        before[host.name] = host.used
+
+
+def urgent_places_are_for_urgent_work(sim: "Sim", world: World) -> None:
+    """Never do more agents than the maximum begin items that are not urgent."""
+    working = (s for s in world.fleet.slots if s.job is not None and s.state != ST_FREEING)
+    plain = Counter(s.host.name for s in working if s.job is not None and not is_urgent(s.job))
+    before = sim.memory.used
+    for host in world.hosts.values():
+        count, label = plain[host.name], "plain " + host.name
+        if host.max != UNLIMITED and count > host.max and count > before.get(label, 0):
+            broken("urgent_places_are_for_urgent_work", f"host {host.name}: {count} of {host.max} not urgent")
+        before[label] = count
+
+
+def queues_keep_their_limits(sim: "Sim", world: World) -> None:
+    """Jobs in hand of a queue are counted right and never grow beyond its concurrency."""
+    in_hand = Counter(job.queue for job in world.jobs.values())
+    before = sim.memory.used
+    for queue in world.queues.values():
+        count, label = in_hand[queue.name], "queue " + queue.name
+        if queue.in_hand != count:
+            broken("queues_keep_their_limits", f"queue {queue.name}: {queue.in_hand} in hand of {count}")
+        limits = (queue.concurrency, sim.memory.limits.get(queue.name))
+        if count > before.get(label, 0) and all(limit is not None and count > limit for limit in limits):
+            broken("queues_keep_their_limits", f"queue {queue.name}: {count} in hand, {limits} allowed")
+        before[label] = count
+
+
+def rows_are_memory(sim: "Sim") -> None:
+    """I1, I2: a row that is ours in the database is in memory, or its claim or loss is on its way to us."""
+    daemon, database = sim.daemon, sim.database
+    live: set[int] | None = None
+    for row in database.hand.values():
+        if row.owner != daemon.owner or row.pk in daemon.core.world.jobs:
+            continue
+        if live is None:
+            live = set(daemon.core.live_rows())
+        if row.pk not in live and not daemon.may_have_lost(row):
+            broken("rows_are_memory", f"job {row.pk} attempt {row.attempt} is {row.state}, and nobody knows it")
+
+
+def cursors_match_expanding(sim: "Sim", world: World) -> None:
+    """Connections are held by the jobs that the core counts, and no more of them than there are."""
+    timers = world.timers
+    if len(world.expanding) > timers.expansions:
+        broken("cursors_match_expanding", f"{len(world.expanding)} queries are open")
+    if not world.commands and set(sim.daemon.cursors) != world.expanding:
+        broken("cursors_match_expanding", f"{set(sim.daemon.cursors)} are open, {world.expanding} are known")
+    for pool in world.pools.values():
+        count = sum(1 for job in pool.live_jobs.values() if job.expansion is not None and job.expansion.opening)
+        if count > timers.expansions_per_type:
+            broken("cursors_match_expanding", f"{count} queries of {pool.name} are open")
+
+
+def begun_work_is_never_forgotten(sim: "Sim", pks: set[int]) -> None:
+    """I1: what a daemon itself gives back as lost on its way was never begun by it."""
+    for row in (sim.database.rows[pk] for pk in pks):
+        if (row.pk, row.attempt) in sim.begun:
+            broken("rows_are_memory", f"job {row.pk} attempt {row.attempt} was begun, and is given back as unknown")
+
+
+def no_wake_up_is_lost(sim: "Sim", world: World) -> None:
+    """A place that is held to be empty is empty, unless a wake-up or a claim is on its way."""
+    daemon = sim.daemon
+    if not world.feeding or daemon.woken_in_flight or daemon.flight is not None or not daemon.is_watching:
+        return
+    if not daemon.is_queue_up or world.ledger.repeats or world.ledger.saves or world.ledger.parents:
+        return
+    for kind, queue, host, urgent in world.claims.dry:
+        if next(sim.database.claimable((kind, queue, host), urgent, sim.now), None) is not None:
+            broken("no_wake_up_is_lost", f"{kind}, {queue}, {host!r} is held to be empty")
+
+
+def leases_are_single(sim: "Sim") -> None:
+    """I3, I4: a row in hand has an owner; whatever is not in hand has none."""
+    for row in sim.database.hand.values():
+        if row.owner is None or row.attempt < 1 or row.state not in IN_HAND:
+            broken("leases_are_single", f"job {row.pk} is {row.state} of nobody")
+
+
+def time_goes_on(sim: "Sim", deadline: float) -> None:
+    """A deadline that has come is dealt with: no spinning."""
+    memory = sim.memory
+    memory.ticks = memory.ticks + 1 if memory.ticked_at == sim.now and deadline <= sim.now else 0
+    memory.ticked_at = sim.now
+    if memory.ticks > MOST_TICKS:
+        broken("time_goes_on", f"{memory.ticks} ticks at {sim.now}")
+
+
+# ---- when work begins
+
+
+def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
+    """An item goes to an agent: under the lease, of a row that is ours, at most once an attempt."""
+    row = sim.database.rows[job.pk]
+    only_under_the_lease(sim, job)
+    rescued_rows_are_marked(sim, row, job)
+    if job.expansion is None:
+        nothing_begins_twice(sim, job)
+    else:
+        second_tries_are_alone(sim, slot, job, item)
+    if job.expansion is None and slot.fed_at > sim.memory.drained_at:
+        broken("drain_starts_nothing", f"job {job.pk} begins")
+    if job.host is not None and job.host != slot.host.name:
+        broken("rows_keep_their_host", f"job {job.pk} for {job.host} begins on {slot.host.name}")
+
+
+def only_under_the_lease(sim: "Sim", job: Job) -> None:
+    """Work begins only while the group is ours by the database's clock."""
+    if sim.database.group_owner != sim.daemon.owner or sim.now >= sim.database.lease_until:
+        broken("only_under_the_lease", f"job {job.pk} begins while {sim.database.group_owner} has the group")
+
+
+def rescued_rows_are_marked(sim: "Sim", row: Row, job: Job) -> None:
+    """A row that begins is ours at this attempt, and running already if it was rescued before."""
+    if row.owner != sim.daemon.owner or row.attempt != job.attempt:
+        broken("rescued_rows_are_marked", f"job {job.pk} begins at attempt {job.attempt}; it is {row.owner}'s")
+    if row.rescued and row.state != RUNNING:
+        broken("rescued_rows_are_marked", f"job {job.pk} was rescued and begins while {row.state}")
+
+
+def nothing_begins_twice(sim: "Sim", job: Job) -> None:
+    """I5: no (job, attempt) of one parameter begins twice."""
+    if (job.pk, job.attempt) in sim.begun:
+        broken("nothing_begins_twice", f"job {job.pk} attempt {job.attempt}")
+    sim.begun.add((job.pk, job.attempt))
+
+
+def second_tries_are_alone(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
+    """An item is tried once, and once more alone in a fresh process."""
+    key = job.pk, job.attempt, item
+    tries = sim.tries[key] = sim.tries.get(key, 0) + 1
+    if tries > 2 or (tries == 2 and not (slot.lone and slot.items == 0)):
+        broken("second_tries_are_alone", f"job {job.pk} item {item}: try {tries}, {slot.items} items before")
+
+
+def respawns_are_limited(sim: "Sim", slot: Slot) -> None:
+    """F72: not more than so many respawns of agents that die as they start, in an interval."""
+    timers = sim.config.scheduler
+    died = [born for born in sim.memory.stillborn.get(slot.number, ()) if sim.now - born < timers.respawn_interval]
+    if len(died) > timers.respawn_count:
+        broken("respawns_are_limited", f"slot {slot.number} is started again after {len(died)} deaths")
+
+
+# ---- when work ends
+
+
+def failures_were_tried_twice(sim: "Sim", save: Save) -> None:
+    """An item that is recorded as failed because its agent died was tried twice."""
+    for failure in save.failures:
+        row = sim.database.rows[failure.pk]
+        is_death = failure.reason.startswith("agent terminated") and row.key is not None and not row.was_lied_about
+        if is_death and sim.tries.get((failure.pk, failure.attempt, int(failure.key or 0))) != 2:
+            broken("failures_were_tried_twice", f"job {failure.pk} item {failure.key}")
+
+
+def owners_keep_their_rows(row: Row, owner: str) -> None:
+    """A daemon that owns the group finds its rows as it left them."""
+    if row.owner != owner or row.state not in IN_HAND:
+        broken("owners_keep_their_rows", f"job {row.pk} of {owner} is {row.state} of {row.owner}")
+
+
+def no_item_is_done_too_often(sim: "Sim", row: Row, item: int) -> None:
+    """An item is done once, and once more for each time that work on its job was cut short or not storable."""
+    if row.was_lied_about:
+        return
+    attempts = 1 if row.key is not None else row.attempt
+    if row.done[item] > attempts + row.disruptions + row.failures and not row.unstorable:
+        broken("no_item_is_done_too_often", f"job {row.pk} item {item}: {row.done[item]} times")
+
+
+def job_ends_rightly(sim: "Sim", row: Row) -> None:
+    """I3: a job ends once; done means that its work was done, or failed within what is tolerated."""
+    if row.ends != 1:
+        broken("one_end_a_job", f"job {row.pk} ends {row.ends} times")
+    if row.was_lied_about:
+        return
+    if row.state == DONE and not row.msq and not row.done:
+        broken("done_means_worked", f"job {row.pk} is done, and no agent did it")
+    if row.state == DONE and row.msq:
+        query_ends_rightly(sim, row)
+    if row.state == FAILED and row.text is None:
+        broken("failed_says_why", f"job {row.pk}")
+
+
+def query_ends_rightly(sim: "Sim", row: Row) -> None:
+    """A query that is done has every item done or recorded as failed, and counts them."""
+    failed = {int(key) for key in row.item_failures if key is not None}
+    missing = [n for n in range(row.items) if n not in row.done and n not in failed]
+    if row.key is not None and missing:
+        broken("done_means_worked", f"job {row.pk}: items {missing} were never worked")
+    if row.key is None and len(missing) > len(row.item_failures):
+        broken("done_means_worked", f"job {row.pk}: {len(missing)} items not done, {len(row.item_failures)} failed")
+    if row.failed > row.tolerate:
+        broken("tolerance_holds", f"job {row.pk}: {row.failed} items failed, {row.tolerate} tolerated, and it is done")
+    exact = sim.natures[id(sim.config.agents[row.type])].counts == 0 and not row.disruptions and not row.repeat
+    if exact and row.processed + row.failed != row.items:
+        broken("counts_are_right", f"job {row.pk}: {row.processed} + {row.failed} of {row.items}")
+
+
+# ---- at the last
+
+
+def all_ended(sim: "Sim") -> bool:
+    """Say whether every row has ended that can."""
+    return all(is_excused(row) for row in sim.database.open.values())
+
+
+def is_excused(row: Row) -> bool:
+    """Say whether a row can never run: it waits for a parent that ended otherwise, or can never end itself."""
+    waits = [edge.parent for edge in row.above if not edge.met]
+    return bool(waits) and any(parent.state in TERMINAL or is_excused(parent) for parent in waits)
+
+
+def everything_ends(sim: "Sim") -> None:
+    """Liveness: without faults no job stays queued while its type has room, and all that can end ends."""
+    left = [row for row in sim.database.open.values() if not is_excused(row)]
+    if left:
+        told = ", ".join(f"{r.pk} {r.type} {r.queue} {r.host!r} {r.state} unmet {r.unmet}" for r in left[:8])
+        broken("everything_ends", f"{len(left)} jobs at {sim.now:.0f} s after {sim.steps} steps: {told}")

@@ -1,0 +1,142 @@
+"""Planted faults: each is a small change of one or two sources, made while they are imported; the product has no hooks.
+
+`python -m tests.sim.mutants NAME` runs seeds with that fault until an invariant breaks and prints the invariant's name
+(or the exception's, if the core fell over itself); nothing if the fault went unseen.
+"""
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final, NamedTuple
+
+SEEDS: Final = 150
+STEPS: Final = 1500
+
+
+class Patch(NamedTuple):
+    """In this module, this text becomes that one."""
+
+    module: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """A fault by name, and the invariants of which one must catch it."""
+
+    name: str
+    caught_by: tuple[str, ...]
+    patches: tuple[Patch, ...]
+    often: tuple[str, ...] = ()  # acts of the front-end that bring it out
+    first: int = 0  # seed
+
+
+def _one(name: str, caught_by: str, module: str, old: str, new: str, *often: str) -> Mutant:
+    return Mutant(name, tuple(caught_by.split()), (Patch(module, old, new),), often)
+
+
+_POLICY: Final = "scheduler.policy."
+
+MUTANTS: Final = (
+    _one("no_throttle_wake_up", "everything_ends", _POLICY + "processes",
+         "        pool.blocked_until = 0.0\n", "        pass\n"),
+    _one("throttle_never_closes", "respawns_are_limited", _POLICY + "throttle",
+         "return len(recent(births, now, interval)) > count", "return False"),
+    _one("finish_before_claim", "done_means_worked only_ready_agents_get_lines", _POLICY + "replies",
+         "elif answer is None:", "elif True:"),
+    Mutant("overlapping_saves", ("rows_are_memory", "AssertionError"), (
+        Patch("tests.sim.harness", "self.is_queue_up and self.flight is None", "self.is_queue_up"),
+        Patch(_POLICY + "ledger", "        assert self.in_flight is None\n", ""),
+    )),
+    _one("lost_wake_up", "no_wake_up_is_lost", _POLICY + "claims", "        self.dry.clear()\n", "        pass\n"),
+    _one("wake_up_lost_in_flight", "no_wake_up_is_lost", _POLICY + "claims", "turn.ends or self._woken", "turn.ends"),
+    _one("state_only_guard", "owners_keep_their_rows rows_are_memory", "tests.sim.database",
+         "row is not None and row.owner == owner and row.attempt == attempt", "row is not None", "cut_watch", "usurp"),
+    _one("batch_forgotten_with_its_connection", "rows_are_memory", _POLICY + "ledger",
+         "            self.repeats.appendleft(request)\n", "            pass\n"),
+    _one("idle_not_cleared_on_kill", "books_are_right ValueError", _POLICY + "agents",
+         "            pool.idle[host.name].remove(slot)\n", "            pass\n"),
+    _one("still_fetching_is_no_more", "done_means_worked counts_are_right", _POLICY + "jobs",
+         "not (self.more or self.fetching or", "not ("),
+    _one("second_try_skipped", "failures_were_tried_twice", _POLICY + "endings",
+         "elif final or slot.lone:", "elif True:"),
+    _one("urgent_place_for_plain_work", "urgent_places_are_for_urgent_work", _POLICY + "pools",
+         "(self.urgent if urgent else 0)", "self.urgent"),
+    _one("drain_starts_work", "drain_starts_nothing", _POLICY + "supply",
+         "not world.feeding or world.draining or", "not world.feeding or", "drain_daemon"),
+    _one("watermark_beyond_undone_items", "done_means_worked", _POLICY + "progress",
+         "if number == self._next:", "if number >= self._next:"),
+    _one("room_costs_work", "room_costs_no_work", _POLICY + "room",
+         "for idler in other.idle.get(room.name, ()) if",
+         "for idler in other.slots if idler.host is room and idler.state > 4 and"),
+    _one("freeing_without_deadline", "deadlines_are_set", _POLICY + "agents",
+         "patience[ST_FREEING] = timers.kill_grace", "patience[ST_FREEING] = NEVER"),
+    _one("feeding_past_the_lease", "only_under_the_lease", _POLICY + "core",
+         "            world.feeding = False\n", "            world.serving_until = NEVER\n"),
+    _one("rescued_row_not_marked_first", "rescued_rows_are_marked", _POLICY + "supply",
+         "            job.rules.rescued\n", "            False\n"),
+    _one("doomed_agent_is_heard", "nothing_impossible_happens", _POLICY + "replies",
+         "not slot.held and slot.doom is None", "not slot.held")._replace(first=135),
+    _one("queue_room_given_to_each", "queues_keep_their_limits", _POLICY + "claims",
+         "            left[want.queue] = room - most\n", ""),
+    _one("host_room_without_limit", "hosts_keep_their_limits", _POLICY + "pools",
+         "self.used < limit", "self.used <= limit"),
+    _one("job_forgets_what_is_in_flight", "books_are_right KeyError", _POLICY + "endings",
+         "    if job.in_flight:\n        return\n", ""),
+)  # fmt: skip
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles a module from its patched source, past any cached bytecode."""
+
+    def __init__(self, name: str, path: str, patches: Sequence[Patch]) -> None:
+        super().__init__(name, path)
+        self._patches = patches
+
+    def path_stats(self, path: str) -> dict[str, float]:
+        raise OSError("no cached bytecode")
+
+    def get_data(self, path: str) -> bytes:
+        source = super().get_data(path).decode()
+        for patch in self._patches:
+            if source.count(patch.old) != 1:
+                raise SystemExit(f"{patch.module} has {patch.old!r} {source.count(patch.old)} times")
+            source = source.replace(patch.old, patch.new)
+        return source.encode()
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules of a mutant before anybody else does."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        patches = [patch for patch in self._mutant.patches if patch.module == fullname]
+        if not patches:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(fullname, spec.origin, patches)
+        return spec
+
+
+def hunt(mutant: Mutant) -> str | None:
+    """Run seeds with the fault; give the name of what broke first."""
+    sys.meta_path.insert(0, Finder(mutant))
+    world = importlib.import_module("tests.sim.world")
+    for seed in range(mutant.first, mutant.first + SEEDS):
+        try:
+            world.Sim(seed, mutant.often).run(STEPS)
+        except Exception as error:  # noqa: BLE001  (whatever the fault leads to)
+            print(f"seed {seed}: {error}", file=sys.stderr)
+            return str(getattr(error, "name", None) or type(error).__name__)
+    return None
+
+
+if __name__ == "__main__":
+    print(hunt(next(mutant for mutant in MUTANTS if mutant.name == sys.argv[1])) or "")

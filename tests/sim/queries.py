@@ -1,0 +1,65 @@
+"""A fake cursor: the rows of a job's query, cut down by its checkpoint as Postgres would read it.
+
+The query's text is what the core wrote, so that a wrong watermark shows; only the job's own SQL is a stand-in.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from scheduler.model.events import Fetched, NotExpanded, Opened
+from scheduler.model.expand import Row
+from tests.sim.broken import Broken
+from tests.sim.database import Row as JobRow
+
+if TYPE_CHECKING:
+    from tests.sim.world import Sim
+
+_ABOVE: Final = re.compile(r"q\.\"n\" > E'(\d+)'")
+_BETWEEN: Final = re.compile(r"q\.\"n\" not between E'(\d+)' and E'(\d+)'")
+
+
+class Cursor:
+    """The cursor of one attempt."""
+
+    def __init__(self, sim: "Sim", row: JobRow, query: str) -> None:
+        self.job = row.pk
+        self._sim, self._row = sim, row
+        self._position = 0
+        self._numbers = _numbers(row, query)
+        self._is_open = False
+
+    def delay(self) -> float:
+        """Seconds until it answers."""
+        return self._sim.query_delay()
+
+    def opened(self) -> Opened | NotExpanded:
+        """The query has run, or has not."""
+        if self._row.broken:
+            return NotExpanded(self.job, "syntax error at or near everything")
+        if self._sim.query_is_lost():
+            return NotExpanded(self.job, "the connection was lost", again=True)
+        self._is_open = True
+        return Opened(self.job, (b"pk", b"n", b"place"), len(self._numbers))
+
+    def fetched(self, count: int) -> Fetched | NotExpanded:
+        """Some more rows."""
+        if not self._is_open:
+            raise Broken("cursors_match_expanding", f"job {self.job}: a fetch before the cursor is open")
+        if self._sim.query_is_lost():
+            return NotExpanded(self.job, "the connection was lost", again=True)
+        numbers = self._numbers[self._position : self._position + count]
+        self._position += len(numbers)
+        rows: list[Row] = [(b"%d" % self.job, b"%05d" % number, self._sim.place_of(number)) for number in numbers]
+        return Fetched(self.job, rows, self._position < len(self._numbers))
+
+
+def _numbers(row: JobRow, query: str) -> list[int]:
+    """Give the items the query shows: a keyed one those beyond its checkpoint, a repeating one those not done."""
+    numbers = range(row.items)
+    if row.repeat and row.key is None:
+        left = [n for n in numbers if n not in row.done]
+        return left[: row.slice or None]
+    above = max((int(found[1]) for found in _ABOVE.finditer(query)), default=-1)
+    ranges = [(int(found[1]), int(found[2])) for found in _BETWEEN.finditer(query)]
+    left = [n for n in numbers if n > above and not any(a <= n <= b for a, b in ranges)]
+    return left[: row.slice or None] if row.repeat else left

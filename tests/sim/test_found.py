@@ -1,0 +1,223 @@
+"""What the simulation found, each as a claim of its own; the seed that showed it is in the comment."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType, Host
+from scheduler.model.jobs import SaveRow
+from scheduler.model.states import ST_FREEING, ST_RUNNING
+from scheduler.policy.ledger import Ledger
+from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn
+
+LIMITED = [{"name": "default", "concurrency": 2, "paused": False}]
+
+
+def test_the_room_of_a_queue_is_shared_by_all_that_ask() -> None:  # seed 0
+    core = make_core({"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))})
+    core.handle(e.Looked(LIMITED, [], [], []), 0.0)
+    request = core.next_request(0.0)
+    assert isinstance(request, e.Turn)
+    assert sum(want.most for want in request.wants) <= 2
+
+
+def test_a_wake_up_while_a_claim_is_on_its_way_is_not_forgotten() -> None:
+    core = make_core()
+    assert isinstance(core.next_request(0.0), e.Turn)
+    core.handle(e.Woken(), 0.0)
+    core.handle(e.Turned([]), 0.0)
+    assert isinstance(core.next_request(0.0), e.Turn)
+
+
+def test_a_drain_claims_nothing_and_gives_back_what_still_comes() -> None:  # seed 5
+    core = make_core()
+    core.next_request(0.0)
+    core.handle(e.Drain(), 0.0)
+    core.handle(e.Turned([claim(1)]), 0.0)
+    assert [row.state for row in saved(settle(core))] == ["queued"]
+
+
+def test_agents_end_when_the_last_slice_of_a_drain_is_over() -> None:
+    core = make_core()
+    turn(core, claim(1, msq=True))
+    core.handle(e.Opened(1, (b"a",), 1), 0.0)
+    core.handle(e.Fetched(1, [(b"x",)], False), 0.0)
+    core.handle(e.Created(0, 100), 0.0)
+    core.hear(0, b"OK\n", 0.0)
+    core.take()
+    core.handle(e.Drain(), 0.0)
+    core.hear(0, b"OK\n", 1.0)
+    assert e.Kill(0) in core.take()
+
+
+def test_an_ok_of_a_doomed_agent_changes_nothing() -> None:
+    core = make_core()
+    slot = ready(core, claim(1), claim(2))
+    core.take()
+    core.world.fleet.kill(slot, "test", 1.0)
+    assert core.hear(slot.number, b"OK\n", 1.0) is None
+    assert (slot.state, sorted(core.world.jobs)) == (ST_FREEING, [1, 2])
+
+
+def test_an_ok_before_its_line_was_sent_is_refused() -> None:  # seed 171
+    core = make_core()
+    slot = ready(core, claim(1))  # its line is still among the commands
+    core.hear(slot.number, b"OK\n", 0.0)
+    assert sent(core) == []
+    assert (slot.state, core.world.jobs[1].in_flight, core.world.pools["sha"].singles) == (ST_FREEING, 0, 1)
+
+
+def test_last_words_end_the_item_in_hand_and_take_no_other() -> None:
+    core = make_core()
+    slot = ready(core, claim(1), claim(2))
+    core.take()
+    core.hear(slot.number, b"OK", 1.0)
+    core.handle(e.Gone(slot.number, code=0), 1.0)
+    assert list(core.world.jobs) == [2]
+    assert core.world.jobs[2].failure is None
+
+
+def test_a_job_taken_back_unsent_counts_as_untouched() -> None:
+    core = make_core()
+    slot = ready(core, claim(1), claim(2))
+    core.take()
+    core.hear(slot.number, b"OK\nOK\n", 1.0)
+    core.handle(e.Drain(), 1.0)
+    assert list(core.world.jobs) == []
+
+
+def test_a_whole_line_over_the_limit_is_refused_too() -> None:  # seed 7
+    core = make_core(line_limit=10)
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"x" * 20 + b"\nOK\n", 1.0)
+    assert (slot.state, list(core.world.jobs)) == (ST_FREEING, [1])
+
+
+def test_an_answer_to_a_former_owner_is_forgotten() -> None:  # seed 1
+    core = make_core()
+    core.next_request(0.0)
+    core.handle(e.Disowned(), 0.0)
+    core.handle(e.Turned([claim(1)]), 0.0)
+    assert core.live_rows() == []
+    assert core.next_request(0.0) is None
+
+
+def test_what_is_wanted_is_asked_anew_after_a_loss() -> None:  # seed 63
+    core = make_core()
+    core.next_request(0.0)
+    core.handle(e.NotSaved("lost", ""), 0.0)
+    core.handle(e.Looked([{"name": "default", "concurrency": 1, "paused": True}], [], [], []), 0.0)
+    assert core.next_request(0.0) is None
+
+
+def test_a_refused_word_does_not_replace_a_newer_one() -> None:
+    ledger = Ledger()
+    ledger.save(SaveRow(1, 1, "running"), ())
+    ledger.next_request(())
+    ledger.save(SaveRow(1, 1, "done", outcome="done"), ())
+    ledger.failed(e.NotSaved("data", "no"))
+    assert ledger.saves[1].state == "done"
+
+
+def test_a_slice_that_the_database_refuses_ends_failed() -> None:  # seed 26
+    ledger = Ledger()
+    ledger.save(SaveRow(1, 1, "queued", outcome="slice"), ())
+    ledger.next_request(())
+    ledger.failed(e.NotSaved("data", "no"))
+    assert ledger.saves[1].state == "failed"
+
+
+def test_a_plain_end_that_the_database_refuses_is_not_lost() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"OK\n", 1.0)
+    settled: list[Any] = []
+    while not isinstance(request := core.next_request(1.0), e.Turn):
+        assert request is not None
+        core.handle(e.Written(), 1.0)
+    core.handle(e.NotSaved("data", "no"), 1.0)
+    settled += saved(settle(core, 1.0))
+    assert [(row.pk, row.state) for row in settled] == [(1, "failed")]
+
+
+def test_a_time_limit_of_an_earlier_attempt_does_not_end_a_later_one() -> None:
+    core = make_core()
+    slot = ready(core, claim(1, timeout=5.0))
+    core.take()
+    core.hear(slot.number, b"OK\n", 1.0)
+    turn(core, claim(1, attempt=2), now=2.0)
+    core.tick(6.0)
+    assert core.world.jobs[1].verdict is None
+
+
+def test_a_query_whose_type_has_no_room_makes_itself_room() -> None:  # seed 3
+    kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
+    core = make_core(kinds, hosts={"alpha": Host(max=1)})
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"OK\n", 1.0)
+    turn(core, claim(2, "mime", msq=True), now=2.0)
+    core.tick(22.0)
+    assert e.Kill(slot.number) in core.take()
+    core.handle(e.Gone(slot.number, signal="SIGHUP"), 22.0)
+    assert [command.job for command in core.take() if isinstance(command, e.Expand)] == [2]
+
+
+def test_failures_of_an_earlier_attempt_count_when_nothing_is_left_to_do() -> None:
+    core = make_core()
+    turn(core, claim(1, msq=True, key="k", itemsfailed=2, itemsprocessed=3, tolerate=1))
+    core.handle(e.Opened(1, (b"k",), 0), 0.0)
+    assert [row.state for row in saved(settle(core)) if row.outcome] == ["failed"]
+
+
+def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
+    core = make_core({"sha": AgentType(command=("a",), slots=2)})
+    turn(core, claim(1, msq=True))
+    core.handle(e.Opened(1, (b"a",), 2), 0.0)
+    core.handle(e.Fetched(1, [(b"x",), (b"y",)], False), 0.0)
+    for number in spawned(core):
+        core.handle(e.Created(number, 100), 0.0)
+        core.hear(number, b"OK\n", 0.0)
+    core.take()
+    core.hear(0, b"OK\n", 1.0)
+    core.handle(e.Gone(1, code=1), 2.0)
+    (fresh,) = spawned(core)
+    core.handle(e.Created(fresh, 100), 2.0)
+    core.hear(fresh, b"OK\n", 3.0)
+    slot = core.world.fleet.slots[fresh]
+    assert (slot.state, slot.lone, sent(core)) == (ST_RUNNING, True, [b'a="y"\n'])
+
+
+def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
+    ledger = Ledger()
+    ledger.save(SaveRow(1, 1, "failed", outcome="failed"), ())
+    locked = ledger.next_request(())
+    ledger.failed(e.NotSaved("lock", ""))
+    ledger.save(SaveRow(2, 1, "failed", outcome="failed"), ())
+    other = ledger.next_request(())
+    ledger.answered()
+    assert isinstance(other, e.Save)
+    assert [row.pk for row in other.rows] == [2]
+    assert ledger.next_request(()) is locked
+
+
+def test_a_late_no_to_an_earlier_attempt_does_not_end_a_later_one() -> None:
+    core = make_core()
+    turn(core, claim(1, attempt=2))
+    core.world.ledger.save(SaveRow(1, 1, "running"), ())
+    assert isinstance(core.next_request(0.0), e.Save)
+    core.handle(e.Saved(frozenset()), 0.0)
+    assert core.live_rows() == [1]
+
+
+@pytest.mark.parametrize("urgent_rank", [b"0n"])
+def test_an_urgent_query_opens_where_only_an_urgent_place_is_left(urgent_rank: bytes) -> None:
+    kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
+    core = make_core(kinds, hosts={"alpha": Host(max=1, urgent=1)})
+    ready(core, claim(1))
+    core.take()
+    turn(core, claim(2, "mime", rank=urgent_rank, msq=True), now=1.0)
+    assert [command.job for command in core.take() if isinstance(command, e.Expand)] == [2]

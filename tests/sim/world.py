@@ -1,0 +1,345 @@
+"""A simulated world around the core: one seed orders everything, time jumps to whatever comes next.
+
+Holds the clock, the tables, the dice and the books of what agents really did; the parts with a life of their own are
+agents.py, queries.py, database.py, harness.py (the daemon) and frontend.py. After every step the invariants hold.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Final
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType, Config, Host, Scheduler
+from scheduler.policy.pools import Slot
+from tests.sim import frontend, invariants
+from tests.sim.agents import CALM, CHARACTERS, Character, read_item
+from tests.sim.broken import Broken
+from tests.sim.database import Database, Row
+from tests.sim.harness import Daemon
+
+HISTORY: Final = 40  # events told of a failing seed
+PLACES: Final = (b"alpha", b"beta", b"here", b"there", None)
+CALM_LIMIT: Final = 4 * 3600.0  # fake seconds in which everything must have ended
+TURN: Final = 0.002  # seconds: what happens so close together may meet in one turn
+CALM_STEPS: Final = 100_000
+
+
+class Sim:
+    """One world of one seed."""
+
+    def __init__(self, seed: int, often: Collection[str] = ()) -> None:
+        """Make the world of a seed; acts of the front-end named in `often` come often."""
+        self.seed = seed
+        self.rng = Random(seed)
+        self.now = 1000.0
+        self.steps = 0
+        self.is_calm = False
+        self.history: deque[tuple[float, Any]] = deque(maxlen=HISTORY)
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._serials = dict.fromkeys(("event", "owner", "pid", "pk"), 0)
+        self.often = often
+        self.never = {do for do in frontend.ACTS if do is not frontend.insert_some and self.chance(0.4)}
+        self.faults = self.rng.choice((0.0, 0.0, 0.01, 0.05))  # of the database, a request
+        self.delay = self.rng.choice((0.0005, 0.005, 0.5))  # of the database, about
+        self.pace = self.rng.choice((0.05, 0.5, 5.0))  # seconds between acts of the front-end
+        self.database = Database(self.ring, self._ended)
+        self.config = _config(self.rng)
+        self.natures = {id(kind): self.rng.choice(CHARACTERS) for kind in self.config.agents.values()}
+        self.queue_names = ["default", "heavy", "light"]
+        self.queues: list[dict[str, Any]] = [
+            {"name": name, "concurrency": None, "paused": False} for name in self.queue_names
+        ]
+        self.queues[1]["concurrency"] = 2
+        self.hosts: list[dict[str, Any]] = [
+            {"name": name, "max": host.max, "urgent": host.urgent, "enabled": True}
+            for name, host in self.config.hosts.items()
+        ]
+        self.types: list[dict[str, Any]] = [{"type": name, "enabled": True} for name in self.config.agents]
+        self.placements = [
+            {"type": None, "from": "here", "to": None, "host": "alpha"},
+            {"type": None, "from": "t", "to": "u", "host": "beta"},
+        ]
+        self.begun: set[tuple[int, int]] = set()  # (pk, attempt) of one-parameter jobs that an agent was given
+        self.tries: dict[tuple[int, int, int], int] = {}  # (pk, attempt, item) -> times given
+        self.finished = 0  # rows at their end
+        self._dead_owners: set[str] = set()
+        self.daemon = Daemon(self, self.config)
+        self.memory = invariants.Memory()
+        self.at(0.0, frontend.act, self)
+
+    # ---- time and dice
+
+    def at(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+        """Call `delay` seconds from now."""
+        self._serials["event"] += 1
+        heappush(self._heap, (self.now + delay, self._serials["event"], call, args))
+
+    def chance(self, probability: float) -> bool:
+        """Throw the dice."""
+        return self.rng.random() < probability
+
+    def note(self, what: object) -> None:
+        """Keep for the story of a failing seed."""
+        self.history.append((self.now, what))
+
+    def new_owner(self) -> str:
+        """Give the uuid of a daemon."""
+        return f"owner-{self._next('owner')}"
+
+    def new_pid(self) -> int:
+        """Give the pid of a process."""
+        return self._next("pid")
+
+    def new_pk(self) -> int:
+        """Give the jq_pk of a row."""
+        return self._next("pk")
+
+    def _next(self, what: str) -> int:
+        self._serials[what] += 1
+        return self._serials[what]
+
+    # ---- steps
+
+    def run(self, steps: int) -> None:
+        """Run so many steps, then let the faults stop and see everything end."""
+        while self.steps < steps:
+            self.step()
+        self.calm_down()
+
+    def step(self) -> None:
+        """One turn: what is due, some of what happens together, the commands that follow, the invariants."""
+        self.steps += 1
+        daemon = self.daemon
+        deadline = daemon.next_deadline() if daemon.is_alive else float("inf")
+        heap = self._heap
+        if deadline <= heap[0][0]:
+            invariants.time_goes_on(self, deadline)
+            self.now = max(self.now, deadline)
+            daemon.tick()
+        else:
+            self._one_event()
+            while heap and heap[0][0] <= self.now + TURN and self.rng.random() < 0.7:
+                self._one_event()
+        if self.daemon.is_alive:
+            self.daemon.pump()
+        if self.daemon.has_exited:
+            self.daemon.has_exited = False
+            self.restart_later()
+        invariants.check(self)
+
+    def _one_event(self) -> None:
+        when, _, call, args = heappop(self._heap)
+        self.now = max(self.now, when)
+        call(*args)
+
+    def calm_down(self) -> None:
+        """Faults stop, everything is enabled, agents are polite: within bounded time everything has ended."""
+        self.is_calm, self.faults, self.delay = True, 0.0, 0.001
+        self.database.locked.clear()
+        for queue in self.queues:
+            queue["paused"] = False
+        for host in self.hosts:
+            host["enabled"] = True
+            host["max"] = max(host["max"], 1) if host["max"] != -1 else -1
+        for row in self.types:
+            row["enabled"] = True
+        for waiting in [row for row in self.database.open.values() if row.state == "held"]:
+            self.database.move(waiting, "queued", self.now)
+        self.ring()
+        self.at(0.0, self.change)
+        self.at(120.0, self._beat)
+        end, last = self.now + CALM_LIMIT, self.steps + CALM_STEPS
+        while self.steps < last and self.now < end and not invariants.all_ended(self):
+            self.step()
+        invariants.everything_ends(self)
+
+    def _beat(self) -> None:
+        """Something to wait for while nothing else happens."""
+        self.at(120.0, self._beat)
+
+    # ---- the database's behaviour
+
+    def database_delay(self) -> float:
+        """Seconds for half a statement."""
+        return self.delay * (20 if self.chance(0.02) else 1) * self.rng.random()
+
+    def query_delay(self) -> float:
+        """Seconds for a query of a user."""
+        return self.rng.random() * (30 if self.chance(0.02) else 0.2)
+
+    def query_is_lost(self) -> bool:
+        """Say whether a query's connection breaks."""
+        return self.chance(self.faults)
+
+    def watch_delay(self) -> float:
+        """Seconds for half a statement of the watch connection; sometimes a renewal comes late."""
+        return self.rng.random() * (40 if not self.is_calm and self.chance(0.01) else 0.01)
+
+    def fate_of(self, request: e.Request) -> str:
+        """Decide how a request fares."""
+        if not self.chance(self.faults):
+            return "done"
+        return self.rng.choice(("lost before", "lost after", "lock"))
+
+    def refusal_of(self, request: e.Request) -> str | None:
+        """Give why the database refuses a request now: a lock on one of its rows, or data it cannot store."""
+        match request:
+            case e.Turn(ends, _):
+                pks = [end.pk for end in ends]
+            case e.Save(rows, _) | e.Mark(rows):
+                pks = [row[0] if isinstance(row, tuple) else row.pk for row in rows]
+            case e.WriteLog(rows):
+                return "data" if any("unstorable" in row.message for row in rows) else None
+            case _:
+                return None
+        if any(self.database.locked.get(pk, 0.0) > self.now for pk in pks):
+            return "lock"
+        return "data" if isinstance(request, e.Save) and any(map(self._is_unstorable, request.rows)) else None
+
+    def _is_unstorable(self, row: Any) -> bool:
+        text = row.text or ""
+        return self.database.rows[row.pk].unstorable and row.outcome is not None and not text.startswith("the database")
+
+    def looked(self) -> e.Looked:
+        """Give the tables as they are."""
+        copies = [[dict(row) for row in table] for table in (self.queues, self.hosts, self.types, self.placements)]
+        return e.Looked(*copies)
+
+    def place_of(self, number: int) -> bytes | None:
+        """Give the jq_runonpfile column of an item."""
+        return PLACES[number % len(PLACES)]
+
+    def ring(self) -> None:
+        """NOTIFY."""
+        if self.daemon.is_alive:
+            self.daemon.woken()
+
+    def change(self) -> None:
+        """A table that daemons follow has changed."""
+        if self.daemon.is_alive:
+            self.daemon.look_around()
+
+    def settle_later(self, row: Row) -> None:
+        """Somebody else ended a row: its trigger settles."""
+        if row.end is not None:
+            self.database.settle([row.pk], self.now)
+
+    # ---- other daemons, and the next one
+
+    def is_known_dead(self, owner: str | None) -> bool:
+        """Say whether an owner's process is known to be gone."""
+        return owner in self._dead_owners
+
+    def restart_later(self) -> None:
+        """A daemon is gone; another starts."""
+        if self.chance(0.5):
+            self._dead_owners.add(self.daemon.owner)
+        self.at(10 * self.rng.random(), self._restart)
+
+    def _restart(self) -> None:
+        self.note("restart")
+        self.daemon = Daemon(self, self.config)
+        self.memory = invariants.Memory()
+
+    def cut_watch(self, seconds: float) -> None:
+        """The watch connection of the daemon is away for a while."""
+        daemon = self.daemon
+        if daemon.is_alive and daemon.is_watching:
+            daemon.is_watching = False
+            daemon.lease.disconnected()
+            self.at(seconds, self._watch_again, daemon)
+
+    def _watch_again(self, daemon: Daemon) -> None:
+        daemon.is_watching = True
+        daemon.lease.connected(self.now)
+        if daemon.is_alive:
+            daemon.woken()
+
+    def usurp(self) -> None:
+        """Another daemon takes the group if its lease has run out, rescues, and leaves or dies a while later."""
+        other = self.new_owner()
+        if not self.database.take_lease(other, None, True, 30.0, self.now):
+            return
+        self.note(f"{other} takes over")
+        self.at(self.rng.random(), self._usurper_works, other)
+
+    def _usurper_works(self, other: str) -> None:
+        _, parents = self.database.rescue(other, [], 0.0, self.now)
+        self.database.settle(parents, self.now)
+        waiting = [row for rows in self.database.queued.values() for row in rows.values() if not row.unmet]
+        mine = self.rng.sample(waiting, min(5, len(waiting)))
+        for row in mine:
+            self.database.claim(row, other, self.now)
+        self.at(5 * self.rng.random(), self._usurper_ends, other, mine)
+
+    def _usurper_ends(self, other: str, mine: list[Row]) -> None:
+        for row in mine:
+            invariants.owners_keep_their_rows(row, other)
+            row.bits = 2
+            self.database.move(row, self.rng.choice(("queued", "cancelled")), self.now)
+            self.settle_later(row)
+        if self.chance(0.5):
+            self.at(5 * self.rng.random(), self.database.leave, other)
+        else:
+            self._dead_owners.add(other)
+
+    # ---- what agents really did
+
+    def nature_of(self, kind: AgentType) -> Character:
+        """Give what agents of a type are like now."""
+        return CALM if self.is_calm else self.natures[id(kind)]
+
+    def perform(self, pk: int, item: int) -> None:
+        """An agent has done an item."""
+        row = self.database.rows[pk]
+        row.done[item] = row.done.get(item, 0) + 1
+        invariants.no_item_is_done_too_often(self, row, item)
+
+    def disrupt(self, pk: int) -> None:
+        """Work in hand on a row was cut short."""
+        self.database.rows[pk].disruptions += 1
+
+    def began(self, slot: Slot) -> None:
+        """The core gives a slot's item to its agent now."""
+        job, item = slot.job, slot.item
+        assert job is not None
+        assert item is not None
+        found = read_item(item.line)
+        if found is None or found[0] != job.pk:
+            raise Broken("lines_are_whole", f"job {job.pk}: {item.line!r}")
+        invariants.work_begins_rightly(self, slot, job, found[1])
+
+    def _ended(self, row: Row) -> None:
+        self.finished += 1
+        invariants.job_ends_rightly(self, row)
+
+
+def _config(rng: Random) -> Config:
+    """Make a small installation: two hosts, three to five agent types."""
+    hosts = {
+        "alpha": Host(max=rng.choice((-1, 1, 2, 3)), urgent=rng.choice((0, 1))),
+        "beta": Host(max=rng.choice((-1, 1, 2, 4)), urgent=rng.choice((0, 1, 2))),
+    }
+    agents: dict[str, AgentType] = {
+        name: AgentType(
+            command=("agent",), slots=rng.choice((1, 1, 2, 3)), hosts=rng.choice(((), (), ("alpha",), ("beta",))),
+            heartbeat=rng.choice((60.0, 90.0)) if rng.random() < 0.7 else 0.0, item_timeout=100.0,
+        )
+        for name in ("sha", "mime", "lic")[: rng.choice((1, 2, 3))]
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        agents["shell"] = AgentType(
+            command=("tool", "{args}", "{id}"),
+            kind="exec",
+            slots=rng.choice((1, 3)),
+            output_limit=500,
+            item_timeout=100.0,
+        )
+    timers = Scheduler(
+        expansions=rng.choice((1, 2, 3, 8)), expansions_per_type=rng.choice((1, 2)),
+        fetch_rows=rng.choice((1, 5, 1000)), line_limit=2000, min_idle=rng.choice((0.0, 5.0, 20.0)), max_idle=100_000.0,
+        hold_max=rng.choice((1, 10, 1000)), fetch_limit=rng.choice((0, 1, 10, 1000)),
+    )  # fmt: skip
+    return Config(scheduler=timers, hosts=hosts, agents=agents)

@@ -1,0 +1,157 @@
+"""Claims about how long things may last: idle agents, silent agents, and the texts that say why a job ended."""
+
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType, Host
+from scheduler.model.states import ST_FREEING, ST_READY
+from scheduler.policy.core import Core
+from tests.core_tools import claim, make_core, ready, saved, settle, turn
+
+TWO = {"sha": AgentType(command=("agent",)), "mime": AgentType(command=("agent",))}
+
+
+def idle_beside_another(**timers: float) -> Core:
+    """Give a full host: `sha` idle since 1 s, and `mime` work that waits since 2 s."""
+    core = make_core(TWO, hosts={"alpha": Host(max=1)}, **timers)
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"OK\n", 1.0)
+    turn(core, claim(2, "mime"), now=2.0)
+    core.take()
+    return core
+
+
+def test_an_agent_idle_for_fifteen_minutes_is_killed_f118() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"OK\n", 1.0)
+    core.tick(900.9)
+    assert slot.state == ST_READY
+    core.tick(901.0)
+    assert slot.state == ST_FREEING
+
+
+def test_an_agent_idle_for_less_than_twenty_seconds_is_kept_f119() -> None:
+    core = idle_beside_another()
+    core.tick(20.9)
+    assert e.Kill(0) not in core.take()
+
+
+def test_room_is_made_when_an_agent_has_been_idle_long_enough_f119_f120() -> None:
+    core = idle_beside_another()
+    assert core.next_deadline() <= 22.0
+    core.tick(22.0)
+    assert e.Kill(0) in core.take()
+
+
+def test_the_place_goes_to_the_type_it_was_made_for_f120() -> None:
+    core = idle_beside_another()
+    turn(core, claim(3), now=21.0)
+    core.tick(22.0)
+    core.hear(0, b"OK\n", 22.5)
+    core.take()
+    core.tick(43.0)
+    core.handle(e.Gone(0, signal="SIGHUP"), 43.0)
+    assert [command.type for command in core.take() if isinstance(command, e.Spawn)] == ["mime"]
+
+
+def test_the_longest_idle_agent_makes_room_f121() -> None:
+    kinds = {"sha": AgentType(command=("agent",), slots=3), "mime": AgentType(command=("agent",))}
+    core = make_core(kinds, hosts={"alpha": Host(max=3)})
+    turn(core, claim(1), claim(2), claim(3))
+    core.take()
+    for number in (0, 1, 2):
+        core.handle(e.Created(number, 100 + number), 0.0)
+        core.hear(number, b"OK\n", 0.0)
+    core.take()
+    for number, now in ((1, 1.0), (2, 2.0), (0, 3.0)):
+        core.hear(number, b"OK\n", now)
+    turn(core, claim(4, "mime"), now=50.0)
+    core.tick(80.0)
+    assert [command for command in core.take() if isinstance(command, e.Kill)] == [e.Kill(1)]
+
+
+def test_a_silent_agent_is_killed_at_its_heartbeat_f157() -> None:
+    core = make_core({"sha": AgentType(command=("agent",), heartbeat=10.0)})
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"Heartbeat\n", 8.0)
+    core.tick(17.9)
+    assert slot.state != ST_FREEING
+    core.tick(18.0)
+    assert slot.state == ST_FREEING
+
+
+def test_without_a_heartbeat_work_may_last_f157() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.tick(9_999.0)
+    assert slot.state != ST_FREEING
+
+
+def test_an_item_has_its_own_limit() -> None:
+    core = make_core({"sha": AgentType(command=("agent",), item_timeout=10.0)})
+    slot = ready(core, claim(1))
+    core.hear(slot.number, b"Heartbeat\n", 9.0)
+    core.tick(10.0)
+    assert slot.state == ST_FREEING
+
+
+def test_no_first_ok_within_a_minute_is_a_death() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    core.take()
+    core.handle(e.Created(0, 100), 0.0)
+    core.tick(5.0)
+    core.tick(60.0)
+    core.handle(e.Gone(0, signal="SIGHUP"), 61.0)
+    assert core.world.fleet.slots[0].births == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (e.Gone(0, code=3), "agent terminated prematurely, with exit status 3"),
+        (e.Gone(0, signal="SIGSEGV"), "agent terminated prematurely, by SIGSEGV"),
+        (e.Gone(0, lost=True), "the link to the agent was lost"),
+    ],
+)
+def test_a_failed_job_says_why_f161(event: e.Gone, text: str) -> None:
+    core = make_core()
+    ready(core, claim(1))
+    core.handle(event, 1.0)
+    (row,) = saved(settle(core, 1.0))
+    assert (row.state, row.bits, row.text) == ("failed", 2, text)
+
+
+@pytest.mark.parametrize(("total", "text"), [(0, "no data"), (1, "all data processed")])
+def test_a_query_says_how_it_ended_f161(total: int, text: str) -> None:
+    core = make_core()
+    turn(core, claim(1, msq=True))
+    core.handle(e.Opened(1, (b"a",), total), 0.0)
+    slot = core.world.fleet.slots[0]
+    core.handle(e.Fetched(1, [(b"x",)] * total, False), 0.0)
+    core.take()
+    core.handle(e.Created(0, 100), 0.0)
+    core.hear(slot.number, b"OK\n", 0.0)
+    core.take()
+    core.hear(slot.number, b"OK\n", 1.0) if slot.job else None
+    assert [(row.state, row.text) for row in saved(settle(core, 1.0)) if row.outcome] == [("done", text)]
+
+
+def test_a_stop_gives_back_and_says_so_f161() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.handle(e.Stop(), 1.0)
+    core.handle(e.Gone(slot.number, signal="SIGHUP"), 2.0)
+    assert [(row.state, row.text) for row in saved(settle(core, 2.0))] == [("queued", "released for restart")]
+
+
+def test_a_time_limit_is_a_failure_f161() -> None:
+    core = make_core()
+    slot = ready(core, claim(1, timeout=5.0))
+    core.tick(5.0)
+    core.handle(e.Gone(slot.number, signal="SIGHUP"), 6.0)
+    assert [(row.state, row.text) for row in saved(settle(core, 6.0))] == [("failed", "timeout: ran longer than 5 s")]

@@ -1,0 +1,58 @@
+"""Claims about checkpoints: what is kept says exactly what was done, however the items end."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.model.expand import cursor_query
+from scheduler.policy.progress import Progress
+
+ORDERS = st.integers(0, 30).flatmap(lambda count: st.tuples(st.permutations(range(count)), st.integers(0, count)))
+
+
+def key(number: int) -> str:
+    return f"{number:03d}"
+
+
+def kept(progress: Progress, count: int) -> set[int]:
+    """Give the items that a later attempt would not see."""
+    below = "" if progress.watermark is None else progress.watermark
+    return {
+        n for n in range(count) if key(n) <= below or any(first <= key(n) <= last for first, last in progress.beyond)
+    }
+
+
+@given(ORDERS)
+def test_what_is_kept_is_what_was_done(case: tuple[list[int], int]) -> None:
+    order, ended = case
+    progress = Progress(None)
+    for number in order[:ended]:
+        progress.finish(number, key(number))
+    assert kept(progress, len(order)) == set(order[:ended])
+
+
+@given(ORDERS)
+def test_there_are_never_more_ranges_than_gaps(case: tuple[list[int], int]) -> None:
+    order, ended = case
+    progress = Progress(None)
+    for number in order[:ended]:
+        progress.finish(number, key(number))
+    assert len(progress.beyond) <= len(order) - ended
+
+
+@given(ORDERS)
+def test_when_all_is_done_a_watermark_is_left(case: tuple[list[int], int]) -> None:
+    order, _ = case
+    progress = Progress(None)
+    for number in order:
+        progress.finish(number, key(number))
+    assert progress.checkpoint() == {"watermark": key(len(order) - 1) if order else None, "beyond": []}
+
+
+def test_a_later_attempt_goes_on_from_the_checkpoint() -> None:
+    first = Progress(None)
+    for number in (0, 2, 3):
+        first.finish(number, key(number))
+    later = Progress(first.checkpoint())
+    assert cursor_query("x", "k", later.watermark, later.beyond).count("not between E'002' and E'003'") == 1
+    later.finish(0, key(1))
+    assert (later.watermark, later.beyond) == (key(1), [(key(2), key(3))])
