@@ -20,7 +20,7 @@ ended as (
     from unnest(:pks::bigint[], :attempts::integer[], :seconds::float8[], :hosts::text[], :agents::text[], :pids::integer[])
       as u(pk, attempt, seconds, host, agent, pid)
    where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state between 'claimed' and 'running'
-  returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, u.host, u.agent, u.pid),
+  returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, j.jq_job_fk, u.host, u.agent, u.pid),
 history as (
   insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome)
   select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, jq_starttime, 'done' from ended),
@@ -50,7 +50,11 @@ claimed as (
               'rescued', jq_rescued, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
               'checkpoint', jq_checkpoint)::text end as more),
 told as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg('done'::text)) from ended having count(*) > 0)
+  -- drover.announce by hand: what it looks up is at hand here
+  select pg_notify('drover_event', '[' || string_agg(event, ',') || ']') from (
+    select format('{"jq_pk":%s,"state":"done","job_pk":%s}', jq_pk, coalesce(jq_job_fk::text, 'null')) as event,
+           row_number() over () / 100 as chunk from ended) e
+   group by chunk)
 select * from (
   select null::bigint as jq_pk, (select count(*)::integer from ended) as jq_attempt, null as jq_type,
          (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as jq_args, null as rank, null as jq_queue,

@@ -343,7 +343,7 @@ CREATE TABLE drover.jobqueue (
     jq_submitter name DEFAULT SESSION_USER NOT NULL,
     CONSTRAINT jobqueue_jq_end_bits_check CHECK (((jq_end_bits >= 0) AND (jq_end_bits <= 7))),
     CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
-    CONSTRAINT jobqueue_jq_priority_check CHECK ((jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text)),
+    CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
     CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= 0)),
     CONSTRAINT jobqueue_jq_timeout_check CHECK ((jq_timeout > '00:00:00'::interval)),
     CONSTRAINT jobqueue_jq_tolerate_check CHECK ((jq_tolerate >= 0)),

@@ -31,7 +31,7 @@ create table drover.jobqueue (
   jq_repeat            boolean not null default false,
   jq_queue             text default 'default',
   jq_urgent            boolean not null default false,
-  jq_priority          text collate "C" not null default 'n' check (jq_priority ~ '^[A-Za-z0-9]{1,16}$'),
+  jq_priority          text collate "C" not null default 'n' check (jq_priority = 'n' or jq_priority ~ '^[A-Za-z0-9]{1,16}$'),
   jq_not_before        timestamptz,
   jq_not_after         timestamptz,
   jq_wait_until        timestamptz,                      -- derived: greatest(jq_not_before, jq_retry_at), null once due
