@@ -35,7 +35,7 @@ from scheduler.watch import settings as watch_settings
 
 LOG: Final = logging.getLogger("drover")
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-LAST_WORDS_S: Final = 5.0  # for the last statement of an orderly end
+LAST_WORDS_S: Final = 5.0  # for the last statements of an orderly end
 
 # The queue connection's statements touch few rows of a table that may be huge, and whose statistics may be stale.
 PLANS: Final = ("set enable_seqscan = off", "set enable_hashjoin = off", "set enable_mergejoin = off", "set jit = off")
@@ -239,12 +239,22 @@ class Daemon:
         if number == SIGINT:
             self._drain()
         elif number in (SIGTERM, SIGQUIT):
-            _say("info", "stopping: agents are killed, their rows given back")
-            self._tell(e.Stop())
+            self._stop()
         elif number in (SIGHUP, SIGUSR1):
             self._print(status.summary(self.core.world))
         elif number == SIGUSR2:
             self._print(status.queries(self.core.world))
+
+    def _stop(self) -> None:
+        """End, in time even if the database takes nothing: the next daemon finds the rows and their owner dead."""
+        _say("info", "stopping: agents are killed, their rows given back")
+        limit = self.config.scheduler.kill_grace + LAST_WORDS_S
+        self.loop.at(self.loop.now + limit, self._end_unsaved)
+        self._tell(e.Stop())
+
+    def _end_unsaved(self) -> None:
+        _say("error", "the database has not taken all in time: the next scheduler of the group puts the rest right")
+        self._end()
 
     def _drain(self) -> None:
         _say("info", "draining: what is in hand is finished, nothing new is begun")

@@ -1,7 +1,6 @@
 -- Every statement of the daemon, by name. Parameters are `:name`; an update of a job names pk, attempt and owner and
 -- the state it expects, so that whoever has lost a row changes nothing (0 rows: fenced). Time is the database's.
--- `between 'claimed' and 'running'` is what jobqueue_in_hand does not serve: rows are found by their key, one by one,
--- however few rows the statistics say are in hand.
+-- Who moves a row to claimed or away from it writes drover.in_hand too.
 -- Lock order: scheduler_group, then jobqueue rows. All run at read committed, each a transaction of its own.
 
 -- name: turn
@@ -19,24 +18,27 @@ ended as (
          jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.seconds)
     from unnest(:pks::bigint[], :attempts::integer[], :seconds::float8[], :hosts::text[], :agents::text[], :pids::integer[])
       as u(pk, attempt, seconds, host, agent, pid)
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state between 'claimed' and 'running'
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
   returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, j.jq_job_fk, u.host, u.agent, u.pid),
+let_go as (delete from drover.in_hand where hand_jq_fk = any (array(select jq_pk from ended))),
 history as (
   insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome)
   select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, jq_starttime, 'done' from ended),
-picked as (
-  select q.jq_pk
+picked as materialized (
+  select q.place, q.jq_pk
     from mine,
          unnest(:want_types::text[], :want_queues::text[], :want_hosts::text[], :want_urgent::boolean[], :want_counts::integer[])
            as w(type, queue, host, urgent, n),
          lateral (
-           select jq_pk from drover.jobqueue
-            where jq_type = w.type and jq_queue = w.queue and coalesce(jq_host, '') = w.host
-              and jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_urgent >= w.urgent
-              and (jq_not_after is null or jq_not_after > now())
-            order by jq_urgent desc, jq_priority, jq_queued, jq_pk
+           select c.ctid as place, j.jq_pk
+             from drover.claimable c join drover.jobqueue j on j.jq_pk = c.claim_jq_fk
+            where c.claim_type = w.type and c.claim_queue = w.queue and c.claim_host = w.host and c.claim_urgent >= w.urgent
+              and j.jq_state = 'queued' and j.jq_unmet = 0 and j.jq_wait_until is null
+              and (j.jq_not_after is null or j.jq_not_after > now())
+            order by c.claim_urgent desc, c.claim_priority, c.claim_queued, c.claim_jq_fk
             limit w.n
-              for no key update skip locked) q),
+              for no key update of j skip locked) q),
+taken as (delete from drover.claimable where ctid = any (array(select place from picked))),
 claimed as (
   update drover.jobqueue j
      set jq_state = 'claimed', jq_attempt = jq_attempt + 1, jq_owner = :owner::uuid, jq_schedinfo = :schedinfo::text,
@@ -49,6 +51,7 @@ claimed as (
               'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
               'rescued', jq_rescued, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
               'checkpoint', jq_checkpoint)::text end as more),
+held as (insert into drover.in_hand select jq_pk, :owner::uuid from claimed),
 told as materialized (
   -- drover.announce by hand: what it looks up is at hand here
   select pg_notify('drover_event', '[' || string_agg(event, ',') || ']') from (
@@ -92,7 +95,7 @@ saved as (
          jq_wait_until = now() + make_interval(secs => r.delay),
          jq_queued = case when u.back then now() else j.jq_queued end
     from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state between 'claimed' and 'running'
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
   returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.elapsed, u.host, u.agent, u.pid),
 history as (
   insert into drover.attempt
@@ -100,6 +103,9 @@ history as (
   select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, now() - make_interval(secs => coalesce(elapsed, 0)),
          outcome, code, signal, text
     from saved where outcome is not null),
+let_go as (
+  delete from drover.in_hand
+   where hand_jq_fk = any (array(select jq_pk from saved where state not in ('claimed', 'running')))),
 failed as (
   insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_host, item_agent, item_pid, item_reason)
   select f.pk, f.attempt, f.key, f.line, f.host, f.agent, f.pid, f.reason
@@ -114,7 +120,7 @@ select jq_pk, jq_has_children and outcome is not null from saved left join told 
 with marked as (
   update drover.jobqueue j set jq_state = 'running'
     from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state between 'claimed' and 'running'
+   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
   returning j.jq_pk),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked having count(*) > 0)
 select jq_pk from marked left join told on true
@@ -142,7 +148,7 @@ ready as materialized (
      for no key update skip locked),
 late as materialized (
   select jq_pk from drover.jobqueue
-   where jq_state = 'queued' and jq_not_after <= now() and jq_queue in (select queue_name from ours)
+   where jq_state = 'queued' and jq_expires_at <= now() and jq_queue in (select queue_name from ours)
      for no key update skip locked),
 due as (
   update drover.jobqueue set jq_wait_until = null where jq_pk = any (array(select jq_pk from ready)) returning jq_pk),
@@ -157,7 +163,7 @@ select (select count(*) from due), (select string_agg(jq_pk::text, ',') from exp
          (select min(jq_wait_until) from drover.jobqueue where jq_state = 'queued' and jq_wait_until is not null
              and jq_queue in (select queue_name from ours) and jq_pk not in (select jq_pk from ready)
              and jq_pk not in (select jq_pk from late)),
-         (select min(jq_not_after) from drover.jobqueue where jq_state = 'queued' and jq_not_after is not null
+         (select min(jq_expires_at) from drover.jobqueue where jq_state = 'queued' and jq_expires_at is not null
              and jq_queue in (select queue_name from ours) and jq_pk not in (select jq_pk from late)))
          - now())
   from (select count(*) from told) t
@@ -258,14 +264,18 @@ with rescued as (
          jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
     from (select jq_pk, jq_attempt, jq_owner as was_owner, jq_state as was, jq_starttime as began,
                  jq_state = 'running' and jq_interruptions >= jq_max_interruptions as limit_reached
-            from drover.jobqueue
+            from drover.in_hand join drover.jobqueue q on q.jq_pk = hand_jq_fk
            where jq_state in ('claimed', 'running')
              and (jq_owner <> :owner::uuid or (not jq_pk = any (:live::bigint[]) and jq_starttime < now() - make_interval(secs => :age::float8)))
              and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
-             for no key update skip locked) over
+             for no key update of q skip locked) over
    where j.jq_pk = over.jq_pk
      and exists (select from drover.scheduler_group where group_name = :group::text and group_owner = :owner::uuid)
   returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, over.was_owner, over.began, j.jq_schedinfo),
+let_go as (
+  delete from drover.in_hand h
+   where exists (select from rescued r where r.jq_pk = h.hand_jq_fk)
+      or not exists (select from drover.jobqueue j where j.jq_pk = h.hand_jq_fk and j.jq_state in ('claimed', 'running'))),
 history as (
   insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_start, att_outcome, att_reason)
   select jq_pk, jq_attempt, was_owner, began, 'rescued', 'its scheduler is gone' from rescued

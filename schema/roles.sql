@@ -120,7 +120,7 @@ grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
-grant insert, delete on drover.attempt, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
+grant insert, delete on drover.claimable, drover.in_hand, drover.attempt, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[]), drover.announce(bigint[], text[]) to drover_scheduler;
 
 -- drover_msq and drover_agentdb get nothing here: the site grants them its own tables.

@@ -82,6 +82,15 @@ CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
      group by (u.n - 1) / 80) c
 $$;
 
+CREATE FUNCTION drover.derive() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+  new.jq_expires_at := case when new.jq_state in ('held', 'queued') then new.jq_not_after end;
+  new.jq_live_key := case when new.jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then new.jq_unique_key end;
+  return new;
+end $$;
+
 CREATE FUNCTION drover.drop_edge() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -100,6 +109,36 @@ CREATE FUNCTION drover.may_command() RETURNS boolean
       or coalesce((select pg_has_role(session_user, oid, 'member') from pg_catalog.pg_roles where rolname = 'drover_operator'), false)
     from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass
 $$;
+
+CREATE FUNCTION drover.offer_again() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if tg_argv[0] <> 'offer' then
+    delete from drover.claimable
+     where claim_type = old.jq_type and claim_queue = old.jq_queue and claim_host = coalesce(old.jq_host, '')
+       and claim_urgent = old.jq_urgent and claim_priority = old.jq_priority and claim_queued = old.jq_queued
+       and claim_jq_fk = old.jq_pk;
+  end if;
+  if tg_argv[0] <> 'withdraw' then
+    insert into drover.claimable
+    values (new.jq_pk, new.jq_type, new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority, new.jq_queued);
+  end if;
+  return null;
+end $$;
+
+CREATE FUNCTION drover.offer_new() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  insert into drover.claimable
+  select jq_pk, jq_type, jq_queue, coalesce(jq_host, ''), jq_urgent, jq_priority, jq_queued from arrived
+   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_queue is not null;
+  perform pg_notify('drover_queue', '');
+  return null;
+end $$;
 
 CREATE FUNCTION drover.prepare_job() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -127,6 +166,8 @@ begin
     new.jq_urgent := new.jq_urgent or coalesce((select job_priority >= 100 from drover.job where job_pk = new.jq_job_fk), false);
   end if;
   new.jq_wait_until := case when new.jq_not_before > now() then new.jq_not_before end;
+  new.jq_expires_at := new.jq_not_after;
+  new.jq_live_key := new.jq_unique_key;
   return new;
 end $$;
 
@@ -215,6 +256,17 @@ CREATE TABLE drover.attempt (
     CONSTRAINT attempt_att_outcome_check CHECK ((att_outcome = ANY (ARRAY['done'::text, 'failed'::text, 'slice'::text, 'retry'::text, 'given back'::text, 'blocked'::text, 'interrupted'::text, 'rescued'::text, 'cancelled'::text])))
 );
 
+CREATE TABLE drover.claimable (
+    claim_jq_fk bigint NOT NULL,
+    claim_type text NOT NULL,
+    claim_queue text NOT NULL,
+    claim_host text NOT NULL,
+    claim_urgent boolean NOT NULL,
+    claim_priority text NOT NULL COLLATE pg_catalog."C",
+    claim_queued timestamp with time zone NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
 CREATE TABLE drover.command_ack (
     ack_jq_fk bigint NOT NULL,
     ack_scheduler uuid NOT NULL,
@@ -237,6 +289,12 @@ CREATE TABLE drover.host (
     host_reason text,
     CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
 );
+
+CREATE TABLE drover.in_hand (
+    hand_jq_fk bigint NOT NULL,
+    hand_owner uuid NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
 CREATE TABLE drover.item_failure (
     item_pk bigint NOT NULL,
@@ -309,6 +367,8 @@ CREATE TABLE drover.jobqueue (
     jq_not_before timestamp with time zone,
     jq_not_after timestamp with time zone,
     jq_wait_until timestamp with time zone,
+    jq_expires_at timestamp with time zone,
+    jq_live_key text,
     jq_max_interruptions integer DEFAULT 3 NOT NULL,
     jq_retries integer DEFAULT 0 NOT NULL,
     jq_timeout interval,
@@ -360,7 +420,7 @@ CASE
     ELSE ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND ((jq_end_bits & 3) = 2))
 END)
 )
-WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
 ALTER TABLE drover.jobqueue ALTER COLUMN jq_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.jobqueue_jq_pk_seq
@@ -495,6 +555,8 @@ CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
     jobqueue.jq_not_before,
     jobqueue.jq_not_after,
     jobqueue.jq_wait_until,
+    jobqueue.jq_expires_at,
+    jobqueue.jq_live_key,
     jobqueue.jq_max_interruptions,
     jobqueue.jq_retries,
     jobqueue.jq_timeout,
@@ -632,8 +694,9 @@ CREATE VIEW drover.why AS
                 WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
                 WHEN (a.agent_blocked_until > now()) THEN ((((('agent type '::text || a.agent_type) || ' failed, next try '::text) || date_trunc('second'::text, a.agent_blocked_until)) || ': '::text) || COALESCE(a.agent_reason, '?'::text))
                 WHEN (q.queue_concurrency <= ( SELECT count(*) AS count
-                   FROM drover.jobqueue r
-                  WHERE ((r.jq_owner = g.group_owner) AND (r.jq_queue = q.queue_name) AND (r.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state]))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
+                   FROM (drover.in_hand h_1
+                     JOIN drover.jobqueue r ON ((r.jq_pk = h_1.hand_jq_fk)))
+                  WHERE ((r.jq_queue = q.queue_name) AND (r.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state]))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
                 ELSE COALESCE(('waits its turn: '::text || a.agent_reason), 'waits its turn'::text)
             END
             ELSE ((j.jq_state || ': '::text) || COALESCE(j.jq_endtext, ''::text))
@@ -722,6 +785,9 @@ ALTER TABLE ONLY drover.command_ack
 ALTER TABLE ONLY drover.host
     ADD CONSTRAINT host_pkey PRIMARY KEY (host_name);
 
+ALTER TABLE ONLY drover.in_hand
+    ADD CONSTRAINT in_hand_pkey PRIMARY KEY (hand_jq_fk);
+
 ALTER TABLE ONLY drover.item_failure
     ADD CONSTRAINT item_failure_pkey PRIMARY KEY (item_pk);
 
@@ -733,6 +799,9 @@ ALTER TABLE ONLY drover.jobdepends
 
 ALTER TABLE ONLY drover.jobqueue
     ADD CONSTRAINT jobqueue_jq_name_key UNIQUE (jq_name);
+
+ALTER TABLE ONLY drover.jobqueue
+    ADD CONSTRAINT jobqueue_one_live_row_per_key UNIQUE (jq_live_key);
 
 ALTER TABLE ONLY drover.jobqueue
     ADD CONSTRAINT jobqueue_pkey PRIMARY KEY (jq_pk);
@@ -761,21 +830,17 @@ ALTER TABLE ONLY drover.scheduler
 ALTER TABLE ONLY drover.scheduler_status
     ADD CONSTRAINT scheduler_status_pkey PRIMARY KEY (status_scheduler, status_slot);
 
+CREATE INDEX claimable_order ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_urgent DESC, claim_priority, claim_queued, claim_jq_fk);
+
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 
 CREATE INDEX jobdepends_open ON drover.jobdepends USING btree (jdep_jq_depends_fk) WHERE (jdep_met_at IS NULL);
 
-CREATE INDEX jobqueue_claimable ON drover.jobqueue USING btree (jq_type, jq_queue, COALESCE(jq_host, ''::text), jq_urgent DESC, jq_priority, jq_queued, jq_pk) WHERE ((jq_state = 'queued'::drover.job_state) AND (jq_unmet = 0) AND (jq_wait_until IS NULL));
+CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_wait_until) WHERE (jq_wait_until IS NOT NULL);
 
-CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_wait_until) WHERE ((jq_state = 'queued'::drover.job_state) AND (jq_wait_until IS NOT NULL));
-
-CREATE INDEX jobqueue_expiring ON drover.jobqueue USING btree (jq_not_after) WHERE ((jq_state = 'queued'::drover.job_state) AND (jq_not_after IS NOT NULL));
-
-CREATE INDEX jobqueue_in_hand ON drover.jobqueue USING btree (jq_owner) WHERE (jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state]));
+CREATE INDEX jobqueue_expiring ON drover.jobqueue USING btree (jq_expires_at) WHERE (jq_expires_at IS NOT NULL);
 
 CREATE INDEX jobqueue_of_job ON drover.jobqueue USING btree (jq_job_fk) WHERE (jq_job_fk IS NOT NULL);
-
-CREATE UNIQUE INDEX jobqueue_one_live_row_per_key ON drover.jobqueue USING btree (jq_unique_key) WHERE ((jq_unique_key IS NOT NULL) AND (jq_state = ANY (ARRAY['held'::drover.job_state, 'queued'::drover.job_state, 'claimed'::drover.job_state, 'running'::drover.job_state, 'blocked'::drover.job_state])));
 
 CREATE INDEX log_of_job ON drover.log USING btree (log_jq_fk) WHERE (log_jq_fk IS NOT NULL);
 
@@ -785,7 +850,11 @@ CREATE TRIGGER jobdepends_add BEFORE INSERT ON drover.jobdepends FOR EACH ROW EX
 
 CREATE TRIGGER jobdepends_drop AFTER DELETE ON drover.jobdepends FOR EACH ROW WHEN ((old.jdep_met_at IS NULL)) EXECUTE FUNCTION drover.drop_edge();
 
+CREATE TRIGGER jobqueue_derive BEFORE UPDATE OF jq_state ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state <> new.jq_state) AND ((new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL)))) EXECUTE FUNCTION drover.derive();
+
 CREATE TRIGGER jobqueue_fixed BEFORE UPDATE OF jq_type, jq_args, jq_name, jq_msq, jq_runonpfile, jq_key, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
+
+CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL))) EXECUTE FUNCTION drover.offer_again('withdraw');
 
 CREATE TRIGGER jobqueue_move BEFORE UPDATE OF jq_state ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state <> new.jq_state) AND (NOT
         CASE old.jq_state
@@ -798,11 +867,17 @@ CREATE TRIGGER jobqueue_move BEFORE UPDATE OF jq_state ON drover.jobqueue FOR EA
             ELSE false
         END))) EXECUTE FUNCTION drover.refuse('job %s may not move from %s to %s');
 
-CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_type = 'command'::text) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL))) EXECUTE FUNCTION drover.prepare_job();
+CREATE TRIGGER jobqueue_offer AFTER UPDATE OF jq_state, jq_unmet, jq_wait_until, jq_queue ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_state = 'queued'::drover.job_state) AND (new.jq_unmet = 0) AND (new.jq_wait_until IS NULL) AND (new.jq_queue IS NOT NULL) AND (NOT ((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL))))) EXECUTE FUNCTION drover.offer_again('offer');
 
-CREATE TRIGGER jobqueue_wake AFTER INSERT ON drover.jobqueue FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_queue');
+CREATE TRIGGER jobqueue_offer_new AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.offer_new();
+
+CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_type = 'command'::text) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL))) EXECUTE FUNCTION drover.prepare_job();
+
+CREATE TRIGGER jobqueue_reorder AFTER UPDATE OF jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL) AND (new.jq_state = 'queued'::drover.job_state) AND (new.jq_unmet = 0) AND (new.jq_wait_until IS NULL) AND (new.jq_queue IS NOT NULL) AND (((((old.jq_queue IS DISTINCT FROM new.jq_queue) OR (old.jq_host IS DISTINCT FROM new.jq_host)) OR (old.jq_urgent IS DISTINCT FROM new.jq_urgent)) OR (old.jq_priority IS DISTINCT FROM new.jq_priority)) OR (old.jq_queued IS DISTINCT FROM new.jq_queued)))) EXECUTE FUNCTION drover.offer_again('reorder');
 
 CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_wait_until IS NOT NULL) OR (new.jq_not_after IS NOT NULL))) EXECUTE FUNCTION drover.wake('drover_due');
+
+CREATE TRIGGER jobqueue_withdraw AFTER UPDATE OF jq_state, jq_unmet, jq_wait_until, jq_queue ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state <> 'claimed'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL) AND (NOT ((new.jq_state = 'queued'::drover.job_state) AND (new.jq_unmet = 0) AND (new.jq_wait_until IS NULL) AND (new.jq_queue IS NOT NULL))))) EXECUTE FUNCTION drover.offer_again('withdraw');
 
 CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placement FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 

@@ -8,6 +8,7 @@ group, however dead it is, and signals cannot reach a stranger. It is gone when 
 ended; a grandchild may hold the pipes open, so the second has a deadline (`exit_grace`).
 """
 
+import errno
 import logging
 import os
 import select
@@ -105,7 +106,8 @@ class Children:
         try:
             started = start(prepare(self.config, spawn, self._around))
         except (OSError, ValueError) as error:
-            self._tell(NotCreated(spawn.slot, reason(self.config, spawn, error)))
+            is_too_long = isinstance(error, OSError) and error.errno == errno.E2BIG and spawn.argv is not None
+            self._tell(NotCreated(spawn.slot, reason(self.config, spawn, error), is_items_fault=is_too_long))
             return
         self._adopt(Child(spawn.slot, started, agent.kind == "line"), spawn.stdin or b"")
 
@@ -244,12 +246,20 @@ class Children:
         return ear
 
     def _end(self, child: Child, fd: int) -> None:
-        """Close an output that has ended; a line agent without one is not dead for that."""
+        """Close an output that has ended; a line agent that lives on without stdout can finish nothing any more."""
         if fd == child.stdout:
             child.stdout = self._shut(fd)
+            if child.is_line:
+                deadline = self._loop.now + self.config.scheduler.exit_grace
+                self._loop.at(deadline, lambda: self._end_mute(child))
         else:
             child.stderr = self._shut(fd)
         self._bury_if_over(child)
+
+    def _end_mute(self, child: Child) -> None:
+        if child.end is None and self._children.get(child.slot) is child:
+            log.warning("slot %d has closed its stdout and lives on: killed", child.slot)
+            _kill(child)
 
     # What it is told.
 

@@ -25,6 +25,7 @@ FETCH_LIMIT_S: Final = 60.0
 SETTINGS: Final = (
     "set default_transaction_read_only = on",
     "set idle_in_transaction_session_timeout = '60s'",
+    "set client_connection_check_interval = '5s'",  # a query does not outlive a daemon that was killed
 )
 DECLARE: Final = "declare drover_rows scroll cursor with hold for "
 OPENING: Final = (
@@ -40,6 +41,7 @@ WRAPPING: Final = "select * from ("  # what model.expand puts before the job's o
 
 # SQLSTATEs, or their first two characters, that are not the query's fault.
 WORLD: Final = frozenset(("08", "40", "58", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "57P05"))
+UNBOUND: Final = "08P01"  # of class 08, and yet the query's fault: it has parameters, `$1`
 
 
 @dataclass(slots=True)
@@ -185,8 +187,9 @@ class Expansions:
         if self._loop.now >= run.ends_at:  # even if the connection had to be dropped: it would happen again
             limit = self.timers.expansion_limit
             return self._give_up(run, f"the query ran longer than {limit:g} s", again=False)
-        again = failure.lost or not WORLD.isdisjoint(((failure.sqlstate or "")[:2], failure.sqlstate))
-        return self._give_up(run, _sentence(failure), again=again)
+        state = failure.sqlstate or ""
+        is_world = not WORLD.isdisjoint((state[:2], state)) and state != UNBOUND
+        return self._give_up(run, _sentence(failure), again=failure.lost or is_world)
 
     def _give_up(self, run: _Run, reason: str, *, again: bool) -> None:
         self.close(run.job)

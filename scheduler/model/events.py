@@ -24,10 +24,11 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """The process of a slot could not be made."""
+    """The process of a slot could not be made; a fault of the item says nothing against the slot."""
 
     slot: int
     reason: str
+    is_items_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ class Core:
     def next_request(self, now: float) -> e.Request | None:
         """Give what the queue connection is to do next; it is answered by an event before the next call."""
         world = self.world
+        if world.ledger.in_flight is not None:  # its failure will be told after a pause
+            return None
         if not world.may_want and world.ledger.is_empty:
             return None
         wants = []

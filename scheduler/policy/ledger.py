@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 BATCH: Final = 1000  # rows of one request
 LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take them; more are counted and dropped
+LOG_SIZE: Final = 8 << 20  # characters of them, likewise: about what one second of a server takes
 
 
 class Ledger:
@@ -32,6 +33,7 @@ class Ledger:
         "ends",
         "failures",
         "in_flight",
+        "log_size",
         "logs",
         "lost_logs",
         "marks",
@@ -49,6 +51,7 @@ class Ledger:
         self.marks: dict[int, tuple[int, int]] = {}
         self.parents: list[int] = []
         self.logs: list[LogRow] = []
+        self.log_size = 0
         self.outputs: list[OutputRow] = []
         self.repeats: deque[Request] = deque()
         self.in_flight: Request | None = None
@@ -63,7 +66,7 @@ class Ledger:
     def disown(self) -> "Ledger":
         """Give the ledger of the next owner: nothing to save but logs; an answer that is still to come is foreign."""
         heir = Ledger()
-        heir.logs, heir.lost_logs = self.logs, self.lost_logs
+        heir.logs, heir.log_size, heir.lost_logs = self.logs, self.log_size, self.lost_logs
         heir.in_flight, heir._foreign = self.in_flight, self.in_flight is not None
         return heir
 
@@ -100,9 +103,10 @@ class Ledger:
 
     def log(self, row: LogRow) -> None:
         """Write to drover.log; dropped and counted when too much waits."""
-        if len(self.logs) >= LOG_BACKLOG:
+        if len(self.logs) >= LOG_BACKLOG or self.log_size >= LOG_SIZE:
             self.lost_logs += 1
             return
+        self.log_size += len(row.message)
         self.logs.append(row)
 
     def next_request(self, wants: Sequence[Want]) -> Request | None:
@@ -147,6 +151,7 @@ class Ledger:
 
     def _write_log(self) -> WriteLog:
         rows, self.logs = self.logs[:BATCH], self.logs[BATCH:]
+        self.log_size -= sum(len(row.message) for row in rows)
         self._explained_ends, self._explained_saves = len(self.ends), set(self.saves)
         if self.lost_logs and not self.logs:
             text = f"{self.lost_logs} log lines were dropped: the database took none"

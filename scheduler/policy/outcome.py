@@ -21,6 +21,7 @@ from scheduler.policy.jobs import Expansion, Job
 
 ALL_DONE: Final = "all data processed"
 NO_DATA: Final = "no data"
+MOST_DOUBLINGS: Final = 60  # of the wait before a retry; beyond 1023 it would be no number
 
 # How a job that ends before its work is done is written down: verdict -> (state, outcome of the attempt)
 GIVEN_BACK, BLOCKED_AGAIN, FAILS, KILLED, CANCELLED = "given back", "blocked", "failed", "killed", "cancelled"
@@ -81,7 +82,7 @@ def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
     failures = job.rules.failures + 1
     if failures > job.rules.retries:
         return _row(job, now, FAILED, "failed", text, failures=failures)
-    delay = min(timers.retry_base * 2 ** (failures - 1), timers.retry_max)
+    delay = min(timers.retry_base * 2.0 ** min(failures - 1, MOST_DOUBLINGS), timers.retry_max)
     return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=True)
 
 

@@ -55,8 +55,9 @@ def not_created(world: World, event: e.NotCreated, now: float) -> None:
             slot.job.code = None
         endings.fail_item(world, slot, slot.job, event.reason, final=False)
         endings.part(world, slot, slot.job, now)
-    slot.counts = True
-    slot.pool.reason = event.reason
+    slot.counts = not event.is_items_fault
+    if slot.counts:
+        slot.pool.reason = event.reason
     _bury(world, slot, now, NOT_CREATED)
 
 

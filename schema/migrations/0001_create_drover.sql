@@ -35,6 +35,8 @@ create table drover.jobqueue (
   jq_not_before        timestamptz,
   jq_not_after         timestamptz,
   jq_wait_until        timestamptz,                      -- derived: greatest(jq_not_before, jq_retry_at), null once due
+  jq_expires_at        timestamptz,                      -- derived: jq_not_after while held or queued
+  jq_live_key          text constraint jobqueue_one_live_row_per_key unique,  -- derived: jq_unique_key until the end
   jq_max_interruptions integer not null default 3 check (jq_max_interruptions >= 0),
   jq_retries           integer not null default 0 check (jq_retries >= 0),
   jq_timeout           interval check (jq_timeout > interval '0'),
@@ -81,19 +83,33 @@ create table drover.jobqueue (
       when jq_state = 'skipped' then jq_owner is null and jq_starttime is not null and jq_endtime is not null and jq_end_bits in (1, 2)
       else jq_owner is null and jq_starttime is not null and jq_endtime is not null and jq_end_bits & 3 = 2
     end)
-) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) with (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- What may run. A claim is a range scan from the left, for one (type, queue, host) at a time, so that rows it cannot
--- take are never read. An index predicate cannot call now(): a due statement nulls jq_wait_until instead.
-create index jobqueue_claimable on drover.jobqueue
-  (jq_type, jq_queue, (coalesce(jq_host, '')), jq_urgent desc, jq_priority, jq_queued, jq_pk)
-  where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
-create index jobqueue_due on drover.jobqueue (jq_wait_until) where jq_state = 'queued' and jq_wait_until is not null;
-create index jobqueue_expiring on drover.jobqueue (jq_not_after) where jq_state = 'queued' and jq_not_after is not null;
-create index jobqueue_in_hand on drover.jobqueue (jq_owner) where jq_state in ('claimed', 'running');
+-- No index here has a column, or a condition, that changes when a plain job is claimed and ends: with room in the page
+-- both updates stay heap-only and touch no index at all. What depends on the state stands in the two tables below.
+create index jobqueue_due on drover.jobqueue (jq_wait_until) where jq_wait_until is not null;
+create index jobqueue_expiring on drover.jobqueue (jq_expires_at) where jq_expires_at is not null;
 create index jobqueue_of_job on drover.jobqueue (jq_job_fk) where jq_job_fk is not null;
-create unique index jobqueue_one_live_row_per_key on drover.jobqueue (jq_unique_key)
-  where jq_unique_key is not null and jq_state in ('held', 'queued', 'claimed', 'running', 'blocked');
+
+-- What may be claimed now, kept by triggers on jobqueue. A claim is a range scan from the left, for one (type, queue,
+-- host) at a time, so that rows it cannot take are never read.
+create table drover.claimable (
+  claim_jq_fk    bigint not null,
+  claim_type     text not null,
+  claim_queue    text not null,
+  claim_host     text not null,                          -- '' means any
+  claim_urgent   boolean not null,
+  claim_priority text collate "C" not null,
+  claim_queued   timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+create index claimable_order on drover.claimable
+  (claim_type, claim_queue, claim_host, claim_urgent desc, claim_priority, claim_queued, claim_jq_fk);
+
+-- What a daemon has in hand: a hint where to look, written by those who move a row to claimed and away from it.
+create table drover.in_hand (
+  hand_jq_fk bigint primary key,
+  hand_owner uuid not null
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 create table drover.jobdepends (
   jdep_jq_fk         bigint not null references drover.jobqueue on delete cascade,   -- the child
@@ -295,12 +311,15 @@ begin
     new.jq_urgent := new.jq_urgent or coalesce((select job_priority >= 100 from drover.job where job_pk = new.jq_job_fk), false);
   end if;
   new.jq_wait_until := case when new.jq_not_before > now() then new.jq_not_before end;
+  new.jq_expires_at := new.jq_not_after;
+  new.jq_live_key := new.jq_unique_key;
   return new;
 end $$;
 
 create trigger jobqueue_prepare before insert on drover.jobqueue for each row
   when (new.jq_state <> 'queued' or new.jq_type = 'command' or new.jq_mode = 'manual' or new.jq_runonpfile is not null
-        or new.jq_queue is null or new.jq_host is not null or new.jq_job_fk is not null or new.jq_not_before is not null)
+        or new.jq_queue is null or new.jq_host is not null or new.jq_job_fk is not null or new.jq_not_before is not null
+        or new.jq_not_after is not null or new.jq_unique_key is not null)
   execute function drover.prepare_job();
 
 -- Wake schedulers: drover_queue says that there may be work, drover_due that an instant was set, drover_change that the
@@ -310,7 +329,20 @@ begin
   perform pg_notify(tg_argv[0], '');
   return null;
 end $$;
-create trigger jobqueue_wake after insert on drover.jobqueue for each statement execute function drover.wake('drover_queue');
+
+-- New rows become claimable all at once, and ring once.
+create function drover.offer_new() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  insert into drover.claimable
+  select jq_pk, jq_type, jq_queue, coalesce(jq_host, ''), jq_urgent, jq_priority, jq_queued from arrived
+   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_queue is not null;
+  perform pg_notify('drover_queue', '');
+  return null;
+end $$;
+create trigger jobqueue_offer_new after insert on drover.jobqueue referencing new table as arrived
+  for each statement execute function drover.offer_new();
+
 create trigger jobqueue_wake_due after insert on drover.jobqueue for each row
   when (new.jq_wait_until is not null or new.jq_not_after is not null) execute function drover.wake('drover_due');
 create trigger queue_wake after insert or update or delete on drover.queue for each statement execute function drover.wake('drover_change');
@@ -340,6 +372,51 @@ create trigger jobqueue_fixed before update of jq_type, jq_args, jq_name, jq_msq
   when ((old.jq_type, old.jq_args, old.jq_name, old.jq_msq, old.jq_runonpfile, old.jq_key, old.jq_submitter)
         is distinct from (new.jq_type, new.jq_args, new.jq_name, new.jq_msq, new.jq_runonpfile, new.jq_key, new.jq_submitter))
   execute function drover.refuse('what job %s asks for never changes: insert another job');
+
+-- A row that may be claimed again, or no more, or in another order. A claim takes its own row out itself.
+create function drover.offer_again() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  if tg_argv[0] <> 'offer' then
+    delete from drover.claimable
+     where claim_type = old.jq_type and claim_queue = old.jq_queue and claim_host = coalesce(old.jq_host, '')
+       and claim_urgent = old.jq_urgent and claim_priority = old.jq_priority and claim_queued = old.jq_queued
+       and claim_jq_fk = old.jq_pk;
+  end if;
+  if tg_argv[0] <> 'withdraw' then
+    insert into drover.claimable
+    values (new.jq_pk, new.jq_type, new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority, new.jq_queued);
+  end if;
+  return null;
+end $$;
+
+create trigger jobqueue_offer after update of jq_state, jq_unmet, jq_wait_until, jq_queue on drover.jobqueue for each row
+  when (new.jq_state = 'queued' and new.jq_unmet = 0 and new.jq_wait_until is null and new.jq_queue is not null
+        and not (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null))
+  execute function drover.offer_again('offer');
+create trigger jobqueue_withdraw after update of jq_state, jq_unmet, jq_wait_until, jq_queue on drover.jobqueue for each row
+  when (old.jq_state = 'queued' and new.jq_state <> 'claimed' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null
+        and not (new.jq_state = 'queued' and new.jq_unmet = 0 and new.jq_wait_until is null and new.jq_queue is not null))
+  execute function drover.offer_again('withdraw');
+create trigger jobqueue_reorder after update of jq_queue, jq_host, jq_urgent, jq_priority, jq_queued on drover.jobqueue for each row
+  when (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null
+        and new.jq_state = 'queued' and new.jq_unmet = 0 and new.jq_wait_until is null and new.jq_queue is not null
+        and (old.jq_queue, old.jq_host, old.jq_urgent, old.jq_priority, old.jq_queued)
+            is distinct from (new.jq_queue, new.jq_host, new.jq_urgent, new.jq_priority, new.jq_queued))
+  execute function drover.offer_again('reorder');
+create trigger jobqueue_gone after delete on drover.jobqueue for each row
+  when (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null)
+  execute function drover.offer_again('withdraw');
+
+create function drover.derive() returns trigger language plpgsql as $$
+begin
+  new.jq_expires_at := case when new.jq_state in ('held', 'queued') then new.jq_not_after end;
+  new.jq_live_key := case when new.jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then new.jq_unique_key end;
+  return new;
+end $$;
+create trigger jobqueue_derive before update of jq_state on drover.jobqueue for each row
+  when (old.jq_state <> new.jq_state and (new.jq_not_after is not null or new.jq_unique_key is not null))
+  execute function drover.derive();
 
 -- ---------------------------------------------------------------- dependencies
 
@@ -486,7 +563,8 @@ select j.jq_pk, j.jq_type, j.jq_state,
       when h.host_down_until > now() then 'host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
       when g.group_owner is null or g.group_lease_until < now() then 'no scheduler is active for group ' || q.queue_group
       when a.agent_blocked_until > now() then 'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until) || ': ' || coalesce(a.agent_reason, '?')
-      when q.queue_concurrency <= (select count(*) from drover.jobqueue r where r.jq_owner = g.group_owner and r.jq_queue = q.queue_name and r.jq_state in ('claimed', 'running'))
+      when q.queue_concurrency <= (select count(*) from drover.in_hand h join drover.jobqueue r on r.jq_pk = h.hand_jq_fk
+                                     where r.jq_queue = q.queue_name and r.jq_state in ('claimed', 'running'))
         then 'queue ' || q.queue_name || ' is full'
       else coalesce('waits its turn: ' || a.agent_reason, 'waits its turn') end
     else j.jq_state || ': ' || coalesce(j.jq_endtext, '')

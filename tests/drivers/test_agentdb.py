@@ -33,7 +33,9 @@ class Desk:
     def __init__(self, conninfo: str, count: int = 2, limit: float = 20.0, answer_bytes: int = 8 << 20) -> None:
         self.loop = Loop()
         self.events: list[Event] = []
-        self.db = AgentDb(self.loop, conninfo, count, AGENTS, limit, self.events.append, answer_bytes=answer_bytes)
+        self.db = AgentDb(
+            self.loop, conninfo, count, AGENTS, limit, self.events.append, answer_bytes=answer_bytes, with_queue=True
+        )
         self.serial = 0
 
     def send(self, kind: str, text: str | bytes) -> None:

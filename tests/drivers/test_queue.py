@@ -1,5 +1,6 @@
 """Requests to the queue and the events that answer them, on a real Postgres."""
 
+import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
@@ -400,7 +401,7 @@ def test_state_and_news_agree_t2(desk: Desk, database: str) -> None:
         (claim,) = desk.claim()
         desk.ask(Turn([_end(claim)], ()))
         news = next(listener.notifies(timeout=10))
-    assert news.payload == f'[{{"jq_pk" : {claim.pk}, "state" : "done", "job_pk" : null}}]'
+    assert json.loads(news.payload) == [{"jq_pk": claim.pk, "state": "done", "job_pk": None}]
 
 
 # ---- log and output

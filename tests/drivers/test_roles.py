@@ -122,7 +122,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
     query = """select proname, array_to_string(proconfig, ';') from pg_proc
                 where pronamespace = 'drover'::regnamespace and prosecdef order by 1"""
     paths = dict(_all(login(""), query))
-    assert list(paths) == ["add_edge", "drop_edge", "prepare_job", "settle"]
+    assert list(paths) == ["add_edge", "drop_edge", "offer_again", "offer_new", "prepare_job", "settle"]
     assert set(paths.values()) == {"search_path=drover, pg_temp"}
 
 

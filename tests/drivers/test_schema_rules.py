@@ -477,7 +477,7 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
 
 
 def _pages(plan: dict[str, Any]) -> int:
-    return sum(pages for index, _, pages in _scans(plan) if index == "jobqueue_claimable")
+    return sum(pages for index, _, pages in _scans(plan) if index == "claimable_order")
 
 
 def _fill(queue: Connection, rows: int, unmet: int = 0) -> None:
@@ -501,7 +501,7 @@ def active(queue: Connection) -> Connection:
 @pytest.mark.parametrize("mode", ["custom", "generic"])
 def test_claim_reads_what_it_takes_from_the_index_j36_t3(active: Connection, mode: str) -> None:
     _fill(active, 100_000)
-    claims = [scan for scan in _scans(_claims(active, mode)) if scan[0] == "jobqueue_claimable"]
+    claims = [scan for scan in _scans(_claims(active, mode)) if scan[0] == "claimable_order"]
     assert [rows for _, rows, _ in claims] == [100]
 
 

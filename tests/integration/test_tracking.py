@@ -268,14 +268,14 @@ def test_the_daemon_adds_no_row_to_the_queue_j37(launch: Launch, record: Path) -
 def test_claims_use_an_index_among_many_rows_that_wait_j36(launch: Launch, record: Path) -> None:
     daemon = launch(HOST + agent("a", rec(record)))
     daemon.execute("insert into drover.jobqueue (jq_type) select 'nobody' from generate_series(1, 20000)")
-    daemon.execute("analyze drover.jobqueue")
+    daemon.execute("analyze drover.jobqueue, drover.claimable")
     plan = daemon.execute(
-        """explain select jq_pk from drover.jobqueue
-            where jq_type = 'a' and jq_queue = 'default' and coalesce(jq_host, '') = ''
-              and jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
-            order by jq_urgent desc, jq_priority, jq_queued, jq_pk limit 10 for no key update skip locked"""
+        """explain select jq_pk from drover.claimable join drover.jobqueue on jq_pk = claim_jq_fk
+            where claim_type = 'a' and claim_queue = 'default' and claim_host = ''
+            order by claim_urgent desc, claim_priority, claim_queued, claim_jq_fk limit 10
+              for no key update of jobqueue skip locked"""
     )
-    assert "jobqueue_claimable" in " ".join(row["QUERY PLAN"] for row in plan)
+    assert "claimable_order" in " ".join(row["QUERY PLAN"] for row in plan)
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
 
 

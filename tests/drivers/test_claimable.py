@@ -1,0 +1,74 @@
+"""drover.claimable is exactly what may be claimed, whatever happened to the rows (man/decisions/0008)."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+DIFFERENCE = """
+    select coalesce(claim_jq_fk, jq_pk) as pk, claim_jq_fk is null as is_missing
+      from drover.claimable
+      full join (select * from drover.jobqueue
+                  where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command') j
+        on (claim_jq_fk, claim_type, claim_queue, claim_host, claim_urgent, claim_priority, claim_queued)
+         = (jq_pk, jq_type, jq_queue, coalesce(jq_host, ''), jq_urgent, jq_priority, jq_queued)
+     where claim_jq_fk is null or jq_pk is null
+"""
+CLAIM = """
+    update drover.jobqueue set jq_state = 'claimed', jq_owner = gen_random_uuid(), jq_starttime = now() where jq_pk = 1
+"""
+BACK = """
+    update drover.jobqueue set jq_state = 'queued', jq_owner = null, jq_starttime = null where jq_pk = 1
+"""
+TAKE = "delete from drover.claimable where claim_jq_fk = 1"  # as query `turn` does in the statement that claims
+END = "jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2"
+
+
+@pytest.fixture
+def queue(database: str) -> Iterator[psycopg.Connection]:
+    """A queue of three plain jobs, one held, one for later and one command."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("insert into drover.jobqueue (jq_type) values ('a'), ('a'), ('b')")
+        connection.execute("insert into drover.jobqueue (jq_type, jq_state) values ('a', 'held')")
+        connection.execute("insert into drover.jobqueue (jq_type, jq_not_before) values ('a', now() + interval '1 h')")
+        connection.execute("insert into drover.jobqueue (jq_type, jq_args) values ('command', 'poll')")
+        yield connection
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        pytest.param([], id="inserted"),
+        pytest.param([CLAIM, TAKE], id="claimed"),
+        pytest.param([CLAIM, TAKE, BACK], id="given back"),
+        pytest.param([CLAIM, TAKE, BACK, "update drover.jobqueue set jq_priority = 'a'"], id="given back, moved up"),
+        pytest.param(["update drover.jobqueue set jq_state = 'held' where jq_pk = 1"], id="held"),
+        pytest.param(["update drover.jobqueue set jq_state = 'queued' where jq_pk = 4"], id="released"),
+        pytest.param(["update drover.jobqueue set jq_wait_until = null where jq_pk = 5"], id="due"),
+        pytest.param(
+            ["update drover.jobqueue set jq_wait_until = now() + interval '1 h' where jq_pk = 2"], id="put off"
+        ),
+        pytest.param(["update drover.jobqueue set jq_host = 'h', jq_queue = 'q' where jq_pk = 2"], id="sent elsewhere"),
+        pytest.param(["update drover.jobqueue set jq_urgent = true"], id="urgent"),
+        pytest.param([f"update drover.jobqueue set jq_state = 'cancelled', {END} where jq_pk = 2"], id="cancelled"),
+        pytest.param([f"update drover.jobqueue set jq_state = 'failed', {END} where jq_pk = 2"], id="failed"),
+        pytest.param(["delete from drover.jobqueue where jq_pk = 3"], id="deleted"),
+        pytest.param(["insert into drover.jobdepends values (2, 1)"], id="waits for another"),
+        pytest.param(
+            ["insert into drover.jobdepends values (2, 1)", "delete from drover.jobdepends"], id="waits no longer"
+        ),
+    ],
+)
+def test_claimable_is_what_may_be_claimed(queue: psycopg.Connection, moves: list[str]) -> None:
+    for move in moves:
+        queue.execute(move.encode())
+    assert queue.execute(DIFFERENCE).fetchall() == []
+
+
+def test_plain_jobs_are_claimed_and_ended_without_touching_an_index(queue: psycopg.Connection) -> None:
+    queue.execute(CLAIM)
+    queue.execute("""update drover.jobqueue set jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1
+                      where jq_pk = 1""")
+    queue.execute("select pg_stat_force_next_flush()" if queue.info.server_version >= 150000 else "select 1")
+    updated = queue.execute("select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'jobqueue'")
+    assert updated.fetchone() == (2, 2)
