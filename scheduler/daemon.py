@@ -7,6 +7,7 @@ gets its next request, the watch connection its next statement, then the loop wa
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
@@ -114,13 +115,14 @@ class Daemon:
     def turn(self) -> None:
         """Carry out what is to be done, then wait for what comes next."""
         loop, core = self.loop, self.core
+        self._request()  # first: the database works while we do
         self._carry_out()
         self._request()
         self.watch.step(loop.now)
         if self.typed is not None and self.typed.is_over:
             self.typed = self.typed.end()
             self._drain()
-        if core.world.commands:
+        if core.has_work:
             return
         deadline = core.next_deadline()
         loop.turn(min(deadline, self.watch.next_deadline(loop.now)))
@@ -139,7 +141,7 @@ class Daemon:
 
     def _carry_out(self) -> None:
         core = self.core
-        while core.world.commands:
+        while core.has_work:
             for command in core.take():
                 try:
                     self._acts[type(command)](command)
@@ -160,7 +162,8 @@ class Daemon:
             self._tell(e.NotExpanded(command.job, "a bug of the scheduler; see its log"))
 
     def _request(self) -> None:
-        if self._is_queue_ready and self.queue_link.is_idle:
+        is_answered = self.core.world.ledger.in_flight is None  # a failure may be told after a pause
+        if self._is_queue_ready and self.queue_link.is_idle and is_answered:
             request = self.core.next_request(self.loop.now)
             if request is not None:
                 self.courier.send(request)
@@ -288,7 +291,8 @@ def _say(level: str, text: str) -> None:
 
 
 def _echo(text: str) -> None:
-    print(_escaped(text), file=sys.stderr, flush=True)  # noqa: T201
+    with suppress(OSError):  # a full disk or a reader that is gone must not end the daemon
+        print(_escaped(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _escaped(text: str) -> str:

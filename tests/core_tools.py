@@ -35,6 +35,7 @@ def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.Turn:
         assert request is not None
         core.handle(answer_to(request), now)
     core.handle(e.Turned(list(claims), **more), now)
+    core.unpack()
     return request
 
 

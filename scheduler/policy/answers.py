@@ -56,8 +56,8 @@ def turned(world: World, event: e.Turned, now: float) -> None:
     world.claims.turned(request, event.claims)
     if event.fenced and not world.ledger.resent:
         world.say("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
-    supply.claimed(world, event.claims, now)
-    if world.jobs and world.progress_at == NEVER:
+    supply.arrived(world, event.claims, now)
+    if (event.claims or world.jobs) and world.progress_at == NEVER:
         world.progress_at = now + world.timers.progress_interval
 
 

@@ -33,6 +33,7 @@ class Core:
 
     def handle(self, event: e.Event, now: float) -> None:
         """Take in a fact."""
+        self.unpack()
         self.world.may_want = True
         _HANDLERS[type(event)](self.world, event, now)
         if self.world.stirred:
@@ -55,6 +56,7 @@ class Core:
 
     def take(self) -> list[e.Command]:
         """Give the commands since the last call."""
+        self.unpack()
         taken = self.world.commands[:]
         self.world.commands.clear()
         for command in taken:
@@ -76,13 +78,16 @@ class Core:
         if world.draining:
             standing.wind_down(world, now)
 
+    @property
+    def has_work(self) -> bool:
+        """Say whether `take` would give something, or has something to unpack."""
+        return bool(self.world.commands or self.world.arrivals)
+
     # ---- the queue
 
     def next_request(self, now: float) -> e.Request | None:
         """Give what the queue connection is to do next; it is answered by an event before the next call."""
         world = self.world
-        if world.ledger.in_flight is not None:  # its failure will be told after a pause
-            return None
         if not world.may_want and world.ledger.is_empty:
             return None
         wants = []
@@ -98,7 +103,14 @@ class Core:
 
     def live_rows(self) -> list[int]:
         """Give the rows that are ours in memory, or whose end is on its way to the database."""
-        return [*self.world.jobs, *self.world.ledger.pending()]
+        arrivals = (claim.pk for claim in self.world.arrivals)
+        return [*arrivals, *self.world.jobs, *self.world.ledger.pending()]
+
+    def unpack(self) -> None:
+        """Take in hand what has arrived; the other doors do so by themselves."""
+        if self.world.arrivals:
+            supply.unpack(self.world)
+            self.look_again(self.world.arrived_at)
 
     def settle(self, parents: list[int]) -> None:
         """Rows that others ended have children that wait."""
@@ -118,6 +130,7 @@ class Core:
     def tick(self, now: float) -> None:
         """Act on the deadlines that have come."""
         world = self.world
+        self.unpack()
         if world.feeding and now >= world.serving_until:
             world.feeding = False
             world.say("warning", "past the lease: no agent is given work until it is renewed")
@@ -138,7 +151,7 @@ class Core:
         world = self.world
         if self._exited or not (world.draining or world.stopping):
             return
-        if not world.jobs and not world.has_processes() and world.ledger.is_empty:
+        if not (world.jobs or world.arrivals or world.has_processes()) and world.ledger.is_empty:
             self._exited = True
             world.commands.append(e.Exit())
 

@@ -5,6 +5,7 @@ recorded with the reason; an item whose agent died gets one more try, alone in a
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from scheduler.model.events import CloseQuery, Told
 from scheduler.model.jobs import ItemFailure, SaveRow
@@ -14,6 +15,8 @@ from scheduler.policy.jobs import Job, Verdict
 from scheduler.policy.outcome import BLOCKED_AGAIN, FAILS, GIVEN_BACK, judge
 from scheduler.policy.pools import Slot
 from scheduler.policy.world import World
+
+FAILURE_LINE: Final = 8192  # characters kept of the line of an item that failed: there may be many
 
 
 def finish(world: World, slot: Slot, job: Job, now: float) -> None:
@@ -72,6 +75,8 @@ def record_failure(world: World, slot: Slot, job: Job, reason: str) -> None:
     if expansion.progress is not None and key is not None:
         expansion.progress.finish(item.number, key)
     line = printable(item.line.rstrip(b"\n"))
+    if len(line) > FAILURE_LINE:
+        line = line[:FAILURE_LINE] + "..."
     row = ItemFailure(job.pk, job.attempt, key, line, slot.host.name, slot.pool.name, slot.pid, reason)
     expansion.failures.append(row)
     world.log(slot, "ERROR", f"item failed: {reason}: {line[:200]}")

@@ -75,8 +75,8 @@ class Pool:
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "again", "any", "blocked_until", "bound", "enabled", "finished", "free", "idle", "kind", "live_jobs", "name",
-        "rate", "rated_at", "reason", "singles", "slots", "starving_since",
+        "again", "any", "arriving", "blocked_until", "bound", "enabled", "finished", "free", "idle", "kind",
+        "live_jobs", "name", "rate", "rated_at", "reason", "singles", "slots", "starving_since",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -90,6 +90,7 @@ class Pool:
         self.free: dict[str, deque[Slot]] = {}
         self.again: deque[SecondTry] = deque()  # each waits for a fresh process
         self.singles = 0  # one-parameter items waiting
+        self.arriving = 0  # rows claimed and not unpacked yet
         self.live_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
         self.starving_since = NEVER  # since when its work finds no room
         self.finished = 0  # items since the rate was last taken

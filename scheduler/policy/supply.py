@@ -32,21 +32,32 @@ from scheduler.policy.world import World
 # ---- claims
 
 
-def claimed(world: World, claims: Sequence[Claim], now: float) -> None:
-    """Take rows in hand."""
+def arrived(world: World, claims: Sequence[Claim], now: float) -> None:
+    """Note rows that are ours now; they are unpacked once the next request is on its way: both sides work then."""
+    world.arrivals.extend(claims)
+    world.arrived_at = now
+    for claim in claims:
+        world.pools[claim.type].arriving += 1
+        if (queue := world.queues.get(claim.queue)) is not None:
+            queue.in_hand += 1
+
+
+def unpack(world: World) -> None:
+    """Take the rows that have arrived in hand."""
+    claims, world.arrivals = world.arrivals, []
+    for pool in world.pools.values():
+        pool.arriving = 0
+    now = world.arrived_at
     for claim in claims:
         job = Job(claim, world.pools[claim.type], now)
         world.jobs[job.pk] = job
-        if (queue := world.queues.get(job.queue)) is not None:
-            queue.in_hand += 1
         if (refusal := _refusal(job, claim)) is not None:
             job.verdict = Verdict(KILLED, refusal)
             conclude(world, job, now)
         elif not world.feeding or world.draining or not job.pool.enabled or job.pool.blocked_until:
             give_back(world, job, "released for restart", now)
-        elif (
-            job.rules.rescued
-        ):  # shown as running before its first byte, so that what kills the machine uses up its allowance
+        elif job.rules.rescued:
+            # Shown as running before its first byte, so that what kills the machine uses up its allowance.
             world.ledger.marks[job.pk] = (job.pk, job.attempt)
         else:
             admit(world, job)

@@ -8,7 +8,7 @@ from typing import Final
 
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Command, Say
-from scheduler.model.jobs import LogRow
+from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import ST_FREE
 from scheduler.policy.agents import Fleet, patience_of
@@ -27,6 +27,8 @@ class World:
     """Slots, pools, hosts, queues, jobs in hand, and what is to be done and saved."""
 
     __slots__ = (
+        "arrivals",
+        "arrived_at",
         "captures",
         "claims",
         "commands",
@@ -78,6 +80,8 @@ class World:
         self.draining = 0  # how often we were asked to drain
         self.stopping = False
         self.may_want = True  # what to claim may be more than when nothing was wanted
+        self.arrivals: list[Claim] = []  # rows that are ours and not unpacked yet
+        self.arrived_at = 0.0
         self.mark_at = NEVER  # when rows that have begun are next marked running
         self.progress_at = NEVER
         self.starving: set[Pool] = set()  # pools whose work found no room

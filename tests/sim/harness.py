@@ -91,17 +91,20 @@ class Daemon:
             self._watch(now)
 
     def pump(self) -> None:
-        """Carry out the commands, then ask the queue for the next thing."""
-        commands = self.core.world.commands
-        while commands and self.is_alive:
+        """Ask the queue for the next thing, carry out the commands, ask again: as the daemon does."""
+        self._request()
+        while self.core.has_work and self.is_alive:
             for command in self.core.take():
                 self._acts[type(command)](command)
+        self._request()
+        if self.is_alive and not self.core.has_work and self.core.is_over():
+            self.pump()
+
+    def _request(self) -> None:
         if self.is_alive and self.is_queue_up and self.flight is None:
             request = self.core.next_request(self.sim.now)
             if request is not None:
                 self._fly(request)
-        if self.is_alive and not commands and self.core.is_over():
-            self.pump()
 
     def may_have_lost(self, row: Row) -> bool:
         """Say whether the news of this row is still on its way: a claim's answer, or a comparison to come."""

@@ -184,7 +184,7 @@ def urgent_places_are_for_urgent_work(sim: "Sim", world: World) -> None:
 
 def queues_keep_their_limits(sim: "Sim", world: World) -> None:
     """Jobs in hand of a queue are counted right and never grow beyond its concurrency."""
-    in_hand = Counter(job.queue for job in world.jobs.values())
+    in_hand = Counter([*(job.queue for job in world.jobs.values()), *(claim.queue for claim in world.arrivals)])
     before = sim.memory.used
     for queue in world.queues.values():
         count, label = in_hand[queue.name], "queue " + queue.name

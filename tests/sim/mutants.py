@@ -76,7 +76,7 @@ MUTANTS: Final = (
     _one("feeding_past_the_lease", "only_under_the_lease", _POLICY + "core",
          "            world.feeding = False\n", "            world.serving_until = NEVER\n"),
     _one("rescued_row_not_marked_first", "rescued_rows_are_marked", _POLICY + "supply",
-         "            job.rules.rescued\n", "            False\n"),
+         "elif job.rules.rescued:\n", "elif False:\n"),
     _one("doomed_agent_is_heard", "nothing_impossible_happens", _POLICY + "replies",
          "not slot.held and slot.doom is None", "not slot.held")._replace(first=135),
     _one("queue_room_given_to_each", "queues_keep_their_limits", _POLICY + "claims",

@@ -35,6 +35,7 @@ def test_a_drain_claims_nothing_and_gives_back_what_still_comes() -> None:  # se
     core.next_request(0.0)
     core.handle(e.Drain(), 0.0)
     core.handle(e.Turned([claim(1)]), 0.0)
+    core.unpack()
     assert [row.state for row in saved(settle(core))] == ["queued"]
 
 
