@@ -49,7 +49,8 @@ claimed as (
             case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued > 0 then json_build_object(
               'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
               'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
-              'rescued', jq_rescued, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
+              'rescued', jq_rescued, 'interruptions', jq_interruptions,
+              'max_interruptions', jq_max_interruptions, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
               'checkpoint', jq_checkpoint)::text end as more),
 held as (insert into drover.in_hand select jq_pk, :owner::uuid from claimed),
 told as materialized (
@@ -75,7 +76,7 @@ order by jq_pk is not null, rank collate "C", jq_queued, jq_pk
 with u as materialized (
   select * from jsonb_to_recordset(:rows::jsonb) as u(
     pk bigint, attempt integer, state text, bits integer, text text, outcome text, code integer, signal text, result jsonb,
-    processed bigint, failed bigint, total bigint, elapsed float8, busy float8, failures integer, retry_in float8,
+    processed bigint, failed bigint, total bigint, elapsed float8, busy float8, failures integer, interruptions integer, retry_in float8,
     jitter boolean, checkpoint jsonb, back boolean, host text, agent text, pid integer)),
 saved as (
   update drover.jobqueue j
@@ -90,7 +91,7 @@ saved as (
          jq_itemstotal = coalesce(u.total, j.jq_itemstotal),
          jq_elapsedtime = coalesce(make_interval(secs => u.elapsed), j.jq_elapsedtime),
          jq_processedtime = coalesce(make_interval(secs => u.busy), j.jq_processedtime),
-         jq_failures = coalesce(u.failures, j.jq_failures), jq_checkpoint = coalesce(u.checkpoint, j.jq_checkpoint),
+         jq_failures = coalesce(u.failures, j.jq_failures), jq_interruptions = coalesce(u.interruptions, j.jq_interruptions), jq_checkpoint = coalesce(u.checkpoint, j.jq_checkpoint),
          jq_retry_at = now() + make_interval(secs => r.delay),
          jq_wait_until = now() + make_interval(secs => r.delay),
          jq_queued = case when u.back then now() else j.jq_queued end
@@ -160,10 +161,10 @@ expired as (
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0)
 select (select count(*) from due), (select string_agg(jq_pk::text, ',') from expired where jq_has_children),
        extract(epoch from least(
-         (select min(jq_wait_until) from drover.jobqueue where jq_state = 'queued' and jq_wait_until is not null
+         (select min(jq_wait_until) from drover.jobqueue where jq_state = 'queued' and jq_wait_until is not null and isfinite(jq_wait_until)
              and jq_queue in (select queue_name from ours) and jq_pk not in (select jq_pk from ready)
              and jq_pk not in (select jq_pk from late)),
-         (select min(jq_expires_at) from drover.jobqueue where jq_state = 'queued' and jq_expires_at is not null
+         (select min(jq_expires_at) from drover.jobqueue where jq_state = 'queued' and jq_expires_at is not null and isfinite(jq_expires_at)
              and jq_queue in (select queue_name from ours) and jq_pk not in (select jq_pk from late)))
          - now())
   from (select count(*) from told) t

@@ -142,7 +142,7 @@ class Expansions:
         self._reasons[name] = reason
         lost = [run for run in self._runs.values() if run.link.name == name and run.is_open]
         for run in lost:
-            self._give_up(run, reason, again=True)
+            self._give_up(run, reason, again=True, interrupted=True)
 
     def _not_connected(self, job: int) -> None:
         run = self._runs[job]
@@ -189,11 +189,11 @@ class Expansions:
             return self._give_up(run, f"the query ran longer than {limit:g} s", again=False)
         state = failure.sqlstate or ""
         is_world = not WORLD.isdisjoint((state[:2], state)) and state != UNBOUND
-        return self._give_up(run, _sentence(failure), again=failure.lost or is_world)
+        return self._give_up(run, _sentence(failure), again=failure.lost or is_world, interrupted=failure.lost)
 
-    def _give_up(self, run: _Run, reason: str, *, again: bool) -> None:
+    def _give_up(self, run: _Run, reason: str, *, again: bool, interrupted: bool = False) -> None:
         self.close(run.job)
-        self._tell(NotExpanded(run.job, reason, again))
+        self._tell(NotExpanded(run.job, reason, again, interrupted))
 
 
 def _sentence(failure: Failure) -> str:

@@ -82,11 +82,12 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class NotExpanded:
-    """The query of a job failed. `again`: through no fault of its own."""
+    """The query of a job failed. `again`: through no fault of its own. `interrupted`: its connection broke under it."""
 
     job: int
     reason: str
     again: bool = False
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Rules:
     retries: int = 0
     failures: int = 0
     rescued: int = 0
+    interruptions: int = 0
+    max_interruptions: int = 3
     itemsfailed: int = 0
     itemsprocessed: int = 0
     checkpoint: dict[str, Any] | None = None
@@ -86,6 +88,7 @@ class SaveRow:
     elapsed: float | None = None
     busy: float | None = None
     failures: int | None = None
+    interruptions: int | None = None
     retry_in: float | None = None
     jitter: bool = False
     checkpoint: dict[str, Any] | None = None

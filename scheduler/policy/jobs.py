@@ -69,8 +69,8 @@ class Job:
 
     __slots__ = (
         "args", "attempt", "busy", "code", "deadline", "done", "expansion", "failed", "failure", "host",
-        "in_flight", "lanes", "marked", "nonfatal", "pk", "pool", "queue", "rank", "result", "rules", "signal",
-        "since", "started", "verdict", "where",
+        "in_flight", "interrupted", "lanes", "marked", "nonfatal", "pk", "pool", "queue", "rank", "result",
+        "rules", "signal", "since", "started", "verdict", "where",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, pool: "Pool", now: float) -> None:
@@ -93,6 +93,7 @@ class Job:
         self.failed = claim.rules.itemsfailed
         self.busy = 0.0  # seconds of agents
         self.nonfatal = False
+        self.interrupted = False  # its query lost its connection: that costs an allowance
         self.failure: str | None = None  # why a one-parameter job failed
         self.code: int | None = None
         self.signal: str | None = None

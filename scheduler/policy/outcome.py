@@ -96,7 +96,8 @@ def _row(
         pk=job.pk, attempt=job.attempt, state=state, bits=_bits(job, state), text=text, outcome=outcome,
         code=job.code, signal=job.signal, result=job.result, processed=done, failed=failed, total=total,
         elapsed=now - job.since, busy=job.busy, failures=failures, retry_in=retry_in, jitter=jitter,
-        checkpoint=checkpoint, back=back, host=host, agent=agent, pid=pid,
+        checkpoint=checkpoint, back=back,
+        interruptions=job.rules.interruptions + 1 if job.interrupted else None, host=host, agent=agent, pid=pid,
     )  # fmt: skip
 
 

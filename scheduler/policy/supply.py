@@ -157,7 +157,11 @@ def not_expanded(world: World, event: NotExpanded, now: float) -> None:
     job = world.jobs.get(event.job)
     if job is None:
         return
+    if event.interrupted and job.rules.interruptions >= job.rules.max_interruptions:
+        fail_job(world, job, f"interrupted more than {job.rules.max_interruptions} times: {event.reason}", now)
+        return
     if event.again:
+        job.interrupted = event.interrupted
         stop_job(world, job, Verdict(GIVEN_BACK, event.reason, world.timers.retry_base), now)
         return
     fail_job(world, job, event.reason, now)

@@ -193,14 +193,14 @@ def test_connections_are_opened_when_needed_and_kept_f17(make_desk: MakeDesk, da
 def test_connection_lost_between_fetches_means_again_f29(desk: Desk, database: str) -> None:
     desk.open(7, "select 1 as i")
     end_backends(database, "drover exp")
-    assert desk.next() == NotExpanded(7, "server closed the connection unexpectedly", True)
+    assert desk.next() == NotExpanded(7, "server closed the connection unexpectedly", True, True)
     assert desk.expansions.free == 2
     assert desk.open(9, "select 1 as i") == Opened(9, (b"i",), 1)
 
 
 def test_connection_lost_while_the_query_runs_means_again_f29(desk: Desk) -> None:
     event = desk.open(7, "select pg_terminate_backend(pg_backend_pid())")
-    assert event == NotExpanded(7, "terminating connection due to administrator command (SQLSTATE 57P01)", True)
+    assert event == NotExpanded(7, "terminating connection due to administrator command (SQLSTATE 57P01)", True, True)
     assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
 
 

@@ -242,3 +242,14 @@ def test_equal_slots_are_as_many_processes_at_once_f151(launch: Launch, meeting:
     meeting.let_go(5)
     daemon.wait_all(jobs)
     assert meeting.hear_all(2) == ["up"] * 2
+
+
+def test_a_file_of_definitions_is_read_at_every_start_r14_r21(launch: Launch, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.sh"
+    tasks.write_text('task_billing() { echo "first $1"; }\n')
+    script = f'. {tasks}; task_billing "$1"'
+    daemon = launch(LOCAL + command("billing", "sh", "-c", script, "-", "{args}"))
+    first = run(daemon, "billing", "simpsons $(touch x)")
+    tasks.write_text('task_billing() { echo "second $1"; }\n')
+    second = run(daemon, "billing", "simpsons")
+    assert (output(daemon, first), output(daemon, second)) == ("first simpsons $(touch x)\n", "second simpsons\n")
