@@ -228,7 +228,8 @@ select 'queue ' || t.queue_name || ' belongs to group ' || t.queue_group
   from c, jsonb_to_recordset(j -> 'queues') as q(name text) join drover.queue t on t.queue_name = q.name where t.queue_group <> :group::text
 
 -- name: look_at_owner
--- Who holds the lease of the group, and whether it has run out.
+-- Who holds the lease of the group, and whether it has run out; a standby is seen by its looking.
+with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid)
 select g.group_owner, coalesce(g.group_lease_until <= now(), true) as lapsed, s.scheduler_host, s.scheduler_pid,
        s.scheduler_boot_id, s.scheduler_pid_space, s.scheduler_pid_start
   from drover.scheduler_group g left join drover.scheduler s on s.scheduler_uuid = g.group_owner

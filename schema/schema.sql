@@ -150,7 +150,7 @@ begin
   end if;
   if new.jq_type = 'command' then
     if not drover.may_command() then
-      raise exception 'only drover_operator may insert commands; see drover.command(text)' using errcode = 'insufficient_privilege';
+      raise exception 'only drover_operator may insert commands' using errcode = 'insufficient_privilege';
     end if;
     new.jq_queue := null;
     return new;
@@ -660,8 +660,9 @@ CREATE VIEW drover.why AS
             WHEN (j.jq_state = 'blocked'::drover.job_state) THEN COALESCE(j.jq_endtext, 'blocked'::text)
             WHEN (j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN
             CASE
-                WHEN (j.jq_state = 'running'::drover.job_state) THEN ('running since '::text || date_trunc('second'::text, j.jq_starttime))
-                WHEN (j.jq_msq AND (j.jq_itemstotal IS NULL)) THEN 'in hand: waits for an expansion connection or room for its agents'::text
+                WHEN (j.jq_state = 'running'::drover.job_state) THEN ('running, in hand since '::text || date_trunc('second'::text, j.jq_starttime))
+                WHEN (a.agent_reason IS NOT NULL) THEN ('in hand, waits for an agent: '::text || a.agent_reason)
+                WHEN (j.jq_msq AND (j.jq_itemstotal IS NULL)) THEN 'in hand: waits for an expansion connection'::text
                 ELSE 'in hand: waits for an agent'::text
             END
             WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN 'waits for an active scheduler'::text

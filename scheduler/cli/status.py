@@ -26,7 +26,8 @@ select g.group_name as name, g.group_owner as owner, s.scheduler_host as host, s
 """
 SCHEDULERS = """
 select scheduler_host as host, scheduler_pid as pid,
-       case when group_owner is null then 'standby' else 'owner' end as role,
+       case when group_owner is not null then 'owner'
+            when scheduler_seen < now() - interval '1 min' then 'gone?' else 'standby' end as role,
        scheduler_version as version, scheduler_started as started, now() - scheduler_seen as unseen_for
   from drover.scheduler
   left join drover.scheduler_group on group_owner = scheduler_uuid and group_name = scheduler_group

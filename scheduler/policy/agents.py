@@ -127,7 +127,11 @@ class Fleet:
         if new == ST_FREEING and old != ST_PREP:
             self.commands.append(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
         why = f" reason={slot.doom!r}" if slot.doom else ""
-        self.say("info", slot, f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}")
+        self.say(
+            "debug" if pool.is_exec and not why and new != ST_FAIL else "info",
+            slot,
+            f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}",
+        )
 
     def _refuse(self, slot: Slot, event: int, verdict: int, now: float) -> bool:
         what = f"{EVENT_NAMES[event]} in {STATE_NAMES[slot.state]}"
@@ -142,4 +146,6 @@ class Fleet:
     def say(self, level: str, slot: Slot, text: str) -> None:
         """Log one line about a slot."""
         pid = f" pid={slot.pid}" if slot.pid is not None else ""
-        self.commands.append(Say(level, f"{text} slot={slot.number} agent={slot.pool.name} host={slot.host.name}{pid}"))
+        job = f" job={slot.job.pk}" if slot.job is not None else ""
+        where = f"slot={slot.number} agent={slot.pool.name} host={slot.host.name}{pid}{job}"
+        self.commands.append(Say(level, f"{text} {where}"))

@@ -123,6 +123,7 @@ def conclude(world: World, job: Job, now: float) -> None:
     world.ledger.save(row, failures)
     if row.outcome in ("failed", "retry", "blocked"):
         world.log_job(job, "ERROR", row.text or row.outcome)
+        world.say("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")
     if row.state in TERMINAL:
         _tell(world, job, row.state, row.text or "")
 

@@ -18,6 +18,7 @@ from scheduler.model.states import (
     RUNNING,
 )
 from scheduler.policy.jobs import Expansion, Job
+from scheduler.policy.progress import Progress
 
 ALL_DONE: Final = "all data processed"
 NO_DATA: Final = "no data"
@@ -118,11 +119,11 @@ def _counts(job: Job, state: str) -> tuple[int, int, int | None, dict[str, objec
     if expansion is None:
         return job.done, job.failed, 1, None
     total = job.rules.itemsprocessed + job.rules.itemsfailed + expansion.total if expansion.opened else None
-    if expansion.progress is not None:
-        return job.done, job.failed, total, expansion.progress.checkpoint()
+    is_slice = state == QUEUED and expansion.is_fed and job.in_flight == 0 and job.verdict is None
+    if expansion.progress is not None:  # a checkpoint is of its slice: the next one asks anew
+        return job.done, job.failed, total, Progress(None).checkpoint() if is_slice else expansion.progress.checkpoint()
     old_done, old_failed = job.rules.itemsprocessed, job.rules.itemsfailed
     if state != QUEUED:
         return job.done, job.failed, total, {"itemsprocessed": old_done, "itemsfailed": old_failed}
-    is_slice = expansion.is_fed and job.in_flight == 0 and job.verdict is None
     done, failed = (job.done, job.failed) if is_slice else (old_done, old_failed)
     return done, failed, total, {"itemsprocessed": done, "itemsfailed": failed}

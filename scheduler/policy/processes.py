@@ -143,7 +143,8 @@ def late(world: World, slot: Slot, now: float) -> None:
         fleet.put_off(slot, slot.since + timers.start_limit)
     elif state in (ST_PREP, ST_SPAWNED):
         world.log(slot, "ERROR", f"no OK within {timers.start_limit:g} s; killed")
-        slot.pool.reason = f"no OK within {timers.start_limit:g} s"
+        slot.pool.reason = f"no OK within {timers.start_limit:g} s of the start; is stdout flushed?"
+        fleet.say("warning", slot, slot.pool.reason)
         fleet.kill(slot, slot.pool.reason, now, counts=True)
     elif state == ST_READY:
         fleet.kill(slot, "idle", now)

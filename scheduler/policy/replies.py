@@ -58,6 +58,7 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
                 world.log(slot, "ERROR", f"{slot.doom}; killed")
             return None
         slot.heard = now
+        slot.pool.reason = None
         slot.pool.idle[slot.host.name].append(slot)
         world.stirred.add(slot.pool)
         return None

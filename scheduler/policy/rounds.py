@@ -1,7 +1,7 @@
 """What is done from time to time: rows shown as running, progress, time limits, rates."""
 
 from scheduler.model.states import ST_RUNNING
-from scheduler.policy import endings
+from scheduler.policy import endings, status
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.outcome import progress
 from scheduler.policy.world import MARK_AFTER, World
@@ -30,7 +30,7 @@ def show_progress(world: World, now: float) -> None:
             failures, expansion.failures = expansion.failures, []
             world.ledger.save(progress(job, now), failures)
     for slot in world.fleet.slots:
-        if slot.state == ST_RUNNING:
+        if slot.state == ST_RUNNING or status.is_shown_otherwise(slot):
             world.fleet.changed.add(slot)
 
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from scheduler.model.protocol import printable
-from scheduler.model.states import ST_FAIL, ST_FREE, ST_RUNNING, STATE_NAMES
+from scheduler.model.states import ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy.pools import Pool, Slot
 from scheduler.policy.world import World
 
@@ -23,6 +23,11 @@ def changed_slots(world: World) -> list[Slot]:
     """Give the slots that look other than they were shown, and forget that they do."""
     changed, world.fleet.changed = world.fleet.changed, set()
     return [slot for slot in changed if slot.shown != _look(slot)]
+
+
+def is_shown_otherwise(slot: Slot) -> bool:
+    """Say whether a slot was shown in another state than it is in."""
+    return isinstance(slot.shown, tuple) and slot.shown[0] != slot.state
 
 
 def slot_row(slot: Slot, now: float) -> dict[str, Any]:
@@ -72,8 +77,8 @@ def agent_rows(world: World, now: float) -> list[dict[str, Any]]:
 
 
 def _why_waiting(pool: Pool) -> str | None:
-    if pool.blocked_until:
-        return pool.reason
+    if pool.blocked_until or not any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots):
+        return pool.reason  # why its agents do not come up, if it is known
     hosts = {slot.host for slot in pool.slots}
     if not any(host.enabled for host in hosts):
         return "every host of the type is disabled"

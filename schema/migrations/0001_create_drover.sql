@@ -295,7 +295,7 @@ begin
   end if;
   if new.jq_type = 'command' then
     if not drover.may_command() then
-      raise exception 'only drover_operator may insert commands; see drover.command(text)' using errcode = 'insufficient_privilege';
+      raise exception 'only drover_operator may insert commands' using errcode = 'insufficient_privilege';
     end if;
     new.jq_queue := null;
     return new;
@@ -540,8 +540,9 @@ select j.jq_pk, j.jq_type, j.jq_state,
     when j.jq_state = 'held' then case j.jq_mode when 'manual' then 'manual: waits for run' else 'held: waits for release' end
     when j.jq_state = 'blocked' then coalesce(j.jq_endtext, 'blocked')
     when j.jq_state in ('claimed', 'running') then case
-      when j.jq_state = 'running' then 'running since ' || date_trunc('second', j.jq_starttime)
-      when j.jq_msq and j.jq_itemstotal is null then 'in hand: waits for an expansion connection or room for its agents'
+      when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', j.jq_starttime)
+      when a.agent_reason is not null then 'in hand, waits for an agent: ' || a.agent_reason
+      when j.jq_msq and j.jq_itemstotal is null then 'in hand: waits for an expansion connection'
       else 'in hand: waits for an agent' end
     when j.jq_state = 'queued' and j.jq_type = 'command' then 'waits for an active scheduler'
     when j.jq_state = 'queued' then case

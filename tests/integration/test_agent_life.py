@@ -212,7 +212,7 @@ def test_a_failed_type_keeps_its_jobs_and_blocks_no_other_f75(launch: Launch, tm
     daemon.until(lambda: "exit status 1" in daemon.why(kept[0]))
 
 
-def test_five_agents_that_die_in_one_instant_all_leave_their_state_f76(launch: Launch, meeting: Meeting) -> None:
+def test_five_agents_that_die_in_one_instant_all_leave_their_state_f76_t9(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet(slots=5))
     work = f"{meeting.tell('$$')}; {meeting.wait}"
     jobs = [daemon.insert(jq_type="puppet", jq_args=work) for _ in range(5)]

@@ -54,12 +54,11 @@ class Cursor:
 
 
 def _numbers(row: JobRow, query: str) -> list[int]:
-    """Give the items the query shows: a keyed one those beyond its checkpoint, a repeating one those not done."""
-    numbers = range(row.items)
-    if row.repeat and row.key is None:
-        left = [n for n in numbers if n not in row.done]
-        return left[: row.slice or None]
+    """Give the items the query shows: a repeating one some that are not done, a keyed one those beyond its checkpoint."""
+    numbers = [n for n in range(row.items) if not (row.repeat and n in row.done)]
+    numbers = numbers[: row.slice or None] if row.repeat else numbers
+    if row.key is None:
+        return numbers
     above = max((int(found[1]) for found in _ABOVE.finditer(query)), default=-1)
     ranges = [(int(found[1]), int(found[2])) for found in _BETWEEN.finditer(query)]
-    left = [n for n in numbers if n > above and not any(a <= n <= b for a, b in ranges)]
-    return left[: row.slice or None] if row.repeat else left
+    return [n for n in numbers if n > above and not any(a <= n <= b for a, b in ranges)]
