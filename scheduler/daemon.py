@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
@@ -78,7 +79,8 @@ class Daemon:
             timers.agentdb_connections, config.agents, timers.statement_limit, self._tell,
             with_queue=not database.agentdb_url,
         )  # fmt: skip
-        self.typed = Typed(self.loop, self.watch_link, self._queries["submit"]) if typed else None
+        types = [name for name, agent in config.agents.items() if agent.enabled]
+        self.typed = Typed(self.loop, self.watch_link, self._queries["submit"], types) if typed else None
         self.core.world.tells_ends = typed
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self.children.spawn,
@@ -101,6 +103,7 @@ class Daemon:
     def run(self) -> int:
         """Serve until told to end; give the exit status. Raises ConfigError when another group has our hosts."""
         signals = Signals(self.loop, self._signalled)
+        _say("info", self._introduction())
         try:
             self.queue_link.open()
             self.watch_link.open()
@@ -111,6 +114,12 @@ class Daemon:
             signals.close()
             self.close()
         return 1 if self.typed is not None and self.typed.failed else 0
+
+    def _introduction(self) -> str:
+        config = self.config
+        hosts, agents = " ".join(config.hosts), " ".join(n for n, agent in config.agents.items() if agent.enabled)
+        who = f"drover {metadata.version('drover-scheduler')} pid={self._identity.pid}"
+        return f"{who} group={config.scheduler.group}: hosts {hosts}; agents {agents}"
 
     def turn(self) -> None:
         """Carry out what is to be done, then wait for what comes next."""
@@ -201,6 +210,7 @@ class Daemon:
     def _queue_up(self) -> None:
         """After a loss the old backend must be gone and our rows compared with memory before anything is asked."""
         old = self.queue_link.old_backend_pid
+        _say("info", "queue connection: up" if old is None else "queue connection: up again")
         if old is None:
             self._is_queue_ready = True
             return
@@ -260,7 +270,9 @@ class Daemon:
         self._end()
 
     def _drain(self) -> None:
-        _say("info", "draining: what is in hand is finished, nothing new is begun")
+        is_first = not self.core.world.draining
+        rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
+        _say("info", f"draining: what is in hand is finished, {rest}")
         self._tell(e.Drain())
 
     def _print(self, lines: list[str]) -> None:
@@ -273,6 +285,8 @@ class Daemon:
         self.watch.leave(self._end)
 
     def _end(self) -> None:
+        if not self._over:
+            _say("info", "ended")
         self._over = True
 
     def _told(self, told: e.Told) -> None:

@@ -7,6 +7,7 @@ front-end does.
 import os
 import select
 import sys
+from collections.abc import Collection
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure
@@ -20,10 +21,11 @@ READ_BYTES = 65_536
 class Typed:
     """Standard input as a front-end."""
 
-    def __init__(self, loop: Loop, link: Link, submit: Query) -> None:
+    def __init__(self, loop: Loop, link: Link, submit: Query, types: Collection[str]) -> None:
         self._loop = loop
         self._link = link
         self._submit = submit
+        self._types = types  # that this daemon serves
         self._held = b""
         self._number = 0  # of the line
         self._open = 0  # jobs that have not ended
@@ -72,6 +74,9 @@ class Typed:
         kind = kind.strip()
         if not bar or not kind.lstrip("!").strip():
             self._complain(self._number, "not of the form `type | args`")
+            return
+        if kind.lstrip("!").strip() not in self._types:
+            self._complain(self._number, f"no agent type {kind.lstrip('!').strip()!r} is configured and enabled")
             return
         number = self._number
         values: dict[str, object] = {

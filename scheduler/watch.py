@@ -190,7 +190,7 @@ class Watch:
         dead = known and is_gone(
             Identity(_text(host), int(_text(pid)), _text(boot_id), _text(pid_space), int(_text(pid_start)))
         )
-        if self.lease.owner.uuid is None and owner is not None:
+        if self.lease.owner.uuid is None and owner is not None and not dead:
             self._say(
                 "info", f"standing by: group {self._config.scheduler.group} is served by {_text(host)}.{_text(pid)}"
             )
@@ -198,6 +198,9 @@ class Watch:
 
     def _take(self, now: float) -> None:
         owner = self.lease.owner
+        if owner.uuid is not None:
+            why = "its process is gone" if owner.is_dead else "its lease has run out"
+            self._say("warning", f"taking over group {self._config.scheduler.group} from {owner.uuid}: {why}")
         values = {
             "lease": self._config.scheduler.lease,
             "dead": owner.uuid if owner.is_dead else None,

@@ -99,9 +99,11 @@ grant select on drover.migration, drover.queue, drover.host, drover.agent, drove
 -- drover_frontend_sql hands in SQL too, which reads all that drover_msq may.
 grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to drover_frontend_sql;
 
--- drover_operator sees everything and hands in anything, commands above all; that is how it changes things.
+-- drover_operator sees everything and hands in anything, commands above all; that is how it changes things. Where rows
+-- go is its own to say.
 grant select on all tables in schema drover to drover_operator;
 grant insert on drover.jobqueue, drover.job, drover.jobdepends to drover_operator;
+grant insert, update, delete on drover.placement to drover_operator;
 
 -- drover_readonly sees what goes on, and nothing that a job works on or an agent says.
 grant select on drover.jobs_masked, drover.why, drover.jobdepends, drover.attempt, drover.queue, drover.host, drover.agent,

@@ -14,6 +14,7 @@ from psycopg.pq import ExecStatus
 
 from scheduler.cli.database import located, make_ready, translated
 from scheduler.cli.files import locate
+from scheduler.cli.run import remote_hosts
 from scheduler.cli.text import printable
 from scheduler.daemon import agent_folders
 from scheduler.drivers.spawning import Surroundings, fingerprint
@@ -41,6 +42,7 @@ MISSING_ROLES = (
 def run(options: Namespace, config: Config) -> int:
     """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
     found = [_told((OK, f"configuration {locate(options.config, os.environ)}"))]
+    found += map(_told, ((FAIL, complaint) for complaint in remote_hosts(config)))
     found += map(_told, _programs(config))
     try:
         with located(config) as conninfo:

@@ -76,7 +76,7 @@ def translated() -> Iterator[None]:
     except (psycopg.IntegrityError, psycopg.DataError) as error:
         raise ConfigError(f"the database refuses it: {_primary(error)}") from error
     except psycopg.OperationalError as error:
-        raise WorldError(f"database not reachable: {error}; check [database] url") from error
+        raise WorldError(f"database not reachable: {error}; {_advice(error)}") from error
     except psycopg.Error as error:
         raise BugError(f"{type(error).__name__}: {error}: report this") from error
 
@@ -85,6 +85,12 @@ def table(connection: psycopg.Connection, title: str, query: LiteralString, para
     """What a query gives; the names of its columns are the headings."""
     cursor = connection.execute(query, parameters)
     return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
+
+
+def _advice(error: psycopg.Error) -> str:
+    """Say what next: a role of ours that is missing is not a wrong url."""
+    is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
+    return "run drover init --roles" if is_role else "check [database] url"
 
 
 def _primary(error: psycopg.Error) -> str:

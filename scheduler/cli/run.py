@@ -41,11 +41,14 @@ def ignoring_hosts(config: Config) -> Config:
 
 def _refuse_remote(config: Config) -> None:
     """This version starts agents on its own machine only; saying so beats starting them in the wrong place."""
-    remote = [
-        f"hosts.{name}.transport: {_kind(host)}" for name, host in config.hosts.items() if host.transport != "local"
-    ]
-    if remote:
+    if remote := remote_hosts(config):
         raise ConfigError("\n".join(remote))
+
+
+def remote_hosts(config: Config) -> list[str]:
+    """Give a complaint for each host that this version cannot drive."""
+    hosts = config.hosts.items()
+    return [f"hosts.{name}.transport: {_kind(host)}" for name, host in hosts if host.transport != "local"]
 
 
 def _kind(host: Host) -> str:

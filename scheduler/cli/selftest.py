@@ -4,7 +4,7 @@ It uses the driver that the daemon uses, so that what is tested is what will run
 """
 
 import os
-from typing import IO
+from typing import IO, Final
 
 from scheduler.daemon import agent_folders
 from scheduler.drivers.children import Children
@@ -12,6 +12,9 @@ from scheduler.drivers.spawning import Surroundings, fingerprint
 from scheduler.loop import Loop
 from scheduler.model.config import Config
 from scheduler.model.events import Created, Event, ForceKill, Gone, NotCreated, Spawn
+from scheduler.model.protocol import printable
+
+LAST_WORDS: Final = 4096  # bytes of stderr kept
 
 
 def test_agents(config: Config, out: IO[str]) -> int:
@@ -32,16 +35,17 @@ class _Trial:
         self._config = config
         self._loop = Loop()
         self._heard = b""
+        self._complaint = b""
         self._events: list[Event] = []
         self._children = Children(
-            self._loop, config, agent_folders(), self._hear, self._ignore_err, self._ignore, self._events.append
+            self._loop, config, agent_folders(), self._hear, self._hear_err, self._ignore, self._events.append
         )
 
     def reason(self, name: str) -> str | None:
         """Give why an agent of this type cannot be used, or None."""
         agent = self._config.agents[name]
         host = (agent.hosts or tuple(self._config.hosts))[0]
-        self._heard = b""
+        self._heard = self._complaint = b""
         self._events.clear()
         if agent.kind == "exec":
             around = Surroundings(os.environ, agent_folders(), ())
@@ -64,7 +68,8 @@ class _Trial:
             if isinstance(event, NotCreated):
                 return event.reason
             if isinstance(event, Gone) and b"OK\n" not in self._heard:
-                return f"died before its first OK: exit status {event.code} signal {event.signal}"
+                how = f"killed by {event.signal}" if event.signal else f"exit status {event.code}"
+                return f"died before its first OK, {how}{self._last_words()}"
         return None if b"OK\n" in self._heard else f"no OK within {self._config.scheduler.start_limit:g} s"
 
     def _end(self) -> None:
@@ -78,8 +83,12 @@ class _Trial:
         self._heard += data
         return None
 
-    def _ignore_err(self, _slot: int, _data: bytes, _now: float) -> None:
-        pass
+    def _hear_err(self, _slot: int, data: bytes, _now: float) -> None:
+        self._complaint = (self._complaint + data)[-LAST_WORDS:]
+
+    def _last_words(self) -> str:
+        lines = printable(self._complaint).strip().splitlines()
+        return f": {lines[-1]}" if lines else ""
 
     def _ignore(self, _slot: int, _stream: str, _data: bytes) -> None:
         pass

@@ -89,6 +89,7 @@ def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int],
             _fenced(world, pk, attempt, now)
             continue
         job.marked = True
+        job.pool.marking.discard(pk)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             supply.admit(world, job)
 

@@ -112,7 +112,7 @@ def _within(left: dict[str, int | None], wants: Iterable[Want]) -> Iterator[Want
 
 def how_many(pool: Pool, timers: Scheduler) -> tuple[int, bool]:
     """Give how many rows of a type to ask for, and whether to ask for an urgent one although there is no room."""
-    held = pool.singles + pool.arriving
+    held = pool.singles + pool.arriving + len(pool.rescued) + len(pool.marking)
     feeding = 0
     for job in pool.live_jobs.values():
         if job.expansion is None or job.expansion.is_fed:

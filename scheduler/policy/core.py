@@ -73,6 +73,7 @@ class Core:
             world.starving = set()
             for pool in sorted(pools, key=lambda pool: (pool.starving_since, pool.name)):
                 if world.feeding and pool.enabled:
+                    supply.mark_rescued(world, pool)
                     waiting = supply.open_expansions(world, pool)
                     dispatch(world, pool, waiting, now)
         if world.draining:

@@ -76,7 +76,8 @@ class Pool:
 
     __slots__ = (
         "again", "any", "arriving", "blocked_until", "bound", "enabled", "finished", "free", "idle", "kind",
-        "live_jobs", "name", "rate", "rated_at", "reason", "singles", "slots", "starving_since",
+        "live_jobs", "marking", "name", "rate", "rated_at", "reason", "rescued", "singles", "slots",
+        "starving_since",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -91,6 +92,8 @@ class Pool:
         self.again: deque[SecondTry] = deque()  # each waits for a fresh process
         self.singles = 0  # one-parameter items waiting
         self.arriving = 0  # rows claimed and not unpacked yet
+        self.rescued: deque[Job] = deque()  # rows rescued before, to be shown as running before they begin
+        self.marking: set[int] = set()  # of these, rows whose mark is on its way
         self.live_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
         self.starving_since = NEVER  # since when its work finds no room
         self.finished = 0  # items since the rate was last taken

@@ -184,7 +184,7 @@ def thaw_pool(world: World, pool: Pool) -> None:
 
 
 def replaced(world: World, event: e.Replaced, now: float) -> None:
-    """Idle agents of the old program go, busy ones when they are done; failed slots may try the new one."""
+    """Idle agents of the old program go; failed slots may try the new one. Busy agents are left alone."""
     pool = world.pools[event.type]
     for slot in pool.slots:
         if slot.state == ST_FAIL:

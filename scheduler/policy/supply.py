@@ -57,10 +57,26 @@ def unpack(world: World) -> None:
         elif not world.feeding or world.draining or not job.pool.enabled or job.pool.blocked_until:
             give_back(world, job, "released for restart", now)
         elif job.rules.rescued:
-            # Shown as running before its first byte, so that what kills the machine uses up its allowance.
-            world.ledger.marks[job.pk] = (job.pk, job.attempt)
+            job.pool.rescued.append(job)
+            world.stirred.add(job.pool)
         else:
             admit(world, job)
+
+
+def mark_rescued(world: World, pool: Pool) -> None:
+    """Let rescued rows be shown as running before their first byte: what kills the machine uses up its allowance.
+
+    No more of them at a time than could begin, but always one, so that a type without room shows that it needs some.
+    """
+    pool.marking &= world.jobs.keys()
+    coming = pool.singles + len(pool.marking)
+    room = max(startable(pool, urgent=False) - coming, 0 if coming else 1)
+    while pool.rescued and room > 0:
+        job = pool.rescued.popleft()
+        if world.jobs.get(job.pk) is job and job.verdict is None:
+            world.ledger.marks[job.pk] = (job.pk, job.attempt)
+            pool.marking.add(job.pk)
+            room -= 1
 
 
 def _refusal(job: Job, claim: Claim) -> str | None:

@@ -386,6 +386,7 @@ begin
   if tg_argv[0] <> 'withdraw' then
     insert into drover.claimable
     values (new.jq_pk, new.jq_type, new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority, new.jq_queued);
+    perform pg_notify('drover_queue', '');
   end if;
   return null;
 end $$;

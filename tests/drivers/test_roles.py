@@ -389,6 +389,26 @@ def test_operator_reads_everything(login: Login) -> None:
     assert _all(operator, query) == []
 
 
+def test_operator_keeps_the_rules_of_placement_and_wakes_schedulers(login: Login) -> None:
+    daemon, operator = login("drover_scheduler"), login("drover_operator")
+    daemon.execute("listen drover_change")
+    operator.execute("insert into drover.placement (placement_from, placement_host) values ('disk1', 'alpha')")
+    operator.execute("update drover.placement set placement_to = 'disk9', placement_type = 'license'")
+    query = "select placement_type, placement_from, placement_to, placement_host from drover.placement"
+    assert _all(operator, query) == [("license", "disk1", "disk9", "alpha")]
+    operator.execute("delete from drover.placement")
+    assert _all(operator, query) == []
+    assert len(list(daemon.notifies(timeout=30, stop_after=3))) == 3
+
+
+@pytest.mark.parametrize("role", ["frontend", "frontend_sql", "readonly", "scheduler"])
+def test_others_do_not_say_where_rows_go(login: Login, role: str) -> None:
+    with pytest.raises(InsufficientPrivilege):
+        login(f"drover_{role}").execute(
+            "insert into drover.placement (placement_from, placement_host) values ('disk1', 'alpha')"
+        )
+
+
 @pytest.mark.parametrize("table", ["jobqueue", "log", "output", "item_failure", "my_jobs", "scheduler_status", "job"])
 def test_watcher_cannot_read_what_jobs_work_on(login: Login, table: str) -> None:
     with pytest.raises(InsufficientPrivilege):

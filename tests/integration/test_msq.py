@@ -311,6 +311,14 @@ def test_a_repeating_query_goes_back_to_the_queue_until_it_gives_no_rows_f33_f47
     assert marking.execute("select distinct done_by from pending") == [{"done_by": "drover_agentdb"}]
 
 
+@pytest.mark.parametrize("order", ["id", "id desc", "id % 3"])
+def test_slices_with_a_key_work_every_row_in_whatever_order_they_come_f33(marking: Daemon, order: str) -> None:
+    query = f"select id from pending where done_by is null order by {order} limit 5"
+    row = marking.wait(marking.insert(jq_type="marks", jq_args=query, jq_repeat=True, jq_msq=True, jq_key="id"))
+    assert (row["jq_state"], row["jq_itemsprocessed"]) == ("done", 12)
+    assert marking.value("select count(*) from pending where done_by is null") == 0
+
+
 def test_a_query_that_does_not_repeat_ends_after_its_slice_f36(marking: Daemon) -> None:
     pk = marking.insert(jq_type="marks", jq_args=SLICE, jq_msq=True)
     assert marking.wait(pk)["jq_itemsprocessed"] == 5

@@ -144,6 +144,10 @@ def has_future(world: World, job: Job) -> None:
             return
     elif job.verdict is None and job.rules.rescued:
         sent = [ledger.in_flight, *ledger.repeats]
+        pool = job.pool
+        is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.doom for slot in pool.slots)
+        if job in pool.rescued and (is_busy or not world.feeding or not pool.enabled):
+            return  # its turn comes with the next room
         if job.pk in ledger.marks or any((job.pk, job.attempt) in getattr(r, "rows", ()) for r in sent):
             return
     broken("has_future", f"job {job.pk} waits for nothing: {job.verdict and job.verdict.state}")
