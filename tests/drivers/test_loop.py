@@ -129,7 +129,11 @@ def test_one_registered_again_between_turns_is_called(loop: Loop, pipe: Callable
 
 
 def test_unregistering_a_stranger_is_harmless(loop: Loop, pipe: Callable[[], Pipe]) -> None:
-    loop.unregister(pipe()[0])
+    fd = pipe()[0]
+    loop.unregister(fd)
+    loop.register(fd, EPOLLIN, lambda mask: None)
+    with pytest.raises(FileExistsError):
+        loop.register(fd, EPOLLIN, lambda mask: None)
 
 
 def test_what_an_exception_cut_off_comes_again(loop: Loop, pipe: Callable[[], Pipe]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from scheduler import migrate
 from scheduler.errors import BugError, ConfigError, WorldError
+from scheduler.model.states import JOB_STATES
 
 ONE = "create table drover.thing (thing_pk int primary key, label text);"
 TWO = "alter table drover.thing add column size bigint not null default 7; create index on drover.thing (size);"
@@ -127,7 +128,10 @@ def test_second_init_waits_for_the_first(empty_database: str, two: Path) -> None
 
 
 def test_check_accepts_a_migrated_database_f143(database: str) -> None:
-    migrate.check(database)
+    migrate.check(database)  # raises when they do not
+    with psycopg.connect(database) as connection:
+        states = connection.execute("select unnest(enum_range(null::drover.job_state))::text").fetchall()
+    assert [state for (state,) in states] == list(JOB_STATES)
 
 
 def test_check_refuses_an_empty_database_f143(empty_database: str) -> None:

@@ -470,7 +470,10 @@ def test_scheduler_deletes_no_jobs_j3(login: Login) -> None:
 
 
 def test_scheduler_may_check_the_schema_f143(database_with_roles: str) -> None:
-    migrate.check(make_conninfo(database_with_roles, user="drover_scheduler"))
+    conninfo = make_conninfo(database_with_roles, user="drover_scheduler")
+    migrate.check(conninfo)  # raises when it may not
+    with psycopg.connect(conninfo) as connection:
+        assert connection.execute("select count(*) from drover.migration").fetchone() == (1,)
 
 
 # ---- the logins of SQL jobs and of agents

@@ -146,7 +146,10 @@ def test_job_is_born_held_or_queued_j25(queue: Connection, state: str) -> None:
 
 
 def test_states_of_code_and_database_agree_f143(database: str) -> None:
-    migrate.check(database)
+    migrate.check(database)  # raises when they do not
+    with psycopg.connect(database) as connection:
+        states = connection.execute("select unnest(enum_range(null::drover.job_state))::text").fetchall()
+    assert [state for (state,) in states] == list(JOB_STATES)
 
 
 def test_database_with_another_state_is_refused_f143(database: str, queue: Connection) -> None:

@@ -43,8 +43,8 @@ def test_a_row_that_waits_for_ever_does_not_keep_others_waiting(daemon: Daemon, 
 def test_a_job_may_fail_more_often_than_a_float_has_doublings(daemon: Daemon) -> None:
     pk = daemon.insert(jq_type="rec", jq_args="die:1", jq_retries=2_000_000_000, jq_state="held")
     daemon.execute("update drover.jobqueue set jq_failures = 5000, jq_state = 'queued' where jq_pk = %s", pk)
-    daemon.wait(daemon.insert(jq_type="rec", jq_args="another"))
-    daemon.until(lambda: daemon.row(pk)["jq_failures"] == 5001)
+    assert daemon.wait(daemon.insert(jq_type="rec", jq_args="another"))["jq_state"] == "done"
+    assert daemon.until(lambda: daemon.row(pk)["jq_failures"] == 5001)
 
 
 # ---- queries
@@ -67,7 +67,7 @@ def test_an_endless_query_does_not_outlive_a_daemon_that_was_killed(daemon: Daem
     count = "select count(*) from pg_stat_activity where usename = 'drover_msq' and datname = current_database()"
     daemon.until(lambda: daemon.value(count + " and state = 'active'") == 1)
     daemon.kill()
-    daemon.until(lambda: daemon.value(count) == 0)
+    assert daemon.until(lambda: daemon.value(count) == 0)
 
 
 # ---- agents
@@ -162,4 +162,4 @@ def test_a_read_only_database_holds_work_up_and_breaks_nothing(daemon: Daemon) -
         "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'drover_scheduler'"
         " and datname = current_database()"
     )
-    daemon.wait(pk)
+    assert daemon.wait(pk)["jq_attempt"] == 1

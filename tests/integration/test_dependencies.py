@@ -132,14 +132,14 @@ def test_a_child_that_would_wait_in_vain_is_skipped_if_it_says_so_f160(
 def test_an_edge_to_a_parent_that_has_ended_is_settled_at_once_r5(daemon: Daemon, record: Path) -> None:
     first = parent(daemon, "x")
     daemon.wait(first)
-    daemon.wait(child_of(daemon, [first]))
+    assert daemon.wait(child_of(daemon, [first]))["jq_unmet"] == 0
 
 
 def test_an_edge_below_a_job_that_fails_before_any_agent_is_settled_r5(daemon: Daemon, record: Path) -> None:
     first = parent(daemon, "a\nb", jq_not_before=daemon.value("select now() + interval '0.3 s'"))
     pk = child_of(daemon, [first], jdep_depends_bits=2)
     daemon.wait(first, "failed")
-    daemon.wait(pk)
+    assert daemon.wait(pk)["jq_unmet"] == 0
 
 
 def test_an_edge_below_a_job_whose_time_has_passed_is_settled_r5(daemon: Daemon, record: Path) -> None:

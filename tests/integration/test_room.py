@@ -121,7 +121,7 @@ def test_an_agent_in_the_urgent_place_does_no_common_work_f150(launch: Launch, m
     said(daemon, "urgent slot no longer needed")
     daemon.until(lambda: len(daemon.agent_pids()) == 1)
     meeting.let_go(2)
-    daemon.wait_all([first, urgent, common])
+    assert [row["jq_state"] for row in daemon.wait_all([first, urgent, common])] == ["done"] * 3
 
 
 def test_an_idle_agent_on_a_disabled_host_leaves_and_does_not_work(launch: Launch) -> None:

@@ -206,7 +206,9 @@ def test_status_is_refreshed_though_nothing_happens_f163(launch: Launch, record:
     daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + HOST + agent("a", rec(record)))
     daemon.until(lambda: status(daemon))
     first = status(daemon)
-    daemon.until(lambda: all(row["status_updated"] > first[n]["status_updated"] for n, row in status(daemon).items()))
+    assert daemon.until(
+        lambda: all(row["status_updated"] > first[n]["status_updated"] for n, row in status(daemon).items())
+    )
 
 
 def test_what_a_killed_daemon_showed_is_removed_by_the_next_f163(launch: Launch, record: Path) -> None:
