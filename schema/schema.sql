@@ -803,9 +803,6 @@ ALTER TABLE ONLY drover.jobqueue
     ADD CONSTRAINT jobqueue_jq_name_key UNIQUE (jq_name);
 
 ALTER TABLE ONLY drover.jobqueue
-    ADD CONSTRAINT jobqueue_one_live_row_per_key UNIQUE (jq_live_key);
-
-ALTER TABLE ONLY drover.jobqueue
     ADD CONSTRAINT jobqueue_pkey PRIMARY KEY (jq_pk);
 
 ALTER TABLE ONLY drover.log
@@ -843,6 +840,8 @@ CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_wait_until) WHERE (
 CREATE INDEX jobqueue_expiring ON drover.jobqueue USING btree (jq_expires_at) WHERE (jq_expires_at IS NOT NULL);
 
 CREATE INDEX jobqueue_of_job ON drover.jobqueue USING btree (jq_job_fk) WHERE (jq_job_fk IS NOT NULL);
+
+CREATE UNIQUE INDEX jobqueue_one_live_row_per_key ON drover.jobqueue USING btree (jq_live_key) WHERE (jq_live_key IS NOT NULL);
 
 CREATE INDEX log_of_job ON drover.log USING btree (log_jq_fk) WHERE (log_jq_fk IS NOT NULL);
 

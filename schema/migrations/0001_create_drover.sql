@@ -36,7 +36,7 @@ create table drover.jobqueue (
   jq_not_after         timestamptz,
   jq_wait_until        timestamptz,                      -- derived: greatest(jq_not_before, jq_retry_at), null once due
   jq_expires_at        timestamptz,                      -- derived: jq_not_after while held or queued
-  jq_live_key          text constraint jobqueue_one_live_row_per_key unique,  -- derived: jq_unique_key until the end
+  jq_live_key          text,                             -- derived: jq_unique_key until the end
   jq_max_interruptions integer not null default 3 check (jq_max_interruptions >= 0),
   jq_retries           integer not null default 0 check (jq_retries >= 0),
   jq_timeout           interval check (jq_timeout > interval '0'),
@@ -90,6 +90,7 @@ create table drover.jobqueue (
 create index jobqueue_due on drover.jobqueue (jq_wait_until) where jq_wait_until is not null;
 create index jobqueue_expiring on drover.jobqueue (jq_expires_at) where jq_expires_at is not null;
 create index jobqueue_of_job on drover.jobqueue (jq_job_fk) where jq_job_fk is not null;
+create unique index jobqueue_one_live_row_per_key on drover.jobqueue (jq_live_key) where jq_live_key is not null;
 
 -- What may be claimed now, kept by triggers on jobqueue. A claim is a range scan from the left, for one (type, queue,
 -- host) at a time, so that rows it cannot take are never read.
