@@ -120,7 +120,7 @@ def test_a_job_in_hand_is_claimed_until_its_agent_has_a_line_f48(launch: Launch,
     gate.touch()
     daemon.wait(busy)
     daemon.wait(waiting, "running")
-    assert daemon.why(waiting).startswith("running since")
+    assert daemon.why(waiting).startswith("running, in hand since")
     (tmp_path / "gate2").touch()
     daemon.wait(waiting)
 
@@ -260,7 +260,7 @@ def test_the_daemon_adds_no_row_to_the_queue_j37(launch: Launch, record: Path) -
     daemon.execute(COUNT_INSERTS)
     pks = [daemon.insert(jq_type="a", jq_args=text) for text in ("x", "die:1", "say:FAIL y")]
     query = "select n from generate_series(1, 20) n"
-    pks.append(daemon.insert(jq_type="a", jq_args=query, jq_msq=True, jq_repeat=True, jq_key="n"))
+    pks.append(daemon.insert(jq_type="a", jq_args=query, jq_msq=True, jq_key="n"))
     daemon.wait_all(pks, {"done", "failed"})
     assert daemon.execute("select by_whom, count(*) from inserted group by 1") == [
         {"by_whom": "drover_frontend_sql", "count": 4}
