@@ -69,6 +69,7 @@ def read_rows(result: pq.abc.PGresult) -> Rows:
 
 
 def read_failure(result: pq.abc.PGresult) -> Failure:
+    """Give what the server says is wrong, and where."""
     field = pq.DiagnosticField
     state, position = result.error_field(field.SQLSTATE), result.error_field(field.STATEMENT_POSITION)
     message = (result.error_field(field.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")

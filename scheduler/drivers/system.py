@@ -44,11 +44,6 @@ def is_gone(other: Identity) -> bool:
     return started != other.pid_start or state in DEAD
 
 
-def rss_bytes() -> int:
-    """Give the resident set size of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def _state_and_start(pid: int) -> tuple[str, int]:
     """Give fields 3 and 22 of proc_pid_stat(5); field 2, the name, may hold blanks and brackets."""
     fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

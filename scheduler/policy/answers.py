@@ -13,6 +13,7 @@ from scheduler.policy.world import World
 
 
 def woken(world: World, event: e.Woken, now: float) -> None:
+    """There may be something to claim anywhere."""
     world.claims.wake()
 
 
@@ -48,6 +49,7 @@ def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
 
 
 def turned(world: World, event: e.Turned, now: float) -> None:
+    """Rows are claimed and ends are saved, but for those that another owner had."""
     world.ledger.parents.extend(event.parents)
     if world.ledger.was_foreign():
         return
@@ -62,6 +64,7 @@ def turned(world: World, event: e.Turned, now: float) -> None:
 
 
 def saved(world: World, event: e.Saved, now: float) -> None:
+    """Rows are saved or marked; one that was no longer ours is forgotten."""
     world.ledger.parents.extend(event.parents)
     if world.ledger.was_foreign():
         return
@@ -104,6 +107,7 @@ def _fenced(world: World, pk: int, attempt: int, now: float) -> None:
 
 
 def not_saved(world: World, event: e.NotSaved, now: float) -> None:
+    """A request failed: it goes in parts, later, or one row of it is given up."""
     if world.ledger.was_foreign():
         return
     complaint = world.ledger.failed(event)
@@ -111,6 +115,7 @@ def not_saved(world: World, event: e.NotSaved, now: float) -> None:
 
 
 def written(world: World, event: e.Written, now: float) -> None:
+    """Dependencies are settled, or log or output is written."""
     if not world.ledger.was_foreign():
         world.ledger.answered()
     if event.released:

@@ -279,7 +279,7 @@ def _start(world: World, slot: Slot, turns: Turns, now: float) -> None:
         argv = tuple(fill_template(pool.kind.command, job.pk, item, names))
     except AgentError as error:
         world.commands.append(Say("warning", f"job={job.pk}: {error}"))
-        argv = (b"",)  # cannot be started: the item fails with that reason
+        argv = (b"",)  # starts nothing, which fails the item; why stands in the log
     world.commands.append(
         Spawn(slot.number, slot.serial, pool.name, slot.host.name, argv, item.line, job.pk, job.attempt)
     )

@@ -113,7 +113,7 @@ class Slot:
 
     __slots__ = (
         "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code", "counted",
-        "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "hinted", "host", "is_asking",
+        "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
         "is_bound", "is_unsent", "item", "items", "job", "lone", "number", "patience", "pid", "pool", "serial",
         "shown", "signal", "since", "spawns", "state", "total",
     )  # fmt: skip
@@ -143,7 +143,6 @@ class Slot:
         self.counts = True  # whether its death counts against the slot
         self.items = 0  # finished by this process
         self.heard = 0.0
-        self.hinted = False
         self.held = b""  # an unfinished line
         self.held_err = b""
         self.asks: deque[bytes] = deque()  # DB: lines that wait for the answer to an earlier one to be read

@@ -32,6 +32,7 @@ EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
 
 
 def created(world: World, event: e.Created, now: float) -> None:
+    """The process exists; an exec agent works from now on, a line agent has so long for its first OK."""
     slot = world.fleet.slots[event.slot]
     slot.pid = event.pid
     slot.heard = slot.born = now
@@ -62,6 +63,7 @@ def not_created(world: World, event: e.NotCreated, now: float) -> None:
 
 
 def gone(world: World, event: e.Gone, now: float) -> None:
+    """The process is dead: hear its last words, settle its item, bury it."""
     slot = world.fleet.slots[event.slot]
     slot.code, slot.signal = event.code, event.signal
     how = _how_it_died(slot, event)
@@ -204,6 +206,7 @@ def clogged(world: World, event: e.Clogged, now: float) -> None:
 
 
 def unclogged(world: World, event: e.Unclogged, now: float) -> None:
+    """All that was written is read: no deadline for it, and the next DB: line may be asked."""
     slot = world.fleet.slots[event.slot]
     slot.clogged_until = NEVER
     replies.ask_next(world, slot)
@@ -222,6 +225,7 @@ def answered(world: World, event: e.Answered, now: float) -> None:
 
 
 def capture(world: World, slot: Slot, stream: str, data: bytes) -> None:
+    """Store what of this output is to be stored now."""
     capture = world.captures.get(slot.number)
     if capture is not None:
         _store(world, slot, stream, capture.add(stream, data))

@@ -35,6 +35,7 @@ def show_progress(world: World, now: float) -> None:
 
 
 def end_late_jobs(world: World, now: float) -> None:
+    """Fail the jobs that have run longer than they may."""
     world.limits = [job for job in world.limits if world.jobs.get(job.pk) is job and job.verdict is None]
     for job in [job for job in world.limits if job.deadline <= now]:
         endings.fail_job(world, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)

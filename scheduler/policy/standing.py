@@ -8,6 +8,7 @@ from scheduler.policy.world import World
 
 
 def serve(world: World, event: e.Serve, now: float) -> None:
+    """The group is ours until an instant: give out work, unless we are ending."""
     world.serving_until = event.until
     if not world.feeding and _may_feed(world, now):
         world.feeding = True

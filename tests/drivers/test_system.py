@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.system import Identity, identity, is_gone, rss_bytes
+from scheduler.drivers.system import Identity, identity, is_gone
 from tests.agent_tools import is_gone as has_ended
 from tests.agent_tools import watch
 
@@ -71,7 +71,3 @@ def test_a_dead_process_is_gone_before_and_after_it_is_reaped() -> None:
     zombie = is_gone(them)
     process.communicate()
     assert (zombie, is_gone(them)) == (True, True)
-
-
-def test_memory_is_told_in_bytes() -> None:
-    assert 1e6 < rss_bytes() < 1e10

@@ -172,7 +172,7 @@ def test_it_is_off_unless_allowed_f104(daemon: Daemon) -> None:
 
 def test_without_the_blank_it_is_debug_output_f99(daemon: Daemon) -> None:
     daemon.wait(daemon.insert(jq_type="free", jq_args="echo 'DB:select 99'"))
-    said(daemon, "]: DB:select 99\n")
+    assert "]: DB:select 99\n" in said(daemon, "]: DB:select 99\n")
 
 
 def test_a_registered_statement_takes_its_values_by_name(daemon: Daemon) -> None:
