@@ -39,8 +39,12 @@ LOG: Final = logging.getLogger("drover")
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 LAST_WORDS_S: Final = 5.0  # for the last statements of an orderly end
 
-# The queue connection's statements touch few rows of a table that may be huge, and whose statistics may be stale.
-PLANS: Final = ("set enable_seqscan = off", "set enable_hashjoin = off", "set enable_mergejoin = off", "set jit = off")
+# The queue connection's statements touch few rows of tables that may be huge, and their plans are kept: one made while
+# a table was empty, or full of dead rows, must hold when it is full of others. So rows are found by index, one by one.
+PLANS: Final = (
+    "set jit = off",
+    *(f"set enable_{way} = off" for way in ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")),
+)
 
 
 class Daemon:

@@ -1,74 +1,85 @@
 -- Every statement of the daemon, by name. Parameters are `:name`; an update of a job names pk, attempt and owner and
 -- the state it expects, so that whoever has lost a row changes nothing (0 rows: fenced). Time is the database's.
--- Who moves a row to claimed or away from it writes drover.in_hand too.
+-- Who claims a row writes drover.in_hand too.
+-- Rows are matched by `between x and x` where `=` would let the planner merge with the whole index, which looks cheap
+-- while a table is small, and plans are kept.
 -- Lock order: scheduler_group, then jobqueue rows. All run at read committed, each a transaction of its own.
 
 -- name: turn
--- End the plain successes of the last batch, then claim for every want: (type, queue, host or '', urgent rows only, count).
--- The claim cannot see what the same statement ended. First row: how many ended (and which, if not all), which of
--- them have children; then a row a claim, in the order to run them.
+-- End the plain successes of the last batch, then claim for every want: type, queue, host ('' for any), below which rank,
+-- beyond which place in the order, and how many. The claim cannot see what the same statement ended.
+-- First row: how many ended, which of them have children, which ended at all if not all did, and how far each want
+-- got, as JSON [want, rank, queued, pk]; then a row a claim with the number of its want, in the order to run them.
 with mine as materialized (
   select 1 from drover.scheduler_group
    where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
      for share),
 ended as (
   update drover.jobqueue j
-     set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed',
+     set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed', jq_exitcode = u.code,
          jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = jq_itemsprocessed + 1, jq_itemstotal = 1,
          jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.seconds)
-    from unnest(:pks::bigint[], :attempts::integer[], :seconds::float8[], :hosts::text[], :agents::text[], :pids::integer[])
-      as u(pk, attempt, seconds, host, agent, pid)
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
-  returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, j.jq_job_fk, u.host, u.agent, u.pid),
-let_go as (delete from drover.in_hand where hand_jq_fk = any (array(select jq_pk from ended))),
+    from unnest(:pks::bigint[], :attempts::integer[], :seconds::float8[], :hosts::text[], :pids::integer[], :codes::integer[])
+      with ordinality as u(pk, attempt, seconds, host, pid, code, n)
+   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
+     and (j.jq_state = 'claimed' or j.jq_state = 'running')
+  returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, j.jq_type, j.jq_job_fk, u.host, u.pid, u.code, u.n),
 history as (
-  insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome)
-  select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, jq_starttime, 'done' from ended),
+  insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode)
+  select jq_pk, jq_attempt, :owner::uuid, host, jq_type, pid, jq_starttime, 'done', code from ended),
 picked as materialized (
-  select q.place, q.jq_pk
+  select w.n, q.*
     from mine,
-         unnest(:want_types::text[], :want_queues::text[], :want_hosts::text[], :want_urgent::boolean[], :want_counts::integer[])
-           as w(type, queue, host, urgent, n),
+         unnest(:want_types::text[], :want_queues::text[], :want_hosts::text[], :want_below::text[], :want_ranks::text[],
+                :want_queued::timestamptz[], :want_pks::bigint[], :want_counts::integer[])
+           with ordinality as w(type, queue, host, below, rank, queued, pk, most, n),
          lateral (
-           select c.ctid as place, j.jq_pk
-             from drover.claimable c join drover.jobqueue j on j.jq_pk = c.claim_jq_fk
-            where c.claim_type = w.type and c.claim_queue = w.queue and c.claim_host = w.host and c.claim_urgent >= w.urgent
-              and j.jq_state = 'queued' and j.jq_unmet = 0 and j.jq_wait_until is null
-              and (j.jq_not_after is null or j.jq_not_after > now())
-            order by c.claim_urgent desc, c.claim_priority, c.claim_queued, c.claim_jq_fk
-            limit w.n
-              for no key update of j skip locked) q),
-taken as (delete from drover.claimable where ctid = any (array(select place from picked))),
+           select c.ctid as place, j.*, c.claim_rank, c.claim_queued
+             from drover.claimable c,
+                  lateral (
+                    select ctid as row_at, jq_pk from drover.jobqueue
+                     where jq_pk = c.claim_jq_fk and jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
+                       and (jq_not_after is null or jq_not_after > now())
+                       for no key update skip locked) j
+            where c.claim_type = w.type and c.claim_queue = w.queue and c.claim_host = w.host and c.claim_rank < w.below
+              and (c.claim_rank, c.claim_queued, c.claim_jq_fk) > (w.rank, w.queued, w.pk)
+            order by c.claim_rank, c.claim_queued, c.claim_jq_fk
+            limit w.most) q),
 claimed as (
   update drover.jobqueue j
      set jq_state = 'claimed', jq_attempt = jq_attempt + 1, jq_owner = :owner::uuid, jq_schedinfo = :schedinfo::text,
          jq_starttime = now(), jq_endtext = 'in progress'
-   where jq_pk = any (array(select jq_pk from picked))
-  returning jq_pk, jq_attempt, jq_type, jq_args, case when jq_urgent then '0' else '1' end || jq_priority as rank,
-            jq_queue, coalesce(jq_host, '') as host, jq_queued, jq_submitter,
-            case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued > 0 then json_build_object(
+    from picked p
+   where j.ctid = p.row_at
+  returning p.place, j.jq_pk, jq_attempt, p.n, jq_args, p.claim_rank, p.claim_queued,
+            case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued > 0 or jq_type = any (:guarded::text[])
+            then json_build_object(
               'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
               'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
               'rescued', jq_rescued, 'interruptions', jq_interruptions,
               'max_interruptions', jq_max_interruptions, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
-              'checkpoint', jq_checkpoint)::text end as more),
-held as (insert into drover.in_hand select jq_pk, :owner::uuid from claimed),
+              'checkpoint', jq_checkpoint, 'submitter', jq_submitter)::text end as more),
+taken as (delete from drover.claimable where ctid = any (array(select place from claimed))),
+held as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0),
 told as materialized (
   -- drover.announce by hand: what it looks up is at hand here
-  select pg_notify('drover_event', '[' || string_agg(event, ',') || ']') from (
-    select format('{"jq_pk":%s,"state":"done","job_pk":%s}', jq_pk, coalesce(jq_job_fk::text, 'null')) as event,
-           row_number() over () / 100 as chunk from ended) e
+  select pg_notify('drover_event', '[' || string_agg(events, ',') || ']') from (
+    select chunk, '{"jq_pk":' || string_agg(jq_pk::text, ',"state":"done","job_pk":' || job || '},{"jq_pk":')
+                  || ',"state":"done","job_pk":' || job || '}' as events
+      from (select jq_pk, n / 100 as chunk, coalesce(jq_job_fk::text, 'null') as job from ended) e
+     group by chunk, job) c
    group by chunk)
-select * from (
-  select null::bigint as jq_pk, (select count(*)::integer from ended) as jq_attempt, null as jq_type,
-         (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as jq_args, null as rank, null as jq_queue,
-         null as host, null as jq_submitter,
+select jq_pk, attempt, want, args, rank, more from (
+  select null::bigint as jq_pk, (select count(*)::integer from ended) as attempt,
+         (select json_agg(json_build_array(n, claim_rank, claim_queued, jq_pk))
+            from (select distinct on (n) * from picked order by n, claim_rank desc, claim_queued desc, jq_pk desc) last)::text as want,
+         (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as args, null as rank,
          case when (select count(*) from ended) < cardinality(:pks::bigint[])
-              then (select coalesce(string_agg(jq_pk::text, ','), '') from ended) end as more, null::timestamptz as jq_queued
+              then (select coalesce(string_agg(jq_pk::text, ','), '') from ended) end as more, null::timestamptz as queued
     from (select count(*) from told) t
   union all
-  select jq_pk, jq_attempt, jq_type, jq_args, rank, jq_queue, host, jq_submitter, more, jq_queued from claimed) r
-order by jq_pk is not null, rank collate "C", jq_queued, jq_pk
+  select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued from claimed) r
+order by jq_pk is not null, rank collate "C", queued, jq_pk
 
 -- name: save
 -- Save what is not a plain success: other ends, what goes back to the queue, and progress of rows still in hand,
@@ -96,7 +107,7 @@ saved as (
          jq_wait_until = now() + make_interval(secs => r.delay),
          jq_queued = case when u.back then now() else j.jq_queued end
     from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
   returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.elapsed, u.host, u.agent, u.pid),
 history as (
   insert into drover.attempt
@@ -104,9 +115,6 @@ history as (
   select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, now() - make_interval(secs => coalesce(elapsed, 0)),
          outcome, code, signal, text
     from saved where outcome is not null),
-let_go as (
-  delete from drover.in_hand
-   where hand_jq_fk = any (array(select jq_pk from saved where state not in ('claimed', 'running')))),
 failed as (
   insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_host, item_agent, item_pid, item_reason)
   select f.pk, f.attempt, f.key, f.line, f.host, f.agent, f.pid, f.reason
@@ -121,10 +129,15 @@ select jq_pk, jq_has_children and outcome is not null from saved left join told 
 with marked as (
   update drover.jobqueue j set jq_state = 'running'
     from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
-   where j.jq_pk = u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
   returning j.jq_pk),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked having count(*) > 0)
 select jq_pk from marked left join told on true
+
+-- name: take_stock
+-- Say anew what is in hand: everything before is forgotten.
+with before as (delete from drover.in_hand where hand_owner = :owner::uuid)
+insert into drover.in_hand select :owner::uuid, :pks::bigint[] where cardinality(:pks::bigint[]) > 0
 
 -- name: settle
 -- Settle the edges below ended parents; a statement of its own, after the one that ended them.
@@ -254,8 +267,19 @@ returning group_owner
 -- Give back every row of the group whose owner is not us, after the owner has changed: a claimed row costs a rescue, a
 -- running one an interruption too, and fails when it has no more. One statement with the take-over would miss claims in
 -- flight. `live` are rows of ours that are in memory; ours that are not are given back too. A row that somebody keeps
--- locked is left to the next rescan.
-with rescued as (
+-- locked is left to the next rescan, under nobody's name, so that taking stock does not lose it.
+with lost as materialized (
+  select jq_pk
+    from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h join drover.jobqueue on jq_pk between h.pk and h.pk
+   where jq_state in ('claimed', 'running')
+     and (jq_owner <> :owner::uuid or (not jq_pk = any (:live::bigint[]) and jq_starttime < now() - make_interval(secs => :age::float8)))
+     and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)),
+over as materialized (
+  select jq_pk, jq_attempt, jq_owner as was_owner, jq_starttime as began,
+         jq_state = 'running' and jq_interruptions >= jq_max_interruptions as limit_reached
+    from drover.jobqueue where jq_pk = any (array(select jq_pk from lost)) and jq_state in ('claimed', 'running')
+     for no key update skip locked),
+rescued as (
   update drover.jobqueue j
      set jq_state = case when over.limit_reached then 'failed'::drover.job_state else 'queued' end,
          jq_starttime = case when over.limit_reached then j.jq_starttime end,
@@ -264,20 +288,18 @@ with rescued as (
          jq_endtext = case when over.limit_reached then 'interrupted more than ' || j.jq_max_interruptions || ' times' else 'released for restart' end,
          jq_owner = null, jq_schedinfo = null, jq_rescued = j.jq_rescued + 1,
          jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
-    from (select jq_pk, jq_attempt, jq_owner as was_owner, jq_state as was, jq_starttime as began,
-                 jq_state = 'running' and jq_interruptions >= jq_max_interruptions as limit_reached
-            from drover.in_hand join drover.jobqueue q on q.jq_pk = hand_jq_fk
-           where jq_state in ('claimed', 'running')
-             and (jq_owner <> :owner::uuid or (not jq_pk = any (:live::bigint[]) and jq_starttime < now() - make_interval(secs => :age::float8)))
-             and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
-             for no key update of q skip locked) over
-   where j.jq_pk = over.jq_pk
+    from over
+   where j.jq_pk between over.jq_pk and over.jq_pk
      and exists (select from drover.scheduler_group where group_name = :group::text and group_owner = :owner::uuid)
   returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, over.was_owner, over.began, j.jq_schedinfo),
 let_go as (
-  delete from drover.in_hand h
-   where exists (select from rescued r where r.jq_pk = h.hand_jq_fk)
-      or not exists (select from drover.jobqueue j where j.jq_pk = h.hand_jq_fk and j.jq_state in ('claimed', 'running'))),
+  delete from drover.in_hand
+   where hand_owner <> :owner::uuid
+     and not exists (select from unnest(hand_jobs) as pk join drover.jobqueue j on j.jq_pk between pk and pk
+                      where j.jq_state in ('claimed', 'running'))),
+passed_over as (
+  insert into drover.in_hand
+  select '00000000-0000-0000-0000-000000000000', array_agg(jq_pk) from lost where jq_pk not in (select jq_pk from over) having count(*) > 0),
 history as (
   insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_start, att_outcome, att_reason)
   select jq_pk, jq_attempt, was_owner, began, 'rescued', 'its scheduler is gone' from rescued

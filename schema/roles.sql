@@ -123,6 +123,15 @@ grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
-grant execute on function drover.settle(bigint[]), drover.announce(bigint[], text[]) to drover_scheduler;
+grant execute on function drover.settle(bigint[]), drover.announce(bigint[], text[]), drover.rank(boolean, text) to drover_scheduler;
+
+-- drover_operator is warned of other sessions that hurt the queue: it must see how old they are and what they ask.
+do $$ begin
+  if not pg_has_role('drover_operator', 'pg_read_all_stats', 'usage') then
+    grant pg_read_all_stats to drover_operator;
+  end if;
+exception when insufficient_privilege then
+  raise notice 'drover_operator sees little of the sessions of others: only a superuser may grant it pg_read_all_stats';
+end $$;
 
 -- drover_msq and drover_agentdb get nothing here: the site grants them its own tables.

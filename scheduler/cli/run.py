@@ -1,17 +1,24 @@
-"""`drover run`: the daemon in the foreground, with its database."""
+"""`drover run`: the daemon in the foreground, with its database, below a guardian."""
 
+import logging
 import os
+import signal
 import sys
 from argparse import Namespace
+from select import EPOLLIN
 
 import attrs
 from psycopg.conninfo import make_conninfo
 
+from scheduler import guardian
 from scheduler.cli.database import is_embedded, opened
 from scheduler.cli.selftest import test_agents
 from scheduler.daemon import Daemon, set_up_log
 from scheduler.errors import ConfigError
+from scheduler.loop import Loop
 from scheduler.model.config import Config, Host
+
+log = logging.getLogger("drover")
 
 
 def run(options: Namespace, config: Config) -> int:
@@ -24,8 +31,27 @@ def run(options: Namespace, config: Config) -> int:
         failed = test_agents(config, sys.stdout)
         if options.test or failed:
             return 1 if failed else 0
-    with opened(config) as conninfo:
-        return Daemon(config, login(config, conninfo), typed=options.read_stdin).run()
+    with opened(config) as conninfo:  # before there is a guardian: others may use that server when we are gone
+        watched = guardian.begin(os.environ)
+        try:
+            return _daemon(config, login(config, conninfo), options, watched).run()
+        finally:
+            guardian.end_family()
+
+
+def _daemon(config: Config, conninfo: str, options: Namespace, watched: int | None) -> Daemon:
+    """Give a daemon, which ends in order if its guardian is killed."""
+    daemon = Daemon(config, conninfo, typed=options.read_stdin)
+    if watched is not None:
+        daemon.loop.register(watched, EPOLLIN, lambda _mask: _end_alone(daemon.loop, watched))
+    return daemon
+
+
+def _end_alone(loop: Loop, watched: int) -> None:
+    loop.unregister(watched)
+    guardian.adopt_orphans()  # of the agents that are killed now; `run` ends them
+    log.error("the guardian is gone: stopping, for nobody would end what a killed daemon leaves")
+    signal.raise_signal(signal.SIGTERM)
 
 
 def login(config: Config, conninfo: str) -> str:

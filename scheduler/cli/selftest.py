@@ -48,7 +48,7 @@ class _Trial:
         self._heard = self._complaint = b""
         self._events.clear()
         if agent.kind == "exec":
-            around = Surroundings(os.environ, agent_folders(), ())
+            around = Surroundings(os.environ, agent_folders())
             return (
                 None if fingerprint(agent, around) else f"program {agent.command[0]!r} is not found or may not be run"
             )

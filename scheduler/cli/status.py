@@ -1,16 +1,19 @@
-"""`drover status`: who schedules, what the slots do, and how many jobs wait for what.
+"""`drover status`: who schedules, what the slots do, how many jobs wait for what, and what hurts the database.
 
-Reads only what the daemon has written; a standby or a stopped daemon is no reason to fail.
+Reads only what the daemon has written, and the server's statistics; a standby or a stopped daemon is no reason to fail.
 """
 
+import sys
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
 from scheduler.cli.database import connect, table
+from scheduler.cli.health import Limits, warnings
 from scheduler.cli.tables import Table, as_json, cell, show
 from scheduler.cli.text import printable
 from scheduler.model.config import Config
@@ -73,21 +76,13 @@ select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 
 
 def run(options: Namespace, config: Config) -> int:
     """Print it as a headline and tables, or all of it as one JSON object."""
-    name = config.scheduler.group
     with connect(config) as connection, connection.transaction():
-        group = _group(connection, name)
-        tables = {
-            "schedulers": table(connection, "Schedulers", SCHEDULERS, (name,)),
-            "slots": table(connection, "Slots", SLOTS, (name,)),
-            "jobs": pivot(connection.execute(JOBS).fetchall()),
-            "unserved": table(connection, "Types that nobody serves", UNSERVED),
-            "queues": table(connection, "Queues", QUEUES, (name,)),
-            "statements": table(connection, "Statements of the schedulers", STATEMENTS, (name,)),
-        }
-    if options.json:
-        print(as_json({"group": group} | {key: part.records() for key, part in tables.items()}))
-    else:
-        _show(group, tables)
+        group = _group(connection, config.scheduler.group)
+        parts = _parts(connection, config.scheduler.group)
+        if options.json:
+            print(as_json({"group": group} | {key: part.records() for key, part in parts}))
+        else:
+            _show(group, parts)
     return 0
 
 
@@ -115,9 +110,21 @@ def _group(connection: psycopg.Connection, name: str) -> dict[str, Any]:
     return (row or {}) | {"name": name}
 
 
-def _show(group: dict[str, Any], tables: dict[str, Table]) -> None:
-    print(headline(group))
-    for part in tables.values():
+def _parts(connection: psycopg.Connection, name: str) -> Iterator[tuple[str, Table]]:
+    """Each table when it is asked for: what is wrong comes before the queue, which somebody may keep locked."""
+    yield "warnings", warnings(connection, Limits())
+    yield "schedulers", table(connection, "Schedulers", SCHEDULERS, (name,))
+    yield "slots", table(connection, "Slots", SLOTS, (name,))
+    yield "jobs", pivot(connection.execute(JOBS).fetchall())
+    yield "unserved", table(connection, "Types that nobody serves", UNSERVED)
+    yield "queues", table(connection, "Queues", QUEUES, (name,))
+    yield "statements", table(connection, "Statements of the schedulers", STATEMENTS, (name,))
+
+
+def _show(group: dict[str, Any], parts: Iterable[tuple[str, Table]]) -> None:
+    print(headline(group), flush=True)
+    for _, part in parts:
         if part.rows:
             print()
             show(part)
+            sys.stdout.flush()

@@ -12,21 +12,12 @@ import errno
 import logging
 import os
 import select
-import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from select import EPOLLIN, EPOLLOUT
 
-from scheduler.drivers.spawning import (
-    GUARD,
-    Started,
-    Surroundings,
-    fingerprint,
-    prepare,
-    reason,
-    start,
-)
+from scheduler.drivers.spawning import Recipes, Started, Surroundings, fingerprint, reason, start
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import BugError
 from scheduler.model.config import Config
@@ -87,13 +78,12 @@ class Children:
         hear_err: HearError,
         captured: Captured,
         tell: Tell,
-        *,
-        guard: Sequence[str] = GUARD,
     ) -> None:
-        self.config = config  # the daemon sets another one at a reload
+        self._config = config
         self._loop, self._tell = loop, tell
         self._hear, self._hear_err, self._captured = hear, hear_err, captured
-        self._around = Surroundings(os.environ, tuple(agents_path), _found(guard))
+        self._around = Surroundings(os.environ, tuple(agents_path))
+        self._recipes = Recipes(config, self._around)
         self._children: dict[int, Child] = {}
         self._programs: dict[str, tuple[str, int, int, int] | None] = {}
 
@@ -101,13 +91,14 @@ class Children:
         """Start the process of a slot; tells Created or NotCreated before it returns."""
         if spawn.slot in self._children:
             raise BugError(f"slot {spawn.slot} has a process already; its Gone must come before a Spawn")
-        agent = self.config.agents[spawn.type]
-        self._programs.setdefault(spawn.type, fingerprint(agent, self._around))
+        agent = self._config.agents[spawn.type]
+        if spawn.type not in self._programs:
+            self._programs[spawn.type] = fingerprint(agent, self._around)
         try:
-            started = start(prepare(self.config, spawn, self._around))
+            started = self._start(spawn)
         except (OSError, ValueError) as error:
             is_too_long = isinstance(error, OSError) and error.errno == errno.E2BIG and spawn.argv is not None
-            self._tell(NotCreated(spawn.slot, reason(self.config, spawn, error), is_items_fault=is_too_long))
+            self._tell(NotCreated(spawn.slot, reason(self._config, spawn, error), is_items_fault=is_too_long))
             return
         self._adopt(Child(spawn.slot, started, agent.kind == "line"), spawn.stdin or b"")
 
@@ -130,8 +121,9 @@ class Children:
 
     def check_programs(self) -> None:
         """Tell Replaced of each type whose program file is another one now; looks at every file."""
+        self._recipes.forget()
         for name, old in self._programs.items():
-            agent = self.config.agents.get(name)
+            agent = self._config.agents.get(name)
             new = fingerprint(agent, self._around) if agent else None
             if new is not None and new != old:  # None may be half of a replacement: look again later
                 self._programs[name] = new
@@ -151,7 +143,14 @@ class Children:
             self._reap(child)
         self._children.clear()
 
-    # The life of a child: adopted, dead, buried.
+    # The life of a child: started, adopted, dead, buried.
+
+    def _start(self, spawn: Spawn) -> Started:
+        try:
+            return start(self._recipes.give(spawn))
+        except (FileNotFoundError, PermissionError):  # it may be elsewhere by now
+            self._recipes.forget()
+            return start(self._recipes.give(spawn))
 
     def _adopt(self, child: Child, stdin: bytes) -> None:
         self._children[child.slot] = child
@@ -171,7 +170,7 @@ class Children:
         child.end = _how_it_ended(child)
         self._bury_if_over(child)
         if child.slot in self._children:
-            deadline = self._loop.now + self.config.scheduler.exit_grace
+            deadline = self._loop.now + self._config.scheduler.exit_grace
             child.grace = self._loop.at(deadline, lambda: self._hear_last_words(child))
 
     def _hear_last_words(self, child: Child) -> None:
@@ -250,7 +249,7 @@ class Children:
         if fd == child.stdout:
             child.stdout = self._shut(fd)
             if child.is_line:
-                deadline = self._loop.now + self.config.scheduler.exit_grace
+                deadline = self._loop.now + self._config.scheduler.exit_grace
                 self._loop.at(deadline, lambda: self._end_mute(child))
         else:
             child.stderr = self._shut(fd)
@@ -320,16 +319,6 @@ class Children:
             self._loop.unregister(fd)  # first: a child between fork and exec may hold it open
             os.close(fd)
         return CLOSED
-
-
-def _found(guard: Sequence[str]) -> tuple[str, ...]:
-    """Give the guard with the path of its program, or none if the machine has none."""
-    program = shutil.which(guard[0]) if guard else None
-    if program is None:
-        if guard:
-            log.warning("%s not found: agents may outlive a scheduler that is killed", guard[0])
-        return ()
-    return (program, *guard[1:])
 
 
 def _how_it_ended(child: Child) -> Gone:

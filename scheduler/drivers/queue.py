@@ -4,6 +4,7 @@ Knows which named query carries a request out and how its rows read. What to sen
 the rows of a request, is decided in policy/ledger.py; the SQL is in schema/queries.sql.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -21,13 +22,14 @@ from scheduler.model.events import (
     Save,
     Saved,
     Settle,
+    TakeStock,
     Turn,
     Turned,
     WriteLog,
     WriteOutput,
     Written,
 )
-from scheduler.model.jobs import Cells, read_claim
+from scheduler.model.jobs import After, Cells, Want, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
@@ -39,6 +41,9 @@ DATA_CLASSES: Final = frozenset(("21", "22", "23", "42", "44", "54", "P0"))
 WORLD: Final = frozenset(("42501", "42P01", "42703", "42883"))  # a grant, table, column or function is missing
 
 Arrays = dict[str, object]
+WANTS: Final = (
+    "want_types", "want_queues", "want_hosts", "want_below", "want_ranks", "want_queued", "want_pks", "want_counts",
+)  # fmt: skip
 
 
 def settings(lock_limit: float) -> list[str]:
@@ -103,6 +108,8 @@ class Courier:
                 return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
             case Settle(parents):
                 return "settle", {"parents": parents}
+            case TakeStock(pks):
+                return "take_stock", {"owner": self.owner, "pks": pks}
             case WriteLog(rows):
                 names = ("jobs", "types", "hosts", "agents", "pids", "messages")
                 return "write_log", _columns(rows, *names)
@@ -112,13 +119,13 @@ class Courier:
                 assert_never(request)
 
     def _turn(self, turn: Turn) -> Arrays:
-        wants = ("want_types", "want_queues", "want_hosts", "want_urgent", "want_counts")
         return {
             "group": self._group,
             "owner": self.owner,
             "schedinfo": self._schedinfo,
-            **_columns(turn.ends, "pks", "attempts", "seconds", "hosts", "agents", "pids"),
-            **_columns(turn.wants, *wants),
+            "guarded": [want.type for want in turn.wants if want.guarded],
+            **_columns(turn.ends, "pks", "attempts", "seconds", "hosts", "pids", "codes"),
+            **_columns([_asked(want) for want in turn.wants], *WANTS),
         }
 
     # ---- and back
@@ -139,6 +146,11 @@ class Courier:
         return None
 
 
+def _asked(want: Want) -> tuple[str | int, ...]:
+    """Give what query `turn` wants to know of a want: ranks of urgent rows begin with 0, all others with 1."""
+    return want.type, want.queue, want.host, "1" if want.urgent else "2", *want.after, want.most
+
+
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
     """Turn rows into one list a column."""
     if not rows:
@@ -148,23 +160,24 @@ def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
 
 def _event(request: Request, answer: Rows) -> Event:
     match request:
-        case Turn(ends, _):
-            return _turned([end.pk for end in ends], answer.rows)
+        case Turn():
+            return _turned(request, answer.rows)
         case Save() | Mark():
             return _saved(answer.rows)
         case Settle():
             return Written(_number(answer.rows[0][0]))
-        case WriteLog() | WriteOutput():
+        case TakeStock() | WriteLog() | WriteOutput():
             return Written()
         case _:
             assert_never(request)
 
 
-def _turned(pks: Sequence[int], rows: Sequence[Cells]) -> Turned:
-    """Read the first row, which is about the ends, and the claims after it; see query `turn`."""
-    _, _, _, parents, _, _, _, _, kept, _ = rows[0]
-    fenced = () if kept is None else tuple(sorted(set(pks) - set(_numbers(kept))))
-    return Turned([read_claim(row) for row in rows[1:]], _numbers(parents), fenced)
+def _turned(turn: Turn, rows: Sequence[Cells]) -> Turned:
+    """Read the first row, which is about the ends and the wants, and the claims after it; see query `turn`."""
+    _, _, reached, parents, _, kept = rows[0]
+    fenced = () if kept is None else tuple(sorted({end.pk for end in turn.ends} - set(_numbers(kept))))
+    places = {turn.wants[number - 1]: After(*place) for number, *place in json.loads(reached or b"[]")}
+    return Turned([read_claim(row, turn.wants) for row in rows[1:]], _numbers(parents), fenced, places)
 
 
 def _saved(rows: Sequence[Cells]) -> Saved:

@@ -15,9 +15,6 @@ from itertools import chain
 from scheduler.model.config import AgentType, Config, Limits
 from scheduler.model.events import Spawn
 
-# Set after fork and before exec, so nothing of ours runs in the child (util-linux).
-GUARD = ("setpriv", "--pdeathsig", "KILL", "--")
-
 KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 OWN = "DROVER_"  # DROVER_DATABASE_URL may hold our password: never inherited, not even by name
 EXEC_DIRECTORY = "/tmp"
@@ -44,7 +41,7 @@ class Recipe:
 
     argv: tuple[str, ...]
     directory: str | None
-    environment: dict[str, str]
+    environment: dict[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +57,63 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all processes share: our environment, the folders first on PATH, and the guard before each program."""
+    """What all processes share: our environment, and the folders first on PATH."""
 
     inherited: Mapping[str, str]
     folders: Sequence[str]
-    guard: Sequence[str]
 
 
-def prepare(config: Config, spawn: Spawn, around: Surroundings) -> Recipe:
-    """Give the recipe of a process; errors: OSError when its program is missing or may not be run."""
-    agent = config.agents[spawn.type]
-    word, *arguments = words(config, spawn)
-    environment = environment_of(agent, spawn, around)
-    directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
-    program = find_program(word, environment["PATH"], directory)
-    limiter = limiting(agent.limits, environment["PATH"])
-    return Recipe((*around.guard, *limiter, program, *arguments), directory, environment)
+@dataclass(frozen=True, slots=True)
+class Mould:
+    """What the processes of a type on a host have in common; `programs` are the paths of words that were looked up."""
+
+    limiter: tuple[str, ...]
+    path: str
+    directory: str | None
+    environment: dict[bytes, bytes]
+    programs: dict[str, str]
+
+
+class Recipes:
+    """The recipes of one configuration. What processes have in common is found once, until `forget`."""
+
+    def __init__(self, config: Config, around: Surroundings) -> None:
+        self._config, self._around = config, around
+        self._moulds: dict[tuple[str, str], Mould] = {}
+
+    def give(self, spawn: Spawn) -> Recipe:
+        """Give the recipe of a process; errors: OSError when its program is missing or may not be run."""
+        mould = self._moulds.get((spawn.type, spawn.host)) or self._cast(spawn)
+        word, *arguments = words(self._config, spawn)
+        program = mould.programs.get(word)
+        if program is None:
+            program = mould.programs[word] = find_program(word, mould.path, mould.directory)
+        return Recipe((*mould.limiter, program, *arguments), mould.directory, mould.environment | _own(spawn))
+
+    def forget(self) -> None:
+        """Look again where programs are."""
+        self._moulds.clear()
+
+    def _cast(self, spawn: Spawn) -> Mould:
+        agent = self._config.agents[spawn.type]
+        path = search_path(agent, self._around)
+        directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
+        environment = environment_of(agent, spawn, self._around)
+        coded = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
+        mould = Mould(limiting(agent.limits, path), path, directory, coded, {})
+        self._moulds[spawn.type, spawn.host] = mould
+        return mould
 
 
 def environment_of(agent: AgentType, spawn: Spawn, around: Surroundings) -> dict[str, str]:
-    """Give the whole environment of a process: kept, passed, given, ours; the later wins."""
+    """Give the environment that all processes of a type on a host have: kept, passed, given, ours; the later wins."""
     passed = {name for name in agent.pass_env if not name.startswith(OWN)}
     known = around.inherited.items()
     kept = {name: text for name, text in known if name in KEPT or name in passed or name.startswith("LC_")}
-    return {**kept, **agent.env, **_ours(agent, spawn), "PATH": search_path(agent, around)}
+    ours = {"PYTHONUNBUFFERED": "1", "DROVER_HOST": spawn.host, "DROVER_AGENT": spawn.type}
+    if agent.database:
+        ours["PGSERVICE"] = agent.database
+    return {**kept, **agent.env, **ours, "PATH": search_path(agent, around)}
 
 
 def search_path(agent: AgentType, around: Surroundings) -> str:
@@ -123,11 +153,11 @@ def find_program(word: str, path: str, directory: str | None) -> str:
     raise OSError(number, os.strerror(number), word)
 
 
-def limiting(limits: Limits, path: str) -> list[str]:
+def limiting(limits: Limits, path: str) -> tuple[str, ...]:
     """Give the words that set limits; none without limits, for a wrapper costs a start 0.8 ms. Errors: OSError."""
     given = [(option, getattr(limits, name)) for name, option in OPTIONS.items()]
     options = [f"{option}={value}:{value}" for option, value in given if value is not None]
-    return [find_program("prlimit", path, None), *options, "--"] if options else []
+    return (find_program("prlimit", path, None), *options, "--") if options else ()
 
 
 def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
@@ -159,18 +189,15 @@ def start(recipe: Recipe) -> Started:
     return Started(popen, pidfd, *ours)
 
 
-def _ours(agent: AgentType, spawn: Spawn) -> dict[str, str]:
-    given = {
-        "PYTHONUNBUFFERED": "1",
-        "THREAD_UNIQUE": str(spawn.slot),
-        "DROVER_HOST": spawn.host,
-        "DROVER_AGENT": spawn.type,
+def _own(spawn: Spawn) -> dict[bytes, bytes]:
+    """Give what the environment of this process alone says."""
+    if spawn.job is None:
+        return {b"THREAD_UNIQUE": b"%d" % spawn.slot}
+    return {
+        b"THREAD_UNIQUE": b"%d" % spawn.slot,
+        b"DROVER_JOB": b"%d" % spawn.job,
+        b"DROVER_ATTEMPT": b"%d" % (spawn.attempt or 0),
     }
-    if agent.database:
-        given["PGSERVICE"] = agent.database
-    if spawn.job is not None:
-        given |= {"DROVER_JOB": str(spawn.job), "DROVER_ATTEMPT": str(spawn.attempt)}
-    return given
 
 
 def _popen(recipe: Recipe, ends: tuple[int, int, int]) -> "subprocess.Popen[bytes]":

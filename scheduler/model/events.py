@@ -4,12 +4,12 @@ Events are facts, commands are imperatives. What an agent says does not come as 
 Slots are named by number and, where an answer may come late, by the serial of the process it belongs to.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.model.expand import Row
-from scheduler.model.jobs import Claim, End, ItemFailure, LogRow, OutputRow, SaveRow, Want
+from scheduler.model.jobs import After, Claim, End, ItemFailure, LogRow, OutputRow, SaveRow, Want
 
 # ---------------------------------------------------------------- events
 
@@ -116,11 +116,15 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """The answer to a Turn: what was claimed, which parents to settle, which ends had been lost to another owner."""
+    """The answer to a Turn: what was claimed, which parents to settle, which ends had been lost to another owner.
+
+    `reached` is how far the claim got in the order, for each want that found something.
+    """
 
     claims: Sequence[Claim]
     parents: Sequence[int] = ()
     fenced: Sequence[int] = ()
+    reached: Mapping[Want, After] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A Settle, WriteLog or WriteOutput is done; `released` children may be claimed now."""
+    """A Settle, TakeStock, WriteLog or WriteOutput is done; `released` children may be claimed now."""
 
     released: int = 0
 
@@ -316,6 +320,13 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeStock:
+    """Say anew which rows are in hand, in place of what the claims have said one by one."""
+
+    pks: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class WriteLog:
     """Append to drover.log."""
 
@@ -329,4 +340,4 @@ class WriteOutput:
     rows: Sequence[OutputRow]
 
 
-Request = Turn | Save | Mark | Settle | WriteLog | WriteOutput
+Request = Turn | Save | Mark | Settle | TakeStock | WriteLog | WriteOutput

@@ -1,14 +1,26 @@
 """The nouns on a job's way: wanted, claimed, in hand, ended; each is made in exactly one place.
 
-`Want` is made by policy/claims.py, `Claim` from a row by `read_claim`, the job in hand by policy/core.py, `SaveRow` by
-policy/outcome.py.
+`Want` is made by policy/claims.py, `Claim` from a row by `read_claim`, the job in hand by policy/supply.py, `SaveRow`
+by policy/outcome.py.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 Cells = tuple[bytes | None, ...]
+
+
+class After(NamedTuple):
+    """A place in the order of claims: whatever stands before it was claimed, but for late-comers."""
+
+    rank: str
+    queued: str  # a timestamp as Postgres writes it
+    pk: int
+
+
+START: Final = After("", "-infinity", 0)
 
 
 class Want(NamedTuple):
@@ -19,6 +31,8 @@ class Want(NamedTuple):
     host: str
     urgent: bool  # urgent rows only
     most: int
+    after: After = START
+    guarded: bool = False  # not everybody may queue this type: the rules of its rows name the submitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,7 @@ class Rules:
     itemsfailed: int = 0
     itemsprocessed: int = 0
     checkpoint: dict[str, Any] | None = None
+    submitter: str = ""  # of guarded types
 
 
 PLAIN: Final = Rules()
@@ -49,12 +64,9 @@ class Claim(NamedTuple):
 
     pk: int
     attempt: int
-    type: str
     args: bytes
     rank: bytes  # urgency and letter: smaller goes first
-    queue: str
-    host: str  # "" means any
-    submitter: str
+    want: Want  # that it answers
     rules: Rules = PLAIN
 
 
@@ -65,8 +77,8 @@ class End(NamedTuple):
     attempt: int
     seconds: float
     host: str
-    agent: str
     pid: int
+    code: int | None  # exit status of a command
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +149,11 @@ class OutputRow(NamedTuple):
     text: str
 
 
-def read_claim(cells: Cells) -> Claim:
-    """Give the claim in a row of query `turn` (jq_pk, attempt, type, args, rank, queue, host, submitter, more)."""
-    pk, attempt, kind, args, rank, queue, host, submitter, more = cells[:9]
-    assert pk is not None
-    assert attempt is not None
+def read_claim(cells: Cells, wants: Sequence[Want]) -> Claim:
+    """Give the claim in a row of query `turn` (jq_pk, attempt, number of the want, args, rank, more)."""
+    pk, attempt, number, args, rank, more = cells
     rules = PLAIN if more is None else _read_rules(more)
-    return Claim(
-        int(pk), int(attempt), _text(kind), args or b"", rank or b"", _text(queue), _text(host),
-        _text(submitter), rules,
-    )  # fmt: skip
+    return Claim(int(pk or 0), int(attempt or 0), args or b"", rank or b"", wants[int(number or 0) - 1], rules)
 
 
 def _read_rules(more: bytes) -> Rules:
@@ -155,7 +162,3 @@ def _read_rules(more: bytes) -> Rules:
     if "key" not in given:
         given |= given.pop("checkpoint", {})
     return Rules(**given)
-
-
-def _text(cell: bytes | None) -> str:
-    return (cell or b"").decode("utf-8", "surrogateescape")

@@ -1,8 +1,12 @@
 """What the database answered: rows claimed, saved or lost, and what others changed in the tables we follow."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
 
 from scheduler.model import events as e
+from scheduler.model.jobs import Claim, Want
 from scheduler.policy import endings, supply
 from scheduler.policy.claims import QueueBook
 from scheduler.policy.feed import sated
@@ -10,6 +14,8 @@ from scheduler.policy.jobs import NEVER
 from scheduler.policy.placement import Places
 from scheduler.policy.pools import Pool
 from scheduler.policy.world import World
+
+STOCK_AFTER: Final = 1.0  # seconds of claims after which is said anew what is in hand
 
 
 def woken(world: World, event: e.Woken, now: float) -> None:
@@ -55,12 +61,22 @@ def turned(world: World, event: e.Turned, now: float) -> None:
         return
     request = world.ledger.answered()
     assert isinstance(request, e.Turn)
-    world.claims.turned(request, event.claims)
+    found = _count(event.claims)
+    world.claims.turned(request, found, event.reached, now)
+    world.stock_at = min(world.stock_at, now + STOCK_AFTER if event.claims else NEVER)
     if event.fenced and not world.ledger.resent:
         world.say("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
-    supply.arrived(world, event.claims, now)
+    supply.arrived(world, event.claims, found, now)
     if (event.claims or world.jobs) and world.progress_at == NEVER:
         world.progress_at = now + world.timers.progress_interval
+
+
+def _count(claims: Sequence[Claim]) -> dict[Want, int]:
+    """Give how many rows were claimed for each want; most rows come in runs."""
+    found: dict[Want, int] = {}
+    for want, run in groupby(claims, attrgetter("want")):
+        found[want] = found.get(want, 0) + sum(1 for _ in run)
+    return found
 
 
 def saved(world: World, event: e.Saved, now: float) -> None:

@@ -1,20 +1,26 @@
-"""How many rows of which type to claim: what the agents will eat soon, and never none at all.
+"""How many rows of which type to claim, and from where: what the agents will eat soon, and never none at all.
 
 Held for a type is what its agents eat in about `hold` seconds, measured, and at least what could start at once; one
 row is always asked for, so that a type without room shows that it needs some. A (type, queue, host) that proved
 empty is not asked for again until something wakes us.
+
+A claim goes on where the last one of its place ended. Rows that came in before that are found by a look at the whole
+place, every second time, or less often when that is slow: while somebody holds a snapshot, the index still names all
+that was claimed since.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Turn
-from scheduler.model.jobs import Claim, Want
+from scheduler.model.jobs import START, After, Want
 from scheduler.policy.jobs import Job
 from scheduler.policy.pools import HostBook, Pool
 from scheduler.policy.room import startable
 
 Place = tuple[str, str, str, bool]  # type, queue, host, urgent only
+PAUSE: Final = 9  # times what a look at whole places costs more than others: so long until the next
 
 
 class QueueBook:
@@ -37,28 +43,43 @@ class QueueBook:
 
 
 class Claims:
-    """Which places are known to be empty."""
+    """Which places are known to be empty, and how far the others are claimed."""
 
-    __slots__ = ("_turn", "_woken", "dry")
+    __slots__ = ("_asked_at", "_from_start", "_start_at", "_took", "_turn", "_woken", "dry", "reached")
 
     def __init__(self) -> None:
         self.dry: set[Place] = set()
+        self.reached: dict[Place, After] = {}
         self._woken = False  # since we last asked: what came then, the answer may not have seen
         self._turn = 0  # whose place is asked for first
+        self._from_start = True  # whether what we asked last were whole places
+        self._start_at = 0.0  # when whole places may be asked for again
+        self._asked_at = 0.0
+        self._took = 0.0  # seconds of the last claim that went on where another ended
 
     def wake(self) -> None:
         """Something may have come anywhere."""
         self.dry.clear()
         self._woken = True
 
-    def asked(self) -> None:
+    def asked(self, turn: Turn, now: float) -> None:
         """A turn goes to the database now."""
         self._woken = False
+        if turn.wants:
+            self._asked_at = now
+            self._from_start = all(want.after == START for want in turn.wants)
 
     def wants(
-        self, pools: Iterable[Pool], queues: Sequence[QueueBook], hosts: Sequence[HostBook], timers: Scheduler
+        self,
+        pools: Iterable[Pool],
+        queues: Sequence[QueueBook],
+        hosts: Sequence[HostBook],
+        timers: Scheduler,
+        now: float,
     ) -> list[Want]:
         """Give what to ask for now. The room of a queue is shared out, to another place first each time."""
+        if not self._from_start and now >= self._start_at:
+            self.reached.clear()
         left = {queue.name: queue.room for queue in queues if queue.room != 0}
         if not left:
             return []
@@ -83,19 +104,27 @@ class Claims:
             for name in names:
                 place = (pool.name, queue, name, not count)
                 if place not in self.dry:
-                    yield Want(*place, count or 1)
+                    yield Want(*place, count or 1, self.reached.get(place, START), pool.is_guarded)
 
-    def turned(self, turn: Turn, claims: Sequence[Claim]) -> None:
-        """Learn from the answer. A claim that came short proves a place empty only if nothing ended beside it."""
-        if turn.ends or self._woken:
-            return
-        found: dict[tuple[str, str, str], int] = {}
-        for claim in claims:
-            at = (claim.type, claim.queue, claim.host)
-            found[at] = found.get(at, 0) + 1
+    def turned(self, turn: Turn, found: Mapping[Want, int], reached: Mapping[Want, After], now: float) -> None:
+        """Learn from the answer: how many were found for each want, and how far the claim got."""
+        if turn.wants:
+            self._time(now - self._asked_at, now)
+        is_proof = not (turn.ends or self._woken)  # what ends beside a claim, or comes meanwhile, it cannot see
         for want in turn.wants:
-            if found.get((want.type, want.queue, want.host), 0) < want.most:
-                self.dry.add((want.type, want.queue, want.host, want.urgent))
+            place = want[:4]
+            if found.get(want, 0) == want.most:
+                self.reached[place] = reached[want]
+                continue
+            self.reached.pop(place, None)
+            if want.after == START and is_proof:
+                self.dry.add(place)
+
+    def _time(self, took: float, now: float) -> None:
+        if self._from_start:
+            self._start_at = now + PAUSE * max(0.0, took - self._took)
+        else:
+            self._took = took
 
 
 def _within(left: dict[str, int | None], wants: Iterable[Want]) -> Iterator[Want]:

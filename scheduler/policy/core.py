@@ -91,15 +91,17 @@ class Core:
         world = self.world
         if not world.may_want and world.ledger.is_empty:
             return None
+        if world.ledger.is_stock_due:
+            return world.ledger.take_stock(self.live_rows())
         wants = []
         if world.feeding and not world.draining:
             rounds.measure(world, now)
             hosts, queues = list(world.hosts.values()), list(world.queues.values())
-            wants = world.claims.wants(world.pools.values(), queues, hosts, world.timers)
+            wants = world.claims.wants(world.pools.values(), queues, hosts, world.timers, now)
         world.may_want = bool(wants)
         request = world.ledger.next_request(wants)
         if isinstance(request, e.Turn):
-            world.claims.asked()
+            world.claims.asked(request, now)
         return request
 
     def live_rows(self) -> list[int]:
@@ -123,7 +125,7 @@ class Core:
         """Give the instant `tick` is to be called; a lower bound, inf when nothing waits."""
         world = self.world
         return min(
-            world.fleet.soonest, world.mark_at, world.progress_at, world.room_at,
+            world.fleet.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at,
             world.serving_until if world.feeding else NEVER,
             min((job.deadline for job in world.limits), default=NEVER),
         )  # fmt: skip
@@ -139,6 +141,8 @@ class Core:
             processes.late(world, slot, now)
         if now >= world.mark_at:
             rounds.mark_running(world, now)
+        if now >= world.stock_at:
+            world.stock_at, world.ledger.is_stock_due = NEVER, True
         if now >= world.progress_at:
             rounds.show_progress(world, now)
         if now >= world.room_at:

@@ -110,6 +110,7 @@ def conclude(world: World, job: Job, now: float) -> None:
     if (queue := world.queues.get(job.queue)) is not None:
         queue.in_hand -= 1
     expansion = job.expansion
+    job.lanes = {}  # they name the job: a ring that only the garbage collector would break
     if expansion is not None and expansion.opening:
         world.commands.append(CloseQuery(job.pk))
         world.expanding.discard(job.pk)

@@ -135,8 +135,10 @@ def dispatch(world: World, pool: Pool, unopened: Job | None, now: float) -> None
 
 def _feed_idle(world: World, pool: Pool, now: float) -> None:
     fleet = world.fleet
-    for idle in pool.idle.values():
+    for host, idle in pool.idle.items():
         for slot in idle[::-1]:
+            if not (pool.again or pool.any.first or pool.bound[host].first):
+                break  # nobody of this host could be given anything
             again = second_try(slot) if pool.again and not slot.items else None
             turns = next_turns(slot)
             if again is None and turns is None:

@@ -78,8 +78,8 @@ class Job:
         self.attempt = claim.attempt
         self.args = claim.args
         self.rank = claim.rank
-        self.queue = claim.queue
-        self.host = claim.host or None
+        self.queue = claim.want.queue
+        self.host = claim.want.host or None
         self.rules = claim.rules
         self.pool = pool
         self.since = now  # of the claim

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from scheduler.model.events import Mark, NotSaved, Request, Save, Settle, Turn, WriteLog, WriteOutput
+from scheduler.model.events import Mark, NotSaved, Request, Save, Settle, TakeStock, Turn, WriteLog, WriteOutput
 from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
 from scheduler.model.states import BIT_FAILURE, FAILED
 
@@ -33,6 +33,7 @@ class Ledger:
         "ends",
         "failures",
         "in_flight",
+        "is_stock_due",
         "log_size",
         "logs",
         "lost_logs",
@@ -50,6 +51,7 @@ class Ledger:
         self.failures: dict[int, list[ItemFailure]] = {}
         self.marks: dict[int, tuple[int, int]] = {}
         self.parents: list[int] = []
+        self.is_stock_due = False  # what is in hand is to be said anew
         self.logs: list[LogRow] = []
         self.log_size = 0
         self.outputs: list[OutputRow] = []
@@ -82,7 +84,7 @@ class Ledger:
         """Say whether nothing waits and nothing is on its way."""
         return not (
             self.ends or self.saves or self.marks or self.parents or self.logs or self.outputs
-            or self.repeats or self.in_flight
+            or self.repeats or self.in_flight or self.is_stock_due
         )  # fmt: skip
 
     def pending(self) -> list[int]:
@@ -116,6 +118,13 @@ class Ledger:
         self._locked_last = False
         self.resent = other is None and bool(self.repeats)
         self.in_flight = self.repeats.popleft() if self.resent else other
+        return self.in_flight
+
+    def take_stock(self, rows: Sequence[int]) -> Request:
+        """Say anew what is in hand; `rows` are all of it."""
+        assert self.in_flight is None
+        self.is_stock_due = False
+        self.in_flight = TakeStock(rows)
         return self.in_flight
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
@@ -176,6 +185,8 @@ class Ledger:
             if not request.ends:
                 return why.reason if why.why == "data" else None
             request = Turn(request.ends, ())  # what is wanted is asked for anew: it may be something else by now
+        if isinstance(request, TakeStock):
+            return None  # the next one will do
         if why.why == "lost":
             self.repeats.appendleft(request)
             return None
@@ -219,6 +230,8 @@ def _halves(request: Request) -> list[Request]:
             return [WriteLog(part) for part in _parts(rows)]
         case WriteOutput(rows):
             return [WriteOutput(part) for part in _parts(rows)]
+        case TakeStock():
+            return []
         case Settle(parents):
             return [Settle(part) for part in _parts(parents)]
 

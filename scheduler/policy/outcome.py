@@ -46,8 +46,8 @@ def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
     if job.failure is not None:
         return _failure(job, now, timers, job.failure)
     if _is_plain(job):
-        host, agent, pid = job.where or ("", "", 0)
-        return End(job.pk, job.attempt, job.busy, host, agent, pid)
+        host, _, pid = job.where or ("", "", 0)
+        return End(job.pk, job.attempt, job.busy, host, pid, job.code)
     return _row(job, now, DONE, "done", ALL_DONE)
 
 
@@ -59,7 +59,7 @@ def progress(job: Job, now: float) -> SaveRow:
 
 def _is_plain(job: Job) -> bool:
     return (
-        job.code is None and job.result is None and not job.nonfatal
+        not job.code and job.signal is None and job.result is None and not job.nonfatal
         and job.rules.failures == 0 and job.done == job.rules.itemsprocessed + 1
     )  # fmt: skip
 

@@ -75,9 +75,9 @@ class Pool:
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "again", "any", "arriving", "blocked_until", "bound", "enabled", "finished", "free", "idle", "kind",
-        "live_jobs", "marking", "name", "rate", "rated_at", "reason", "rescued", "singles", "slots",
-        "starving_since",
+        "again", "any", "arriving", "blocked_until", "bound", "enabled", "finished", "free", "idle", "is_exec",
+        "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason", "rescued", "singles",
+        "slots", "starving_since",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -101,11 +101,8 @@ class Pool:
         self.rated_at = 0.0
         self.blocked_until = 0.0  # every slot is FAIL until then
         self.reason: str | None = None
-
-    @property
-    def is_exec(self) -> bool:
-        """Say whether its agents are one process an item."""
-        return self.kind.kind == "exec"
+        self.is_exec = kind.kind == "exec"  # one process an item
+        self.is_guarded = "*" not in kind.submitters
 
 
 class Slot:

@@ -18,7 +18,7 @@ from scheduler.model.expand import (
     cursor_query,
     line_maker,
 )
-from scheduler.model.jobs import Claim, ItemFailure
+from scheduler.model.jobs import Claim, ItemFailure, Want
 from scheduler.model.protocol import printable
 from scheduler.policy.claims import is_urgent
 from scheduler.policy.endings import conclude, conclude_if_over, fail_job, give_back, stop_job
@@ -32,14 +32,14 @@ from scheduler.policy.world import World
 # ---- claims
 
 
-def arrived(world: World, claims: Sequence[Claim], now: float) -> None:
+def arrived(world: World, claims: Sequence[Claim], found: Mapping[Want, int], now: float) -> None:
     """Note rows that are ours now; they are unpacked once the next request is on its way: both sides work then."""
     world.arrivals.extend(claims)
     world.arrived_at = now
-    for claim in claims:
-        world.pools[claim.type].arriving += 1
-        if (queue := world.queues.get(claim.queue)) is not None:
-            queue.in_hand += 1
+    for want, count in found.items():
+        world.pools[want.type].arriving += count
+        if (queue := world.queues.get(want.queue)) is not None:
+            queue.in_hand += count
 
 
 def unpack(world: World) -> None:
@@ -47,11 +47,11 @@ def unpack(world: World) -> None:
     claims, world.arrivals = world.arrivals, []
     for pool in world.pools.values():
         pool.arriving = 0
-    now = world.arrived_at
+    pools, jobs, now = world.pools, world.jobs, world.arrived_at
     for claim in claims:
-        job = Job(claim, world.pools[claim.type], now)
-        world.jobs[job.pk] = job
-        if (refusal := _refusal(job, claim)) is not None:
+        job = Job(claim, pools[claim.want.type], now)
+        jobs[job.pk] = job
+        if (refusal := _refusal(job)) is not None:
             job.verdict = Verdict(KILLED, refusal)
             conclude(world, job, now)
         elif not world.feeding or world.draining or not job.pool.enabled or job.pool.blocked_until:
@@ -79,16 +79,14 @@ def mark_rescued(world: World, pool: Pool) -> None:
             room -= 1
 
 
-def _refusal(job: Job, claim: Claim) -> str | None:
+def _refusal(job: Job) -> str | None:
     """Give the reason why a row can never be worked, or None."""
-    pool, kind = job.pool, job.pool.kind
-    if "*" not in kind.submitters and claim.submitter not in kind.submitters:
-        return f"role {claim.submitter} may not queue agent type {pool.name}"
+    pool = job.pool
+    if pool.is_guarded and job.rules.submitter not in pool.kind.submitters:
+        return f"role {job.rules.submitter} may not queue agent type {pool.name}"
     if job.expansion is not None:
         return None
-    if pool.is_exec:
-        return check_template(kind.command, ())
-    return check_argument(claim.args)
+    return check_template(pool.kind.command, ()) if pool.is_exec else check_argument(job.args)
 
 
 def admit(world: World, job: Job) -> None:

@@ -51,6 +51,7 @@ class World:
         "serving_until",
         "starving",
         "stirred",
+        "stock_at",
         "stopping",
         "successes",
         "tells_ends",
@@ -82,6 +83,7 @@ class World:
         self.may_want = True  # what to claim may be more than when nothing was wanted
         self.arrivals: list[Claim] = []  # rows that are ours and not unpacked yet
         self.arrived_at = 0.0
+        self.stock_at = NEVER  # when to say anew what is in hand
         self.mark_at = NEVER  # when rows that have begun are next marked running
         self.progress_at = NEVER
         self.starving: set[Pool] = set()  # pools whose work found no room

@@ -75,11 +75,11 @@ create table drover.jobqueue (
   -- What a state means. No start: may run. Start without end: being worked. Both: finished.
   constraint jobqueue_state_says_who_and_when check (
     case
-      when jq_state in ('held', 'queued', 'blocked')
-        then jq_owner is null and jq_starttime is null and jq_endtime is null and jq_end_bits = 0
-      when jq_state in ('claimed', 'running')
+      when jq_state = 'claimed' or jq_state = 'running'
         then jq_owner is not null and jq_starttime is not null and jq_endtime is null and jq_end_bits = 0
       when jq_state = 'done' then jq_owner is null and jq_starttime is not null and jq_endtime is not null and jq_end_bits in (1, 5)
+      when jq_state in ('held', 'queued', 'blocked')
+        then jq_owner is null and jq_starttime is null and jq_endtime is null and jq_end_bits = 0
       when jq_state = 'skipped' then jq_owner is null and jq_starttime is not null and jq_endtime is not null and jq_end_bits in (1, 2)
       else jq_owner is null and jq_starttime is not null and jq_endtime is not null and jq_end_bits & 3 = 2
     end)
@@ -95,22 +95,26 @@ create unique index jobqueue_one_live_row_per_key on drover.jobqueue (jq_live_ke
 -- What may be claimed now, kept by triggers on jobqueue. A claim is a range scan from the left, for one (type, queue,
 -- host) at a time, so that rows it cannot take are never read.
 create table drover.claimable (
-  claim_jq_fk    bigint not null,
-  claim_type     text not null,
-  claim_queue    text not null,
-  claim_host     text not null,                          -- '' means any
-  claim_urgent   boolean not null,
-  claim_priority text collate "C" not null,
-  claim_queued   timestamptz not null
+  claim_jq_fk  bigint not null,
+  claim_queued timestamptz not null,
+  claim_type   text collate "C" not null,
+  claim_queue  text collate "C" not null,
+  claim_host   text collate "C" not null,                -- '' means any
+  claim_rank   text collate "C" not null                 -- 0 if urgent, else 1, then the letter: smaller goes first
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 create index claimable_order on drover.claimable
-  (claim_type, claim_queue, claim_host, claim_urgent desc, claim_priority, claim_queued, claim_jq_fk);
+  (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_jq_fk);
 
--- What a daemon has in hand: a hint where to look, written by those who move a row to claimed and away from it.
+create function drover.rank(urgent boolean, priority text) returns text language sql immutable parallel safe
+  return case when urgent then '0' else '1' end || priority;
+
+-- What a daemon has in hand: a hint where to look. A claim adds a row; now and then the daemon writes one anew for all
+-- that it still has. So a job named here may be in hand, and one that is in hand is named here.
 create table drover.in_hand (
-  hand_jq_fk bigint primary key,
-  hand_owner uuid not null
+  hand_owner uuid not null,
+  hand_jobs  bigint[] not null                           -- not compressed: that would cost more than it saves
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+alter table drover.in_hand alter hand_jobs set storage external;
 
 create table drover.jobdepends (
   jdep_jq_fk         bigint not null references drover.jobqueue on delete cascade,   -- the child
@@ -336,7 +340,7 @@ create function drover.offer_new() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
   insert into drover.claimable
-  select jq_pk, jq_type, jq_queue, coalesce(jq_host, ''), jq_urgent, jq_priority, jq_queued from arrived
+  select jq_pk, jq_queued, jq_type, jq_queue, coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
    where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_queue is not null;
   perform pg_notify('drover_queue', '');
   return null;
@@ -356,69 +360,82 @@ begin
   raise exception '%', format(tg_argv[0], old.jq_pk, old.jq_state, new.jq_state) using errcode = 'check_violation';
 end $$;
 
--- Legal moves pass the WHEN clause without calling anything.
-create trigger jobqueue_move before update of jq_state on drover.jobqueue for each row
-  when (old.jq_state <> new.jq_state and not case old.jq_state
-    when 'held'    then new.jq_state in ('queued', 'skipped', 'cancelled', 'ignored')
-    when 'queued'  then new.jq_state in ('claimed', 'held', 'blocked', 'cancelled', 'skipped', 'failed')
-    when 'claimed' then new.jq_state in ('running', 'queued', 'done', 'failed', 'blocked', 'cancelled')
-    when 'running' then new.jq_state in ('done', 'queued', 'failed', 'blocked', 'cancelled')
-    when 'blocked' then new.jq_state in ('queued', 'held', 'failed', 'cancelled')
-    when 'failed'  then new.jq_state in ('queued')
-    else false end)
-  execute function drover.refuse('job %s may not move from %s to %s');
-
-create trigger jobqueue_fixed before update of jq_type, jq_args, jq_name, jq_msq, jq_runonpfile, jq_key, jq_submitter
+-- No trigger fires before an update of a job: with one, Postgres locks each row first, and logs that.
+create trigger jobqueue_fixed after update of jq_type, jq_args, jq_name, jq_msq, jq_runonpfile, jq_key, jq_submitter
   on drover.jobqueue for each row
   when ((old.jq_type, old.jq_args, old.jq_name, old.jq_msq, old.jq_runonpfile, old.jq_key, old.jq_submitter)
         is distinct from (new.jq_type, new.jq_args, new.jq_name, new.jq_msq, new.jq_runonpfile, new.jq_key, new.jq_submitter))
   execute function drover.refuse('what job %s asks for never changes: insert another job');
 
--- A row that may be claimed again, or no more, or in another order. A claim takes its own row out itself.
-create function drover.offer_again() returns trigger
+create function drover.is_claimable(job drover.jobqueue) returns boolean language sql immutable as $$
+  select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null and job.jq_queue is not null
+$$;
+
+create function drover.withdraw(job drover.jobqueue) returns void language sql as $$
+  delete from drover.claimable
+   where claim_type = job.jq_type and claim_queue = job.jq_queue and claim_host = coalesce(job.jq_host, '')
+     and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk
+$$;
+
+create function drover.offer(job drover.jobqueue) returns void language sql as $$
+  insert into drover.claimable
+  values (job.jq_pk, job.jq_queued, job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
+  select pg_notify('drover_queue', '')
+$$;
+
+-- What a move means: whether it is legal; what of the row depends on its state; whether it may be claimed now, or no
+-- more, or in another order. A claim takes its own row out of drover.claimable itself.
+create function drover.moved() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  was   boolean := drover.is_claimable(old) and new.jq_state <> 'claimed';
+  is_so boolean := drover.is_claimable(new);
 begin
-  if tg_argv[0] <> 'offer' then
-    delete from drover.claimable
-     where claim_type = old.jq_type and claim_queue = old.jq_queue and claim_host = coalesce(old.jq_host, '')
-       and claim_urgent = old.jq_urgent and claim_priority = old.jq_priority and claim_queued = old.jq_queued
-       and claim_jq_fk = old.jq_pk;
+  if old.jq_state <> new.jq_state then
+    if not (case old.jq_state
+      when 'held'    then new.jq_state in ('queued', 'skipped', 'cancelled', 'ignored')
+      when 'queued'  then new.jq_state in ('claimed', 'held', 'blocked', 'cancelled', 'skipped', 'failed')
+      when 'claimed' then new.jq_state in ('running', 'queued', 'done', 'failed', 'blocked', 'cancelled')
+      when 'running' then new.jq_state in ('done', 'queued', 'failed', 'blocked', 'cancelled')
+      when 'blocked' then new.jq_state in ('queued', 'held', 'failed', 'cancelled')
+      when 'failed'  then new.jq_state = 'queued'
+      else false end) then
+      raise exception 'job % may not move from % to %', old.jq_pk, old.jq_state, new.jq_state using errcode = 'check_violation';
+    end if;
+    update drover.jobqueue
+       set jq_expires_at = case when jq_state in ('held', 'queued') then jq_not_after end,
+           jq_live_key = case when jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then jq_unique_key end
+     where jq_pk = new.jq_pk and (jq_not_after is not null or jq_unique_key is not null);
   end if;
-  if tg_argv[0] <> 'withdraw' then
-    insert into drover.claimable
-    values (new.jq_pk, new.jq_type, new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority, new.jq_queued);
-    perform pg_notify('drover_queue', '');
+  if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)
+                           <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority, new.jq_queued)) then
+    perform drover.withdraw(old);
+    was := false;
+  end if;
+  if is_so and not was then
+    perform drover.offer(new);
   end if;
   return null;
 end $$;
 
-create trigger jobqueue_offer after update of jq_state, jq_unmet, jq_wait_until, jq_queue on drover.jobqueue for each row
-  when (new.jq_state = 'queued' and new.jq_unmet = 0 and new.jq_wait_until is null and new.jq_queue is not null
-        and not (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null))
-  execute function drover.offer_again('offer');
-create trigger jobqueue_withdraw after update of jq_state, jq_unmet, jq_wait_until, jq_queue on drover.jobqueue for each row
-  when (old.jq_state = 'queued' and new.jq_state <> 'claimed' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null
-        and not (new.jq_state = 'queued' and new.jq_unmet = 0 and new.jq_wait_until is null and new.jq_queue is not null))
-  execute function drover.offer_again('withdraw');
-create trigger jobqueue_reorder after update of jq_queue, jq_host, jq_urgent, jq_priority, jq_queued on drover.jobqueue for each row
-  when (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null
-        and new.jq_state = 'queued' and new.jq_unmet = 0 and new.jq_wait_until is null and new.jq_queue is not null
-        and (old.jq_queue, old.jq_host, old.jq_urgent, old.jq_priority, old.jq_queued)
-            is distinct from (new.jq_queue, new.jq_host, new.jq_urgent, new.jq_priority, new.jq_queued))
-  execute function drover.offer_again('reorder');
+-- The moves of a job that is claimed, worked and done pass the WHEN clause without calling anything.
+create trigger jobqueue_moved
+  after update of jq_state, jq_unmet, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued on drover.jobqueue for each row
+  when (new.jq_unique_key is not null or new.jq_not_after is not null
+        or not (old.jq_state = 'queued' and new.jq_state = 'claimed'
+                or old.jq_state = 'claimed' and (new.jq_state = 'done' or new.jq_state = 'running' or new.jq_state = 'claimed')
+                or old.jq_state = 'running' and (new.jq_state = 'done' or new.jq_state = 'running')))
+  execute function drover.moved();
+
+create function drover.gone() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  perform drover.withdraw(old);
+  return null;
+end $$;
 create trigger jobqueue_gone after delete on drover.jobqueue for each row
   when (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null)
-  execute function drover.offer_again('withdraw');
-
-create function drover.derive() returns trigger language plpgsql as $$
-begin
-  new.jq_expires_at := case when new.jq_state in ('held', 'queued') then new.jq_not_after end;
-  new.jq_live_key := case when new.jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then new.jq_unique_key end;
-  return new;
-end $$;
-create trigger jobqueue_derive before update of jq_state on drover.jobqueue for each row
-  when (old.jq_state <> new.jq_state and (new.jq_not_after is not null or new.jq_unique_key is not null))
-  execute function drover.derive();
+  execute function drover.gone();
 
 -- ---------------------------------------------------------------- dependencies
 
@@ -566,8 +583,9 @@ select j.jq_pk, j.jq_type, j.jq_state,
       when h.host_down_until > now() then 'host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
       when g.group_owner is null or g.group_lease_until < now() then 'no scheduler is active for group ' || q.queue_group
       when a.agent_blocked_until > now() then 'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until) || ': ' || coalesce(a.agent_reason, '?')
-      when q.queue_concurrency <= (select count(*) from drover.in_hand h join drover.jobqueue r on r.jq_pk = h.hand_jq_fk
-                                     where r.jq_queue = q.queue_name and r.jq_state in ('claimed', 'running'))
+      when q.queue_concurrency <= (select count(distinct r.jq_pk)
+                                     from drover.in_hand, unnest(hand_jobs) as pk join drover.jobqueue r on r.jq_pk = pk
+                                    where r.jq_queue = q.queue_name and r.jq_state in ('claimed', 'running'))
         then 'queue ' || q.queue_name || ' is full'
       else coalesce('waits its turn: ' || a.agent_reason, 'waits its turn') end
     else j.jq_state || ': ' || coalesce(j.jq_endtext, '')

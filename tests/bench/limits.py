@@ -7,14 +7,15 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Final
 
 import psycopg
 
 BATCH: Final = 1000  # rows of one statement
+READY: Final = [b'id="%d" path="some/path/of/file_%d"\n' % (i, i) for i in range(1, 1001)]
 
 BARE_TABLE: Final = """
 drop table if exists bare;
@@ -30,16 +31,42 @@ update bare set status = 1, starttime = now()
  where pk = any (array(select pk from bare where status = 0 order by priority desc, pk limit %s for update skip locked))
 returning pk, type, args
 """
+WORK: Final = """
+create temporary table bare_work as
+select i::bigint as id, 'some/path/of/file_' || i as path from generate_series(1, {}) i
+"""
+
+# ---- lines to agents
 
 
-def ping_pong(command: Sequence[str], agents: int, lines: Sequence[bytes], items: int) -> float:
+def ping_pong(command: Sequence[str], agents: int, items: int) -> float:
     """Give items a second of agents that get ready lines, one in flight for each."""
+    return items / _exchange(command, agents, islice(cycle(READY), items))
+
+
+def fetch_and_ping_pong(conninfo: str, command: Sequence[str], agents: int, items: int) -> float:
+    """Do the same with lines made of rows, which are fetched from the database meanwhile."""
+    with psycopg.connect(conninfo) as connection:
+        connection.execute(WORK.format(items).encode())
+        return items / _exchange(command, agents, _formatted(connection))
+
+
+def _formatted(connection: "psycopg.Connection[tuple[int, str]]") -> Iterator[bytes]:
+    with connection.cursor("rows") as cursor:
+        cursor.execute("select id, path from bare_work")
+        while rows := cursor.fetchmany(BATCH):
+            for row in rows:
+                yield b'id="%d" path="%s"\n' % (row[0], row[1].encode())
+
+
+def _exchange(command: Sequence[str], agents: int, lines: Iterable[bytes]) -> float:
+    """Start agents and give them all lines; the seconds from the first line to the last OK."""
     with ExitStack() as stack, select.epoll() as epoll:
         stdin = dict(_start(stack, command) for _ in range(agents))
         for out in stdin:
             os.read(out, 3)
             epoll.register(out, select.EPOLLIN)
-        return items / _seconds_of(epoll, stdin, lines, items)
+        return _seconds_of(epoll, stdin, iter(lines))
 
 
 def _start(stack: ExitStack, command: Sequence[str]) -> tuple[int, int]:
@@ -49,29 +76,31 @@ def _start(stack: ExitStack, command: Sequence[str]) -> tuple[int, int]:
     return process.stdout.fileno(), process.stdin.fileno()
 
 
-def _seconds_of(epoll: select.epoll, stdin: dict[int, int], lines: Sequence[bytes], items: int) -> float:
-    ready, read, write, poll = cycle(lines), os.read, os.write, epoll.poll
+def _seconds_of(epoll: select.epoll, stdin: dict[int, int], lines: Iterator[bytes]) -> float:
+    read, write, poll = os.read, os.write, epoll.poll
     begun = time.monotonic()
-    for into in stdin.values():
-        write(into, next(ready))
-    unsent, unanswered = items - len(stdin), items
-    while unanswered > 0:
+    unanswered = 0
+    for into, line in zip(stdin.values(), lines, strict=False):
+        write(into, line)
+        unanswered += 1
+    while unanswered:
         for out, _ in poll():
             read(out, 4096)
-            unanswered -= 1
-            if unsent > 0:
-                unsent -= 1
-                write(stdin[out], next(ready))
+            line = next(lines, b"")
+            if line:
+                write(stdin[out], line)
+            else:
+                unanswered -= 1
     return time.monotonic() - begun
+
+
+# ---- rows
 
 
 def complete_and_claim(conninfo: str, rows: int) -> float:
     """Give rows a second through one connection that completes a batch and claims the next in one statement."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute(BARE_TABLE.encode())
-        connection.execute(BARE_ROWS, (rows,))
-        for word in (b"vacuum analyze bare", b"checkpoint"):
-            connection.execute(word)
+        _bare_table(connection, BARE_ROWS, rows)
         begun = time.monotonic()
         done = _drain(connection)
         seconds = time.monotonic() - begun
@@ -79,7 +108,26 @@ def complete_and_claim(conninfo: str, rows: int) -> float:
     return rows / seconds
 
 
-def _drain(connection: psycopg.Connection) -> int:
+def copy(conninfo: str, rows: int) -> float:
+    """Give rows a second copied into the same bare table, which has its key and one index for the claim."""
+    text = "".join(f"noop\targument {i}\n" for i in range(rows)).encode()
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        _bare_table(connection)
+        begun = time.monotonic()
+        with connection.cursor().copy("copy bare (type, args) from stdin") as copying:
+            copying.write(text)
+        return rows / (time.monotonic() - begun)
+
+
+def _bare_table(connection: "psycopg.Connection[tuple[int, ...]]", query: str = "", rows: int = 0) -> None:
+    connection.execute(BARE_TABLE.encode())
+    if query:
+        connection.execute(query.encode(), (rows,))
+    for word in (b"vacuum analyze", b"checkpoint"):
+        connection.execute(word)
+
+
+def _drain(connection: "psycopg.Connection[tuple[int, ...]]") -> int:
     done = 0
     pks: list[int] = []
     while True:

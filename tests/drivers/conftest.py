@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.drivers.spawning import GUARD
 from scheduler.loop import Loop
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.child_tools import LONG_S, Family, Make
@@ -20,11 +19,10 @@ def family() -> Iterator[Make]:
         exit_grace: float = LONG_S,
         hosts: dict[str, Host] | None = None,
         folders: tuple[str, ...] = (),
-        guard: tuple[str, ...] = GUARD,
         **agents: AgentType,
     ) -> Family:
         config = Config(hosts=hosts or {}, agents=agents, scheduler=Scheduler(exit_grace=exit_grace))
-        made.append(Family(Loop(), config, folders, guard))
+        made.append(Family(Loop(), config, folders))
         return made[-1]
 
     yield make

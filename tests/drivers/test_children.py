@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +13,7 @@ from scheduler.model.config import AgentType
 from scheduler.model.events import Clogged, Created, ForceKill, Gone, Kill, Send, Unclogged
 from tests.agent_tools import is_gone, watch
 from tests.child_tools import Family, Make, command, open_descriptors, python, sh
-from tests.needs import need
 
-ROOT = Path(__file__).parents[2]
 BIG = b"x" * 300_000 + b"\n"
 
 # They say up when they can be killed, so that no test races with their start.
@@ -40,27 +36,6 @@ os.write(1, b'up\\n')
 end = os.read(0, 1)
 number = signal.sigwait([signal.SIGHUP])
 open(sys.argv[1], 'w').write(f'{end} {number}')
-"""
-DAEMON = """
-import sys
-from math import inf
-from scheduler.drivers.children import Children
-from scheduler.loop import Loop
-from scheduler.model.config import AgentType, Config
-from scheduler.model.events import Spawn
-def hear(slot, data, now):
-    up.add(slot)
-up = set()
-sleeper = AgentType(command=("sh", "-c", "echo up; exec sleep 600"))
-loop = Loop()
-config = Config(agents={"line": sleeper})
-children = Children(loop, config, [], hear, lambda *_: None, lambda *_: None, lambda _: None)
-for slot in range(3):
-    children.spawn(Spawn(slot, 1, "line", "here"))
-while len(up) < 3:
-    loop.turn(inf)
-print(*children.pids().values(), flush=True)
-loop.turn(inf)
 """
 
 
@@ -336,15 +311,4 @@ def test_nobody_survives_the_end_f115(family: Make) -> None:
     one.children.close()
     assert [is_gone(pidfd) for pidfd in watched] == [True] * 6
     assert one.children.pids() == {}
-    list(map(os.close, watched))
-
-
-def test_no_child_survives_a_scheduler_that_is_killed() -> None:
-    need("setpriv")
-    daemon = subprocess.Popen([sys.executable, "-c", DAEMON], cwd=ROOT, stdout=subprocess.PIPE)
-    assert daemon.stdout is not None
-    watched = [watch(int(pid)) for pid in daemon.stdout.readline().split()]
-    daemon.kill()
-    daemon.communicate()
-    assert [is_gone(pidfd) for pidfd in watched] == [True] * 3
     list(map(os.close, watched))

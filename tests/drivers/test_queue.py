@@ -90,7 +90,7 @@ def _states(conninfo: str) -> list[str]:
 
 
 def _end(claim: Claim, seconds: float = 1.5) -> End:
-    return End(claim.pk, claim.attempt, seconds, "alpha", "a", 42)
+    return End(claim.pk, claim.attempt, seconds, "alpha", 42, None)
 
 
 # ---- claims
@@ -99,7 +99,7 @@ def _end(claim: Claim, seconds: float = 1.5) -> End:
 def test_claim_gives_the_row_and_marks_it_ours_j51(desk: Desk, database: str) -> None:
     (pk,) = _insert(database, "('a', 'it''s ü')")
     (claim,) = desk.claim()
-    assert claim == Claim(pk, 1, "a", "it's ü".encode(), b"1n", "default", "", claim.submitter)
+    assert claim == Claim(pk, 1, "it's ü".encode(), b"1n", WANT)
     row = fetch(database, "select jq_state, jq_owner::text, jq_schedinfo, jq_attempt from drover.jobqueue")
     assert row == [("claimed", OWNER, "here.7", 1)]
 

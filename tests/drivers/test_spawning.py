@@ -1,7 +1,6 @@
 """Claims about how processes start: their program, words, directory, environment, descriptors and limits."""
 
 import errno
-import logging
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.config import AgentType, Host, Limits
-from scheduler.model.events import Created, NotCreated, Replaced
+from scheduler.model.events import Created, Gone, NotCreated, Replaced
 from tests.child_tools import Make, command, open_descriptors, program, sh
 from tests.needs import need
 
@@ -87,6 +86,19 @@ def test_a_command_is_told_its_job_and_attempt(family: Make) -> None:
     assert not SECRETS.keys() & seen.keys()
 
 
+def test_each_process_is_told_its_own_slot_and_job(family: Make) -> None:
+    one = family(exec=command())
+    one.spawn(1, "exec", argv=(b"env",), job=17, attempt=3)
+    one.spawn(2, "exec", argv=(b"env",), job=18, attempt=1)
+    one.end(1)
+    one.end(2)
+    seen = [environment(one.captured[slot, "out"]) for slot in (1, 2)]
+    assert [(own["THREAD_UNIQUE"], own["DROVER_JOB"], own["DROVER_ATTEMPT"]) for own in seen] == [
+        ("1", "17", "3"),
+        ("2", "18", "1"),
+    ]
+
+
 def test_a_line_agent_stands_where_we_stand_j42(family: Make) -> None:
     one = family(line=sh("pwd"))
     one.spawn()
@@ -130,6 +142,29 @@ def test_a_relative_program_is_found_from_its_directory(family: Make, tmp_path: 
     one.spawn()
     one.end()
     assert one.said[0] == b"mine\n"
+
+
+def test_a_program_that_has_moved_is_found_where_it_is_now(family: Make, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    program(first / "mine", "pwd")
+    one = family(exec=command(), folders=(str(first), str(second)))
+    one.run(b"mine")
+    one.end()
+    (first / "mine").rename(second / "mine")
+    one.run(b"mine", slot=1)
+    assert one.end(1) == Gone(1, code=0)
+
+
+def test_a_program_that_comes_before_the_one_in_use_is_found_at_the_next_look(family: Make, tmp_path: Path) -> None:
+    one = family(line=AgentType(command=("ls",)), folders=(str(tmp_path),))
+    one.spawn()
+    program(tmp_path / "ls", "echo ours")
+    one.children.check_programs()
+    one.spawn(1)
+    one.end(1)
+    assert one.said[1] == b"ours\n"
 
 
 @pytest.mark.parametrize(
@@ -183,15 +218,6 @@ def test_limits_hold_in_the_process(family: Make) -> None:
     one.spawn()
     one.end()
     assert one.said[0] == b"64\n9\n0\n"
-
-
-def test_a_machine_without_the_guard_is_told_of_once(family: Make, caplog: pytest.LogCaptureFixture) -> None:
-    one = family(line=sh("echo up; read line"), guard=("no-such-guard", "--"))
-    one.up(0)
-    one.up(1)
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.WARNING, "no-such-guard not found: agents may outlive a scheduler that is killed")
-    ]
 
 
 def test_a_replaced_program_is_told_once(family: Make, tmp_path: Path) -> None:

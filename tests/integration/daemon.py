@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM
 from tempfile import TemporaryDirectory
@@ -93,6 +94,7 @@ class Daemon:
         self.folder = Path(folder.name)
         self._folder = folder
         self._said: str | None = None
+        self._pid: int | None = None
         self._owner = psycopg.connect(database, autocommit=True, row_factory=dict_row)
         self._owner.execute("listen drover_event")
         self._roles: dict[str, psycopg.Connection[Row]] = {}
@@ -110,7 +112,10 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        """The daemon: the first child of its guardian, which is the process that was started and becomes one late."""
+        if self._pid is None and (children := _children(self.process.pid)):
+            self._pid = children[0]
+        return self._pid or self.process.pid
 
     # ---- the database
 
@@ -216,12 +221,13 @@ class Daemon:
         return _children(self.pid)
 
     def signal(self, number: int) -> None:
-        """Send the daemon a signal."""
-        self.process.send_signal(number)
+        """Send the daemon a signal, not its guardian."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def wait_exit(self, timeout: float = PATIENCE_S) -> int:
         """Wait until it has exited by itself; its status. Nothing of it may be left."""
-        family = [_watch(pid) for pid in _family(self.pid)]
+        family = [_watch(pid) for pid in _family(self.process.pid)]
         try:
             status = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -244,7 +250,7 @@ class Daemon:
     def close(self) -> None:
         """Give up the connections, and the process if it is still there."""
         if self.process.poll() is None:
-            self.process.kill()
+            self.signal(SIGKILL)  # its guardian kills the rest
             self.process.wait()
         for connection in (self._owner, *self._roles.values()):
             connection.close()

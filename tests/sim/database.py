@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.model.events import Mark, Save, Turn, Turned
-from scheduler.model.jobs import PLAIN, Claim, Rules, SaveRow
+from scheduler.model.jobs import PLAIN, After, Claim, Rules, SaveRow, Want
 from scheduler.model.states import CLAIMED, DONE, FAILED, JOB_MOVES, QUEUED, RUNNING, SKIPPED, TERMINAL
 from tests.sim.broken import Broken
 
@@ -82,6 +82,11 @@ class Row:
         """Where a claim looks for it."""
         return self.type, self.queue, self.host
 
+    @property
+    def rank(self) -> str:
+        """What a claim goes by first: smaller goes first."""
+        return f"{not self.urgent:d}{self.letter}"
+
     def rules(self) -> Rules:
         """Give what query `turn` gives as `more`."""
         if not (self.msq or self.timeout is not None or self.retries or self.rescued):
@@ -100,6 +105,7 @@ class Database:
         self.rows: dict[int, Row] = {}
         self.open: dict[int, Row] = {}  # not terminal
         self.hand: dict[int, Row] = {}  # claimed or running
+        self.noted: list[tuple[str, list[int]]] = []  # drover.in_hand: where a rescue looks
         self.queued: dict[tuple[str, str, str], dict[int, Row]] = {}
         self.group_owner: str | None = None
         self.lease_until = 0.0
@@ -164,6 +170,7 @@ class Database:
     def turn(self, owner: str, turn: Turn, now: float) -> Turned:
         """End the plain successes and claim."""
         parents, fenced, claims = [], [], []
+        reached: dict[Want, After] = {}
         for end in turn.ends:
             row = self.owned(owner, end.pk, end.attempt)
             if row is None:
@@ -175,17 +182,24 @@ class Database:
             parents += [row.pk] if row.edges else []
         if self.group_owner == owner and now < self.lease_until:
             for want in turn.wants:
-                found = sorted(self.claimable(want[:3], want.urgent, now), key=_order)[: want.most]
-                claims += [self.claim(row, owner, now) for row in found]
+                beyond = (row for row in self.claimable(want[:3], want.urgent, now) if _place(row) > _read(want.after))
+                found = sorted(beyond, key=_place)[: want.most]
+                claims += [self.claim(row, want, owner, now) for row in found]
+                if found:
+                    reached[want] = _written(found[-1])
+            self.noted.append((owner, [claim.pk for claim in claims]))
         claims.sort(key=lambda claim: (claim.rank, self.rows[claim.pk].queued, claim.pk))
-        return Turned(claims, parents, fenced)
+        return Turned(claims, parents, fenced, reached)
 
-    def claim(self, row: Row, owner: str, now: float) -> Claim:
+    def take_stock(self, owner: str, pks: Sequence[int]) -> None:
+        """Say anew what an owner has in hand."""
+        self.noted = [*(note for note in self.noted if note[0] != owner), (owner, list(pks))]
+
+    def claim(self, row: Row, want: Want, owner: str, now: float) -> Claim:
         """Take a row in hand, at a new attempt."""
         self.move(row, CLAIMED, now)
         row.owner, row.start, row.attempt = owner, now, row.attempt + 1
-        rank = b"%d%s" % (not row.urgent, row.letter.encode())
-        return Claim(row.pk, row.attempt, row.type, row.args, rank, row.queue, row.host, "somebody", row.rules())
+        return Claim(row.pk, row.attempt, row.args, row.rank.encode(), want, row.rules())
 
     def save(self, owner: str, save: Save, now: float, jitter: Callable[[], float]) -> tuple[frozenset[int], list[int]]:
         """Save ends, ways back and progress with the items that failed; give the rows that were ours, and parents."""
@@ -259,9 +273,9 @@ class Database:
         """Give back rows of other owners, and ours that are not in memory; give how many, and parents that failed."""
         if self.group_owner != owner:
             return 0, []
-        lost = [
-            row for row in self.hand.values() if row.owner != owner or (row.pk not in live and _age(row, now) >= age)
-        ]
+        noted = {pk for _, pks in self.noted for pk in pks}
+        hand = [row for row in self.hand.values() if row.pk in noted]
+        lost = [row for row in hand if row.owner != owner or (row.pk not in live and _age(row, now) >= age)]
         parents = []
         for row in lost:
             row.rescued += 1
@@ -302,8 +316,16 @@ class Database:
             self.group_owner, self.lease_until = None, 0.0
 
 
-def _order(row: Row) -> tuple[bool, str, float, int]:
-    return not row.urgent, row.letter, row.queued, row.pk
+def _place(row: Row) -> tuple[str, float, int]:
+    return row.rank, row.queued, row.pk
+
+
+def _written(row: Row) -> After:
+    return After(row.rank, repr(row.queued), row.pk)
+
+
+def _read(after: After) -> tuple[str, float, int]:
+    return after.rank, float(after.queued.replace("infinity", "inf")), after.pk
 
 
 def _age(row: Row, now: float) -> float:

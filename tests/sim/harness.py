@@ -290,6 +290,9 @@ class Daemon:
                 return e.Saved(database.mark(owner, mark, now))
             case e.Settle(parents):
                 return e.Written(database.settle(parents, now))
+            case e.TakeStock(pks):
+                database.take_stock(owner, pks)
+                return e.Written()
             case e.WriteLog() | e.WriteOutput():
                 return e.Written()
             case _:

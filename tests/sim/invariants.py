@@ -58,6 +58,7 @@ def check(sim: "Sim") -> None:
         cursors_match_expanding(sim, world)
         no_wake_up_is_lost(sim, world)
     leases_are_single(sim)
+    what_is_in_hand_is_noted(sim)
 
 
 def broken(name: str, what: str) -> None:
@@ -243,6 +244,13 @@ def no_wake_up_is_lost(sim: "Sim", world: World) -> None:
     for kind, queue, host, urgent in world.claims.dry:
         if next(sim.database.claimable((kind, queue, host), urgent, sim.now), None) is not None:
             broken("no_wake_up_is_lost", f"{kind}, {queue}, {host!r} is held to be empty")
+
+
+def what_is_in_hand_is_noted(sim: "Sim") -> None:
+    """A rescue looks only where drover.in_hand points to."""
+    noted = {pk for _, pks in sim.database.noted for pk in pks}
+    if lost := sim.database.hand.keys() - noted:
+        broken("what_is_in_hand_is_noted", f"nobody would find {sorted(lost)}")
 
 
 def leases_are_single(sim: "Sim") -> None:

@@ -9,7 +9,7 @@ from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import SaveRow
 from scheduler.model.states import ST_FREEING, ST_RUNNING
 from scheduler.policy.ledger import Ledger
-from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn
+from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn, turned
 
 LIMITED = [{"name": "default", "concurrency": 2, "paused": False}]
 
@@ -34,7 +34,7 @@ def test_a_drain_claims_nothing_and_gives_back_what_still_comes() -> None:  # se
     core = make_core()
     core.next_request(0.0)
     core.handle(e.Drain(), 0.0)
-    core.handle(e.Turned([claim(1)]), 0.0)
+    core.handle(turned(claim(1)), 0.0)
     core.unpack()
     assert [row.state for row in saved(settle(core))] == ["queued"]
 
@@ -100,7 +100,7 @@ def test_an_answer_to_a_former_owner_is_forgotten() -> None:  # seed 1
     core = make_core()
     core.next_request(0.0)
     core.handle(e.Disowned(), 0.0)
-    core.handle(e.Turned([claim(1)]), 0.0)
+    core.handle(turned(claim(1)), 0.0)
     assert core.live_rows() == []
     assert core.next_request(0.0) is None
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host, Scheduler
+from scheduler.model.jobs import Want
 from scheduler.policy.pools import Slot
 from tests.sim import frontend, invariants
 from tests.sim.agents import CALM, CHARACTERS, Character, read_item
@@ -271,7 +272,8 @@ class Sim:
         waiting = [row for rows in self.database.queued.values() for row in rows.values() if not row.unmet]
         mine = self.rng.sample(waiting, min(5, len(waiting)))
         for row in mine:
-            self.database.claim(row, other, self.now)
+            self.database.claim(row, Want(*row.place, False, 1), other, self.now)
+        self.database.noted.append((other, [row.pk for row in mine]))
         self.at(5 * self.rng.random(), self._usurper_ends, other, mine)
 
     def _usurper_ends(self, other: str, mine: list[Row]) -> None:

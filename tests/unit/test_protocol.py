@@ -9,7 +9,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.protocol import parse_statement, printable
 from tests import read_transcripts
-from tests.core_tools import claim, logged, make_core, ready, saved, sent, settle
+from tests.core_tools import claim, logged, make_core, ready, saved, sent, settle, turned
 
 Cut = Callable[[bytes], Iterable[bytes]]
 
@@ -74,7 +74,7 @@ def test_nothing_more_is_sent_until_ok_f88() -> None:
 def test_nothing_is_sent_before_the_first_ok_f65() -> None:
     core = make_core()
     core.next_request(0.0)
-    core.handle(e.Turned([claim(1)]), 0.0)
+    core.handle(turned(claim(1)), 0.0)
     core.take()
     core.handle(e.Created(0, 100), 0.0)
     core.hear(0, b"LOG starting\n", 0.5)

@@ -1,0 +1,112 @@
+"""The guardian: the parent of a daemon, which leaves nobody alive when the daemon is gone, however that one went.
+
+It waits as a small program of its own (`python -I -S guardian.py PID`), so it imports next to nothing, and nothing
+of ours. As a sub-reaper it becomes the parent of every process below that loses its own: of agents when the daemon
+dies, of what they started when they die, whatever session that fled to. So to kill all children, again and again
+until there are none, is to kill everybody. It touches processes and signals only and refuses to know what a daemon
+is: signals are passed on, and the end of the daemon is its own end.
+
+What is started before `begin` is not below it, such as the server of an embedded database, which others may use.
+"""
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+FORWARDED = frozenset(
+    {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2},
+)
+HEARD = FORWARDED | {signal.SIGCHLD}
+SI_KERNEL = 0x80  # sigaction(2): a terminal's signal, which the whole process group has got already
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+LOOK_S = 0.05  # between two looks at children that are not dead yet
+LOOKS = 100  # in a row in which nobody died: the rest is not ours to kill, or sleeps in the kernel
+
+
+def begin(environment: Mapping[str, str]) -> int | None:
+    """Go on as the child of a guardian, which this process becomes; give a pidfd of it.
+
+    None under systemd, which ends what is left in the control group, and wants the daemon to be its main process.
+    """
+    if environment.get("SYSTEMD_EXEC_PID") == str(os.getpid()):  # systemd.exec(5)
+        return None
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how anybody ended
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # what comes from now on waits for the guardian
+    adopt_orphans()  # first: a daemon that is dead at once must not have escaped
+    guardian = os.pidfd_open(os.getpid())
+    daemon = os.fork()
+    if daemon:
+        with suppress(OSError):  # it takes more memory then, and does the same
+            os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(daemon)])
+        guard(daemon)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return guardian
+
+
+def adopt_orphans() -> None:
+    """Be from now on the parent of every process below that loses its own. Errors: OSError."""
+    import ctypes  # not in the guardian itself: the mark stays with the process when it executes another program
+
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def guard(daemon: int) -> None:
+    """Pass signals on until the daemon is gone, kill all that it left, and end as it did; never returns."""
+    while (end := _reap(daemon)) is None:
+        told = signal.sigwaitinfo(HEARD)
+        if told.si_signo in FORWARDED and told.si_code != SI_KERNEL:
+            _kill(daemon, told.si_signo)
+    end_family()
+    _end_like(end)
+
+
+def end_family() -> None:
+    """Kill all children and those that become ours by that, until there are none; give up on who does not die."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    quiet = 0
+    with suppress(ChildProcessError):  # there are none
+        while quiet < LOOKS:
+            for child in _children():
+                _kill(child, signal.SIGKILL)
+            _reap()
+            quiet = 0 if signal.sigtimedwait({signal.SIGCHLD}, LOOK_S) else quiet + 1
+
+
+def _reap(wanted: int = 0) -> os.waitid_result | None:
+    """Reap whoever is dead until it is the wanted one; give how that ended. Errors: ChildProcessError, no child."""
+    while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):
+        if dead.si_pid == wanted:
+            return dead
+    return None
+
+
+def _children() -> list[int]:
+    """Give our children: all are ours to kill, for a pid is not given away before we have reaped it."""
+    with open("/proc/thread-self/children") as children:
+        return [int(word) for word in children.read().split()]
+
+
+def _kill(child: int, number: int) -> None:
+    with suppress(OSError):  # dead already, or another user's by now
+        os.kill(child, number)
+
+
+def _end_like(end: os.waitid_result) -> None:
+    """Exit with the same status, or die of the same signal."""
+    if end.si_code == os.CLD_EXITED:
+        os._exit(end.si_status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core to look at is the daemon's
+    with suppress(OSError):  # of SIGKILL there is nothing to restore
+        signal.signal(end.si_status, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.kill(os.getpid(), end.si_status)
+    os._exit(128 + end.si_status)  # the first process of a container does not die of its own signals
+
+
+if __name__ == "__main__":
+    guard(int(sys.argv[1]))

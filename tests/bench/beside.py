@@ -1,0 +1,113 @@
+"""What may stand beside the jobs that are drained: a long history, many others that wait, a snapshot that is held."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from tests.bench.ours import AGENTS
+from tests.bench.place import JOBS, LAST, LOOK_S, Daemon, Place
+
+DATABASE: Final = "history"
+CHUNK: Final = 20_000  # jobs of one insert
+AHEAD: Final = 3  # chunks that wait or are worked
+TENTH: Final = 0.1
+
+# As they would be after their life; their attempts too.
+FINISHED: Final = """
+insert into drover.jobqueue (jq_type, jq_args, jq_queue, jq_state, jq_attempt, jq_starttime, jq_endtime, jq_end_bits,
+                             jq_endtext, jq_itemsprocessed, jq_itemstotal, jq_elapsedtime, jq_processedtime)
+select 'noop', 'argument ' || i, 'default', 'done', 1, now(), now(), 1, 'all data processed', 1, 1, '1 s', '1 s'
+  from generate_series(1, %s) i
+"""
+ATTEMPTS: Final = """
+insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome)
+select jq_pk, 1, gen_random_uuid(), 'local', 'noop', 1, now(), 'done' from drover.jobqueue where jq_pk > %s
+"""
+ENDED_IN: Final = """
+select count(*), count(*) filter (where jq_endtime > to_timestamp(%s)) from drover.jobqueue
+ where jq_endtime between to_timestamp(%s) and to_timestamp(%s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Jobs a second over the whole time, and in its last tenth."""
+
+    whole: float
+    end: float
+
+
+def with_history(place: Place, finished: int, queued: int) -> Place:
+    """Make a database with so many finished jobs, and jobs of another type that nobody serves."""
+    full = place.in_database(DATABASE)
+    add_finished(full, finished)
+    with full.database() as database:
+        database.execute(JOBS.encode(), ("other", "argument ", queued))
+    return full
+
+
+def add_finished(place: Place, count: int) -> None:
+    """Add so many jobs that are done, behind the back of the triggers."""
+    with place.database() as database:
+        database.execute(b"set session_replication_role = replica")
+        (base,) = database.execute(LAST.encode()).fetchone() or (0,)
+        database.execute(FINISHED.encode(), (count,))
+        database.execute(ATTEMPTS.encode(), (base,))
+
+
+@contextmanager
+def nobody(_place: Place) -> Iterator[None]:
+    """Hold nothing."""
+    yield
+
+
+@contextmanager
+def snapshot(place: Place) -> Iterator[None]:
+    """Hold a snapshot that has read the queue."""
+    with place.database() as database:
+        database.execute(b"begin isolation level repeatable read")
+        database.execute(b"select count(*) from drover.jobqueue")
+        yield
+        database.execute(b"rollback")
+
+
+def sustained(place: Place, seconds: float, holding: Callable[[Place], AbstractContextManager[None]]) -> Rates:
+    """Keep some jobs waiting for so long while somebody holds what he holds."""
+    place.empty()
+    place.rest()
+    with holding(place), place.daemon(place.line_agents(AGENTS)) as daemon:
+        daemon.start_all(place.gate, AGENTS)
+        chunks = deque(_chunk(daemon) for _ in range(AHEAD))
+        begun = _now(daemon)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            _feed(daemon, chunks)
+        return _rates(daemon, begun, _now(daemon))
+
+
+def _feed(daemon: Daemon, chunks: "deque[int]") -> None:
+    """Queue another chunk when the oldest is worked, else let some time pass."""
+    if daemon.row("select jq_endtime is null from drover.jobqueue where jq_pk = %s", chunks[0])[0]:
+        time.sleep(LOOK_S)
+        return
+    chunks.popleft()
+    chunks.append(_chunk(daemon))
+
+
+def _chunk(daemon: Daemon) -> int:
+    """Queue so many jobs; the last of them."""
+    daemon.database.execute(JOBS.encode(), ("noop", "argument ", CHUNK))
+    return daemon.value(LAST)
+
+
+def _now(daemon: Daemon) -> float:
+    return float(daemon.row("select extract(epoch from clock_timestamp())::float8")[0])
+
+
+def _rates(daemon: Daemon, begun: float, ended: float) -> Rates:
+    span = (ended - begun) * TENTH
+    whole, end = daemon.row(ENDED_IN, ended - span, begun, ended)
+    return Rates(whole / (ended - begun), end / span)

@@ -1,0 +1,257 @@
+"""The targets P1 to P10: what is run in turns, and what is asked of it.
+
+P9 comes with SSH hosts. PERFORMANCE is where the numbers come from.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from statistics import quantiles
+from typing import Any, Final
+
+from tests.bench import beside, commands, limits, ours
+from tests.bench.lines import Line
+from tests.bench.peers import DRIVERS, GRAPHILE, Peers
+from tests.bench.place import Place
+from tests.bench.sizes import Sizes
+
+AT_ONCE: Final = 4  # commands of P8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Where to measure, how much, and how often in turns; each is another one."""
+
+    place: Place
+    peers: Peers
+    sizes: Sizes
+    rounds: int
+
+
+def in_turns(rounds: int, contestants: Mapping[str, Callable[[], Any]]) -> dict[str, list[Any]]:
+    """Run all contestants so many times, beginning with another one each time; what each gave."""
+    given: dict[str, list[Any]] = {name: [] for name in contestants}
+    names = list(contestants)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            given[name].append(contestants[name]())
+    return given
+
+
+def p1(run: Run) -> list[Line]:
+    """One-parameter jobs that wait, against the claim alone and against all peers."""
+    jobs = run.sizes.jobs
+    rates = in_turns(
+        run.rounds,
+        {
+            "limit": partial(limits.complete_and_claim, run.place.conninfo, jobs),
+            "ours": partial(ours.drain, run.place, jobs),
+            **{name: partial(run.peers.drain, name, jobs) for name in DRIVERS},
+        },
+    )
+    mine, limit = _figures(rates["ours"]), _figures(rates["limit"])
+    peers = {name: _figures(rates[name]) for name in DRIVERS}
+    what = f"{jobs:,} one-parameter jobs, {ours.AGENTS} agents"
+    best = Line("P1", f"{what}: to the best peer", "/s", mine, limit, peers[GRAPHILE], GRAPHILE, "peer", at_least=1.2)
+    rest = [
+        Line("P1", f"{what}: to {name}", "/s", mine, peer=peer, peer_name=name, against="peer")
+        for name, peer in peers.items()
+        if name != GRAPHILE
+    ]
+    return [
+        Line("P1", f"{what}: to the claim alone", "/s", mine, limit, against="limit", at_least=0.6),
+        *(_or_missing(run, line) for line in (best, *rest)),
+    ]
+
+
+def p2(run: Run) -> list[Line]:
+    """The rows of one query, against agents that get ready lines, and against rows that become lines."""
+    expanded, raw, loop = _expansions(run)
+    mine = [each.rate for each in expanded]
+    what = f"{run.sizes.rows:,} rows of a query, {ours.AGENTS} agents"
+    return [
+        Line("P2", f"{what}: to ready lines", "/s", mine, raw, against="limit", at_least=0.5),
+        Line("P2", f"{what}: to fetched rows", "/s", mine, loop, against="limit", at_least=0.7),
+    ]
+
+
+def p3(run: Run) -> list[Line]:
+    """A job that finds everybody waiting, sample by sample in turn with graphile-worker."""
+    rounds = [_latencies(run) for _ in range(run.rounds)]
+    lines = []
+    for p, at_most in ((50, 0.8), (99, 1.0)):
+        mine = [_percentile(own, p) for own, _ in rounds]
+        theirs = [_percentile(other, p) for _, other in rounds if other]
+        what = f"insert -> agent, {run.sizes.samples} samples: p{p}"
+        line = Line("P3", what, "ms", mine, peer=theirs, peer_name=GRAPHILE, against="peer", at_most=at_most)
+        lines.append(_or_missing(run, line))
+    return lines
+
+
+def p4(run: Run) -> list[Line]:
+    """A daemon that waits."""
+    idle = ours.idle(run.place, run.sizes.idle_s)
+    what = f"idle, {ours.AGENTS} READY agents, {run.sizes.idle_s:g} s"
+    return [
+        Line("P4", f"{what}: CPU", "%", [idle.cpu_percent], at_most=0.1),
+        Line("P4", f"{what}: wake-ups", "/s", [idle.wakeups], at_most=1.0),
+        Line("P4", f"{what}: memory", "MB", [idle.rss_mb], at_most=45.0),
+        Line("P4", f"{what}: memory with its guardian (PSS)", "MB", [idle.pss_mb]),
+    ]
+
+
+def p5(run: Run) -> list[Line]:
+    """The same query as P2: how soon, and how much memory."""
+    expanded, *_ = _expansions(run)
+    what = f"{run.sizes.rows:,} rows of a query"
+    return [
+        Line("P5", f"{what}: first item", "s", [each.first_s for each in expanded], at_most=1.0),
+        Line("P5", f"{what}: growth", "MB", [each.growth_mb for each in expanded], at_most=20.0),
+    ]
+
+
+def p6(run: Run) -> list[Line]:
+    """Jobs beside a long history, and under a snapshot that somebody holds."""
+    return [_beside_history(run), *_under_snapshot(run)]
+
+
+def p7(run: Run) -> list[Line]:
+    """A thousand agents on one machine."""
+    many, few, items, watch_s = run.sizes.agents, run.sizes.few, run.sizes.items, run.sizes.watch_s
+    crowds = in_turns(
+        run.rounds,
+        {
+            "many": partial(ours.crowd, run.place, many, items, watch_s),
+            "few": partial(ours.crowd, run.place, few, items, 0.1),
+        },
+    )
+    rates = {name: [each.rate for each in given] for name, given in crowds.items()}
+    what = f"{many:,} agents"
+    return [
+        Line("P7", f"{what}, idle: CPU", "%", [each.cpu_percent for each in crowds["many"]], at_most=1.0),
+        Line(
+            "P7",
+            f"{what}, {items:,} items: to {few} agents",
+            "/s",
+            rates["many"],
+            rates["few"],
+            against="limit",
+            at_least=0.5,
+        ),
+    ]
+
+
+def p8(run: Run) -> list[Line]:
+    """A process for every job."""
+    count, program = run.sizes.commands, commands.find("true")
+    contestants = {
+        "limit": partial(commands.bare, [program], count, AT_ONCE),
+        "ours": partial(ours.commands, run.place, count, AT_ONCE, program),
+    }
+    why = commands.why_no_parallel()
+    if not why:
+        contestants["peer"] = partial(commands.parallel, program, count, AT_ONCE)
+    rates = in_turns(run.rounds, contestants)
+    mine, limit, peer = rates["ours"], rates["limit"], rates.get("peer", [])
+    what = f"{count} exec jobs `true`, {AT_ONCE} at once"
+    return [
+        Line("P8", f"{what}: to bare Popen", "/s", mine, limit, against="limit", at_least=0.7),
+        Line(
+            "P8",
+            f"{what}: to GNU parallel",
+            "/s",
+            mine,
+            limit,
+            peer,
+            "GNU parallel",
+            "peer" if peer else "",
+            at_least=2.0,
+            missing=why,
+        ),
+    ]
+
+
+def p10(run: Run) -> list[Line]:
+    """Jobs that a front-end copies into the queue."""
+    rows = run.sizes.copied
+    rates = in_turns(
+        run.rounds,
+        {"limit": partial(limits.copy, run.place.conninfo, rows), "ours": partial(ours.copy, run.place, rows)},
+    )
+    what = f"COPY of {rows:,} rows by drover_frontend"
+    return [Line("P10", what, "/s", rates["ours"], rates["limit"], against="limit", at_least=0.4)]
+
+
+CASES: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
+    "P1": p1, "P2": p2, "P3": p3, "P4": p4, "P5": p5, "P6": p6, "P7": p7, "P8": p8, "P10": p10,
+}  # fmt: skip
+
+
+@cache
+def _expansions(run: Run) -> tuple[list[ours.Expanded], list[float], list[float]]:
+    """Work the rows of P2 and P5: ours, ready lines, fetched rows."""
+    rows, agent, conninfo = run.sizes.rows, run.place.agent, run.place.conninfo
+    given = in_turns(
+        run.rounds,
+        {
+            "raw": partial(limits.ping_pong, agent, ours.AGENTS, rows),
+            "fetched": partial(limits.fetch_and_ping_pong, conninfo, agent, ours.AGENTS, rows),
+            "ours": partial(ours.expand, run.place, rows, None),
+        },
+    )
+    return given["ours"], given["raw"], given["fetched"]
+
+
+def _latencies(run: Run) -> tuple[list[float], list[float]]:
+    samples = run.sizes.samples
+    if not run.peers.has(GRAPHILE):
+        return ours.latencies(run.place, samples)
+    with run.peers.graphile_serving() as sampler:
+        return ours.latencies(run.place, samples, partial(sampler.latency_ms, ours.PAUSE_S))
+
+
+def _beside_history(run: Run) -> Line:
+    sizes = run.sizes
+    full = beside.with_history(run.place, sizes.finished, sizes.queued)
+    load = ours.Load(sizes.jobs, run.place.line_agents(ours.AGENTS))
+    rates = in_turns(
+        run.rounds,
+        {"empty": partial(ours.drain_alone, run.place, load), "full": partial(ours.drain_beside, full, load)},
+    )
+    what = f"{sizes.jobs:,} jobs beside {sizes.finished:,} finished, {sizes.queued:,} queued"
+    return Line("P6", what, "/s", rates["full"], rates["empty"], against="limit", at_least=0.9)
+
+
+def _under_snapshot(run: Run) -> list[Line]:
+    seconds = run.sizes.snapshot_s
+    rates = in_turns(
+        run.rounds,
+        {
+            "free": partial(beside.sustained, run.place, seconds, beside.nobody),
+            "held": partial(beside.sustained, run.place, seconds, beside.snapshot),
+        },
+    )
+    what = f"{seconds:g} s under a snapshot"
+    held, free = rates["held"], rates["free"]
+    return [
+        Line("P6", what, "/s", [r.whole for r in held], [r.whole for r in free], against="limit", at_least=0.7),
+        Line("P6", f"{what}: its last tenth", "/s", [r.end for r in held], [r.end for r in free], against="limit"),
+    ]
+
+
+def _figures(given: Sequence[float | None]) -> list[float]:
+    """Give the rates of all rounds, or none of a contestant that failed in one."""
+    figures = [figure for figure in given if figure is not None]
+    return figures if len(figures) == len(given) else []
+
+
+def _or_missing(run: Run, line: Line) -> Line:
+    """Give the line, or that its peer is missing, and why."""
+    if line.peer:
+        return line
+    return replace(line, against="", missing=run.peers.missing[line.peer_name])
+
+
+def _percentile(values: Sequence[float], p: int) -> float:
+    return quantiles(values, n=100, method="inclusive")[p - 1]

@@ -1,0 +1,93 @@
+"""A line of the table: what was measured against what, what is asked of it, and how that is said.
+
+Pure: knows nothing of how a figure came about.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Final, Literal
+
+HEADINGS: Final = ("", "what", "ours", "limit", "peer", "ratio (range)", "target", "")
+ROW: Final = "{:<4}  {:<58}  {:>20}  {:>11}  {:>30}  {:>17}  {:<13}  {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What was measured in each round, and what is asked of the median ratio to `against`, else of ours itself.
+
+    `missing` says why there is nothing to be compared with; then the line has no verdict but that.
+    """
+
+    case: str
+    what: str
+    unit: str
+    ours: Sequence[float] = ()
+    limit: Sequence[float] = ()
+    peer: Sequence[float] = ()
+    peer_name: str = ""
+    against: Literal["", "limit", "peer"] = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    missing: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        """Ours to what it is measured against, round by round; 0 where that came to nothing."""
+        others = {"": (), "limit": self.limit, "peer": self.peer}[self.against]
+        return [own / other if other else 0.0 for own, other in zip(self.ours, others, strict=True)] if others else []
+
+    @property
+    def verdict(self) -> str:
+        """Say whether the median is what is asked; nothing when nothing is."""
+        if self.missing:
+            return f"missing: {self.missing}"
+        if self.at_least is None and self.at_most is None:
+            return ""
+        figure = median(self.ratios if self.against else self.ours)
+        is_met = (self.at_least is None or figure >= self.at_least) and (self.at_most is None or figure <= self.at_most)
+        return "PASS" if is_met else "FALLS SHORT"
+
+    @property
+    def target(self) -> str:
+        """What is asked, like `>= 0.6 x limit`."""
+        asked = [f"{sign} {n:g}" for sign, n in ((">=", self.at_least), ("<=", self.at_most)) if n is not None]
+        return " ".join([*asked, f"x {self.against}"] if asked and self.against else asked)
+
+
+def cells(line: Line) -> list[str]:
+    """Give the line in the columns of HEADINGS."""
+    ratios = line.ratios
+    ratio = f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if ratios else ""
+    peer = f"{line.peer_name} {_figure(line.peer, line.unit)}".strip()
+    mine = _figure(line.ours, line.unit) + ("" if ratios else _spread(line.ours))
+    return [line.case, line.what, mine, _figure(line.limit, line.unit), peer, ratio, line.target, line.verdict]
+
+
+def show(line: Line) -> str:
+    """Give the line as it is printed."""
+    return ROW.format(*cells(line)).rstrip()
+
+
+def heading() -> str:
+    """Give the line above all others."""
+    return ROW.format(*HEADINGS).rstrip()
+
+
+def to_json(line: Line) -> dict[str, Any]:
+    """Give all that is known of the line."""
+    return asdict(line) | {"ratios": line.ratios, "target": line.target, "verdict": line.verdict}
+
+
+def number(value: float) -> str:
+    """Give three digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _figure(values: Sequence[float], unit: str) -> str:
+    return f"{number(median(values))} {unit}".replace(" /s", "/s") if values else ""
+
+
+def _spread(values: Sequence[float]) -> str:
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return "" if low == high else f" ({number(low)}-{number(high)})"

@@ -1,0 +1,165 @@
+"""Lines that inform: requirements with a figure in them, whose place is a bench and not a test."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from threading import Event
+from typing import Final
+
+from tests.bench import limits, ours
+from tests.bench.cases import Run, in_turns
+from tests.bench.lines import Line
+from tests.bench.place import JOBS, ONE, Place
+
+CLIENTS: Final = 50
+EACH_S: Final = 1.0  # a client lists so often
+LIST: Final = "select jq_pk, jq_type, jq_state, jq_endtext from {} order by jq_pk desc limit 50"
+LISTS: Final = {
+    "drover_frontend": LIST.format("drover.my_jobs"),
+    "drover_readonly": LIST.format("drover.jobs_masked"),
+}
+NAP_MS: Final = 20
+SHORT_NAP_MS: Final = 5
+TWO_HOSTS: Final = {
+    "one": "[hosts.a]\nmax = 4\n",
+    "two": "[hosts.a]\nmax = 4\n[hosts.b]\nmax = 4\n",
+}
+BUNDLED: Final = '[agents.noop]\ncommand = ["drover-agent-noop"]\nslots = 1\n'
+LOGGED: Final = ("log_min_duration_statement = 0", "log_parameter_max_length = 0")
+DURATION: Final = re.compile(
+    r"LOG:  duration: ([\d.]+) ms  (?:execute|statement)[^:]*: (.*?)(?=^\S+ \S+ \S+ \[|\Z)", re.M | re.S
+)
+
+
+def keyed(run: Run) -> list[Line]:
+    """The rows of one query whose progress is checkpointed by key."""
+    rows = run.sizes.keyed
+    given = in_turns(
+        run.rounds,
+        {
+            "raw": partial(limits.ping_pong, run.place.agent, ours.AGENTS, rows),
+            "ours": partial(ours.expand, run.place, rows, "id"),
+        },
+    )
+    rates = [each.rate for each in given["ours"]]
+    return [Line("KEY", f"{rows:,} keyed rows of a query: to ready lines", "/s", rates, given["raw"], against="limit")]
+
+
+def j129(run: Run) -> list[Line]:
+    """The bundled agent."""
+    jobs = run.sizes.bundled
+    rates = [ours.drain_alone(run.place, ours.Load(jobs, BUNDLED)) for _ in range(run.rounds)]
+    return [Line("J129", f"{jobs:,} jobs of the bundled noop agent, one process", "/s", rates, at_least=200)]
+
+
+def t10(run: Run) -> list[Line]:
+    """Two hosts instead of one, for jobs that only wait."""
+    load = ours.Load(run.sizes.naps, run.place.line_agents(4), args=f"sleep {NAP_MS} ")
+    rates = in_turns(
+        run.rounds,
+        {name: partial(ours.drain_alone, run.place, replace(load, hosts=hosts)) for name, hosts in TWO_HOSTS.items()},
+    )
+    what = f"jobs of {NAP_MS} ms, 2 hosts of 4 agents: to 1 host"
+    return [Line("T10", what, "/s", rates["two"], rates["one"], against="limit", at_least=1.7)]
+
+
+def c43(run: Run) -> list[Line]:
+    """Front-ends that list while jobs are drained."""
+    for role in LISTS:
+        run.place.login(f"bench_{role}", role)
+    load = ours.Load(run.sizes.listed, run.place.line_agents(ours.AGENTS), submitter="bench_drover_frontend")
+    drain = partial(ours.drain_alone, run.place, load)
+    rates = in_turns(run.rounds, {"alone": drain, "listed": partial(_listed, run.place, drain)})
+    what = f"drain while {CLIENTS} clients list every {EACH_S:g} s: to alone"
+    return [Line("C43", what, "/s", rates["listed"], rates["alone"], against="limit", at_least=0.8)]
+
+
+def c46(run: Run) -> list[Line]:
+    """What the statement takes that ends a batch and claims the next, among many that wait."""
+    jobs = run.sizes.crowd
+    with _logged(run.place) as log:
+        ours.drain(run.place, jobs)
+        durations = claims_of(log.read_text(errors="replace"))
+    what = f"end a batch and claim the next, {jobs:,} queued"
+    cuts = quantiles(durations, n=100, method="inclusive")
+    return [
+        Line("C46", f"{what}: median", "ms", [median(durations)], at_most=20),
+        Line("C46", f"{what}: p99", "ms", [cuts[98]]),
+    ]
+
+
+def c55(run: Run) -> list[Line]:
+    """An urgent job behind many that wait."""
+    place, jobs, urgent = run.place, run.sizes.crowd, run.sizes.urgent
+    place.empty()
+    with place.database() as database:
+        database.execute(JOBS.encode(), ("noop", f"sleep {SHORT_NAP_MS} ", jobs))
+    place.rest()
+    with place.daemon(place.line_agents(ours.AGENTS)) as daemon:
+        waits = []
+        for _ in range(urgent):
+            time.sleep(ours.PAUSE_S)
+            begun = time.monotonic_ns()
+            daemon.value(ONE.replace("jq_args)", "jq_args, jq_urgent)").replace("%s)", "%s, true)"), "noop", "stamp")
+            waits.append((daemon.stamps(1)[0] - begun) / 1e9)
+    return [Line("C55", f"urgent job, {jobs:,} queued: insert -> agent, worst", "s", [max(waits)], at_most=1.0)]
+
+
+OTHERS: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
+    "KEY": keyed, "J129": j129, "T10": t10, "C43": c43, "C46": c46, "C55": c55,
+}  # fmt: skip
+
+
+def claims_of(log: str) -> list[float]:
+    """Give the milliseconds of every statement in a server's log that claims."""
+    return [float(ms) for ms, text in DURATION.findall(log) if "skip locked" in text and "drover.claimable" in text]
+
+
+# ---- clients
+
+
+def _listed(place: Place, drain: Callable[[], float]) -> float:
+    """Give what `drain` gives while clients list."""
+    over = Event()
+    roles = [*LISTS] * (CLIENTS // len(LISTS))
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(_list, place, role, i * EACH_S / CLIENTS, over) for i, role in enumerate(roles)]
+        try:
+            rate = drain()
+        finally:
+            over.set()
+    for client in clients:
+        client.result()
+    return rate
+
+
+def _list(place: Place, role: str, delay_s: float, over: Event) -> None:
+    """List every EACH_S until it is over; clients do not do so all at once."""
+    with place.database(user=f"bench_{role}") as database:
+        over.wait(delay_s)
+        while not over.is_set():
+            database.execute(LISTS[role].encode()).fetchall()
+            over.wait(EACH_S)
+
+
+# ---- the server's log
+
+
+@contextmanager
+def _logged(place: Place) -> Iterator[Path]:
+    """Let the server log what each statement takes; its log."""
+    with place.database() as database:
+        (name,) = database.execute(b"select current_database()").fetchone() or ("",)
+        (data,) = database.execute(b"show data_directory").fetchone() or ("",)
+        for setting in LOGGED:
+            database.execute(f"alter database {name} set {setting}".encode())
+        try:
+            yield Path(data).parent / "log"
+        finally:
+            database.execute(f"alter database {name} reset all".encode())

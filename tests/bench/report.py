@@ -1,0 +1,53 @@
+"""The report: one page of HTML with the table and the plots, that needs nothing else."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from tests.bench.lines import HEADINGS, Line, cells
+from tests.bench.svg import Chart, draw
+
+NAME: Final = "report.html"
+PAGE: Final = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Drover: how fast</title><style>
+body {{ font: 14px sans-serif; margin: 2em; color: #333 }}
+td, th {{ padding: .2em .6em; text-align: left; border-bottom: 1px solid #ddd }}
+.PASS {{ color: #0b6e4f }} .FALLS {{ color: #c8553d; font-weight: bold }} .missing {{ color: #8a6d1d }}
+</style></head><body>
+<h1>Drover: how fast</h1>
+<p>{about}</p>
+{table}
+{plots}
+</body></html>
+"""
+
+
+def write(folder: Path, about: Mapping[str, Any], lines: Sequence[Line], charts: Iterable[Chart]) -> None:
+    """Write the page into a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NAME).write_text(page(about, lines, charts))
+
+
+def page(about: Mapping[str, Any], lines: Sequence[Line], charts: Iterable[Chart]) -> str:
+    """Give the page."""
+    facts = "; ".join(f"{name}: {_fact(value)}" for name, value in about.items() if name != "sizes")
+    plots = "\n".join(f"<p>{draw(chart)}</p>" for chart in charts)
+    return PAGE.format(about=escape(facts), table=_table(lines) if lines else "", plots=plots)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+
+def _table(lines: Sequence[Line]) -> str:
+    head = "".join(f"<th>{escape(word)}</th>" for word in HEADINGS)
+    return f"<table>\n<tr>{head}</tr>\n" + "\n".join(map(_row, lines)) + "\n</table>"
+
+
+def _row(line: Line) -> str:
+    *figures, verdict = map(escape, cells(line))
+    kind = verdict.split(" ")[0].rstrip(":")
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in figures) + f'<td class="{kind}">{verdict}</td></tr>'

@@ -1,0 +1,141 @@
+"""The real queue of a database for a daemon in lockstep, by the real statements, each of which is waited for.
+
+What is asked is counted by the names of statements.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import psycopg
+from psycopg import pq, sql
+
+from scheduler.daemon import PLANS
+from scheduler.data import schema_dir
+from scheduler.drivers.expansions import DECLARE, FETCH_NONE, MOVE_ALL, OPENING
+from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres_answers import Answer, Rows, read_failure, read_rows
+from scheduler.drivers.queue import Courier, settings
+from scheduler.drivers.sql import Query, encode, load
+from scheduler.loop import Loop
+from scheduler.model import events as e
+
+OWNER: Final = "00000000-0000-0000-0000-000000000001"
+GROUP: Final = "default"
+TELL: Final = "select pg_stat_force_next_flush()"
+_GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
+
+class Straight:
+    """A connection that waits for each answer: what stands in for a Link, with the same way to ask."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.asked: Counter[str] = Counter()
+        self._pg = connection.pgconn
+        self._prepared: dict[Query, bytes] = {}
+
+    def ask(
+        self, query: Query, values: Mapping[str, object], done: Callable[[Answer], None], *, deadline: float
+    ) -> None:
+        """Run a named query, prepared once."""
+        self.asked[query.name] += 1
+        params: list[Any] = [encode(values[name]) for name in query.names]
+        done(self._read(self._pg.exec_prepared(self._name(query), params)))
+
+    def run(self, text: str) -> Rows:
+        """Run a text."""
+        return self._read(self._pg.exec_params(text.encode(), None))
+
+    def explain(self, query: Query, values: Mapping[str, object]) -> dict[str, Any]:
+        """Run a named query, take back what it did, and give the plan as it was carried out."""
+        given = [sql.Literal((encode(values[name]) or b"").decode()) for name in query.names]
+        execute = sql.SQL("explain (analyze, buffers, format json) execute {} ({})").format(
+            sql.Identifier(self._name(query).decode()), sql.SQL(", ").join(given)
+        )
+        self.run("begin")
+        (cell,) = self.run(execute.as_string()).rows[0]
+        self.run("rollback")
+        plan: dict[str, Any] = json.loads(cell or b"")[0]["Plan"]
+        return plan
+
+    def _name(self, query: Query) -> bytes:
+        if query not in self._prepared:
+            name = self._prepared[query] = query.name.encode()
+            self._pg.prepare(name, query.sql.encode())
+        return self._prepared[query]
+
+    def _read(self, result: pq.abc.PGresult) -> Rows:
+        assert result.status in _GOOD, read_failure(result).sentence
+        return read_rows(result)
+
+
+class Explaining:
+    """The same for a look at plans; nobody gets an answer."""
+
+    def __init__(self, link: Straight) -> None:
+        self.plans: list[dict[str, Any]] = []
+        self._link = link
+
+    def ask(self, query: Query, values: Mapping[str, object], *_: object, **__: object) -> None:
+        """Explain a named query."""
+        self.plans.append(self._link.explain(query, values))
+
+
+class Real:
+    """The queue of a database, asked by the courier of the daemon; queries run on a connection of their own."""
+
+    def __init__(self, queue: psycopg.Connection[Any], expansion: psycopg.Connection[Any], loop: Loop) -> None:
+        self._link, self._expansion = Straight(queue), Straight(expansion)
+        for setting in (*settings(1.0), *PLANS):
+            self._link.run(setting)
+        self._loop = loop
+        self._told: list[e.Event] = []
+        self._courier = self._courier_on(cast(Link, self._link))
+        self._total = self._given = 0
+
+    def _courier_on(self, link: Link) -> Courier:
+        queries = load((schema_dir() / "queries.sql").read_text())
+        return Courier(self._loop, link, queries, OWNER, GROUP, "alpha.1", self._told.append)
+
+    @property
+    def asked(self) -> Counter[str]:
+        """How often each statement was run; those of expansions are named by their first word."""
+        return self._link.asked + self._expansion.asked
+
+    def send(self, request: e.Request) -> e.Event:
+        """Carry out a request of the core."""
+        self._courier.send(request)
+        return self._told.pop()
+
+    def expand(self, job: int, query: str) -> e.Event:
+        """Run the query of a job."""
+        answers = [self._run(text + query if text is DECLARE else text) for text in OPENING]
+        self._total, self._given = answers[MOVE_ALL].tag, 0
+        return e.Opened(job, answers[FETCH_NONE].names, self._total)
+
+    def fetch(self, job: int, count: int) -> e.Event:
+        """Give more rows of it."""
+        rows = self._run(f"fetch forward {count} from drover_rows").rows
+        self._given += len(rows)
+        return e.Fetched(job, rows, len(rows) == count and self._given < self._total)
+
+    def close(self, job: int) -> None:
+        """Forget them."""
+        self._run("discard all")
+
+    def _run(self, text: str) -> Rows:
+        self._expansion.asked[text.split()[0]] += 1
+        return self._expansion.run(text)
+
+    # ---- what only measures ask
+
+    def explain(self, request: e.Request) -> dict[str, Any]:
+        """Give the plan of a request as it was carried out; nothing of it remains."""
+        link = Explaining(self._link)
+        self._courier_on(cast(Link, link)).send(request)
+        return link.plans[0]
+
+    def tell_statistics(self) -> None:
+        """Let the server count now what this connection did."""
+        self._link.run(TELL)

@@ -1,0 +1,254 @@
+"""What `drover status` warns of: each trouble made on a real server, and told by whose fault it is."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from scheduler.cli.health import Limits, warnings
+from tests.cli_tools import Drover, insert
+from tests.conftest import _database
+
+Login = Callable[..., psycopg.Connection[Any]]
+
+NOW = timedelta(0)
+NEVER = timedelta(days=1)
+UNSAFE_TEST_SERVER = {"setting fsync", "setting full_page_writes", "setting synchronous_commit"}
+SLEEP = b"begin; lock table drover.jobqueue in access share mode; select pg_sleep(1000)"
+MINE = "select pid from pg_stat_activity where pid = %s and state = 'active' and wait_event = 'PgSleep'"
+WAITING = "select pid from pg_locks where pid = %s and not granted and waitstart < clock_timestamp()"
+FLUSH = "select pg_stat_force_next_flush()"
+
+
+@pytest.fixture
+def login(database: str) -> Iterator[Login]:
+    """Connect once more to the database of `connection`; parts of the conninfo by name."""
+    with ExitStack() as stack:
+
+        def connect(**parts: str) -> psycopg.Connection[Any]:
+            other = psycopg.connect(make_conninfo(database, **parts), autocommit=True)
+            stack.callback(other.close)  # leaving it as a context would wait for a query that goes on
+            return other
+
+        yield connect
+
+
+def told(connection: psycopg.Connection, kind: str, **limits: Any) -> list[dict[str, Any]]:
+    """Give the warnings of one kind; a transaction of its own, as `drover status` is."""
+    with connection.transaction():
+        records = warnings(connection, Limits(**limits)).records()
+    return [record for record in records if record["warning"] == kind]
+
+
+def pid_of(connection: psycopg.Connection) -> str:
+    return f"pid {connection.info.backend_pid},"
+
+
+def until(connection: psycopg.Connection, query: str, *values: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not connection.execute(query.encode(), values).fetchone():
+        assert time.monotonic() < deadline, query
+
+
+def count_now(connection: psycopg.Connection) -> None:
+    """Let the server's statistics have what this session did."""
+    with connection.transaction():
+        connection.execute(FLUSH)
+
+
+def test_database_in_order_has_no_warning(connection: psycopg.Connection) -> None:
+    with connection.transaction():
+        found = warnings(connection, Limits()).records()
+    assert {record["who"] for record in found} == UNSAFE_TEST_SERVER
+
+
+# Settings
+
+
+def test_setting_of_the_session_that_looks_is_not_the_servers(connection: psycopg.Connection) -> None:
+    connection.execute("set track_counts = off")
+    assert {record["who"] for record in told(connection, "setting off")} == UNSAFE_TEST_SERVER
+
+
+@pytest.mark.parametrize("word", ["false", "off"])
+def test_table_without_autovacuum_is_told(connection: psycopg.Connection, word: str) -> None:
+    connection.execute(f"alter table drover.attempt set (autovacuum_enabled = {word})".encode())
+    assert [record["who"] for record in told(connection, "no autovacuum")] == ["table drover.attempt"]
+
+
+def test_table_with_autovacuum_switched_on_is_not_told(connection: psycopg.Connection) -> None:
+    connection.execute("alter table drover.attempt set (autovacuum_enabled = on)")
+    assert told(connection, "no autovacuum") == []
+
+
+# Transactions that keep dead rows
+
+
+def test_snapshot_that_is_held_is_told_with_its_owner(connection: psycopg.Connection, login: Login) -> None:
+    other = login(application_name="gui")
+    other.execute("begin isolation level repeatable read; select from drover.jobqueue")
+    (found,) = told(connection, "old transaction", transaction=NOW)
+    assert found["who"] == f"{pid_of(other)} user postgres, application gui"
+    assert "pg_terminate_backend" in found["next"]
+    assert told(connection, "old transaction") == []
+
+
+def test_idle_transaction_that_only_reads_holds_nothing(connection: psycopg.Connection, login: Login) -> None:
+    login().execute("begin; select from drover.jobqueue")
+    assert told(connection, "old transaction", transaction=NOW) == []
+
+
+def test_idle_transaction_that_has_written_is_told(connection: psycopg.Connection, login: Login) -> None:
+    other = login()
+    other.execute("begin")
+    insert(other)
+    (found,) = told(connection, "old transaction", transaction=NOW)
+    assert found["who"].startswith(pid_of(other))
+
+
+@pytest.mark.parametrize(("statement", "number"), [("select txid_current()", 1), ("select 1", 0)])
+def test_transaction_of_another_database_counts_once_it_writes(
+    connection: psycopg.Connection, postgres: str, migrated: str, statement: str, number: int
+) -> None:
+    with _database(postgres, migrated) as (_, conninfo), psycopg.connect(conninfo) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute(statement.encode())
+        assert len(told(connection, "old transaction", transaction=NOW)) == number
+
+
+# Dead rows
+
+
+def test_dead_rows_that_nobody_removes_are_told_until_they_are(connection: psycopg.Connection) -> None:
+    connection.execute("insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, 500)")
+    connection.execute("delete from drover.jobqueue")
+    count_now(connection)
+    found = told(connection, "dead rows", dead_rows=400, vacuum=NOW)
+    assert [record["who"] for record in found] == ["table drover.claimable", "table drover.jobqueue"]
+    connection.execute("vacuum drover.jobqueue, drover.claimable")
+    assert told(connection, "dead rows", dead_rows=400, vacuum=NOW) == []
+
+
+def test_dead_rows_that_autovacuum_had_no_time_for_are_not_told(connection: psycopg.Connection) -> None:
+    connection.execute("insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, 500)")
+    connection.execute("delete from drover.jobqueue")
+    count_now(connection)
+    assert told(connection, "dead rows", dead_rows=400, vacuum=NEVER) == []
+
+
+# Queries without an index
+
+
+@pytest.fixture
+def rows(connection: psycopg.Connection) -> psycopg.Connection:
+    """Jobs 1 to 100."""
+    connection.execute("insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, 100)")
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("query", "number"),
+    [
+        ("select count(*) from drover.jobqueue where jq_args like 'x'", 1),
+        ("select from drover.jobqueue where jq_pk = 7", 0),
+    ],
+    ids=["all rows", "by the index"],
+)
+def test_queue_that_is_read_whole_again_and_again_is_told(rows: psycopg.Connection, query: str, number: int) -> None:
+    rows.execute("set enable_seqscan = off")
+    rows.cursor().executemany(query.encode(), [()] * 20)
+    count_now(rows)
+    assert len(told(rows, "scans", scanned_rows=100, scans_per_hour=10)) == number
+
+
+def test_small_queue_may_be_read_whole(rows: psycopg.Connection) -> None:
+    rows.execute("select count(*) from drover.jobqueue")
+    count_now(rows)
+    assert told(rows, "scans", scans_per_hour=0) == []
+
+
+@pytest.mark.parametrize(("application", "number"), [("gui", 1), ("drover", 0), ("pg_dump", 0)])
+def test_query_that_goes_on_reading_is_told_with_its_text(
+    connection: psycopg.Connection, login: Login, application: str, number: int
+) -> None:
+    reader = login(application_name=application)
+    reader.pgconn.send_query(SLEEP)
+    until(connection, MINE, reader.info.backend_pid)
+    found = told(connection, "slow query", query=NOW)
+    assert [record["who"] for record in found] == [f"{pid_of(reader)} user postgres, application gui"] * number
+    assert [record["what"].endswith("select pg_sleep(1000)") for record in found] == [True] * number
+
+
+def test_query_on_other_tables_is_not_told(connection: psycopg.Connection, login: Login) -> None:
+    reader = login()
+    reader.pgconn.send_query(b"select pg_sleep(1000)")
+    until(connection, MINE, reader.info.backend_pid)
+    assert told(connection, "slow query", query=NOW) == []
+
+
+# Locks
+
+
+def test_transaction_that_leaves_rows_locked_is_told(rows: psycopg.Connection, login: Login) -> None:
+    other = login()
+    other.execute("begin; select from drover.jobqueue where jq_pk = 1 for update")
+    (found,) = told(rows, "lock", lock=NOW)
+    assert found["who"].startswith(pid_of(other))
+    assert "leaves rows of the queue locked; idle in transaction" in found["what"]
+    assert told(rows, "lock") == []
+
+
+def test_transaction_that_others_wait_for_is_told(rows: psycopg.Connection, login: Login) -> None:
+    holder, waiter = login(), login()
+    holder.execute("begin; select from drover.jobqueue where jq_pk = 1 for update")
+    waiter.pgconn.send_query(b"select from drover.jobqueue where jq_pk = 1 for update")
+    until(rows, WAITING, waiter.info.backend_pid)
+    (found,) = told(rows, "lock", blocked=NOW)
+    assert found["who"].startswith(pid_of(holder))
+    assert "others wait" in found["what"]
+
+
+# Who may see
+
+
+def test_role_from_which_sessions_are_hidden_is_told_so(database_with_roles: str) -> None:
+    with psycopg.connect(database_with_roles, user="drover_scheduler") as connection:
+        (found,) = told(connection, "hidden")
+    assert found["who"] == "role drover_scheduler"
+    assert "pg_read_all_stats" in found["next"]
+
+
+def test_check_that_takes_too_long_is_told_and_the_others_go_on(connection: psycopg.Connection, login: Login) -> None:
+    login().execute("begin; lock table drover.migration")
+    (found,) = told(connection, "scans", patience_ms=100)
+    assert found["what"] == "could not be looked for: canceling statement due to statement timeout"
+    assert connection.execute("show statement_timeout").fetchone() == ("0",)
+
+
+# drover status
+
+
+def test_status_shows_warnings_before_all_tables(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute("alter table drover.attempt set (autovacuum_enabled = false)")
+    text = drover("status").out
+    assert text.index("Warnings") < text.index("table drover.attempt") < text.index("Schedulers")
+
+
+def test_status_as_json_has_a_list_of_warnings(drover: Drover, connection: psycopg.Connection) -> None:
+    connection.execute("alter table drover.attempt set (autovacuum_enabled = false)")
+    found = json.loads(drover("status", "--json").out)["warnings"]
+    assert [record for record in found if record["warning"] == "no autovacuum"] == [
+        {
+            "warning": "no autovacuum",
+            "who": "table drover.attempt",
+            "age": None,
+            "what": "autovacuum is switched off for it: dead rows stay",
+            "next": "alter table ... reset (autovacuum_enabled)",
+        }
+    ]

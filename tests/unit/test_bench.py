@@ -1,0 +1,117 @@
+"""The pure parts of the bench: what a line says, what is made of a server's log, what is drawn."""
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.bench.cases import CASES, in_turns
+from tests.bench.lines import Line, show, to_json
+from tests.bench.others import claims_of
+from tests.bench.report import page
+from tests.bench.sizes import Sizes
+from tests.bench.svg import Chart, ceiling, draw, short
+
+RATES = Line("P1", "jobs", "/s", [10, 60, 20], [100, 100, 100], [20, 20, 20], "huey", "limit", at_least=0.3)
+LOG = """\
+2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 0.100 ms  bind turn: -- claims
+\tdelete from drover.claimable where skip locked
+2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 12.500 ms  execute turn: -- claims
+\twith x as (select 1 for update skip locked)
+\tdelete from drover.claimable
+2026-01-01 00:00:00.000 UTC [2] LOG:  duration: 7.000 ms  execute due: select 1 for update skip locked
+2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 2.000 ms  execute turn: delete from drover.claimable -- skip locked
+"""
+
+
+def columns(line: Line) -> list[str]:
+    return re.split(r"\s{2,}", show(line))
+
+
+def test_every_target_but_that_of_ssh_has_a_case() -> None:
+    assert list(CASES) == ["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P10"]
+
+
+def test_a_line_tells_the_median_ratio_and_its_range() -> None:
+    assert RATES.ratios == [0.1, 0.6, 0.2]
+    said = ["P1", "jobs", "20/s", "100/s", "huey 20/s", "0.20 (0.10-0.60)", ">= 0.3 x limit", "FALLS SHORT"]
+    assert columns(RATES) == said
+
+
+def test_a_line_without_a_limit_tells_its_own_range() -> None:
+    line = Line("P5", "first item", "s", ours=[0.5, 0.1, 0.2], at_most=1.0)
+    assert columns(line) == ["P5", "first item", "0.2 s (0.1-0.5)", "<= 1", "PASS"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "at_least", "at_most", "verdict"),
+    [
+        ([2.0], 2.0, None, "PASS"),
+        ([1.9], 2.0, None, "FALLS SHORT"),
+        ([2.0], None, 2.0, "PASS"),
+        ([2.1], None, 2.0, "FALLS SHORT"),
+        ([1.0, 3.0, 2.0], 2.0, None, "PASS"),
+        ([1.0], None, None, ""),
+    ],
+)
+def test_the_verdict_is_of_the_median(
+    ours: Sequence[float], at_least: float | None, at_most: float | None, verdict: str
+) -> None:
+    assert Line("P4", "it", "s", ours, at_least=at_least, at_most=at_most).verdict == verdict
+
+
+def test_the_peer_is_what_is_measured_against_when_the_line_says_so() -> None:
+    line = Line("P3", "wait", "ms", [1.0], peer=[2.0], peer_name="huey", against="peer", at_most=0.8)
+    assert (line.ratios, line.target, line.verdict) == ([0.5], "<= 0.8 x peer", "PASS")
+
+
+def test_a_missing_peer_is_named_and_judges_nothing() -> None:
+    line = Line("P1", "jobs", "/s", [10.0], at_least=1.2, missing="huey (no pip here)")
+    assert columns(line) == ["P1", "jobs", "10/s", ">= 1.2", "missing: huey (no pip here)"]
+
+
+def test_the_json_has_what_the_line_says() -> None:
+    told = to_json(RATES)
+    assert (told["case"], told["ratios"], told["verdict"]) == ("P1", [0.1, 0.6, 0.2], "FALLS SHORT")
+
+
+def test_contestants_run_in_turns_and_another_begins_each_round() -> None:
+    ran: list[str] = []
+    given = in_turns(2, {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")})
+    assert ran == ["a", "b", "b", "a"]
+    assert given == {"a": [None, None], "b": [None, None]}
+
+
+def test_a_part_of_the_sizes_is_never_nothing() -> None:
+    few = Sizes().scaled(0.001)
+    assert (few.rows, few.jobs, few.samples, few.idle_s) == (1000, 100, 4, 0.06)
+
+
+def test_claims_are_found_in_the_log_of_the_server() -> None:
+    assert claims_of(LOG) == [12.5, 2.0]
+
+
+@pytest.mark.parametrize(("value", "round_one"), [(0.7, 1), (1, 1), (1.1, 2), (34, 50), (99_000, 100_000)])
+def test_an_axis_ends_at_a_round_number(value: float, round_one: float) -> None:
+    assert ceiling(value) == round_one
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (64, "64"), (1000, "1k"), (2_500_000, "2.5M")])
+def test_an_axis_has_short_numbers(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+def test_a_chart_is_svg_with_a_line_for_each_series() -> None:
+    chart = Chart("a < b", "jobs", "/s", {"ours": [(1, 5.0), (10, 10.0)], "huey": [(1, 2.0)]})
+    tree = ElementTree.fromstring(draw(chart))
+    lines = tree.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [line.get("points") for line in lines] == ["90.0,155.0 600.0,40.0", "90.0,224.0"]
+    assert "a < b" in [text.text for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_the_page_has_the_table_and_the_charts() -> None:
+    html = page({"minutes": 1.25, "missing": ["huey (no <pip>)"]}, [RATES], [Chart("depth", "x", "y", {})])
+    assert 'class="FALLS">FALLS SHORT' in html
+    assert "huey (no &lt;pip&gt;)" in html
+    assert html.count("<svg") == 1
