@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench sim format schema clean
+.PHONY: demo test check bench counts sim format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
+
+counts: $(VENV)/.dev
+	$(BIN)/python -m tests.counts
 
 sim: $(VENV)/.dev
 	DROVER_SIM_STEPS=1000000 $(BIN)/pytest tests/sim

@@ -86,6 +86,7 @@ class Daemon:
         types = [name for name, agent in config.agents.items() if agent.enabled]
         self.typed = Typed(self.loop, self.watch_link, self._queries["submit"], types) if typed else None
         self.core.world.tells_ends = typed
+        self.core.world.fleet.tells_routine = LOG.isEnabledFor(logging.DEBUG)
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self.children.spawn,
             e.Send: self.children.send,
@@ -129,8 +130,9 @@ class Daemon:
         """Carry out what is to be done, then wait for what comes next."""
         loop, core = self.loop, self.core
         self._request()  # first: the database works while we do
-        self._carry_out()
-        self._request()
+        if core.has_work:
+            self._carry_out()
+            self._request()
         self.watch.step(loop.now)
         if self.typed is not None and self.typed.is_over:
             self.typed = self.typed.end()
@@ -176,7 +178,7 @@ class Daemon:
 
     def _request(self) -> None:
         is_answered = self.core.world.ledger.in_flight is None  # a failure may be told after a pause
-        if self._is_queue_ready and self.queue_link.is_idle and is_answered:
+        if is_answered and self._is_queue_ready and self.queue_link.is_idle:
             request = self.core.next_request(self.loop.now)
             if request is not None:
                 self.courier.send(request)

@@ -38,7 +38,7 @@ OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was 
 def settings(timers: Scheduler) -> list[str]:
     """Give what the watch connection sets: it listens, and waits for no lock so long that the lease would lapse."""
     wait_s = (timers.lease - timers.lease_renewal) / 4
-    return [*LISTEN, f"set lock_timeout = {max(1, round(wait_s * 1000))}"]
+    return [*LISTEN, f"set lock_timeout = {max(1, round(wait_s * 1000))}", "set jit = off"]
 
 
 class Watch:

@@ -18,9 +18,9 @@ ended as (
   update drover.jobqueue j
      set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed', jq_exitcode = u.code,
          jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = jq_itemsprocessed + 1, jq_itemstotal = 1,
-         jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.seconds)
-    from unnest(:pks::bigint[], :attempts::integer[], :seconds::float8[], :hosts::text[], :pids::integer[], :codes::integer[])
-      with ordinality as u(pk, attempt, seconds, host, pid, code, n)
+         jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.micros * 1e-6)
+    from unnest(:pks::bigint[], :attempts::integer[], :micros::bigint[], :hosts::text[], :pids::integer[], :codes::integer[])
+      with ordinality as u(pk, attempt, micros, host, pid, code, n)
    where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
      and (j.jq_state = 'claimed' or j.jq_state = 'running')
   returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, j.jq_type, j.jq_job_fk, u.host, u.pid, u.code, u.n),
@@ -119,7 +119,7 @@ failed as (
   insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_host, item_agent, item_pid, item_reason)
   select f.pk, f.attempt, f.key, f.line, f.host, f.agent, f.pid, f.reason
     from jsonb_to_recordset(:failures::jsonb) as f(pk bigint, attempt integer, key text, line text, host text, agent text, pid integer, reason text)
-    join saved s on s.jq_pk = f.pk and s.jq_attempt = f.attempt),
+   where ((f.pk, f.attempt) in (select jq_pk, jq_attempt from saved)) is true),  -- hashed, which no join may be
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from saved where outcome is not null or state = 'running' having count(*) > 0)
 select jq_pk, jq_has_children and outcome is not null from saved left join told on true
 

@@ -83,6 +83,7 @@ def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), now)
     core.hear(number, b"OK\n", now)
+    core.look()
     return core.world.fleet.slots[number]
 
 

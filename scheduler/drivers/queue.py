@@ -124,7 +124,7 @@ class Courier:
             "owner": self.owner,
             "schedinfo": self._schedinfo,
             "guarded": [want.type for want in turn.wants if want.guarded],
-            **_columns(turn.ends, "pks", "attempts", "seconds", "hosts", "pids", "codes"),
+            **_columns(turn.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
             **_columns([_asked(want) for want in turn.wants], *WANTS),
         }
 

@@ -91,7 +91,7 @@ class Scheduler:
     progress_interval: float = field(default=1.0, validator=SPAN)
     status_interval: float = field(default=30.0, validator=SPAN)
     hold: float = field(default=0.1, validator=SPAN)
-    hold_max: int = field(default=1000, validator=COUNT)
+    hold_max: int = field(default=2000, validator=COUNT)
     fetch_limit: int = field(default=1000, validator=COUNT_OR_NONE)
     expansions: int = field(default=8, validator=COUNT)
     expansions_per_type: int = field(default=4, validator=COUNT)

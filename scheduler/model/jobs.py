@@ -75,7 +75,7 @@ class End(NamedTuple):
 
     pk: int
     attempt: int
-    seconds: float
+    micros: int  # of agent time
     host: str
     pid: int
     code: int | None  # exit status of a command

@@ -51,7 +51,7 @@ def patience_of(kind: AgentType, timers: Scheduler) -> tuple[float, ...]:
 class Fleet:
     """All slots, and the soonest of their deadlines."""
 
-    __slots__ = ("changed", "commands", "slots", "soonest", "timers")
+    __slots__ = ("changed", "commands", "slots", "soonest", "tells_routine", "timers")
 
     def __init__(self, timers: Scheduler, commands: list[Command]) -> None:
         self.slots: list[Slot] = []
@@ -59,6 +59,7 @@ class Fleet:
         self.soonest = NEVER  # a lower bound: a deadline that moved later costs one idle look
         self.commands = commands
         self.changed: set[Slot] = set()  # moved since the status was last shown
+        self.tells_routine = True  # whether anybody reads that a command began and ended
 
     def fire(self, slot: Slot, event: int, now: float) -> bool:
         """Move a slot; False when the event changed nothing. A violation or a bug of ours ends in a kill."""
@@ -126,12 +127,10 @@ class Fleet:
             pool.idle[host.name].remove(slot)
         if new == ST_FREEING and old != ST_PREP:
             self.commands.append(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
-        why = f" reason={slot.doom!r}" if slot.doom else ""
-        self.say(
-            "debug" if pool.is_exec and not why and new != ST_FAIL else "info",
-            slot,
-            f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}",
-        )
+        is_routine = pool.is_exec and not slot.doom and new != ST_FAIL
+        if not is_routine or self.tells_routine:
+            why = f" reason={slot.doom!r}" if slot.doom else ""
+            self.say("debug" if is_routine else "info", slot, f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}")
 
     def _refuse(self, slot: Slot, event: int, verdict: int, now: float) -> bool:
         what = f"{EVENT_NAMES[event]} in {STATE_NAMES[slot.state]}"

@@ -150,8 +150,9 @@ def how_many(pool: Pool, timers: Scheduler) -> tuple[int, bool]:
         feeding += job.expansion.opening
     room = 0 if feeding else startable(pool, urgent=False)
     target = max(room, int(pool.rate * timers.hold), 1)
-    most = min(timers.hold_max, timers.fetch_limit or timers.hold_max)
-    count = max(0, min(target, most) - held)
+    target = min(target, timers.hold_max)
+    count = target - held if held < room or held * 2 <= target else 0  # many at once, while the rest is being worked
+    count = max(0, min(count, timers.fetch_limit or count))
     urgent = not count and not has_urgent(pool) and startable(pool, urgent=True) > 0
     return count, urgent
 

@@ -20,6 +20,8 @@ from scheduler.policy.feed import dispatch
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.world import World
 
+GATHER: Final = 0.005  # seconds that ends wait for others, while nothing is wanted and more is in hand
+
 
 class Core:
     """One supervisor's decisions."""
@@ -28,6 +30,7 @@ class Core:
         self.world = World(config, now)
         self._slots = self.world.fleet.slots
         self._exited = False
+        self._heard_at = now
 
     # ---- doors
 
@@ -40,11 +43,12 @@ class Core:
             self.look_again(now)
 
     def hear(self, number: int, data: bytes, now: float) -> bytes | None:
-        """Take in what an agent printed; give the line to send it next, or None."""
-        answer = replies.hear(self.world, self._slots[number], data, now)
-        if self.world.stirred:
-            self.look_again(now)
-        return answer
+        """Take in what an agent printed; give the line to send it next, or None.
+
+        Pools that this stirs are looked at once for all that is heard in a turn, by `take`.
+        """
+        self._heard_at = now
+        return replies.hear(self.world, self._slots[number], data, now)
 
     def hear_err(self, number: int, data: bytes, now: float) -> None:
         """Take in what a line agent printed on stderr."""
@@ -57,12 +61,18 @@ class Core:
     def take(self) -> list[e.Command]:
         """Give the commands since the last call."""
         self.unpack()
+        self.look()
         taken = self.world.commands[:]
         self.world.commands.clear()
         for command in taken:
             if type(command) is e.Send:
                 self._slots[command.slot].is_unsent = False
         return taken
+
+    def look(self) -> None:
+        """Look at the pools that agents have stirred; `take` does so by itself."""
+        if self.world.stirred:
+            self.look_again(self._heard_at)
 
     def look_again(self, now: float) -> None:
         """Look at every pool that was stirred."""
@@ -81,8 +91,8 @@ class Core:
 
     @property
     def has_work(self) -> bool:
-        """Say whether `take` would give something, or has something to unpack."""
-        return bool(self.world.commands or self.world.arrivals)
+        """Say whether `take` would give something, or has something to unpack or to look at."""
+        return bool(self.world.commands or self.world.arrivals or self.world.stirred)
 
     # ---- the queue
 
@@ -90,6 +100,8 @@ class Core:
         """Give what the queue connection is to do next; it is answered by an event before the next call."""
         world = self.world
         if not world.may_want and world.ledger.is_empty:
+            return None
+        if not world.may_want and self._gathers(now):
             return None
         if world.ledger.is_stock_due:
             return world.ledger.take_stock(self.live_rows())
@@ -99,10 +111,17 @@ class Core:
             hosts, queues = list(world.hosts.values()), list(world.queues.values())
             wants = world.claims.wants(world.pools.values(), queues, hosts, world.timers, now)
         world.may_want = bool(wants)
+        if not wants and self._gathers(now):
+            return None
         request = world.ledger.next_request(wants)
+        world.ledger.gather_until = now + GATHER
         if isinstance(request, e.Turn):
             world.claims.asked(request, now)
         return request
+
+    def _gathers(self, now: float) -> bool:
+        """Say whether what waits to be saved may wait for more: others are in hand and will end soon."""
+        return bool(self.world.jobs) and self.world.ledger.may_gather(now)
 
     def live_rows(self) -> list[int]:
         """Give the rows that are ours in memory, or whose end is on its way to the database."""
@@ -126,8 +145,9 @@ class Core:
         world = self.world
         return min(
             world.fleet.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at,
+            world.ledger.gather_until if world.ledger.ends and world.ledger.gather_until else NEVER,
             world.serving_until if world.feeding else NEVER,
-            min((job.deadline for job in world.limits), default=NEVER),
+            min([job.deadline for job in world.limits]) if world.limits else NEVER,
         )  # fmt: skip
 
     def tick(self, now: float) -> None:
@@ -141,6 +161,8 @@ class Core:
             processes.late(world, slot, now)
         if now >= world.mark_at:
             rounds.mark_running(world, now)
+        if now >= world.ledger.gather_until:
+            world.ledger.gather_until = 0.0
         if now >= world.stock_at:
             world.stock_at, world.ledger.is_stock_due = NEVER, True
         if now >= world.progress_at:

@@ -84,7 +84,7 @@ def record_failure(world: World, slot: Slot, job: Job, reason: str) -> None:
 
 def part(world: World, slot: Slot, job: Job, now: float) -> None:
     """The slot and the job have nothing to do with each other any more."""
-    job.where = (slot.host.name, slot.pool.name, slot.pid or 0)
+    job.where = slot.where
     if slot.lone and job.expansion is not None and slot.item in job.expansion.again:
         job.expansion.again.remove(slot.item)
     slot.lone = False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from scheduler.model.expand import Item, Row
-from scheduler.model.jobs import Claim, ItemFailure, Rules
+from scheduler.model.jobs import PLAIN, Claim, ItemFailure, Rules
 from scheduler.policy.progress import Progress
 
 if TYPE_CHECKING:
@@ -65,38 +65,33 @@ class Expansion:
 
 
 class Job:
-    """A row that we hold, from claim to end."""
+    """A row that we hold, from claim to end. Most of it is never set on most jobs: the defaults are the class's."""
 
-    __slots__ = (
-        "args", "attempt", "busy", "code", "deadline", "done", "expansion", "failed", "failure", "host",
-        "in_flight", "interrupted", "lanes", "marked", "nonfatal", "pk", "pool", "queue", "rank", "result",
-        "rules", "signal", "since", "started", "verdict", "where",
-    )  # fmt: skip
+    deadline = NEVER
+    expansion: Expansion | None = None
+    in_flight = 0
+    started = False  # something was given to an agent
+    marked = False  # the row says running
+    done = 0  # as counted for the row, over all its slices
+    failed = 0
+    busy = 0.0  # seconds of agents
+    nonfatal = False
+    interrupted = False  # its query lost its connection: that costs an allowance
+    failure: str | None = None  # why a one-parameter job failed
+    code: int | None = None
+    signal: str | None = None
+    result: object = None
+    where: tuple[str, str, int] | None = None  # host, agent, pid that had it last
+    verdict: Verdict | None = None
 
     def __init__(self, claim: Claim, pool: "Pool", now: float) -> None:
-        self.pk = claim.pk
-        self.attempt = claim.attempt
-        self.args = claim.args
-        self.rank = claim.rank
-        self.queue = claim.want.queue
-        self.host = claim.want.host or None
-        self.rules = claim.rules
+        self.pk, self.attempt, self.args, self.rank, want, rules = claim
+        self.queue = want.queue
+        self.host = want.host or None
+        self.rules = rules
         self.pool = pool
         self.since = now  # of the claim
-        self.deadline = NEVER
-        self.expansion = Expansion(claim.rules) if claim.rules.msq else None
         self.lanes: dict[str | None, Lane] = {}
-        self.in_flight = 0
-        self.started = False  # something was given to an agent
-        self.marked = False  # the row says running
-        self.done = claim.rules.itemsprocessed  # as counted for the row, over all its slices
-        self.failed = claim.rules.itemsfailed
-        self.busy = 0.0  # seconds of agents
-        self.nonfatal = False
-        self.interrupted = False  # its query lost its connection: that costs an allowance
-        self.failure: str | None = None  # why a one-parameter job failed
-        self.code: int | None = None
-        self.signal: str | None = None
-        self.result: object = None
-        self.where: tuple[str, str, int] | None = None  # host, agent, pid that had it last
-        self.verdict: Verdict | None = None
+        if rules is not PLAIN:
+            self.expansion = Expansion(rules) if rules.msq else None
+            self.done, self.failed = rules.itemsprocessed, rules.itemsfailed

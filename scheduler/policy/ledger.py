@@ -32,6 +32,7 @@ class Ledger:
         "_logged_last",
         "ends",
         "failures",
+        "gather_until",
         "in_flight",
         "is_stock_due",
         "log_size",
@@ -51,6 +52,7 @@ class Ledger:
         self.failures: dict[int, list[ItemFailure]] = {}
         self.marks: dict[int, tuple[int, int]] = {}
         self.parents: list[int] = []
+        self.gather_until = 0.0  # ends that come before go together; 0 is at once
         self.is_stock_due = False  # what is in hand is to be said anew
         self.logs: list[LogRow] = []
         self.log_size = 0
@@ -119,6 +121,13 @@ class Ledger:
         self.resent = other is None and bool(self.repeats)
         self.in_flight = self.repeats.popleft() if self.resent else other
         return self.in_flight
+
+    def may_gather(self, now: float) -> bool:
+        """Say whether nothing but ends waits, and they may still wait for others."""
+        others = (
+            self.is_stock_due, self.saves, self.marks, self.parents, self.logs, self.outputs, self.repeats,
+        )  # fmt: skip
+        return now < self.gather_until and len(self.ends) < BATCH and not any(others)
 
     def take_stock(self, rows: Sequence[int]) -> Request:
         """Say anew what is in hand; `rows` are all of it."""

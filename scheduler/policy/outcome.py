@@ -47,7 +47,7 @@ def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
         return _failure(job, now, timers, job.failure)
     if _is_plain(job):
         host, _, pid = job.where or ("", "", 0)
-        return End(job.pk, job.attempt, job.busy, host, pid, job.code)
+        return End(job.pk, job.attempt, int(job.busy * 1e6), host, pid, job.code)
     return _row(job, now, DONE, "done", ALL_DONE)
 
 

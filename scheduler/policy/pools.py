@@ -113,6 +113,7 @@ class Slot:
         "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
         "is_bound", "is_unsent", "item", "items", "job", "lone", "number", "patience", "pid", "pool", "serial",
         "shown", "signal", "since", "spawns", "state", "total",
+        "where",
     )  # fmt: skip
 
     def __init__(self, number: int, pool: Pool, host: HostBook, patience: tuple[float, ...], now: float) -> None:
@@ -135,6 +136,7 @@ class Slot:
     def clear(self) -> None:
         """Forget the process."""
         self.pid: int | None = None
+        self.where = (self.host.name, self.pool.name, 0)  # and the pid: what is noted of a job it has
         self.born = 0.0
         self.doom: str | None = None  # why we want it dead
         self.counts = True  # whether its death counts against the slot

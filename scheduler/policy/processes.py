@@ -35,6 +35,7 @@ def created(world: World, event: e.Created, now: float) -> None:
     """The process exists; an exec agent works from now on, a line agent has so long for its first OK."""
     slot = world.fleet.slots[event.slot]
     slot.pid = event.pid
+    slot.where = (slot.host.name, slot.pool.name, event.pid)
     slot.heard = slot.born = now
     world.fleet.fire(slot, CREATED, now)
     if slot.state != ST_SPAWNED:

@@ -15,6 +15,14 @@ from scheduler.policy.jobs import Job
 _MOST_RANKS: Final = 32  # empty ranks are kept up to here
 
 
+class One(list[Item]):
+    """What a lane needs of a deque, for the one item of a one-parameter job: a deque has room for 64 from the start."""
+
+    __slots__ = ()
+    popleft = list.pop
+    appendleft = list.append
+
+
 class Lane:
     """The items of one job that wait for agents of one host (None: any)."""
 
@@ -23,7 +31,7 @@ class Lane:
     def __init__(self, job: Job, host: str | None) -> None:
         self.job = job
         self.host = host
-        self.items: deque[Item] = deque()
+        self.items: deque[Item] | One = One() if job.expansion is None else deque()
         self.turn = 0  # when it was last served, or began to wait
 
 

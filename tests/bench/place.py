@@ -29,7 +29,10 @@ LOOK_S: Final = 0.02  # between two looks at a row, which cost the server little
 REST_S: Final = 1.0  # progress is shown once more, rates are forgotten
 LIVE: Final = ("queued", "claimed", "running")
 
-EMPTY: Final = "truncate drover.jobqueue, drover.attempt, drover.log, drover.output, drover.item_failure cascade"
+EMPTY: Final = """
+truncate drover.jobqueue, drover.claimable, drover.in_hand, drover.attempt, drover.log, drover.output,
+         drover.item_failure cascade
+"""
 JOBS: Final = "insert into drover.jobqueue (jq_type, jq_args) select %s, %s || i from generate_series(1, %s) i"
 ONE: Final = "insert into drover.jobqueue (jq_type, jq_args) values (%s, %s) returning jq_pk"
 LAST: Final = "select coalesce(max(jq_pk), 0) from drover.jobqueue"

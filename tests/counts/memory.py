@@ -5,7 +5,7 @@ from typing import Any
 
 from scheduler.model import events as e
 from scheduler.model.expand import Row
-from scheduler.model.jobs import Claim
+from scheduler.model.jobs import After, Claim, Want
 from tests.core_tools import answer_to, claim
 from tests.counts.lockstep import TYPE
 
@@ -37,9 +37,15 @@ class Memory:
         self.asked[type(request).__name__] += 1
         if not isinstance(request, e.Turn):
             return answer_to(request)
-        most = sum(want.most for want in request.wants if not want.host)
-        given, self._waiting = self._waiting[:most], self._waiting[most:]
-        return e.Turned(given)
+        given: list[Claim] = []
+        reached: dict[Want, After] = {}
+        for want in request.wants:
+            found = [] if want.host else [claim._replace(want=want) for claim in self._waiting[: want.most]]
+            del self._waiting[: len(found)]
+            given += found
+            if found:
+                reached[want] = After("1n", "now", found[-1].pk)
+        return e.Turned(given, reached=reached)
 
     def expand(self, job: int, query: str) -> e.Event:
         """Run the query of a job."""

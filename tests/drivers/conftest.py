@@ -7,6 +7,8 @@ import pytest
 from scheduler.loop import Loop
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.child_tools import LONG_S, Family, Make
+from tests.link_tools import take_group
+from tests.queue_tools import Desk
 
 
 @pytest.fixture
@@ -29,3 +31,11 @@ def family() -> Iterator[Make]:
     for one in made:
         one.children.close()
         one.loop.close()
+
+
+@pytest.fixture
+def desk(database: str) -> Iterator[Desk]:
+    """Give the desk of the daemon that owns the group."""
+    take_group(database)
+    with Desk(database) as desk:
+        yield desk

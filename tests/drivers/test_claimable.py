@@ -6,13 +6,16 @@ import psycopg
 import pytest
 
 DIFFERENCE = """
-    select coalesce(claim_jq_fk, jq_pk) as pk, claim_jq_fk is null as is_missing
-      from drover.claimable
-      full join (select * from drover.jobqueue
-                  where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command') j
-        on (claim_jq_fk, claim_type, claim_queue, claim_host, claim_urgent, claim_priority, claim_queued)
-         = (jq_pk, jq_type, jq_queue, coalesce(jq_host, ''), jq_urgent, jq_priority, jq_queued)
-     where claim_jq_fk is null or jq_pk is null
+    with named as (
+      select claim_jq_fk, claim_type, claim_queue, claim_host, claim_rank, claim_queued from drover.claimable),
+    due as (
+      select jq_pk, jq_type, jq_queue, coalesce(jq_host, ''), case when jq_urgent then '0' else '1' end || jq_priority,
+             jq_queued
+        from drover.jobqueue
+       where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command')
+    select 'too many', * from (table named except all table due) n
+    union all
+    select 'missing', * from (table due except all table named) d
 """
 CLAIM = """
     update drover.jobqueue set jq_state = 'claimed', jq_owner = gen_random_uuid(), jq_starttime = now() where jq_pk = 1

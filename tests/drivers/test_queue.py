@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 import psycopg
@@ -11,13 +11,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.drivers import queue
 from scheduler.drivers.postgres_answers import Failure
-from scheduler.drivers.queue import Courier
-from scheduler.loop import Loop
 from scheduler.model.events import (
-    Event,
     Mark,
     NotSaved,
-    Request,
     Save,
     Saved,
     Settle,
@@ -27,77 +23,17 @@ from scheduler.model.events import (
     WriteOutput,
     Written,
 )
-from scheduler.model.jobs import Claim, End, ItemFailure, LogRow, OutputRow, Rules, SaveRow, Want
+from scheduler.model.jobs import PLAIN, Claim, ItemFailure, LogRow, OutputRow, Rules, SaveRow, Want
 from scheduler.model.states import JOB_MOVES, JOB_STATES, TERMINAL
-from tests.link_tools import OTHER, OWNER, QUERIES, end_backends, fetch, opened, take_group
+from tests.link_tools import OTHER, OWNER, end_backends, fetch, take_group
 from tests.loop_tools import turn_until
-
-WANT = Want("a", "default", "", False, 100)
-
-
-class Desk:
-    """A courier with all it needs, and the events it told."""
-
-    def __init__(self, conninfo: str, owner: str = OWNER, lock_limit: float = 0.2) -> None:
-        self.loop = Loop()
-        self.link = opened(self.loop, conninfo, settings=queue.settings(lock_limit))
-        self.events: list[Event] = []
-        self.courier = Courier(self.loop, self.link, QUERIES, owner, "default", "here.7", self.events.append)
-
-    def __enter__(self) -> "Desk":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.link.close()
-        self.loop.close()
-
-    def ask(self, request: Request) -> Event:
-        """Send a request and give its event."""
-        self.events.clear()
-        self.courier.send(request)
-        turn_until(self.loop, lambda: self.events)
-        assert len(self.events) == 1
-        return self.events[0]
-
-    def claim(self, *wants: Want) -> list[Claim]:
-        """Claim and give the claims."""
-        event = self.ask(Turn((), wants or (WANT,)))
-        assert isinstance(event, Turned), event
-        return list(event.claims)
-
-
-@pytest.fixture
-def desk(database: str) -> Iterator[Desk]:
-    take_group(database)
-    with Desk(database) as desk:
-        yield desk
-
-
-def _insert(conninfo: str, values: str = "('a', 'x')", columns: str = "jq_type, jq_args") -> list[int]:
-    return [pk for (pk,) in fetch(conninfo, f"insert into drover.jobqueue ({columns}) values {values} returning jq_pk")]
-
-
-def _many(conninfo: str, count: int) -> None:
-    fetch(
-        conninfo,
-        "insert into drover.jobqueue (jq_type, jq_args) select 'a', i::text from generate_series(1, %s) i",
-        count,
-    )
-
-
-def _states(conninfo: str) -> list[str]:
-    return [state for (state,) in fetch(conninfo, "select jq_state from drover.jobqueue order by jq_pk")]
-
-
-def _end(claim: Claim, seconds: float = 1.5) -> End:
-    return End(claim.pk, claim.attempt, seconds, "alpha", 42, None)
-
+from tests.queue_tools import WANT, Desk, end, insert, locked, many, states, user
 
 # ---- claims
 
 
 def test_claim_gives_the_row_and_marks_it_ours_j51(desk: Desk, database: str) -> None:
-    (pk,) = _insert(database, "('a', 'it''s ü')")
+    (pk,) = insert(database, "('a', 'it''s ü')")
     (claim,) = desk.claim()
     assert claim == Claim(pk, 1, "it's ü".encode(), b"1n", WANT)
     row = fetch(database, "select jq_state, jq_owner::text, jq_schedinfo, jq_attempt from drover.jobqueue")
@@ -105,19 +41,28 @@ def test_claim_gives_the_row_and_marks_it_ours_j51(desk: Desk, database: str) ->
 
 
 def test_query_job_comes_with_its_rules_f17(desk: Desk, database: str) -> None:
-    _insert(
+    insert(
         database,
         "('a', 'select 1 as k', 'k', 'k', 5, '90 s', 2)",
         "jq_type, jq_args, jq_runonpfile, jq_key, jq_tolerate, jq_timeout, jq_retries",
     )
     (claim,) = desk.claim()
-    expected = Rules(msq=True, runonpfile="k", key="k", tolerate=5, timeout=90.0, retries=2)
+    expected = Rules(msq=True, runonpfile="k", key="k", tolerate=5, timeout=90.0, retries=2, submitter=user(database))
     assert claim.rules == expected
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_plain_job_comes_with_its_submitter_only_where_that_matters_f17(
+    desk: Desk, database: str, guarded: bool
+) -> None:
+    insert(database)
+    (claim,) = desk.claim(WANT._replace(guarded=guarded))
+    assert claim.rules == (Rules(submitter=user(database)) if guarded else PLAIN)
 
 
 def test_claims_come_in_order_of_urgency_letter_and_age_r76(desk: Desk, database: str) -> None:
     columns = "jq_type, jq_args, jq_urgent, jq_priority, jq_queued"
-    _insert(
+    insert(
         database,
         "('a', '4', false, 'n', '2020-01-02'), ('a', '3', false, 'n', '2020-01-01'), ('a', '2', false, 'a', now()),"
         " ('a', '5', false, 'z', '2019-01-01'), ('a', '1', true, 'z', now())",
@@ -127,40 +72,44 @@ def test_claims_come_in_order_of_urgency_letter_and_age_r76(desk: Desk, database
 
 
 def test_time_of_queueing_may_be_given_and_is_now_otherwise_j23(database: str) -> None:
-    _insert(database, "('a', '2020-01-01 UTC'), ('a', default)", "jq_type, jq_queued")
+    insert(database, "('a', '2020-01-01 UTC'), ('a', default)", "jq_type, jq_queued")
     times = "select jq_queued = '2020-01-01 UTC', now() - jq_queued < '1 minute' from drover.jobqueue order by jq_pk"
     assert fetch(database, times) == [(True, False), (False, True)]
 
 
 def test_claim_takes_no_more_than_wanted_and_the_rest_next_time_j47_j48(desk: Desk, database: str) -> None:
-    _many(database, 25)
+    many(database, 25)
     want = Want("a", "default", "", False, 10)
     assert [len(desk.claim(want)) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_several_wants_are_met_in_one_turn_j47(desk: Desk, database: str) -> None:
-    _insert(
+    insert(
         database, "('a', '', null), ('b', '', null), ('a', '', 'alpha'), ('c', '', null)", "jq_type, jq_args, jq_host"
     )
     wants = [WANT, Want("b", "default", "", False, 5), Want("a", "default", "alpha", False, 5)]
-    assert sorted((claim.type, claim.host) for claim in desk.claim(*wants)) == [("a", ""), ("a", "alpha"), ("b", "")]
+    assert sorted(claim.want[:3] for claim in desk.claim(*wants)) == [
+        ("a", "default", ""),
+        ("a", "default", "alpha"),
+        ("b", "default", ""),
+    ]
 
 
 def test_urgent_want_takes_urgent_rows_only_j47(desk: Desk, database: str) -> None:
-    _insert(database, "('a', 'slow', false), ('a', 'fast', true)", "jq_type, jq_args, jq_urgent")
+    insert(database, "('a', 'slow', false), ('a', 'fast', true)", "jq_type, jq_args, jq_urgent")
     assert [claim.args for claim in desk.claim(Want("a", "default", "", True, 9))] == [b"fast"]
 
 
 def test_row_that_somebody_has_locked_is_skipped_j51(desk: Desk, database: str) -> None:
-    first, _ = _insert(database, "('a', '1'), ('a', '2')")
-    with _locked(database, first):
+    first, _ = insert(database, "('a', '1'), ('a', '2')")
+    with locked(database, first):
         assert [claim.args for claim in desk.claim()] == [b"2"]
 
 
 def test_row_with_a_new_child_can_be_claimed_j51(desk: Desk, database: str) -> None:
     """A foreign key reference locks the parent's key, which must not hide it."""
     (group,) = [pk for (pk,) in fetch(database, "insert into drover.job default values returning job_pk")]
-    (pk,) = _insert(database, f"('a', {group})", "jq_type, jq_job_fk")
+    (pk,) = insert(database, f"('a', {group})", "jq_type, jq_job_fk")
     with psycopg.connect(database) as other:
         other.execute("select from drover.jobqueue where jq_pk = %s for key share", (pk,))
         assert [claim.pk for claim in desk.claim()] == [pk]
@@ -169,7 +118,7 @@ def test_row_with_a_new_child_can_be_claimed_j51(desk: Desk, database: str) -> N
 @pytest.mark.parametrize("lease", ["1 hour", "-1 second"])
 def test_who_does_not_hold_the_lease_claims_nothing_j51(database: str, lease: str) -> None:
     take_group(database, OTHER if lease == "1 hour" else OWNER, lease)
-    _insert(database)
+    insert(database)
     with Desk(database) as desk:
         assert desk.claim() == []
 
@@ -184,7 +133,7 @@ def test_who_does_not_hold_the_lease_claims_nothing_j51(database: str, lease: st
     ],
 )
 def test_row_that_must_wait_is_not_claimed_j51(desk: Desk, database: str, columns: str, values: str) -> None:
-    _insert(database, values, columns)
+    insert(database, values, columns)
     assert desk.claim() == []
 
 
@@ -192,9 +141,9 @@ def test_row_that_must_wait_is_not_claimed_j51(desk: Desk, database: str, column
 
 
 def test_end_is_saved_with_its_attempt_t2(desk: Desk, database: str) -> None:
-    _insert(database)
+    insert(database)
     (claim,) = desk.claim()
-    assert desk.ask(Turn([_end(claim)], ())) == Turned([])
+    assert desk.ask(Turn([end(claim)], ())) == Turned([])
     job = fetch(
         database,
         "select jq_state, jq_end_bits, jq_owner, jq_itemsprocessed, jq_itemstotal, jq_processedtime = '1.5 s',"
@@ -208,26 +157,26 @@ def test_end_is_saved_with_its_attempt_t2(desk: Desk, database: str) -> None:
 
 
 def test_ends_and_claims_go_in_one_turn_t3(desk: Desk, database: str) -> None:
-    _many(database, 6)
+    many(database, 6)
     three = Want("a", "default", "", False, 3)
     claims = desk.claim(three)
-    event = desk.ask(Turn([_end(claim) for claim in claims], (three,)))
+    event = desk.ask(Turn([end(claim) for claim in claims], (three,)))
     assert isinstance(event, Turned)
     assert [claim.args for claim in event.claims] == [b"4", b"5", b"6"]
-    assert _states(database) == ["done"] * 3 + ["claimed"] * 3
+    assert states(database) == ["done"] * 3 + ["claimed"] * 3
 
 
 def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
-    _many(database, 1000)
+    many(database, 1000)
     claims = desk.claim(Want("a", "default", "", False, 1000))
-    assert desk.ask(Turn([_end(claim) for claim in claims], ())) == Turned([])
+    assert desk.ask(Turn([end(claim) for claim in claims], ())) == Turned([])
     assert fetch(database, "select count(*) from drover.jobqueue where jq_state = 'done'") == [(1000,)]
     assert desk.link.stats["turn"].count == 2
 
 
 @pytest.mark.parametrize("stale", ["owner", "attempt", "state"])
 def test_stale_end_changes_nothing_and_is_told_t2(desk: Desk, database: str, stale: str) -> None:
-    _many(database, 2)
+    many(database, 2)
     good, bad = desk.claim()
     changes = {
         "owner": f"jq_owner = '{OTHER}'",
@@ -236,18 +185,18 @@ def test_stale_end_changes_nothing_and_is_told_t2(desk: Desk, database: str, sta
     }
     fetch(database, f"update drover.jobqueue set {changes[stale]} where jq_pk = {bad.pk}")
     before = fetch(database, "select * from drover.jobqueue where jq_pk = %s", bad.pk)
-    assert desk.ask(Turn([_end(good), _end(bad)], ())) == Turned([], fenced=(bad.pk,))
+    assert desk.ask(Turn([end(good), end(bad)], ())) == Turned([], fenced=(bad.pk,))
     assert fetch(database, "select * from drover.jobqueue where jq_pk = %s", bad.pk) == before
     assert fetch(database, "select att_jq_fk from drover.attempt") == [(good.pk,)]
 
 
 def test_same_turn_again_changes_nothing_t2(desk: Desk, database: str) -> None:
     """A turn whose answer was lost is sent again."""
-    _insert(database)
+    insert(database)
     (claim,) = desk.claim()
-    desk.ask(Turn([_end(claim)], ()))
+    desk.ask(Turn([end(claim)], ()))
     before = fetch(database, "select * from drover.jobqueue"), fetch(database, "select * from drover.attempt")
-    assert desk.ask(Turn([_end(claim)], ())) == Turned([], fenced=(claim.pk,))
+    assert desk.ask(Turn([end(claim)], ())) == Turned([], fenced=(claim.pk,))
     assert (fetch(database, "select * from drover.jobqueue"), fetch(database, "select * from drover.attempt")) == before
 
 
@@ -255,10 +204,10 @@ def test_same_turn_again_changes_nothing_t2(desk: Desk, database: str) -> None:
 
 
 def test_parents_are_named_and_settling_releases_children_r31(desk: Desk, database: str) -> None:
-    parent, child = _insert(database, "('a', 'parent'), ('b', 'child')")
+    parent, child = insert(database, "('a', 'parent'), ('b', 'child')")
     fetch(database, "insert into drover.jobdepends values (%s, %s)", child, parent)
     (claim,) = desk.claim()
-    event = desk.ask(Turn([_end(claim)], ()))
+    event = desk.ask(Turn([end(claim)], ()))
     assert event == Turned([], (parent,))
     assert desk.ask(Settle([parent])) == Written(1)
     assert [each.pk for each in desk.claim(Want("b", "default", "", False, 1))] == [child]
@@ -269,7 +218,7 @@ def test_parents_are_named_and_settling_releases_children_r31(desk: Desk, databa
     (5, "done", 1), (5, "failed", 0),
 ])  # fmt: skip
 def test_mask_decides_who_may_start_f160(desk: Desk, database: str, mask: int, state: str, released: int) -> None:
-    parent, child = _insert(database, "('a', 'parent'), ('b', 'child')")
+    parent, child = insert(database, "('a', 'parent'), ('b', 'child')")
     fetch(
         database,
         "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits) values (%s, %s, %s)",
@@ -284,7 +233,7 @@ def test_mask_decides_who_may_start_f160(desk: Desk, database: str, mask: int, s
 
 
 def test_nonfatal_errors_alone_do_not_meet_a_mask_of_four_f160(desk: Desk, database: str) -> None:
-    parent, child = _insert(database, "('a', 'parent'), ('b', 'child')")
+    parent, child = insert(database, "('a', 'parent'), ('b', 'child')")
     fetch(
         database,
         "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits) values (%s, %s, 4)",
@@ -296,7 +245,7 @@ def test_nonfatal_errors_alone_do_not_meet_a_mask_of_four_f160(desk: Desk, datab
 
 
 def test_long_chain_of_children_runs_in_order_r31(desk: Desk, database: str) -> None:
-    pks = _insert(database, ", ".join("('a', '')" for _ in range(20)))
+    pks = insert(database, ", ".join("('a', '')" for _ in range(20)))
     edges = ", ".join(f"({child}, {parent})" for parent, child in pairwise(pks))
     fetch(database, f"insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values {edges}")
     order = [_work_one(desk) for _ in pks]
@@ -305,7 +254,7 @@ def test_long_chain_of_children_runs_in_order_r31(desk: Desk, database: str) -> 
 
 def _work_one(desk: Desk) -> int:
     (claim,) = desk.claim()
-    event = desk.ask(Turn([_end(claim)], ()))
+    event = desk.ask(Turn([end(claim)], ()))
     assert isinstance(event, Turned)
     desk.ask(Settle(event.parents))
     return claim.pk
@@ -315,7 +264,7 @@ def _work_one(desk: Desk) -> int:
 
 
 def test_save_writes_what_became_of_a_row_t2(desk: Desk, database: str) -> None:
-    _insert(database)
+    insert(database)
     (claim,) = desk.claim()
     row = SaveRow(
         claim.pk, 1, "failed", bits=2, text="agent said: no\0ü", outcome="failed", code=3, result={"why": ["\0", 1]},
@@ -336,7 +285,7 @@ def test_save_writes_what_became_of_a_row_t2(desk: Desk, database: str) -> None:
 
 
 def test_row_goes_back_with_a_delay_t2(desk: Desk, database: str) -> None:
-    _insert(database)
+    insert(database)
     (claim,) = desk.claim()
     row = SaveRow(
         claim.pk, 1, "queued", text="again", outcome="retry", failures=1, retry_in=60.0, jitter=True, back=True
@@ -352,14 +301,14 @@ def test_row_goes_back_with_a_delay_t2(desk: Desk, database: str) -> None:
 
 
 def test_row_that_goes_back_at_once_is_claimed_under_another_attempt_t2(desk: Desk, database: str) -> None:
-    _insert(database)
+    insert(database)
     (claim,) = desk.claim()
     desk.ask(Save([SaveRow(claim.pk, 1, "queued", outcome="given back")]))
     assert [each.attempt for each in desk.claim()] == [2]
 
 
 def test_progress_keeps_the_row_in_hand_and_writes_no_attempt_t2(desk: Desk, database: str) -> None:
-    _insert(database)
+    insert(database)
     (claim,) = desk.claim()
     row = SaveRow(claim.pk, 1, "running", processed=7, total=9, checkpoint={"watermark": "7"})
     assert desk.ask(Save([row])) == Saved(frozenset([claim.pk]))
@@ -377,7 +326,7 @@ def test_progress_keeps_the_row_in_hand_and_writes_no_attempt_t2(desk: Desk, dat
 )
 @pytest.mark.parametrize("stale", [f"jq_owner = '{OTHER}'", "jq_attempt = 2"])
 def test_stale_save_or_mark_changes_nothing_t2(desk: Desk, database: str, request_of: object, stale: str) -> None:
-    (pk,) = _insert(database)
+    (pk,) = insert(database)
     desk.claim()
     fetch(database, f"update drover.jobqueue set {stale}")
     before = fetch(database, "select * from drover.jobqueue")
@@ -388,18 +337,18 @@ def test_stale_save_or_mark_changes_nothing_t2(desk: Desk, database: str, reques
 
 
 def test_mark_shows_rows_as_running_t2(desk: Desk, database: str) -> None:
-    _many(database, 3)
+    many(database, 3)
     first, second, _ = desk.claim()
     assert desk.ask(Mark([(first.pk, 1), (second.pk, 1)])) == Saved(frozenset([first.pk, second.pk]))
-    assert _states(database) == ["running", "running", "claimed"]
+    assert states(database) == ["running", "running", "claimed"]
 
 
 def test_state_and_news_agree_t2(desk: Desk, database: str) -> None:
-    _insert(database)
+    insert(database)
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute("listen drover_event")
         (claim,) = desk.claim()
-        desk.ask(Turn([_end(claim)], ()))
+        desk.ask(Turn([end(claim)], ()))
         news = next(listener.notifies(timeout=10))
     assert json.loads(news.payload) == [{"jq_pk": claim.pk, "state": "done", "job_pk": None}]
 
@@ -449,21 +398,21 @@ def test_every_failure_is_somebodys_fault_t2(sqlstate: str | None, lost: bool, f
 
 
 def test_bad_data_are_told_as_such_t2(desk: Desk, database: str) -> None:
-    _insert(database)
+    insert(database)
     (claim,) = desk.claim()
     event = desk.ask(Save([SaveRow(claim.pk, 1, "done", bits=2, text="", outcome="done")]))
     assert isinstance(event, NotSaved)
     assert event.why == "data"
     assert "23514" in event.reason
-    assert _states(database) == ["claimed"]
+    assert states(database) == ["claimed"]
 
 
 def test_locked_row_is_told_as_such_t2(database: str) -> None:
     take_group(database)
-    _insert(database)
+    insert(database)
     with Desk(database, lock_limit=0.02) as desk:
         (claim,) = desk.claim()
-        with _locked(database, claim.pk):
+        with locked(database, claim.pk):
             event = desk.ask(Mark([(claim.pk, 1)]))
     assert isinstance(event, NotSaved)
     assert event.why == "lock"
@@ -482,7 +431,7 @@ def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, data
 
 
 def test_lost_connection_is_told_and_what_is_sent_again_waits_for_it_t2(desk: Desk, database: str) -> None:
-    _insert(database)
+    insert(database)
     with psycopg.connect(database) as other:
         other.execute("lock table drover.scheduler_group in access exclusive mode")
         desk.courier.send(Turn((), (WANT,)))
@@ -542,10 +491,3 @@ def test_exactly_the_legal_moves_succeed_t6(
     with refusal:
         rows.execute(MOVE.format(after, ROW[after]).encode())
     rows.rollback()
-
-
-@contextmanager
-def _locked(conninfo: str, pk: int) -> Iterator[None]:
-    with psycopg.connect(conninfo) as other:
-        other.execute("select from drover.jobqueue where jq_pk = %s for update", (pk,))
-        yield

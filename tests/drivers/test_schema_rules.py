@@ -214,8 +214,11 @@ def test_job_is_seen_at_once_and_may_be_cancelled_before_it_starts_t66(database:
     job = _job(queue)
     with psycopg.connect(database, autocommit=True) as other:
         _set(other, job, f"jq_state = 'cancelled', {ENDED}, jq_end_bits = 2")
-    with pytest.raises(CheckViolation, match=f"job {job} may not move from cancelled to claimed"):
+    assert _all(queue, "select claim_jq_fk from drover.claimable") == []
+    with pytest.raises(CheckViolation):
         _claim(queue, job)
+    with pytest.raises(CheckViolation, match=f"job {job} may not move from cancelled to claimed"):
+        _set(queue, job, f"jq_state = 'claimed', {BEGUN}, jq_endtime = null, jq_end_bits = 0")
 
 
 # ---- what an insert fills in
@@ -452,11 +455,13 @@ def test_news_fit_the_channel_however_large_the_numbers(queue: Connection) -> No
 # ---- the index of a claim
 
 
-def _claims(queue: Connection, mode: str) -> dict[str, Any]:
-    """Claim 100 jobs as the daemon does, take it back, and give the plan that was run."""
+def _claims(queue: Connection, mode: str, beyond: int = 0) -> dict[str, Any]:
+    """Claim 100 jobs of a number `beyond`, as the daemon does, take it back, and give the plan that was run."""
     values = {
         "group": "default", "owner": OWNER, "schedinfo": "here.1", "want_types": ["noop"], "want_queues": ["default"],
-        "want_hosts": [""], "want_urgent": [False], "want_counts": [100],
+        "want_hosts": [""], "want_below": ["2"], "want_ranks": ["1n" if beyond else ""],
+        "want_queued": [_column(queue, beyond, "jq_queued::text") if beyond else "-infinity"], "want_pks": [beyond],
+        "want_counts": [100],
     }  # fmt: skip
     cursor = psycopg.ClientCursor(queue)
     with queue.transaction(force_rollback=True):
@@ -501,11 +506,13 @@ def active(queue: Connection) -> Connection:
     return queue
 
 
+@pytest.mark.parametrize("beyond", [0, 50_000])
 @pytest.mark.parametrize("mode", ["custom", "generic"])
-def test_claim_reads_what_it_takes_from_the_index_j36_t3(active: Connection, mode: str) -> None:
+def test_claim_reads_what_it_takes_from_the_index_j36_t3(active: Connection, mode: str, beyond: int) -> None:
     _fill(active, 100_000)
-    claims = [scan for scan in _scans(_claims(active, mode)) if scan[0] == "claimable_order"]
-    assert [rows for _, rows, _ in claims] == [100]
+    plan = _claims(active, mode, beyond)
+    assert [rows for index, rows, _ in _scans(plan) if index == "claimable_order"] == [100]
+    assert _pages(plan) < 20
 
 
 def test_claim_costs_the_same_beside_jobs_that_wait_j36(active: Connection) -> None:

@@ -468,6 +468,7 @@ def test_nothing_is_asked_of_the_queue_while_all_is_full_j49(launch: Launch, tmp
     pks = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 6)
     daemon.wait_all(pks[:2], "running")
     daemon.until(lambda: len(claimed(daemon)) == 3)
+    daemon.until(lambda: has_taken_stock(daemon))  # the last thing asked after a claim
     before = last_query(daemon)
     more = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 20)
     renewals(daemon, 2)
@@ -478,6 +479,13 @@ def test_nothing_is_asked_of_the_queue_while_all_is_full_j49(launch: Launch, tmp
 
 def claimed(daemon: Daemon) -> list[dict[str, object]]:
     return daemon.execute("select jq_pk from drover.jobqueue where jq_state in ('claimed', 'running')")
+
+
+def has_taken_stock(daemon: Daemon) -> object:
+    return daemon.value(
+        "select query ~ 'delete from drover.in_hand' from pg_stat_activity"
+        " where datname = current_database() and application_name = 'drover queue'"
+    )
 
 
 def last_query(daemon: Daemon, name: str = "queue") -> object:

@@ -274,7 +274,7 @@ def test_claims_use_an_index_among_many_rows_that_wait_j36(launch: Launch, recor
     plan = daemon.execute(
         """explain select jq_pk from drover.claimable join drover.jobqueue on jq_pk = claim_jq_fk
             where claim_type = 'a' and claim_queue = 'default' and claim_host = ''
-            order by claim_urgent desc, claim_priority, claim_queued, claim_jq_fk limit 10
+            order by claim_rank, claim_queued, claim_jq_fk limit 10
               for no key update of jobqueue skip locked"""
     )
     assert "claimable_order" in " ".join(row["QUERY PLAN"] for row in plan)

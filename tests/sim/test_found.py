@@ -188,6 +188,7 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
     (fresh,) = spawned(core)
     core.handle(e.Created(fresh, 100), 2.0)
     core.hear(fresh, b"OK\n", 3.0)
+    core.look()
     slot = core.world.fleet.slots[fresh]
     assert (slot.state, slot.lone, sent(core)) == (ST_RUNNING, True, [b'a="y"\n'])
 

@@ -81,7 +81,7 @@ def test_every_default_is_as_documented() -> None:
             progress_interval=1,
             status_interval=30,
             hold=0.1,
-            hold_max=1000,
+            hold_max=2000,
             fetch_limit=1000,
             expansions=8,
             expansions_per_type=4,

@@ -4,7 +4,7 @@ from scheduler.model.events import Save, Turn, WriteLog
 from scheduler.model.jobs import End, LogRow, SaveRow, Want
 from scheduler.policy.ledger import Ledger
 
-END = End(7, 1, 0.1, "here", 99, None)
+END = End(7, 1, 100_000, "here", 99, None)
 ROW = SaveRow(8, 1, "failed", outcome="failed")
 WANT = Want("noop", "default", "", False, 1)
 

@@ -1,0 +1,176 @@
+"""drover.in_hand names every row in hand: a rescue looks nowhere else, and finds what nobody works any more."""
+
+import pytest
+
+from scheduler.model.events import Mark, Save, TakeStock, Turn, Turned, Written
+from scheduler.model.jobs import Claim, SaveRow
+from tests.link_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
+from tests.queue_tools import WANT, Desk, end, insert, locked, many, states
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+def _named(conninfo: str, owner: str = OWNER) -> list[int]:
+    """Give the rows that are noted for an owner."""
+    query = "select unnest(hand_jobs) from drover.in_hand where hand_owner = %s order by 1"
+    return [pk for (pk,) in fetch(conninfo, query, owner)]
+
+
+def _rescue(desk: Desk, *live: int, age: float = 0.0) -> int:
+    """Give back what is lost, `live` being in memory; give how many rows that was."""
+    owner = desk.courier.owner
+    answer = ask(desk.loop, desk.link, QUERIES["rescue"], group="default", owner=owner, live=list(live), age=age)
+    return int(rows_of(answer)[0][0] or b"")
+
+
+def _claimed_by_other(conninfo: str) -> list[Claim]:
+    """Let a daemon that dies then claim; the group is ours afterwards."""
+    take_group(conninfo, OTHER)
+    with Desk(conninfo, OTHER) as other:
+        claims = other.claim()
+    take_group(conninfo)
+    return claims
+
+
+# ---- what is noted
+
+
+def test_claimed_row_is_named_f45_t69(desk: Desk, database: str) -> None:
+    many(database, 3)
+    claims = [desk.claim(WANT._replace(most=2)), desk.claim()]
+    assert _named(database) == [claim.pk for each in claims for claim in each] == [1, 2, 3]
+
+
+def test_claim_that_finds_nothing_notes_nothing_t69(desk: Desk, database: str) -> None:
+    desk.claim()
+    assert fetch(database, "select * from drover.in_hand") == []
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda claim: Turn([end(claim)], ()),
+        lambda claim: Save([SaveRow(claim.pk, 1, "queued", outcome="given back")]),
+        lambda claim: Mark([(claim.pk, 1)]),
+    ],
+)
+def test_nothing_but_a_claim_and_stock_taking_writes_it_t3(desk: Desk, database: str, after: object) -> None:
+    insert(database)
+    (claim,) = desk.claim()
+    before = fetch(database, "select xmin::text, * from drover.in_hand")
+    assert callable(after)
+    desk.ask(after(claim))
+    assert fetch(database, "select xmin::text, * from drover.in_hand") == before
+
+
+def test_stock_taking_forgets_what_ended_and_keeps_what_is_in_hand_f45_t69(desk: Desk, database: str) -> None:
+    many(database, 3)
+    first, *others = desk.claim()
+    event = desk.ask(Turn([end(first)], ()))
+    assert isinstance(event, Turned)
+    assert desk.ask(TakeStock([claim.pk for claim in others])) == Written()
+    assert _named(database) == [claim.pk for claim in others]
+
+
+def test_stock_taking_makes_one_row_of_many_and_none_of_nothing_t69(desk: Desk, database: str) -> None:
+    many(database, 5)
+    pks = [desk.claim(WANT._replace(most=1))[0].pk for _ in range(5)]
+    desk.ask(TakeStock(pks))
+    assert fetch(database, "select hand_owner::text, hand_jobs from drover.in_hand") == [(OWNER, pks)]
+    desk.ask(TakeStock([]))
+    assert fetch(database, "select * from drover.in_hand") == []
+
+
+def test_stock_taking_leaves_alone_what_others_have_in_hand_f45(desk: Desk, database: str) -> None:
+    insert(database)
+    (claim,) = _claimed_by_other(database)
+    desk.ask(TakeStock([]))
+    assert _named(database, OTHER) == [claim.pk]
+
+
+# ---- what a rescue finds there
+
+
+@pytest.mark.parametrize("state", ["claimed", "running"])
+def test_rescue_finds_the_rows_of_a_dead_owner_f45_t70(desk: Desk, database: str, state: str) -> None:
+    many(database, 2)
+    _claimed_by_other(database)
+    fetch(database, f"update drover.jobqueue set jq_state = '{state}'")
+    assert (_rescue(desk), states(database)) == (2, ["queued", "queued"])
+    assert [claim.attempt for claim in desk.claim()] == [2, 2]
+
+
+def test_rescue_finds_what_a_dead_owner_noted_by_taking_stock_f45_t69(desk: Desk, database: str) -> None:
+    many(database, 3)
+    take_group(database, OTHER)
+    with Desk(database, OTHER) as other:
+        first, *left = other.claim()
+        other.ask(Turn([end(first)], ()))
+        other.ask(TakeStock([claim.pk for claim in left]))
+    take_group(database)
+    assert (_rescue(desk), states(database)) == (2, ["done", "queued", "queued"])
+
+
+def test_rescue_leaves_alone_what_is_in_memory_or_new_t69(desk: Desk, database: str) -> None:
+    many(database, 3)
+    first, second, _ = desk.claim()
+    fetch(database, "update drover.jobqueue set jq_starttime = now() - interval '1 hour' where jq_pk <> 3")
+    assert _rescue(desk, first.pk, age=10.0) == 1
+    assert states(database) == ["claimed", "queued", "claimed"]
+    assert [claim.pk for claim in desk.claim()] == [second.pk]
+
+
+def test_locked_row_of_ours_that_is_lost_is_rescued_next_time_although_stock_was_taken_f45_t69(
+    desk: Desk, database: str
+) -> None:
+    insert(database)
+    (claim,) = desk.claim()
+    with locked(database, claim.pk):
+        assert _rescue(desk) == 0
+    desk.ask(TakeStock([]))
+    assert (_named(database), _named(database, NOBODY)) == ([], [claim.pk])
+    assert (_rescue(desk), states(database)) == (1, ["queued"])
+
+
+def test_locked_row_of_a_dead_owner_is_rescued_next_time_f45_t69(desk: Desk, database: str) -> None:
+    many(database, 2)
+    first, _ = _claimed_by_other(database)
+    with locked(database, first.pk):
+        assert (_rescue(desk), states(database)) == (1, ["claimed", "queued"])
+    assert (_rescue(desk), states(database)) == (1, ["queued", "queued"])
+
+
+def test_row_that_ended_is_not_rescued_t71(desk: Desk, database: str) -> None:
+    insert(database)
+    (claim,) = desk.claim()
+    desk.ask(Turn([end(claim)], ()))
+    assert _named(database) == [claim.pk]
+    assert (_rescue(desk), states(database)) == (0, ["done"])
+
+
+def test_what_a_dead_owner_noted_is_let_go_when_none_of_it_is_in_hand_t69(desk: Desk, database: str) -> None:
+    many(database, 2)
+    first, _ = _claimed_by_other(database)
+    with locked(database, first.pk):
+        _rescue(desk)
+    assert [_rescue(desk), _rescue(desk)] == [1, 0]
+    assert fetch(database, "select * from drover.in_hand") == []
+
+
+def test_rescue_keeps_what_another_group_has_in_hand_f45(desk: Desk, database: str) -> None:
+    fetch(database, "insert into drover.queue (queue_name, queue_group) values ('theirs', 'another')")
+    (pk,) = insert(database, "('a', 'theirs')", "jq_type, jq_queue")
+    fetch(database, f"update drover.jobqueue set jq_state = 'claimed', jq_owner = '{OTHER}', jq_starttime = now()")
+    fetch(database, f"insert into drover.in_hand values ('{OTHER}', array[{pk}])")
+    assert (_rescue(desk), states(database), _named(database, OTHER)) == (0, ["claimed"], [pk])
+
+
+def test_queue_is_full_of_rows_in_hand_not_of_rows_noted_t69(desk: Desk, database: str) -> None:
+    fetch(database, "update drover.queue set queue_concurrency = 1")
+    fetch(database, "insert into drover.agent (agent_group, agent_type) values ('default', 'a')")
+    many(database, 2)
+    (claim,) = desk.claim(WANT._replace(most=1))
+    why = "select reason from drover.why where jq_pk = 2"
+    before = fetch(database, why)
+    desk.ask(Turn([end(claim)], ()))
+    assert (before, fetch(database, why)) == ([("queue default is full",)], [("waits its turn",)])

@@ -1,0 +1,93 @@
+"""Plans of the hot statements are kept: one made while nothing was in the tables must hold when much is.
+
+Counted are rows that parts of a plan gave or threw away, and pages that it looked at; nothing is timed.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from scheduler.loop import Loop
+from scheduler.model.events import Mark, Request, Save, TakeStock, Turn, Turned
+from scheduler.model.jobs import START, After, Claim, ItemFailure, SaveRow
+from tests.counts.meters import buffers
+from tests.counts.queues import OWNER, Real
+from tests.link_tools import fetch, take_group
+from tests.queue_tools import WANT, end
+
+Plan = dict[str, Any]
+
+JOBS = 20_000
+BATCH = 1000
+FILL = f"insert into drover.jobqueue (jq_type, jq_args) select 'a', i::text from generate_series(1, {JOBS}) i"
+CLAIM = f"update drover.jobqueue set jq_state = 'claimed', jq_owner = '{OWNER}', jq_starttime = now()"
+END = "update drover.jobqueue set jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1"
+SWEEP = "vacuum (truncate false, analyze) drover.jobqueue, drover.claimable, drover.in_hand"  # pages stay, without rows
+STATISTICS = "select relpages >= %s, reltuples from pg_class where oid = 'drover.claimable'::regclass"
+ANY = [Claim(pk, 1, b"", b"1n", WANT) for pk in range(1, BATCH + 1)]
+
+
+@pytest.fixture
+def queue(database: str) -> Iterator[Real]:
+    """Give the queue of a daemon, which plans each statement once."""
+    take_group(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield Real(connection, connection, Loop())
+
+
+@pytest.mark.parametrize(
+    ("past", "pages"),
+    [
+        pytest.param([], 0, id="always empty"),
+        pytest.param([FILL, "delete from drover.jobqueue"], 100, id="all deleted"),
+        pytest.param([FILL, CLAIM, "delete from drover.claimable", END], 100, id="all done"),
+    ],
+)
+def test_plan_made_for_an_empty_queue_holds_when_it_is_full_p6(
+    queue: Real, database: str, past: list[str], pages: int
+) -> None:
+    for statement in (*past, SWEEP):
+        fetch(database, statement)
+    assert fetch(database, STATISTICS, pages) == [(True, 0.0)]
+    _explain(queue, ANY, START)
+    fetch(database, FILL)
+    event = queue.send(_turn([], START))
+    assert isinstance(event, Turned)
+    plans = _explain(queue, event.claims, *event.reached.values())
+    assert {name: _worst(plan) for name, plan in plans.items() if _worst(plan) > BATCH + 1} == {}
+    assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > 20 * BATCH} == {}
+
+
+def _explain(queue: Real, claims: Sequence[Claim], after: After) -> dict[str, Plan]:
+    """Carry out all that may follow a claim, each as if nothing else had; give the plans."""
+    failures = [ItemFailure(claim.pk, claim.attempt, None, "line", "alpha", "a", 42, "it died") for claim in claims]
+    requests = {
+        "turn": _turn(claims, START),
+        "turn that goes on": _turn(claims, after),
+        "mark_running": Mark([(claim.pk, claim.attempt) for claim in claims]),
+        "save": Save([SaveRow(claim.pk, claim.attempt, "failed", 2, "failed", "failed") for claim in claims], failures),
+        "take_stock": TakeStock([claim.pk for claim in claims]),
+    }
+    return {name: queue.explain(request) for name, request in requests.items()}
+
+
+def _turn(claims: Sequence[Claim], after: After) -> Request:
+    return Turn([end(claim) for claim in claims], (WANT._replace(most=BATCH, after=after),))
+
+
+def _parts(plan: Plan) -> Iterator[Plan]:
+    yield plan
+    for part in plan.get("Plans", []):
+        yield from _parts(part)
+
+
+def _handled(part: Plan) -> float:
+    """Give how many rows a part of a plan gave or threw away."""
+    thrown = sum(count for name, count in part.items() if name.startswith("Rows Removed"))
+    return float((part["Actual Rows"] + thrown) * part["Actual Loops"])
+
+
+def _worst(plan: Plan) -> float:
+    return max(map(_handled, _parts(plan)))

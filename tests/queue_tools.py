@@ -1,0 +1,89 @@
+"""For the tests of the queue's statements: a courier with all it needs, and rows to put into the queue beside it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from scheduler.drivers import queue
+from scheduler.drivers.queue import Courier
+from scheduler.loop import Loop
+from scheduler.model.events import Event, Request, Turn, Turned
+from scheduler.model.jobs import Claim, End, Want
+from tests.link_tools import OWNER, QUERIES, fetch, opened
+from tests.loop_tools import turn_until
+
+WANT = Want("a", "default", "", False, 100)
+
+
+class Desk:
+    """A courier with all it needs, and the events it told."""
+
+    def __init__(self, conninfo: str, owner: str = OWNER, lock_limit: float = 0.2) -> None:
+        self.loop = Loop()
+        self.link = opened(self.loop, conninfo, settings=queue.settings(lock_limit))
+        self.events: list[Event] = []
+        self.courier = Courier(self.loop, self.link, QUERIES, owner, "default", "here.7", self.events.append)
+
+    def __enter__(self) -> "Desk":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.link.close()
+        self.loop.close()
+
+    def ask(self, request: Request) -> Event:
+        """Send a request and give its event."""
+        self.events.clear()
+        self.courier.send(request)
+        turn_until(self.loop, lambda: self.events)
+        assert len(self.events) == 1
+        return self.events[0]
+
+    def turn(self, *wants: Want) -> Turned:
+        """Claim and give the answer."""
+        event = self.ask(Turn((), wants or (WANT,)))
+        assert isinstance(event, Turned), event
+        return event
+
+    def claim(self, *wants: Want) -> list[Claim]:
+        """Claim and give the claims."""
+        return list(self.turn(*wants).claims)
+
+
+def insert(conninfo: str, values: str = "('a', 'x')", columns: str = "jq_type, jq_args") -> list[int]:
+    """Queue jobs; give their numbers."""
+    return [pk for (pk,) in fetch(conninfo, f"insert into drover.jobqueue ({columns}) values {values} returning jq_pk")]
+
+
+def many(conninfo: str, count: int) -> None:
+    """Queue plain jobs of type `a`; their parameters count from 1."""
+    fetch(
+        conninfo,
+        "insert into drover.jobqueue (jq_type, jq_args) select 'a', i::text from generate_series(1, %s) i",
+        count,
+    )
+
+
+def states(conninfo: str) -> list[str]:
+    """Give the states of all jobs, the oldest first."""
+    return [state for (state,) in fetch(conninfo, "select jq_state from drover.jobqueue order by jq_pk")]
+
+
+def user(conninfo: str) -> str:
+    """Give who queues what these functions queue."""
+    ((name,),) = fetch(conninfo, "select current_user::text")
+    return str(name)
+
+
+def end(claim: Claim) -> End:
+    """Give the plain success of a claim, after 1.5 s."""
+    return End(claim.pk, claim.attempt, 1_500_000, "alpha", 42, None)
+
+
+@contextmanager
+def locked(conninfo: str, pk: int) -> Iterator[None]:
+    """Keep a job locked by somebody else."""
+    with psycopg.connect(conninfo) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for update", (pk,))
+        yield
