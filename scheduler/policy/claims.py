@@ -4,9 +4,9 @@ Held for a type is what its agents eat in about `hold` seconds, measured, and at
 row is always asked for, so that a type without room shows that it needs some. A (type, queue, host) that proved
 empty is not asked for again until something wakes us.
 
-A claim goes on where the last one of its place ended. Rows that came in before that are found by a look at the whole
-place, every second time, or less often when that is slow: while somebody holds a snapshot, the index still names all
-that was claimed since.
+A claim looks at whole places, from their start. While somebody holds a snapshot the index still names all that was
+claimed since, and such a look gets dear: then claims go on where the last one of their place ended, for a while, and
+look from the start for urgent rows only.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,12 +15,17 @@ from typing import Final
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Turn
 from scheduler.model.jobs import START, After, Want
-from scheduler.policy.jobs import Job
+from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.pools import HostBook, Pool
 from scheduler.policy.room import startable
 
 Place = tuple[str, str, str, bool]  # type, queue, host, urgent only
-PAUSE: Final = 9  # times what a look at whole places costs more than others: so long until the next
+PAUSE: Final = 9  # times what a look at whole places cost more than it should: so long until the next
+LONGEST_PAUSE: Final = 10.0  # seconds
+ENOUGH: Final = 100  # rows of a turn that tell what a row costs
+SLOWER: Final = 1.25  # times what they cost at best is still as it should be; the best is forgotten slowly
+FORGETTING: Final = 1.01
+URGENT_BELOW: Final = "1"  # ranks of urgent rows begin with 0, all others with 1
 
 
 class QueueBook:
@@ -45,17 +50,16 @@ class QueueBook:
 class Claims:
     """Which places are known to be empty, and how far the others are claimed."""
 
-    __slots__ = ("_asked_at", "_from_start", "_start_at", "_took", "_turn", "_woken", "dry", "reached")
+    __slots__ = ("_asked_at", "_each", "_start_at", "_turn", "_woken", "dry", "reached")
 
     def __init__(self) -> None:
         self.dry: set[Place] = set()
         self.reached: dict[Place, After] = {}
         self._woken = False  # since we last asked: what came then, the answer may not have seen
         self._turn = 0  # whose place is asked for first
-        self._from_start = True  # whether what we asked last were whole places
         self._start_at = 0.0  # when whole places may be asked for again
         self._asked_at = 0.0
-        self._took = 0.0  # seconds of the last claim that went on where another ended
+        self._each = NEVER  # seconds that a row costs at best
 
     def wake(self) -> None:
         """Something may have come anywhere."""
@@ -67,7 +71,6 @@ class Claims:
         self._woken = False
         if turn.wants:
             self._asked_at = now
-            self._from_start = all(want.after == START for want in turn.wants)
 
     def wants(
         self,
@@ -78,7 +81,7 @@ class Claims:
         now: float,
     ) -> list[Want]:
         """Give what to ask for now. The room of a queue is shared out, to another place first each time."""
-        if not self._from_start and now >= self._start_at:
+        if now >= self._start_at:
             self.reached.clear()
         left = {queue.name: queue.room for queue in queues if queue.room != 0}
         if not left:
@@ -103,28 +106,34 @@ class Claims:
         for queue in queues:
             for name in names:
                 place = (pool.name, queue, name, not count)
-                if place not in self.dry:
-                    yield Want(*place, count or 1, self.reached.get(place, START), pool.is_guarded)
+                if place in self.dry:
+                    continue
+                after = self.reached.get(place, START)
+                if after.rank >= URGENT_BELOW and (*place[:3], True) not in self.dry:
+                    yield Want(*place[:3], True, count, START, pool.is_guarded)
+                yield Want(*place, count or 1, after, pool.is_guarded)
 
     def turned(self, turn: Turn, found: Mapping[Want, int], reached: Mapping[Want, After], now: float) -> None:
         """Learn from the answer: how many were found for each want, and how far the claim got."""
-        if turn.wants:
-            self._time(now - self._asked_at, now)
+        rows = len(turn.ends) + sum(found.values())
+        if rows >= ENOUGH:
+            self._time(now - self._asked_at, rows, now)
         is_proof = not (turn.ends or self._woken)  # what ends beside a claim, or comes meanwhile, it cannot see
         for want in turn.wants:
             place = want[:4]
             if found.get(want, 0) == want.most:
                 self.reached[place] = reached[want]
                 continue
-            self.reached.pop(place, None)
+            self.reached.pop(place, None)  # from the start then, for that alone proves it empty
             if want.after == START and is_proof:
                 self.dry.add(place)
 
-    def _time(self, took: float, now: float) -> None:
-        if self._from_start:
-            self._start_at = now + PAUSE * max(0.0, took - self._took)
-        else:
-            self._took = took
+    def _time(self, took: float, rows: int, now: float) -> None:
+        """Pause after a look at whole places that was dear."""
+        self._each = min(self._each * FORGETTING, took / rows)
+        extra = took - SLOWER * self._each * rows
+        if now >= self._start_at and extra > 0:
+            self._start_at = now + min(PAUSE * extra, LONGEST_PAUSE)
 
 
 def _within(left: dict[str, int | None], wants: Iterable[Want]) -> Iterator[Want]:

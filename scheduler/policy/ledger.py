@@ -28,6 +28,7 @@ class Ledger:
         "_explained_ends",
         "_explained_saves",
         "_foreign",
+        "_given_up",
         "_locked_last",
         "_logged_last",
         "ends",
@@ -64,6 +65,7 @@ class Ledger:
         self._logged_last = False
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
+        self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
         self._locked_last = False  # one row waits for a lock: others go in between
         self._foreign = False  # the request in flight was sent in the name of a former owner
 
@@ -133,7 +135,7 @@ class Ledger:
         """Say anew what is in hand; `rows` are all of it."""
         assert self.in_flight is None
         self.is_stock_due = False
-        self.in_flight = TakeStock(rows)
+        self.in_flight = TakeStock([*rows, *self._given_up])
         return self.in_flight
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
@@ -213,7 +215,9 @@ class Ledger:
         """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""
         what = f"the database refuses a {type(request).__name__} of one row: {reason}"
         match request:
-            case Save(rows, _) if rows[0].text != what:
+            case Save(rows, _) if rows[0].text == what:
+                self._given_up.append(rows[0].pk)
+            case Save(rows, _):
                 self.saves.setdefault(rows[0].pk, _without_data(rows[0], what))
             case Turn(ends, _):
                 end = ends[0]

@@ -8,7 +8,7 @@ from scheduler.policy.world import MARK_AFTER, World
 
 
 def mark_running(world: World, now: float) -> None:
-    """Rows that have been worked on for a moment are shown as running; the look comes back while younger ones work."""
+    """Rows that have been worked on for a moment are shown as running; a moment later those that are younger now."""
     world.mark_at = NEVER
     for slot in world.fleet.slots:
         job = slot.job
@@ -18,7 +18,7 @@ def mark_running(world: World, now: float) -> None:
             job.marked = True
             world.ledger.marks[job.pk] = (job.pk, job.attempt)
         else:
-            world.mark_at = min(world.mark_at, slot.fed_at + MARK_AFTER)
+            world.mark_at = now + MARK_AFTER
 
 
 def show_progress(world: World, now: float) -> None:

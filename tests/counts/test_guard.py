@@ -39,7 +39,7 @@ class Thorough(Core):
     """Looks at every slot, at each tick."""
 
     def tick(self, now: float) -> None:
-        assert not any(slot.pool.is_exec for slot in self.world.fleet.slots)
+        assert not any(slot.host.is_over for slot in self.world.fleet.slots)
         super().tick(now)
 
 

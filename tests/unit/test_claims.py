@@ -6,11 +6,15 @@ import pytest
 
 from scheduler.model.events import Turn
 from scheduler.model.jobs import START, After
-from scheduler.policy.claims import PAUSE, Claims
+from scheduler.policy.claims import ENOUGH, FORGETTING, LONGEST_PAUSE, PAUSE, SLOWER, Claims
 from tests.core_tools import make_core
 
 PLACE = After("1n", "2026-01-01 00:00:00+00", 7)
 FARTHER = After("1n", "2026-01-01 00:00:00+00", 9)
+
+
+USUAL = 0.02  # seconds of a claim
+BATCH = 1000  # rows of one
 
 
 class Clerk:
@@ -19,6 +23,7 @@ class Clerk:
     def __init__(self) -> None:
         self.claims = Claims()
         self._world = make_core().world
+        self._world.pools["sha"].rate = 1e6  # as many as there may be are wanted
 
     def ask(self, now: float = 0.0, *, ends: Sequence[object] = ()) -> Turn:
         """Ask as the core does."""
@@ -31,7 +36,7 @@ class Clerk:
 
     def answer(self, turn: Turn, now: float = 0.0, *, short: int = 0, after: After = PLACE) -> None:
         """Find as many rows as were wanted, or fewer."""
-        found = {want: want.most - short for want in turn.wants}
+        found = {want: 0 if want.urgent else want.most - short for want in turn.wants}
         reached = {want: after for want, count in found.items() if count}
         self.claims.turned(turn, found, reached, now)
 
@@ -43,8 +48,16 @@ class Clerk:
 
 
 def _is_whole(turn: Turn) -> bool:
-    (after,) = {want.after for want in turn.wants}
-    return after == START
+    """Say whether it looks at whole places; urgent rows are always looked for from the start."""
+    return {want.after for want in turn.wants if not want.urgent} == {START}
+
+
+def paused() -> Clerk:
+    """A clerk whose last look at whole places, at 1 s, took a second longer than the one before."""
+    clerk = Clerk()
+    clerk.claim(0.0, 0.0 + USUAL)
+    clerk.claim(0.5, 1.0 + USUAL)
+    return clerk
 
 
 # ---- where it begins
@@ -54,49 +67,54 @@ def test_first_claim_looks_at_whole_places_j47() -> None:
     assert Clerk().claim()
 
 
-def test_claim_goes_on_where_the_last_one_of_its_place_ended_j47_j48() -> None:
+def test_claims_look_at_whole_places_while_that_costs_what_it_should_r76() -> None:
     clerk = Clerk()
-    clerk.answer(clerk.ask(), after=FARTHER)
-    assert {want.after for want in clerk.ask().wants} == {FARTHER}
+    assert [clerk.claim(n, n + USUAL * SLOWER) for n in range(9)] == [True] * 9
 
 
-def test_claims_that_go_on_take_turns_with_whole_ones_where_both_cost_the_same_j46_r76() -> None:
+def test_a_dear_look_is_followed_by_claims_that_go_on_where_the_last_one_ended_j48() -> None:
+    turn = paused().ask(1.0 + USUAL)
+    assert {want.after for want in turn.wants if not want.urgent} == {PLACE}
+
+
+def test_claims_that_go_on_look_for_urgent_rows_from_the_start_f41_r76() -> None:
+    turn = paused().ask(1.0 + USUAL)
+    assert {(want.urgent, want.after) for want in turn.wants} == {(True, START), (False, PLACE)}
+
+
+def test_a_place_that_ended_among_urgent_rows_is_asked_for_once() -> None:
     clerk = Clerk()
-    clerk.claim()
-    assert [clerk.claim(n, n + 0.5) for n in range(5)] == [False, True, False, True, False]
+    clerk.claim(0.0, USUAL)
+    clerk.answer(clerk.ask(0.5), 1.0, after=After("0n", "2026-01-01 00:00:00+00", 7))
+    assert {want.urgent for want in clerk.ask(1.0).wants} == {False}
 
 
-def test_whole_claims_that_are_quicker_are_made_every_second_time_j46_r76() -> None:
+def test_whole_places_are_looked_at_again_after_nine_times_what_it_cost_more_t3() -> None:
+    clerk = paused()
+    pause = PAUSE * (0.5 + USUAL - SLOWER * USUAL * FORGETTING)
+    over = 1.0 + USUAL + pause
+    assert [_is_whole(clerk.ask(now)) for now in (1.1, over - 0.01, over + 0.01)] == [False, False, True]
+
+
+def test_no_pause_is_longer_than_the_longest() -> None:
     clerk = Clerk()
-    spans = [(0.0, 0.1), (1.0, 1.9), (2.0, 2.1), (3.0, 3.9), (4.0, 4.1)]
-    assert [clerk.claim(*span) for span in spans] == [True, False, True, False, True]
+    clerk.claim(0.0, USUAL)
+    clerk.claim(1.0, 100.0)
+    assert [_is_whole(clerk.ask(100.0 + n)) for n in (0.0, LONGEST_PAUSE)] == [False, True]
 
 
-def test_whole_claim_that_is_slow_is_not_made_again_before_nine_times_what_it_cost_more_t3() -> None:
+def test_what_a_few_rows_take_is_no_measure() -> None:
     clerk = Clerk()
-    assert [clerk.claim(0.0, 0.0), clerk.claim(0.0, 0.5), clerk.claim(1.0, 3.5)] == [True, False, True]
-    pause = PAUSE * (2.5 - 0.5)
-    times = [3.5, 10.0, 3.4 + pause, 3.5 + pause]
-    assert [clerk.claim(now, now) for now in times] == [False, False, False, True]
+    clerk.answer(clerk.ask(0.0), 30.0, short=BATCH - ENOUGH + 1)
+    clerk.claims.wake()
+    assert _is_whole(clerk.ask(30.0))
 
 
 def test_claim_that_goes_on_and_comes_short_is_followed_by_a_whole_one_j46_j48() -> None:
-    clerk = Clerk()
-    clerk.claim(0.0, 1.0)  # slow: there is a pause
-    turn = clerk.ask(1.0)
-    clerk.answer(turn, 1.0, short=1)
-    assert (_is_whole(turn), _is_whole(clerk.ask(1.0))) == (False, True)
-
-
-def test_place_that_came_short_begins_anew_alone_j47() -> None:
-    clerk = Clerk()
-    clerk.claim(0.0, 1.0)
-    turn = clerk.ask(1.0)
-    first, *others = turn.wants
-    found = {want: want.most for want in others} | {first: 0}
-    clerk.claims.turned(turn, found, dict.fromkeys(others, FARTHER), 1.0)
-    begins = {want[:4]: want.after for want in clerk.ask(1.0).wants}
-    assert begins == {first[:4]: START} | {want[:4]: FARTHER for want in others}
+    clerk = paused()
+    turn = clerk.ask(1.1)
+    clerk.answer(turn, 1.1, short=1)
+    assert (_is_whole(turn), _is_whole(clerk.ask(1.1))) == (False, True)
 
 
 # ---- when it is empty
@@ -111,10 +129,9 @@ def test_whole_claim_that_comes_short_is_the_last_until_something_wakes_us_j49()
 
 
 def test_claim_that_goes_on_proves_nothing_empty_j46_j48() -> None:
-    clerk = Clerk()
-    clerk.claim(0.0, 1.0)
-    clerk.answer(clerk.ask(1.0), 1.0, short=1)
-    assert clerk.claims.dry == set()
+    clerk = paused()
+    clerk.answer(clerk.ask(1.1), 1.1, short=1)
+    assert {place for place in clerk.claims.dry if not place[3]} == set()
 
 
 def test_claim_beside_ends_proves_nothing_empty_j48() -> None:

@@ -1,0 +1,73 @@
+"""Scale on paper, small: what the page on it says holds in the model, and what must not grow with a site does not."""
+
+import pytest
+
+from scheduler.model.config_text import parse
+from scheduler.policy.core import Core
+from tests.sim import scale
+from tests.sim.scale import ACTS, a_day, reached
+from tests.sim.site import COSTS, Load, Shape, Site
+
+FEW, MANY = Shape(2, 4, 2, 5), Shape(20, 4, 20, 5)  # slots: 40, 400
+MARGIN = 1.2
+
+
+@pytest.mark.parametrize(("hosts", "slots"), [(100, 50), (64, 64)])
+def test_as_many_hosts_and_agents_as_the_original_had_and_more_f153(hosts: int, slots: int) -> None:
+    text = "".join(f"[hosts.h{n}]\nmax = {slots}\n" for n in range(hosts))
+    config = parse([("drover.toml", f'{text}[agents.a]\ncommand = ["agent"]\nslots = {slots}\n')])
+    core = Core(config)
+    assert (len(core.world.hosts), len(core.world.fleet.slots)) == (hosts, hosts * slots)
+
+
+def test_500_agents_work_at_once_under_one_daemon_t49() -> None:
+    site = Site(Shape(1, 1, 1, 500), Load("jobs", 1000.0))
+    site.warm()
+    assert site.at_work == 500
+
+
+def test_twice_the_hosts_do_twice_the_work_t10() -> None:
+    one, two = (reached(Shape(hosts, 1, hosts, 8), Load("jobs", 1.0), 200) for hosts in (1, 2))
+    assert two.rate >= 1.7 * one.rate
+
+
+@pytest.mark.parametrize("what", ["rows", "jobs"])
+def test_a_billion_items_a_day_leave_the_daemon_idle_most_of_the_time_c46(what: str) -> None:
+    found = reached(Shape(4, 4, 4, 8), Load(what, 0.01), 3000)
+    assert found.rate * scale.DAY_S >= scale.GOAL
+    assert found.loop < 0.25
+    assert found.queue < 0.5
+
+
+def test_ten_thousand_agents_are_held_up_by_the_thread_not_by_the_database_c46() -> None:
+    found = reached(Shape(10, 2, 10, 100), Load("rows", 0.01), 5000)
+    assert found.loop > 0.95
+    assert found.queue < 0.05
+
+
+def test_a_row_of_a_query_leaves_a_thousandth_of_what_a_job_leaves_c46() -> None:
+    assert 1000 * a_day("rows")["wal"] < a_day("jobs")["wal"]
+
+
+@pytest.mark.parametrize(
+    ("act", "most"),
+    [
+        ("job", 1.0),
+        ("start of an agent", 5.0),
+        ("turn, all agents at work", 10.0),
+        ("row shown as running", 10.0),
+        ("wake-up that finds nothing", 10.0),
+        ("look while types have no room", 10.0),
+        ("all slots and types shown", 10.0),
+    ],
+)
+def test_nothing_grows_faster_than_the_hosts_of_a_site_f153(act: str, most: float) -> None:
+    assert ACTS[act](MANY) <= most * MARGIN * ACTS[act](FEW)
+
+
+def test_every_cost_says_where_it_was_measured_c46() -> None:
+    assert all(cost.value > 0 and cost.source for cost in COSTS.values())
+
+
+def test_the_table_begins_with_what_things_take_c46() -> None:
+    assert next(scale.tables()) == "what things take"
