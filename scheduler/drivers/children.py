@@ -18,6 +18,7 @@ from contextlib import suppress
 from select import EPOLLIN, EPOLLOUT
 
 from scheduler.drivers.spawning import Recipes, Started, Surroundings, fingerprint, reason, start
+from scheduler.drivers.system import open_more_files
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import BugError
 from scheduler.model.config import Config
@@ -82,7 +83,7 @@ class Children:
         self._config = config
         self._loop, self._tell = loop, tell
         self._hear, self._hear_err, self._captured = hear, hear_err, captured
-        self._around = Surroundings(os.environ, tuple(agents_path))
+        self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
         self._recipes = Recipes(config, self._around)
         self._children: dict[int, Child] = {}
         self._programs: dict[str, tuple[str, int, int, int] | None] = {}

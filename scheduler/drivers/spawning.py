@@ -6,6 +6,7 @@ program, and starts it. Refuses to know slots, loops and what is said over the p
 
 import errno
 import os
+import resource
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +43,7 @@ class Recipe:
     argv: tuple[str, ...]
     directory: str | None
     environment: dict[bytes, bytes]
+    files: tuple[int, int] | None = None  # limit of open files, soft and hard; None is the scheduler's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,11 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all processes share: our environment, and the folders first on PATH."""
+    """What all processes share: our environment, the folders first on PATH, and their limit of open files."""
 
     inherited: Mapping[str, str]
     folders: Sequence[str]
+    files: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Mould:
     path: str
     directory: str | None
     environment: dict[bytes, bytes]
+    files: tuple[int, int] | None
     programs: dict[str, str]
 
 
@@ -88,7 +92,8 @@ class Recipes:
         program = mould.programs.get(word)
         if program is None:
             program = mould.programs[word] = find_program(word, mould.path, mould.directory)
-        return Recipe((*mould.limiter, program, *arguments), mould.directory, mould.environment | _own(spawn))
+        environment = mould.environment | _own(spawn)
+        return Recipe((*mould.limiter, program, *arguments), mould.directory, environment, mould.files)
 
     def forget(self) -> None:
         """Look again where programs are."""
@@ -100,7 +105,8 @@ class Recipes:
         directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
         environment = environment_of(agent, spawn, self._around)
         coded = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
-        mould = Mould(limiting(agent.limits, path), path, directory, coded, {})
+        files = self._around.files if agent.limits.nofile is None else None
+        mould = Mould(limiting(agent.limits, path), path, directory, coded, files, {})
         self._moulds[spawn.type, spawn.host] = mould
         return mould
 
@@ -186,6 +192,9 @@ def start(recipe: Recipe) -> Started:
     for fd in ours:
         os.set_blocking(fd, False)
     _calm(popen.pid)
+    if recipe.files is not None:
+        with suppress(OSError):  # it has ended, or became another user's
+            resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, recipe.files)
     return Started(popen, pidfd, *ours)
 
 

@@ -1,10 +1,11 @@
-"""Who this process is to other daemons, whether another is gone, and how much memory we hold.
+"""Who this process is to other daemons, whether another is gone, and how many files we may open.
 
-Touches proc(5) only. Refuses to know what a daemon is: a process is named by its boot, its pid namespace, its
-pid and when it started, and what cannot be proved gone is not gone.
+Touches proc(5) and our limits only. Refuses to know what a daemon is: a process is named by its boot, its pid
+namespace, its pid and when it started, and what cannot be proved gone is not gone.
 """
 
 import os
+import resource
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,13 @@ def is_gone(other: Identity) -> bool:
     except OSError:
         return _is_no_pid(other.pid)  # with hidepid= another user's process is merely invisible
     return started != other.pid_start or state in DEAD
+
+
+def open_more_files() -> tuple[int, int]:
+    """Raise our limit of open files as far as it goes, for an agent takes four; give what it was, which is theirs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.config import AgentType, Host, Limits
-from scheduler.model.events import Created, Gone, NotCreated, Replaced
+from scheduler.model.events import Created, Gone, NotCreated, Replaced, Send
 from tests.child_tools import Make, command, open_descriptors, program, sh
 from tests.needs import need
 
@@ -254,3 +254,21 @@ def test_a_host_behind_a_command_is_reached_through_it(family: Make) -> None:
     one.spawn()
     one.end()
     assert one.said[0] == b"--to=here -- agent a b\n"
+
+
+@pytest.fixture
+def few_files() -> Iterator[int]:
+    """A limit of open files that is less than it could be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    yield 300
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_keeps_the_limit_of_files_that_we_had_t49(few_files: int, family: Make) -> None:
+    one = family(line=sh("read line; ulimit -n"))
+    one.spawn()
+    one.children.send(Send(0, b"go\n"))
+    one.end()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert (one.said[0], soft) == (b"%d\n" % few_files, hard)
