@@ -114,7 +114,8 @@ def conclude(world: World, job: Job, now: float) -> None:
     if expansion is not None and expansion.opening:
         world.commands.append(CloseQuery(job.pk))
         world.expanding.discard(job.pk)
-        world.stirred.update(world.pools.values())
+        world.stirred.add(job.pool)
+        world.stirred.update(pool for pool in world.pools.values() if pool.waits_for_connection)
     row = judge(job, now, world.timers)
     if not isinstance(row, SaveRow):
         world.ledger.ends.append(row)

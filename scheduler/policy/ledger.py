@@ -132,8 +132,7 @@ class Ledger:
         return now < self.gather_until and len(self.ends) < BATCH and not any(others)
 
     def take_stock(self, rows: Sequence[int]) -> Request:
-        """Say anew what is in hand; `rows` are all of it."""
-        assert self.in_flight is None
+        """Say anew what is in hand; `rows` are all of it. Nothing is in flight."""
         self.is_stock_due = False
         self.in_flight = TakeStock([*rows, *self._given_up])
         return self.in_flight

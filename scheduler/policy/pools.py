@@ -104,6 +104,11 @@ class Pool:
         self.is_exec = kind.kind == "exec"  # one process an item
         self.is_guarded = "*" not in kind.submitters
 
+    @property
+    def waits_for_connection(self) -> bool:
+        """Say whether some query of this type has no expansion connection yet."""
+        return any(job.expansion and not job.expansion.opening for job in self.live_jobs.values())
+
 
 class Slot:
     """A place for one agent; `state` and `deadline` are written by Fleet.fire only."""
