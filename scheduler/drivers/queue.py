@@ -29,7 +29,7 @@ from scheduler.model.events import (
     WriteOutput,
     Written,
 )
-from scheduler.model.jobs import After, Cells, Want, read_claim
+from scheduler.model.jobs import URGENT_BELOW, After, Cells, Want, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
@@ -41,6 +41,7 @@ DATA_CLASSES: Final = frozenset(("21", "22", "23", "42", "44", "54", "P0"))
 WORLD: Final = frozenset(("42501", "42P01", "42703", "42883"))  # a grant, table, column or function is missing
 
 Arrays = dict[str, object]
+ALL_BELOW: Final = "2"  # no rank begins so
 WANTS: Final = (
     "want_types", "want_queues", "want_hosts", "want_below", "want_ranks", "want_queued", "want_pks", "want_counts",
 )  # fmt: skip
@@ -147,8 +148,8 @@ class Courier:
 
 
 def _asked(want: Want) -> tuple[str | int, ...]:
-    """Give what query `turn` wants to know of a want: ranks of urgent rows begin with 0, all others with 1."""
-    return want.type, want.queue, want.host, "1" if want.urgent else "2", *want.after, want.most
+    """Give what query `turn` wants to know of a want."""
+    return want.type, want.queue, want.host, URGENT_BELOW if want.urgent else ALL_BELOW, *want.after, want.most
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:

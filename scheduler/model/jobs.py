@@ -21,6 +21,7 @@ class After(NamedTuple):
 
 
 START: Final = After("", "-infinity", 0)
+URGENT_BELOW: Final = "1"  # ranks of urgent rows begin with 0, all others with 1
 
 
 class Want(NamedTuple):

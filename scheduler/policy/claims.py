@@ -14,7 +14,7 @@ from typing import Final
 
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Turn
-from scheduler.model.jobs import START, After, Want
+from scheduler.model.jobs import START, URGENT_BELOW, After, Want
 from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.pools import HostBook, Pool
 from scheduler.policy.room import startable
@@ -25,7 +25,6 @@ LONGEST_PAUSE: Final = 10.0  # seconds
 ENOUGH: Final = 100  # rows of a turn that tell what a row costs
 SLOWER: Final = 1.25  # times what they cost at best is still as it should be; the best is forgotten slowly
 FORGETTING: Final = 1.01
-URGENT_BELOW: Final = "1"  # ranks of urgent rows begin with 0, all others with 1
 
 
 class QueueBook:
