@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench counts sim format schema clean
+.PHONY: demo test check bench counts faults sim format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ bench: $(VENV)/.dev
 
 counts: $(VENV)/.dev
 	$(BIN)/python -m tests.counts
+
+faults: $(VENV)/.dev
+	DROVER_FAULTS=full $(BIN)/python -m tests.faults
 
 sim: $(VENV)/.dev
 	DROVER_SIM_STEPS=1000000 $(BIN)/pytest tests/sim

@@ -7,37 +7,50 @@ gets its next request, the watch connection its next statement, then the loop wa
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from scheduler import log
+from scheduler.bell import Bell
+from scheduler.commands import Act, Tell
 from scheduler.data import agents_dir, schema_dir
 from scheduler.drivers.agentdb import AgentDb
+from scheduler.drivers.alarm import Alarm
 from scheduler.drivers.children import Children
 from scheduler.drivers.expansions import Expansions
+from scheduler.drivers.notify import Manager, Notifier, ReadyFile
 from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Stat
+from scheduler.drivers.postgres_answers import Stat
+from scheduler.drivers.postgres_connect import writable
 from scheduler.drivers.queue import Courier
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.signals import Signals
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import identity
+from scheduler.errors import ConfigError
+from scheduler.hearing import Hearing
+from scheduler.log import LOG, TRACE, crash_fd
+from scheduler.log import echo as _echo
+from scheduler.log import say as _say
 from scheduler.loop import Loop
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.policy import status
 from scheduler.policy.core import Core
-from scheduler.typed import Typed
-from scheduler.watch import Watch
+from scheduler.policy.reload import changes, within_reach
+from scheduler.rejoin import Rejoin
+from scheduler.typed import Typed, served
+from scheduler.watch import LISTEN, Watch
 from scheduler.watch import settings as watch_settings
 
-LOG: Final = logging.getLogger("drover")
-LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 LAST_WORDS_S: Final = 5.0  # for the last statements of an orderly end
+
+# Nothing that somebody else put into another schema is taken for what we mean.
+SAFE_PATH: Final = "set search_path = pg_catalog, pg_temp"
 
 # The queue connection's statements touch few rows of tables that may be huge, and their plans are kept: one made while
 # a table was empty, or full of dead rows, must hold when it is full of others. So rows are found by index, one by one.
@@ -50,9 +63,21 @@ PLANS: Final = (
 class Daemon:
     """One supervisor process."""
 
-    def __init__(self, config: Config, conninfo: str, *, typed: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        conninfo: str,
+        *,
+        typed: bool = False,
+        manager: Manager | None = None,
+        has_guardian: bool = False,
+        read: Callable[[], Config] | None = None,
+    ) -> None:
         self.config = config
+        self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
         self.loop = Loop()
+        self.notifier = Notifier(self.loop, manager, self._standing, main_pid=has_guardian)
+        self._ready_file = ReadyFile(config.scheduler.ready_file)
         self.core = Core(config, self.loop.now)
         self._identity = identity()
         self._queries = load((schema_dir() / "queries.sql").read_text())
@@ -60,15 +85,24 @@ class Daemon:
         self._is_queue_ready = False
         timers = config.scheduler
         self.watch = Watch(
-            config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats
-        )
+            config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats,
+            self._command_acts(), self._turns, self._note,
+        )  # fmt: skip
         self.children = Children(
             self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
         )
+        self.bell = Bell(self.loop, lambda channel: self.watch.notified(channel, self.loop.now))
         queue_plans = (*queue_settings(timers.lock_limit), *PLANS)
         self.queue_link = self._link("queue", conninfo, self._queue_up, self._queue_down, queue_plans)
-        self.watch_link = self._link("watch", conninfo, self._watch_up, self._watch_down, watch_settings(timers))
-        self.watch.attach(self.watch_link, self.loop.now)
+        self.hearing = Hearing(
+            self.loop, self._queries["ring"], _say, self.watch.poll,
+            every=timers.rescan, poll_interval=timers.poll_interval,
+        )  # fmt: skip
+        watch_words = (*watch_settings(timers), f"listen {self.hearing.channel}")
+        self.watch_link = self._link("watch", conninfo, self._watch_up, self._watch_down, watch_words, self._notified)
+        self._rejoin = Rejoin(self.loop, self.queue_link, self._queries, self.core, timers.group, self._tell, _say)
+        self.watch.attach(self.watch_link, self.loop.now, self.bell.worthwhile)
+        self.hearing.attach(self.queue_link, self.watch_link, LISTEN)
         self.courier = self._courier()
         database = config.database
         self.expansions = Expansions(
@@ -81,17 +115,21 @@ class Daemon:
         self.agentdb = AgentDb(
             self.loop, database.agentdb_url or make_conninfo(conninfo, user="drover_agentdb"),
             timers.agentdb_connections, config.agents, timers.statement_limit, self._tell,
-            with_queue=not database.agentdb_url,
+            with_queue=_is_same_server(conninfo, database.agentdb_url),
         )  # fmt: skip
-        types = [name for name, agent in config.agents.items() if agent.enabled]
-        self.typed = Typed(self.loop, self.watch_link, self._queries["submit"], types) if typed else None
+        self.typed = Typed(self.loop, self.watch_link, self._queries["submit"], served(config)) if typed else None
         self.core.world.tells_ends = typed
         self.core.world.fleet.tells_routine = LOG.isEnabledFor(logging.DEBUG)
-        self._acts: dict[type, Callable[[Any], None]] = {
+        self._acts = self._command_table()
+
+    def _command_table(self) -> dict[type, Callable[[Any], None]]:
+        """Say who carries out which command of the core."""
+        return {
             e.Spawn: self.children.spawn,
             e.Send: self.children.send,
             e.Kill: self.children.kill,
             e.ForceKill: self.children.force_kill,
+            e.Signal: self.children.signal,
             e.Expand: lambda c: self.expansions.expand(c.job, c.query),
             e.Fetch: lambda c: self.expansions.fetch(c.job, c.count),
             e.CloseQuery: lambda c: self.expansions.close(c.job),
@@ -108,6 +146,7 @@ class Daemon:
     def run(self) -> int:
         """Serve until told to end; give the exit status. Raises ConfigError when another group has our hosts."""
         signals = Signals(self.loop, self._signalled)
+        alarm = self._watch_loop()
         _say("info", self._introduction())
         try:
             self.queue_link.open()
@@ -116,6 +155,8 @@ class Daemon:
             while not self._over:
                 self.turn()
         finally:
+            if alarm is not None:
+                alarm.close()
             signals.close()
             self.close()
         return 1 if self.typed is not None and self.typed.failed else 0
@@ -125,6 +166,13 @@ class Daemon:
         hosts, agents = " ".join(config.hosts), " ".join(n for n, agent in config.agents.items() if agent.enabled)
         who = f"drover {metadata.version('drover-scheduler')} pid={self._identity.pid}"
         return f"{who} group={config.scheduler.group}: hosts {hosts}; agents {agents}"
+
+    def _watch_loop(self) -> Alarm | None:
+        """Let a hang be seen while it lasts."""
+        limit = self.config.scheduler.hang_limit
+        alarm = Alarm(limit, crash_fd()) if limit else None
+        self.loop.watch_with(alarm, self._say_hung)
+        return alarm
 
     def turn(self) -> None:
         """Carry out what is to be done, then wait for what comes next."""
@@ -148,16 +196,21 @@ class Daemon:
 
     def close(self) -> None:
         """Leave nothing behind: no child, no connection."""
+        self.notifier.stopping()
         self.children.close()
         for link in (self.queue_link, self.watch_link):
             link.close()
         self.expansions.shut()
         self.agentdb.shut()
+        self._ready_file.remove()
+        self.notifier.close()
 
     def _carry_out(self) -> None:
-        core = self.core
+        core, is_traced = self.core, LOG.isEnabledFor(TRACE)
         while core.has_work:
             for command in core.take():
+                if is_traced:
+                    _say("trace", str(command))
                 try:
                     self._acts[type(command)](command)
                 except Exception:  # the one place: a bug in one command must not take the others with it
@@ -189,11 +242,17 @@ class Daemon:
     # ---- connections
 
     def _link(
-        self, name: str, conninfo: str, up: Callable[[], None], down: Callable[[str], None], settings: Sequence[str]
+        self,
+        name: str,
+        conninfo: str,
+        up: Callable[[], None],
+        down: Callable[[str], None],
+        settings: Sequence[str],
+        notified: Callable[[str], None] = lambda channel: None,
     ) -> Link:
         return Link(
-            self.loop, name, make_conninfo(conninfo, application_name=f"drover {name}"), settings=settings, on_up=up,
-            on_down=down, on_notify=lambda channel: self.watch.notified(channel, self.loop.now),
+            self.loop, name, make_conninfo(writable(conninfo), application_name=f"drover {name}"),
+            settings=(SAFE_PATH, *settings), on_up=up, on_down=down, on_notify=notified,
             reconnect_max=self.config.scheduler.reconnect_max,
         )  # fmt: skip
 
@@ -206,8 +265,14 @@ class Daemon:
             self.watch.owner,
             self.config.scheduler.group,
             schedinfo,
-            self._tell,
+            self._answered,
         )
+
+    def _answered(self, event: e.Event) -> None:
+        """What the queue connection was asked is answered; a claim that finds something was worth looking."""
+        self._tell(event)
+        if isinstance(event, e.Turned) and event.claims:
+            self.bell.worthwhile("drover_queue")
 
     def _become(self, owner: str) -> None:
         """We were disowned: what is done from now on is done under another name."""
@@ -215,42 +280,66 @@ class Daemon:
 
     def _queue_up(self) -> None:
         """After a loss the old backend must be gone and our rows compared with memory before anything is asked."""
-        old = self.queue_link.old_backend_pid
-        _say("info", "queue connection: up" if old is None else "queue connection: up again")
-        if old is None:
+        _say("info", "queue connection: up again" if self.queue_link.losses else "queue connection: up")
+        if not self.queue_link.losses:
             self._is_queue_ready = True
-            return
-        self.queue_link.ask(self._queries["end_backend"], {"pid": old}, lambda _: self._compare_rows())
+        else:
+            self._rejoin.begin(self.watch.owner, self._queue_ready)
 
-    def _compare_rows(self) -> None:
-        values: dict[str, object] = {
-            "group": self.config.scheduler.group, "owner": self.watch.owner, "live": self.core.live_rows(), "age": 0.0,
-        }  # fmt: skip
-
-        def compared(answer: Answer) -> None:
-            if not isinstance(answer, Failure):
-                self._is_queue_ready = True
-                self._tell(e.Woken())
-            elif not answer.lost:
-                _say("error", f"rescue: {answer.message}")
-                self.loop.at(self.loop.now + 1.0, self._compare_rows)
-
-        self.queue_link.ask(self._queries["rescue"], values, compared)
+    def _queue_ready(self) -> None:
+        self._is_queue_ready = True
 
     def _queue_down(self, reason: str) -> None:
         self._is_queue_ready = False
         _say("warning", f"queue connection: {reason}")
+        self._note()
 
     def _watch_up(self) -> None:
         self.watch.up(self.loop.now)
+        self.hearing.up()
+
+    def _notified(self, channel: str) -> None:
+        if not self.hearing.heard(channel):
+            self.bell.ring(channel)
 
     def _watch_down(self, reason: str) -> None:
         self.watch.down()
         _say("warning", f"watch connection: {reason}")
+        self._note()
 
     def _stats(self) -> dict[str, Stat]:
         """Give what was asked of the database, by statement."""
         return self.queue_link.stats | self.watch_link.stats
+
+    def _turns(self) -> dict[str, float]:
+        """Give how long the loop has kept everybody waiting at most, and how often that was long."""
+        return {"longest_turn_ms": round(self.loop.longest_turn * 1000, 1), "slow_turns": self.loop.slow_turns}
+
+    # ---- how it goes, for whoever started us
+
+    def _note(self) -> None:
+        """Our standing may be another."""
+        if self.watch.lease.is_settled:
+            self._show_ready()
+        self.notifier.note()
+
+    def _show_ready(self) -> None:
+        self.notifier.ready()
+        try:
+            self._ready_file.show()
+        except OSError as error:
+            _say("error", f"ready_file: {error.strerror}")
+
+    def _standing(self) -> str:
+        """Give one line for people."""
+        is_away = not self.watch_link.is_up or (self.queue_link.losses and not self.queue_link.is_up)
+        where = ", the database is away" if is_away else ""
+        what = "draining" if self.core.world.draining else self.watch.lease.standing.value
+        what = "stopping" if self.core.world.stopping else what
+        return f"{what}, group {self.config.scheduler.group}{where}: {status.in_short(self.core.world)}"
+
+    def _say_hung(self, seconds: float, where: str) -> None:
+        _say("error", f"the loop was held up for {seconds:.1f} s in {where}")
 
     # ---- signals and endings
 
@@ -270,6 +359,7 @@ class Daemon:
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
         self.loop.at(self.loop.now + limit, self._end_unsaved)
         self._tell(e.Stop())
+        self.notifier.stopping()
 
     def _end_unsaved(self) -> None:
         _say("error", "the database has not taken all in time: the next scheduler of the group puts the rest right")
@@ -280,6 +370,79 @@ class Daemon:
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
         _say("info", f"draining: what is in hand is finished, {rest}")
         self._tell(e.Drain())
+        self.watch.show_now()
+        self.notifier.note()
+
+    # ---- commands for every scheduler
+
+    def _command_acts(self) -> dict[str, Act]:
+        return {
+            "shutdown": lambda order, _: self._stop() if order.values["now"] else self._drain(),
+            "reload": lambda _, tell: self.reload(tell),
+            "reopen-log": lambda _, tell: self._reopen_log(tell),
+            "verbose": lambda order, tell: tell(self._be_verbose(int(order.values["level"] or 0)), True),
+            "reset": lambda _, tell: tell(self._reset(), True),
+            "poll": lambda _, tell: tell(self._poll(), True),
+        }
+
+    def reload(self, tell: Tell) -> None:
+        """Read the configuration anew and go on with it; tells what has changed, or all mistakes: then nothing has.
+
+        Whose hosts and queues they are only the database knows; if that cannot be asked nothing is told.
+        """
+        try:
+            wanted = self._read()
+        except ConfigError as error:
+            tell(str(error), False)
+            return
+        config = within_reach(self.config, wanted)
+
+        def announced(clashes: list[str]) -> None:
+            if clashes:
+                tell("\n".join(clashes), False)
+                return
+            text = changes(self.config, wanted)
+            self.notifier.reloading()
+            self._take(config)
+            self._note()
+            _say("info", f"reload: {text}")
+            tell(text, True)
+
+        self.watch.announce(config, announced)
+
+    def _take(self, config: Config) -> None:
+        """Go on with another configuration; what was decided under the old one is done by the old one."""
+        self._carry_out()
+        self.config = config
+        self.children.take(config)
+        self.expansions.take(config)
+        self.agentdb.take(config)
+        if self.typed is not None:
+            self.typed.take(config)
+        self._tell(e.Reloaded(config))
+        self.watch.take(config, self.loop.now)
+
+    def _reopen_log(self, tell: Tell) -> None:
+        try:
+            tell(log.reopen(), True)
+        except ConfigError as error:
+            tell(str(error), False)
+
+    def _be_verbose(self, steps: int) -> str:
+        level = log.further(self.config.scheduler.log_level, steps)
+        log.set_level(level)
+        self.core.world.fleet.tells_routine = LOG.isEnabledFor(logging.DEBUG)
+        return f"log level {level}"
+
+    def _reset(self) -> str:
+        thawed = self.core.thaw(None, self.loop.now)
+        self.watch.rescan_now()
+        return f"{thawed} failed slots are tried again"
+
+    def _poll(self) -> str:
+        self._tell(e.Woken())
+        self.watch.rescan_now()
+        return "looked at the queue"
 
     def _print(self, lines: list[str]) -> None:
         for line in lines:
@@ -300,26 +463,10 @@ class Daemon:
             self.typed.told(told)
 
 
-def set_up_log(level: str, verbose: int) -> None:
-    """Log to stderr, one line an event; each -v goes one level further than the configuration."""
-    threshold = max(logging.DEBUG, LEVELS[level] - 10 * verbose)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=threshold)
-
-
-def _say(level: str, text: str) -> None:
-    LOG.log(LEVELS[level], "%s", _escaped(text))
-
-
-def _echo(text: str) -> None:
-    with suppress(OSError):  # a full disk or a reader that is gone must not end the daemon
-        print(_escaped(text), file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _escaped(text: str) -> str:
-    """Text of agents must not steer the operator's terminal, nor forge a second record."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+def _is_same_server(queue: str, other: str) -> bool:
+    """Whether another connection string names the server of the queue; an empty one does."""
+    ours, theirs = (conninfo_to_dict(text) for text in (queue, other or queue))
+    return all(ours.get(key) == theirs.get(key) for key in ("service", "host", "hostaddr", "port"))
 
 
 def agent_folders() -> list[str]:

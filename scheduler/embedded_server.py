@@ -204,7 +204,7 @@ def _make_sockets(directory: Path, owner: int) -> Path:
     else:
         link, place = place, Path(tempfile.mkdtemp(prefix="drover-", dir=_short_directory()))
         link.symlink_to(place)
-    os.chown(place, owner, -1)
+    _give(place, owner)  # whose it is already: a hardened service may not even try
     return place
 
 

@@ -21,5 +21,9 @@ class WorldError(DroverError):
     """The world's: database, network or disk. Retry with back-off; exit 3 if there is no way to start."""
 
 
+class AbsentError(WorldError):
+    """Of the world's: the database does not answer yet; a daemon waits for it."""
+
+
 class BugError(DroverError):
     """Ours: quarantine what it touched and say so loudly."""

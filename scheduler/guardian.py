@@ -24,6 +24,10 @@ SI_KERNEL = 0x80  # sigaction(2): a terminal's signal, which the whole process g
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 LOOK_S = 0.05  # between two looks at children that are not dead yet
 LOOKS = 100  # in a row in which nobody died: the rest is not ours to kill, or sleeps in the kernel
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+STDERR = 2
+PATIENCE_MS = 1000  # for somebody to read what we say
+COMMAND_BYTES = 200
 
 
 def begin(environment: Mapping[str, str]) -> int | None:
@@ -40,7 +44,7 @@ def begin(environment: Mapping[str, str]) -> int | None:
     daemon = os.fork()
     if daemon:
         with suppress(OSError):  # it takes more memory then, and does the same
-            os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(daemon)])
+            os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, str(daemon)], _environment(environment))
         guard(daemon)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return guardian
@@ -55,13 +59,20 @@ def adopt_orphans() -> None:
         raise OSError(number, os.strerror(number))
 
 
+def _environment(ours: Mapping[str, str]) -> dict[str, str]:
+    """Give what the guardian needs of our environment: any agent can read it, and a password may be in ours."""
+    return {name: text for name, text in ours.items() if name == "LD_LIBRARY_PATH"}  # some build Python so
+
+
 def guard(daemon: int) -> None:
     """Pass signals on until the daemon is gone, kill all that it left, and end as it did; never returns."""
     while (end := _reap(daemon)) is None:
         told = signal.sigwaitinfo(HEARD)
         if told.si_signo in FORWARDED and told.si_code != SI_KERNEL:
             _kill(daemon, told.si_signo)
+    table = _table(end.si_status) if end.si_code != os.CLD_EXITED and end.si_status in CRASHES else b""
     end_family()
+    _say(table)  # last: if nobody reads it, nobody lives longer for that
     _end_like(end)
 
 
@@ -89,6 +100,36 @@ def _children() -> list[int]:
     """Give our children: all are ours to kill, for a pid is not given away before we have reaped it."""
     with open("/proc/thread-self/children") as children:
         return [int(word) for word in children.read().split()]
+
+
+def _table(number: int) -> bytes:
+    """Give a line for the daemon's end, and one for each process that it has left."""
+    children = _children()
+    head = b"the daemon died of %s and left children: %d\n" % (signal.Signals(number).name.encode(), len(children))
+    return head + b"".join(map(_row, children))
+
+
+def _row(child: int) -> bytes:
+    """Give a line: pid, state as in ps(1), command; what an agent calls itself must not steer a terminal."""
+    state = command = b"?"
+    with suppress(OSError, IndexError):  # it is another user's, and hidden
+        with open(f"/proc/{child}/stat", "rb") as stat:
+            state = stat.read().rpartition(b")")[2].split()[0]
+        with open(f"/proc/{child}/cmdline", "rb") as line:
+            command = line.read(COMMAND_BYTES).rstrip(b"\0").replace(b"\0", b" ")
+    shown = command.decode("ascii", "backslashreplace").encode("unicode_escape")
+    return b"pid=%d state=%s command=%s\n" % (child, state, shown)
+
+
+def _say(text: bytes) -> None:
+    """Write to standard error while somebody takes it; so much goes without a wait once anything does."""
+    import select  # seldom needed
+
+    ready = select.poll()
+    ready.register(STDERR, select.POLLOUT)
+    with suppress(OSError):
+        while text and ready.poll(PATIENCE_MS):
+            text = text[os.write(STDERR, text[: select.PIPE_BUF]) :]
 
 
 def _kill(child: int, number: int) -> None:

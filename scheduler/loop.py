@@ -1,16 +1,24 @@
 """One turn: wait for descriptors, timers or an instant, then call whoever asked for it.
 
-Touches epoll and the monotonic clock, and reads the clock once a turn, right after the wait. Refuses to know
-what the descriptors are and what the calls do: an exception of theirs leaves `turn`, and what was not yet called
-comes again in the next turn, since epoll is level-triggered.
+Touches epoll and the monotonic clock, which is read right after the wait, for whoever asks for `now`, and right
+before the next, to know how long nobody was waited for. Refuses to know what the descriptors are and what the calls
+do: an exception of theirs leaves `turn`, and what was not yet called comes again in the next turn, since epoll is
+level-triggered.
+
+While something is done an alarm runs. It is put off about ten times in its length and stopped before a wait that may
+last longer, so that it rings only if a turn does not end, and costs a busy loop one call a second.
 """
 
 import select
 import time
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
+
+from scheduler.drivers.alarm import Alarm
 
 DAY_S = 86_400.0  # epoll takes no longer waits than 24 days; one idle turn a day costs nothing
+SLOW_S = 0.1  # a turn that took longer is counted
 
 
 class Timer:
@@ -29,7 +37,21 @@ class Timer:
 class Loop:
     """Descriptors and timers, and who is to be called for them. Instants are monotonic seconds."""
 
-    __slots__ = ("_armed", "_callbacks", "_clock", "_epoll", "_stale", "_timers", "now")
+    __slots__ = (
+        "_alarm",
+        "_alarm_safe_until",
+        "_armed",
+        "_callbacks",
+        "_clock",
+        "_epoll",
+        "_put_off_at",
+        "_say_hung",
+        "_stale",
+        "_timers",
+        "longest_turn",
+        "now",
+        "slow_turns",
+    )
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock()
@@ -39,6 +61,17 @@ class Loop:
         self._stale: set[int] = set()  # unregistered in this turn: events fetched before are not theirs
         self._timers: list[tuple[float, int, Timer]] = []
         self._armed = 0
+        self.longest_turn = 0.0  # seconds between two waits
+        self.slow_turns = 0
+        self._alarm: Alarm | None = None
+        self._alarm_safe_until = self._put_off_at = inf
+
+    def watch_with(self, alarm: Alarm | None, say_hung: Callable[[float, str], None]) -> None:
+        """Measure from now on; let an alarm run while nobody is waited for, and say how long a turn hung, and where."""
+        self._alarm, self._say_hung = alarm, say_hung
+        self.now = self._clock()
+        if alarm is not None:
+            self._put_off(self.now)
 
     def register(self, fd: int, mask: int, callback: Callable[[int], None]) -> None:
         """Call back with the event mask when `fd` is ready; EPOLLERR and EPOLLHUP come unasked."""
@@ -64,8 +97,19 @@ class Loop:
 
     def turn(self, until: float) -> None:
         """Wait for an event, a timer or `until`, whichever is first, and make the calls that are due."""
-        events = self._epoll.poll(self._patience(until))
+        left = self._clock()
+        took = left - self.now
+        if took > self.longest_turn:
+            self.longest_turn = took
+        if took > SLOW_S:
+            self._was_slow(took)
+        patience = self._patience(until, left)
+        if left + patience > self._alarm_safe_until:
+            self._stop_alarm()
+        events = self._epoll.poll(patience)
         self.now = now = self._clock()
+        if now >= self._put_off_at:
+            self._put_off(now)
         callbacks, stale, timers = self._callbacks, self._stale, self._timers
         if stale:
             stale.clear()
@@ -82,17 +126,34 @@ class Loop:
         self._timers.clear()
         self._epoll.close()
 
-    def _patience(self, until: float) -> float:
-        """Seconds to wait, never negative: to epoll that means for ever.
+    def _was_slow(self, took: float) -> None:
+        self.slow_turns += 1
+        where = self._alarm.take() if self._alarm is not None else None
+        if where is not None:
+            self._say_hung(took, where)
 
-        Counted from the clock of the last turn, so late by at most what its calls took.
-        """
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.stop()
+        self._alarm_safe_until, self._put_off_at = inf, -inf
+
+    def _put_off(self, now: float) -> None:
+        alarm = self._alarm
+        if alarm is not None:
+            alarm.put_off()
+            if alarm.take() is not None:  # and no turn was slow
+                self._say_hung(now - self._put_off_at + 0.1 * alarm.limit, "a wait: the process was stopped")
+            self._alarm_safe_until = now + 0.9 * alarm.limit
+            self._put_off_at = now + 0.1 * alarm.limit
+
+    def _patience(self, until: float, now: float) -> float:
+        """Seconds to wait, never negative: to epoll that means for ever."""
         timers = self._timers
         while timers and timers[0][2].call is None:
             heappop(timers)
         if timers and timers[0][0] < until:
             until = timers[0][0]
-        return min(max(until - self.now, 0.0), DAY_S)
+        return min(max(until - now, 0.0), DAY_S)
 
     def _ring(self, now: float) -> None:
         """Make the calls that are due; those armed by these calls wait for the next turn."""

@@ -17,7 +17,7 @@ import psycopg
 
 from scheduler.data import schema_dir
 from scheduler.embedded import find_binaries, temporary
-from scheduler.errors import BugError, ConfigError, WorldError
+from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
 from scheduler.model.states import JOB_STATES
 
 LOCK = 0x64726F766572  # "drover"
@@ -35,6 +35,8 @@ create table if not exists drover.migration (
 SELECT_APPLIED = "select number, name, checksum from drover.migration order by number"
 INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
 SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
+
+OLDEST = 14  # major version of PostgreSQL
 
 # Lines of pg_dump that depend on its version, on chance, or on the connection that replays them.
 DUMP_NOISE = re.compile(r"--|\\|SET (?!check_function_bodies)|SELECT pg_catalog\.set_config")
@@ -173,13 +175,16 @@ def _connection(conninfo: str) -> Iterator[psycopg.Connection]:
     try:
         # In a database that is SQL_ASCII, text would come as bytes otherwise.
         with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
+            if connection.info.server_version < OLDEST * 10_000:
+                version = connection.info.parameter_status("server_version")
+                raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
             yield connection
     except psycopg.errors.LockNotAvailable as error:
         raise WorldError(f"somebody else keeps the schema locked: {error}; try again later") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"{error}: give [database] url a role that owns the database") from error
     except psycopg.OperationalError as error:
-        raise WorldError(f"database not reachable: {error}; check [database] url") from error
+        raise AbsentError(f"database not reachable: {error}; check [database] url") from error
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"database: {error}; check [database] url") from error
 

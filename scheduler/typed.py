@@ -13,9 +13,15 @@ from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure
 from scheduler.drivers.sql import Query
 from scheduler.loop import Loop
+from scheduler.model.config import Config
 from scheduler.model.events import Told
 
 READ_BYTES = 65_536
+
+
+def served(config: Config) -> list[str]:
+    """Give the types that jobs may be typed for."""
+    return [name for name, agent in config.agents.items() if agent.enabled]
 
 
 class Typed:
@@ -45,6 +51,10 @@ class Typed:
     def is_over(self) -> bool:
         """Say whether the input has ended and every job of it too."""
         return self._is_ended and not self._open
+
+    def take(self, config: Config) -> None:
+        """Take jobs for the types of another configuration."""
+        self._types = served(config)
 
     def end(self) -> "Typed":
         """Stop asking: the daemon drains."""

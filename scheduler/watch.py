@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import attrs
 
+from scheduler.commands import Act as CommandAct
+from scheduler.commands import Commands
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat
 from scheduler.drivers.sql import Query, to_json
@@ -27,7 +29,8 @@ from scheduler.policy.core import Core
 from scheduler.policy.lease import Act, Lease, Owner, Standing
 
 NEVER: Final = float("inf")
-LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change")
+LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
+LOCKED: Final = "55P03"  # SQLSTATE: somebody keeps what we wait for
 LOCKED_S: Final = 1.0  # until the next look for a row that somebody keeps locked
 STATUS_GAP_S: Final = 1.0  # between two shows of changes
 DUE_GAP_S: Final = 0.2  # between two looks for due rows
@@ -54,6 +57,9 @@ class Watch:
         new_owner: Callable[[str], None],
         clock: Callable[[], float],
         stats: Callable[[], dict[str, Stat]],
+        acts: Mapping[str, CommandAct],
+        turns: Callable[[], dict[str, float]],
+        noted: Callable[[], None],
     ) -> None:
         self._config = config
         self._core = core
@@ -63,18 +69,22 @@ class Watch:
         self._new_owner = new_owner
         self._clock = clock
         self._stats = stats
+        self._turns = turns
+        self._noted = noted  # an answer has come, after which our standing may be another
         self._slowest: dict[str, float] = {}  # seconds of what was complained about
         self.lease = Lease(config.scheduler)
         self.owner = str(uuid.uuid4())
         self.mistakes: str | None = None  # a clash with another group: the operator's to mend
         self._began = 0.0
-        self._due = {"look": NEVER, "due": NEVER, "rescan": NEVER, "status": NEVER, "all": NEVER}
+        self._due = dict.fromkeys(_CHORES, NEVER)
         self._is_busy = False
+        self._commands = Commands(core, self._ask, self._read_commands_in, self._do_command, acts, clock)
         self.link: Link  # given by `attach`: the link needs our callbacks first
+        self.worthwhile: Callable[[str], None]  # so is this: a wake-up led to something
 
-    def attach(self, link: Link, now: float) -> None:
+    def attach(self, link: Link, now: float, worthwhile: Callable[[str], None]) -> None:
         """Take the connection to work on; it is not open yet."""
-        self.link = link
+        self.link, self.worthwhile = link, worthwhile
         self._began = now
 
     # ---- what the connection tells
@@ -91,6 +101,7 @@ class Watch:
         self._is_busy = False
         self.lease.disconnected()
         self._due = dict.fromkeys(self._due, NEVER)
+        self._commands.cut_off()
 
     def notified(self, channel: str, now: float) -> None:
         """Somebody rang."""
@@ -100,6 +111,37 @@ class Watch:
             self._bring_forward("due", now)
         elif channel == "drover_change":
             self._bring_forward("look", now)
+        elif channel == "drover_command" and self.lease.standing is not Standing.UNREGISTERED:
+            self._due["commands"] = now
+
+    def poll(self) -> None:
+        """Look for all that others ring for, when nobody can be heard."""
+        now = self._now()
+        if self.lease.standing is not Standing.UNREGISTERED:
+            self._due["commands"] = min(self._due["commands"], now)
+        self._core.handle(Woken(), now)
+        self._bring_forward("due", now)
+        self._bring_forward("look", now)
+
+    def show_now(self) -> None:
+        """Show everything anew, if we serve."""
+        self._bring_forward("all", self._now())
+
+    def rescan_now(self) -> None:
+        """Look for all that may have been missed, if we serve."""
+        self._bring_forward("rescan", self._now())
+
+    def _read_commands_in(self, seconds: float) -> None:
+        self._due["commands"] = min(self._due["commands"], self._now() + seconds)
+
+    def _do_command(self) -> None:
+        self._due["command"] = self._now()
+
+    def take(self, config: Config, now: float) -> None:
+        """Go on with another configuration; it was announced."""
+        self._config = config
+        self._bring_forward("look", now)
+        self._bring_forward("all", now)
 
     def look_due(self, now: float) -> None:
         """A row was given an instant to wait for."""
@@ -131,13 +173,18 @@ class Watch:
         if act is not None:
             _ACTS[act](self, now)
             return
-        for chore, due in self._due.items():
-            if due <= now:
-                self._due[chore] = NEVER
-                _CHORES[chore](self, now)
-                return
+        chore = min(self._due, key=self._due.__getitem__)  # the oldest, so that none starves beside another
+        if self._due[chore] <= now:
+            self._due[chore] = NEVER
+            _CHORES[chore](self, now)
 
-    def _ask(self, name: str, values: Mapping[str, object], done: Callable[[list[Cells]], None]) -> None:
+    def _ask(
+        self,
+        name: str,
+        values: Mapping[str, object],
+        done: Callable[[list[Cells]], object],
+        refused: Callable[[], object] = lambda: None,
+    ) -> None:
         """Run a query; a failure is said, and tried again with the next chance of its chore."""
         self._is_busy = True
 
@@ -147,6 +194,10 @@ class Watch:
                 done(answer.rows)
             elif not answer.lost:
                 self._failed(name, answer)
+                refused()
+            if name == "read_commands" and isinstance(answer, Rows) and answer.rows:
+                self.worthwhile("drover_command")
+            self._noted()
 
         ours: dict[str, object] = {"group": self._config.scheduler.group, "owner": self.owner}
         self.link.ask(
@@ -159,8 +210,12 @@ class Watch:
         now = self._now()
         if name in {act.value for act in Act}:
             self.lease.refused(now)
-        else:
+            if name == Act.TAKE.value and failure.sqlstate == LOCKED:
+                self._ask("end_holder", {"lease": self._config.scheduler.lease}, lambda _: None)
+        elif self.lease.standing is Standing.SERVING:
             self._due["rescan"] = min(self._due["rescan"], now + self._config.scheduler.rescan)
+        else:
+            self._read_commands_in(self._config.scheduler.rescan)
 
     def _now(self) -> float:
         return self._clock()
@@ -168,15 +223,23 @@ class Watch:
     # ---- the lease
 
     def _register(self, now: float) -> None:
-        values = {"config": _described(self._config, self._identity)}
-        self._ask("register", values, self._registered)
+        self.announce(self._config, self._registered)
 
-    def _registered(self, rows: list[Cells]) -> None:
-        if rows:
-            clashes = sorted(_text(cells[0]) for cells in rows)
-            self.mistakes = "\n".join(f"{clash}: another group has it; rename it here" for clash in clashes)
+    def announce(self, config: Config, done: Callable[[list[str]], None]) -> None:
+        """Write down what a configuration names; `done` is told what clashes, and then nothing is written down."""
+
+        def answered(rows: list[Cells]) -> None:
+            done([f"{clash}: another group has it; rename it here" for clash in sorted(_text(row[0]) for row in rows)])
+
+        values = {"config": _described(config, self._identity)}
+        self._ask("register", values, answered, self._commands.refused)
+
+    def _registered(self, clashes: list[str]) -> None:
+        if clashes:
+            self.mistakes = "\n".join(clashes)
             raise ConfigError(self.mistakes)
         self.lease.registered(self._now())
+        self._read_commands_in(0.0)
 
     def _look(self, now: float) -> None:
         self._ask("look_at_owner", {}, self._looked)
@@ -245,6 +308,7 @@ class Watch:
         self._say("warning", f"group {self._config.scheduler.group} has another owner: standing by")
         self._core.handle(Disowned(), now)
         self._due = dict.fromkeys(self._due, NEVER)
+        self._commands.cut_off()
         self.owner = str(uuid.uuid4())
         self._new_owner(self.owner)
 
@@ -258,13 +322,9 @@ class Watch:
     # ---- chores
 
     def _all_due(self, now: float) -> None:
-        self._due = {
-            "look": now,
-            "due": now,
-            "rescan": now + self._config.scheduler.rescan,
-            "status": NEVER,
-            "all": now,
-        }
+        rescan = now + self._config.scheduler.rescan
+        at_once = dict.fromkeys(("commands", "look", "due", "all"), now)
+        self._due = dict.fromkeys(_CHORES, NEVER) | at_once | {"rescan": rescan}
 
     def _look_around(self, now: float) -> None:
         self._ask("look_around", {}, self._looked_around)
@@ -284,8 +344,8 @@ class Watch:
         if failed_parents:
             self._core.settle([int(pk) for pk in failed_parents.split(b",")])
         if seconds is not None:
-            left = float(seconds)
-            self._due["due"] = min(self._due["due"], now + (left if left > 0 else LOCKED_S))
+            left, is_more = float(seconds), released not in (None, b"0")
+            self._due["due"] = min(self._due["due"], now + (left if left > 0 else DUE_GAP_S if is_more else LOCKED_S))
 
     def _rescan(self, now: float) -> None:
         """The belt: dependencies that nobody settled, rows of ours that got lost, wake-ups that were missed."""
@@ -297,7 +357,7 @@ class Watch:
         self._core.handle(Woken(), self._now())
         self._bring_forward("look", self._now())
         self._bring_forward("due", self._now())
-        self._ask("forget_dead", {"age": 2 * self._config.scheduler.lease}, lambda _: None)
+        self._ask("forget_dead", {"age": 2 * self._config.scheduler.lease}, lambda _: self._read_commands_in(0.0))
 
     def _show_all(self, now: float) -> None:
         self._due["all"] = now + self._config.scheduler.status_interval
@@ -305,15 +365,16 @@ class Watch:
 
     def _show_changes(self, now: float) -> None:
         slots = status.changed_slots(self._core.world)
-        if slots:
+        if slots or self._core.world.fleet.vacant:
             self._show([status.slot_row(slot, now) for slot in slots], now)
 
     def _show(self, rows: list[dict[str, Any]], now: float) -> None:
         age = now - self._began
         world, pid, standing = self._core.world, self._identity.pid, self.lease.standing.value
-        rows.append(status.scheduler_row(world, pid, standing, age, self._statements()))
+        rows.append(status.scheduler_row(world, pid, standing, age, self._statements(), self._turns()))
         agents = {"rows": to_json(status.agent_rows(self._core.world, now))}
-        self._ask("show_status", {"rows": to_json(rows)}, lambda _: self._ask("show_agents", agents, lambda _: None))
+        shown = {"rows": to_json(rows), "gone": self._core.world.fleet.vacant}
+        self._ask("show_status", shown, lambda _: self._ask("show_agents", agents, lambda _: None))
 
     def _statements(self) -> dict[str, dict[str, float]]:
         """Give count, mean and maximum of every named statement, and say which was slower than ever before."""
@@ -335,6 +396,8 @@ _ACTS: Final[dict[Act, Callable[[Watch, float], None]]] = {
     Act.RENEW: Watch._renew,
 }
 _CHORES: Final[dict[str, Callable[[Watch, float], None]]] = {
+    "command": lambda watch, _now: watch._commands.do_next(),
+    "commands": lambda watch, _now: watch._commands.read(),
     "look": Watch._look_around,
     "due": Watch._look_due,
     "rescan": Watch._rescan,
@@ -349,6 +412,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
     return {
         **asdict(identity),
         "version": metadata.version("drover-scheduler"),
+        "lease": config.scheduler.lease,
         "hosts": [{"name": name} | attrs.asdict(host) for name, host in config.hosts.items()],
         "queues": [{"name": name} | attrs.asdict(queue) for name, queue in queues.items()],
         "agents": [

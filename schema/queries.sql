@@ -18,15 +18,13 @@ ended as (
   update drover.jobqueue j
      set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed', jq_exitcode = u.code,
          jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = jq_itemsprocessed + 1, jq_itemstotal = 1,
-         jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.micros * 1e-6)
+         jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.micros * 1e-6),
+         jq_done_by = :owner::uuid, jq_done_host = u.host, jq_done_pid = u.pid
     from unnest(:pks::bigint[], :attempts::integer[], :micros::bigint[], :hosts::text[], :pids::integer[], :codes::integer[])
       with ordinality as u(pk, attempt, micros, host, pid, code, n)
    where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
      and (j.jq_state = 'claimed' or j.jq_state = 'running')
-  returning j.jq_pk, j.jq_attempt, j.jq_starttime, j.jq_has_children, j.jq_type, j.jq_job_fk, u.host, u.pid, u.code, u.n),
-history as (
-  insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode)
-  select jq_pk, jq_attempt, :owner::uuid, host, jq_type, pid, jq_starttime, 'done', code from ended),
+  returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n),
 picked as materialized (
   select w.n, q.*
     from mine,
@@ -51,14 +49,19 @@ claimed as (
          jq_starttime = now(), jq_endtext = 'in progress'
     from picked p
    where j.ctid = p.row_at
-  returning p.place, j.jq_pk, jq_attempt, p.n, jq_args, p.claim_rank, p.claim_queued,
+  returning p.place, j.jq_pk, jq_attempt, p.n,
+            case when octet_length(jq_args) > 1048577 and not jq_msq then left(jq_args, 1048577) else jq_args end as jq_args,  -- too long a line
+            p.claim_rank, p.claim_queued,
             case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued > 0 or jq_type = any (:guarded::text[])
             then json_build_object(
               'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
               'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
               'rescued', jq_rescued, 'interruptions', jq_interruptions,
               'max_interruptions', jq_max_interruptions, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
-              'checkpoint', jq_checkpoint, 'submitter', jq_submitter)::text end as more),
+              'checkpoint', jq_checkpoint, 'submitter', jq_submitter, 'roles', case when jq_type = any (:guarded::text[])
+              then (select json_agg(r.rolname) from pg_catalog.pg_roles s
+                      join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
+                     where s.rolname = jq_submitter) end)::text end as more),
 taken as (delete from drover.claimable where ctid = any (array(select place from claimed))),
 held as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0),
 told as materialized (
@@ -96,6 +99,7 @@ saved as (
          jq_endtime = case when u.state in ('done', 'failed', 'cancelled') then now() end,
          jq_end_bits = coalesce(u.bits, 0), jq_endtext = coalesce(u.text, j.jq_endtext),
          jq_owner = case when u.state in ('claimed', 'running') then j.jq_owner end,
+         jq_wanted = case when u.state in ('claimed', 'running') then j.jq_wanted end,
          jq_schedinfo = case when u.state in ('claimed', 'running') then j.jq_schedinfo end,
          jq_exitcode = u.code, jq_signal = u.signal, jq_result = coalesce(u.result, j.jq_result),
          jq_itemsprocessed = coalesce(u.processed, j.jq_itemsprocessed), jq_itemsfailed = coalesce(u.failed, j.jq_itemsfailed),
@@ -110,7 +114,7 @@ saved as (
    where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
   returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.elapsed, u.host, u.agent, u.pid),
 history as (
-  insert into drover.attempt
+  insert into drover.attempt_kept
     (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode, att_signal, att_reason)
   select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, now() - make_interval(secs => coalesce(elapsed, 0)),
          outcome, code, signal, text
@@ -153,16 +157,20 @@ select * from unnest(:jobs::bigint[], :attempts::integer[], :streams::text[], :t
 
 -- name: due
 -- Let rows whose time has come be claimable, fail those whose time has passed; seconds to the next such instant, negative
--- when one has come whose row somebody keeps locked: it is passed over, for this connection carries the lease.
+-- when one has come whose row somebody keeps locked, or that is not among the 5,000 of one look: it is passed over, for
+-- this connection carries the lease.
+-- The next instant is the first row in the order of the index: `min` beside a second table would read all that wait.
 with ours as materialized (select queue_name from drover.queue where queue_group = :group::text),
 ready as materialized (
   select jq_pk from drover.jobqueue
    where jq_state = 'queued' and jq_wait_until <= now() and (jq_not_after is null or jq_not_after > now())
      and jq_queue in (select queue_name from ours)
+   limit 5000
      for no key update skip locked),
 late as materialized (
   select jq_pk from drover.jobqueue
    where jq_state = 'queued' and jq_expires_at <= now() and jq_queue in (select queue_name from ours)
+   limit 5000
      for no key update skip locked),
 due as (
   update drover.jobqueue set jq_wait_until = null where jq_pk = any (array(select jq_pk from ready)) returning jq_pk),
@@ -174,25 +182,36 @@ expired as (
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0)
 select (select count(*) from due), (select string_agg(jq_pk::text, ',') from expired where jq_has_children),
        extract(epoch from least(
-         (select min(jq_wait_until) from drover.jobqueue where jq_state = 'queued' and jq_wait_until is not null and isfinite(jq_wait_until)
-             and jq_queue in (select queue_name from ours) and jq_pk not in (select jq_pk from ready)
-             and jq_pk not in (select jq_pk from late)),
-         (select min(jq_expires_at) from drover.jobqueue where jq_state = 'queued' and jq_expires_at is not null and isfinite(jq_expires_at)
-             and jq_queue in (select queue_name from ours) and jq_pk not in (select jq_pk from late)))
+         (select jq_wait_until from drover.jobqueue
+           where jq_state = 'queued' and jq_wait_until is not null and isfinite(jq_wait_until)
+             and jq_queue = any (array(select queue_name from ours)) and jq_pk not in (select jq_pk from ready)
+             and jq_pk not in (select jq_pk from late)
+           order by jq_wait_until limit 1),
+         (select jq_expires_at from drover.jobqueue
+           where jq_state = 'queued' and jq_expires_at is not null and isfinite(jq_expires_at)
+             and jq_queue = any (array(select queue_name from ours)) and jq_pk not in (select jq_pk from late)
+           order by jq_expires_at limit 1))
          - now())
   from (select count(*) from told) t
 
 -- name: register
 -- Announce this daemon and what its configuration names; a value that changed in the file wins, else the current one stays.
--- Gives every queue or host that another group has, as a clash.
-with c as materialized (select :config::jsonb as j),
+-- Gives every queue or host that another group has, as a clash; with one, nothing is written down. Also for a reload.
+with given as materialized (select :config::jsonb as j),
+clashes as materialized (
+  select 'host ' || t.host_name || ' belongs to group ' || t.host_group as clash
+    from given, jsonb_to_recordset(j -> 'hosts') as h(name text) join drover.host t on t.host_name = h.name where t.host_group <> :group::text
+  union all
+  select 'queue ' || t.queue_name || ' belongs to group ' || t.queue_group
+    from given, jsonb_to_recordset(j -> 'queues') as q(name text) join drover.queue t on t.queue_name = q.name where t.queue_group <> :group::text),
+c as materialized (select j from given where not exists (select from clashes)),
 me as (
   insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
-                                scheduler_pid_space, scheduler_pid_start, scheduler_version)
+                                scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_lease)
   select :owner::uuid, :group::text, j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space',
-         (j ->> 'pid_start')::bigint, j ->> 'version' from c
+         (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8 from c
   on conflict (scheduler_uuid) do update set scheduler_seen = now()),
-g as (insert into drover.scheduler_group (group_name) values (:group::text) on conflict do nothing),
+g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (
   insert into drover.host as t (host_name, host_group, host_max, host_max_file, host_urgent, host_urgent_file,
                                 host_enabled, host_enabled_file, host_transport)
@@ -228,24 +247,21 @@ a as (
         agent_revision = excluded.agent_revision, agent_present = true),
 gone_agents as (
   update drover.agent set agent_present = false
-   where agent_group = :group::text and agent_present
+   where agent_group = :group::text and agent_present and exists (select from c)
      and agent_type not in (select a.type from c, jsonb_to_recordset(j -> 'agents') as a(type text))),
 gone_hosts as (
   update drover.host set host_present = false
-   where host_group = :group::text and host_present
+   where host_group = :group::text and host_present and exists (select from c)
      and host_name not in (select h.name from c, jsonb_to_recordset(j -> 'hosts') as h(name text)))
-select 'host ' || t.host_name || ' belongs to group ' || t.host_group
-  from c, jsonb_to_recordset(j -> 'hosts') as h(name text) join drover.host t on t.host_name = h.name where t.host_group <> :group::text
-union all
-select 'queue ' || t.queue_name || ' belongs to group ' || t.queue_group
-  from c, jsonb_to_recordset(j -> 'queues') as q(name text) join drover.queue t on t.queue_name = q.name where t.queue_group <> :group::text
+select clash from clashes
 
 -- name: look_at_owner
--- Who holds the lease of the group, and whether it has run out; a standby is seen by its looking.
-with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid)
+-- Who holds the lease of the group, and whether it has run out; a standby is seen by its looking. No row: we are not
+-- known, or not any more.
+with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid returning scheduler_uuid)
 select g.group_owner, coalesce(g.group_lease_until <= now(), true) as lapsed, s.scheduler_host, s.scheduler_pid,
        s.scheduler_boot_id, s.scheduler_pid_space, s.scheduler_pid_start
-  from drover.scheduler_group g left join drover.scheduler s on s.scheduler_uuid = g.group_owner
+  from drover.scheduler_group g cross join seen left join drover.scheduler s on s.scheduler_uuid = g.group_owner
  where g.group_name = :group::text
 
 -- name: take_lease
@@ -257,6 +273,16 @@ update drover.scheduler_group
         or (:patient::boolean and group_lease_until <= now()))
 returning group_owner
 
+-- name: end_holder
+-- End whoever keeps the row of the group locked though the lease has run out: a daemon that was stopped before it read the
+-- answer to its claim, which the server cannot finish, nor commit, while nobody reads.
+select pg_terminate_backend(a.pid)
+  from pg_stat_activity a
+ where a.application_name = 'drover queue' and a.usename = current_user and a.datname = current_database()
+   and a.wait_event = 'ClientWrite' and a.query_start < now() - make_interval(secs => :lease::float8)
+   and a.pid in (select pid from pg_locks where relation = 'drover.scheduler_group'::regclass and mode = 'RowShareLock' and granted)
+   and exists (select from drover.scheduler_group where group_name = :group::text and group_lease_until <= now())
+
 -- name: renew_lease
 with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid)
 update drover.scheduler_group set group_lease_until = now() + make_interval(secs => :lease::float8)
@@ -265,7 +291,7 @@ returning group_owner
 
 -- name: rescue
 -- Give back every row of the group whose owner is not us, after the owner has changed: a claimed row costs a rescue, a
--- running one an interruption too, and fails when it has no more. One statement with the take-over would miss claims in
+-- running one an interruption too, and fails when it has no more; one that was to be killed or cancelled is. One statement with the take-over would miss claims in
 -- flight. `live` are rows of ours that are in memory; ours that are not are given back too. A row that somebody keeps
 -- locked is left to the next rescan, under nobody's name, so that taking stock does not lose it.
 with lost as materialized (
@@ -276,17 +302,20 @@ with lost as materialized (
      and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)),
 over as materialized (
   select jq_pk, jq_attempt, jq_owner as was_owner, jq_starttime as began,
-         jq_state = 'running' and jq_interruptions >= jq_max_interruptions as limit_reached
+         case when jq_wanted = 'kill' then 'failed' when jq_wanted like 'cancel %' then 'cancelled'
+              when jq_state = 'running' and jq_interruptions >= jq_max_interruptions then 'failed' end as ends,
+         case when jq_wanted = 'kill' then 'killed' when jq_wanted like 'cancel %' then substr(jq_wanted, 8)
+              when jq_state = 'running' and jq_interruptions >= jq_max_interruptions
+              then 'interrupted more than ' || jq_max_interruptions || ' times' else 'released for restart' end as text
     from drover.jobqueue where jq_pk = any (array(select jq_pk from lost)) and jq_state in ('claimed', 'running')
      for no key update skip locked),
 rescued as (
   update drover.jobqueue j
-     set jq_state = case when over.limit_reached then 'failed'::drover.job_state else 'queued' end,
-         jq_starttime = case when over.limit_reached then j.jq_starttime end,
-         jq_endtime = case when over.limit_reached then now() end,
-         jq_end_bits = case when over.limit_reached then 2 else 0 end,
-         jq_endtext = case when over.limit_reached then 'interrupted more than ' || j.jq_max_interruptions || ' times' else 'released for restart' end,
-         jq_owner = null, jq_schedinfo = null, jq_rescued = j.jq_rescued + 1,
+     set jq_state = coalesce(over.ends, 'queued')::drover.job_state,
+         jq_starttime = case when over.ends is not null then j.jq_starttime end,
+         jq_endtime = case when over.ends is not null then now() end,
+         jq_end_bits = case when over.ends is not null then 2 else 0 end, jq_endtext = over.text,
+         jq_owner = null, jq_wanted = null, jq_schedinfo = null, jq_rescued = j.jq_rescued + 1,
          jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
     from over
    where j.jq_pk between over.jq_pk and over.jq_pk
@@ -301,12 +330,158 @@ passed_over as (
   insert into drover.in_hand
   select '00000000-0000-0000-0000-000000000000', array_agg(jq_pk) from lost where jq_pk not in (select jq_pk from over) having count(*) > 0),
 history as (
-  insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_start, att_outcome, att_reason)
+  insert into drover.attempt_kept (att_jq_fk, att_attempt, att_scheduler, att_start, att_outcome, att_reason)
   select jq_pk, jq_attempt, was_owner, began, 'rescued', 'its scheduler is gone' from rescued
   on conflict do nothing),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from rescued having count(*) > 0)
-select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from rescued where jq_has_children and state = 'failed'),
+select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from rescued where jq_has_children and state <> 'queued'),
        (select count(*) from told)
+
+-- name: read_commands
+-- The commands that are for us, oldest first, with what they name: a job, with its state and whether we work on it. One
+-- for `every` scheduler is for us if it came after us and we have not acted on it; another, if we are active and what it
+-- names is of our group, or of none that has an active scheduler.
+-- They are looked at in the order of the index, those with a host apart, and no more than are given: a flood of them
+-- costs no more than that. Those `passed` over have to wait. Of one that is too long to be understood the beginning is enough.
+with me as materialized (
+  select scheduler_started as since, scheduler_host as host, scheduler_host || '.' || scheduler_pid as name
+    from drover.scheduler where scheduler_uuid = :owner::uuid),
+active as materialized (
+  select group_name, group_owner from drover.scheduler_group where group_owner is not null and group_lease_until > now())
+select f.* from me cross join (values (''), (E'\x01')) as least_host(name) cross join lateral (
+select w.claim_jq_fk as jq_pk, c.args, t.jq_state::text, t.jq_owner = :owner::uuid, t.jq_type = 'command'
+  from drover.claimable w
+ cross join lateral (
+    select jq_host, jq_queued, left(jq_args, 1001) as args from drover.jobqueue
+     where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
+ cross join lateral (select drover.word(c.args, 1) as verb, drover.word(c.args, 2) as word offset 0) v
+ cross join lateral (select case when v.word ~ '^[0-9]{1,18}$' and v.verb = any (:about_jobs::text[]) then v.word::bigint end as pk) n
+  left join lateral (select * from drover.jobqueue where jq_pk between n.pk and n.pk limit 1) t on true
+  left join drover.queue q on q.queue_name = t.jq_queue
+  left join drover.host h on v.verb = any (:about_hosts::text[]) and h.host_name = v.word
+  left join lateral (
+    select agent_group from drover.agent where v.verb = any (:about_types::text[]) and agent_type = v.word
+     order by agent_group <> :group::text limit 1) a on true
+ cross join lateral (select coalesce(q.queue_group, h.host_group, a.agent_group, :group::text) as name) g
+ where w.claim_type = 'command' and w.claim_queue = '' and w.claim_host >= least_host.name
+   and (w.claim_host = '' or least_host.name > '') and not w.claim_jq_fk = any (:passed::bigint[])
+   and case
+   when v.verb = any (:every::text[])
+     then c.jq_queued > me.since and coalesce(c.jq_host in (me.host, me.name), true)
+          and not exists (select from drover.command_ack where ack_jq_fk = w.claim_jq_fk and ack_scheduler = :owner::uuid)
+   else :owner::uuid in (select group_owner from active)
+        and (g.name = :group::text or (q.queue_name is null and g.name not in (select group_name from active)))
+   end
+ order by w.claim_host, w.claim_rank, w.claim_queued, w.claim_jq_fk limit 100) f
+order by f.jq_pk
+
+-- name: end_command
+-- A command has been done, or cannot be: which row has ended, and whether others wait for it. No row: somebody keeps it
+-- locked, or it is gone.
+with ended as (
+  update drover.jobqueue j
+     set jq_state = case when :ok::boolean then 'done' else 'failed' end::drover.job_state, jq_attempt = jq_attempt + 1,
+         jq_starttime = now(), jq_endtime = now(), jq_end_bits = case when :ok::boolean then 1 else 2 end,
+         jq_endtext = :text::text, jq_result = :result::jsonb
+    from (select jq_pk from drover.jobqueue where jq_pk = :command::bigint and jq_state = 'queued' for no key update skip locked) free
+   where j.jq_pk between free.jq_pk and free.jq_pk
+  returning j.jq_pk, j.jq_has_children),
+told as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg(case when :ok::boolean then 'done' else 'failed' end)) from ended having count(*) > 0)
+select jq_pk, jq_has_children from ended left join told on true
+
+-- name: want
+-- What a command wants of a job that we work on: a scheduler that takes over knows it too. A lock is not waited for.
+update drover.jobqueue j set jq_wanted = :wanted::text
+  from (select jq_pk from drover.jobqueue
+         where jq_pk = :job::bigint and jq_owner = :owner::uuid and jq_state in ('claimed', 'running')
+           for no key update skip locked) free
+ where j.jq_pk between free.jq_pk and free.jq_pk
+returning j.jq_pk
+
+-- name: cancel_job
+-- Cancel a job that nobody works on, unless somebody keeps it locked, or the group is no longer ours.
+with gone as (
+  update drover.jobqueue j
+     set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_endtext = :text::text,
+         jq_wait_until = null
+    from (select jq_pk from drover.jobqueue
+           where jq_pk = :job::bigint and jq_state in ('held', 'queued', 'blocked') and jq_type <> 'command'
+             and exists (select from drover.scheduler_group
+                          where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+             for no key update skip locked) free
+   where j.jq_pk between free.jq_pk and free.jq_pk
+  returning j.jq_pk, j.jq_has_children),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg('cancelled'::text)) from gone having count(*) > 0)
+select jq_pk, jq_has_children from gone left join told on true
+
+-- name: acknowledge
+-- A command for every scheduler: what we have done about it.
+insert into drover.command_ack (ack_jq_fk, ack_scheduler, ack_name, ack_ok, ack_text)
+select :command::bigint, scheduler_uuid, scheduler_host || '.' || scheduler_pid, :ok::boolean, :text::text
+  from drover.scheduler where scheduler_uuid = :owner::uuid
+on conflict do nothing
+
+-- name: close_commands
+-- End the commands for every scheduler on which all that were there have acted or died; a statement of its own after
+-- each acknowledgement, so that the last of two that come together sees both. Who is unseen for two leases of its
+-- own is dead. Gives those that others wait for. One that somebody keeps locked is left.
+with waiting as materialized (
+  select c.jq_pk, c.jq_host, c.jq_queued
+    from drover.claimable w,
+         lateral (select * from drover.jobqueue where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
+   where w.claim_type = 'command' and w.claim_queue = ''
+     and drover.word(left(c.jq_args, 1001), 1) = any (:every::text[])),
+over as materialized (
+  select w.jq_pk, coalesce(bool_and(ack_ok), false) as ok,
+         coalesce(string_agg(ack_name || ': ' || ack_text, '; ' order by ack_name), 'no scheduler was running') as text,
+         jsonb_object_agg(ack_name, ack_text) filter (where ack_name is not null) as result
+    from waiting w left join drover.command_ack on ack_jq_fk = w.jq_pk
+   where not exists (
+     select from drover.scheduler s
+      where s.scheduler_started < w.jq_queued and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
+        and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
+        and not exists (select from drover.command_ack where ack_jq_fk = w.jq_pk and ack_scheduler = s.scheduler_uuid))
+   group by w.jq_pk),
+free as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = any (array(select jq_pk from over)) and jq_state = 'queued' for no key update skip locked),
+ended as (
+  update drover.jobqueue j
+     set jq_state = case when over.ok then 'done' else 'failed' end::drover.job_state, jq_attempt = jq_attempt + 1,
+         jq_starttime = now(), jq_endtime = now(), jq_end_bits = case when over.ok then 1 else 2 end,
+         jq_endtext = over.text, jq_result = over.result
+    from over join free using (jq_pk) where j.jq_pk between over.jq_pk and over.jq_pk
+  returning j.jq_pk, j.jq_state::text as state, j.jq_has_children),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from ended having count(*) > 0)
+select jq_pk from ended left join told on true where jq_has_children
+
+-- name: set_host
+-- Change what a host may take: whoever serves it looks at once. A null changes nothing. Gives what it may take now, null
+-- if there is no such host, and nothing at all if the group is no longer ours.
+with mine as materialized (
+  select 1 from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+     for share),
+changed as (
+  update drover.host
+     set host_enabled = coalesce(:enabled::boolean, host_enabled), host_max = coalesce(:most::integer, host_max),
+         host_urgent = coalesce(:urgent::integer, host_urgent)
+   where host_name = :name::text and exists (select from mine)
+  returning case when host_enabled then 'enabled' else 'disabled' end || ', max ' || host_max || ', urgent ' || host_urgent as said)
+select said, case when said is not null then pg_notify('drover_change', '') end from mine left join changed on true limit 1
+
+-- name: set_type
+-- Let a type of agents start, or not, in every group that has it; gives the same as set_host.
+with mine as materialized (
+  select 1 from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+     for share),
+changed as (
+  update drover.agent set agent_enabled = :enabled::boolean
+   where agent_type = :name::text and exists (select from mine)
+  returning case when agent_enabled then 'enabled' else 'disabled' end as said)
+select said, case when said is not null then pg_notify('drover_change', '') end from mine left join changed on true limit 1
 
 -- name: rescan
 -- The belt to the wake-ups: met dependencies that nobody settled.
@@ -336,7 +511,9 @@ update drover.agent a set agent_blocked_until = now() + make_interval(secs => u.
    and (a.agent_reason is distinct from u.reason or u.seconds is not null or a.agent_blocked_until is not null)
 
 -- name: show_status
--- One row a slot, and one (-1) for the scheduler.
+-- One row a slot, and one (-1) for the scheduler; none of the slots that are gone.
+with gone as (
+  delete from drover.scheduler_status where status_scheduler = :owner::uuid and status_slot = any (:gone::integer[]))
 insert into drover.scheduler_status as t
   (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since, status_pid,
    status_jq_fk, status_parameter, status_spawns, status_items, status_reason)
@@ -370,6 +547,19 @@ update drover.scheduler_group set group_owner = null, group_lease_until = null
 -- A row of `drover run -I` and of `drover submit`.
 insert into drover.jobqueue (jq_type, jq_args, jq_urgent) values (:type::text, :args::text, :urgent::boolean) returning jq_pk
 
+-- name: not_ours
+-- Rows that are in hand here and are not so in the database: it is another server, which had not heard of the claim.
+select pk from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
+ where not exists (select from drover.jobqueue
+                    where jq_pk between pk and pk and jq_attempt = attempt and jq_owner = :owner::uuid
+                      and jq_state in ('claimed', 'running'))
+
+-- name: ring
+-- Ring our own bell: whether the connection that listens hears it is whether it hears others.
+select pg_notify(:channel::text, '')
+
 -- name: end_backend
--- After a lost connection: end what the server may still run for us, and wait until it is gone.
-select pg_terminate_backend(:pid::integer, 5000)
+-- After a lost connection: end what the server may still run for us, and wait until it is gone. A process of that number
+-- that began at another time is somebody else's: servers that start anew count from the beginning.
+select pg_terminate_backend(pid, 5000) from pg_stat_get_activity(:pid::integer)
+ where extract(epoch from backend_start) = :start::numeric

@@ -19,10 +19,18 @@ begin
   end loop;
 end $$;
 
+-- What the daemon sets for its connections itself, but not behind a pooler.
+alter role drover_scheduler set jit = off;
+alter role drover_scheduler set lock_timeout = '5s';
+alter role drover_scheduler set search_path = pg_catalog, pg_temp;
+alter role drover_scheduler set client_connection_check_interval = '5s';
+alter role drover_agentdb set client_connection_check_interval = '5s';
+
 -- Limits of the SQL that jobs bring along. Its statement timeout is the scheduler's deadline: a role's own can be undone.
 alter role drover_msq connection limit 10;
 alter role drover_msq set default_transaction_read_only = on;
 alter role drover_msq set lock_timeout = '5s';
+alter role drover_msq set client_connection_check_interval = '5s';
 alter role drover_msq set idle_in_transaction_session_timeout = '60s';
 
 do $$ begin
@@ -88,6 +96,9 @@ grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_host, jq_tolerate, jq_que
 grant insert (job_name, job_priority, job_tenant, job_data, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
 grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
   on drover.jobdepends to drover_frontend, drover_frontend_sql;
+-- What it commands is about its own jobs: drover.command sees to that.
+grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_operator;
+grant execute on function drover.may_command() to drover_frontend, drover_frontend_sql, drover_operator, drover_scheduler;
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
 grant select (job_pk, job_name) on drover.job to drover_frontend, drover_frontend_sql;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_item_failure
@@ -102,7 +113,12 @@ grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to dr
 -- drover_operator sees everything and hands in anything, commands above all; that is how it changes things. Where rows
 -- go is its own to say.
 grant select on all tables in schema drover to drover_operator;
-grant insert on drover.jobqueue, drover.job, drover.jobdepends to drover_operator;
+grant insert on drover.job, drover.jobdepends to drover_operator;
+-- Not what the scheduler writes: it believes that.
+grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_host, jq_tolerate, jq_queue, jq_urgent, jq_priority, jq_not_before,
+              jq_not_after, jq_max_interruptions, jq_retries, jq_timeout, jq_unique_key, jq_delete, jq_mode, jq_state,
+              jq_msq, jq_runonpfile, jq_key, jq_repeat)
+  on drover.jobqueue to drover_operator;
 grant insert, update, delete on drover.placement to drover_operator;
 
 -- drover_readonly sees what goes on, and nothing that a job works on or an agent says.
@@ -118,12 +134,13 @@ grant select on all tables in schema drover to drover_scheduler;
 grant insert (jq_type, jq_args, jq_urgent) on drover.jobqueue to drover_scheduler;
 grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_wait_until,
               jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal, jq_result,
-              jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime)
+              jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime, jq_done_by,
+              jq_done_host, jq_done_pid)
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
-grant insert, delete on drover.claimable, drover.in_hand, drover.attempt, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
-grant execute on function drover.settle(bigint[]), drover.announce(bigint[], text[]), drover.rank(boolean, text) to drover_scheduler;
+grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
+grant execute on function drover.settle(bigint[]), drover.announce(bigint[], text[]), drover.word(text, integer) to drover_scheduler;
 
 -- drover_operator is warned of other sessions that hurt the queue: it must see how old they are and what they ask.
 do $$ begin

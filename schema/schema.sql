@@ -29,7 +29,7 @@ declare
   child  drover.jobqueue;
   parent drover.jobqueue;
 begin
-  perform pg_advisory_xact_lock(hashtext('drover.jobdepends'));
+  lock table drover.edge_turn in exclusive mode;
   perform from drover.jobqueue where jq_pk in (new.jdep_jq_fk, new.jdep_jq_depends_fk) order by jq_pk for no key update;
   select * into child from drover.jobqueue where jq_pk = new.jdep_jq_fk;
   select * into parent from drover.jobqueue where jq_pk = new.jdep_jq_depends_fk;
@@ -43,6 +43,9 @@ begin
   if exists (select from drover.jobdepends where jdep_jq_fk = child.jq_pk and jdep_jq_depends_fk = parent.jq_pk)
      or (child.jq_state = 'skipped' and child.jq_endtime = now()) then
     return new;
+  end if;
+  if child.jq_type = 'command' then
+    raise exception 'job % is a command: it waits for nothing', child.jq_pk using errcode = 'check_violation';
   end if;
   if child.jq_state not in ('held', 'queued') then
     raise exception 'job % is % already: it takes no new dependency', child.jq_pk, child.jq_state using errcode = 'check_violation';
@@ -81,6 +84,27 @@ CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
       left join drover.jobqueue j on j.jq_pk = u.pk
      group by (u.n - 1) / 80) c
 $$;
+
+CREATE FUNCTION drover.command(words text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+declare
+  verb text := drover.word(words, 1);
+  job  bigint := case when drover.word(words, 2) ~ '^[0-9]{1,18}$' then drover.word(words, 2)::bigint end;
+  pk   bigint;
+begin
+  if not drover.may_command() then
+    if verb is null or verb not in ('killjob', 'cancel', 'signal') then
+      raise exception 'only drover_operator may command %', coalesce(verb, 'nothing') using errcode = 'insufficient_privilege';
+    end if;
+    if not exists (select from drover.jobqueue where jq_pk = job and jq_submitter = session_user) then
+      raise exception 'job % is not yours', coalesce(job::text, '?') using errcode = 'insufficient_privilege';
+    end if;
+  end if;
+  insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
+  return pk;
+end $_$;
 
 CREATE FUNCTION drover.drop_edge() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -152,6 +176,9 @@ CREATE TABLE drover.jobqueue (
     jq_checkpoint jsonb,
     jq_elapsedtime interval,
     jq_processedtime interval,
+    jq_done_by uuid,
+    jq_done_host text,
+    jq_done_pid integer,
     jq_submitter name DEFAULT SESSION_USER NOT NULL,
     CONSTRAINT jobqueue_jq_end_bits_check CHECK (((jq_end_bits >= 0) AND (jq_end_bits <= 7))),
     CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
@@ -177,7 +204,7 @@ WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_
 CREATE FUNCTION drover.is_claimable(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
-  select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null and job.jq_queue is not null
+  select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null
 $$;
 
 CREATE FUNCTION drover.may_command() RETURNS boolean
@@ -201,6 +228,7 @@ begin
     if not (case old.jq_state
       when 'held'    then new.jq_state in ('queued', 'skipped', 'cancelled', 'ignored')
       when 'queued'  then new.jq_state in ('claimed', 'held', 'blocked', 'cancelled', 'skipped', 'failed')
+                          or (new.jq_state = 'done' and new.jq_type = 'command')
       when 'claimed' then new.jq_state in ('running', 'queued', 'done', 'failed', 'blocked', 'cancelled')
       when 'running' then new.jq_state in ('done', 'queued', 'failed', 'blocked', 'cancelled')
       when 'blocked' then new.jq_state in ('queued', 'held', 'failed', 'cancelled')
@@ -228,7 +256,7 @@ CREATE FUNCTION drover.offer(job drover.jobqueue) RETURNS void
     LANGUAGE sql
     AS $$
   insert into drover.claimable
-  values (job.jq_pk, job.jq_queued, job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
+  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
   select pg_notify('drover_queue', '')
 $$;
 
@@ -238,10 +266,31 @@ CREATE FUNCTION drover.offer_new() RETURNS trigger
     AS $$
 begin
   insert into drover.claimable
-  select jq_pk, jq_queued, jq_type, jq_queue, coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
-   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_queue is not null;
+  select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
+   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
   perform pg_notify('drover_queue', '');
   return null;
+end $$;
+
+CREATE FUNCTION drover.prepare_command() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if not (drover.may_command()
+          or pg_has_role(current_user, (select relowner from pg_catalog.pg_class where oid = tg_relid), 'member')) then
+    raise exception 'only drover_operator may insert commands' using errcode = 'insufficient_privilege';
+  end if;
+  new.jq_queue := null;
+  new.jq_state := 'queued';
+  new.jq_mode := 'background';
+  new.jq_msq := false;
+  new.jq_runonpfile := null;
+  new.jq_not_before := null;
+  new.jq_not_after := null;
+  new.jq_live_key := new.jq_unique_key;
+  perform pg_notify('drover_command', '');
+  return new;
 end $$;
 
 CREATE FUNCTION drover.prepare_job() RETURNS trigger
@@ -251,13 +300,6 @@ CREATE FUNCTION drover.prepare_job() RETURNS trigger
 begin
   if new.jq_state not in ('held', 'queued') then
     raise exception 'a job is inserted held or queued, not %', new.jq_state using errcode = 'check_violation';
-  end if;
-  if new.jq_type = 'command' then
-    if not drover.may_command() then
-      raise exception 'only drover_operator may insert commands' using errcode = 'insufficient_privilege';
-    end if;
-    new.jq_queue := null;
-    return new;
   end if;
   if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
   if new.jq_runonpfile is not null then new.jq_msq := true; end if;
@@ -336,9 +378,17 @@ CREATE FUNCTION drover.withdraw(job drover.jobqueue) RETURNS void
     LANGUAGE sql
     AS $$
   delete from drover.claimable
-   where claim_type = job.jq_type and claim_queue = job.jq_queue and claim_host = coalesce(job.jq_host, '')
+   where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '') and claim_host = coalesce(job.jq_host, '')
      and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk
 $$;
+
+CREATE FUNCTION drover.word(words text, n integer) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (regexp_split_to_array(btrim(words, ' 	
+
+'::text), '[ 	
+
+]+'::text))[n];
 
 CREATE TABLE drover.agent (
     agent_group text NOT NULL,
@@ -356,7 +406,7 @@ CREATE TABLE drover.agent (
     CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
 );
 
-CREATE TABLE drover.attempt (
+CREATE TABLE drover.attempt_kept (
     att_jq_fk bigint NOT NULL,
     att_attempt integer NOT NULL,
     att_scheduler uuid,
@@ -369,8 +419,38 @@ CREATE TABLE drover.attempt (
     att_exitcode integer,
     att_signal text,
     att_reason text,
-    CONSTRAINT attempt_att_outcome_check CHECK ((att_outcome = ANY (ARRAY['done'::text, 'failed'::text, 'slice'::text, 'retry'::text, 'given back'::text, 'blocked'::text, 'interrupted'::text, 'rescued'::text, 'cancelled'::text])))
+    CONSTRAINT attempt_kept_att_outcome_check CHECK ((att_outcome = ANY (ARRAY['done'::text, 'failed'::text, 'slice'::text, 'retry'::text, 'given back'::text, 'blocked'::text, 'interrupted'::text, 'rescued'::text, 'cancelled'::text])))
 );
+
+CREATE VIEW drover.attempt AS
+ SELECT attempt_kept.att_jq_fk,
+    attempt_kept.att_attempt,
+    attempt_kept.att_scheduler,
+    attempt_kept.att_host,
+    attempt_kept.att_agent,
+    attempt_kept.att_pid,
+    attempt_kept.att_start,
+    attempt_kept.att_end,
+    attempt_kept.att_outcome,
+    attempt_kept.att_exitcode,
+    attempt_kept.att_signal,
+    attempt_kept.att_reason
+   FROM drover.attempt_kept
+UNION ALL
+ SELECT jobqueue.jq_pk AS att_jq_fk,
+    jobqueue.jq_attempt AS att_attempt,
+    jobqueue.jq_done_by AS att_scheduler,
+    jobqueue.jq_done_host AS att_host,
+    jobqueue.jq_type AS att_agent,
+    jobqueue.jq_done_pid AS att_pid,
+    jobqueue.jq_starttime AS att_start,
+    jobqueue.jq_endtime AS att_end,
+    'done'::text AS att_outcome,
+    jobqueue.jq_exitcode AS att_exitcode,
+    NULL::text AS att_signal,
+    NULL::text AS att_reason
+   FROM drover.jobqueue
+  WHERE (jobqueue.jq_done_by IS NOT NULL);
 
 CREATE TABLE drover.claimable (
     claim_jq_fk bigint NOT NULL,
@@ -385,8 +465,13 @@ WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 CREATE TABLE drover.command_ack (
     ack_jq_fk bigint NOT NULL,
     ack_scheduler uuid NOT NULL,
-    ack_date timestamp with time zone DEFAULT now() NOT NULL,
-    ack_text text
+    ack_name text NOT NULL,
+    ack_ok boolean NOT NULL,
+    ack_text text NOT NULL,
+    ack_date timestamp with time zone DEFAULT now() NOT NULL
+);
+
+CREATE TABLE drover.edge_turn (
 );
 
 CREATE TABLE drover.host (
@@ -631,9 +716,13 @@ CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
     jobqueue.jq_checkpoint,
     jobqueue.jq_elapsedtime,
     jobqueue.jq_processedtime,
+    jobqueue.jq_done_by,
+    jobqueue.jq_done_host,
+    jobqueue.jq_done_pid,
     jobqueue.jq_submitter
    FROM drover.jobqueue
-  WHERE (jobqueue.jq_submitter = SESSION_USER);
+  WHERE (jobqueue.jq_submitter = SESSION_USER)
+  ORDER BY jobqueue.jq_pk DESC;
 
 CREATE VIEW drover.my_log WITH (security_barrier='true') AS
  SELECT l.log_pk,
@@ -796,6 +885,7 @@ CREATE TABLE drover.scheduler (
     scheduler_pid_space text NOT NULL,
     scheduler_pid_start bigint NOT NULL,
     scheduler_version text NOT NULL,
+    scheduler_lease double precision DEFAULT 30 NOT NULL,
     scheduler_started timestamp with time zone DEFAULT now() NOT NULL,
     scheduler_seen timestamp with time zone DEFAULT now() NOT NULL
 );
@@ -821,8 +911,8 @@ WITH (fillfactor='50');
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);
 
-ALTER TABLE ONLY drover.attempt
-    ADD CONSTRAINT attempt_pkey PRIMARY KEY (att_jq_fk, att_attempt);
+ALTER TABLE ONLY drover.attempt_kept
+    ADD CONSTRAINT attempt_kept_pkey PRIMARY KEY (att_jq_fk, att_attempt);
 
 ALTER TABLE ONLY drover.command_ack
     ADD CONSTRAINT command_ack_pkey PRIMARY KEY (ack_jq_fk, ack_scheduler);
@@ -893,13 +983,15 @@ CREATE TRIGGER jobdepends_drop AFTER DELETE ON drover.jobdepends FOR EACH ROW WH
 
 CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_name, jq_msq, jq_runonpfile, jq_key, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
 
-CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL) AND (old.jq_queue IS NOT NULL))) EXECUTE FUNCTION drover.gone();
+CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL))) EXECUTE FUNCTION drover.gone();
 
 CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_unmet, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state = 'claimed'::drover.job_state)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
 
 CREATE TRIGGER jobqueue_offer_new AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.offer_new();
 
-CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_type = 'command'::text) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL))) EXECUTE FUNCTION drover.prepare_job();
+CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> 'command'::text) AND ((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL)))) EXECUTE FUNCTION drover.prepare_job();
+
+CREATE TRIGGER jobqueue_prepare_command BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type = 'command'::text)) EXECUTE FUNCTION drover.prepare_command();
 
 CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_wait_until IS NOT NULL) OR (new.jq_not_after IS NOT NULL))) EXECUTE FUNCTION drover.wake('drover_due');
 

@@ -42,6 +42,7 @@ class Family:
         self.errors: dict[int, bytes] = defaultdict(bytes)
         self.captured: dict[tuple[int, str], bytes] = defaultdict(bytes)
         self.largest = 0
+        self.reads = 0
         self.answer: Callable[[int, bytes], bytes | None] = lambda _slot, _data: None
         ears = (self._hear, self._hear_err, self._capture)
         self.children = Children(loop, config, folders, *ears, self.events.append)
@@ -76,6 +77,7 @@ class Family:
         assert not self.all(Gone, slot), "it speaks though it is gone"
         self.said[slot] += data
         self.largest = max(self.largest, len(data))
+        self.reads += 1
         return self.answer(slot, data)
 
     def _hear_err(self, slot: int, data: bytes, _now: float) -> None:

@@ -20,13 +20,38 @@ def _runs(*argv: str) -> bool:
     return shutil.which(argv[0]) is not None and subprocess.run(argv, check=False, capture_output=True).returncode == 0
 
 
+def _faketime() -> Path | None:
+    return next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+
+
+def _may_run_postgres() -> bool:
+    """Postgres refuses to run as root: whoever is root needs the account that comes with the package."""
+    machine = any(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
+    return machine and (os.geteuid() != 0 or _runs("runuser", "-u", "postgres", "--", "true"))
+
+
+def _has_sshd() -> bool:
+    """It must let in whoever runs it, into any directory: as root that is sure."""
+    return os.geteuid() == 0 and Path("/usr/sbin/sshd").exists() and shutil.which("ssh-keygen") is not None
+
+
+FAKETIME = _faketime()
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
 PRESENT: dict[str, Callable[[], bool]] = {
     "postgres": _has_postgres,
     "gcc": lambda: shutil.which("gcc") is not None,
     "setpriv": lambda: shutil.which("setpriv") is not None,
     "mandoc": lambda: shutil.which("mandoc") is not None,
     "strace": lambda: _runs("strace", "-o", "/dev/null", "true"),
+    "systemd-analyze": lambda: shutil.which("systemd-analyze") is not None,
+    "pgbouncer": lambda: PGBOUNCER is not None,
     "valgrind": lambda: shutil.which("valgrind") is not None,
+    "libfaketime": lambda: FAKETIME is not None,
+    "sshd": _has_sshd,
+    "netns": lambda: _runs("unshare", "--net", "--mount", "ip", "link", "set", "lo", "up"),
+    "mount": lambda: _runs("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"),
+    "postgres account": _may_run_postgres,
     "runuser": lambda: os.geteuid() == 0 and shutil.which("runuser") is not None,
 }
 

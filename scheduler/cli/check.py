@@ -15,6 +15,7 @@ from psycopg.pq import ExecStatus
 from scheduler.cli.database import located, make_ready, translated
 from scheduler.cli.files import locate
 from scheduler.cli.run import remote_hosts
+from scheduler.cli.secrets import with_logins
 from scheduler.cli.text import printable
 from scheduler.daemon import agent_folders
 from scheduler.drivers.spawning import Surroundings, fingerprint
@@ -86,8 +87,16 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
     """Give what is wrong with a database that can be reached; WorldError otherwise."""
     make_ready(config, conninfo)
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
+    if _is_read_only(conninfo):
+        yield FAIL, "the database can only be read, and a scheduler writes: name the primary in [database] url"
     yield _roles(conninfo)
     yield from _all_statements(config, conninfo)
+
+
+def _is_read_only(conninfo: str) -> bool:
+    """Whether it is a replica, or its transactions are read only unless they say otherwise."""
+    with translated(), psycopg.connect(conninfo) as connection:
+        return connection.execute("show transaction_read_only").fetchone() == ("on",)
 
 
 def _roles(conninfo: str) -> Finding:
@@ -103,8 +112,8 @@ def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:
     agents = {name: agent for name, agent in config.agents.items() if agent.statements}
     if not agents:
         return
-    login = config.database.agentdb_url or make_conninfo(conninfo, user=AGENT_ROLE)
     try:
+        login = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=AGENT_ROLE)
         with translated(), psycopg.connect(login, autocommit=True) as connection:
             for name, agent in agents.items():
                 yield from _statements(connection, name, agent)

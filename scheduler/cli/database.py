@@ -14,12 +14,11 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from scheduler import migrate
+from scheduler.cli import secrets
 from scheduler.cli.tables import Table
 from scheduler.embedded import default_directory, join
 from scheduler.errors import BugError, ConfigError, WorldError
 from scheduler.model.config import Config
-
-EMBEDDED = "embedded"  # or embedded:DIRECTORY
 
 
 @contextmanager
@@ -46,16 +45,16 @@ def opened(config: Config) -> Iterator[str]:
 def located(config: Config) -> Iterator[str]:
     """The conninfo, whatever is in the database; an embedded server runs for as long as the block lasts."""
     if not is_embedded(config):
-        yield config.database.url
+        yield secrets.with_password(config, os.environ).database.url
         return
-    directory = config.database.url.removeprefix(EMBEDDED).removeprefix(":")
+    directory = config.database.url.removeprefix(secrets.EMBEDDED).removeprefix(":")
     with join(Path(directory) if directory else default_directory(os.environ), durable=True) as conninfo:
         yield conninfo
 
 
 def is_embedded(config: Config) -> bool:
     """Whether the database is one that we start ourselves."""
-    return config.database.url == EMBEDDED or config.database.url.startswith(f"{EMBEDDED}:")
+    return secrets.is_embedded(config.database.url)
 
 
 def make_ready(config: Config, conninfo: str) -> None:
@@ -73,6 +72,11 @@ def translated() -> Iterator[None]:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"{_primary(error)}: connect as a role that may, see drover-jobqueue(7)") from error
+    except psycopg.errors.ReadOnlySqlTransaction as error:
+        raise ConfigError(f"{_primary(error)}: a replica is read only, name its primary in [database] url") from error
+    except psycopg.errors.SerializationFailure as error:
+        advice = "ask again, or raise max_standby_streaming_delay of the replica"
+        raise WorldError(f"the database gave up: {_primary(error)}; {advice}") from error
     except (psycopg.IntegrityError, psycopg.DataError) as error:
         raise ConfigError(f"the database refuses it: {_primary(error)}") from error
     except psycopg.OperationalError as error:
@@ -85,6 +89,13 @@ def table(connection: psycopg.Connection, title: str, query: LiteralString, para
     """What a query gives; the names of its columns are the headings."""
     cursor = connection.execute(query, parameters)
     return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
+
+
+def listen(connection: psycopg.Connection) -> None:
+    """Be woken by the ends of jobs; a replica wakes nobody, there a look now and then must do."""
+    row = connection.execute("select pg_is_in_recovery()").fetchone()
+    if row == (False,):
+        connection.execute("listen drover_event")
 
 
 def _advice(error: psycopg.Error) -> str:

@@ -1,8 +1,8 @@
 """Finds and reads the configuration files, and refuses those that others could have written or may read.
 
 The first that there is: the file given with -c, DROVER_CONFIG, the user's own, the machine's, the shipped
-one; then conf.d/*.toml beside it, in the order of their names. Knows nothing of what the texts say, but for
-passwords.
+one; then conf.d/*.toml beside it, in the order of their names. Knows nothing of what the texts say, but whether
+there are secrets in them.
 """
 
 import os
@@ -15,7 +15,7 @@ import attrs
 from scheduler.data import etc_dir
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
-from scheduler.model.config_text import holds_password, parse
+from scheduler.model.config_text import holds_secret, parse
 
 SYSTEM = Path("/etc/drover/drover.toml")
 USER = Path(".config/drover/drover.toml")
@@ -26,11 +26,14 @@ ROOT = 0
 def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Config:
     """The configuration that applies; `option` is the argument of -c. DROVER_DATABASE_URL beats database.url.
 
+    It beats database.password_file too: it may be another login. A password in a file is not read yet.
     Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of what they say.
     """
     config = parse(read(locate(option, environ, system)))
     url = environ.get("DROVER_DATABASE_URL")
-    return attrs.evolve(config, database=attrs.evolve(config.database, url=url)) if url else config
+    if not url:
+        return config
+    return attrs.evolve(config, database=attrs.evolve(config.database, url=url, password_file=""))
 
 
 def locate(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Path:
@@ -58,6 +61,8 @@ def read(main: Path) -> list[tuple[str, str]]:
     folder = main.parent / "conf.d"
     parts = _parts(folder)
     mistakes = [*_directory_mistakes(main.parent, [main, folder]), *_directory_mistakes(folder, parts)]
+    for target in dict.fromkeys(path.resolve() for path in (main, *parts) if path.is_symlink()):
+        mistakes += _directory_mistakes(target.parent, [target])
     texts: list[tuple[str, str]] = []
     for path in (main, *parts):
         try:
@@ -100,7 +105,7 @@ def _directory_mistakes(folder: Path, entries: list[Path]) -> Iterator[str]:
     if not mode & WRITABLE:
         return
     if not mode & stat.S_ISVTX:
-        yield f"{folder}: others may write to this directory; chmod go-w {folder}"
+        yield f"{folder}: others may write to this directory{_mode(mode)}; chmod go-w {folder}"
     for path in strangers:
         yield f"{path}: belongs to another user, in a directory that all may write to; move it"
 
@@ -113,10 +118,10 @@ def _trusted_text(path: Path) -> str:
     """The text of a file that its owner alone may write, and read if it holds a password."""
     data, status = _content(path)
     if status.st_mode & WRITABLE:
-        raise ConfigError(f"{path}: others may write to this file; chmod go-w {path}")
+        raise ConfigError(f"{path}: others may write to this file{_mode(status.st_mode)}; chmod go-w {path}")
     text = _decoded(path, data)
-    if holds_password(text) and _others_may_read(status):
-        raise ConfigError(f"{path}: holds a password and others may read it; chmod 600 {path}")
+    if holds_secret(text) and others_may_read(status):
+        raise ConfigError(f"{path}: holds a password and others may read it{_mode(status.st_mode)}; chmod 600 {path}")
     return text
 
 
@@ -129,7 +134,11 @@ def _content(path: Path) -> tuple[bytes, os.stat_result]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; see -c and DROVER_CONFIG") from error
 
 
-def _others_may_read(status: os.stat_result) -> bool:
+def _mode(mode: int) -> str:
+    return f" (mode {stat.S_IMODE(mode):04o})"
+
+
+def others_may_read(status: os.stat_result) -> bool:
     """The group may read a file of root: so root gives a daemon its password (libpq has it so for keys)."""
     return bool(status.st_mode & (stat.S_IROTH if status.st_uid == ROOT else stat.S_IROTH | stat.S_IRGRP))
 

@@ -149,7 +149,7 @@ select format('pid %%s, user %%s, application %%s', pid, usename, coalesce(nulli
 """
 END_IT: Final = "let its owner end it, or select pg_terminate_backend(pid)"
 CHECKS: Final = (
-    Check("hidden", HIDDEN, "grant pg_read_all_stats to drover_operator, as a superuser"),
+    Check("hidden", HIDDEN, "look as drover_operator, or let a superuser grant pg_read_all_stats to this role"),
     Check("setting off", SETTINGS, "switch it on, and reload"),
     Check("no autovacuum", SWITCHED_OFF, "alter table ... reset (autovacuum_enabled)"),
     Check("old transaction", OLD_TRANSACTIONS, END_IT),

@@ -3,13 +3,13 @@
 from argparse import Namespace
 
 from scheduler import migrate
-from scheduler.cli.database import located
+from scheduler.cli.database import located, translated
 from scheduler.model.config import Config
 
 
 def run(options: Namespace, config: Config) -> int:
     """Apply what is missing and say what that was; running it again does nothing."""
-    with located(config) as conninfo:
+    with located(config) as conninfo, translated():
         applied = [f"applied {name}" for name in migrate.apply(conninfo)]
         print(*applied or ["nothing to do"], sep="\n")
         if options.roles:

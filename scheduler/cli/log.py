@@ -7,13 +7,13 @@ import psycopg
 from psycopg.rows import dict_row
 
 from scheduler.cli.complain import no_such_job
-from scheduler.cli.database import connect
+from scheduler.cli.database import connect, listen
 from scheduler.cli.tables import as_json, cell
 from scheduler.cli.text import printable
 from scheduler.model.config import Config
 
 LAST = 100
-LOOK_S = 1.0  # nothing announces a log row; the end of a job does wake us
+LOOK_S = 1.0  # nothing announces a log row; the end of a job does wake us, but not on a replica
 FIELDS = ("job", "host", "agent", "pid")
 
 # Rows are numbered as they are written: of two writers at once, the later commit may be overtaken and not be followed.
@@ -60,7 +60,7 @@ def _print_rows(connection: psycopg.Connection, options: Namespace, after: int, 
 
 
 def _follow(connection: psycopg.Connection, options: Namespace, last: int) -> None:
-    connection.execute("listen drover_event")
+    listen(connection)
     has_ended = False
     while not has_ended:
         for _ in connection.notifies(timeout=LOOK_S, stop_after=1):

@@ -1,56 +1,89 @@
 """`drover run`: the daemon in the foreground, with its database, below a guardian."""
 
-import logging
 import os
 import signal
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from select import EPOLLIN
 
 import attrs
 from psycopg.conninfo import make_conninfo
 
-from scheduler import guardian
-from scheduler.cli.database import is_embedded, opened
+from scheduler import guardian, log
+from scheduler.cli.awaiting import awaited
+from scheduler.cli.database import is_embedded
+from scheduler.cli.files import load, locate
+from scheduler.cli.secrets import with_logins
 from scheduler.cli.selftest import test_agents
-from scheduler.daemon import Daemon, set_up_log
+from scheduler.daemon import Daemon
+from scheduler.drivers import failpoints
+from scheduler.drivers.notify import Manager, take_manager
+from scheduler.drivers.system import hide
 from scheduler.errors import ConfigError
 from scheduler.loop import Loop
-from scheduler.model.config import Config, Host
-
-log = logging.getLogger("drover")
+from scheduler.model.config import Config, Database, Host
 
 
 def run(options: Namespace, config: Config) -> int:
     """Serve until told to end; give the exit status."""
     _refuse_root(options)
-    config = ignoring_hosts(config) if options.ignore_hosts else config
-    _refuse_remote(config)
-    set_up_log(config.scheduler.log_level, options.verbose)
+    log.set_up(config.scheduler, options.verbose, os.environ)
+    hide()
+    config = _local(config, options)
+    failpoints.arm(os.environ)
     if options.test or options.test_first:
         failed = test_agents(config, sys.stdout)
         if options.test or failed:
             return 1 if failed else 0
-    with opened(config) as conninfo:  # before there is a guardian: others may use that server when we are gone
+    log.LOG.info("configuration %s", locate(options.config, os.environ))
+    written, config = config.database, with_logins(config, os.environ)
+    read = _reader(options, written, config.database)
+    manager = take_manager(os.environ)
+    with awaited(config) as conninfo:  # before there is a guardian: others may use that server when we are gone
         watched = guardian.begin(os.environ)
         try:
-            return _daemon(config, login(config, conninfo), options, watched).run()
+            return _daemon(config, login(config, conninfo), options, manager, watched, read).run()
         finally:
             guardian.end_family()
 
 
-def _daemon(config: Config, conninfo: str, options: Namespace, watched: int | None) -> Daemon:
+def _daemon(
+    config: Config, conninfo: str, options: Namespace, manager: Manager | None, watched: int | None,
+    read: Callable[[], Config],
+) -> Daemon:  # fmt: skip
     """Give a daemon, which ends in order if its guardian is killed."""
-    daemon = Daemon(config, conninfo, typed=options.read_stdin)
+    has_guardian = watched is not None
+    daemon = Daemon(
+        config, conninfo, typed=options.read_stdin, manager=manager, has_guardian=has_guardian, read=read
+    )  # fmt: skip
     if watched is not None:
         daemon.loop.register(watched, EPOLLIN, lambda _mask: _end_alone(daemon.loop, watched))
     return daemon
 
 
+def _reader(options: Namespace, written: Database, used: Database) -> Callable[[], Config]:
+    """Give what reads the same files anew; passwords in files of their own are not read again. Errors: ConfigError."""
+    file = str(locate(options.config, os.environ))
+
+    def read() -> Config:
+        config = _local(load(file, os.environ), options)
+        return attrs.evolve(config, database=used) if config.database == written else config
+
+    return read
+
+
+def _local(config: Config, options: Namespace) -> Config:
+    """Give the configuration for agents on this machine. Errors: ConfigError."""
+    config = ignoring_hosts(config) if options.ignore_hosts else config
+    _refuse_remote(config)
+    return config
+
+
 def _end_alone(loop: Loop, watched: int) -> None:
     loop.unregister(watched)
     guardian.adopt_orphans()  # of the agents that are killed now; `run` ends them
-    log.error("the guardian is gone: stopping, for nobody would end what a killed daemon leaves")
+    log.LOG.error("the guardian is gone: stopping, for nobody would end what a killed daemon leaves")
     signal.raise_signal(signal.SIGTERM)
 
 

@@ -29,10 +29,13 @@ select g.group_name as name, g.group_owner as owner, s.scheduler_host as host, s
 """
 SCHEDULERS = """
 select scheduler_host as host, scheduler_pid as pid,
-       case when group_owner is not null then 'owner'
+       case when group_owner is not null then case status_state_name when 'draining' then 'draining' else 'owner' end
             when scheduler_seen < now() - interval '1 min' then 'gone?' else 'standby' end as role,
-       scheduler_version as version, scheduler_started as started, now() - scheduler_seen as unseen_for
+       scheduler_version as version, scheduler_started as started, now() - scheduler_seen as unseen_for,
+       (status_parameter::jsonb ->> 'slow_turns')::bigint as slow_turns,
+       (status_parameter::jsonb ->> 'longest_turn_ms')::float8 as longest_turn_ms
   from drover.scheduler
+  left join drover.scheduler_status on status_scheduler = scheduler_uuid and status_slot = -1
   left join drover.scheduler_group on group_owner = scheduler_uuid and group_name = scheduler_group
  where scheduler_group = %s order by group_owner is null, scheduler_started
 """
@@ -40,8 +43,8 @@ SLOTS = """
 select status_slot as slot, status_host as host, status_agent as agent, status_state_name as state,
        now() - status_since as since, status_pid as pid, status_jq_fk as job, status_items as items,
        status_spawns as spawns, status_reason as reason
-  from drover.scheduler_status join drover.scheduler on scheduler_uuid = status_scheduler
- where scheduler_group = %s and status_slot >= 0 order by status_scheduler, status_host, status_slot
+  from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler
+ where group_name = %s and status_slot >= 0 order by status_host, status_slot
 """
 JOBS = "select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2"
 UNSERVED = """

@@ -19,7 +19,7 @@ from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat, one_
 from scheduler.drivers.sql import Query
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import AgentError
-from scheduler.model.config import AgentType
+from scheduler.model.config import AgentType, Config
 from scheduler.model.events import Answered, Ask, Event
 from scheduler.model.expand import Row, check_columns, line_maker
 from scheduler.model.protocol import parse_statement
@@ -99,8 +99,13 @@ class AgentDb:
             whole.setdefault(name, Stat()).merge(stat)
         return whole
 
+    def take(self, config: Config) -> None:
+        """Let agents ask what another configuration allows."""
+        self._count = config.scheduler.agentdb_connections
+        self.replace(config.agents)
+
     def replace(self, agents: Mapping[str, AgentType]) -> None:
-        """Take the agent types of another configuration."""
+        """Take other agent types."""
         self._agents = agents
         self._queries = {
             (kind, name): Query(f"{kind}.{name}", *bind(sql))

@@ -32,12 +32,19 @@ from scheduler.model.events import (
     NotCreated,
     Replaced,
     Send,
+    Signal,
     Spawn,
     Unclogged,
 )
 
 CHUNK = 65_536  # bytes of a command's output read in one turn: a full pipe
 TALK = 4096  # of a line agent: each line costs, and one that babbles must not hold up the others
+LITTLE = 512  # of one that babbles
+FEW = 16  # bytes of one read that are not weighed, and lines
+LINE_S, BYTE_S = 1e-5, 1e-8  # what a line that is logged costs us, about, and a byte of it
+SHARE = 0.1  # of our time that those who babble may take, all together
+BURST_S = 0.05  # of it that each may take at once
+LONGEST_PAUSE_S = 1.0
 CLOSED = -1  # in place of a descriptor
 LAST_WAIT_MS = 1000  # for each child at the very end; SIGKILL takes far less
 
@@ -53,15 +60,21 @@ log = logging.getLogger(__name__)
 class Child:
     """One process: our ends of its pipes, what is still to be written, how it ended."""
 
-    __slots__ = ("end", "grace", "is_line", "pidfd", "popen", "slot", "stderr", "stdin", "stdout", "unsent")
+    __slots__ = (
+        "debt", "end", "grace", "is_line", "most", "pidfd", "popen", "slot", "stderr", "stdin", "stdout", "unsent",
+        "weighed_at",
+    )  # fmt: skip
 
     def __init__(self, slot: int, started: Started, is_line: bool) -> None:
         self.slot, self.is_line = slot, is_line
         self.popen, self.pidfd = started.popen, started.pidfd
         self.stdin, self.stdout, self.stderr = started.stdin, started.stdout, started.stderr
-        self.unsent = b""
+        self.unsent: bytes | memoryview = b""
         self.end: Gone | None = None
         self.grace: Timer | None = None
+        self.most = TALK if is_line else CHUNK  # bytes of the next read
+        self.debt = 0.0  # seconds of our time that it took, less what it was allowed since
+        self.weighed_at = 0.0
 
 
 class Children:
@@ -86,6 +99,7 @@ class Children:
         self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
         self._recipes = Recipes(config, self._around)
         self._children: dict[int, Child] = {}
+        self._paused: dict[int, Ear] = {}  # descriptors that are not read at present
         self._programs: dict[str, tuple[str, int, int, int] | None] = {}
 
     def spawn(self, spawn: Spawn) -> None:
@@ -119,6 +133,18 @@ class Children:
         """Kill a process and its group at once; harmless when it is gone."""
         if child := self._children.get(force.slot):
             _kill(child)
+
+    def signal(self, order: Signal) -> None:
+        """Send a signal to the process group of an agent; harmless when it is gone."""
+        if child := self._children.get(order.slot):
+            _signal(child, order.number)
+
+    def take(self, config: Config) -> None:
+        """Start processes by another configuration from now on; those of before live on."""
+        old, self._config = self._config, config
+        self._recipes = Recipes(config, self._around)
+        same = [name for name in self._programs if config.agents.get(name) == old.agents[name]]
+        self._programs = {name: self._programs[name] for name in same}
 
     def check_programs(self) -> None:
         """Tell Replaced of each type whose program file is another one now; looks at every file."""
@@ -169,6 +195,8 @@ class Children:
     def _died(self, child: Child) -> None:
         self._loop.unregister(child.pidfd)  # it stays readable, and open for the reaping
         child.end = _how_it_ended(child)
+        for fd in (child.stdout, child.stderr):
+            self._hear_again(fd, self._paused.get(fd))
         self._bury_if_over(child)
         if child.slot in self._children:
             deadline = self._loop.now + self._config.scheduler.exit_grace
@@ -207,7 +235,7 @@ class Children:
     def _ears(self, child: Child) -> tuple[Ear, Ear]:
         slot, captured, hear_err, loop = child.slot, self._captured, self._hear_err, self._loop
         if child.is_line:
-            error_ear = self._ear(child, child.stderr, lambda data: hear_err(slot, data, loop.now), TALK)
+            error_ear = self._ear(child, child.stderr, lambda data: hear_err(slot, data, loop.now))
             return self._line_ear(child), error_ear
         return (
             self._ear(child, child.stdout, lambda data: captured(slot, "out", data)),
@@ -217,10 +245,11 @@ class Children:
     def _line_ear(self, child: Child) -> Ear:
         """Give the hot path: read, hear, write the answer; everything is bound once, here."""
         slot, fd, hear, write, loop, read = child.slot, child.stdout, self._hear, self._write, self._loop, os.read
+        weigh = self._weigh
 
         def ear(_mask: int) -> None:
             try:
-                data = read(fd, TALK)
+                data = read(fd, child.most)
             except BlockingIOError:
                 return
             if not data:
@@ -229,21 +258,46 @@ class Children:
             answer = hear(slot, data, loop.now)
             if answer is not None:
                 write(child, answer)
+            if len(data) > FEW:
+                weigh(child, fd, data, ear)
 
         return ear
 
-    def _ear(self, child: Child, fd: int, take: Callable[[bytes], None], most: int = CHUNK) -> Ear:
+    def _ear(self, child: Child, fd: int, take: Callable[[bytes], None]) -> Ear:
         def ear(_mask: int) -> None:
             try:
-                data = os.read(fd, most)
+                data = os.read(fd, child.most)
             except BlockingIOError:
                 return
-            if data:
-                take(data)
-            else:
+            if not data:
                 self._end(child, fd)
+                return
+            take(data)
+            if child.is_line:
+                self._weigh(child, fd, data, ear)
 
         return ear
+
+    def _weigh(self, child: Child, fd: int, data: bytes, ear: Ear) -> None:
+        """Charge a line agent for what it said; if that is too much it is heard later: it waits, and loses nothing."""
+        now, lines = self._loop.now, data.count(b"\n")
+        cost = max(lines - FEW, 0) * LINE_S + len(data) * BYTE_S
+        child.debt = max(child.debt - (now - child.weighed_at) * SHARE, 0.0) + cost
+        child.weighed_at = now
+        excess = child.debt - BURST_S
+        child.most = LITTLE if excess > 0 and lines > FEW else TALK
+        if excess <= 0 or child.end is not None or fd not in (child.stdout, child.stderr):
+            return
+        self._loop.unregister(fd)
+        self._paused[fd] = ear
+        pause = min(excess / SHARE * len(self._paused), LONGEST_PAUSE_S)
+        self._loop.at(now + pause, lambda: self._hear_again(fd, ear))
+
+    def _hear_again(self, fd: int, ear: Ear | None) -> None:
+        """Read again from a descriptor that was paused, unless it was closed since; its number may be another's now."""
+        if ear is not None and self._paused.get(fd) is ear:
+            del self._paused[fd]
+            self._loop.register(fd, EPOLLIN, ear)
 
     def _end(self, child: Child, fd: int) -> None:
         """Close an output that has ended; a line agent that lives on without stdout can finish nothing any more."""
@@ -268,7 +322,7 @@ class Children:
         if child.stdin == CLOSED:
             return
         if child.unsent:
-            child.unsent += data
+            child.unsent = memoryview(b"".join((child.unsent, data)))
             return
         try:
             sent = os.write(child.stdin, data)
@@ -279,7 +333,7 @@ class Children:
             self._close_stdin(child)
             return
         if sent != len(data):
-            child.unsent = data[sent:]
+            child.unsent = memoryview(data)[sent:]
             self._loop.register(child.stdin, EPOLLOUT, lambda _mask: self._drain(child))
             self._clog(child)
 
@@ -317,6 +371,7 @@ class Children:
     def _shut(self, fd: int) -> int:
         """Close a descriptor that may be closed already; give what stands in its place."""
         if fd != CLOSED:
+            self._paused.pop(fd, None)
             self._loop.unregister(fd)  # first: a child between fork and exec may hold it open
             os.close(fd)
         return CLOSED

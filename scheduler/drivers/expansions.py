@@ -6,21 +6,32 @@ job's session is left for the next. Knows no agents; how many rows are wanted, a
 A held cursor keeps no snapshot: its rows are materialised at commit, which statement_timeout does not bound, so the
 deadline is ours. The declaration goes through the extended protocol, which takes one statement: a bare string may
 hold `commit; update`.
+
+How large rows are is known when they have come. So the first fetch is a small one, and one that brings far more than
+it should ends the job while it is still on its way: nobody's rows fill our memory.
+
+Behind a pooler only a transaction is sure to stay with one server process: there the cursor is not held, and lives in
+a transaction that lasts until the job's rows are given out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows
+from scheduler.drivers.postgres_connect import readable
 from scheduler.drivers.waiting import Loop, Timer
-from scheduler.model.config import Scheduler
+from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Event, Fetched, NotExpanded, Opened
+from scheduler.model.jobs import Cells
 
 PATIENCE_S: Final = 30.0  # for a connection that is not up
 FETCH_LIMIT_S: Final = 60.0
+FIRST_ROWS: Final = 50  # of a query, whose size nobody knows
+TOO_MUCH: Final = 64  # times what one fetch should bring
 
 SETTINGS: Final = (
     "set default_transaction_read_only = on",
@@ -28,14 +39,11 @@ SETTINGS: Final = (
     "set client_connection_check_interval = '5s'",  # a query does not outlive a daemon that was killed
 )
 DECLARE: Final = "declare drover_rows scroll cursor with hold for "
-OPENING: Final = (
-    "begin read only",
-    DECLARE,
-    "commit",
-    "move all in drover_rows",
-    "move absolute 0 in drover_rows",
-    "fetch 0 from drover_rows",
-)
+PINNED: Final = "declare drover_rows scroll cursor for "
+DECLARES: Final = (DECLARE, PINNED)
+COUNTING: Final = ("move all in drover_rows", "move absolute 0 in drover_rows", "fetch 0 from drover_rows")
+OPENING: Final = ("begin read only", DECLARE, "commit", *COUNTING)
+POOLED_OPENING: Final = ("begin read only", "set local idle_in_transaction_session_timeout = 0", PINNED, *COUNTING)
 MOVE_ALL, FETCH_NONE = 3, 5  # the places in OPENING that tell the total and the columns
 WRAPPING: Final = "select * from ("  # what model.expand puts before the job's own text
 
@@ -56,6 +64,31 @@ class _Run:
     is_open: bool = False
     total: int = 0
     given: int = 0
+    bytes: int = 0  # of the rows that were fetched
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """The rows of one fetch, up to what a query, and a fetch, may bring."""
+
+    most: int
+    problem: str
+    rows: list[Cells] = field(default_factory=list)
+    size: int = 0
+
+    def take(self, rows: Rows) -> bool:
+        """Add rows; false when they are too many bytes, which are forgotten."""
+        self.size += sum(map(len, filter(None, chain.from_iterable(rows.rows))))
+        if self.is_too_much:
+            self.rows.clear()
+            return False
+        self.rows += rows.rows
+        return True
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether it is more than allowed."""
+        return self.size > self.most
 
 
 class Expansions:
@@ -72,7 +105,7 @@ class Expansions:
         patience: float = PATIENCE_S,
     ) -> None:
         self.timers = timers
-        self._loop, self._conninfo, self._count, self._tell = loop, conninfo, count, tell
+        self._loop, self._conninfo, self._count, self._tell = loop, readable(conninfo), count, tell
         self._patience = patience
         self._links: list[Link] = []
         self._runs: dict[int, _Run] = {}
@@ -92,14 +125,16 @@ class Expansions:
         self._open(run, [])
 
     def fetch(self, job: int, count: int) -> None:
-        """Fetch up to `count` more rows; told Fetched, or NotExpanded."""
+        """Fetch up to `count` more rows; told Fetched, with fewer at first, or NotExpanded."""
         if run := self._runs.get(job):
-            self._ask(
-                run,
-                f"fetch forward {count} from drover_rows",
-                partial(self._fetched, run, count),
-                FETCH_LIMIT_S,
-            )
+            count = count if run.given else min(count, FIRST_ROWS)
+            fetch = self._bounded(run, count)
+            then = partial(self._fetched, run, count, fetch)
+            self._ask(run, f"fetch forward {count} from drover_rows", then, FETCH_LIMIT_S, fetch)
+
+    def take(self, config: Config) -> None:
+        """Use other limits from now on."""
+        self.timers, self._count = config.scheduler, config.scheduler.expansions
 
     def close(self, job: int) -> None:
         """Forget a job's rows, whatever it is doing; nothing more is told of it."""
@@ -154,32 +189,49 @@ class Expansions:
 
     def _open(self, run: _Run, answers: list[Rows]) -> None:
         """Take the next step, or tell how it went."""
-        if len(answers) < len(OPENING):
-            sql = OPENING[len(answers)]
-            sql = sql + run.query if sql is DECLARE else sql
+        opening = POOLED_OPENING if run.link.is_pooled else OPENING  # both begin alike: it is up after that
+        if len(answers) < len(opening):
+            sql = opening[len(answers)]
+            sql = sql + run.query if sql in DECLARES else sql
             then = partial(self._stepped, run, answers)
             self._ask(run, sql, then, run.ends_at - self._loop.now)
             return
         run.is_open, run.total = True, answers[MOVE_ALL].tag
+        if 0 < self.timers.msq_rows < run.total:
+            reason = f"the query gives {run.total} rows, and msq_rows allows {self.timers.msq_rows}"
+            self._give_up(run, reason, again=False)
+            return
         self._tell(Opened(run.job, answers[FETCH_NONE].names, run.total))
 
     def _stepped(self, run: _Run, answers: list[Rows], answer: Rows) -> None:
         self._open(run, [*answers, answer])
 
-    def _fetched(self, run: _Run, count: int, answer: Rows) -> None:
-        run.given += len(answer.rows)
-        more = len(answer.rows) == count and run.given < run.total
-        self._tell(Fetched(run.job, answer.rows, more))
+    def _bounded(self, run: _Run, count: int) -> _Fetch:
+        """A fetch that ends when the query has brought more than msq_bytes, or it alone far too much."""
+        most, left = TOO_MUCH * self.timers.fetch_bytes, self.timers.msq_bytes - run.bytes
+        if self.timers.msq_bytes and left < most:
+            return _Fetch(left, f"the rows of the query have more bytes than msq_bytes allows, {self.timers.msq_bytes}")
+        return _Fetch(most, f"{count} rows of the query have more than {most} bytes: select less, or lower fetch_rows")
 
-    def _ask(self, run: _Run, sql: str, then: Callable[[Rows], None], limit: float) -> None:
+    def _fetched(self, run: _Run, count: int, fetch: _Fetch, _answer: Rows) -> None:
+        run.given += len(fetch.rows)
+        run.bytes += fetch.size
+        more = len(fetch.rows) == count and run.given < run.total
+        self._tell(Fetched(run.job, fetch.rows, more))
+
+    def _ask(
+        self, run: _Run, sql: str, then: Callable[[Rows], None], limit: float, fetch: _Fetch | None = None
+    ) -> None:
         def done(answer: Answer) -> None:
             if self._runs.get(run.job) is not run:
                 return None  # closed meanwhile
+            if fetch and fetch.is_too_much:
+                return self._give_up(run, fetch.problem, again=False)
             if isinstance(answer, Failure):
                 return self._failed(run, answer)
             return then(answer)
 
-        run.link.run(sql, done, deadline=limit)
+        run.link.run(sql, done, deadline=limit, sink=fetch.take if fetch else None)
 
     # ---- failures
 
@@ -189,17 +241,18 @@ class Expansions:
             return self._give_up(run, f"the query ran longer than {limit:g} s", again=False)
         state = failure.sqlstate or ""
         is_world = not WORLD.isdisjoint((state[:2], state)) and state != UNBOUND
-        return self._give_up(run, _sentence(failure), again=failure.lost or is_world, interrupted=failure.lost)
+        sentence = _sentence(failure, len(PINNED if run.link.is_pooled else DECLARE))
+        return self._give_up(run, sentence, again=failure.lost or is_world, interrupted=failure.lost)
 
     def _give_up(self, run: _Run, reason: str, *, again: bool, interrupted: bool = False) -> None:
         self.close(run.job)
         self._tell(NotExpanded(run.job, reason, again, interrupted))
 
 
-def _sentence(failure: Failure) -> str:
-    """Say what is wrong, and where in the text of the job."""
+def _sentence(failure: Failure, before: int) -> str:
+    """Say what is wrong, and where in the text of the job, which so many characters of ours come before."""
     if failure.sqlstate is None:
         return failure.message
-    position = (failure.position or 0) - len(DECLARE) - len(WRAPPING)
+    position = (failure.position or 0) - before - len(WRAPPING)
     place = f", at character {position}" if position > 0 else ""
     return f"{failure.message} (SQLSTATE {failure.sqlstate}{place})"

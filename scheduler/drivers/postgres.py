@@ -6,6 +6,12 @@ no meaning of any statement. What is to be done about statements cut off in flig
 Theory. A link is closed, on its way up (an Attempt or a timer for the next one), or has a connection. On a connection
 runs at most one thing at a time: a chore (settings after connecting, tidying after another's session) or else the
 first of the queue. While a cancel request is under way nothing new is sent, so that it cannot hit the wrong statement.
+
+A pooler may answer in the server's place and take another server process for each transaction. It gives itself away by
+the process number, which is its own invention. Then nothing is prepared, since the next statement may come to a
+process that knows it not, or knows another by that name; nothing is set, since whoever has the process next would have
+it so; nothing is cancelled, which kills some poolers (pgbouncer 1.18, when we leave before it is done): the connection
+is dropped instead; and `old_backend` is none, since whoever it was serves others.
 """
 
 import random
@@ -15,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from select import EPOLLIN, EPOLLOUT
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 from psycopg import pq
@@ -40,14 +46,22 @@ CANCEL_GRACE_S: Final = 5.0  # between a cancel and the end of the connection
 CANCEL_AGAIN_S: Final = 0.2
 FIRST_DELAY_S: Final = 0.1
 STABLE_S: Final = 1.0  # a connection that lived longer starts the back-off anew
-CHUNK_ROWS: Final = 200
+CHUNK_ROWS: Final = 50  # what is refused for its size is held so far
 DISCARD: Final = "discard all"
 TIDY: Final = ("rollback", DISCARD)
+WHO: Final = "select pid, extract(epoch from backend_start) from pg_stat_get_activity(pg_backend_pid())"
 STALE: Final = frozenset(("0A000", "26000"))  # the plan of a table that has changed; a statement that is gone
 
 _Status = pq.ExecStatus
 _GOOD: Final = frozenset((_Status.TUPLES_OK, _Status.COMMAND_OK, _Status.EMPTY_QUERY))
 _COPY: Final = frozenset((_Status.COPY_IN, _Status.COPY_OUT, _Status.COPY_BOTH))
+
+
+class Backend(NamedTuple):
+    """A server process; `start`, seconds by the server's clock as text, tells it from a later one of that number."""
+
+    pid: int
+    start: str
 
 
 @dataclass(slots=True)
@@ -84,12 +98,16 @@ class Link:
     ) -> None:
         self.name = name
         self.is_up = False
-        self.old_backend_pid: int | None = None  # of the connection that was lost last
+        self.is_pooled = False  # a pooler stands between us and the server
+        self.losses = 0  # of connections
+        self.old_backend: Backend | None = None  # of the one that was lost last, unless it was a pooler's
+        self.sent = 0  # statements, chores included
         self.stats: dict[str, Stat] = {}
         self._loop, self._conninfo, self._settings = loop, conninfo, settings
         self._on_up, self._on_down, self._on_notify = on_up, on_down, on_notify
         self._reconnect_max, self._chance = reconnect_max, chance
         self._delay = FIRST_DELAY_S
+        self._failures = 0  # attempts since the last success
         self._is_open = False
         self._attempt: Attempt | None = None
         self._retry: Timer | None = None
@@ -98,7 +116,7 @@ class Link:
         self._current: _Asked | None = None
         self._pg: pq.abc.PGconn | None = None
         self._fd = -1
-        self._backend_pid = 0
+        self._backend: Backend | None = None
         self._up_since = 0.0
         self._is_flushing = False
         self._prepared: dict[Query, bytes] = {}
@@ -169,7 +187,7 @@ class Link:
 
     def reset(self) -> None:
         """Forget the session: transaction, cursors, settings, prepared statements, and what is queued for it."""
-        self._chores = deque((*TIDY, *self._encoding(), *self._settings))
+        self._chores = deque((*TIDY, *self._session()))
         withdrawn, self._queue = self._queue, deque()
         for asked in withdrawn:
             asked.done(Failure(None, "withdrawn"))
@@ -179,17 +197,22 @@ class Link:
 
     def _connect(self) -> None:
         self._retry = None
-        self._attempt = Attempt(self._loop, self.name, self._conninfo, self._opened, self._not_opened)
+        self._attempt = Attempt(self._loop, self.name, self._conninfo, self._opened, self._not_opened, self._failures)
         self._attempt.start()
 
     def _opened(self, pg: pq.abc.PGconn) -> None:
-        self._attempt = None
+        self._attempt, self._failures = None, 0
         pg.nonblocking = 1
-        self._pg, self._fd, self._backend_pid = pg, pg.socket, pg.backend_pid
+        self._pg, self._fd, self._backend = pg, pg.socket, None
         self._loop.register(self._fd, EPOLLIN, self._ready)
         self._prepared.clear()
-        self._chores = deque((*self._encoding(), *self._settings))
+        self._chores = deque((WHO,))
         self._pump()
+
+    def _session(self) -> tuple[str, ...]:
+        """Give what is to be run before anything else."""
+        own = [each for each in self._settings if not (self.is_pooled and each.startswith("set "))]
+        return (*self._encoding(), *own)
 
     def _encoding(self) -> tuple[str, ...]:
         """A database of no encoding holds any bytes, and refuses to give those that are not UTF-8 as UTF-8."""
@@ -198,6 +221,7 @@ class Link:
 
     def _not_opened(self, reason: str) -> None:
         self._attempt = None
+        self._failures += 1
         self._retry_later()
         self._on_down(one_line(reason))
 
@@ -215,7 +239,8 @@ class Link:
     def _lose(self, reason: str) -> None:
         """The connection is gone: say so to all who asked, then to the owner, and come back later."""
         was_up = self.is_up
-        self.old_backend_pid = self._backend_pid
+        self.losses += 1
+        self.old_backend = self._backend
         if was_up and self._loop.now - self._up_since >= STABLE_S:
             self._delay = FIRST_DELAY_S
         if self._current and isinstance(self._current.answer, Failure):
@@ -282,11 +307,24 @@ class Link:
             if not answer.lost:
                 self._lose(f"{self._chores[0]}: {answer.message}")
             return
-        if self._chores.popleft() == DISCARD:
+        chore = self._chores.popleft()
+        if chore == DISCARD:
             self._prepared.clear()
+        elif chore == WHO:
+            self._meet(answer)
+
+    def _meet(self, answer: Rows) -> None:
+        """Note who serves us."""
+        assert self._pg is not None
+        ((pid, start),) = answer.rows
+        served = Backend(int(pid or 0), (start or b"").decode())
+        self.is_pooled = served.pid != self._pg.backend_pid
+        self._backend = None if self.is_pooled else served
+        self._chores.extend(self._session())
 
     def _send(self, asked: _Asked) -> None:
         self._current = asked
+        self.sent += 1
         asked.sent = self._loop.now
         if asked.limit is not None:
             self._deadline = self._loop.at(asked.sent + max(asked.limit, 0.0), self._cancel_current)
@@ -301,6 +339,8 @@ class Link:
         sql = asked.query.sql.encode("utf-8", "surrogateescape")
         if not asked.prepared:
             self._pg.send_query_params(sql, None)
+        elif self.is_pooled:
+            self._pg.send_query_params(sql, asked.params)
         elif name := self._prepared.get(asked.query):
             self._pg.send_query_prepared(name, asked.params)
         else:
@@ -399,7 +439,11 @@ class Link:
     def _cancel_current(self) -> None:
         if self._pg is None or self._current is None or self._drop:
             return
-        self._drop = self._loop.at(self._loop.now + CANCEL_GRACE_S, self._drop_now)
+        if self.is_pooled:
+            self._drop = self._loop.at(self._loop.now, partial(self._drop_now, "dropped to stop a statement"))
+            return
+        late = f"no answer within {CANCEL_GRACE_S:.0f} s of a cancel"
+        self._drop = self._loop.at(self._loop.now + CANCEL_GRACE_S, partial(self._drop_now, late))
         self._send_cancel(self._current)
 
     def _send_cancel(self, asked: _Asked) -> None:
@@ -424,10 +468,10 @@ class Link:
             return
         self._loop.at(self._loop.now + CANCEL_AGAIN_S, partial(self._send_cancel, asked))
 
-    def _drop_now(self) -> None:
+    def _drop_now(self, why: str) -> None:
         self._drop = None
         if self._pg is not None:
-            self._lose(f"no answer within {CANCEL_GRACE_S:.0f} s of a cancel")
+            self._lose(why)
 
 
 def _channels(pg: pq.abc.PGconn) -> list[str]:

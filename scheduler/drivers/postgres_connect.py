@@ -21,6 +21,7 @@ from scheduler.drivers.waiting import Loop, Timer
 
 CONNECT_LIMIT_S: Final = 15.0
 READ_BYTES: Final = 65_536
+RESOLVERS: Final = frozenset(("PATH", "LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"))  # resolv.conf(5), hostname(7)
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 # What the operator's connection string may override. A silent network is noticed within half a minute.
@@ -43,7 +44,9 @@ class Attempt:
         conninfo: str,
         on_open: Callable[[pq.abc.PGconn], None],
         on_failure: Callable[[str], None],
+        shift: int = 0,
     ) -> None:
+        self._shift = shift  # how many of several servers to pass over at first
         self._loop, self._on_open, self._on_failure = loop, on_open, on_failure
         self._conninfo, self._given = conninfo, {**DEFAULTS, "fallback_application_name": f"drover {name}"}
         self._pg: pq.abc.PGconn | None = None
@@ -84,15 +87,15 @@ class Attempt:
         return self._lookup.start()
 
     def _found(self, name: str, addresses: Sequence[str]) -> None:
-        if not addresses:
-            return self._fail(f"host {name!r} has no address")
         self._addresses[name] = list(addresses)
         return self._look_up()
 
     # ---- connection
 
     def _connect(self) -> None:
-        parameters = with_addresses(self._parameters, self._addresses)
+        if not any(self._addresses.get(host, [""]) for host in _hosts(self._parameters)):
+            return self._fail(", ".join(f"host {name!r} has no address" for name in self._addresses))
+        parameters = rotated(with_addresses(self._parameters, self._addresses), self._shift)
         self._pg = pq.PGconn.connect_start(make_conninfo("", **parameters).encode())
         if self._pg.status == pq.ConnStatus.BAD:
             return self._fail(self._pg.get_error_message())
@@ -194,9 +197,11 @@ class Lookup:
     def start(self) -> None:
         """Start the child; where there is no such program, libpq looks the name up itself, and may wait."""
         none = subprocess.DEVNULL
+        environment = {name: text for name, text in os.environ.items() if name in RESOLVERS}  # no password of ours
+        command = [self._program, "ahosts", self._name]
         try:
             self._child = subprocess.Popen(
-                [self._program, "ahosts", self._name], stdin=none, stdout=subprocess.PIPE, stderr=none, bufsize=0
+                command, stdin=none, stdout=subprocess.PIPE, stderr=none, bufsize=0, env=environment
             )
         except OSError:
             return self._on_found(self._name, [""])
@@ -227,7 +232,7 @@ class Lookup:
 
 
 def with_addresses(parameters: dict[str, Any], addresses: dict[str, list[str]]) -> dict[str, Any]:
-    """Give connection parameters with `hostaddr` for every looked-up host; a name with two stands twice."""
+    """Give connection parameters with `hostaddr` for every looked-up host; a name with two stands twice, or never."""
     if not addresses:
         return parameters
     hosts = _hosts(parameters)
@@ -241,6 +246,38 @@ def with_addresses(parameters: dict[str, Any], addresses: dict[str, list[str]]) 
     names, found, doors = (",".join(column) for column in zip(*tries, strict=True))
     ready = {**parameters, "host": names, "port": doors} if doors.strip(",") else {**parameters, "host": names}
     return {**ready, "hostaddr": found} if found.strip(",") else ready
+
+
+def rotated(parameters: dict[str, Any], shift: int) -> dict[str, Any]:
+    """Give them with the servers in another order: one that accepts and then says nothing must not bar the others.
+
+    libpq goes from one to the next by itself, but for that case: its own time limit does not hold while we wait.
+    """
+    lists = {key: str(parameters[key]).split(",") for key in ("host", "hostaddr", "port") if parameters.get(key)}
+    several = {key: words for key, words in lists.items() if len(words) > 1}
+    return {**parameters, **{key: ",".join(_turned(words, shift)) for key, words in several.items()}}
+
+
+def writable(conninfo: str) -> str:
+    """Give it looking for a server that can be written to, unless it says otherwise itself.
+
+    So a daemon follows its primary to another server, and waits while there is none.
+    """
+    return make_conninfo("", **{"target_session_attrs": "read-write", **conninfo_to_dict(conninfo)})
+
+
+def readable(conninfo: str) -> str:
+    """Give it for a role that only reads: to libpq a server whose sessions begin read-only is never `read-write`."""
+    try:
+        wanted = conninfo_to_dict(conninfo).get("target_session_attrs")
+    except psycopg.Error:  # told when it is connected to
+        return conninfo
+    return make_conninfo(conninfo, target_session_attrs="primary") if wanted == "read-write" else conninfo
+
+
+def _turned(words: Sequence[str], shift: int) -> list[str]:
+    first = shift % len(words)
+    return [*words[first:], *words[:first]]
 
 
 def _names(parameters: dict[str, Any]) -> list[str]:

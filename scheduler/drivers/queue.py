@@ -46,13 +46,18 @@ WANTS: Final = (
     "want_types", "want_queues", "want_hosts", "want_below", "want_ranks", "want_queued", "want_pks", "want_counts",
 )  # fmt: skip
 
+# What a site says to have an end on its replicas as soon as it is told, remote_apply, is more than on: it stays.
+DURABLE: Final = """
+select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') <> 'remote_apply'
+"""
+
 
 def settings(lock_limit: float) -> list[str]:
     """Give what the queue connection sets; seconds. Claims and ends are durable before anything follows from them."""
     return [
         f"set lock_timeout = {round(lock_limit * 1000)}",
         "set plan_cache_mode = force_generic_plan",
-        "set synchronous_commit = on",
+        DURABLE,
     ]
 
 

@@ -1,4 +1,4 @@
-"""Who this process is to other daemons, whether another is gone, and how many files we may open.
+"""Who this process is to other daemons, whether another is gone, how many files we may open, and who may look in.
 
 Touches proc(5) and our limits only. Refuses to know what a daemon is: a process is named by its boot, its pid
 namespace, its pid and when it started, and what cannot be proved gone is not gone.
@@ -10,10 +10,12 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_SPACE = "/proc/self/ns/pid"
 DEAD = frozenset({"Z", "X"})  # a zombie does nothing any more
+PR_SET_DUMPABLE = 4  # prctl(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,18 @@ def open_more_files() -> tuple[int, int]:
     return soft, hard
 
 
+def hide() -> None:
+    """Let only root look into us: agents of the same user read neither memory nor environment, and take no descriptor.
+
+    It lasts until another program is executed, and leaves no core file. Errors: OSError.
+    """
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 def _state_and_start(pid: int) -> tuple[str, int]:
     """Give fields 3 and 22 of proc_pid_stat(5); field 2, the name, may hold blanks and brackets."""
     fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -69,8 +83,10 @@ def _is_no_pid(pid: int) -> bool:
 
 
 def _boot_id() -> str:
-    with suppress(OSError):  # ProcSubset=pid hides it
+    with suppress(OSError):
         return BOOT_ID.read_text().strip()
+    with suppress(ValueError):  # ProcSubset=pid hides it; systemd knows it, and writes it otherwise
+        return str(UUID(os.environ.get("DROVER_BOOT_ID", "")))
     return ""
 
 

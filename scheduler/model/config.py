@@ -27,6 +27,8 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+# What tells this daemon who it is to the database: an agent is given a login of its own, by `database` or `env`.
+SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
 RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
 NAME_RULE = "a name has letters, digits and _ . / - (not first), 64 at most"
 
@@ -58,8 +60,10 @@ COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
 COUNT_OR_NONE = _must(lambda n: 0 <= n <= LARGEST, f"must be from 0 to {LARGEST}")
 MAXIMUM = _must(lambda n: n == -1 or 1 <= n <= LARGEST, "must be -1 (no limit) or more than 0")
 PRIORITY = _must(lambda n: abs(n) <= LARGEST, f"must be from -{LARGEST} to {LARGEST}")
-LIMIT = attrs.validators.optional(_must(lambda n: 0 <= n <= HUGE, f"must be from 0 to {HUGE}"))
+SIZE = _must(lambda n: 0 <= n <= HUGE, f"must be from 0 to {HUGE}")
+LIMIT = attrs.validators.optional(SIZE)
 GIVEN = _must(bool, "must not be empty")
+PLACE = _must(lambda path: not path or path.startswith("/"), "must be an absolute path")
 
 
 @frozen
@@ -69,6 +73,9 @@ class Database:
     url: str = field(default="embedded", validator=GIVEN)
     msq_url: str = ""
     agentdb_url: str = ""
+    password_file: str = ""
+    msq_password_file: str = ""
+    agentdb_password_file: str = ""
 
 
 @frozen
@@ -88,6 +95,7 @@ class Scheduler:
     lease: float = field(default=30.0, validator=SPAN)
     lease_renewal: float = field(default=10.0, validator=SPAN)
     rescan: float = field(default=60.0, validator=SPAN)
+    poll_interval: float = field(default=1.0, validator=SPAN)
     progress_interval: float = field(default=1.0, validator=SPAN)
     status_interval: float = field(default=30.0, validator=SPAN)
     hold: float = field(default=0.1, validator=SPAN)
@@ -98,6 +106,8 @@ class Scheduler:
     expansion_limit: float = field(default=3600.0, validator=SPAN)
     fetch_rows: int = field(default=1000, validator=COUNT)
     fetch_bytes: int = field(default=1_000_000, validator=COUNT)
+    msq_rows: int = field(default=0, validator=SIZE)
+    msq_bytes: int = field(default=0, validator=SIZE)
     agentdb_connections: int = field(default=2, validator=COUNT)
     statement_limit: float = field(default=30.0, validator=SPAN)
     lock_limit: float = field(default=0.2, validator=SPAN)
@@ -106,7 +116,11 @@ class Scheduler:
     blocked_delay: float = field(default=60.0, validator=SPAN)
     line_limit: int = field(default=1_048_576, validator=COUNT)
     reconnect_max: float = field(default=30.0, validator=SPAN)
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    hang_limit: float = field(default=10.0, validator=GRACE)
+    ready_file: str = field(default="", validator=PLACE)
+    log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    log_file: str = field(default="", validator=PLACE)
 
 
 @frozen
@@ -246,7 +260,7 @@ def _agent_words(path: Path, agent: AgentType, hosts: frozenset[str]) -> Iterato
         if message := _variable_mistake(variable):
             yield (*path, "env", variable), message
     for number, variable in enumerate(agent.pass_env):
-        if message := _variable_mistake(variable):
+        if message := _variable_mistake(variable) or _secret_mistake(variable):
             yield (*path, "pass_env", number), message
     for name, sql in agent.statements.items():
         if message := _statement_mistake(name, sql):
@@ -257,6 +271,10 @@ def _variable_mistake(name: str) -> str:
     if not VARIABLE.fullmatch(name):
         return "is not the name of an environment variable"
     return "is set by the scheduler itself" if name in RESERVED else ""
+
+
+def _secret_mistake(name: str) -> str:
+    return "is the scheduler's own login; give the agent one of its own, with database or env" if name in SECRET else ""
 
 
 def _statement_mistake(name: str, sql: str) -> str:

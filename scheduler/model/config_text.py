@@ -34,6 +34,7 @@ PASSWORD = re.compile(
     r"(?P<before>password[\"']?\s*=\s*|://[^/@\s:\"']*:(?=[^/@\s\"']+@))(?:'[^']+'|\"[^\"]+\"|[^\s@\"']+)",
     re.IGNORECASE,
 )
+SECRET_VALUE = re.compile(r"(secret|token|credential|api[_-]?key)s?[\"']?\s*=\s*[\"'][^\"']", re.IGNORECASE)
 SECRET_KEY = re.compile(r"password|secret|token|credential", re.IGNORECASE)
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SHOWN_CHARACTERS = 60
@@ -71,10 +72,10 @@ def parse(texts: Sequence[tuple[str, str]]) -> Config:
     return config
 
 
-def holds_password(text: str) -> bool:
-    """Whether a text has a password in a connection string or URL; comment lines do not count."""
+def holds_secret(text: str) -> bool:
+    """Whether a text has a password in a connection string or URL, or a key that is called one; no comment counts."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return any(PASSWORD.search(line) for line in lines)
+    return any(PASSWORD.search(line) or SECRET_VALUE.search(line) for line in lines)
 
 
 # Reading: texts to one tree.
@@ -257,7 +258,10 @@ def _suggestion(key: str, kind: type[Any]) -> str:
 
 
 def _mended(tree: Tree, path: Path) -> Tree:
-    """The tree with something harmless, or nothing, in place of a mistake."""
+    """The tree with something harmless, or nothing, in place of a mistake; what no name can be goes with all below."""
+    for length, key in enumerate(path, 1):
+        if "\0" in str(key):
+            return _without(tree, path[:length])
     match path:
         case ("agents", str(), "command", *_):
             return _with(tree, path[:3], ["-"])

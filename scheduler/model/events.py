@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler.model.config import Config
 from scheduler.model.expand import Row
 from scheduler.model.jobs import After, Claim, End, ItemFailure, LogRow, OutputRow, SaveRow, Want
 
@@ -105,6 +106,13 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
+class Strayed:
+    """Rows in hand, as pk and attempt, that the database has otherwise."""
+
+    rows: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
     """The queues, hosts, agent types and placements as their tables have them now."""
 
@@ -172,9 +180,17 @@ class Stop:
     """Kill the children, give their rows back, exit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The configuration is another one; every command given before was carried out by the old one."""
+
+    config: Config
+
+
 Event = (
     Created | NotCreated | Gone | Clogged | Unclogged | Replaced | Opened | Fetched | NotExpanded | Answered
-    | Woken | Looked | Turned | Saved | Written | NotSaved | Serve | Disowned | Drain | Stop
+    | Woken | Strayed | Looked | Turned | Saved | Written | NotSaved | Serve | Disowned | Drain | Stop
+    | Reloaded
 )  # fmt: skip
 
 # ---------------------------------------------------------------- commands
@@ -214,6 +230,14 @@ class ForceKill:
     """Kill the process group at once."""
 
     slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Send a signal to the process group of an agent."""
+
+    slot: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +308,9 @@ class Exit:
     """All is saved and every child is dead."""
 
 
-Command = Spawn | Send | Kill | ForceKill | Expand | Fetch | CloseQuery | Ask | Say | Echo | Told | LookDue | Exit
+Command = (
+    Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | Ask | Say | Echo | Told | LookDue | Exit
+)  # fmt: skip
 
 # ---- requests: what the queue connection is to do next, one at a time
 

@@ -55,6 +55,7 @@ class Rules:
     itemsprocessed: int = 0
     checkpoint: dict[str, Any] | None = None
     submitter: str = ""  # of guarded types
+    roles: Sequence[str] = ()  # that it is a member of, itself too; of guarded types
 
 
 PLAIN: Final = Rules()
@@ -159,7 +160,8 @@ def read_claim(cells: Cells, wants: Sequence[Want]) -> Claim:
 
 def _read_rules(more: bytes) -> Rules:
     """Give the rules of a row; a slice without a key that was cut short begins anew, and so does its count."""
-    given = {name: value for name, value in json.loads(more).items() if value is not None}
+    told = json.loads(more.decode("utf-8", "surrogateescape"))  # no text where the database knows no encoding
+    given = {name: value for name, value in told.items() if value is not None}
     if "key" not in given:
         given |= given.pop("checkpoint", {})
     return Rules(**given)

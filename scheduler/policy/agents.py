@@ -26,7 +26,7 @@ from scheduler.model.states import (
     THROTTLED,
 )
 from scheduler.policy.jobs import NEVER
-from scheduler.policy.pools import Slot
+from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.throttle import is_too_fast, recent
 
 _QUIET: Final = (False,) * ST_READY + (
@@ -51,15 +51,35 @@ def patience_of(kind: AgentType, timers: Scheduler) -> tuple[float, ...]:
 class Fleet:
     """All slots, and the soonest of their deadlines."""
 
-    __slots__ = ("changed", "commands", "slots", "soonest", "tells_routine", "timers")
+    __slots__ = ("changed", "commands", "slots", "soonest", "tells_routine", "timers", "vacant")
 
     def __init__(self, timers: Scheduler, commands: list[Command]) -> None:
         self.slots: list[Slot] = []
+        self.vacant: list[int] = []  # numbers of slots that are gone
         self.timers = timers
         self.soonest = NEVER  # a lower bound: a deadline that moved later costs one idle look
         self.commands = commands
         self.changed: set[Slot] = set()  # moved since the status was last shown
         self.tells_routine = True  # whether anybody reads that a command began and ended
+
+    def add(self, pool: Pool, host: HostBook, patience: tuple[float, ...], now: float) -> None:
+        """Give a type one more slot on a host; it takes the number of one that is gone, if there is any."""
+        number = self.vacant.pop() if self.vacant else len(self.slots)
+        slot = Slot(number, pool, host, patience, now)
+        if number == len(self.slots):
+            self.slots.append(slot)
+        slot.serial = self.slots[number].serial  # an answer that comes late for an older process is not ours
+        self.slots[number] = slot
+        pool.slots.append(slot)
+        pool.free[host.name].append(slot)
+
+    def remove(self, slot: Slot) -> None:
+        """Use a slot no more; its process, if it has one, is to be ended."""
+        slot.is_gone = True
+        slot.pool.slots.remove(slot)
+        if slot.state == ST_FREE:
+            slot.pool.free[slot.host.name].remove(slot)
+            self.vacant.append(slot.number)
 
     def fire(self, slot: Slot, event: int, now: float) -> bool:
         """Move a slot; False when the event changed nothing. A violation or a bug of ours ends in a kill."""
@@ -89,7 +109,7 @@ class Fleet:
     def bury(self, slot: Slot, event: int, now: float) -> None:
         """The process is dead (GONE) or was never made: free the slot, or rest it when that is too often."""
         timers = self.timers
-        if slot.counts:
+        if slot.counts and not slot.is_gone:
             slot.births = [*recent(slot.births, now, timers.respawn_interval), slot.born]
         elif slot.doom is not None:
             slot.births = []
@@ -113,6 +133,18 @@ class Fleet:
         slot.deadline = deadline
         self.soonest = min(self.soonest, deadline)
 
+    def rearm(self, slot: Slot, patience: tuple[float, ...]) -> None:
+        """Measure the states of a slot by other limits, the one that it is in too."""
+        if patience == slot.patience:
+            return
+        slot.patience = patience
+        deadline = slot.since + patience[slot.state]
+        if slot.state in (ST_PREP, ST_SPAWNED):
+            deadline = min(deadline, slot.deadline)  # which may be of the hint, before the limit
+        elif slot.state == ST_RUNNING:
+            deadline = min(deadline, slot.clogged_until)
+        self.put_off(slot, deadline)
+
     def _moved(self, slot: Slot, old: int, new: int) -> None:
         self.changed.add(slot)
         host, pool = slot.host, slot.pool
@@ -121,10 +153,13 @@ class Fleet:
         host.note()
         if old == ST_FREE:
             pool.free[host.name].remove(slot)
+        elif new == ST_FREE and slot.is_gone:
+            self.vacant.append(slot.number)
         elif new == ST_FREE:
             pool.free[host.name].append(slot)
         if old == ST_READY:
             pool.idle[host.name].remove(slot)
+            del host.idle[slot]
         if new == ST_FREEING and old != ST_PREP:
             self.commands.append(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
         is_routine = pool.is_exec and not slot.doom and new != ST_FAIL

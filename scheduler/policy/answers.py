@@ -7,7 +7,7 @@ from typing import Final
 
 from scheduler.model import events as e
 from scheduler.model.jobs import Claim, Want
-from scheduler.policy import endings, supply
+from scheduler.policy import endings, standing, supply
 from scheduler.policy.claims import QueueBook
 from scheduler.policy.feed import sated
 from scheduler.policy.jobs import NEVER
@@ -32,12 +32,13 @@ def looked(world: World, event: e.Looked, now: float) -> None:
         q["name"]: QueueBook(q["name"], q["concurrency"], q["paused"], in_hand.get(q["name"], 0)) for q in event.queues
     }
     for row in event.hosts:
-        if (host := world.hosts.get(row["name"])) is not None:
+        if row["name"] in world.config.hosts:  # what is told may be older than a reload
+            host = world.hosts[row["name"]]
             host.max, host.urgent, host.enabled = row["max"], row["urgent"], row["enabled"]
             host.note()
     for row in event.types:
-        if (pool := world.pools.get(row["type"])) is not None:
-            enable(world, pool, row["enabled"], now)
+        if row["type"] in world.config.agents:
+            enable(world, world.pools[row["type"]], row["enabled"], now)
     world.places = Places(world.hosts, event.placements)
     world.claims.wake()
     world.stirred.update(world.pools.values())
@@ -89,6 +90,7 @@ def saved(world: World, event: e.Saved, now: float) -> None:
         _marked(world, request.rows, event.pks, now)
         return
     assert isinstance(request, e.Save)
+    standing.go_on(world, now)
     for row in request.rows:
         if row.pk not in event.pks and not (world.ledger.resent and row.outcome is not None):
             _fenced(world, row.pk, row.attempt, now)
@@ -111,6 +113,12 @@ def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int],
         job.pool.marking.discard(pk)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             supply.admit(world, job)
+
+
+def strayed(world: World, event: e.Strayed, now: float) -> None:
+    """The database that has come back knows these rows otherwise: nothing of them is to be saved."""
+    for pk, attempt in event.rows:
+        _fenced(world, pk, attempt, now)
 
 
 def _fenced(world: World, pk: int, attempt: int, now: float) -> None:
@@ -136,3 +144,4 @@ def written(world: World, event: e.Written, now: float) -> None:
         world.ledger.answered()
     if event.released:
         world.claims.wake()
+    standing.go_on(world, now)

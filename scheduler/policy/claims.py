@@ -22,6 +22,7 @@ from scheduler.policy.room import startable
 Place = tuple[str, str, str, bool]  # type, queue, host, urgent only
 PAUSE: Final = 9  # times what a look at whole places cost more than it should: so long until the next
 LONGEST_PAUSE: Final = 10.0  # seconds
+HELD_BYTES: Final = 16 << 20  # of parameters of a type, if they are as long as those of late
 ENOUGH: Final = 100  # rows of a turn that tell what a row costs
 SLOWER: Final = 1.25  # times what they cost at best is still as it should be; the best is forgotten slowly
 FORGETTING: Final = 1.01
@@ -49,11 +50,12 @@ class QueueBook:
 class Claims:
     """Which places are known to be empty, and how far the others are claimed."""
 
-    __slots__ = ("_asked_at", "_each", "_start_at", "_turn", "_woken", "dry", "reached")
+    __slots__ = ("_asked_at", "_each", "_open", "_start_at", "_turn", "_woken", "dry", "reached")
 
     def __init__(self) -> None:
         self.dry: set[Place] = set()
         self.reached: dict[Place, After] = {}
+        self._open: dict[tuple[str, str, bool], list[Place]] = {}  # by type and queue: places not dry when last asked
         self._woken = False  # since we last asked: what came then, the answer may not have seen
         self._turn = 0  # whose place is asked for first
         self._start_at = 0.0  # when whole places may be asked for again
@@ -63,6 +65,7 @@ class Claims:
     def wake(self) -> None:
         """Something may have come anywhere."""
         self.dry.clear()
+        self._open.clear()
         self._woken = True
 
     def asked(self, turn: Turn, now: float) -> None:
@@ -98,19 +101,28 @@ class Claims:
     def _of_pool(
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
     ) -> Iterator[Want]:
+        if all(self._open.get((pool.name, queue, False)) == [] for queue in queues):
+            return  # every place is empty, of urgent rows too
         count, urgent = how_many(pool, timers)
         if not count and not urgent:
             return
-        names = ["", *(host.name for host in hosts if host.enabled and host.name in pool.free)]
         for queue in queues:
-            for name in names:
-                place = (pool.name, queue, name, not count)
-                if place in self.dry:
-                    continue
+            for place in self._places(pool, queue, hosts, not count):
                 after = self.reached.get(place, START)
                 if after.rank >= URGENT_BELOW and (*place[:3], True) not in self.dry:
                     yield Want(*place[:3], True, count, START, pool.is_guarded)
                 yield Want(*place, count or 1, after, pool.is_guarded)
+
+    def _places(self, pool: Pool, queue: str, hosts: Sequence[HostBook], urgent: bool) -> list[Place]:
+        """Give the places of a type in a queue that may have something."""
+        key = pool.name, queue, urgent
+        if (known := self._open.get(key)) is not None:
+            places = [place for place in known if place not in self.dry]
+        else:
+            names = ["", *(host.name for host in hosts if host.enabled and host.name in pool.free)]
+            places = [place for name in names if (place := (pool.name, queue, name, urgent)) not in self.dry]
+        self._open[key] = places
+        return places
 
     def turned(self, turn: Turn, found: Mapping[Want, int], reached: Mapping[Want, After], now: float) -> None:
         """Learn from the answer: how many were found for each want, and how far the claim got."""
@@ -158,7 +170,7 @@ def how_many(pool: Pool, timers: Scheduler) -> tuple[int, bool]:
         feeding += job.expansion.opening
     room = 0 if feeding else startable(pool, urgent=False)
     target = max(room, int(pool.rate * timers.hold), 1)
-    target = min(target, timers.hold_max)
+    target = min(target, timers.hold_max, max(room, 1, int(HELD_BYTES / max(pool.row_bytes, 1.0))))
     count = target - held if held < room or held * 2 <= target else 0  # many at once, while the rest is being worked
     count = max(0, min(count, timers.fetch_limit or count))
     urgent = not count and not has_urgent(pool) and startable(pool, urgent=True) > 0

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from scheduler.model import events as e
 from scheduler.model.config import Config
-from scheduler.policy import answers, processes, replies, rounds, standing, supply
+from scheduler.policy import answers, orders, processes, reload, replies, rounds, standing, supply
 from scheduler.policy.feed import dispatch
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.world import World
@@ -128,6 +128,11 @@ class Core:
         arrivals = (claim.pk for claim in self.world.arrivals)
         return [*arrivals, *self.world.jobs, *self.world.ledger.pending()]
 
+    def in_hand(self) -> list[tuple[int, int]]:
+        """Give pk and attempt of the jobs that have not ended."""
+        self.unpack()
+        return [(job.pk, job.attempt) for job in self.world.jobs.values()]
+
     def unpack(self) -> None:
         """Take in hand what has arrived; the other doors do so by themselves."""
         if self.world.arrivals:
@@ -138,16 +143,39 @@ class Core:
         """Rows that others ended have children that wait."""
         self.world.ledger.parents.extend(parents)
 
+    # ---- commands
+
+    def kill(self, pk: int, now: float) -> bool:
+        """Kill a job in hand as a failure; False when it is not in hand any more."""
+        self.unpack()
+        self.world.may_want = True
+        return orders.kill(self.world, pk, now)
+
+    def cancel(self, pk: int, text: str, now: float) -> bool:
+        """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
+        self.unpack()
+        self.world.may_want = True
+        return orders.cancel(self.world, pk, text, now)
+
+    def signal(self, pk: int, number: int) -> int:
+        """Send a signal to all agents that work on a job; give how many there are."""
+        return orders.signal(self.world, pk, number)
+
+    def thaw(self, name: str | None, now: float) -> int:
+        """Try the slots of a type, or of all, again that have failed; give how many there are."""
+        pools = [pool for pool in self.world.pools.values() if name in (None, pool.name)]
+        return orders.thaw(self.world, pools, now)
+
     # ---- time
 
     def next_deadline(self) -> float:
         """Give the instant `tick` is to be called; a lower bound, inf when nothing waits."""
         world = self.world
         return min(
-            world.fleet.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at,
+            world.fleet.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at, world.start_at,
             world.ledger.gather_until if world.ledger.ends and world.ledger.gather_until else NEVER,
             world.serving_until if world.feeding else NEVER,
-            min([job.deadline for job in world.limits]) if world.limits else NEVER,
+            world.limits[0][0] if world.limits else NEVER,
         )  # fmt: skip
 
     def tick(self, now: float) -> None:
@@ -170,6 +198,9 @@ class Core:
         if now >= world.room_at:
             world.room_at = NEVER
             world.stirred |= world.starving
+        world.starting, world.start_at = 0, NEVER
+        world.stirred |= world.unstarted
+        world.unstarted.clear()
         rounds.end_late_jobs(world, now)
         self.look_again(now)
         self._exit_when_over()
@@ -200,6 +231,7 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Fetched: supply.fetched,
     e.NotExpanded: supply.not_expanded,
     e.Woken: answers.woken,
+    e.Strayed: answers.strayed,
     e.Looked: answers.looked,
     e.Turned: answers.turned,
     e.Saved: answers.saved,
@@ -209,4 +241,5 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Disowned: standing.disowned,
     e.Drain: standing.drain,
     e.Stop: standing.stop,
+    e.Reloaded: reload.reloaded,
 }

@@ -4,6 +4,7 @@ The order: what is in hand, on agents that live, by urgency and letter, jobs of 
 whose agent died go to a fresh process, alone, before anything else.
 """
 
+from heapq import heappush
 from typing import Final
 
 from scheduler.errors import AgentError
@@ -17,6 +18,7 @@ from scheduler.policy.room import find_room
 from scheduler.policy.turns import Lane, Turns
 from scheduler.policy.world import MARK_AFTER, World
 
+_FEW: Final = 100  # limits of jobs that have ended are kept up to here
 HOARD: Final = 20  # batches of rows held for busy hosts while others have nothing to do
 
 
@@ -82,10 +84,13 @@ def give_again(slot: Slot, entry: SecondTry, now: float) -> bytes:
 def begin(world: World, job: Job, now: float) -> None:
     """The first item of a job goes to an agent."""
     job.started = True
+    world.begun.append((now, job))
     world.mark_at = min(world.mark_at, now + MARK_AFTER)
     if job.rules.timeout is not None and job.deadline == NEVER:
         job.deadline = now + job.rules.timeout
-        world.limits.append(job)
+        heappush(world.limits, (job.deadline, job.pk))
+        if len(world.limits) > 2 * len(world.jobs) + _FEW:  # most have ended
+            world.limits = sorted((each.deadline, pk) for pk, each in world.jobs.items() if each.deadline < NEVER)
 
 
 def fetch_more(world: World, job: Job) -> None:
@@ -152,6 +157,7 @@ def _feed_idle(world: World, pool: Pool, now: float) -> None:
                 assert turns is not None
                 line = give(world, slot, turns, now)
             idle.remove(slot)
+            del slot.host.idle[slot]
             fleet.fire(slot, FED, now)
             slot.is_unsent = True
             world.commands.append(Send(slot.number, line))
@@ -219,10 +225,14 @@ def sated(world: World, pool: Pool) -> None:
 
 
 def _start_for(world: World, pool: Pool, host: str | None, turns: Turns, again: int, now: float) -> bool:
-    """Start agents for lanes of one host (None: any); True when some work finds no room."""
+    """Start agents for lanes of one host (None: any); True when some work finds no room, or no start this turn."""
     coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and host in (None, slot.host.name) for slot in pool.slots)
     while coming < again or has_more_than(turns, 0 if pool.is_exec else coming - again):
         job = first_job(turns) or next(job for job, _, at in pool.again if at == host)
+        if world.starting >= world.most_starts:
+            world.unstarted.add(pool)
+            world.start_at = now
+            return True
         slot = _find_room(world, pool, host, job, now)
         if slot is None:
             return True
@@ -233,7 +243,7 @@ def _start_for(world: World, pool: Pool, host: str | None, turns: Turns, again: 
 
 def _find_room(world: World, pool: Pool, host: str | None, job: Job, now: float) -> Slot | None:
     """Give a slot to start an agent in; None, and the pool starves, while room is still to be made."""
-    room = find_room(pool, host, is_urgent(job), world.pools.values(), now, world.timers.min_idle)
+    room = find_room(pool, host, is_urgent(job), now, world.timers.min_idle)
     if room.slot is not None:
         return room.slot
     if room.victim is not None:
@@ -259,6 +269,7 @@ def has_more_than(turns: Turns, count: int) -> bool:
 def _start(world: World, slot: Slot, turns: Turns, now: float) -> None:
     """Start the process of a slot; an exec agent gets its item with it."""
     pool = slot.pool
+    world.starting += 1
     slot.serial += 1
     slot.spawns += 1
     slot.born = now

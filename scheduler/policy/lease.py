@@ -103,6 +103,12 @@ class Lease:
         return self.owner_is_known and (owner.uuid is None or owner.is_dead or (owner.is_lapsed and self.is_patient))
 
     @property
+    def is_settled(self) -> bool:
+        """Say whether we serve, or stand by for an owner who may yet come to need us."""
+        is_behind = self.standing is Standing.STANDBY and self.owner.uuid is not None and not self._may_take()
+        return is_behind or self.standing is Standing.SERVING
+
+    @property
     def owner_is_known(self) -> bool:
         """Say whether the owner was looked at since the last take-over was tried."""
         return self.owner.uuid is not None or self.owner.is_lapsed

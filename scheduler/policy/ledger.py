@@ -3,11 +3,15 @@
 A request that fails on its data is halved until the culprit is found, which then ends failed with the reason; one that
 waits for a lock is halved too and goes on. A request whose connection was lost is sent again: every statement names
 the attempt and the owner, so the second time changes nothing.
+
+However long the database takes nothing, memory is bounded: of logs so much is kept, counted until it is saved; of
+output and failed items, which are results, all is kept, and nobody is given work while there is too much of them.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final, TypeVar
 
 from scheduler.model.events import Mark, NotSaved, Request, Save, Settle, TakeStock, Turn, WriteLog, WriteOutput
@@ -19,6 +23,8 @@ T = TypeVar("T")
 BATCH: Final = 1000  # rows of one request
 LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take them; more are counted and dropped
 LOG_SIZE: Final = 8 << 20  # characters of them, likewise: about what one second of a server takes
+RESULT_SIZE: Final = 32 << 20  # characters of output and failed items, from which on no agent is given work
+CHUNK: Final = 1 << 20  # characters of output in one request, unless its first row has more
 
 
 class Ledger:
@@ -35,7 +41,9 @@ class Ledger:
         "failures",
         "gather_until",
         "in_flight",
+        "is_full",
         "is_stock_due",
+        "log_rows",
         "log_size",
         "logs",
         "lost_logs",
@@ -44,6 +52,7 @@ class Ledger:
         "parents",
         "repeats",
         "resent",
+        "result_size",
         "saves",
     )  # fmt: skip
 
@@ -56,8 +65,11 @@ class Ledger:
         self.gather_until = 0.0  # ends that come before go together; 0 is at once
         self.is_stock_due = False  # what is in hand is to be said anew
         self.logs: list[LogRow] = []
-        self.log_size = 0
+        self.log_rows = 0  # not saved yet, those on their way included
+        self.log_size = 0  # characters of them
         self.outputs: list[OutputRow] = []
+        self.result_size = 0  # characters of output and of failed items, likewise
+        self.is_full = False  # so many that no agent is given work, until half of them are saved
         self.repeats: deque[Request] = deque()
         self.in_flight: Request | None = None
         self.resent = False  # the one in flight may have been carried out before
@@ -72,7 +84,8 @@ class Ledger:
     def disown(self) -> "Ledger":
         """Give the ledger of the next owner: nothing to save but logs; an answer that is still to come is foreign."""
         heir = Ledger()
-        heir.logs, heir.log_size, heir.lost_logs = self.logs, self.log_size, self.lost_logs
+        heir.logs, heir.lost_logs = self.logs, self.lost_logs
+        heir.log_rows, heir.log_size = len(self.logs), sum(len(row.message) for row in self.logs)
         heir.in_flight, heir._foreign = self.in_flight, self.in_flight is not None
         return heir
 
@@ -104,16 +117,36 @@ class Ledger:
         self._explained_saves.discard(row.pk)
         if failures:
             self.failures.setdefault(row.pk, []).extend(failures)
+            self._weigh(_weight(failures))
         if row.outcome is not None:
             self.marks.pop(row.pk, None)
 
     def log(self, row: LogRow) -> None:
         """Write to drover.log; dropped and counted when too much waits."""
-        if len(self.logs) >= LOG_BACKLOG or self.log_size >= LOG_SIZE:
+        if self.log_rows >= LOG_BACKLOG or self.log_size >= LOG_SIZE:
             self.lost_logs += 1
             return
-        self.log_size += len(row.message)
+        self._add_log(row)
+
+    def _add_log(self, row: LogRow) -> None:
         self.logs.append(row)
+        self.log_rows += 1
+        self.log_size += len(row.message)
+
+    def _tell_lost_logs(self) -> None:
+        if self.lost_logs and not self.logs:
+            text = f"{self.lost_logs} log lines were dropped: the database took none"
+            self._add_log(LogRow(None, "WARNING", None, None, None, text))
+            self.lost_logs = 0
+
+    def output(self, row: OutputRow) -> None:
+        """Write to drover.output."""
+        self.outputs.append(row)
+        self._weigh(len(row.text))
+
+    def _weigh(self, more: int) -> None:
+        self.result_size += more
+        self.is_full = self.result_size > (RESULT_SIZE // 2 if self.is_full else RESULT_SIZE)
 
     def next_request(self, wants: Sequence[Want]) -> Request | None:
         """Give what to send now, if anything; it is in flight until `answered` or `failed`."""
@@ -140,10 +173,12 @@ class Ledger:
     def _choose(self, wants: Sequence[Want]) -> Request | None:
         """What explains an end goes before it; logs never twice in a row while other things wait."""
         if self.outputs:
-            rows, self.outputs = self.outputs[:BATCH], self.outputs[BATCH:]
+            count = _chunk(len(row.text) for row in self.outputs)
+            rows, self.outputs = self.outputs[:count], self.outputs[count:]
             return WriteOutput(rows)
         held = {row[0] if isinstance(row, tuple) else row.pk for r in self.repeats for row in _rows(r)}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
+        held.update(self.saves)
         marks = [mark for pk, mark in self.marks.items() if pk not in held]
         ends = self.ends
         if self.logs:
@@ -170,12 +205,7 @@ class Ledger:
 
     def _write_log(self) -> WriteLog:
         rows, self.logs = self.logs[:BATCH], self.logs[BATCH:]
-        self.log_size -= sum(len(row.message) for row in rows)
         self._explained_ends, self._explained_saves = len(self.ends), set(self.saves)
-        if self.lost_logs and not self.logs:
-            text = f"{self.lost_logs} log lines were dropped: the database took none"
-            rows.append(LogRow(None, "WARNING", None, None, None, text))
-            self.lost_logs = 0
         return WriteLog(rows)
 
     def _save(self, pks: Sequence[int]) -> Save:
@@ -184,13 +214,30 @@ class Ledger:
 
     def answered(self) -> Request:
         """The request in flight is carried out."""
+        request = self._landed()
+        self._forget(request)
+        return request
+
+    def _landed(self) -> Request:
         request, self.in_flight = self.in_flight, None
         assert request is not None
         return request
 
+    def _forget(self, request: Request) -> None:
+        """Nothing of the request is kept any more."""
+        match request:
+            case WriteLog(rows):
+                self.log_rows -= len(rows)
+                self.log_size -= sum(len(row.message) for row in rows)
+                self._tell_lost_logs()
+            case WriteOutput(rows):
+                self._weigh(-sum(len(row.text) for row in rows))
+            case Save(_, failures):
+                self._weigh(-_weight(failures))
+
     def failed(self, why: NotSaved) -> str | None:
         """The request in flight was not carried out; give a complaint when something had to be given up."""
-        request = self.answered()
+        request = self._landed()
         if isinstance(request, Turn):
             if not request.ends:
                 return why.reason if why.why == "data" else None
@@ -213,6 +260,7 @@ class Ledger:
     def _give_up(self, request: Request, reason: str) -> str:
         """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""
         what = f"the database refuses a {type(request).__name__} of one row: {reason}"
+        self._forget(request)
         match request:
             case Save(rows, _) if rows[0].text == what:
                 self._given_up.append(rows[0].pk)
@@ -222,6 +270,21 @@ class Ledger:
                 end = ends[0]
                 self.saves[end.pk] = SaveRow(end.pk, end.attempt, FAILED, BIT_FAILURE, what, "failed")
         return what
+
+
+def _chunk(sizes: Iterable[int]) -> int:
+    """Give how many rows of these sizes go into one request: at least one, if there is one."""
+    count = total = 0
+    for size in islice(sizes, BATCH):
+        total += size
+        if count and total > CHUNK:
+            break
+        count += 1
+    return count
+
+
+def _weight(failures: Iterable[ItemFailure]) -> int:
+    return sum(len(failure.line) + len(failure.reason) for failure in failures)
 
 
 def _rows(request: Request) -> Sequence[SaveRow | tuple[int, int]]:

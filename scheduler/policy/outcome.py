@@ -69,13 +69,20 @@ def _slice(job: Job, expansion: Expansion, now: float, timers: Scheduler) -> Sav
     if job.failed > job.rules.tolerate:
         text = f"{job.failed} items failed, {job.rules.tolerate} tolerated"
         return _row(job, now, FAILED, "failed", text)
-    if expansion.fetched == 0:
+    is_rest = _is_rest(job)
+    if expansion.fetched == 0 and not is_rest:
         return _row(job, now, DONE, "done", ALL_DONE if job.done else NO_DATA)
     if not job.rules.repeat:
         return _row(job, now, DONE, "done", ALL_DONE)
-    if expansion.succeeded == 0:
+    if expansion.succeeded == 0 and not is_rest:
         return _row(job, now, FAILED, "failed", "no progress: not one item of the slice was done")
     return _row(job, now, QUEUED, "slice", f"{job.done} items so far", back=True)
+
+
+def _is_rest(job: Job) -> bool:
+    """Say whether the slice was given back half-way: that no more of it is left, or fails, says nothing of the next."""
+    checkpoint = job.rules.checkpoint or {}
+    return job.rules.repeat and (checkpoint.get("watermark") is not None or bool(checkpoint.get("beyond")))
 
 
 def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:

@@ -23,6 +23,7 @@ class HostBook:
 
     __slots__ = (
         "enabled",
+        "idle",
         "is_tight",
         "kept_for",
         "leaving",
@@ -41,6 +42,7 @@ class HostBook:
         self.enabled = enabled
         self.used = 0  # slots that are neither FREE nor FAIL
         self.leaving = 0  # of these, slots that are FREEING
+        self.idle: dict[Slot, None] = {}  # and READY, of all types; the one idle longest first
         self.yields_to: Pool | None = None  # a starving type that gets the next agent's place
         self.yielded_at = -NEVER  # when that happened last
         self.kept_for: Pool | None = None  # the starving type for which room was made
@@ -76,8 +78,8 @@ class Pool:
 
     __slots__ = (
         "again", "any", "arriving", "blocked_until", "bound", "enabled", "finished", "free", "idle", "is_exec",
-        "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason", "rescued", "singles",
-        "slots", "starving_since",
+        "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason", "rescued", "row_bytes",
+        "singles", "slots", "starving_since",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -98,6 +100,7 @@ class Pool:
         self.starving_since = NEVER  # since when its work finds no room
         self.finished = 0  # items since the rate was last taken
         self.rate = 0.0  # items a second
+        self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
         self.rated_at = 0.0
         self.blocked_until = 0.0  # every slot is FAIL until then
         self.reason: str | None = None
@@ -116,9 +119,9 @@ class Slot:
     __slots__ = (
         "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code", "counted",
         "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
-        "is_bound", "is_unsent", "item", "items", "job", "lone", "number", "patience", "pid", "pool", "serial",
-        "shown", "signal", "since", "spawns", "state", "total",
-        "where",
+        "is_bound", "is_cut", "is_gone", "is_unsent", "item", "items", "job", "leaves", "lone", "number",
+        "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "told",
+        "told_of", "total", "where",
     )  # fmt: skip
 
     def __init__(self, number: int, pool: Pool, host: HostBook, patience: tuple[float, ...], now: float) -> None:
@@ -136,6 +139,8 @@ class Slot:
         self.total = 0  # items over all processes
         self.serial = 0  # of the process
         self.shown: object = None  # what scheduler_status has
+        self.is_gone = False  # no other process is started here
+        self.leaves: str | None = None  # why the process ends after its item: it is given nothing more
         self.clear()
 
     def clear(self) -> None:
@@ -152,12 +157,28 @@ class Slot:
         self.asks: deque[bytes] = deque()  # DB: lines that wait for the answer to an earlier one to be read
         self.asks_bytes = 0
         self.is_asking = False
+        self.told = 0  # bytes of output about one item, and which
+        self.told_of = 0
+        self.is_cut = False  # more than its limit: the rest is left out
         self.clogged_until = NEVER
         self.code: int | None = None
         self.signal: str | None = None
         self.lone = False
         self.is_unsent = False  # the line of the item in hand is still among the commands
+        if self.leaves is not None:
+            self.leaves = None
+            self.any, self.bound = self.pool.any, self.pool.bound.get(self.host.name, self.bound)
         self.part()
+
+    @property
+    def is_vacant(self) -> bool:
+        """Say whether this was a slot: it has no process any more, and its number may be another's."""
+        return self.is_gone and self.state == ST_FREE
+
+    def dismiss(self, why: str) -> None:
+        """Give the process nothing more: it looks for work where there is none, and ends when it is at rest."""
+        self.leaves = why
+        self.any = self.bound = Turns()
 
     def part(self) -> None:
         """Forget the item in hand."""

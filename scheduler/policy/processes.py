@@ -22,7 +22,7 @@ from scheduler.model.states import (
     ST_SPAWNED,
     THAWED,
 )
-from scheduler.policy import endings, replies
+from scheduler.policy import endings, replies, standing
 from scheduler.policy.capture import Capture
 from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.pools import Pool, Slot
@@ -242,4 +242,5 @@ def _end_capture(world: World, slot: Slot) -> None:
 def _store(world: World, slot: Slot, stream: str, data: bytes) -> None:
     if data and slot.job is not None:
         row = OutputRow(slot.job.pk, slot.job.attempt, stream, printable(data))
-        world.ledger.outputs.append(row)
+        world.ledger.output(row)
+        standing.hold_if_full(world)

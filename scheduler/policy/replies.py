@@ -1,7 +1,10 @@
 """What agents say, and what that does to a slot and its item; `hear` is the hot door of the core.
 
 Bytes of an agent's output come in, the line to send it next goes out. Only OK ends an item. An OK that answers nothing,
-a second OK in one read, a line without end: each costs the agent its life.
+a second OK in one read, an OK for a line that was not read, a line without end, a flood: each costs the agent its life.
+
+What an agent says of one item is written out up to the `output_limit` of its type; then a warning says that the rest is
+left out, and whoever goes on and on all the same is killed.
 """
 
 import json
@@ -17,6 +20,8 @@ from scheduler.policy.feed import first_job, give, leave, must_leave, next_turns
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import Slot
 from scheduler.policy.world import World
+
+Act = Callable[[World, Slot, bytes, float], None]
 
 
 def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
@@ -60,10 +65,14 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
         slot.heard = now
         slot.pool.reason = None
         slot.pool.idle[slot.host.name].append(slot)
+        slot.host.idle[slot] = None
         world.stirred.add(slot.pool)
         return None
     if slot.is_unsent:
         _refuse_early(world, slot, now)
+        return None
+    if slot.clogged_until != NEVER and slot.clogged_until <= slot.fed_at + world.timers.write_limit:
+        _violate(world, slot, "OK for a line that was not read", now)  # it has not read since before that was sent
         return None
     finish(world, slot, job, now)
     turns = next_turns(slot) if world.feeding and slot.pool.enabled else None
@@ -80,7 +89,10 @@ def _rest(world: World, slot: Slot, now: float) -> None:
     if slot.state != ST_READY:
         return
     slot.pool.idle[slot.host.name].append(slot)
-    if slot.host.is_tight and must_leave(slot, first_job(next_turns(slot))):
+    slot.host.idle[slot] = None
+    if slot.leaves is not None:
+        world.fleet.kill(slot, slot.leaves, now)
+    elif slot.host.is_tight and must_leave(slot, first_job(next_turns(slot))):
         leave(world, slot, now)
     world.stirred.add(slot.pool)
     world.stirred.update(world.starving)
@@ -131,58 +143,85 @@ def said(world: World, slot: Slot, keyword: bytes, text: bytes, now: float) -> N
     """One line other than OK."""
     world.fleet.fire(slot, SAID, now)
     slot.heard = now
-    _ACTS.get(keyword, _debug)(world, slot, text)
+    _ACTS.get(keyword, _debug)(world, slot, text, now)
     if slot.asks_bytes > world.timers.line_limit:
         _violate(world, slot, f"over {world.timers.line_limit} bytes of DB: lines that wait for answers", now)
 
 
-def _log(kind: str) -> Callable[[World, Slot, bytes], None]:
-    def act(world: World, slot: Slot, text: bytes) -> None:
+def _is_written(world: World, slot: Slot, text: bytes, now: float) -> bool:
+    """Count what an agent says of one item, and say whether this line of it is still to be written out."""
+    if slot.told_of != slot.total:
+        slot.told_of, slot.told, slot.is_cut = slot.total, 0, False
+    limit, before = slot.pool.kind.output_limit, slot.told
+    slot.told = before + len(text) + _LINE_BYTES
+    if before < limit:
+        return True
+    if not slot.is_cut:
+        slot.is_cut = True
+        world.log(slot, "WARNING", f"over {limit} bytes of output about one item: the rest is left out")
+    most = _FLOOD * (limit or world.timers.line_limit)
+    if slot.told > most and slot.doom is None:
+        _violate(world, slot, f"over {most} bytes of output about one item", now)
+    return False
+
+
+def _write(world: World, slot: Slot, kind: str, text: bytes, now: float) -> None:
+    if _is_written(world, slot, text, now):
         world.log(slot, kind, text)
+
+
+def _show(world: World, slot: Slot, prefix: str, text: bytes, now: float) -> None:
+    if _is_written(world, slot, text, now):
+        world.commands.append(Echo(prefix + printable(text)))
+
+
+def _log(kind: str) -> Act:
+    def act(world: World, slot: Slot, text: bytes, now: float) -> None:
+        _write(world, slot, kind, text, now)
 
     return act
 
 
-def _error(world: World, slot: Slot, text: bytes) -> None:
+def _error(world: World, slot: Slot, text: bytes, now: float) -> None:
     """Logged; the item goes on, and the job ends with the non-fatal bit."""
-    world.log(slot, "ERROR", text)
+    _write(world, slot, "ERROR", text, now)
     if slot.job is not None:
         slot.job.nonfatal = True
 
 
-def _success(world: World, slot: Slot, text: bytes) -> None:
+def _success(world: World, slot: Slot, text: bytes, now: float) -> None:
     world.successes += 1
 
 
-def _items(world: World, slot: Slot, text: bytes) -> None:
+def _items(world: World, slot: Slot, text: bytes, now: float) -> None:
     """Counts in place of the 1 that the item would count."""
     if text.isdigit() and len(text) < 10:
         slot.counted = (slot.counted or 0) + int(text)
     else:
-        world.log(slot, "WARNING", b"ItemsProcessed without a number: " + text[:100])
+        _write(world, slot, "WARNING", b"ItemsProcessed without a number: " + text[:100], now)
 
 
-def _heartbeat(world: World, slot: Slot, text: bytes) -> None:
+def _heartbeat(world: World, slot: Slot, text: bytes, now: float) -> None:
     """Any line is one."""
 
 
-def _echo(world: World, slot: Slot, text: bytes) -> None:
-    world.commands.append(Echo(printable(text)))
+def _echo(world: World, slot: Slot, text: bytes, now: float) -> None:
+    _show(world, slot, "", text, now)
 
 
-def _fail(world: World, slot: Slot, text: bytes) -> None:
+def _fail(world: World, slot: Slot, text: bytes, now: float) -> None:
     if slot.job is not None:
         slot.failed = printable(text) or "the agent said FAIL"
-        world.log(slot, "ERROR", "FAIL " + slot.failed)
+        _write(world, slot, "ERROR", b"FAIL " + (text or b"the agent said FAIL"), now)
 
 
-def _blocked(world: World, slot: Slot, text: bytes) -> None:
+def _blocked(world: World, slot: Slot, text: bytes, now: float) -> None:
     if slot.job is not None:
         slot.blocked = printable(text) or "the agent said BLOCKED"
-        world.log(slot, "WARNING", "BLOCKED " + slot.blocked)
+        _write(world, slot, "WARNING", b"BLOCKED " + (text or b"the agent said BLOCKED"), now)
 
 
-def _result(world: World, slot: Slot, text: bytes) -> None:
+def _result(world: World, slot: Slot, text: bytes, now: float) -> None:
     """Stored with a one-parameter job."""
     job = slot.job
     if job is None or job.expansion is not None:
@@ -190,7 +229,7 @@ def _result(world: World, slot: Slot, text: bytes) -> None:
     try:
         job.result = _storable(text)
     except (ValueError, RecursionError) as error:
-        world.log(slot, "WARNING", f"RESULT is not JSON: {error}")
+        _write(world, slot, "WARNING", f"RESULT is not JSON: {error}".encode(errors="backslashreplace"), now)
 
 
 def _storable(text: bytes) -> object:
@@ -201,10 +240,10 @@ def _storable(text: bytes) -> object:
     return value
 
 
-def _db(world: World, slot: Slot, text: bytes) -> None:
+def _db(world: World, slot: Slot, text: bytes, now: float) -> None:
     """Asked when the answers to earlier ones are read, so that they come in order and never more than two wait."""
     slot.asks.append(text)
-    slot.asks_bytes += len(text)
+    slot.asks_bytes += len(text) + _LINE_BYTES
     ask_next(world, slot)
 
 
@@ -212,16 +251,16 @@ def ask_next(world: World, slot: Slot) -> None:
     """Ask the database what an agent has asked next, once it has read what it was told."""
     if slot.asks and not slot.is_asking and slot.clogged_until == NEVER:
         text = slot.asks.popleft()
-        slot.asks_bytes -= len(text)
+        slot.asks_bytes -= len(text) + _LINE_BYTES
         slot.is_asking = True
         world.commands.append(Ask(slot.number, slot.serial, slot.pool.name, text))
 
 
-def _debug(world: World, slot: Slot, text: bytes) -> None:
-    world.commands.append(Echo(f"DEBUG[{slot.number}]: {printable(text)}"))
+def _debug(world: World, slot: Slot, text: bytes, now: float) -> None:
+    _show(world, slot, f"DEBUG[{slot.number}]: ", text, now)
 
 
-_ACTS: Final[dict[bytes, Callable[[World, Slot, bytes], None]]] = {
+_ACTS: Final[dict[bytes, Act]] = {
     protocol.ERROR: _error,
     protocol.WARNING: _log("WARNING"),
     protocol.FATAL: _log("FATAL"),
@@ -245,9 +284,12 @@ def hear_err(world: World, slot: Slot, data: bytes, now: float) -> None:
         lines.append(slot.held_err)
         slot.held_err = b""
     for line in lines:
-        world.log(slot, "STDERR", line)
-        world.commands.append(Echo(f"STDERR[{slot.number}]: {printable(line)}"))
+        if _is_written(world, slot, line, now):
+            world.log(slot, "STDERR", line)
+            world.commands.append(Echo(f"STDERR[{slot.number}]: {printable(line)}"))
 
 
 _STDERR_LINE: Final = 8192  # bytes
+_LINE_BYTES: Final = 64  # that a line costs whatever is in it
+_FLOOD: Final = 64  # times the output that is written out
 _SPARE_DEPTH: Final = 50

@@ -6,7 +6,6 @@ room takes the next agent of another type that becomes free instead, once per `m
 lock out another by never being idle and two types cannot kill each other's agents in turns (F2, F120).
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from scheduler.policy.jobs import NEVER
@@ -36,17 +35,16 @@ def startable(pool: Pool, *, urgent: bool) -> int:
     return idle + new
 
 
-def find_room(pool: Pool, host: str | None, urgent: bool, pools: Iterable[Pool], now: float, min_idle: float) -> Room:
+def find_room(pool: Pool, host: str | None, urgent: bool, now: float, min_idle: float) -> Room:
     """Say what to do for one more agent of a type on a host (None: on any of its hosts)."""
     free = [slots[0] for name, slots in pool.free.items() if slots and host in (None, name)]
     ready = [slot for slot in free if slot.host.has_room(urgent) and not slot.host.is_kept_from(pool)]
     if ready:
         return Room(slot=min(ready, key=_load))
     hosts = list(dict.fromkeys(slot.host for slot in free if slot.host.enabled and not slot.host.is_kept_from(pool)))
-    others = (other for other in pools if other is not pool)
-    idle = [idler for other in others for room in hosts for idler in other.idle.get(room.name, ()) if _is_spare(idler)]
     if any(host.leaving for host in hosts):
         return Room()  # one is on its way out: its end brings us back
+    idle = [slot for host in hosts if (slot := _longest_idle(host, pool)) is not None]
     due = {host: may_take(pool, host, min_idle) for host in hosts}
     if not idle:
         first = min(due, key=lambda host: due[host], default=None)
@@ -61,6 +59,11 @@ def find_room(pool: Pool, host: str | None, urgent: bool, pools: Iterable[Pool],
 def may_take(pool: Pool, host: HostBook, min_idle: float) -> float:
     """Give the instant from which a starving type may take a busy type's next free agent on a host."""
     return max(pool.starving_since, host.yielded_at) + min_idle
+
+
+def _longest_idle(host: HostBook, pool: Pool) -> Slot | None:
+    """Give the agent of another type that has had nothing to do for longest on a host."""
+    return next((slot for slot in host.idle if slot.pool is not pool and _is_spare(slot)), None)
 
 
 def _is_spare(slot: Slot) -> bool:

@@ -1,7 +1,9 @@
 """What is done from time to time: rows shown as running, progress, time limits, rates."""
 
+from heapq import heappop
+
 from scheduler.model.states import ST_RUNNING
-from scheduler.policy import endings, status
+from scheduler.policy import endings, standing, status
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.outcome import progress
 from scheduler.policy.world import MARK_AFTER, World
@@ -9,16 +11,13 @@ from scheduler.policy.world import MARK_AFTER, World
 
 def mark_running(world: World, now: float) -> None:
     """Rows that have been worked on for a moment are shown as running; a moment later those that are younger now."""
-    world.mark_at = NEVER
-    for slot in world.fleet.slots:
-        job = slot.job
-        if job is None or job.marked or job.verdict is not None:
-            continue
-        if slot.fed_at + MARK_AFTER <= now:
+    begun = world.begun
+    while begun and begun[0][0] + MARK_AFTER <= now:
+        _, job = begun.popleft()
+        if world.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
             job.marked = True
             world.ledger.marks[job.pk] = (job.pk, job.attempt)
-        else:
-            world.mark_at = now + MARK_AFTER
+    world.mark_at = now + MARK_AFTER if begun else NEVER
 
 
 def show_progress(world: World, now: float) -> None:
@@ -29,6 +28,7 @@ def show_progress(world: World, now: float) -> None:
         if expansion is not None and expansion.opened and job.verdict is None:
             failures, expansion.failures = expansion.failures, []
             world.ledger.save(progress(job, now), failures)
+    standing.hold_if_full(world)
     for slot in world.fleet.slots:
         if slot.state == ST_RUNNING or status.is_shown_otherwise(slot):
             world.fleet.changed.add(slot)
@@ -36,9 +36,11 @@ def show_progress(world: World, now: float) -> None:
 
 def end_late_jobs(world: World, now: float) -> None:
     """Fail the jobs that have run longer than they may."""
-    world.limits = [job for job in world.limits if world.jobs.get(job.pk) is job and job.verdict is None]
-    for job in [job for job in world.limits if job.deadline <= now]:
-        endings.fail_job(world, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
+    while world.limits and world.limits[0][0] <= now:
+        deadline, pk = heappop(world.limits)
+        job = world.jobs.get(pk)
+        if job is not None and job.deadline == deadline and job.verdict is None:
+            endings.fail_job(world, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
 
 
 def measure(world: World, now: float) -> None:

@@ -10,10 +10,23 @@ from scheduler.policy.world import World
 def serve(world: World, event: e.Serve, now: float) -> None:
     """The group is ours until an instant: give out work, unless we are ending."""
     world.serving_until = event.until
+    go_on(world, now)
+
+
+def go_on(world: World, now: float) -> None:
+    """Give out work again, if nothing is in the way."""
     if not world.feeding and _may_feed(world, now):
         world.feeding = True
         world.claims.wake()
         world.stirred.update(world.pools.values())
+
+
+def hold_if_full(world: World) -> None:
+    """Give out no work while too much of what was done waits to be saved."""
+    if world.feeding and world.ledger.is_full:
+        world.feeding = False
+        size = world.ledger.result_size >> 20
+        world.say("warning", f"{size} MiB of results wait to be saved: no agent is given work until half of it is")
 
 
 def disowned(world: World, event: e.Disowned, now: float) -> None:
@@ -48,7 +61,7 @@ def wind_down(world: World, now: float) -> None:
 
 def _may_feed(world: World, now: float) -> bool:
     wanted = not world.stopping and (not world.draining or _has_slices(world))
-    return wanted and world.serving_until > now
+    return wanted and world.serving_until > now and not world.ledger.is_full
 
 
 def _has_slices(world: World) -> bool:

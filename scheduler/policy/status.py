@@ -16,13 +16,13 @@ PARAMETER_BYTES = 200  # of the line in hand
 
 def all_slots(world: World) -> list[Slot]:
     """Give every slot, for the first show and the slow one."""
-    return world.fleet.slots
+    return [slot for slot in world.fleet.slots if not slot.is_vacant]
 
 
 def changed_slots(world: World) -> list[Slot]:
     """Give the slots that look other than they were shown, and forget that they do."""
     changed, world.fleet.changed = world.fleet.changed, set()
-    return [slot for slot in changed if slot.shown != _look(slot)]
+    return [slot for slot in changed if not slot.is_vacant and slot.shown != _look(slot)]
 
 
 def is_shown_otherwise(slot: Slot) -> bool:
@@ -49,13 +49,15 @@ def slot_row(slot: Slot, now: float) -> dict[str, Any]:
     }
 
 
-def scheduler_row(world: World, pid: int, name: str, age: float, statements: dict[str, Any]) -> dict[str, Any]:
-    """Give the row of the scheduler itself, slot -1: its standing, what it holds and what it asked of the database."""
-    held = {"jobs": len(world.jobs), "expansions": len(world.expanding), "successes": world.successes}
+def scheduler_row(
+    world: World, pid: int, name: str, age: float, statements: dict[str, Any], turns: dict[str, float]
+) -> dict[str, Any]:
+    """Give the row of the scheduler, slot -1: its standing, what it holds, what it asked the database, how it turns."""
+    held = {"jobs": len(world.jobs), "expansions": len(world.expanding), "successes": world.successes} | turns
     return {
         "slot": -1,
         "state": ST_RUNNING if world.feeding else ST_FREE,
-        "name": name,
+        "name": "draining" if world.draining else name,
         "age": age,
         "pid": pid,
         "parameter": json.dumps(held | {"statements": statements}),
@@ -70,28 +72,33 @@ def agent_rows(world: World, now: float) -> list[dict[str, Any]]:
         {
             "type": pool.name,
             "seconds": pool.blocked_until - now if pool.blocked_until else None,
-            "reason": _why_waiting(pool),
+            "reason": "the scheduler drains" if world.draining else _why_waiting(pool),
         }
         for pool in world.pools.values()
     ]
 
 
 def _why_waiting(pool: Pool) -> str | None:
+    if not any(slot.host.enabled for slot in pool.slots):
+        return "every host of the type is disabled"
     if pool.blocked_until or not any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots):
         return pool.reason  # why its agents do not come up, if it is known
-    hosts = {slot.host for slot in pool.slots}
-    if not any(host.enabled for host in hosts):
-        return "every host of the type is disabled"
     if any(slot.state == ST_FREE and slot.host.has_room(False) for slot in pool.slots):
         return None
     full = any(slot.state == ST_FREE for slot in pool.slots)
     return "no room: its hosts are full" if full else "every agent of the type is busy"
 
 
+def in_short(world: World) -> str:
+    """Give what is in hand, in a few words."""
+    alive = [slot.state for slot in world.fleet.slots if slot.state > ST_FREE]
+    return f"{len(world.jobs)} jobs in hand, {len(alive)} agents, {alive.count(ST_RUNNING)} of them at work"
+
+
 def summary(world: World) -> list[str]:
     """Give a line of counts, and one for each slot with a process: for HUP, USR1 and the log (F55, F57)."""
     counts = dict.fromkeys(STATE_NAMES[:-2], 0)
-    for slot in world.fleet.slots:
+    for slot in all_slots(world):
         counts[STATE_NAMES[slot.state]] += 1
     total = " ".join(f"{name}={count}" for name, count in counts.items())
     lines = [f"jobs in hand: {len(world.jobs)}; slots: {total}"]
@@ -103,6 +110,16 @@ def summary(world: World) -> list[str]:
                 f"pid={slot.pid} items={slot.total}{job}"
             )
     return lines
+
+
+def overview(world: World) -> dict[str, Any]:
+    """Give what command `status` answers: how much is in hand, and how many slots of each type are in which state."""
+    agents: dict[str, dict[str, int]] = {name: {} for name in world.pools}
+    for slot in all_slots(world):
+        counts, name = agents[slot.pool.name], STATE_NAMES[slot.state]
+        counts[name] = counts.get(name, 0) + 1
+    items = sum(slot.total for slot in world.fleet.slots)
+    return {"jobs": len(world.jobs), "expansions": len(world.expanding), "items": items, "agents": agents}
 
 
 def queries(world: World) -> list[str]:

@@ -36,8 +36,11 @@ def arrived(world: World, claims: Sequence[Claim], found: Mapping[Want, int], no
     """Note rows that are ours now; they are unpacked once the next request is on its way: both sides work then."""
     world.arrivals.extend(claims)
     world.arrived_at = now
+    row_bytes = sum(map(len, [claim.args for claim in claims])) / len(claims) if claims else 0.0
     for want, count in found.items():
-        world.pools[want.type].arriving += count
+        pool = world.pools[want.type]
+        pool.arriving += count
+        pool.row_bytes = max(row_bytes, pool.row_bytes / 2)
         if (queue := world.queues.get(want.queue)) is not None:
             queue.in_hand += count
 
@@ -51,7 +54,9 @@ def unpack(world: World) -> None:
     for claim in claims:
         job = Job(claim, pools[claim.want.type], now)
         jobs[job.pk] = job
-        if (refusal := _refusal(job)) is not None:
+        if claim.want.guarded is not job.pool.is_guarded or (job.host is not None and job.host not in job.pool.bound):
+            give_back(world, job, "asked for before a reload", now)
+        elif (refusal := _refusal(job)) is not None:
             job.verdict = Verdict(KILLED, refusal)
             conclude(world, job, now)
         elif not world.feeding or world.draining or not job.pool.enabled or job.pool.blocked_until:
@@ -82,7 +87,7 @@ def mark_rescued(world: World, pool: Pool) -> None:
 def _refusal(job: Job) -> str | None:
     """Give the reason why a row can never be worked, or None."""
     pool = job.pool
-    if pool.is_guarded and job.rules.submitter not in pool.kind.submitters:
+    if pool.is_guarded and not {job.rules.submitter, *job.rules.roles}.intersection(pool.kind.submitters):
         return f"role {job.rules.submitter} may not queue agent type {pool.name}"
     if job.expansion is not None:
         return None
@@ -158,12 +163,17 @@ def _missing(job: Job, expansion: Expansion) -> str | None:
     """Find the columns that the row names; give the reason when one is not there."""
     names = list(expansion.names)
     for title, name in (("jq_key", job.rules.key), ("jq_runonpfile", job.rules.runonpfile)):
-        if name is not None and name.encode() not in names:
+        if name is not None and _bytes(name) not in names:
             return f"{title} names column {name!r}, and the query has none"
-    expansion.key_at = None if job.rules.key is None else names.index(job.rules.key.encode())
+    expansion.key_at = None if job.rules.key is None else names.index(_bytes(job.rules.key))
     place = job.rules.runonpfile
-    expansion.place_at = None if place is None else names.index(place.encode())
+    expansion.place_at = None if place is None else names.index(_bytes(place))
     return check_template(job.pool.kind.command, names) if job.pool.is_exec else None
+
+
+def _bytes(name: str) -> bytes:
+    """Give the name as the row has it, which is no text where the database knows no encoding."""
+    return name.encode("utf-8", "surrogateescape")
 
 
 def not_expanded(world: World, event: NotExpanded, now: float) -> None:

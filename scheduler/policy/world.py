@@ -20,6 +20,7 @@ from scheduler.policy.placement import Places
 from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.turns import Turns
 
+MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
 
 
@@ -29,6 +30,7 @@ class World:
     __slots__ = (
         "arrivals",
         "arrived_at",
+        "begun",
         "captures",
         "claims",
         "commands",
@@ -43,12 +45,15 @@ class World:
         "limits",
         "mark_at",
         "may_want",
+        "most_starts",
         "places",
         "pools",
         "progress_at",
         "queues",
         "room_at",
         "serving_until",
+        "start_at",
+        "starting",
         "starving",
         "stirred",
         "stock_at",
@@ -57,6 +62,7 @@ class World:
         "tells_ends",
         "timers",
         "turn",
+        "unstarted",
     )  # fmt: skip
 
     def __init__(self, config: Config, now: float) -> None:
@@ -84,24 +90,31 @@ class World:
         self.arrivals: list[Claim] = []  # rows that are ours and not unpacked yet
         self.arrived_at = 0.0
         self.stock_at = NEVER  # when to say anew what is in hand
-        self.mark_at = NEVER  # when rows that have begun are next marked running
+        self.begun: deque[tuple[float, Job]] = deque()  # jobs not looked at since, and when they began
+        self.mark_at = NEVER  # when they are looked at, to be marked running
         self.progress_at = NEVER
         self.starving: set[Pool] = set()  # pools whose work found no room
-        self.limits: list[Job] = []  # jobs with a time limit that have begun
+        self.limits: list[tuple[float, int]] = []  # a heap: when jobs that have begun are late; some have ended
         self.tells_ends = False  # whether somebody inside the daemon waits for ends
         self.room_at = NEVER  # when a starving pool is to be looked at again
+        self.most_starts = MOST_STARTS  # agents started between two ticks
+        self.starting = 0  # agents started since the last tick
+        self.unstarted: set[Pool] = set()  # pools whose next agent waits for the next tick
+        self.start_at = NEVER  # when that is to be: at once
         for name, kind in config.agents.items():
             self.pools[name] = pool = Pool(name, kind, kind.enabled)
             patience = patience_of(kind, self.timers)
             for host_name in kind.hosts or config.hosts:
-                pool.bound[host_name] = Turns()
-                pool.free[host_name] = deque()
-                pool.idle[host_name] = []
-                for _ in range(kind.slots):
-                    slot = Slot(len(self.fleet.slots), pool, self.hosts[host_name], patience, now)
-                    self.fleet.slots.append(slot)
-                    pool.slots.append(slot)
-                    pool.free[host_name].append(slot)
+                self.add_slots(pool, host_name, kind.slots, patience, now)
+
+    def add_slots(self, pool: Pool, host_name: str, count: int, patience: tuple[float, ...], now: float) -> None:
+        """Give a type so many more slots on a host."""
+        if host_name not in pool.bound:
+            pool.bound[host_name] = Turns()
+            pool.free[host_name] = deque()
+            pool.idle[host_name] = []
+        for _ in range(count):
+            self.fleet.add(pool, self.hosts[host_name], patience, now)
 
     def log(self, slot: Slot, kind: str, text: bytes | str) -> None:
         """Write a line to drover.log in the name of an agent."""

@@ -68,6 +68,9 @@ create table drover.jobqueue (
   jq_checkpoint        jsonb,                            -- keyed jobs: {"watermark": text, "beyond": [[first, last], ...]}
   jq_elapsedtime       interval,
   jq_processedtime     interval,
+  jq_done_by           uuid,                             -- the attempt that was a plain success: which daemon,
+  jq_done_host         text,                             -- on which host,
+  jq_done_pid          integer,                          -- by which process
   jq_submitter         name not null default session_user,
   constraint jobqueue_name_is_type_dot_nonce check (jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$' and split_part(jq_name, '.', 1) = jq_type),
   constraint jobqueue_key_needs_sql check (jq_key is null or jq_msq),
@@ -93,7 +96,7 @@ create index jobqueue_of_job on drover.jobqueue (jq_job_fk) where jq_job_fk is n
 create unique index jobqueue_one_live_row_per_key on drover.jobqueue (jq_live_key) where jq_live_key is not null;
 
 -- What may be claimed now, kept by triggers on jobqueue. A claim is a range scan from the left, for one (type, queue,
--- host) at a time, so that rows it cannot take are never read.
+-- host) at a time, so that rows it cannot take are never read. Commands wait here too, of type 'command' and queue ''.
 create table drover.claimable (
   claim_jq_fk  bigint not null,
   claim_queued timestamptz not null,
@@ -125,11 +128,14 @@ create table drover.jobdepends (
   primary key (jdep_jq_fk, jdep_jq_depends_fk),
   check (jdep_jq_fk <> jdep_jq_depends_fk)
 );
+-- Whoever adds edges locks this, one after the other. An advisory lock would do, if not anybody could take that too.
+create table drover.edge_turn ();
 create index jobdepends_open on drover.jobdepends (jdep_jq_depends_fk) where jdep_met_at is null;
 
 -- ---------------------------------------------------------------- what was done (no foreign keys: one bad row must not poison a batch)
 
-create table drover.attempt (
+-- Attempts, but for plain successes: their jobs tell of these themselves, which spares each job a row. See drover.attempt.
+create table drover.attempt_kept (
   att_jq_fk     bigint not null,
   att_attempt   integer not null,
   att_scheduler uuid,
@@ -200,6 +206,7 @@ create table drover.scheduler (
   scheduler_pid_space text not null,
   scheduler_pid_start bigint not null,
   scheduler_version   text not null,
+  scheduler_lease     float8 not null default 30,        -- seconds; who is not seen for two of its own is dead
   scheduler_started   timestamptz not null default now(),
   scheduler_seen      timestamptz not null default now()
 );
@@ -277,8 +284,10 @@ create table drover.scheduler_status (
 create table drover.command_ack (
   ack_jq_fk     bigint not null,
   ack_scheduler uuid not null,
+  ack_name      text not null,                           -- host.pid, which outlives the row of the scheduler
+  ack_ok        boolean not null,
+  ack_text      text not null,
   ack_date      timestamptz not null default now(),
-  ack_text      text,
   primary key (ack_jq_fk, ack_scheduler)
 );
 
@@ -298,13 +307,6 @@ begin
   if new.jq_state not in ('held', 'queued') then
     raise exception 'a job is inserted held or queued, not %', new.jq_state using errcode = 'check_violation';
   end if;
-  if new.jq_type = 'command' then
-    if not drover.may_command() then
-      raise exception 'only drover_operator may insert commands' using errcode = 'insufficient_privilege';
-    end if;
-    new.jq_queue := null;
-    return new;
-  end if;
   if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
   if new.jq_runonpfile is not null then new.jq_msq := true; end if;
   if new.jq_queue is null or (new.jq_queue = 'default' and new.jq_host is not null) then
@@ -322,10 +324,58 @@ begin
 end $$;
 
 create trigger jobqueue_prepare before insert on drover.jobqueue for each row
-  when (new.jq_state <> 'queued' or new.jq_type = 'command' or new.jq_mode = 'manual' or new.jq_runonpfile is not null
+  when (new.jq_type <> 'command' and (
+        new.jq_state <> 'queued' or new.jq_mode = 'manual' or new.jq_runonpfile is not null
         or new.jq_queue is null or new.jq_host is not null or new.jq_job_fk is not null or new.jq_not_before is not null
-        or new.jq_not_after is not null or new.jq_unique_key is not null)
+        or new.jq_not_after is not null or new.jq_unique_key is not null))
   execute function drover.prepare_job();
+
+-- A command has no queue and waits for nothing. Whoever may not command may through drover.command alone, which runs as
+-- the owner: so this function must run as whoever inserts.
+create function drover.prepare_command() returns trigger
+  language plpgsql set search_path = drover, pg_temp as $$
+begin
+  if not (drover.may_command()
+          or pg_has_role(current_user, (select relowner from pg_catalog.pg_class where oid = tg_relid), 'member')) then
+    raise exception 'only drover_operator may insert commands' using errcode = 'insufficient_privilege';
+  end if;
+  new.jq_queue := null;
+  new.jq_state := 'queued';
+  new.jq_mode := 'background';
+  new.jq_msq := false;
+  new.jq_runonpfile := null;
+  new.jq_not_before := null;
+  new.jq_not_after := null;
+  new.jq_live_key := new.jq_unique_key;
+  perform pg_notify('drover_command', '');
+  return new;
+end $$;
+create trigger jobqueue_prepare_command before insert on drover.jobqueue for each row
+  when (new.jq_type = 'command') execute function drover.prepare_command();
+
+-- One word of a command; blanks are these four, whatever the locale calls a space (scheduler/model/commands.py).
+create function drover.word(words text, n integer) returns text language sql immutable parallel safe
+  return (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[n];
+
+-- What owners may command: what is about a job of their own.
+create function drover.command(words text) returns bigint
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  verb text := drover.word(words, 1);
+  job  bigint := case when drover.word(words, 2) ~ '^[0-9]{1,18}$' then drover.word(words, 2)::bigint end;
+  pk   bigint;
+begin
+  if not drover.may_command() then
+    if verb is null or verb not in ('killjob', 'cancel', 'signal') then
+      raise exception 'only drover_operator may command %', coalesce(verb, 'nothing') using errcode = 'insufficient_privilege';
+    end if;
+    if not exists (select from drover.jobqueue where jq_pk = job and jq_submitter = session_user) then
+      raise exception 'job % is not yours', coalesce(job::text, '?') using errcode = 'insufficient_privilege';
+    end if;
+  end if;
+  insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
+  return pk;
+end $$;
 
 -- Wake schedulers: drover_queue says that there may be work, drover_due that an instant was set, drover_change that the
 -- tables they follow are others now.
@@ -340,8 +390,8 @@ create function drover.offer_new() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
   insert into drover.claimable
-  select jq_pk, jq_queued, jq_type, jq_queue, coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
-   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_queue is not null;
+  select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
+   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
   perform pg_notify('drover_queue', '');
   return null;
 end $$;
@@ -368,18 +418,18 @@ create trigger jobqueue_fixed after update of jq_type, jq_args, jq_name, jq_msq,
   execute function drover.refuse('what job %s asks for never changes: insert another job');
 
 create function drover.is_claimable(job drover.jobqueue) returns boolean language sql immutable as $$
-  select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null and job.jq_queue is not null
+  select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null
 $$;
 
 create function drover.withdraw(job drover.jobqueue) returns void language sql as $$
   delete from drover.claimable
-   where claim_type = job.jq_type and claim_queue = job.jq_queue and claim_host = coalesce(job.jq_host, '')
+   where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '') and claim_host = coalesce(job.jq_host, '')
      and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk
 $$;
 
 create function drover.offer(job drover.jobqueue) returns void language sql as $$
   insert into drover.claimable
-  values (job.jq_pk, job.jq_queued, job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
+  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
   select pg_notify('drover_queue', '')
 $$;
 
@@ -395,6 +445,7 @@ begin
     if not (case old.jq_state
       when 'held'    then new.jq_state in ('queued', 'skipped', 'cancelled', 'ignored')
       when 'queued'  then new.jq_state in ('claimed', 'held', 'blocked', 'cancelled', 'skipped', 'failed')
+                          or (new.jq_state = 'done' and new.jq_type = 'command')
       when 'claimed' then new.jq_state in ('running', 'queued', 'done', 'failed', 'blocked', 'cancelled')
       when 'running' then new.jq_state in ('done', 'queued', 'failed', 'blocked', 'cancelled')
       when 'blocked' then new.jq_state in ('queued', 'held', 'failed', 'cancelled')
@@ -434,7 +485,7 @@ begin
   return null;
 end $$;
 create trigger jobqueue_gone after delete on drover.jobqueue for each row
-  when (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null and old.jq_queue is not null)
+  when (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null)
   execute function drover.gone();
 
 -- ---------------------------------------------------------------- dependencies
@@ -448,7 +499,7 @@ declare
   child  drover.jobqueue;
   parent drover.jobqueue;
 begin
-  perform pg_advisory_xact_lock(hashtext('drover.jobdepends'));
+  lock table drover.edge_turn in exclusive mode;
   perform from drover.jobqueue where jq_pk in (new.jdep_jq_fk, new.jdep_jq_depends_fk) order by jq_pk for no key update;
   select * into child from drover.jobqueue where jq_pk = new.jdep_jq_fk;
   select * into parent from drover.jobqueue where jq_pk = new.jdep_jq_depends_fk;
@@ -462,6 +513,9 @@ begin
   if exists (select from drover.jobdepends where jdep_jq_fk = child.jq_pk and jdep_jq_depends_fk = parent.jq_pk)
      or (child.jq_state = 'skipped' and child.jq_endtime = now()) then
     return new;
+  end if;
+  if child.jq_type = 'command' then
+    raise exception 'job % is a command: it waits for nothing', child.jq_pk using errcode = 'check_violation';
   end if;
   if child.jq_state not in ('held', 'queued') then
     raise exception 'job % is % already: it takes no new dependency', child.jq_pk, child.jq_state using errcode = 'check_violation';
@@ -552,6 +606,13 @@ $$;
 
 -- ---------------------------------------------------------------- views
 
+-- Every attempt and slice, by whom and how it ended.
+create view drover.attempt as
+select * from drover.attempt_kept
+union all
+select jq_pk, jq_attempt, jq_done_by, jq_done_host, jq_type, jq_done_pid, jq_starttime, jq_endtime, 'done', jq_exitcode, null, null
+  from drover.jobqueue where jq_done_by is not null;
+
 -- Why a job is not running: the first reason that holds, most lasting first.
 create view drover.why as
 select j.jq_pk, j.jq_type, j.jq_state,
@@ -597,8 +658,9 @@ left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.j
 left join drover.host h on h.host_name = j.jq_host;
 
 -- A front-end sees its own rows, by the role it logged in as; a function in its WHERE clause sees no others either.
+-- The barrier keeps an outer order and limit out: with an order of its own, the newest rows are read without the rest.
 create view drover.my_jobs with (security_barrier) as
-select * from drover.jobqueue where jq_submitter = session_user;
+select * from drover.jobqueue where jq_submitter = session_user order by jq_pk desc;
 
 create view drover.my_why with (security_barrier) as
 select w.* from drover.why w join drover.jobqueue j on j.jq_pk = w.jq_pk where j.jq_submitter = session_user;

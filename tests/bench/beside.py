@@ -15,16 +15,14 @@ CHUNK: Final = 20_000  # jobs of one insert
 AHEAD: Final = 3  # chunks that wait or are worked
 TENTH: Final = 0.1
 
-# As they would be after their life; their attempts too.
+# As they would be after their life.
 FINISHED: Final = """
 insert into drover.jobqueue (jq_type, jq_args, jq_queue, jq_state, jq_attempt, jq_starttime, jq_endtime, jq_end_bits,
-                             jq_endtext, jq_itemsprocessed, jq_itemstotal, jq_elapsedtime, jq_processedtime)
-select 'noop', 'argument ' || i, 'default', 'done', 1, now(), now(), 1, 'all data processed', 1, 1, '1 s', '1 s'
+                             jq_endtext, jq_itemsprocessed, jq_itemstotal, jq_elapsedtime, jq_processedtime,
+                             jq_done_by, jq_done_host, jq_done_pid)
+select 'noop', 'argument ' || i, 'default', 'done', 1, now(), now(), 1, 'all data processed', 1, 1, '1 s', '1 s',
+       gen_random_uuid(), 'local', 1
   from generate_series(1, %s) i
-"""
-ATTEMPTS: Final = """
-insert into drover.attempt (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome)
-select jq_pk, 1, gen_random_uuid(), 'local', 'noop', 1, now(), 'done' from drover.jobqueue where jq_pk > %s
 """
 ENDED_IN: Final = """
 select count(*), count(*) filter (where jq_endtime > to_timestamp(%s)) from drover.jobqueue
@@ -53,9 +51,7 @@ def add_finished(place: Place, count: int) -> None:
     """Add so many jobs that are done, behind the back of the triggers."""
     with place.database() as database:
         database.execute(b"set session_replication_role = replica")
-        (base,) = database.execute(LAST.encode()).fetchone() or (0,)
         database.execute(FINISHED.encode(), (count,))
-        database.execute(ATTEMPTS.encode(), (base,))
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from statistics import median, quantiles
 from threading import Event
 from typing import Final
 
-from tests.bench import limits, ours
+from tests.bench import far, limits, ours
 from tests.bench.cases import Run, in_turns
 from tests.bench.lines import Line
-from tests.bench.place import JOBS, ONE, Place
+from tests.bench.place import JOBS, LAST, LOOK_S, ONE, START_S, Daemon, Place
 
 CLIENTS: Final = 50
 EACH_S: Final = 1.0  # a client lists so often
@@ -26,10 +26,29 @@ LISTS: Final = {
 }
 NAP_MS: Final = 20
 SHORT_NAP_MS: Final = 5
+SHORT_MS: Final = 10
+CROWD: Final = 128  # agents, as on the paper of decision 11
+NOBODY: Final = "not waited for"
+AWAY: Final[Mapping[str, float | None]] = {NOBODY: None, "at hand": 0.0, "5 ms away": 5.0, "20 ms away": 20.0}
 TWO_HOSTS: Final = {
     "one": "[hosts.a]\nmax = 4\n",
     "two": "[hosts.a]\nmax = 4\n[hosts.b]\nmax = 4\n",
 }
+HOSTS: Final = 100
+SLOTS: Final = 5000
+WAITING: Final = """
+insert into drover.jobqueue (jq_type, jq_args, jq_not_before)
+select 'noop', 'argument ' || i, now() + %s::interval from generate_series(1, %s) i
+"""
+BUSY_MS: Final = 600_000
+RUNNING: Final = "select count(*) from drover.jobqueue where jq_state = 'running'"
+KILL: Final = """
+insert into drover.jobqueue (jq_type, jq_args)
+select 'command', 'killjob ' || min(jq_pk) from drover.jobqueue where jq_state = 'running' returning jq_pk
+"""
+TOOK: Final = "select extract(epoch from jq_endtime - jq_queued) * 1000 from drover.jobqueue where jq_pk = %s"
+DUE_IN_MS: Final = 100
+DUE: Final = "jq_wait_until <= now()"
 BUNDLED: Final = '[agents.noop]\ncommand = ["drover-agent-noop"]\nslots = 1\n'
 LOGGED: Final = ("log_min_duration_statement = 0", "log_parameter_max_length = 0")
 DURATION: Final = re.compile(
@@ -69,6 +88,26 @@ def t10(run: Run) -> list[Line]:
     return [Line("T10", what, "/s", rates["two"], rates["one"], against="limit", at_least=1.7)]
 
 
+def c38(run: Run) -> list[Line]:
+    """Commits that wait for a replica, ever farther away."""
+    with far.far(run.place) as there:
+        given = in_turns(
+            run.rounds, {away: partial(_committed, there, ms, run.sizes.waited) for away, ms in AWAY.items()}
+        )
+    rates = {away: [rate for rate, _ in pairs] for away, pairs in given.items()}
+    commits = {away: [commit_ms for _, commit_ms in pairs] for away, pairs in given.items()}
+    what = f"jobs of {SHORT_MS} ms, {CROWD} agents, replica"
+    return [
+        line
+        for away in AWAY
+        if away != NOBODY
+        for line in (
+            Line("C38", f"{what} {away}: to no wait", "/s", rates[away], rates[NOBODY], against="limit"),
+            Line("C38", f"a commit, synchronous replica {away}", "ms", commits[away], commits[NOBODY]),
+        )
+    ]
+
+
 def c43(run: Run) -> list[Line]:
     """Front-ends that list while jobs are drained."""
     for role in LISTS:
@@ -78,6 +117,21 @@ def c43(run: Run) -> list[Line]:
     rates = in_turns(run.rounds, {"alone": drain, "listed": partial(_listed, run.place, drain)})
     what = f"drain while {CLIENTS} clients list every {EACH_S:g} s: to alone"
     return [Line("C43", what, "/s", rates["listed"], rates["alone"], against="limit", at_least=0.8)]
+
+
+def c45(run: Run) -> list[Line]:
+    """What a look for rows whose time has come takes, one at a time, before many that wait."""
+    rows = run.sizes.crowd
+    run.place.empty()
+    with run.place.database() as database:
+        database.execute(WAITING.encode(), ("1 day", rows))
+    run.place.rest()
+    with _logged(run.place) as log, run.place.daemon(run.place.line_agents(1)) as daemon:
+        for _ in range(run.sizes.urgent):
+            daemon.database.execute(WAITING.encode(), (f"{DUE_IN_MS} ms", 1))
+            daemon.wait(daemon.value(LAST))
+        durations = [ms for ms, text in statements_of(log.read_text(errors="replace")) if DUE in text]
+    return [Line("C45", f"a look for due rows, {rows:,} wait: median", "ms", [median(durations)], at_most=5)]
 
 
 def c46(run: Run) -> list[Line]:
@@ -111,14 +165,90 @@ def c55(run: Run) -> list[Line]:
     return [Line("C55", f"urgent job, {jobs:,} queued: insert -> agent, worst", "s", [max(waits)], at_most=1.0)]
 
 
+def f139(run: Run) -> list[Line]:
+    """Commands while every agent is busy and many jobs wait."""
+    place, jobs, count = run.place, run.sizes.crowd, run.sizes.urgent
+    place.empty()
+    with place.database() as database:
+        database.execute(JOBS.encode(), ("noop", f"sleep {BUSY_MS} ", jobs))
+    place.rest()
+    with place.daemon(place.line_agents(ours.AGENTS)) as daemon:
+        _await_busy(daemon)
+        took = [_commanded(daemon) for _ in range(count)]
+    return [Line("F139", f"killjob, all busy, {jobs:,} queued: insert -> end, worst", "ms", [max(took)], at_most=100)]
+
+
+def f153(run: Run) -> list[Line]:
+    """From its start until a daemon of many hosts serves."""
+    hosts = "".join(f"[hosts.h{number}]\nmax = {SLOTS // HOSTS}\n" for number in range(HOSTS))
+    agents = run.place.line_agents(SLOTS // HOSTS)
+    seconds = [_served(run.place, agents, hosts) for _ in range(run.rounds)]
+    return [Line("F153", f"{HOSTS} hosts, {SLOTS:,} slots: start -> serving", "s", seconds, at_most=2.0)]
+
+
 OTHERS: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
-    "KEY": keyed, "J129": j129, "T10": t10, "C43": c43, "C46": c46, "C55": c55,
+    "KEY": keyed, "J129": j129, "T10": t10, "C38": c38, "C43": c43, "C45": c45, "C46": c46,
+    "C55": c55, "F139": f139, "F153": f153,
 }  # fmt: skip
 
 
 def claims_of(log: str) -> list[float]:
     """Give the milliseconds of every statement in a server's log that claims."""
-    return [float(ms) for ms, text in DURATION.findall(log) if "skip locked" in text and "drover.claimable" in text]
+    return [ms for ms, text in statements_of(log) if "skip locked" in text and "drover.claimable" in text]
+
+
+def statements_of(log: str) -> list[tuple[float, str]]:
+    """Give milliseconds and text of every statement in a server's log."""
+    return [(float(ms), text) for ms, text in DURATION.findall(log)]
+
+
+# ---- commands
+
+
+def _await_busy(daemon: Daemon) -> None:
+    deadline = time.monotonic() + START_S
+    while daemon.value(RUNNING) < ours.AGENTS and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+
+
+def _commanded(daemon: Daemon) -> float:
+    """Kill one of the jobs that are worked; the milliseconds until the command has ended."""
+    _await_busy(daemon)
+    pk = daemon.value(KILL)
+    daemon.wait(pk)
+    return float(daemon.row(TOOK, pk)[0])
+
+
+# ---- a site
+
+
+def _served(place: Place, agents: str, hosts: str) -> float:
+    """Give the seconds until it serves."""
+    place.empty()
+    begun = time.monotonic()
+    with place.daemon(agents, hosts):
+        return time.monotonic() - begun
+
+
+# ---- a replica
+
+
+def _committed(there: far.Far, delay_ms: float | None, jobs: int) -> tuple[float, float]:
+    """Give jobs a second of agents that are there already, and milliseconds of a commit."""
+    place = there.place
+    there.wait(None)
+    place.empty()
+    place.rest()
+    with place.daemon(place.line_agents(CROWD)) as daemon:
+        daemon.start_all(place.gate, CROWD)
+        there.wait(delay_ms)
+        commit_ms = there.commit_ms()
+        base = daemon.value(LAST)
+        daemon.database.execute(JOBS.encode(), ("noop", f"sleep {SHORT_MS} ", jobs))
+        daemon.wait(daemon.value(LAST))
+        rate = jobs / ours._seconds_of(daemon, base, jobs)
+        there.wait(None)
+    return rate, commit_ms
 
 
 # ---- clients

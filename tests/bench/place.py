@@ -30,7 +30,7 @@ REST_S: Final = 1.0  # progress is shown once more, rates are forgotten
 LIVE: Final = ("queued", "claimed", "running")
 
 EMPTY: Final = """
-truncate drover.jobqueue, drover.claimable, drover.in_hand, drover.attempt, drover.log, drover.output,
+truncate drover.jobqueue, drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
          drover.item_failure cascade
 """
 JOBS: Final = "insert into drover.jobqueue (jq_type, jq_args) select %s, %s || i from generate_series(1, %s) i"

@@ -25,8 +25,9 @@ class Sizes:
     commands: int = 500  # P8
     copied: int = 100_000  # P10
     naps: int = 400  # T10
-    crowd: int = 100_000  # C46, C55
-    urgent: int = 20  # C55
+    waited: int = 50_000  # C38
+    crowd: int = 100_000  # C45, C46, C55
+    urgent: int = 20  # C45, C55
     listed: int = 100_000  # C43
     bundled: int = 5000  # J129
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import psycopg
 
+from scheduler.model.config_text import parse
 from scheduler.model.events import Turn
 from scheduler.policy.core import Core
 from tests.core_tools import make_core
@@ -16,14 +17,16 @@ from tests.counts.lockstep import TYPE, Lockstep
 from tests.counts.memory import Memory
 from tests.counts.meters import ENTRIES, LSN, TUPLES, Work, buffers, number, work
 from tests.counts.place import Place
-from tests.counts.queues import TELL, Real
+from tests.counts.queues import TELL, Chores, Real
 
 Figures = dict[str, float]
 Make = Callable[..., Core]
 
 JOBS: Final = 2000
 FEW, MANY = 16, 1000  # slots
+FEW_HOSTS, MANY_HOSTS, ON_HOST = 10, 100, 50  # slots: F153's site, and a tenth of it
 SHALLOW, DEEP = 1000, 100_000  # rows of a table
+ONE_LOOK: Final = 5000  # rows that query `due` lets go at once
 CLAIMED: Final = 100
 SAVED_S: Final = 0.01  # between two saves of progress: every 400 items
 
@@ -31,6 +34,15 @@ PUT: Final = """
 insert into drover.jobqueue (jq_type, jq_args) select %s, 'argument number ' || i from generate_series(1, %s) i
 """
 
+# Each beyond the others, a minute after it.
+PUT_WAITING: Final = """
+insert into drover.jobqueue (jq_type, jq_args, jq_not_before)
+select %s, 'argument number ' || i, now() + interval '1 day' + i * interval '1 min' from generate_series(1, %s) i
+"""
+COME: Final = """
+update drover.jobqueue set jq_wait_until = now() - interval '1 s'
+ where jq_pk in (select jq_pk from drover.jobqueue where jq_wait_until is not null order by jq_wait_until limit %s)
+"""
 PUT_QUERY: Final = "insert into drover.jobqueue (jq_type, jq_args, jq_msq, jq_key) values ('noop', %s, true, %s)"
 ROWS: Final = "select i as id, 'some/path/of/file_' || i as path from generate_series(1, {}) i"
 COPY: Final = "copy drover.jobqueue (jq_type, jq_args) from stdin"
@@ -61,6 +73,13 @@ def slots(make: Make = make_core) -> Figures:
 def idle_slots(make: Make = make_core) -> Figures:
     """The same for a turn without work."""
     return {"idle_tick_growth_with_slots": _idle(MANY, make).lines / _idle(FEW, make).lines}
+
+
+def sites() -> Figures:
+    """Lines that it takes to read a configuration and be ready for it, a slot; and how many times more on 10 times."""
+    _loaded(FEW_HOSTS)  # what is made once
+    few, many = _loaded(FEW_HOSTS).lines / FEW_HOSTS, _loaded(MANY_HOSTS).lines / MANY_HOSTS
+    return {"lines_per_slot_loaded": many / ON_HOST, "load_growth_with_hosts": many / few}
 
 
 def in_hand(make: Make = make_core) -> Figures:
@@ -104,6 +123,13 @@ def _idle(slots: int, make: Make) -> Work:
     with work() as counted:
         daemon.core.tick(daemon.now)
         daemon.act()
+    return counted
+
+
+def _loaded(hosts: int) -> Work:
+    text = "".join(f"[hosts.h{number}]\nmax = {ON_HOST}\n" for number in range(hosts))
+    with work() as counted:
+        Core(parse([("drover.toml", f'{text}[agents.a]\ncommand = ["agent"]\nslots = {ON_HOST}\n')]))
     return counted
 
 
@@ -185,11 +211,41 @@ def claims(place: Place) -> Figures:
         _put(owner, DEEP)
         owner.execute("analyze")
         own = _pages(queue)
+        owner.execute(PUT_WAITING.encode(), (TYPE, DEEP))
+        owner.execute("analyze")
+        waiting = _pages(queue)
     return {
         "pages_per_claim": few / CLAIMED,
         "claim_growth_behind_new_rows": fresh / few,
         "claim_growth_behind_other_types": other / few,
         "claim_growth_with_depth": own / few,
+        "claim_growth_beside_waiting_rows": waiting / own,
+    }
+
+
+def due(place: Place) -> Figures:
+    """Pages that a look for rows whose time has come looks at: CLAIMED of few that wait, of many, and all of many."""
+    with place.queue() as (_, owner), psycopg.connect(owner.info.dsn, user="drover_scheduler", autocommit=True) as ours:
+        chores = Chores(ours)
+        owner.execute(PUT_WAITING.encode(), (TYPE, SHALLOW))
+        owner.execute(COME.encode(), (CLAIMED,))
+        owner.execute("analyze")
+        few = buffers(chores.explain_due())
+        owner.execute(PUT_WAITING.encode(), (TYPE, DEEP))
+        fresh = buffers(chores.explain_due())
+        owner.execute("analyze")
+        many = buffers(chores.explain_due())
+        _put(owner, DEEP)
+        owner.execute("analyze")
+        beside = buffers(chores.explain_due())
+        owner.execute(COME.encode(), (DEEP,))
+        every = buffers(chores.explain_due())
+    return {
+        "pages_per_due_row": few / CLAIMED,
+        "due_growth_behind_new_rows": fresh / few,
+        "due_growth_with_waiting": many / few,
+        "due_growth_beside_queued": beside / few,
+        "due_row_growth_when_all_are_due": every / ONE_LOOK / (few / CLAIMED),
     }
 
 

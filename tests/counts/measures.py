@@ -25,6 +25,8 @@ MEASURES: Final[dict[str, Measure]] = {
     "items": Measure(figures.items, ("postgres",)),
     "copied": Measure(figures.copied, ("postgres",)),
     "claims": Measure(figures.claims, ("postgres",)),
+    "due": Measure(figures.due, ("postgres",)),
+    "sites": Measure(lambda place: figures.sites()),
     "whole_loop": Measure(processes.whole_loop, ("postgres",)),
     "system_calls": Measure(processes.system_calls, ("postgres", "strace")),
     "instructions": Measure(lambda place: instructions.instructions(place.folder), ("valgrind",)),

@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.daemon import Daemon
 from scheduler.model.config import AgentType, Config, Host, Scheduler
+from scheduler.model.states import ST_READY
 from tests.counts.figures import PUT, PUT_QUERY, ROWS, Figures
 from tests.counts.meters import Work, number, work
 from tests.counts.place import Place
@@ -51,13 +52,19 @@ def _traced(place: Place, idle: int) -> tuple[dict[str, int], dict[str, int]]:
         for name in ("noop", "other")[: 1 + (idle > 0)]:
             _expand(daemon, name, WARMING)
         pid = daemon.value("select scheduler_pid from drover.scheduler")  # below its guardian
-        assert len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 1 + idle
+        while _children(pid) < 1 + idle:  # they are started so many at a time, while those that are up eat the items
+            _expand(daemon, "other", WARMING)
+        assert _children(pid) == 1 + idle
         with _strace(place, pid) as items:
             _expand(daemon, "noop", ITEMS)
         with _strace(place, pid) as jobs:
             daemon.execute(PUT, "noop", ITEMS)
             daemon.wait(daemon.value(LAST))
     return items, jobs
+
+
+def _children(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
 def _expand(daemon: outside.Daemon, name: str, rows: int) -> None:
@@ -115,11 +122,17 @@ def _run_inside(place: Place, idle: int) -> Work:
             daemon.watch_link.open()
             for name in agents:
                 _expand_inside(daemon, owner, name, WARMING)
+            while not _all_ready(daemon):  # they are started so many at a time, while those that are up eat the items
+                _expand_inside(daemon, owner, "other", WARMING)
             with work() as counted:
                 _expand_inside(daemon, owner, "noop", ITEMS)
         finally:
             daemon.close()
     return counted
+
+
+def _all_ready(daemon: Daemon) -> bool:
+    return all(slot.state == ST_READY for slot in daemon.core.world.fleet.slots)
 
 
 def _expand_inside(daemon: Daemon, owner: psycopg.Connection, name: str, rows: int) -> None:

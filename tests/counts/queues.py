@@ -20,6 +20,8 @@ from scheduler.drivers.queue import Courier, settings
 from scheduler.drivers.sql import Query, encode, load
 from scheduler.loop import Loop
 from scheduler.model import events as e
+from scheduler.model.config import Scheduler
+from scheduler.watch import settings as watch_settings
 
 OWNER: Final = "00000000-0000-0000-0000-000000000001"
 GROUP: Final = "default"
@@ -95,8 +97,7 @@ class Real:
         self._total = self._given = 0
 
     def _courier_on(self, link: Link) -> Courier:
-        queries = load((schema_dir() / "queries.sql").read_text())
-        return Courier(self._loop, link, queries, OWNER, GROUP, "alpha.1", self._told.append)
+        return Courier(self._loop, link, queries(), OWNER, GROUP, "alpha.1", self._told.append)
 
     @property
     def asked(self) -> Counter[str]:
@@ -139,3 +140,21 @@ class Real:
     def tell_statistics(self) -> None:
         """Let the server count now what this connection did."""
         self._link.run(TELL)
+
+
+def queries() -> dict[str, Query]:
+    """Give the daemon's statements by name."""
+    return load((schema_dir() / "queries.sql").read_text())
+
+
+class Chores:
+    """The watch connection of a daemon, as far as measures ask it something."""
+
+    def __init__(self, watch: psycopg.Connection[Any]) -> None:
+        self._link = Straight(watch)
+        for setting in watch_settings(Scheduler()):
+            self._link.run(setting)
+
+    def explain_due(self) -> dict[str, Any]:
+        """Give the plan of a look for rows whose time has come; nothing of it remains."""
+        return self._link.explain(queries()["due"], {"group": GROUP})

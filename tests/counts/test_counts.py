@@ -42,6 +42,16 @@ def test_a_claim_looks_at_no_more_pages_however_deep_the_queue_c46_j36_t3(judge:
     assert judge(figure) == ""
 
 
+@figures("due")
+def test_a_look_for_due_rows_looks_at_no_more_pages_however_many_wait_c45(judge: Judge, figure: str) -> None:
+    assert judge(figure) == ""
+
+
+@figures("sites")
+def test_a_hundred_hosts_are_read_at_no_more_a_slot_than_ten_f153(judge: Judge, figure: str) -> None:
+    assert judge(figure) == ""
+
+
 @figures("whole_loop", "system_calls")
 def test_a_turn_of_the_daemon_costs_the_same_beside_idle_slots_p2_p7(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""

@@ -98,6 +98,15 @@ def test_a_claim_without_its_index_is_too_much_c46() -> None:
     assert over("claim_growth_behind_other_types", found["claim_growth_behind_other_types"])
 
 
+@pytest.mark.slow
+def test_a_look_for_due_rows_without_its_index_is_too_much_c45() -> None:
+    need("postgres")
+    with place("drop index drover.jobqueue_due") as where:
+        found = figures.due(where)
+    names = ["due_growth_behind_new_rows", "due_growth_with_waiting", "due_growth_beside_queued"]
+    assert [name for name in names if not over(name, found[name])] == []
+
+
 # ---- the limits themselves
 
 

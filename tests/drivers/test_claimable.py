@@ -9,10 +9,11 @@ DIFFERENCE = """
     with named as (
       select claim_jq_fk, claim_type, claim_queue, claim_host, claim_rank, claim_queued from drover.claimable),
     due as (
-      select jq_pk, jq_type, jq_queue, coalesce(jq_host, ''), case when jq_urgent then '0' else '1' end || jq_priority,
+      select jq_pk, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''),
+             case when jq_urgent then '0' else '1' end || jq_priority,
              jq_queued
         from drover.jobqueue
-       where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command')
+       where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null)
     select 'too many', * from (table named except all table due) n
     union all
     select 'missing', * from (table due except all table named) d

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.drivers.expansions import Expansions
+from scheduler.drivers.expansions import FIRST_ROWS, Expansions
 from scheduler.loop import Loop
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Event, Fetched, NotExpanded, Opened
@@ -19,10 +19,12 @@ MakeDesk = Callable[..., "Desk"]
 class Desk:
     """Expansions with their loop, and the events they told."""
 
-    def __init__(self, conninfo: str, count: int = 2, limit: float = 60.0, patience: float = 30.0) -> None:
+    def __init__(
+        self, conninfo: str, count: int = 2, limit: float = 60.0, patience: float = 30.0, **settings: int
+    ) -> None:
         self.loop = Loop()
         self.events: list[Event] = []
-        timers = Scheduler(expansion_limit=limit, reconnect_max=0.2)
+        timers = Scheduler(expansion_limit=limit, reconnect_max=0.2, **settings)  # type: ignore[arg-type]
         self.expansions = Expansions(self.loop, conninfo, count, timers, self.events.append, patience=patience)
 
     def next(self) -> Event:
@@ -217,5 +219,51 @@ def test_large_result_is_fetched_in_parts_f17(desk: Desk) -> None:
     assert desk.open(7, "select i, repeat('x', 50) as t from generate_series(1, 100000) i") == Opened(
         7, (b"i", b"t"), 100_000
     )
-    sizes = [len(desk.fetch(7, 40_000).rows) for _ in range(3)]  # type: ignore[union-attr]
-    assert sizes == [40_000, 40_000, 20_000]
+    sizes = [len(desk.fetch(7, 40_000).rows) for _ in range(4)]  # type: ignore[union-attr]
+    assert sizes == [FIRST_ROWS, 40_000, 40_000, 20_000 - FIRST_ROWS]
+
+
+# ---- limits (threats 12 and 13)
+
+
+def test_query_with_more_rows_than_allowed_fails_before_any_is_fetched(make_desk: MakeDesk) -> None:
+    desk = make_desk(msq_rows=100)
+    reason = "the query gives 101 rows, and msq_rows allows 100"
+    assert desk.open(7, "select generate_series(1, 101) as i") == NotExpanded(7, reason, False)
+    assert desk.open(8, "select generate_series(1, 100) as i") == Opened(8, (b"i",), 100)
+
+
+def test_query_with_more_bytes_than_allowed_fails_where_it_has_them(make_desk: MakeDesk) -> None:
+    desk = make_desk(count=1, msq_bytes=100_000)
+    desk.open(7, "select repeat('x', 1000) as v from generate_series(1, 200)")
+    assert len(desk.fetch(7, 1000).rows) == FIRST_ROWS  # type: ignore[union-attr]
+    reason = "the rows of the query have more bytes than msq_bytes allows, 100000"
+    assert desk.fetch(7, 51) == NotExpanded(7, reason, False)
+    assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
+
+
+def test_query_with_as_many_bytes_as_allowed_is_given_whole(make_desk: MakeDesk) -> None:
+    desk = make_desk(msq_bytes=100_000)
+    desk.open(7, "select repeat('x', 1000) as v, null::text as n from generate_series(1, 100)")
+    desk.fetch(7, 1000)
+    assert desk.fetch(7, 1000) == Fetched(7, [(b"x" * 1000, None)] * FIRST_ROWS, False)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select repeat('x', 700000) as v",
+        "select repeat('x', case when n > 50 then 100000 else 1 end) as v from generate_series(1, 5000) n",
+    ],
+    ids=["one row", "many rows, the first of them small"],
+)
+def test_rows_that_would_fill_our_memory_end_their_query_with_the_reason(make_desk: MakeDesk, sql: str) -> None:
+    desk = make_desk(fetch_bytes=10_000)
+    desk.open(7, sql)
+    events = [desk.fetch(7, 1000)]
+    if isinstance(events[-1], Fetched):
+        events.append(desk.fetch(7, 1000))
+    assert isinstance(events[-1], NotExpanded)
+    assert "have more than 640000 bytes: select less, or lower fetch_rows" in events[-1].reason
+    assert not events[-1].again
+    assert isinstance(desk.open(8, "select 1 as i"), Opened)

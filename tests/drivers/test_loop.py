@@ -9,7 +9,7 @@ from select import EPOLLHUP, EPOLLIN, EPOLLOUT
 
 import pytest
 
-from scheduler.loop import Loop
+from scheduler.loop import SLOW_S, Loop
 from tests.loop_tools import turn_until
 
 Pipe = tuple[int, int]
@@ -222,7 +222,7 @@ def test_a_turn_ends_when_its_time_is_over(loop: Loop) -> None:
     assert loop.now >= until
 
 
-def test_the_clock_is_read_once_a_turn(clock: Clock, pipe: Callable[[], Pipe]) -> None:
+def test_the_clock_is_read_before_the_wait_and_after_it(clock: Clock, pipe: Callable[[], Pipe]) -> None:
     reads: list[float] = []
 
     def counted() -> float:
@@ -235,4 +235,44 @@ def test_the_clock_is_read_once_a_turn(clock: Clock, pipe: Callable[[], Pipe]) -
     reads.clear()
     loop.turn(loop.now)
     loop.close()
-    assert len(reads) == 1
+    assert len(reads) == 2
+
+
+def test_the_longest_time_between_two_waits_is_kept(timed: Loop, clock: Clock) -> None:
+    def pass_time(seconds: float) -> None:
+        clock.now += seconds
+
+    for seconds in (0.02, 0.07, 0.03):
+        timed.at(timed.now, lambda seconds=seconds: pass_time(seconds))
+        timed.turn(timed.now)
+    timed.turn(timed.now)
+    assert (round(timed.longest_turn, 6), timed.slow_turns) == (0.07, 0)
+
+
+def test_a_wait_is_no_slow_turn(loop: Loop) -> None:
+    loop.turn(loop.now + 2 * SLOW_S)
+    loop.turn(loop.now)
+    assert (loop.longest_turn < SLOW_S, loop.slow_turns) == (True, 0)
+
+
+def test_turns_that_take_too_long_are_counted(timed: Loop, clock: Clock) -> None:
+    clock.now += 1.01 * SLOW_S
+    timed.turn(timed.now)
+    clock.now += 0.99 * SLOW_S
+    timed.turn(timed.now)
+    clock.now += 5.0
+    timed.turn(timed.now)
+    assert (timed.slow_turns, round(timed.longest_turn, 6)) == (2, 5.0)
+
+
+def test_a_wait_is_counted_from_its_beginning_and_not_from_the_end_of_the_last(timed: Loop, clock: Clock) -> None:
+    clock.now += 3600.0
+    timed.turn(timed.now + 3600.0)
+    assert timed.now == clock.now
+
+
+def test_what_came_before_the_watch_is_no_turn(timed: Loop, clock: Clock) -> None:
+    clock.now += 5.0
+    timed.watch_with(None, lambda seconds, where: None)
+    timed.turn(timed.now)
+    assert (timed.slow_turns, timed.longest_turn) == (0, 0.0)

@@ -1,5 +1,6 @@
 """Migrations on a real Postgres: once each, in order, never changed, and data outlive them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -169,3 +170,12 @@ def test_role_that_may_not_create_is_the_operators_fault(empty_database: str, tw
         connection.execute("create role test_poor login")
     with pytest.raises(ConfigError, match="a role that owns the database"):
         migrate.apply(f"{empty_database} user=test_poor", two)
+
+
+@pytest.mark.parametrize("act", [migrate.check, migrate.apply])
+def test_a_server_that_is_too_old_is_told_by_its_version_j123(
+    empty_database: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]
+) -> None:
+    monkeypatch.setattr(migrate, "OLDEST", 99)
+    with pytest.raises(WorldError, match=r"PostgreSQL 99 or newer is needed, and this is 1[0-9]+\.[0-9]+"):
+        act(empty_database)

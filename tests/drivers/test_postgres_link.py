@@ -2,7 +2,7 @@
 
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from select import EPOLLIN
@@ -13,9 +13,9 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.drivers import postgres_connect
-from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres import CHUNK_ROWS, WHO, Backend, Link
 from scheduler.drivers.postgres_answers import NO_COPY, Answer, Failure, Rows
-from scheduler.drivers.postgres_connect import Lookup, with_addresses
+from scheduler.drivers.postgres_connect import Lookup, with_addresses, writable
 from scheduler.drivers.sql import Query
 from scheduler.loop import Loop
 from tests.link_tools import ask, end_backends, fetch, opened, rows_of, run
@@ -122,7 +122,7 @@ def test_sink_takes_rows_as_they_come_f103(loop: Loop, link: Link) -> None:
 
     answer = run(loop, link, "select generate_series(1, 1000)", sink=count)
     assert answer == Rows([], (b"generate_series",), 1000)
-    assert sizes == [200] * 5
+    assert sizes == [CHUNK_ROWS] * (1000 // CHUNK_ROWS)
 
 
 def test_sink_that_has_enough_ends_the_statement_f103(loop: Loop, link: Link) -> None:
@@ -273,14 +273,15 @@ def test_lost_connection_answers_everything_and_comes_back_j51(loop: Loop, datab
     link = opened(
         loop, database, on_up=lambda: story.append("up"), on_down=lambda reason: story.append(f"down: {reason}")
     )
-    pid = rows_of(run(loop, link, "select pg_backend_pid()"))[0][0]
+    (found,) = rows_of(run(loop, link, WHO))
     link.run("select pg_sleep(60)", lambda answer: story.append(f"first {answer.lost}"))  # type: ignore[union-attr]
     link.run("select 1", lambda answer: story.append(f"second {answer.lost}"))  # type: ignore[union-attr]
     end_backends(database, "drover test")
     turn_until(loop, lambda: story.count("up") == 2)
     down = "down: terminating connection due to administrator command"
     assert story == ["up", "first True", "second True", down, "up"]
-    assert link.old_backend_pid == int(pid or 0)
+    assert link.old_backend == Backend(int(found[0] or 0), (found[1] or b"").decode())
+    assert not link.is_pooled
     assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
     link.close()
 
@@ -356,6 +357,21 @@ def test_database_is_reached_by_host_name_and_port_j109(loop: Loop, database: st
         turn_until(loop, lambda: not ends)
 
 
+def test_resolver_is_given_no_password_of_ours(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PGPASSWORD", "DROVER_DATABASE_URL"):
+        monkeypatch.setenv(name, "swordfish")
+    monkeypatch.setenv("RES_OPTIONS", "ndots:1")
+    spy = tmp_path / "spy"
+    spy.write_text(f"#!/bin/sh\nenv > {tmp_path}/seen\necho 127.0.0.1\n")
+    spy.chmod(0o755)
+    found: list[Sequence[str]] = []
+    Lookup(loop, "name", lambda name, addresses: found.append(addresses), str(spy)).start()
+    turn_until(loop, lambda: found)
+    seen = (tmp_path / "seen").read_text()
+    assert "RES_OPTIONS=ndots:1" in seen
+    assert "swordfish" not in seen
+
+
 def test_unknown_host_name_is_a_failure_not_a_wait_j109(loop: Loop) -> None:
     downs: list[str] = []
     link = Link(loop, "test", "host=no-such-host.invalid", on_down=downs.append)
@@ -363,6 +379,48 @@ def test_unknown_host_name_is_a_failure_not_a_wait_j109(loop: Loop) -> None:
     turn_until(loop, lambda: downs)
     assert downs == ["host 'no-such-host.invalid' has no address"]
     link.close()
+
+
+def test_a_host_whose_name_is_gone_does_not_bar_the_others_j109(loop: Loop, database: str) -> None:
+    parts = conninfo_to_dict(database)
+    both = {"host": f"no-such-host.invalid,{parts['host']}", "port": f"5432,{parts['port']}"}
+    link = opened(loop, make_conninfo(database, **both))
+    assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
+    link.close()
+
+
+def test_a_server_that_accepts_and_says_nothing_does_not_bar_the_others_f100(database: str, tmp_path: Path) -> None:
+    parts, clock = conninfo_to_dict(database), Clock()
+    loop = Loop(clock.read)
+    both = {"host": f"{tmp_path},{parts['host']}", "port": f"1,{parts['port']}"}
+    downs: list[str] = []
+    with MuteServer(tmp_path / ".s.PGSQL.1"):
+        link = Link(loop, "test", make_conninfo(database, **both), on_down=downs.append)
+        link.open()
+        clock.turn_until(loop, lambda: downs, step=1.0)
+        clock.turn_until(loop, lambda: link._attempt, step=0.01)
+        clock.turn_until(loop, lambda: link.is_up)
+        assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
+        link.close()
+    loop.close()
+    assert downs == ["no connection within 15 s"]
+
+
+def test_a_server_that_can_only_be_read_is_passed_over_j109(loop: Loop, database: str) -> None:
+    downs: list[str] = []
+    name = conninfo_to_dict(database)["dbname"]
+    fetch(database, f"alter database {name} set default_transaction_read_only = on")
+    link = Link(loop, "test", writable(database), on_down=downs.append)
+    link.open()
+    turn_until(loop, lambda: downs)
+    fetch(database, f"begin read write; alter database {name} reset default_transaction_read_only; commit")
+    turn_until(loop, lambda: link.is_up)
+    assert all("session is read-only" in reason for reason in downs)
+    link.close()
+
+
+def test_what_the_operator_says_of_the_server_to_look_for_is_left_alone_j109() -> None:
+    assert conninfo_to_dict(writable("target_session_attrs=any"))["target_session_attrs"] == "any"
 
 
 def test_without_a_resolver_libpq_looks_the_name_up_j109(loop: Loop) -> None:
@@ -483,6 +541,15 @@ class MuteServer:
         self._client.recv(1000)
         authenticated, key, ready = b"R\0\0\0\x08\0\0\0\0", b"K\0\0\0\x0c\0\0\0\1\0\0\0\1", b"Z\0\0\0\5I"
         self._client.sendall(authenticated + key + ready)
+        loop.turn(loop.now)
+        self._client.recv(1000)  # who it is, that is asked first
+        column = b"pid\0" + b"\0" * 18, b"start\0" + b"\0" * 18
+        rows = b"T" + _message(b"\0\2" + b"".join(column)) + b"D" + _message(b"\0\2\0\0\0\0011\0\0\0\0010")
+        self._client.sendall(b"1\0\0\0\0042\0\0\0\4" + rows + b"C" + _message(b"SELECT 1\0") + ready)
+
+
+def _message(body: bytes) -> bytes:
+    return (len(body) + 4).to_bytes(4) + body
 
 
 def _relay(loop: Loop, server: socket.socket, path: str, ends: list[socket.socket]) -> None:

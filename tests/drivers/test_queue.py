@@ -57,7 +57,9 @@ def test_plain_job_comes_with_its_submitter_only_where_that_matters_f17(
 ) -> None:
     insert(database)
     (claim,) = desk.claim(WANT._replace(guarded=guarded))
-    assert claim.rules == (Rules(submitter=user(database)) if guarded else PLAIN)
+    name = user(database)
+    assert claim.rules == (Rules(submitter=name, roles=claim.rules.roles) if guarded else PLAIN)
+    assert (name in claim.rules.roles) == guarded
 
 
 def test_claims_come_in_order_of_urgency_letter_and_age_r76(desk: Desk, database: str) -> None:
@@ -116,7 +118,7 @@ def test_row_with_a_new_child_can_be_claimed_j51(desk: Desk, database: str) -> N
 
 
 @pytest.mark.parametrize("lease", ["1 hour", "-1 second"])
-def test_who_does_not_hold_the_lease_claims_nothing_j51(database: str, lease: str) -> None:
+def test_who_does_not_hold_the_lease_claims_nothing_j51_r4(database: str, lease: str) -> None:
     take_group(database, OTHER if lease == "1 hour" else OWNER, lease)
     insert(database)
     with Desk(database) as desk:
@@ -175,7 +177,7 @@ def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
 
 
 @pytest.mark.parametrize("stale", ["owner", "attempt", "state"])
-def test_stale_end_changes_nothing_and_is_told_t2(desk: Desk, database: str, stale: str) -> None:
+def test_stale_end_changes_nothing_and_is_told_t2_r88(desk: Desk, database: str, stale: str) -> None:
     many(database, 2)
     good, bad = desk.claim()
     changes = {

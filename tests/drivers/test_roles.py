@@ -123,7 +123,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
     query = """select proname, array_to_string(proconfig, ';') from pg_proc
                 where pronamespace = 'drover'::regnamespace and prosecdef order by 1"""
     paths = dict(_all(login(""), query))
-    assert list(paths) == ["add_edge", "drop_edge", "gone", "moved", "offer_new", "prepare_job", "settle"]
+    assert list(paths) == ["add_edge", "command", "drop_edge", "gone", "moved", "offer_new", "prepare_job", "settle"]
     assert set(paths.values()) == {"search_path=drover, pg_temp"}
 
 
@@ -146,7 +146,6 @@ def test_no_role_may_change_the_schema(login: Login, role: str) -> None:
     [
         "settle(array[1::bigint])",
         "announce(array[1::bigint], '{done}')",
-        "may_command()",
         "offer(null)",
         "withdraw(null)",
         "is_claimable(null)",
@@ -214,7 +213,7 @@ def test_front_end_cannot_forge_a_column(login: Login, column: str, value: str) 
         )
 
 
-def test_front_end_cannot_forge_the_user_of_a_group(login: Login) -> None:
+def test_front_end_cannot_forge_the_user_of_a_group_t17(login: Login) -> None:
     with pytest.raises(InsufficientPrivilege):
         login("drover_frontend").execute("insert into drover.job (job_user) values ('postgres')")
 
@@ -237,7 +236,7 @@ def test_front_end_cannot_forge_a_state_j25(login: Login, state: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["frontend", "frontend_sql", "scheduler"])
-def test_command_of_somebody_who_is_no_operator_is_refused(login: Login, role: str) -> None:
+def test_command_of_somebody_who_is_no_operator_is_refused_j96(login: Login, role: str) -> None:
     with pytest.raises(InsufficientPrivilege, match="only drover_operator may insert commands"):
         login(f"drover_{role}").execute("insert into drover.jobqueue (jq_type, jq_args) values ('command', 'shutdown')")
 
@@ -310,7 +309,7 @@ def test_insert_takes_whatever_it_is_given_f28(login: Login, job_type: str, argu
 # ---- tenants
 
 
-def test_submitter_is_the_login_whatever_role_is_put_on(tenants: list[psycopg.Connection[Any]]) -> None:
+def test_submitter_is_the_login_whatever_role_is_put_on_t17(tenants: list[psycopg.Connection[Any]]) -> None:
     ours, _ = tenants
     ours.execute("set role drover_frontend")
     ours.execute(PLAIN.encode())
@@ -333,7 +332,8 @@ def _fill(admin: psycopg.Connection[Any], job: int) -> None:
         "insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data) values (%s, 1, 'out', 'd')", (job,)
     )
     admin.execute(
-        "insert into drover.attempt (att_jq_fk, att_attempt, att_start, att_outcome) values (%s, 1, now(), 'done')",
+        "insert into drover.attempt_kept (att_jq_fk, att_attempt, att_start, att_outcome) "
+        "values (%s, 1, now(), 'done')",
         (job,),
     )
     admin.execute(
@@ -388,6 +388,10 @@ def test_member_of_the_operators_commands_too(login: Login, tenants: list[psycop
     ours, _ = tenants
     login("").execute(sql.SQL("grant drover_operator to {}").format(sql.Identifier(ours.info.user)))
     assert _one(ours, "insert into drover.jobqueue (jq_type, jq_args) values ('command', 'poll') returning jq_pk")
+
+
+def test_operator_forges_nothing_that_the_scheduler_writes(login: Login) -> None:
+    assert _insertable(login(""), "drover_operator") == FRONTEND | SQL_ONLY
 
 
 def test_operator_reads_everything(login: Login) -> None:
@@ -446,7 +450,7 @@ def test_scheduler_has_the_rights_for_each_of_its_statements(login: Login, name:
     ("name", "right"),
     [
         ("turn", "update (jq_owner) on drover.jobqueue"),
-        ("turn", "insert on drover.attempt"),
+        ("turn", "insert on drover.in_hand"),
         ("save", "execute on function drover.announce(bigint[], text[])"),
         ("register", "insert on drover.host"),
     ],

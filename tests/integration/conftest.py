@@ -66,6 +66,18 @@ def launch(database_with_roles: str) -> Iterator[Launch]:
 
 
 @pytest.fixture
+def record(tmp_path: Path) -> Path:
+    """Where rec_agent.py writes down what it was given."""
+    return tmp_path / "record"
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """What rec_agent.py waits for, at `gate:PATH`: it is made by the test."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
 def meeting(tmp_path: Path) -> Iterator[Meeting]:
     """Give two named pipes at which a test and its agents wait for each other."""
     with Meeting(tmp_path) as meeting:

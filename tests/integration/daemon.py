@@ -266,21 +266,29 @@ class Daemon:
 
 
 def start(
-    config_text: str, database: str, *, options: Sequence[str] = (), stdin: bytes | None = None, wait: bool = True
+    config_text: str,
+    database: str,
+    *,
+    options: Sequence[str] = (),
+    stdin: bytes | None = None,
+    wait: bool = True,
+    via: str = "",
+    program: Sequence[str] = RUN,
 ) -> Daemon:
     """Start a daemon with BASE and then this configuration, whose keys win; `wait` until it serves the group.
 
-    With `stdin` its standard input is a pipe that gives these bytes and ends, and its standard output is one too.
+    It logs in to `database`, or to the same one by the conninfo `via`. With `stdin` its standard input is a pipe that
+    gives these bytes and ends, and its standard output is one too.
     """
     temporary = TemporaryDirectory(prefix="drover-test-")
     folder = Path(temporary.name)
     (folder / "drover.toml").write_text(BASE)
     (folder / "conf.d").mkdir()
     (folder / "conf.d" / "test.toml").write_text(config_text)
-    environment = os.environ | {"DROVER_DATABASE_URL": make_conninfo(database, user="drover_scheduler")}
+    environment = os.environ | {"DROVER_DATABASE_URL": make_conninfo(via or database, user="drover_scheduler")}
     with (folder / ERRORS).open("wb") as errors:
         process = subprocess.Popen(
-            [*RUN, *options, "-c", str(folder / "drover.toml")],
+            [*program, *options, "-c", str(folder / "drover.toml")],
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stderr=errors, env=environment, cwd=Path(__file__).parents[2], bufsize=0,

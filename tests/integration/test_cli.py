@@ -264,6 +264,26 @@ def test_status_shows_owner_slots_jobs_and_queues(drover: Drover, many: psycopg.
     assert "Types that nobody serves" not in text
 
 
+def test_status_tells_that_the_owner_drains_and_no_slots_of_others(drover: Drover, many: psycopg.Connection) -> None:
+    dead = "0a0a0a0a-0000-4000-8000-00000000dead"
+    many.execute(
+        """insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid,
+                                         scheduler_boot_id, scheduler_pid_space, scheduler_pid_start, scheduler_version)
+           values (%s, 'default', 'alpha', 78, '', '', 1, '')""",
+        (dead,),
+    )
+    many.execute(
+        """insert into drover.scheduler_status (status_scheduler, status_slot, status_host, status_agent,
+                                                status_state, status_state_name, status_since)
+           values (%s, -1, null, null, 0, 'draining', now()),
+                  (%s, 1, 'alpha', 'noop', 6, 'ST_RUNNING', now()), (%s, 2, 'alpha', 'noop', 6, 'ST_RUNNING', now())""",
+        (OWNER, OWNER, dead),
+    )
+    status = json.loads(drover("status", "--json").out)
+    assert [scheduler["role"] for scheduler in status["schedulers"]] == ["draining", "standby"]
+    assert [slot["slot"] for slot in status["slots"]] == [1]
+
+
 def test_status_as_json_has_everything(drover: Drover, many: psycopg.Connection) -> None:
     status = json.loads(drover("status", "--json").out)
     assert (status["group"]["active"], status["group"]["host"]) == (True, "alpha")
@@ -309,6 +329,7 @@ def test_check_prepares_every_statement_as_the_role_that_runs_it(
 ) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
     config.write_text(CONFIG + STATEMENTS)
+    config.chmod(0o600)  # one is called secret
     with psycopg.connect(database_with_roles) as connection:
         connection.execute(SITE)
     done = drover("check")

@@ -35,7 +35,7 @@ def serving(daemon: Daemon) -> bool:
     return daemon.execute(owner) == [{"scheduler_pid": daemon.pid}]
 
 
-def test_a_second_daemon_stands_by_and_claims_nothing_f164(launch: Launch, text: str, record: Path) -> None:
+def test_a_second_daemon_stands_by_and_claims_nothing_f164_r77(launch: Launch, text: str, record: Path) -> None:
     first = launch(text)
     second = standby(launch, text)
     pks = first.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(20)])
@@ -49,7 +49,7 @@ def test_a_second_daemon_stands_by_and_claims_nothing_f164(launch: Launch, text:
     assert second.value("select count(*) from drover.scheduler") == 2
 
 
-def test_the_standby_takes_over_when_the_first_is_killed_f45_t68_t70(
+def test_the_standby_takes_over_when_the_first_is_killed_f45_t68_t70_r81_j127(
     launch: Launch, text: str, record: Path, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

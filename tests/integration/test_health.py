@@ -78,12 +78,12 @@ def test_setting_of_the_session_that_looks_is_not_the_servers(connection: psycop
 
 @pytest.mark.parametrize("word", ["false", "off"])
 def test_table_without_autovacuum_is_told(connection: psycopg.Connection, word: str) -> None:
-    connection.execute(f"alter table drover.attempt set (autovacuum_enabled = {word})".encode())
-    assert [record["who"] for record in told(connection, "no autovacuum")] == ["table drover.attempt"]
+    connection.execute(f"alter table drover.log set (autovacuum_enabled = {word})".encode())
+    assert [record["who"] for record in told(connection, "no autovacuum")] == ["table drover.log"]
 
 
 def test_table_with_autovacuum_switched_on_is_not_told(connection: psycopg.Connection) -> None:
-    connection.execute("alter table drover.attempt set (autovacuum_enabled = on)")
+    connection.execute("alter table drover.log set (autovacuum_enabled = on)")
     assert told(connection, "no autovacuum") == []
 
 
@@ -235,18 +235,18 @@ def test_check_that_takes_too_long_is_told_and_the_others_go_on(connection: psyc
 
 
 def test_status_shows_warnings_before_all_tables(drover: Drover, active: psycopg.Connection) -> None:
-    active.execute("alter table drover.attempt set (autovacuum_enabled = false)")
+    active.execute("alter table drover.log set (autovacuum_enabled = false)")
     text = drover("status").out
-    assert text.index("Warnings") < text.index("table drover.attempt") < text.index("Schedulers")
+    assert text.index("Warnings") < text.index("table drover.log") < text.index("Schedulers")
 
 
 def test_status_as_json_has_a_list_of_warnings(drover: Drover, connection: psycopg.Connection) -> None:
-    connection.execute("alter table drover.attempt set (autovacuum_enabled = false)")
+    connection.execute("alter table drover.log set (autovacuum_enabled = false)")
     found = json.loads(drover("status", "--json").out)["warnings"]
     assert [record for record in found if record["warning"] == "no autovacuum"] == [
         {
             "warning": "no autovacuum",
-            "who": "table drover.attempt",
+            "who": "table drover.log",
             "age": None,
             "what": "autovacuum is switched off for it: dead rows stay",
             "next": "alter table ... reset (autovacuum_enabled)",

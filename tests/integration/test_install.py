@@ -44,3 +44,8 @@ def test_installed_agents_work_from_their_one_place_f142(prefix: Path, tmp_path:
 @pytest.mark.parametrize("page", ["man1/drover.1", "man8/drover.8", "man5/drover.toml.5", "man7/drover-agent.7"])
 def test_manual_pages_are_installed_f141(prefix: Path, page: str) -> None:
     assert (prefix / "share" / "man" / page).is_file()
+
+
+def test_the_unit_for_systemd_is_installed_j120(prefix: Path) -> None:
+    (found,) = prefix.glob("lib/python3*/site-packages/scheduler/_data/etc/drover.service")
+    assert found.read_text() == (ROOT / "etc/drover.service").read_text()

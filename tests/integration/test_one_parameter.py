@@ -132,7 +132,7 @@ def test_one_connection_sees_at_once_what_another_did_r70(daemon: Daemon) -> Non
     assert seen == [{"jq_state": "done", "jq_endtext": row["jq_endtext"]}]
 
 
-def test_the_queue_is_the_only_way_in_the_daemon_listens_nowhere_f12(daemon: Daemon) -> None:
+def test_the_queue_is_the_only_way_in_the_daemon_listens_nowhere_f12_j90(daemon: Daemon) -> None:
     daemon.wait(daemon.insert(jq_type="rec", jq_args="x", role="drover_frontend"))
     assert _sockets(daemon.pid)
     assert not _sockets(daemon.pid) & _listening()
@@ -538,3 +538,14 @@ def test_a_lock_on_a_row_that_is_due_does_not_cost_the_lease_j51(launch: Launch,
         daemon.wait(daemon.insert(jq_type="a", jq_args="free"))
         assert daemon.row(pk)["jq_state"] == "queued"
     daemon.wait(pk)
+
+
+def test_more_rows_are_due_at_once_than_one_look_takes_j51(launch: Launch, tmp_path: Path) -> None:
+    daemon = launch(ONE_HOST + agent("a", rec(tmp_path / "record"), slots=2))
+    daemon.execute(
+        "insert into drover.jobqueue (jq_type, jq_not_before) "
+        "select 'a', now() + interval '1 s' from generate_series(1, 6000)"
+    )
+    left = "select count(*) from drover.jobqueue where jq_state <> 'done'"
+    assert daemon.value(left) == 6000
+    daemon.until(lambda: daemon.value(left) == 0)

@@ -71,6 +71,7 @@ class Process:
         "_daemon",
         "_kind",
         "_rng",
+        "_type",
         "alive",
         "exec_line",
         "heard",
@@ -87,6 +88,7 @@ class Process:
 
     def __init__(self, daemon: "Daemon", spawn: Spawn, kind: AgentType, pid: int) -> None:
         self._daemon, self._kind, self._rng = daemon, kind, daemon.sim.rng
+        self._type = spawn.type
         self.slot, self.pid = spawn.slot, pid
         self.alive = True
         self.heard = True  # the daemon still reads what we print
@@ -103,7 +105,7 @@ class Process:
     @property
     def nature(self) -> Character:
         """What it is like now: everybody becomes polite when the faults stop."""
-        return self._daemon.sim.nature_of(self._kind)
+        return self._daemon.sim.nature_of(self._type)
 
     # ---- its life
 
@@ -117,6 +119,11 @@ class Process:
             self._later(nature.startup * chance(), self.die, 1, None)
         elif chance() >= nature.mute:
             self._say(nature.startup * chance(), b"OK\n")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What it was started as."""
+        return self._kind.command
 
     def receive(self, data: bytes) -> None:
         """A line has come to its stdin."""

@@ -66,6 +66,7 @@ class Row:
     edges: list[Edge] = field(default_factory=list)  # to children
     above: list[Edge] = field(default_factory=list)  # to parents
     item_failures: list[str | None] = field(default_factory=list)
+    wanted: str | None = None  # by a command: to be cancelled or failed, whatever happens
     # what the script knows
     items: int = 0  # of its query
     slice: int = 0  # items a slice shows at most; 0: all
@@ -280,10 +281,10 @@ class Database:
         for row in lost:
             row.rescued += 1
             row.disruptions += 1
-            if row.state == RUNNING and row.interruptions >= row.max_interruptions:
-                row.bits, row.text = 2, f"interrupted more than {row.max_interruptions} times"
+            if row.wanted or (row.state == RUNNING and row.interruptions >= row.max_interruptions):
+                row.bits, row.text = 2, "by a command, or interrupted too often"
                 parents += [row.pk] if row.edges else []
-                self.move(row, FAILED, now)
+                self.move(row, row.wanted or FAILED, now)
                 continue
             row.interruptions += row.state == RUNNING
             self.move(row, QUEUED, now)

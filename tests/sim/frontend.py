@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.model.events import Drain, Replaced, Stop
-from scheduler.model.states import CANCELLED, HELD, QUEUED
+from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED
+from tests.sim import configs, invariants
 from tests.sim.database import Row
 
 if TYPE_CHECKING:
@@ -105,6 +106,22 @@ def change_row(sim: "Sim") -> None:
         sim.settle_later(row)
 
 
+def command_job(sim: "Sim") -> None:
+    """An operator kills or cancels a job that is worked, or sends its agents a signal."""
+    ours = [row for row in sim.database.hand.values() if row.owner == sim.daemon.owner]
+    if not ours or not sim.daemon.is_alive:
+        return
+    row, core = sim.rng.choice(ours), sim.daemon.core
+    verb = sim.rng.choice(("kill", "cancel", "signal"))
+    if verb == "signal":
+        core.signal(row.pk, 15)
+    elif verb == "kill" and core.kill(row.pk, sim.now):
+        row.wanted = row.wanted or FAILED
+    elif verb == "cancel" and core.cancel(row.pk, "not wanted", sim.now):
+        row.wanted = row.wanted or CANCELLED
+    invariants.what_is_wanted_is_on_its_way(core.world, row)
+
+
 def lock_row(sim: "Sim") -> None:
     """Somebody holds a lock on a row for a while."""
     if sim.database.hand:
@@ -143,6 +160,11 @@ def replace_program(sim: "Sim") -> None:
     if sim.daemon.is_alive:
         sim.memory.stillborn.clear()  # a new program may be tried at once
         sim.daemon.tell(Replaced(sim.rng.choice(list(sim.config.agents))))
+
+
+def reload(sim: "Sim") -> None:
+    """The operator changes the configuration."""
+    sim.reload(configs.other(sim.rng, sim.config))
 
 
 # ---- the end of daemons
@@ -185,7 +207,7 @@ def usurp(sim: "Sim") -> None:
 
 
 ACTS: "Final[dict[Callable[[Any], None], float]]" = {
-    insert_some: 100.0, change_row: 5.0, lock_row: 3.0, change_queue: 3.0, change_host: 3.0, change_type: 2.0,
-    replace_program: 1.0, kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 1.0, cut_queue: 2.0, cut_watch: 1.0,
-    usurp: 1.0,
+    insert_some: 100.0, change_row: 5.0, command_job: 5.0, lock_row: 3.0, change_queue: 3.0, change_host: 3.0,
+    change_type: 2.0, replace_program: 1.0, reload: 1.5, kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 1.0,
+    cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0,
 }  # fmt: skip

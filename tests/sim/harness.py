@@ -42,6 +42,8 @@ class Daemon:
     def __init__(self, sim: "Sim", config: Config) -> None:
         self.sim, self.config = sim, config
         self.core = Core(config, sim.now)
+        if sim.seed % 2 == 0:
+            self.core.world.most_starts = 1 + sim.seed % 3  # so few that it matters
         self.owner = sim.new_owner()
         self.is_alive = True
         self.has_exited = False
@@ -58,7 +60,7 @@ class Daemon:
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
             e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
             e.LookDue: lambda c: self.look_due(), e.Exit: lambda c: self._exit(), e.Say: self._say,
-            e.Ask: lambda c: None, e.Echo: lambda c: None, e.Told: lambda c: None,
+            e.Signal: self._signal, e.Ask: lambda c: None, e.Echo: lambda c: None, e.Told: lambda c: None,
         }  # fmt: skip
 
     # ---- a turn
@@ -150,7 +152,7 @@ class Daemon:
         invariants.respawns_are_limited(self.sim, slot)
         if slot.job is not None:
             self.sim.began(slot)
-        if self.sim.chance(self.sim.nature_of(kind).stillborn):
+        if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):
             self._sometimes_later(self.tell, e.NotCreated(spawn.slot, "no such program"))
             return
         process = Process(self, spawn, kind, self.sim.new_pid())
@@ -180,6 +182,7 @@ class Daemon:
     def _give(self, process: Process, slot: Any, data: bytes) -> None:
         if slot.job is not None:
             self.sim.began(slot)
+            invariants.old_programs_get_nothing(self.sim, process, slot)
         process.receive(data)
 
     def _kill(self, kill: e.Kill) -> None:
@@ -189,6 +192,11 @@ class Daemon:
     def _force_kill(self, force: e.ForceKill) -> None:
         if (process := self.processes.get(force.slot)) is not None and process.is_born:
             process.kill()
+
+    def _signal(self, order: e.Signal) -> None:
+        process = self.processes.get(order.slot)
+        if process is not None and process.is_born and self.sim.chance(0.7):  # the others ignore it
+            process.die(None, "SIGTERM")
 
     def lied(self, process: Process) -> None:
         """An agent is about to say OK to what it has not done."""
@@ -351,6 +359,12 @@ class Daemon:
     def look_around(self) -> None:
         """Read the tables that others may change."""
         self.tell(self.sim.looked())
+
+    def reload(self, config: Config) -> None:
+        """Go on with another configuration; everything commanded so far was done by the old one."""
+        self.config = config
+        self.tell(e.Reloaded(config))
+        self.later(self.sim.watch_delay(), self.look_around)
 
     def _watch(self, now: float) -> None:
         if (act := self.lease.step(now)) is not None:

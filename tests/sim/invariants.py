@@ -19,6 +19,7 @@ from scheduler.model.states import (
     ST_RUNNING,
     TERMINAL,
 )
+from scheduler.policy.agents import patience_of
 from scheduler.policy.claims import is_urgent
 from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.pools import UNLIMITED, HostBook, Slot
@@ -27,6 +28,7 @@ from tests.sim.broken import Broken
 from tests.sim.database import IN_HAND, Row
 
 if TYPE_CHECKING:
+    from tests.sim.agents import Process
     from tests.sim.world import Sim
 
 MOST_TICKS: Final = 50  # at one instant
@@ -49,6 +51,7 @@ def check(sim: "Sim") -> None:
     if sim.daemon.is_alive:
         world = sim.daemon.core.world
         books_are_right(world)
+        slots_are_as_configured(sim, world)
         lanes_are_right(world)
         deadlines_are_set(world)
         hosts_keep_their_limits(sim, world)
@@ -80,9 +83,8 @@ def books_are_right(world: World) -> None:
             used[host] = used.get(host, 0) + 1
             if state == ST_FREEING:
                 leaving[host] = leaving.get(host, 0) + 1
-        if (state == ST_FREE) != (slot in slot.pool.free[name]) or (state == ST_READY) != (
-            slot in slot.pool.idle[name]
-        ):
+        is_free = slot.number in world.fleet.vacant if slot.is_gone else slot in slot.pool.free[name]
+        if (state == ST_FREE) != is_free or (state == ST_READY) != (slot in slot.pool.idle[name] and slot in host.idle):
             broken("books_are_right", f"slot {slot.number} in state {state} is in the wrong list")
         if (slot.job is None) != (slot.item is None) or (state == ST_RUNNING and slot.job is None):
             broken("books_are_right", f"slot {slot.number} in state {state}: {slot.job} and {slot.item}")
@@ -98,11 +100,38 @@ def books_are_right(world: World) -> None:
             broken(
                 "books_are_right", f"host {host.name}: {host.used} used, {host.leaving} leaving, of {used} {leaving}"
             )
+        if any(slot.state != ST_READY or slot.host is not host for slot in host.idle):
+            broken("books_are_right", f"not all are idle on host {host.name}: {list(host.idle)}")
         if host.is_tight != (host.yields_to is not None or host.is_over or not host.enabled):
             broken("books_are_right", f"host {host.name} is tight: {host.is_tight}")
     for job in world.jobs.values():
         if job.in_flight != in_flight.get(job.pk, 0):
             broken("books_are_right", f"job {job.pk}: {job.in_flight} in flight of {in_flight.get(job.pk, 0)}")
+
+
+def slots_are_as_configured(sim: "Sim", world: World) -> None:
+    """Each type has its slots on each of its hosts, and all of them its limits; what is gone is out of the way."""
+    config, fleet = sim.daemon.config, world.fleet
+    for number, slot in enumerate(fleet.slots):
+        is_idle = slot.state == ST_READY and (slot.is_gone or slot.leaves is not None)
+        if slot.number != number or fleet.vacant.count(number) != slot.is_vacant or is_idle:
+            broken("slots_are_as_configured", f"slot {number} is {slot.number}, in state {slot.state}: {slot.leaves}")
+        if slot.patience != patience_of(slot.pool.kind, config.scheduler):
+            broken("slots_are_as_configured", f"slot {number} has old limits")
+    for name, pool in world.pools.items():
+        kind = config.agents.get(name)
+        found = Counter(slot.host.name for slot in pool.slots if not slot.is_gone and slot.pool is pool)
+        wanted = dict.fromkeys(kind.hosts or config.hosts, kind.slots) if kind is not None else {}
+        if found != wanted or (kind is not None and pool.kind is not kind) or found.total() != len(pool.slots):
+            broken("slots_are_as_configured", f"type {name} has slots {found}, {wanted} are configured")
+
+
+def reload_frees_what_failed(world: World) -> None:
+    """FAIL -> FREE on reload."""
+    failed = [slot.number for slot in world.fleet.slots if slot.state == ST_FAIL]
+    blocked = [pool.name for pool in world.pools.values() if pool.blocked_until]
+    if failed or blocked:
+        broken("reload_frees_what_failed", f"slots {failed} and types {blocked} rest after a reload")
 
 
 def room_costs_no_work(slot: Slot) -> None:
@@ -116,6 +145,8 @@ def lanes_are_right(world: World) -> None:
     singles: dict[str, int] = {}
     waiting: dict[int, int] = {}
     for pool in world.pools.values():
+        if any(at is not None and at not in pool.free for _, _, at in pool.again):
+            broken("lanes_are_right", f"pool {pool.name}: a second try waits for a host that is gone: {pool.again}")
         count = 0
         for turns in (pool.any, *pool.bound.values()):
             lanes = list(turns)
@@ -140,6 +171,9 @@ def lanes_are_right(world: World) -> None:
 def has_future(world: World, job: Job) -> None:
     """A job with nothing in lanes and nothing in flight waits for something that will come."""
     expansion, ledger = job.expansion, world.ledger
+    is_served = job.pool is world.pools[job.pool.name] and job.pool.name in world.config.agents
+    if not is_served or (job.host is not None and job.host not in job.pool.free):
+        broken("has_future", f"job {job.pk} waits for type {job.pool.name} on {job.host}, which is gone")
     if job.verdict is None and expansion is not None:
         if not expansion.opening or not expansion.opened or expansion.fetching or expansion.more or expansion.again:
             return
@@ -189,7 +223,7 @@ def urgent_places_are_for_urgent_work(sim: "Sim", world: World) -> None:
 
 def queues_keep_their_limits(sim: "Sim", world: World) -> None:
     """Jobs in hand of a queue are counted right and never grow beyond its concurrency."""
-    in_hand = Counter([*(job.queue for job in world.jobs.values()), *(claim.queue for claim in world.arrivals)])
+    in_hand = Counter([*(job.queue for job in world.jobs.values()), *(claim.want.queue for claim in world.arrivals)])
     before = sim.memory.used
     for queue in world.queues.values():
         count, label = in_hand[queue.name], "queue " + queue.name
@@ -216,15 +250,17 @@ def rows_are_memory(sim: "Sim") -> None:
 
 def cursors_match_expanding(sim: "Sim", world: World) -> None:
     """Connections are held by the jobs that the core counts, and no more of them than there are."""
-    timers = world.timers
-    if len(world.expanding) > timers.expansions:
+    timers, before = world.timers, sim.memory.used
+    if len(world.expanding) > max(timers.expansions, before.get("expansions", 0)):
         broken("cursors_match_expanding", f"{len(world.expanding)} queries are open")
     if not world.commands and set(sim.daemon.cursors) != world.expanding:
         broken("cursors_match_expanding", f"{set(sim.daemon.cursors)} are open, {world.expanding} are known")
     for pool in world.pools.values():
         count = sum(1 for job in pool.live_jobs.values() if job.expansion is not None and job.expansion.opening)
-        if count > timers.expansions_per_type:
+        if count > max(timers.expansions_per_type, before.get("queries of " + pool.name, 0)):
             broken("cursors_match_expanding", f"{count} queries of {pool.name} are open")
+        before["queries of " + pool.name] = count
+    before["expansions"] = len(world.expanding)
 
 
 def begun_work_is_never_forgotten(sim: "Sim", pks: set[int]) -> None:
@@ -276,6 +312,7 @@ def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
     """An item goes to an agent: under the lease, of a row that is ours, at most once an attempt."""
     row = sim.database.rows[job.pk]
     only_under_the_lease(sim, job)
+    work_begins_where_it_is_configured(sim, slot, job)
     rescued_rows_are_marked(sim, row, job)
     if job.expansion is None:
         nothing_begins_twice(sim, job)
@@ -285,6 +322,20 @@ def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
         broken("drain_starts_nothing", f"job {job.pk} begins")
     if job.host is not None and job.host != slot.host.name:
         broken("rows_keep_their_host", f"job {job.pk} for {job.host} begins on {slot.host.name}")
+
+
+def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None:
+    """What a reload has taken away gets nothing more: types, hosts, types on hosts, slots."""
+    kind = sim.daemon.config.agents.get(job.pool.name)
+    hosts = [] if kind is None else kind.hosts or sim.daemon.config.hosts
+    if slot.host.name not in hosts or slot.is_gone or slot.pool is not job.pool:
+        broken("work_begins_where_it_is_configured", f"job {job.pk} on host {slot.host.name}, slot {slot.number}")
+
+
+def old_programs_get_nothing(sim: "Sim", process: "Process", slot: Slot) -> None:
+    """An agent that would be started otherwise now gets no more lines."""
+    if process.command != sim.daemon.config.agents[slot.pool.name].command:
+        broken("old_programs_get_nothing", f"slot {slot.number} is still {process.command}")
 
 
 def only_under_the_lease(sim: "Sim", job: Job) -> None:
@@ -355,6 +406,8 @@ def job_ends_rightly(sim: "Sim", row: Row) -> None:
     """I3: a job ends once; done means that its work was done, or failed within what is tolerated."""
     if row.ends != 1:
         broken("one_end_a_job", f"job {row.pk} ends {row.ends} times")
+    if row.wanted not in (None, row.state) and not row.unstorable:
+        broken("commands_are_kept", f"job {row.pk} was to be {row.wanted} and is {row.state}")
     if row.was_lied_about:
         return
     if row.state == DONE and not row.msq and not row.done:
@@ -375,9 +428,21 @@ def query_ends_rightly(sim: "Sim", row: Row) -> None:
         broken("done_means_worked", f"job {row.pk}: {len(missing)} items not done, {len(row.item_failures)} failed")
     if row.failed > row.tolerate:
         broken("tolerance_holds", f"job {row.pk}: {row.failed} items failed, {row.tolerate} tolerated, and it is done")
-    exact = sim.natures[id(sim.config.agents[row.type])].counts == 0 and not row.disruptions and not row.repeat
+    exact = sim.natures[row.type].counts == 0 and not row.disruptions and not row.repeat
     if exact and row.processed + row.failed != row.items:
         broken("counts_are_right", f"job {row.pk}: {row.processed} + {row.failed} of {row.items}")
+
+
+def what_is_wanted_is_on_its_way(world: World, row: Row) -> None:
+    """A job that is killed or cancelled has no agent that is left in peace, and no item that waits."""
+    job = world.jobs.get(row.pk)
+    if row.wanted is None or job is None:
+        return
+    for slot in world.fleet.slots:
+        if slot.job is job and slot.state in (ST_READY, ST_RUNNING):
+            broken("commands_are_kept", f"job {row.pk} was to be {row.wanted}, and slot {slot.number} works on")
+    if any(lane.items for lane in job.lanes.values()):
+        broken("commands_are_kept", f"job {row.pk} was to be {row.wanted}, and items of it wait")
 
 
 # ---- at the last

@@ -6,6 +6,7 @@ What a site reaches comes from the model of site.py. What grows is counted: line
 1,000 slots and, in three ways, on 10,000.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
@@ -83,7 +84,11 @@ def _tick(site: Site) -> float:
 def _marked(shape: Shape) -> float:
     """A row is shown as running, while all other agents work on rows that are."""
     site = busy(shape, LONG)
-    site.core.world.mark_at = site.now
+    world = site.core.world
+    job = next(iter(world.jobs.values()))
+    job.marked, job.started = False, True
+    world.begun = deque([(site.now - MARK_AFTER, job)])
+    world.mark_at = site.now
     return lines(partial(site.core.tick, site.now))
 
 
@@ -92,7 +97,7 @@ def _started(shape: Shape) -> float:
     site = Site(shape, JOBS)
     site.supply |= dict.fromkeys(list(site.supply)[1:], 0)
     agents = shape.places * shape.slots
-    return lines(site.wake, partial(site.turn_until, agents)) / agents
+    return lines(partial(site.warm, agents)) / agents
 
 
 def _starving(shape: Shape) -> float:

@@ -34,7 +34,7 @@ COSTS: Final[dict[str, Cost]] = {
     "loop_job": Cost(14e-6, "s", "the same for a one-parameter job, its claim and end included: bench P1"),
     "loop_request": Cost(80e-6, "s", "CPU of the daemon for a claim that finds nothing, by tests/counts/queues.py"),
     "loop_place": Cost(2e-6, "s", "CPU of the daemon for each place that a claim looks at: the same, 10,200 places"),
-    "loop_look": Cost(0.25e-6, "s", "CPU of the core for each place where there might be something to claim"),
+    "loop_look": Cost(0.1e-6, "s", "CPU of the core for each place of a type that is not known to be without work"),
     "loop_start": Cost(820e-6, "s", "Popen of a C agent until its first OK, 1,225/s: PERFORMANCE.md"),
     "loop_shown": Cost(4e-6, "s", "CPU of the daemon for a line of scheduler_status, made and written as JSON"),
     "db_request": Cost(260e-6, "s", "a claim that finds nothing, there and back"),
@@ -124,6 +124,7 @@ class Site:
         self.spent = dict.fromkeys((*SERVERS, "waited", "items", "statements"), 0.0)  # seconds, but for the last two
         self.wants = 0  # places that the last claim looked at
         self.is_asking = False
+        self._begun: list[int] | None = None  # slots with an item, while all are to begin together
         self._idle: dict[int, float] = {}  # since when an agent waits for a line
         self._queries: dict[int, str] = {}  # types of the jobs whose queries are open
         self._heap: list[tuple[float, int, Callable[[float], None]]] = []
@@ -153,10 +154,14 @@ class Site:
         self.core.handle(e.Woken(), self.now)
         self._act()
 
-    def warm(self) -> None:
-        """Let it work until every agent that has room has had an item."""
+    def warm(self, agents: int = 0) -> None:
+        """Let every agent that has room begin an item, or so many; these items take their time from then on."""
+        self._begun = []
         self.wake()
-        self.turn_until(self.shape.agents)
+        self.turn_until(agents or self.shape.agents)
+        begun, self._begun = self._begun, None
+        for slot in begun:
+            self._fed(slot)
 
     def turn_until(self, fed: int) -> None:
         """Let it work until so many agents have had an item."""
@@ -243,8 +248,8 @@ class Site:
         return e.Turned(claims, reached=reached), took
 
     def _claims(self, want: Want) -> Iterator[Claim]:
-        """Give what a place has: rows of our types wait for any host."""
-        if want.host or (self.load.what == "rows" and want.type in self._queries.values()):
+        """Give what a place has: rows of our types wait for any host, and none is urgent."""
+        if want.host or want.urgent or (self.load.what == "rows" and want.type in self._queries.values()):
             return
         found = min(want.most, self.supply[want.type], 1 if self.load.what == "rows" else ENDLESS)
         rules = {"msq": True} if self.load.what == "rows" else {"timeout": self.load.timeout}
@@ -296,6 +301,9 @@ class Site:
     def _fed(self, slot: int) -> None:
         """An agent has a line; how long it takes is different each time, in a way that is the same in every run."""
         self.spent["waited"] += self.now - self._idle.pop(slot, self.now)
+        if self._begun is not None:
+            self._begun.append(slot)
+            return
         spread = 0.5 + next(self._order) * GOLDEN % 1.0
         self._later(self.load.item_s * spread, lambda at: self._done(slot, at))
 

@@ -9,6 +9,7 @@ from tests.sim.scale import ACTS, a_day, reached
 from tests.sim.site import COSTS, Load, Shape, Site
 
 FEW, MANY = Shape(2, 4, 2, 5), Shape(20, 4, 20, 5)  # slots: 40, 400
+TYPES = Shape(2, 40, 2, 5)
 MARGIN = 1.2
 
 
@@ -55,7 +56,7 @@ def test_a_row_of_a_query_leaves_a_thousandth_of_what_a_job_leaves_c46() -> None
         ("job", 1.0),
         ("start of an agent", 5.0),
         ("turn, all agents at work", 10.0),
-        ("row shown as running", 10.0),
+        ("row shown as running", 1.0),
         ("wake-up that finds nothing", 10.0),
         ("look while types have no room", 10.0),
         ("all slots and types shown", 10.0),
@@ -63,6 +64,15 @@ def test_a_row_of_a_query_leaves_a_thousandth_of_what_a_job_leaves_c46() -> None
 )
 def test_nothing_grows_faster_than_the_hosts_of_a_site_f153(act: str, most: float) -> None:
     assert ACTS[act](MANY) <= most * MARGIN * ACTS[act](FEW)
+
+
+def test_types_without_room_look_at_their_hosts_and_not_at_each_other_f119() -> None:
+    act = ACTS["look while types have no room"]
+    assert act(TYPES) <= 10 * MARGIN * act(FEW)
+
+
+def test_jobs_with_a_time_limit_cost_nothing_while_they_are_in_time() -> None:
+    assert ACTS["the same, jobs with a time limit"](MANY) == ACTS["turn, all agents at work"](MANY)
 
 
 def test_every_cost_says_where_it_was_measured_c46() -> None:

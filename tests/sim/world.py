@@ -11,10 +11,10 @@ from random import Random
 from typing import Any, Final
 
 from scheduler.model import events as e
-from scheduler.model.config import AgentType, Config, Host, Scheduler
+from scheduler.model.config import Config
 from scheduler.model.jobs import Want
 from scheduler.policy.pools import Slot
-from tests.sim import frontend, invariants
+from tests.sim import configs, frontend, invariants
 from tests.sim.agents import CALM, CHARACTERS, Character, read_item
 from tests.sim.broken import Broken
 from tests.sim.database import Database, Row
@@ -46,18 +46,16 @@ class Sim:
         self.delay = self.rng.choice((0.0005, 0.005, 0.5))  # of the database, about
         self.pace = self.rng.choice((0.05, 0.5, 5.0))  # seconds between acts of the front-end
         self.database = Database(self.ring, self._ended)
-        self.config = _config(self.rng)
-        self.natures = {id(kind): self.rng.choice(CHARACTERS) for kind in self.config.agents.values()}
+        self.config = configs.first(self.rng)
+        self.natures: dict[str, Character] = {}  # of every type there ever was
         self.queue_names = ["default", "heavy", "light"]
         self.queues: list[dict[str, Any]] = [
             {"name": name, "concurrency": None, "paused": False} for name in self.queue_names
         ]
         self.queues[1]["concurrency"] = 2
-        self.hosts: list[dict[str, Any]] = [
-            {"name": name, "max": host.max, "urgent": host.urgent, "enabled": True}
-            for name, host in self.config.hosts.items()
-        ]
-        self.types: list[dict[str, Any]] = [{"type": name, "enabled": True} for name in self.config.agents]
+        self.hosts: list[dict[str, Any]] = []
+        self.types: list[dict[str, Any]] = []
+        self._register(Config(), self.config)
         self.placements = [
             {"type": None, "from": "here", "to": None, "host": "alpha"},
             {"type": None, "from": "t", "to": "u", "host": "beta"},
@@ -139,6 +137,7 @@ class Sim:
         """Faults stop, everything is enabled, agents are polite: within bounded time everything has ended."""
         self.is_calm, self.faults, self.delay = True, 0.0, 0.001
         self.database.locked.clear()
+        self.reload(configs.every(self.config, set(self.natures)))
         for queue in self.queues:
             queue["paused"] = False
         for host in self.hosts:
@@ -222,6 +221,32 @@ class Sim:
         if self.daemon.is_alive:
             self.daemon.look_around()
 
+    def reload(self, config: Config) -> None:
+        """The file is another one, and the daemon is told to read it; if it is dead the next one will."""
+        old, self.config = self.config, config
+        if self.daemon.is_alive:
+            self.daemon.pump()
+            invariants.check(self)
+        self._register(old, config)
+        self.memory.stillborn.clear()
+        if self.daemon.is_alive:
+            self.daemon.reload(config)
+            invariants.reload_frees_what_failed(self.daemon.core.world)
+
+    def _register(self, old: Config, new: Config) -> None:
+        """Write hosts and types into their tables: what has changed in the file wins."""
+        known = {host["name"]: host for host in self.hosts}
+        self.hosts = [known.get(name, {"name": name}) for name in new.hosts]
+        for row in self.hosts:
+            before, host = old.hosts.get(row["name"]), new.hosts[row["name"]]
+            keys = [key for key in ("max", "urgent", "enabled") if getattr(before, key, None) != getattr(host, key)]
+            row |= {key: getattr(host, key) for key in keys}
+        types = {row["type"]: row for row in self.types}
+        self.types = [types.get(name, {"type": name, "enabled": True}) for name in new.agents]
+        for name in new.agents:
+            if name not in self.natures:
+                self.natures[name] = self.rng.choice(CHARACTERS)
+
     def settle_later(self, row: Row) -> None:
         """Somebody else ended a row: its trigger settles."""
         if row.end is not None:
@@ -289,9 +314,9 @@ class Sim:
 
     # ---- what agents really did
 
-    def nature_of(self, kind: AgentType) -> Character:
+    def nature_of(self, name: str) -> Character:
         """Give what agents of a type are like now."""
-        return CALM if self.is_calm else self.natures[id(kind)]
+        return CALM if self.is_calm else self.natures[name]
 
     def perform(self, pk: int, item: int) -> None:
         """An agent has done an item."""
@@ -316,32 +341,3 @@ class Sim:
     def _ended(self, row: Row) -> None:
         self.finished += 1
         invariants.job_ends_rightly(self, row)
-
-
-def _config(rng: Random) -> Config:
-    """Make a small installation: two hosts, three to five agent types."""
-    hosts = {
-        "alpha": Host(max=rng.choice((-1, 1, 2, 3)), urgent=rng.choice((0, 1))),
-        "beta": Host(max=rng.choice((-1, 1, 2, 4)), urgent=rng.choice((0, 1, 2))),
-    }
-    agents: dict[str, AgentType] = {
-        name: AgentType(
-            command=("agent",), slots=rng.choice((1, 1, 2, 3)), hosts=rng.choice(((), (), ("alpha",), ("beta",))),
-            heartbeat=rng.choice((60.0, 90.0)) if rng.random() < 0.7 else 0.0, item_timeout=100.0,
-        )
-        for name in ("sha", "mime", "lic")[: rng.choice((1, 2, 3))]
-    }  # fmt: skip
-    if rng.random() < 0.5:
-        agents["shell"] = AgentType(
-            command=("tool", "{args}", "{id}"),
-            kind="exec",
-            slots=rng.choice((1, 3)),
-            output_limit=500,
-            item_timeout=100.0,
-        )
-    timers = Scheduler(
-        expansions=rng.choice((1, 2, 3, 8)), expansions_per_type=rng.choice((1, 2)),
-        fetch_rows=rng.choice((1, 5, 1000)), line_limit=2000, min_idle=rng.choice((0.0, 5.0, 20.0)), max_idle=100_000.0,
-        hold_max=rng.choice((1, 10, 1000)), fetch_limit=rng.choice((0, 1, 10, 1000)),
-    )  # fmt: skip
-    return Config(scheduler=timers, hosts=hosts, agents=agents)

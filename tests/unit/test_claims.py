@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from scheduler.model.config import Host
 from scheduler.model.events import Turn
 from scheduler.model.jobs import START, After
-from scheduler.policy.claims import ENOUGH, FORGETTING, LONGEST_PAUSE, PAUSE, SLOWER, Claims
+from scheduler.policy.claims import ENOUGH, FORGETTING, HELD_BYTES, LONGEST_PAUSE, PAUSE, SLOWER, Claims
 from tests.core_tools import make_core
+from tests.counts.meters import work
 
 PLACE = After("1n", "2026-01-01 00:00:00+00", 7)
 FARTHER = After("1n", "2026-01-01 00:00:00+00", 9)
@@ -20,10 +22,11 @@ BATCH = 1000  # rows of one
 class Clerk:
     """Asks for what a core with one agent type wants, and answers; seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: int = 1) -> None:
         self.claims = Claims()
-        self._world = make_core().world
-        self._world.pools["sha"].rate = 1e6  # as many as there may be are wanted
+        self._world = make_core(hosts={f"host{n}": Host() for n in range(hosts)}).world
+        self.pool = self._world.pools["sha"]
+        self.pool.rate = 1e6  # as many as there may be are wanted
 
     def ask(self, now: float = 0.0, *, ends: Sequence[object] = ()) -> Turn:
         """Ask as the core does."""
@@ -58,6 +61,17 @@ def paused() -> Clerk:
     clerk.claim(0.0, 0.0 + USUAL)
     clerk.claim(0.5, 1.0 + USUAL)
     return clerk
+
+
+# ---- how many
+
+
+def test_rows_with_long_parameters_are_claimed_few_at_a_time_t73() -> None:
+    clerk = Clerk()
+    usual = clerk.ask().wants[0]
+    clerk.pool.row_bytes = 1 << 20
+    few = clerk.ask().wants[0]
+    assert (usual.most, few.most) == (BATCH, HELD_BYTES >> 20)
 
 
 # ---- where it begins
@@ -147,3 +161,25 @@ def test_what_wakes_us_while_a_claim_is_on_its_way_may_have_come_too_late_for_it
     clerk.claims.wake()
     clerk.answer(turn, short=short)
     assert clerk.claims.dry == set()
+
+
+def lines_of_an_empty_look(hosts: int) -> int:
+    """Count the lines of asking for nothing, as every place of so many hosts has proved empty."""
+    clerk = Clerk(hosts)
+    clerk.answer(clerk.ask(), short=BATCH)
+    clerk.ask()
+    with work() as counted:
+        assert clerk.ask().wants == []
+    return counted.lines
+
+
+def test_places_that_proved_empty_are_not_looked_at_one_by_one() -> None:
+    assert lines_of_an_empty_look(100) == lines_of_an_empty_look(1)
+
+
+def test_a_type_with_work_for_any_host_is_asked_for_that_alone_j49() -> None:
+    clerk = Clerk(hosts=3)
+    turn = clerk.ask()
+    found = {want: want.most for want in turn.wants if not want.host}
+    clerk.claims.turned(turn, found, dict.fromkeys(found, PLACE), 0.0)
+    assert [[want.host for want in clerk.ask().wants] for _ in range(2)] == [[""], [""]]

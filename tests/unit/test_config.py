@@ -63,7 +63,14 @@ def agent(keys: str, head: str = 'command = ["a"]') -> str:
 
 def test_every_default_is_as_documented() -> None:
     assert good(LEAST) == Config(
-        database=Database(url="embedded", msq_url="", agentdb_url=""),
+        database=Database(
+            url="embedded",
+            msq_url="",
+            agentdb_url="",
+            password_file="",
+            msq_password_file="",
+            agentdb_password_file="",
+        ),
         scheduler=Scheduler(
             group="default",
             respawn_interval=300,
@@ -88,6 +95,8 @@ def test_every_default_is_as_documented() -> None:
             expansion_limit=3600,
             fetch_rows=1000,
             fetch_bytes=1_000_000,
+            msq_rows=0,
+            msq_bytes=0,
             agentdb_connections=2,
             statement_limit=30,
             lock_limit=0.2,
@@ -96,7 +105,11 @@ def test_every_default_is_as_documented() -> None:
             blocked_delay=60,
             line_limit=1_048_576,
             reconnect_max=30,
+            hang_limit=10,
+            ready_file="",
             log_level="info",
+            log_format="text",
+            log_file="",
         ),
         hosts={
             "alpha": Host(
@@ -216,6 +229,11 @@ def test_hundred_hosts_and_five_thousand_slots_are_read_f153() -> None:
         ("env.X = 5", "agents.a.env.X: must be a text in quotes (got ***)"),
         ('env."A B" = "c"', 'agents.a.env."A B": is not the name of an environment variable (got ***)'),
         ('env.DROVER_JOB = "1"', "agents.a.env.DROVER_JOB: is set by the scheduler itself (got ***)"),
+        (
+            'pass_env = ["TZ", "PGPASSWORD"]',
+            "agents.a.pass_env[1]: is the scheduler's own login; give the agent one of its own, with database or env"
+            ' (got "PGPASSWORD")',
+        ),
         ('pass_env = ["A="]', 'agents.a.pass_env[0]: is not the name of an environment variable (got "A=")'),
         ("window = 2", "agents.a.window: must be 1; more comes later (got 2)"),
         ('statements.s = "select 1"', 'agents.a.statements: are for db = "statements" only (got a table)'),
@@ -257,7 +275,7 @@ def test_transport_lacks_what_it_needs(transport: str, key: str) -> None:
         ("max_idle = 5", "max_idle: must not be less than min_idle (got 5)"),
         ("retry_max = 5", "retry_max: must not be less than retry_base (got 5)"),
         ('group = ""', 'group: must not be empty (got "")'),
-        ('log_level = "loud"', 'log_level: must be one of "debug", "info", "warning", "error" (got "loud")'),
+        ('log_level = "loud"', 'log_level: must be one of "trace", "debug", "info", "warning", "error" (got "loud")'),
     ],
 )
 def test_mistake_in_a_timer_is_told(keys: str, told: str) -> None:

@@ -6,7 +6,8 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.states import ST_FREEING, ST_READY
 from scheduler.policy.core import Core
-from tests.core_tools import claim, make_core, ready, saved, settle, turn
+from scheduler.policy.world import MARK_AFTER, MOST_STARTS
+from tests.core_tools import claim, make_core, ready, saved, settle, spawned, turn
 
 TWO = {"sha": AgentType(command=("agent",)), "mime": AgentType(command=("agent",))}
 
@@ -155,3 +156,67 @@ def test_a_time_limit_is_a_failure_f161() -> None:
     core.tick(5.0)
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 6.0)
     assert [(row.state, row.text) for row in saved(settle(core, 6.0))] == [("failed", "timeout: ran longer than 5 s")]
+
+
+def test_the_earlier_of_two_time_limits_comes_first_whoever_began_first() -> None:
+    core = make_core({"sha": AgentType(command=("agent",), slots=2)})
+    turn(core, claim(1, timeout=9.0), claim(2, timeout=5.0))
+    for number in spawned(core):
+        core.handle(e.Created(number, 100 + number), 0.0)
+        core.hear(number, b"OK\n", 0.0)
+    core.look()
+    core.tick(MARK_AFTER)
+    settle(core, MARK_AFTER)
+    core.tick(5.0)
+    jobs = core.world.jobs
+    assert {pk: job.verdict and job.verdict.text for pk, job in jobs.items()} == {
+        1: None,
+        2: "timeout: ran longer than 5 s",
+    }
+
+
+def test_limits_of_jobs_that_have_ended_are_forgotten() -> None:
+    core = make_core()
+    slot = ready(core, claim(1, timeout=86_400.0))
+    for pk in range(2, 1000):
+        core.take()
+        core.hear(slot.number, b"OK\n", float(pk))
+        core.handle(e.Woken(), float(pk))
+        turn(core, claim(pk, timeout=86_400.0), now=float(pk))
+    assert len(core.world.jobs) == 1
+    assert len(core.world.limits) < 110
+
+
+# ---- how many agents are started at a time
+
+
+def crowd(count: int) -> Core:
+    """Give a core with work for so many agents, none of which lives."""
+    core = make_core({"sha": AgentType(command=("agent",), slots=count)})
+    turn(core, *(claim(pk) for pk in range(1, count + 1)))
+    return core
+
+
+def test_a_turn_starts_so_many_agents_and_the_next_comes_at_once() -> None:
+    core = crowd(2 * MOST_STARTS + 1)
+    started = [len(spawned(core))]
+    while core.next_deadline() <= 0.0:
+        core.tick(0.0)
+        started.append(len(spawned(core)))
+    assert started == [MOST_STARTS, MOST_STARTS, 1]
+
+
+def test_what_an_agent_says_between_does_not_start_more() -> None:
+    core = crowd(2 * MOST_STARTS)
+    first = spawned(core)[0]
+    core.handle(e.Created(first, 100), 0.0)
+    assert core.hear(first, b"OK\n", 0.0) is None
+    assert spawned(core) == []
+
+
+def test_nobody_is_started_in_the_next_turn_after_a_stop() -> None:
+    core = crowd(2 * MOST_STARTS)
+    spawned(core)
+    core.handle(e.Stop(), 0.0)
+    core.tick(0.0)
+    assert (spawned(core), core.next_deadline() > 0.0) == ([], True)

@@ -115,13 +115,14 @@ def test_text_that_is_not_utf8_is_told_with_its_line(own: Path) -> None:
 @pytest.mark.parametrize("mode", [0o660, 0o602, 0o666])
 def test_file_that_others_may_write_is_refused(own: Path, mode: int) -> None:
     own.chmod(mode)
-    assert refusal(own) == f"{own}: others may write to this file; chmod go-w {own}"
+    assert refusal(own) == f"{own}: others may write to this file (mode {mode:04o}); chmod go-w {own}"
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
 def test_directory_that_others_may_write_is_refused(own: Path, mode: int) -> None:
     own.parent.chmod(mode)
-    assert refusal(own) == f"{own.parent}: others may write to this directory; chmod go-w {own.parent}"
+    folder = own.parent
+    assert refusal(own) == f"{folder}: others may write to this directory (mode {mode:04o}); chmod go-w {folder}"
 
 
 def test_conf_d_that_others_may_write_is_refused(own: Path) -> None:
@@ -146,7 +147,7 @@ def test_sticky_directory_is_refused_for_files_of_strangers(own: Path, entry: st
 
 def test_password_that_others_may_read_is_refused(own: Path) -> None:
     written(own, SECRET, 0o604)
-    assert refusal(own) == f"{own}: holds a password and others may read it; chmod 600 {own}"
+    assert refusal(own) == f"{own}: holds a password and others may read it (mode 0604); chmod 600 {own}"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +170,31 @@ def test_password_is_seen_in_every_form(own: Path, url: str) -> None:
 def test_file_without_a_password_may_be_read_by_all(own: Path, text: str) -> None:
     written(own, f"{LEAST}{text}")
     assert len(read(own)) == 1
+
+
+@pytest.mark.parametrize("name", ["API_TOKEN", "client_secret", "aws_credentials", "DB_PASSWORD", "api-key", "apikey"])
+def test_secret_given_to_an_agent_is_seen(own: Path, name: str) -> None:
+    written(own, f'{LEAST}env = {{ "{name}" = "hush" }}', 0o644)
+    assert "holds a password" in refusal(own)
+
+
+@pytest.mark.parametrize("text", ['password_file = "db"', 'msq_password_file = "db"'])
+def test_name_of_a_file_with_a_password_is_no_secret(own: Path, text: str) -> None:
+    written(own, f'[database]\nurl = "host=there"\n{text}\n{LEAST}', 0o644)
+    assert len(read(own)) == 1
+
+
+def test_password_of_a_part_is_seen_too(own: Path) -> None:
+    part = written(own.parent / "conf.d/10.toml", SECRET.removeprefix(LEAST), 0o644)
+    assert refusal(own) == f"{part}: holds a password and others may read it (mode 0644); chmod 600 {part}"
+
+
+def test_link_to_where_others_may_write_is_refused(own: Path, tmp_path: Path) -> None:
+    target = written(tmp_path / "shared/10.toml", "")
+    target.parent.chmod(0o777)
+    (own.parent / "conf.d").mkdir()
+    (own.parent / "conf.d/10.toml").symlink_to(target)
+    assert refusal(own).startswith(f"{target.parent}: others may write to this directory")
 
 
 def test_password_in_a_private_file_is_accepted(own: Path) -> None:

@@ -1,8 +1,12 @@
-"""In which order the ledger hands out what is to be saved."""
+"""In which order the ledger hands out what is to be saved, and how much of it is kept while nobody takes it."""
 
-from scheduler.model.events import Save, Turn, WriteLog
-from scheduler.model.jobs import End, LogRow, SaveRow, Want
-from scheduler.policy.ledger import Ledger
+from scheduler.model import events as e
+from scheduler.model.config import AgentType
+from scheduler.model.events import Mark, NotSaved, Save, Turn, WriteLog, WriteOutput
+from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
+from scheduler.policy.ledger import LOG_SIZE, RESULT_SIZE, Ledger
+from scheduler.policy.standing import hold_if_full
+from tests.core_tools import claim, make_core, settle, spawned, turn
 
 END = End(7, 1, 100_000, "here", 99, None)
 ROW = SaveRow(8, 1, "failed", outcome="failed")
@@ -38,3 +42,95 @@ def test_endless_logs_hold_up_no_end() -> None:
     ledger.answered()
     ledger.log(log("more"))
     assert ledger.next_request([]) == Turn([END], [])
+
+
+def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> None:
+    ledger, older = Ledger(), SaveRow(8, 1, "claimed")
+    ledger.log(log("first"))
+    assert isinstance(ledger.next_request([]), WriteLog)
+    ledger.log(log("more"))
+    ledger.save(older, ())
+    ledger.marks = {8: (8, 1), 9: (9, 1)}
+    ledger.answered()
+    assert ledger.next_request([]) == Mark([(9, 1)])  # the older word on 8 waits for the log
+    ledger.answered()
+    assert isinstance(ledger.next_request([]), WriteLog)
+    ledger.answered()
+    assert ledger.next_request([]) == Save([older], [])
+    ledger.answered()
+    assert ledger.next_request([]) == Mark([(8, 1)])
+
+
+# ---- while the database takes nothing
+
+
+LOCKED = NotSaved("lock", "somebody locks the table")
+
+
+def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
+    ledger, long = Ledger(), "x" * (LOG_SIZE // 8)
+    for _ in range(100):
+        ledger.log(log(long))
+        ledger.next_request([])
+        ledger.failed(LOCKED)
+    assert (ledger.log_rows, ledger.lost_logs) == (8, 92)
+    save_all(ledger)
+    assert (ledger.log_rows, ledger.log_size, ledger.lost_logs) == (0, 0, 0)
+
+
+def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
+    ledger = Ledger()
+    ledger.log(log("odd"))
+    ledger.next_request([])
+    ledger.failed(NotSaved("data", "it is odd"))
+    assert (ledger.log_rows, ledger.log_size, ledger.is_empty) == (0, 0, True)
+
+
+def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -> None:
+    ledger, rows = Ledger(), [OutputRow(7, 1, "out", "x" * (1 << 20)) for _ in range(40)]
+    for row in rows:
+        ledger.output(row)
+    filled = ledger.is_full
+    written: list[OutputRow] = []
+    while ledger.is_full:
+        request = ledger.next_request([])
+        assert isinstance(request, WriteOutput)
+        written += request.rows
+        ledger.answered()
+    assert (filled, len(written), ledger.result_size) == (True, 40 - 16, RESULT_SIZE // 2)
+    assert written == rows[: 40 - 16]
+
+
+def test_failed_items_fill_the_ledger_too_until_they_are_saved_or_given_up() -> None:
+    ledger, long = Ledger(), "x" * RESULT_SIZE
+    ledger.save(ROW, [ItemFailure(8, 1, None, long, "here", "noop", 99, "no")])
+    filled = ledger.is_full
+    assert isinstance(ledger.next_request([]), Save)
+    ledger.failed(NotSaved("data", "it is odd"))
+    assert (filled, ledger.is_full, ledger.result_size) == (True, False, 0)
+
+
+def test_agents_are_given_no_work_while_too_much_output_waits() -> None:
+    core = make_core({"sha": AgentType(command=("agent",), kind="exec", output_limit=2 * RESULT_SIZE)})
+    turn(core, claim(1), claim(2))
+    core.handle(e.Created(0, 100), 0.0)
+    core.captured(0, "out", b"x" * (RESULT_SIZE + 1))
+    core.handle(e.Gone(0, 0), 0.0)
+    waiting = spawned(core)
+    settle(core)
+    assert (waiting, spawned(core)) == ([0], [0])  # the first was the one for job 1
+
+
+def test_agents_are_given_work_again_when_failed_items_are_saved() -> None:
+    core = make_core()
+    core.world.ledger.save(ROW, [ItemFailure(8, 1, None, "x" * 2 * RESULT_SIZE, "here", "noop", 99, "no")])
+    hold_if_full(core.world)
+    held = not core.world.feeding
+    settle(core)
+    assert (held, core.world.feeding) == (True, True)
+
+
+def save_all(ledger: Ledger) -> None:
+    """Let the database take everything."""
+    while ledger.next_request([]) is not None:
+        ledger.answered()

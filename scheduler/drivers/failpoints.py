@@ -1,0 +1,182 @@
+"""Failpoints: this process fails where a test says, just before or just after a statement or a write to a pipe.
+
+    DROVER_FAILPOINTS=turn:before=kill@3,write:after=stop,save:after=error
+
+A point is a statement by its name in queries.sql, or `type.name` of an agent's; one without a name is called by its
+connection and its first word (`queue.set`, `expansion.declare`). `spawn` starts a process, `write` gives a line to an
+agent, `write_rest` what its pipe had no room for. `before`: nothing has been sent. `after`: the server has carried it
+out, or the pipe has taken it, and nobody here knows yet. `kill` and `stop` send this process SIGKILL and SIGSTOP;
+`error` is what the world does: the connection is lost, the process cannot be started, the agent's pipe is broken. Each
+happens once, at the n-th time (`@n`, else the first).
+
+Arming puts other functions in the place of the drivers' own, at start-up. Where nothing is armed nothing is replaced,
+and the drivers do not know that there is such a thing.
+"""
+
+import errno
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from scheduler.data import schema_dir
+from scheduler.drivers.children import CLOSED, Child, Children
+from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres_answers import Rows
+from scheduler.drivers.spawning import Started
+from scheduler.drivers.sql import load
+from scheduler.errors import ConfigError
+from scheduler.model.events import Spawn
+
+VARIABLE: Final = "DROVER_FAILPOINTS"
+GRAMMAR: Final = re.compile(r"([\w.]+):(before|after)=(error|kill|stop)(?:@([1-9][0-9]*))?")
+WRITES: Final = frozenset(("spawn", "write", "write_rest"))
+SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+WORDS: Final = "failpoint"
+
+log = logging.getLogger("drover")
+
+
+@dataclass(slots=True)
+class Point:
+    """Where, before or after, what to do, and how many times more it is passed before that; 0 is over."""
+
+    name: str
+    when: str
+    action: str
+    left: int = 1
+
+
+class Points:
+    """The points that are armed."""
+
+    def __init__(self, points: list[Point]) -> None:
+        self._points: dict[tuple[str, str], list[Point]] = {}
+        for point in points:
+            self._points.setdefault((point.name, point.when), []).append(point)
+
+    def reach(self, name: str, when: str) -> bool:
+        """Pass a point, and die or stop there; true if the caller is to fail."""
+        due = [point for point in self._points.get((name, when), ()) if _count_down(point)]
+        for point in due:
+            log.warning("%s %s:%s: %s", WORDS, name, when, point.action)
+            if point.action in SIGNALS:
+                os.kill(os.getpid(), SIGNALS[point.action])
+        return any(point.action == "error" for point in due)
+
+
+def arm(environment: Mapping[str, str]) -> None:
+    """Replace what must be, if the environment names any point. Errors: ConfigError, all mistakes of it."""
+    if text := environment.get(VARIABLE):
+        points = Points(parse(text))
+        _replace_link(points.reach)
+        _replace_children(points.reach)
+
+
+def parse(text: str) -> list[Point]:
+    """Read the points. Errors: ConfigError, a line for each mistake."""
+    words = [word.strip() for word in text.split(",")]
+    found = [(word, GRAMMAR.fullmatch(word)) for word in words]
+    known = WRITES | load((schema_dir() / "queries.sql").read_text()).keys()
+    wrong = [f"{VARIABLE}: want name:before|after=error|kill|stop[@n] (got {word!r})" for word, m in found if m is None]
+    wrong += [f"{VARIABLE}: no statement {m[1]!r}" for _, m in found if m and m[1] not in known and "." not in m[1]]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return [Point(m[1], m[2], m[3], int(m[4] or 1)) for _, m in found if m]
+
+
+def _count_down(point: Point) -> bool:
+    point.left -= 1
+    return point.left == 0
+
+
+def _replace(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+# ---- statements
+
+
+def _replace_link(reach: Callable[[str, str], bool]) -> None:
+    """Both places are where libpq's own errors are caught, and taken for the loss of the connection."""
+
+    def before(write: Callable[..., None]) -> Callable[..., None]:
+        def _write(link: Link, asked: Any) -> None:
+            is_sent = not asked.prepared or asked.query in link._prepared  # else it is to be prepared first
+            if is_sent and reach(_name(link, asked), "before"):
+                raise psycopg.OperationalError(f"{WORDS}: not sent")
+            write(link, asked)
+
+        return _write
+
+    def after(finish: Callable[..., None]) -> Callable[..., None]:
+        def _finish(link: Link, asked: Any) -> None:
+            is_done = isinstance(asked.answer, Rows) and asked.preparing is None
+            if is_done and reach(_name(link, asked), "after"):
+                raise psycopg.OperationalError(f"{WORDS}: not heard")
+            finish(link, asked)
+
+        return _finish
+
+    _replace(Link, "_write", before)
+    _replace(Link, "_finish", after)
+
+
+def _name(link: Link, asked: Any) -> str:
+    return asked.query.name or f"{link.name.split()[0]}.{asked.query.sql.split()[0].lower()}"
+
+
+# ---- processes and pipes
+
+
+def _replace_children(reach: Callable[[str, str], bool]) -> None:
+    def starting(start: Callable[..., Started]) -> Callable[..., Started]:
+        def _start(children: Children, spawn: Spawn) -> Started:
+            if reach("spawn", "before"):
+                raise OSError(errno.EAGAIN, WORDS)
+            started = start(children, spawn)
+            if reach("spawn", "after"):
+                _undo(started)
+                raise OSError(errno.EMFILE, WORDS)
+            return started
+
+        return _start
+
+    _replace(Children, "_start", starting)
+    _replace(Children, "_write", _writing("write", reach, lambda child: not child.unsent))
+    _replace(Children, "_drain", _writing("write_rest", reach, lambda child: True))
+
+
+def _writing(
+    name: str, reach: Callable[[str, str], bool], is_write: Callable[[Child], bool]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def writing(write: Callable[..., None]) -> Callable[..., None]:
+        def _write(children: Children, child: Child, *data: bytes) -> None:
+            is_so = child.stdin != CLOSED and is_write(child)
+            if is_so and reach(name, "before"):
+                return _break(children, child)
+            write(children, child, *data)
+            return _break(children, child) if is_so and reach(name, "after") else None
+
+        return _write
+
+    return writing
+
+
+def _break(children: Children, child: Child) -> None:
+    """Do what is done when the other end of the pipe is closed."""
+    children._clog(child)
+    children._close_stdin(child)
+
+
+def _undo(started: Started) -> None:
+    """Leave nothing of a process, as `start` does when it fails half-way."""
+    started.popen.kill()
+    started.popen.wait()
+    for fd in (started.pidfd, started.stdin, started.stdout, started.stderr):
+        os.close(fd)

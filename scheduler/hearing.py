@@ -1,0 +1,125 @@
+"""Whether LISTEN is heard: now and then the daemon rings itself, and polls while it does not hear it.
+
+Where a pooler gives a server process for each transaction, nobody tells a client of a notification, and nothing fails.
+We ring over another connection than the one that listens: a process tells its own notifications before it answers,
+whoever is behind it. For the same reason a ring that is heard after a statement of the listening connection proves
+nothing, and is repeated.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import uuid4
+
+from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres_answers import Answer, Failure
+from scheduler.drivers.sql import Query
+from scheduler.drivers.waiting import Loop, Timer
+
+WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at most
+AGAIN_S: Final = 1.0  # when a ring proved nothing
+POOLER: Final = "a pooler gives each transaction another connection"
+SILENCE: Final = "the database tells us nothing"
+
+
+class Hearing:
+    """Rings `voice` with query `ring` and waits for `ear` to hear it; calls `poll` over and over while it does not."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        ring: Query,
+        say: Callable[[str, str], None],
+        poll: Callable[[], None],
+        *,
+        every: float,
+        poll_interval: float,
+    ) -> None:
+        self.channel = f"drover_probe_{uuid4().hex}"
+        self.is_deaf = False
+        self._loop, self._query, self._say, self._poll = loop, ring, say, poll
+        self._every, self._poll_interval = every, poll_interval
+        self._sent: int | None = None  # statements of the ear when we rang; None: we have not
+        self._timer: Timer | None = None
+        self._voice: Link  # given by `attach`, as the links need our callbacks first
+        self._ear: Link
+
+    def attach(self, voice: Link, ear: Link, listen: Sequence[str]) -> None:
+        """Take the connections; `listen` is what `ear` ran to hear others."""
+        self._voice, self._ear, self._listen = voice, ear, (*listen, f"listen {self.channel}")
+
+    def up(self) -> None:
+        """The ear is connected: see whether it hears."""
+        self._wait(0.0, self._ring)
+
+    def heard(self, channel: str) -> bool:
+        """Take a notification; false if it is not our own."""
+        if channel != self.channel:
+            return False
+        sent, self._sent = self._sent, None
+        if sent is not None and sent != self._ear.sent:
+            self._wait(AGAIN_S, self._ring)
+        elif sent is not None:
+            self._hears()
+        return True
+
+    # ---- ringing
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self._loop.at(self._loop.now + seconds, then)
+
+    def _ring(self) -> None:
+        if not self._ear.is_up:
+            return  # `up` comes
+        if not self._voice.is_up:
+            self._wait(AGAIN_S, self._ring)
+        elif self.is_deaf:
+            self._listen_anew()
+        else:
+            self._ring_now()
+
+    def _listen_anew(self) -> None:
+        """Whatever made us deaf may have been the end of LISTEN alone."""
+        *first, last = self._listen
+        for text in first:
+            self._ear.run(text, lambda _: None)
+        self._ear.run(last, lambda answer: None if isinstance(answer, Failure) else self._ring_now())
+        self._wait(self._every, self._ring)
+
+    def _ring_now(self) -> None:
+        self._sent = self._ear.sent
+        self._voice.ask(self._query, {"channel": self.channel}, self._rung)
+
+    def _rung(self, answer: Answer) -> None:
+        if isinstance(answer, Failure):
+            self._sent = None
+            self._wait(AGAIN_S, self._ring)
+        elif self._sent is not None:
+            self._wait(WITHIN_S, self._unheard)
+
+    # ---- what came of it
+
+    def _hears(self) -> None:
+        if self.is_deaf:
+            self.is_deaf = False
+            self._say("info", "LISTEN is heard again")
+        self._wait(self._every, self._ring)
+
+    def _unheard(self) -> None:
+        self._sent = None
+        if not self._ear.is_idle:  # nobody is told of anything before his statement has ended
+            self._wait(AGAIN_S, self._ring)
+            return
+        self._wait(self._every, self._ring)
+        if self.is_deaf:
+            return
+        self.is_deaf = True
+        why = POOLER if self._ear.is_pooled else SILENCE
+        self._say("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
+        self._look()
+
+    def _look(self) -> None:
+        if self.is_deaf:
+            self._poll()
+            self._loop.at(self._loop.now + self._poll_interval, self._look)

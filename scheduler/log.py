@@ -1,0 +1,292 @@
+"""The log: one event, one line, to standard error, a file or the journal; as text or as JSON.
+
+It never stops the daemon nor makes it wait: what cannot be written is dropped and counted, which is said as soon as
+something can be. Text of agents must neither steer the operator's terminal nor forge a second record, so control
+characters are escaped. Fields, for JSON and the journal, are the words `name=value` that we put at the end of a line,
+or `job=N:` at its beginning; what an agent wrote in the middle is never one.
+"""
+
+import faulthandler
+import json
+import logging
+import os
+import re
+import select
+import socket
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from scheduler.errors import ConfigError
+from scheduler.model.config import Scheduler
+
+LOG: Final = logging.getLogger("drover")
+TRACE: Final = 5
+LEVELS: Final = {
+    "trace": TRACE, "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
+}  # fmt: skip
+JOURNAL: Final = "/run/systemd/journal/socket"
+PRIORITIES: Final = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}  # syslog(3); all below is 7
+STDERR: Final = 2
+ECHOED: Final = logging.INFO + 1  # lines that agents and signals asked for: no time and no level, whatever is set
+
+_LAST_FIELDS: Final = re.compile(r"(?: (?:slot|agent|host|pid|job)=\S+)+$")
+_FIRST_FIELD: Final = re.compile(r"job=\d+(?=:)")
+
+Shape = Callable[[logging.LogRecord], bytes]
+
+
+def set_up(settings: Scheduler, verbose: int, environment: Mapping[str, str]) -> None:
+    """Log as the configuration says; each -v goes one level further. Crashes leave their traceback there too.
+
+    Errors: ConfigError, a file that cannot be written.
+    """
+    _end()
+    logging.addLevelName(TRACE, "TRACE")
+    set_level(further(settings.log_level, verbose))
+    output = Output(_opened(settings.log_file) if settings.log_file else _stderr(), settings.log_file)
+    faulthandler.enable(output.fd)
+    logging.getLogger().addHandler(_sink(output, settings.log_format, environment))
+
+
+def set_level(level: str) -> None:
+    """Log from this level on. Errors: ConfigError, there is none of that name."""
+    if level not in LEVELS:
+        raise ConfigError(f"no such level of the log: {level}; there are {', '.join(LEVELS)}")
+    LOG.setLevel(LEVELS[level])
+
+
+def further(level: str, steps: int) -> str:
+    """Give the level that tells so many levels more."""
+    names = list(LEVELS)
+    return names[max(0, names.index(level) - steps)]
+
+
+def reopen() -> str:
+    """Write to the file of that name from now on: the old one was renamed; give what is written to.
+
+    Errors: ConfigError; the old file stays.
+    """
+    return " ".join(handler.output.reopen() for handler in _sinks())
+
+
+def say(level: str, text: str) -> None:
+    """Log one line."""
+    LOG.log(LEVELS[level], "%s", text)
+
+
+def echo(text: str) -> None:
+    """Show one line as it is, whatever the level."""
+    for handler in _sinks():
+        handler.handle(logging.LogRecord("drover", ECHOED, "", 0, text, None, None))
+
+
+def crash_fd() -> int:
+    """Give the descriptor for tracebacks that C code writes: it stays the same when the log is opened anew."""
+    return next((sink.output.fd for sink in _sinks()), STDERR)
+
+
+def escaped(text: str) -> str:
+    """Text of agents must not steer the operator's terminal, nor forge a second record."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+class Output:
+    """A descriptor that takes lines and is never waited for. It keeps its number when the file is opened anew."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd, self._path = fd, path
+        self.lost = 0  # lines
+        self.trouble = ""  # why
+        mode = os.fstat(fd).st_mode
+        self._most = select.PIPE_BUF if stat.S_ISFIFO(mode) else 65_536  # so much goes once anything does
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+        self._rest = b""
+
+    def put(self, line: bytes) -> bool:
+        """Take a line or drop it; of one that was begun the rest comes first, with the next line."""
+        if self._rest:
+            self._rest = self._push(self._rest)
+        if not self._rest:
+            left = self._push(line)
+            if len(left) < len(line):
+                self._rest = left
+                return True
+        self.lost += 1
+        return False
+
+    def reopen(self) -> str:
+        """Go on in the file that has our name now, and give it. Errors: ConfigError."""
+        if not self._path:
+            return "the log is standard error"
+        new = _opened(self._path)
+        os.dup2(new, self.fd, inheritable=False)
+        os.close(new)
+        return f"the log is {self._path}"
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        os.close(self.fd)
+
+    def _push(self, data: bytes) -> bytes:
+        """Write what can be written at once; give the rest."""
+        try:
+            while data and self._poll.poll(0):
+                data = data[os.write(self.fd, data[: self._most]) :]
+            self.trouble = "nobody reads them"
+        except OSError as error:
+            self.trouble = error.strerror or "it failed"
+        return data
+
+
+class Sink(logging.Handler):
+    """Gives records a shape and puts them out."""
+
+    def __init__(self, output: Output, shape: Shape) -> None:
+        super().__init__()
+        self.output, self._shape = output, shape
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Put one record out, after the number of those that were lost."""
+        line, lost = self._shape(record), self.output.lost
+        if lost:
+            line = self._shape(_loss(lost, self.output.trouble)) + line
+        if self.output.put(line) and lost:
+            self.output.lost = 0
+
+    def close(self) -> None:
+        """Let go of the output."""
+        self.output.close()
+        super().close()
+
+
+class Journal(Sink):
+    """Sends records with their fields to the journal; those it does not take go to standard error."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output, prefixed)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        try:
+            self._socket.sendto(journal_entry(record), JOURNAL)
+        except OSError:  # it is full, or this is too long for one datagram
+            super().emit(record)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
+        super().close()
+
+
+# ---- shapes
+
+
+def plain(record: logging.LogRecord) -> bytes:
+    """Give a line of text: time, level, sentence; a traceback goes on in the next lines."""
+    if record.levelno == ECHOED:
+        return _coded(_message(record))
+    moment = datetime.fromtimestamp(record.created).strftime("%Y-%m-%d %H:%M:%S")
+    return _coded(f"{moment},{int(record.msecs):03d} {record.levelname} {_message(record)}")
+
+
+def as_json(record: logging.LogRecord) -> bytes:
+    """Give an object on one line; a line of an agent has no level."""
+    text = _message(record)
+    head = {"time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")}
+    level = {} if record.levelno == ECHOED else {"level": record.levelname}
+    return _coded(json.dumps(head | level | {"message": text} | fields(text)))
+
+
+def prefixed(record: logging.LogRecord) -> bytes:
+    """Give lines as the journal reads them from standard error: priority in front (sd-daemon(3)), the time is its."""
+    return b"".join(b"<%d>%s" % (_priority(record), _coded(line)) for line in _message(record).split("\n"))
+
+
+def journal_entry(record: logging.LogRecord) -> bytes:
+    """Give a datagram of the journal's own protocol: a field a line; one with newlines has its length before it."""
+    text = _message(record)
+    entry = {"PRIORITY": str(_priority(record)), "SYSLOG_IDENTIFIER": "drover"}
+    entry |= {f"DROVER_{name.upper()}": value for name, value in fields(text).items()}
+    message = text.encode("utf-8", "backslashreplace")
+    head = "".join(f"{name}={value}\n" for name, value in entry.items()).encode("utf-8", "backslashreplace")
+    return head + b"MESSAGE\n" + len(message).to_bytes(8, "little") + message + b"\n"
+
+
+def fields(text: str) -> dict[str, str]:
+    """Give the fields of a line."""
+    found = _FIRST_FIELD.match(text) or _LAST_FIELDS.search(text)
+    return dict(word.split("=", 1) for word in found[0].split()) if found else {}
+
+
+def _message(record: logging.LogRecord) -> str:
+    text = escaped(record.getMessage())
+    if record.exc_info is None:
+        return text
+    trace = logging.Formatter().formatException(record.exc_info)
+    return "\n".join([text, *map(escaped, trace.split("\n"))])
+
+
+def _coded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _priority(record: logging.LogRecord) -> int:
+    return next((number for level, number in PRIORITIES.items() if record.levelno >= level), 7)
+
+
+def _loss(count: int, why: str) -> logging.LogRecord:
+    text = f"lines of the log that could not be written: {count}: {why}"
+    return logging.LogRecord("drover", logging.WARNING, "", 0, text, None, None)
+
+
+# ---- where to
+
+
+def _sink(output: Output, form: str, environment: Mapping[str, str]) -> Sink:
+    if form == "json":
+        return Sink(output, as_json)
+    if _is_journal(output.fd, environment):
+        return Journal(output)
+    return Sink(output, plain)
+
+
+def _sinks() -> list[Sink]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, Sink)]
+
+
+def _end() -> None:
+    for handler in _sinks():
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+def _is_journal(fd: int, environment: Mapping[str, str]) -> bool:
+    """Whether the descriptor is what systemd connected to the journal, and not one that took its place."""
+    status = os.fstat(fd)
+    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"  # systemd.exec(5)
+
+
+def _stderr() -> int:
+    """Give a descriptor of standard error of our own; a terminal's must not make everybody's non-blocking."""
+    if sys.stderr is None:  # it was closed, and by now its number may be somebody else's
+        return os.open(os.devnull, os.O_WRONLY)
+    fd = sys.stderr.fileno()
+    if stat.S_ISCHR(os.fstat(fd).st_mode):
+        with suppress(OSError):  # another user's terminal
+            return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    return os.dup(fd)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY, 0o640)
+    except OSError as error:
+        raise ConfigError(f"scheduler.log_file: {path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,120 @@
+"""The words of a command row: `killjob 1234`, `host-max alpha 4 1`. One table says which there are and what they take.
+
+A verb is about every scheduler, about a job, a host or an agent type, or about nothing in particular; that decides
+which daemon acts (query `read_commands`). What it does is not known here.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+EVERY, JOB, HOST, TYPE, ANY = "every scheduler", "a job", "a host", "an agent type", "the active scheduler"
+LONGEST_TEXT: Final = 1000  # characters of a command; of what the user says about a job too
+LARGEST_PK: Final = 2**63 - 1
+LARGEST_NUMBER: Final = 2**31 - 1
+
+_Reader = Callable[[str, str], int | str]
+
+
+class CommandError(ValueError):
+    """The words are no command; the text says why."""
+
+
+class Order(NamedTuple):
+    """A command that makes sense: its verb and what it says for each word of the verb's usage; left out is None."""
+
+    verb: str
+    values: Mapping[str, int | str | None]
+
+
+class Verb(NamedTuple):
+    """What a command is about, and the words that follow it: `[x]` may be left out, `...` takes the rest."""
+
+    about: str
+    usage: str
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "shutdown": Verb(EVERY, "[now]"),
+    "reload": Verb(EVERY, ""),
+    "reopen-log": Verb(EVERY, ""),
+    "verbose": Verb(EVERY, "LEVEL"),
+    "reset": Verb(EVERY, ""),
+    "poll": Verb(EVERY, ""),
+    "killjob": Verb(JOB, "JOB"),
+    "cancel": Verb(JOB, "JOB [TEXT...]"),
+    "signal": Verb(JOB, "JOB SIGNAL"),
+    "host-enable": Verb(HOST, "NAME"),
+    "host-disable": Verb(HOST, "NAME"),
+    "host-max": Verb(HOST, "NAME MAX [URGENT]"),
+    "agent-enable": Verb(TYPE, "NAME"),
+    "agent-disable": Verb(TYPE, "NAME"),
+    "status": Verb(ANY, ""),
+}
+
+
+def about(*what: str) -> list[str]:
+    """Give the verbs that are about this."""
+    return [name for name, verb in VERBS.items() if verb.about in what]
+
+
+def parse(text: str) -> Order:
+    """Understand a command. Errors: CommandError."""
+    if len(text) > LONGEST_TEXT:
+        raise CommandError(f"a command has at most {LONGEST_TEXT} characters")
+    words = re.findall(r"[^ \t\n\r]+", text)  # as drover.word has them
+    if not words:
+        raise CommandError("an empty command")
+    name, *rest = words
+    if name not in VERBS:
+        raise CommandError(f"unknown command {name!r}: there are {', '.join(VERBS)}")
+    wanted = VERBS[name].usage.split()
+    return Order(name, dict(_read(name, wanted, rest)))
+
+
+def _read(name: str, wanted: Sequence[str], words: Sequence[str]) -> list[tuple[str, int | str | None]]:
+    usage = " ".join([name, *wanted])
+    if len(words) < sum(not each.startswith("[") for each in wanted):
+        raise CommandError(f"too few words: {usage}")
+    if len(words) > len(wanted) and not (wanted and wanted[-1].endswith("...]")):
+        raise CommandError(f"too many words: {usage}")
+    values: list[tuple[str, int | str | None]] = []
+    for place, each in enumerate(wanted):
+        key = each.strip("[].").lower()
+        if place >= len(words):
+            values.append((key, None))
+        elif each.endswith("...]"):
+            values.append((key, " ".join(words[place:])))
+        else:
+            values.append((key, _READERS[key](words[place], usage)))
+    return values
+
+
+def _number(least: int, most: int, what: str) -> _Reader:
+    def read(word: str, usage: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,19}", word) or not least <= int(word) <= most:
+            raise CommandError(f"{what} (got {word!r}): {usage}")
+        return int(word)
+
+    return read
+
+
+def _word(word: str, _usage: str) -> str:
+    return word
+
+
+def _now(word: str, usage: str) -> str:
+    if word != "now":
+        raise CommandError(f"only `now` may follow (got {word!r}): {usage}")
+    return word
+
+
+_READERS: Final[Mapping[str, _Reader]] = {
+    "now": _now,
+    "job": _number(1, LARGEST_PK, "the number of a job is wanted"),
+    "level": _number(0, LARGEST_NUMBER, "a level is a number from 0"),
+    "max": _number(-1, LARGEST_NUMBER, "a maximum is a number, -1 for none"),
+    "urgent": _number(0, LARGEST_NUMBER, "the number for urgent jobs is at least 0"),
+    "signal": _word,
+    "name": _word,
+}

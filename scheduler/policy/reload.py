@@ -1,0 +1,208 @@
+"""Going on with another configuration: what it adds is there at once, what it drops ends as its work does.
+
+The old one and the new are compared: host by host, type by type, and for each type the slots on each of its hosts. A
+process knows only what it was started with. Where that is another now, or where its slot is to go, it is dismissed: it
+ends at once if it is idle, else after its item. Nothing is killed at work. A slot that goes is of its type no more from
+that moment on, and its number is another's only when its process is dead. A type whose kind has changed is another type
+of the same name. What has changed in the file wins over what commands have changed in the tables.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from scheduler.model.config import AgentType, Config, Host
+from scheduler.model.events import Reloaded
+from scheduler.model.expand import Item
+from scheduler.policy import endings, orders
+from scheduler.policy.agents import patience_of
+from scheduler.policy.answers import enable
+from scheduler.policy.feed import enqueue, sated
+from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.pools import HostBook, Pool, Slot
+from scheduler.policy.world import World
+
+STARTED_WITH: Final = frozenset(("command", "cwd", "env", "pass_env", "limits", "database"))  # of a type: processes
+REACHED_BY: Final = frozenset(("transport", "address", "user", "identity", "known_hosts", "command"))  # of a host
+FIXED: Final = (  # of the scheduler: what connections, lease and log were made with, until they are made again
+    "group", "lease", "lease_renewal", "rescan", "poll_interval", "statement_limit", "lock_limit", "reconnect_max",
+    "hang_limit", "ready_file", "log_level", "log_format", "log_file",
+)  # fmt: skip
+
+
+def within_reach(old: Config, wanted: Config) -> Config:
+    """Give the configuration to go on with: what only a new start can change stays as it is."""
+    kept = {name: getattr(old.scheduler, name) for name in FIXED}
+    return attrs.evolve(wanted, database=old.database, scheduler=attrs.evolve(wanted.scheduler, **kept))
+
+
+def changes(old: Config, wanted: Config) -> str:
+    """Say in one line what changes, and for what the daemon must be started again."""
+    new = within_reach(old, wanted)
+    parts = [*_tables_told(old, new), *_keys_told("scheduler", _differences(old.scheduler, new.scheduler))]
+    late = [f"database.{key}" for key in _differences(new.database, wanted.database)]
+    late += [f"scheduler.{key}" for key in _differences(new.scheduler, wanted.scheduler)]
+    text = "; ".join(parts) or "nothing has changed"
+    return f"{text}; not before a restart: {', '.join(late)}" if late else text
+
+
+def _tables_told(old: Config, new: Config) -> Iterator[str]:
+    for title in ("hosts", "agents", "queues"):
+        before, after = getattr(old, title), getattr(new, title)
+        words = [f"+{name}" for name in after if name not in before]
+        words += [f"-{name}" for name in before if name not in after]
+        for name in after:
+            words += _keys_told(name, _differences(before.get(name, after[name]), after[name]))
+        if words:
+            yield f"{title}: {' '.join(words)}"
+
+
+def _keys_told(name: str, keys: list[str]) -> list[str]:
+    return [f"{name}({', '.join(keys)})"] if keys else []
+
+
+def _differences(old: "attrs.AttrsInstance", new: "attrs.AttrsInstance") -> list[str]:
+    """Give the keys of two tables of the same kind whose values differ."""
+    names = [each.name for each in attrs.fields(type(old))]
+    return [name for name in names if getattr(old, name) != getattr(new, name)]
+
+
+# ---- the world
+
+
+def reloaded(world: World, event: Reloaded, now: float) -> None:
+    """Go on with another configuration."""
+    old, new = world.config, event.config
+    world.config = new
+    world.timers = world.fleet.timers = new.scheduler
+    orders.thaw(world, world.pools.values(), now)
+    for name, host in new.hosts.items():
+        _take_host(world, name, old.hosts.get(name), host)
+    for name in old.hosts.keys() - new.hosts.keys():
+        world.hosts[name].enabled = False
+        world.hosts[name].note()
+    for name in {**old.agents, **new.agents}:
+        _take_type(world, name, old, new, now)
+    for job in list(world.jobs.values()):
+        _find_another_place(world, job, now)
+    _rearm(world, now)
+    world.claims.wake()
+    world.stirred.update(world.pools.values())
+
+
+def _take_host(world: World, name: str, before: Host | None, host: Host) -> None:
+    """A host that is new, or changed; one that was here before may still have agents of that time."""
+    book = world.hosts.setdefault(name, HostBook(name, host.max, host.urgent, host.enabled))
+    for key in ("max", "urgent", "enabled"):
+        if before is None or getattr(before, key) != getattr(host, key):
+            setattr(book, key, getattr(host, key))
+    book.note()
+
+
+def _take_type(world: World, name: str, old: Config, new: Config, now: float) -> None:
+    """A type that is gone, new, changed, or another of its name. The Pool of one that is gone stays, for claims."""
+    before, kind = old.agents.get(name), new.agents.get(name)
+    is_same = before is not None and kind is not None and before.kind == kind.kind
+    was_enabled = before is not None and world.pools[name].enabled
+    if before is not None and not is_same:
+        _end_type(world, world.pools[name], now)
+    if kind is None:
+        return
+    enabled = was_enabled if before is not None and before.enabled == kind.enabled else kind.enabled
+    if before is not None and is_same:
+        _change_type(world, world.pools[name], kind, enabled, now)
+        _dismiss_the_old(world, world.pools[name], before, old, now)
+    else:
+        world.pools[name] = Pool(name, kind, enabled)
+    _fit_slots(world, world.pools[name], kind.hosts or tuple(new.hosts), now)
+
+
+def _end_type(world: World, pool: Pool, now: float) -> None:
+    sated(world, pool)
+    pool.enabled = False
+    _remove(world, list(pool.slots), "agent type not configured any more", now)
+
+
+def _change_type(world: World, pool: Pool, kind: AgentType, enabled: bool, now: float) -> None:
+    enable(world, pool, enabled, now)
+    pool.kind = kind
+    pool.is_guarded = "*" not in kind.submitters
+
+
+def _dismiss_the_old(world: World, pool: Pool, before: AgentType, old: Config, now: float) -> None:
+    """End the processes that would be started otherwise now."""
+    hosts, is_other = world.config.hosts, not STARTED_WITH.isdisjoint(_differences(before, pool.kind))
+    kept = [name for name in hosts if name in old.hosts]
+    moved = {name for name in kept if not REACHED_BY.isdisjoint(_differences(old.hosts[name], hosts[name]))}
+    for slot in pool.slots:
+        if is_other or slot.host.name in moved:
+            _dismiss(world, slot, "its configuration has changed", now)
+
+
+def _fit_slots(world: World, pool: Pool, hosts: Sequence[str], now: float) -> None:
+    """Give a type the slots on its hosts that it is to have: those that work are the last to go."""
+    slots: dict[str, list[Slot]] = {name: [] for name in (*pool.free, *hosts)}
+    for slot in pool.slots:
+        slots[slot.host.name].append(slot)
+    patience = patience_of(pool.kind, world.timers)
+    for name, here in slots.items():
+        if name not in hosts:
+            _withdraw(world, pool, name, here, now)
+            continue
+        here.sort(key=lambda slot: (slot.state, -slot.number))
+        _remove(world, here[: max(0, len(here) - pool.kind.slots)], "fewer slots are configured", now)
+        world.add_slots(pool, name, pool.kind.slots - len(here), patience, now)
+
+
+def _withdraw(world: World, pool: Pool, host: str, slots: Iterable[Slot], now: float) -> None:
+    """A type is on a host no more; of `idle` an empty list stays, for agents that finish there."""
+    sated(world, pool)
+    for slot in slots:
+        slot.is_bound = False  # a second try may be anywhere
+    pool.again = deque((job, item, None if at == host else at) for job, item, at in pool.again)
+    _remove(world, slots, f"agent type not configured on host {host} any more", now)
+    del pool.bound[host], pool.free[host]
+
+
+def _remove(world: World, slots: Iterable[Slot], why: str, now: float) -> None:
+    for slot in slots:
+        world.fleet.remove(slot)
+        _dismiss(world, slot, why, now)
+
+
+def _dismiss(world: World, slot: Slot, why: str, now: float) -> None:
+    """Let a process finish what it has in hand, and do no more."""
+    if slot.job is not None:
+        slot.dismiss(why)
+    else:
+        world.fleet.kill(slot, why, now)
+
+
+def _find_another_place(world: World, job: Job, now: float) -> None:
+    """Rows placed on a host that is gone go anywhere; a job whose own host or type is gone goes back to the queue."""
+    pool, expansion = job.pool, job.expansion
+    moved: list[Item] = []
+    for host in [host for host in job.lanes if host is not None and host not in pool.free]:
+        moved += job.lanes.pop(host).items
+    if expansion is None:
+        pool.singles -= len(moved)
+    else:
+        expansion.waiting -= len(moved)
+    is_served = world.pools[pool.name] is pool and pool.name in world.config.agents
+    if is_served and (job.host is None or job.host in pool.free):
+        if moved:
+            enqueue(world, job, moved, None)
+    elif job.verdict is None and (expansion is not None or endings.is_untouched(job)):
+        endings.give_back(world, job, "its agent type or its host is not configured any more", now)
+
+
+def _rearm(world: World, now: float) -> None:
+    """Measure by the new timers what waits already."""
+    pools = {slot.pool for slot in world.fleet.slots}
+    patience = {pool: patience_of(pool.kind, world.timers) for pool in pools}
+    for slot in world.fleet.slots:
+        world.fleet.rearm(slot, patience[slot.pool])
+    if world.progress_at != NEVER:
+        world.progress_at = min(world.progress_at, now + world.timers.progress_interval)

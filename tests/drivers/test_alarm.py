@@ -1,0 +1,149 @@
+"""Claims about the alarm of a loop that hangs. Each loop is in a process of its own: SIGALRM is the tests' timer."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.loop_tools import PATIENCE_S
+
+ROOT = Path(__file__).parents[2]
+HEAD = """
+import ctypes, os, select, signal, sys, time
+from scheduler.drivers.alarm import Alarm
+from scheduler.loop import Loop
+
+def say(*words): print(*words, flush=True)
+def told(seconds, where): say("hung", seconds >= {limit}, where)
+def wait_in_python(): sys.stdin.buffer.raw.read(1)
+def wait_in_c():
+    libc, byte = ctypes.PyDLL(None), ctypes.create_string_buffer(1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    while libc.read(0, byte, 1) < 0: pass
+
+loop, alarm = Loop(), Alarm({limit}, 1)
+loop.watch_with(alarm, told)
+"""
+HANG = """
+loop.at(loop.now, {call})
+loop.turn(loop.now)
+loop.turn(loop.now)
+say("over")
+"""
+TURN_ON = """
+end = time.monotonic() + {seconds}
+def again():
+    loop.at(loop.now + {every}, again)
+again()
+while time.monotonic() < end: loop.turn(end)
+say("over", signal.getitimer(signal.ITIMER_REAL)[0] > 0)
+"""
+
+Run = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Start a small program with a loop and an alarm; it is killed at the end if it still lives."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def run(script: str, limit: float, **options: object) -> "subprocess.Popen[str]":
+        argv = [sys.executable, "-c", HEAD.format(limit=limit) + script]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        begun.append(subprocess.Popen(argv, cwd=ROOT, text=True, **pipes, **options))  # type: ignore[call-overload]
+        return begun[-1]
+
+    yield run
+    for process in begun:
+        with process:
+            process.kill()
+
+
+def lines_until(process: "subprocess.Popen[str]", text: str) -> list[str]:
+    """The lines of a program up to one that has this text."""
+    assert process.stdout is not None
+    told: list[str] = []
+    while not told or text not in told[-1]:
+        line = process.stdout.readline()
+        assert line, f"it ended before {text!r}: {told}"
+        told.append(line.rstrip("\n"))
+    return told
+
+
+def wait_until_it_waits(pid: int) -> None:
+    """Look until a process sleeps; that it does so for long is the caller's to know."""
+    deadline = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        assert time.monotonic() < deadline, "it never waits"
+
+
+def let_go(process: "subprocess.Popen[str]") -> None:
+    """End the hang."""
+    assert process.stdin is not None
+    process.stdin.write("x")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("call", ["wait_in_python", "wait_in_c"])
+def test_a_hang_is_shown_while_it_lasts_f58(run: Run, call: str) -> None:
+    process = run(HANG.format(call=call), 0.2)
+    shown = lines_until(process, "in turn")
+    assert any(f"in {call}" in line for line in shown)
+    assert process.poll() is None
+
+
+def test_after_a_hang_its_length_and_its_place_are_told(run: Run) -> None:
+    process = run(HANG.format(call="wait_in_python"), 0.2)
+    lines_until(process, "in turn")
+    let_go(process)
+    *_, told, over = lines_until(process, "over")
+    assert told.startswith("hung True Loop._ring > wait_in_python (<string>:")
+    assert over == "over"
+
+
+def test_a_hang_is_told_once(run: Run) -> None:
+    process = run(HANG.format(call="wait_in_python"), 0.2)
+    lines_until(process, "in turn")
+    let_go(process)
+    assert [line for line in lines_until(process, "over") if line.startswith("hung")] != []
+    assert process.wait(PATIENCE_S) == 0
+
+
+def test_a_loop_that_turns_is_left_alone(run: Run) -> None:
+    process = run(TURN_ON.format(seconds=1.0, every=0.01), 0.3)
+    assert lines_until(process, "over") == ["over True"]
+
+
+def test_a_loop_that_waits_for_long_is_left_alone(run: Run) -> None:
+    process = run(TURN_ON.format(seconds=1.0, every=0.4), 0.3)
+    assert lines_until(process, "over") == ["over True"]
+
+
+def test_a_process_that_was_stopped_in_a_wait_says_so(run: Run) -> None:
+    process = run("say('up')\nwhile True: loop.turn(loop.now + 0.5)", 1.0)
+    lines_until(process, "up")
+    wait_until_it_waits(process.pid)
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    # the timer runs on while the process does not: it is over when the process goes on
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    process.send_signal(signal.SIGCONT)
+    assert lines_until(process, "hung")[-1] == "hung True a wait: the process was stopped"
+
+
+def test_children_have_neither_the_timer_nor_the_signal_blocked(run: Run) -> None:
+    tell = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
+    process = run(f"import subprocess\nloop.turn(loop.now)\nsubprocess.run({tell!r}, shell=True)\nsay('over')", 0.2)
+    masks = [int(line.split()[1], 16) for line in lines_until(process, "over")[:-1]]
+    assert [mask >> signal.SIGALRM - 1 & 1 for mask in masks] == [0, 0]
+
+
+def test_a_closed_alarm_leaves_the_signal_as_it_was(run: Run) -> None:
+    process = run("alarm.close()\nsay(signal.getsignal(signal.SIGALRM) == signal.SIG_DFL)", 0.2)
+    assert lines_until(process, "True") == ["True"]

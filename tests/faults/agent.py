@@ -1,0 +1,87 @@
+"""The agent of the fault suite: `agent.py RECORD DAEMON [TEXT]` writes each beginning of work into RECORD, appended.
+
+A line of RECORD is `kind token daemon pid job attempt`, with `-` for what a line agent cannot know. With TEXT it is a
+command that works on this one. The first word of a text is the token; the others say what to do:
+
+    nap:SECONDS   work for so long     log    say a LOG line     note   ask a registered statement     sql   free SQL
+    fail          FAIL the first time  out    print a lot        again:SECONDS   nap, but not the first time
+
+An item of a query has its token in a column of that name.
+"""
+
+import os
+import re
+import sys
+import time
+
+RECORD, DAEMON = sys.argv[1:3]
+TOKEN = re.compile(r'token="([^"]*)"')
+
+
+def main() -> None:
+    if len(sys.argv) > 3:
+        work(sys.argv[3], "exec", os.environ["DROVER_JOB"], os.environ["DROVER_ATTEMPT"])
+        return
+    reply("OK")
+    for line in sys.stdin:
+        work(line.rstrip("\n"), "line", "-", "-")
+        reply("OK")
+
+
+def work(line: str, kind: str, job: str, attempt: str) -> None:
+    found = TOKEN.search(line)
+    token, *acts = [found[1]] if found else line.split()
+    note("item" if found else kind, token, job, attempt)
+    for act in acts:
+        verb, _, rest = act.partition(":")
+        ACTS.get(verb, nothing)(token, rest)
+
+
+def note(kind: str, token: str, job: str, attempt: str) -> None:
+    file = os.open(RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, f"{kind} {token} {DAEMON} {os.getpid()} {job} {attempt}\n".encode())
+    os.close(file)
+
+
+def ask(line: str) -> None:
+    reply(line)
+    for answer in sys.stdin:
+        if answer == "OK\n":
+            return
+    sys.exit(1)
+
+
+def fail(token: str, _rest: str) -> None:
+    if is_first(token):
+        reply("FAIL the first time")
+
+
+def again(token: str, rest: str) -> None:
+    if not is_first(token):
+        time.sleep(float(rest))
+
+
+def is_first(token: str) -> bool:
+    with open(RECORD, encoding="utf-8") as record:
+        return sum(line.split()[1] == token for line in record) == 1
+
+
+def nothing(_token: str, _rest: str) -> None:
+    pass
+
+
+def reply(text: str) -> None:
+    print(text, flush=True)
+
+
+ACTS = {
+    "nap": lambda _token, rest: time.sleep(float(rest)),
+    "log": lambda token, _rest: reply(f"LOG {token}"),
+    "note": lambda token, _rest: ask(f'DB: note {{"token": "{token}"}}'),
+    "sql": lambda token, _rest: ask(f"DB: insert into faults.noted values ('{token}');"),
+    "out": lambda token, _rest: reply(token * 100),
+    "fail": fail,
+    "again": again,
+}
+
+main()

@@ -1,0 +1,89 @@
+"""Planted faults in the statements and in what follows from a lost connection; the product has no hooks for them.
+
+Each is a small edit, made while a daemon starts, and the steps of the walk of which one must bring it out: if none
+does, the walk is too kind. `plant` is called by the launcher.
+"""
+
+import sys
+from typing import Final, NamedTuple
+
+from scheduler.drivers.failpoints import parse
+from tests.faults.walk import Step
+from tests.sim.mutants import Finder, Patch
+from tests.sim.mutants import Mutant as Patched
+
+
+class Edit(NamedTuple):
+    """In this query, this text becomes that one, wherever it stands."""
+
+    query: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """A fault by name, where it is, and what brings it out."""
+
+    name: str
+    edits: tuple[Edit, ...]
+    patches: tuple[Patch, ...]
+    path: tuple[Step, ...]
+
+
+def _sql(name: str, path: str, *edits: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tuple(Edit(*edit) for edit in edits), (), _steps(path))
+
+
+def _python(name: str, path: str, module: str, old: str, new: str) -> Mutant:
+    return Mutant(name, (), (Patch(module, old, new),), _steps(path))
+
+
+def _steps(path: str) -> tuple[Step, ...]:
+    """Read `name:when=action@n` words."""
+    found = [point for word in path.split() for point in parse(word)]
+    return tuple(Step(point.name, point.when, point.action, point.left) for point in found)
+
+
+MUTANTS: Final = (
+    _sql("turn_guards_the_state_only", " ".join(f"turn:before=stop@{n}" for n in (3, 4, 5, 6, 7)),
+         ("turn", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "\n")),
+    _sql("turn_guards_no_attempt", " ".join(f"turn:before=stop@{n}" for n in (3, 4, 5, 6, 7)),
+         ("turn", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "and j.jq_owner is not null\n")),
+    _sql("save_guards_the_state_only", "save:before=stop save:before=stop@2 save:before=stop@3 save:before=stop@4",
+         ("save", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and", "and")),
+    _sql("mark_guards_the_state_only", "mark_running:before=stop mark_running:before=stop",
+         ("mark_running", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and", "and")),
+    _sql("claim_without_owning_the_group", "turn:before=stop take_lease:after=stop turn:before=stop",
+         ("turn", "and group_owner = :owner::uuid and group_lease_until > now()", "")),
+    _sql("rescue_without_owning_the_group", "rescue:before=stop rescue:before=stop rescue:before=stop",
+         ("rescue", "and group_owner = :owner::uuid", "")),
+    _sql("claims_are_not_noted", "turn:after=kill@2 turn:after=kill@3 turn:after=kill@4",
+         ("turn", "from claimed having count(*) > 0)", "from claimed having false)")),
+    _sql("a_claim_counts_no_attempt", "turn:after=kill turn:after=kill",
+         ("turn", "jq_attempt = jq_attempt + 1", "jq_attempt = greatest(jq_attempt, 1)")),
+    _python("requests_in_flight_are_forgotten_with_the_connection",
+            " ".join(f"turn:before=error@{n}" for n in range(3, 21, 3)),
+            "scheduler.policy.ledger", "            self.repeats.appendleft(request)\n", "            pass\n"),
+    _sql("rows_are_not_compared_after_a_loss", " ".join(f"turn:after=error@{n}" for n in range(2, 7)),
+         ("rescue", "not jq_pk = any (:live::bigint[]) and", "false and")),
+)  # fmt: skip
+
+
+def plant(name: str) -> None:
+    """Change what is loaded from now on."""
+    (mutant,) = (each for each in MUTANTS if each.name == name)
+    sys.meta_path.insert(0, Finder(Patched(name, (), mutant.patches)))
+    import scheduler.daemon as daemon
+
+    load = daemon.load
+    daemon.load = lambda text: load(_edited(text, mutant))  # type: ignore[attr-defined]
+
+
+def _edited(text: str, mutant: Mutant) -> str:
+    for edit in mutant.edits:
+        head, mark, rest = text.partition(f"-- name: {edit.query}\n")
+        query, following, tail = rest.partition("-- name: ")
+        if edit.old not in query:
+            raise SystemExit(f"{edit.query} has no {edit.old!r}")
+        text = head + mark + query.replace(edit.old, edit.new) + following + tail
+    return text

@@ -1,0 +1,350 @@
+"""A place where things go wrong: a database with an auditor, daemons that may be told to fail, agents that write down.
+
+`Site.start` gives a daemon under a name that its database connections and its agents carry too. `Site.submit` queues
+a handful of every kind of job that a daemon knows; `Site.settle` waits until all has ended and gives what `audit.sql`
+has against it. A test ends with `assert site.settle() == []`.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGCONT, SIGUSR1
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from tests.faults.launcher import BUCKETS
+from tests.integration.daemon import BASE, ERRORS, PYTHON, Daemon, agent
+
+HERE = Path(__file__).parent
+AUDIT = HERE / "audit.sql"
+AGENT = HERE / "agent.py"
+RUN = [sys.executable, "-m", "tests.faults.launcher", "run", "--allow-root"]
+PATIENCE_S = 40.0
+LOOK_S = 0.02
+STORY_S = 0.5  # for daemons to tell how they are, when a test has failed
+BIG = 150_000  # more than a pipe holds
+LASTING = {"jq_retries": 1000, "jq_max_interruptions": 1000}  # no fault of ours may use them up
+QUICK = """
+[scheduler]
+log_level = "info"
+lease = 1.0
+lease_renewal = 0.2
+rescan = 0.4
+status_interval = 0.4
+"""
+TYPES = (
+    ("line", {"slots": 2, "db": "statements", "statements": {"note": "insert into faults.noted values (:token)"}}),
+    ("free", {"db": "sql"}),
+    ("exec", {"kind": "exec"}),
+)
+OWNER = "select daemon from drover.scheduler_group join faults.identity on uuid = group_owner"
+ENDED = "select not exists (select from drover.jobqueue where jq_endtime is null)"
+CHECK = "select rule, pk, seq, what from faults.violation order by rule, pk, seq limit 20"
+SESSIONS = """
+select application_name, state, wait_event_type, wait_event, left(query, 60) from pg_stat_activity
+ where datname = current_database() and usename like 'drover%' and usename <> 'drover_frontend_sql'
+"""
+WORKED_ON = "select jq_pk from drover.jobqueue where jq_pk = any (%s) and jq_state in ('claimed', 'running')"
+REPEATED = """
+select pk, jq_args, sum(times) from faults.begun join drover.jobqueue on jq_pk = pk
+ where jq_args !~ 'fail' and jq_args !~ '1000' group by pk, jq_args having sum(times) > 1 order by pk
+"""
+STORY = "select to_char(at, 'SS.MS'), daemon, was, state, attempt, owner from faults.move where pk = %s order by seq"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one row of the table adds up to."""
+
+    runs: int = 0
+    violations: int = 0
+    is_planted: bool = False  # what is violated is meant to be
+    notes: list[str] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=lambda: [0] * (BUCKETS + 1))
+
+    def add_gaps(self, cells: Sequence[int]) -> None:
+        """Add the gaps of one daemon's loop."""
+        longest = max(self.gaps[BUCKETS], cells[BUCKETS])
+        self.gaps = [one + other for one, other in zip(self.gaps, cells, strict=True)]
+        self.gaps[BUCKETS] = longest
+
+    def gap_within_ms(self, share: float) -> float:
+        """The gap that this share of them is shorter than; of the bucket it falls into, the upper end."""
+        wanted, seen = share * sum(self.gaps[:BUCKETS]), 0
+        for bucket, count in enumerate(self.gaps[:BUCKETS]):
+            seen += count
+            if seen >= wanted:
+                return min(2 ** (bucket + 10), self.gaps[BUCKETS]) / 1e6
+        return 0.0
+
+
+class Site:
+    """One database and all that works on it."""
+
+    def __init__(self, database: str, folder: Path, tally: Tally) -> None:
+        self.database, self.folder, self.tally = database, folder, tally
+        self.record = folder / "record"
+        self.record.touch()
+        self.daemons: list[Daemon] = []
+        self._tokens = 0
+        self._gaps: list[Path] = []
+        self._owner = psycopg.connect(database, autocommit=True)
+        self._front = psycopg.connect(make_conninfo(database, user="drover_frontend_sql"))
+        self._victims: list[int] = []
+        self._owner.execute(AUDIT.read_bytes())
+
+    def __enter__(self) -> "Site":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all daemons, and add up what was measured; harmless when that was done."""
+        for daemon in self.daemons:
+            if daemon.process.poll() is None:
+                daemon.signal(SIGCONT)
+            daemon.close()
+        self.daemons.clear()
+        for cells in self._measured():
+            self.tally.add_gaps(cells)
+        self._gaps.clear()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._owner.close()
+        self._front.close()
+
+    def reconnect(self) -> None:
+        """Connect again once the server takes anybody."""
+        self._disconnect()
+        self._owner = self._insist(lambda: psycopg.connect(self.database, autocommit=True))
+        self._front = self._insist(lambda: psycopg.connect(make_conninfo(self.database, user="drover_frontend_sql")))
+
+    def _insist(self, connect: Callable[[], Any]) -> Any:
+        """Try to connect until the server takes anybody."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return connect()
+            except psycopg.OperationalError:
+                assert time.monotonic() < deadline, "the server does not come back"
+                time.sleep(LOOK_S)
+
+    def longest_gap_ms(self) -> float:
+        """Give the longest time in which a daemon's loop looked at nothing."""
+        return max((cells[BUCKETS] / 1e6 for cells in self._measured()), default=0.0)
+
+    def _measured(self) -> Iterator[tuple[int, ...]]:
+        for path in self._gaps:
+            if path.exists() and path.stat().st_size:
+                yield struct.unpack(f"{BUCKETS + 1}Q", path.read_bytes())
+
+    # ---- daemons
+
+    def start(
+        self,
+        points: str = "",
+        *,
+        config: str = "",
+        options: Sequence[str] = (),
+        stdin: bytes | None = None,
+        environment: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        conninfo: str = "",
+        metered: bool = True,
+        log: Path | None = None,
+    ) -> Daemon:
+        """Start a daemon with these failpoints; it may not serve yet. `config` is added to the suite's own."""
+        name = f"d{len(self.daemons) + 1}"
+        temporary = TemporaryDirectory(prefix="drover-faults-")
+        folder = Path(temporary.name)
+        (folder / "conf.d").mkdir()
+        (folder / "drover.toml").write_text(BASE)
+        (folder / "conf.d" / "suite.toml").write_text(QUICK)
+        (folder / "conf.d" / "test.toml").write_text(config or self.types(name))
+        marked = make_conninfo(conninfo or self.database, user="drover_scheduler", options=f"-c faults.daemon={name}")
+        around = os.environ | {"DROVER_DATABASE_URL": marked, **(environment or {})}
+        if points:
+            around["DROVER_FAILPOINTS"] = points
+        if metered:
+            self._gaps.append(self.folder / f"gaps.{name}")
+            around["FAULTS_GAPS"] = str(self._gaps[-1])
+        with (log or folder / ERRORS).open("wb") as errors:
+            process = subprocess.Popen(
+                [*prefix, *RUN, *options, "-c", str(folder / "drover.toml")],
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=subprocess.DEVNULL,
+                stderr=errors, env=around, cwd=HERE.parents[1],
+            )  # fmt: skip
+        if stdin is not None:
+            assert process.stdin is not None
+            process.stdin.write(stdin)
+            process.stdin.close()
+        if log is not None:
+            (folder / ERRORS).symlink_to(log)
+        self.daemons.append(self._insist(lambda: Daemon(process, self.database, temporary)))
+        return self.daemons[-1]
+
+    def serving(self, **options: Any) -> Daemon:
+        """Start a daemon and wait until it serves."""
+        daemon = self.start(**options)
+        self.until(lambda: self.owner == self.name(daemon), "it does not serve")
+        return daemon
+
+    def types(self, name: str, slots: int = 2) -> str:
+        """Give the agent types of a daemon: each carries its name into the record."""
+        command = [*PYTHON, str(AGENT), str(self.record), name]
+        tables = []
+        for kind, keys in TYPES:
+            words = [*command, "{args}"] if kind == "exec" else command
+            tables.append(agent(kind, words, **{"slots": slots, **keys}))
+        return f"[hosts.local]\nmax = {4 * slots}\n" + "".join(tables)
+
+    def name(self, daemon: Daemon) -> str:
+        """Give the name of a daemon."""
+        return f"d{self.daemons.index(daemon) + 1}"
+
+    @property
+    def owner(self) -> str | None:
+        """The name of the daemon that owns the group."""
+        return self.value(OWNER)
+
+    # ---- jobs
+
+    def submit(self, plain: int = 6, again: str = "") -> None:
+        """Queue some of every kind, so that each statement of a daemon has something to do; `again` stands in each."""
+        with self._front.transaction():
+            for _ in range(plain):
+                self._queue("line", again)
+            for acts in ("nap:0.25", "log", "note", "fail"):
+                self._queue("line", f"{acts} {again}")
+            self._queue("free", f"sql {again}")
+            self._queue("exec", f"out {again}")
+            self._queue("line", "x" * BIG)
+            self._edge(self._queue("line"), self._queue("exec"))
+            self._queue("line", jq_not_before="0.3 s")
+            self._rows("a", jq_key="n")
+            self._rows("b")
+
+    def order(self) -> None:
+        """Give commands of every kind: about schedulers, a host, a type, a job that waits and one that is worked on."""
+        for words in ("reset", "host-enable local", "agent-enable line"):
+            self._command(words)
+        with self._front.transaction():
+            held = self._queue("line", jq_state="held")
+            self._victims.append(self._queue("line", "nap:1000"))
+        self._command(f"cancel {held}")
+
+    def end_victims(self) -> None:
+        """Cancel the jobs that would never end, those that are worked on by now."""
+        found = self.rows(WORKED_ON, self._victims) if self._victims else []
+        for (pk,) in found:
+            self._command(f"cancel {pk}")
+            self._victims.remove(pk)
+
+    def _command(self, words: str) -> None:
+        self.rows("insert into drover.jobqueue (jq_type, jq_args) values ('command', %s)", words)
+
+    def queue(self, count: int, kind: str = "line", acts: str = "", **columns: Any) -> None:
+        """Queue jobs of one kind."""
+        with self._front.transaction():
+            for _ in range(count):
+                self._queue(kind, acts, **columns)
+
+    def _queue(self, kind: str, acts: str = "", **columns: Any) -> int:
+        self._tokens += 1
+        if "jq_not_before" in columns:
+            columns["jq_not_before"] = self.value("select now() + %s::interval", columns["jq_not_before"])
+        row = {"jq_type": kind, "jq_args": f"t{self._tokens} {acts}".strip(), **LASTING, **columns}
+        return self._insert(row)
+
+    def _rows(self, mark: str, **columns: Any) -> None:
+        self._tokens += 1
+        query = f"select n, '{mark}{self._tokens}.' || n as token from generate_series(1, 3) n"
+        self._insert({"jq_type": "line", "jq_args": query, "jq_msq": True, **LASTING, **columns})
+
+    def _insert(self, row: dict[str, Any]) -> int:
+        names, places = ", ".join(row), ", ".join(["%s"] * len(row))
+        query = f"insert into drover.jobqueue ({names}) values ({places}) returning jq_pk"
+        found = self._front.execute(query.encode(), list(row.values())).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def _edge(self, parent: int, child: int) -> None:
+        self._front.execute(
+            "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, parent)
+        )
+
+    # ---- what is seen
+
+    def value(self, query: str, *values: Any) -> Any:
+        """Give the one value of a query."""
+        row = self._owner.execute(query.encode(), values or None).fetchone()
+        return None if row is None else row[0]
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Give the rows of a query."""
+        cursor = self._owner.execute(query.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def until(self, look: Callable[[], Any], what: str, patience: float = PATIENCE_S) -> Any:
+        """Look until it is so, and give what was seen."""
+        deadline = time.monotonic() + patience
+        while not (found := look()):
+            assert time.monotonic() < deadline, f"{what} within {patience:g} s\n{self._story()}"
+            time.sleep(LOOK_S)
+        return found
+
+    def settle(self, patience: float = PATIENCE_S) -> list[tuple[Any, ...]]:
+        """Wait until every job has ended, and give what is wrong with how it went."""
+        self.tally.runs += 1
+        self.until(self._is_over, "not all jobs have ended", patience)
+        return self.violations()
+
+    def _is_over(self) -> bool:
+        self.end_victims()
+        return bool(self.value(ENDED))
+
+    def unsettled(self, patience: float) -> list[tuple[Any, ...]]:
+        """Wait so long, and give the jobs that have not ended: none, if all is well."""
+        deadline = time.monotonic() + patience
+        while not self._is_over() and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        return self.rows("select 'left', jq_pk, jq_state::text from drover.jobqueue where jq_endtime is null limit 20")
+
+    def violations(self) -> list[tuple[Any, ...]]:
+        """Give what audit.sql has against all that has happened so far; the first of them with its story."""
+        self._owner.execute("truncate faults.execution")
+        notes = [line.split() for line in self.record.read_text().splitlines()]
+        with self._owner.cursor() as cursor, cursor.copy("copy faults.execution from stdin") as copy:
+            for note in notes:
+                copy.write_row([None if word == "-" else word for word in note])
+        self.rows("refresh materialized view faults.begun")
+        self.rows("analyze faults.move, faults.begun, faults.execution, drover.jobqueue")
+        found = self.rows(CHECK)
+        self.tally.violations += len(found)
+        return found + (self.rows(STORY, found[0][1]) if found else [])
+
+    def repeated(self) -> list[tuple[Any, ...]]:
+        """Give plain jobs that were begun more than once, though no process has died."""
+        found = self.rows(REPEATED)
+        self.tally.violations += len(found)
+        return found + (self.rows(STORY, found[0][0]) if found else [])
+
+    def _story(self) -> str:
+        waiting = self.rows("select jq_pk, jq_state::text, reason from drover.why where jq_state < 'done' limit 10")
+        for each in self.daemons:
+            if each.process.poll() is None:
+                each.signal(SIGUSR1)  # it says what its agents do
+        time.sleep(STORY_S)
+        ends = [f"{self.name(each)} ({each.process.poll()}): {each.stderr()[-1500:]}" for each in self.daemons[-3:]]
+        return "\n".join([json.dumps(waiting), *map(str, self.rows(SESSIONS)), *ends])

@@ -1,0 +1,53 @@
+"""Which test shows which row of the fault table, where it is not one of this package, and the table printed."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.faults.launcher import BUCKETS
+from tests.faults.site import Tally
+
+HEADING: Final = f"{'fault':<58} {'runs':>5} {'violations':>10} {'p99.9 ms':>9} {'longest ms':>10}"
+I = "tests/integration/"  # noqa: E741
+D = "tests/drivers/"
+
+# Faults that other tests bring about with real daemons, real processes and a real Postgres.
+ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
+    "kill -9 agents: six spawns, then a pause": (
+        f"{I}test_agent_life.py::test_an_agent_that_dies_at_once_is_failed_after_six_spawns_f70_f72",
+        f"{I}test_agent_life.py::test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73",
+    ),
+    "SIGSTOP agent: hang-up is ignored, SIGKILL works": (
+        f"{D}test_children.py::test_who_is_stopped_is_killed_by_force_f113",
+    ),
+    "lock wait": (f"{I}test_breakage.py::test_a_table_that_somebody_locks_holds_work_up_and_breaks_nothing",),
+    "read-only database": (f"{I}test_breakage.py::test_a_read_only_database_holds_work_up_and_breaks_nothing",),
+    "endless queries, and a daemon that dies": (
+        f"{I}test_breakage.py::test_an_endless_query_does_not_outlive_a_daemon_that_was_killed",
+        f"{I}test_breakage.py::test_a_query_that_ends_its_own_connection_is_not_tried_for_ever",
+    ),
+    "floods, lines without end, agents that never read": (
+        f"{I}test_bad_input.py::test_a_flood_on_stderr_harms_nobody",
+        f"{I}test_agent_protocol.py::test_a_babbling_agent_delays_nobody_f75",
+        f"{I}test_agent_protocol.py::test_an_agent_that_does_not_read_its_line_is_killed_and_nobody_waits_for_it",
+        f"{I}test_agent_protocol.py::test_a_line_without_end_fails_the_item_and_the_agent_f102",
+    ),
+    "garbage rows": (
+        f"{I}test_bad_input.py::test_the_reason_why_an_unknown_type_waits_can_be_read_f43",
+        f"{I}test_bad_input.py::test_a_query_is_worked_or_fails_with_its_reason",
+        f"{I}test_bad_input.py::test_bytes_that_are_not_utf_8_reach_the_agent_as_they_are",
+        f"{I}test_breakage.py::test_a_query_with_parameters_fails_at_once",
+        f"{I}test_breakage.py::test_a_row_that_waits_for_ever_does_not_keep_others_waiting",
+    ),
+    "EMFILE at a start": (f"{D}test_spawning.py",),
+    "nobody outlives a daemon": (f"{I}test_guardian.py::test_nobody_survives_a_daemon_that_is_killed_f115",),
+}
+
+
+def line(name: str, tally: Tally) -> str:
+    """One row of the table; the gaps are those of the daemons' loops, if any was measured."""
+    violations = "meant" if tally.is_planted else str(tally.violations)
+    measured = sum(tally.gaps[:BUCKETS]) > 0
+    often = f"{tally.gap_within_ms(0.999):.1f}" if measured else "-"
+    longest = f"{tally.gaps[BUCKETS] / 1e6:.1f}" if measured else "-"
+    return "\n".join([f"{name:<58} {tally.runs:>5} {violations:>10} {often:>9} {longest:>10}",
+                      *(f"    {note}" for note in tally.notes)])  # fmt: skip

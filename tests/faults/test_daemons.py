@@ -1,0 +1,209 @@
+"""Faults of processes: daemons and agents are killed and stopped, and there are too many of them, or too few files."""
+
+import os
+import random
+import resource
+import time
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+import pytest
+
+from tests.faults.settings import FULL
+from tests.faults.site import BIG, Site
+from tests.integration.daemon import Daemon, agent
+
+STORM = 500
+MANY = 1000
+LARGE = 300  # jobs
+FLOOD = 1_000_000_000 if FULL else 100_000_000  # bytes
+OFTEN = "[scheduler]\nrespawn_count = 1000\n"
+# A command that writes down that it began, and ends at its second attempt only.
+SLEEPER = """
+echo "exec ${1%% *} $2 $$ $DROVER_JOB $DROVER_ATTEMPT" >>$3
+[ $DROVER_ATTEMPT -gt 1 ] || exec sleep 1000
+"""
+WORKING = "select count(*) from drover.scheduler_status where status_state_name = 'ST_RUNNING'"
+ECHO = ["sh", "-c", "echo OK; while read -r line; do echo OK; done"]
+
+
+@pytest.mark.slow
+@pytest.mark.fault("kill -9 daemon under load")
+@pytest.mark.parametrize("seed", range(20 if FULL else 3))
+def test_daemons_that_are_killed_under_load_lose_nothing(site: Site, seed: int) -> None:
+    chance = random.Random(seed)
+    daemon = site.serving()
+    for _ in range(4):
+        heir = site.start()
+        site.submit(plain=100)
+        site.until(lambda: site.value(BEGUN) > 0, "nothing begins")
+        site.until(lambda: "standing by" in heir.stderr(), "nobody stands by")  # noqa: B023
+        time.sleep(chance.uniform(0, 0.3))  # the fault comes whenever it comes
+        daemon.kill()
+        daemon = heir
+    assert site.settle() == [], f"seed {seed}"
+    daemon.stop()
+
+
+BEGUN = "select count(*) from drover.jobqueue where jq_state in ('claimed', 'running')"
+
+
+@pytest.mark.fault("kill -9 daemon under load")
+def test_a_daemon_that_stands_by_carries_out_no_command_about_jobs(site: Site) -> None:
+    site.serving()
+    heir = site.start()
+    site.until(lambda: "standing by" in heir.stderr(), "nobody stands by")
+    for _ in range(10):
+        site.order()
+    assert site.settle() == []
+
+
+@pytest.mark.slow
+@pytest.mark.fault("kill -9 agents")
+def test_agents_that_are_killed_at_random_lose_nothing(site: Site) -> None:
+    daemon = site.serving(config=OFTEN + site.types("d1", slots=4))
+    for number in range(100 if FULL else 25):
+        site.submit(plain=4)
+        pids = site.until(daemon.agent_pids, "no agent")
+        with suppress(ProcessLookupError):
+            os.kill(random.Random(number).choice(pids), SIGKILL)
+    assert site.settle() == []
+    daemon.stop()
+
+
+@pytest.mark.fault("SIGSTOP agent")
+def test_an_agent_that_is_stopped_is_killed_when_its_heart_has_not_beaten(site: Site) -> None:
+    config = site.types("d1").replace("[agents.line]\n", "[agents.line]\nheartbeat = 1\n")
+    daemon = site.serving(config=config)
+    site.queue(1, acts="nap:0.5")
+    pid = int(site.until(lambda: site.record.read_text().split(), "it does not begin")[3])
+    os.kill(pid, SIGSTOP)
+    site.until(lambda: pid not in daemon.agent_pids(), "a stopped agent lives on")
+    assert site.settle() == []
+    assert len(site.record.read_text().splitlines()) == 2
+    daemon.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.fault("SIGSTOP daemon 1-60 s, lease scaled to 1 s")
+@pytest.mark.parametrize("seconds", [0.3, 0.9, 1.1, 2.0, *([5.0, 15.0, 60.0] if FULL else [])])
+def test_a_daemon_that_was_stopped_does_no_harm(site: Site, seconds: float) -> None:
+    first, second = site.serving(metered=False), site.start(metered=False)
+    site.until(lambda: "standing by" in second.stderr(), "nobody stands by")
+    for daemon in (first, second):
+        site.submit(plain=100)
+        site.until(lambda: site.value(BEGUN) > 0, "nothing begins")
+        daemon.signal(SIGSTOP)
+        time.sleep(seconds)
+        daemon.signal(SIGCONT)
+    assert site.settle() == []
+    for daemon in (first, second):
+        daemon.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("SIGSTOP daemon in the middle of an answer")
+def test_a_daemon_that_was_stopped_before_it_read_a_large_claim_holds_nobody_up(site: Site) -> None:
+    first, second = site.serving(metered=False), site.start(metered=False)
+    site.until(lambda: "standing by" in second.stderr(), "nobody stands by")
+    site.queue(LARGE, acts="x" * BIG)
+    site.until(lambda: _is_stopped_while_the_server_writes(site, first), "no answer was too large for a socket")
+    site.until(lambda: site.owner == site.name(second), "nobody takes over", patience=10.0)
+    first.signal(SIGCONT)
+    assert site.settle() == []
+    for daemon in (first, second):
+        daemon.stop()
+
+
+def _is_stopped_while_the_server_writes(site: Site, daemon: Daemon) -> bool:
+    daemon.signal(SIGSTOP)
+    if site.value(WRITING):
+        return True
+    daemon.signal(SIGCONT)
+    return False
+
+
+WRITING = """
+select exists (select from pg_stat_activity
+                where application_name = 'drover queue' and datname = current_database() and wait_event = 'ClientWrite')
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.fault(f"SIGCHLD storm: {STORM} exits at once")
+def test_no_exit_of_many_at_once_is_missed(site: Site, tmp_path: Path) -> None:
+    command = ["sh", "-c", SLEEPER, "sh", "{args}", "d1", str(site.record)]
+    config = f"[hosts.local]\nmax = {STORM}\n" + agent("sleeper", command, kind="exec", slots=STORM)
+    daemon = site.serving(config=config)
+    before = _files(daemon)
+    site.queue(STORM, "sleeper")
+    site.until(lambda: len(site.record.read_text().splitlines()) == STORM, "not all have begun", patience=100.0)
+    for pid in daemon.agent_pids():
+        os.kill(pid, SIGKILL)
+    assert site.settle(patience=100.0) == []
+    assert len(site.record.read_text().splitlines()) == 2 * STORM
+    site.until(lambda: daemon.agent_pids() == [], "zombies are left")
+    assert _files(daemon) <= before
+    daemon.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.fault(f"{MANY} agents")
+def test_a_thousand_agents_are_served_and_cost_nothing_while_idle(site: Site) -> None:
+    config = f"[hosts.local]\nmax = {MANY}\n[scheduler]\nmax_idle = 900\n" + agent("echo", ECHO, slots=MANY)
+    daemon = site.serving(config=config)
+    site.queue(MANY, "echo", jq_state="held")
+    site.rows("update drover.jobqueue set jq_state = 'queued'")
+    site.until(lambda: site.value(ENDED) == MANY, "not all are done", patience=100.0)
+    began, cpu = time.monotonic(), _cpu_s(daemon)
+    time.sleep(3.0)  # of idleness
+    assert (_cpu_s(daemon) - cpu) / (time.monotonic() - began) < 0.05
+    assert site.settle() == []
+    daemon.stop(timeout=60.0)
+
+
+ENDED = "select count(*) from drover.jobqueue where jq_state = 'done'"
+
+
+@pytest.mark.fault("EMFILE: RLIMIT_NOFILE 64")
+def test_a_daemon_without_descriptors_for_more_agents_lives_and_works(site: Site) -> None:
+    daemon = site.serving(config=site.types("d1", slots=16), prefix=["prlimit", "--nofile=64:64", "--"])
+    site.queue(200)
+    site.queue(50, "exec")
+    assert site.settle() == []
+    assert "raise LimitNOFILE" in daemon.stderr()
+    daemon.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("flood / never reads")
+def test_agents_that_flood_and_agents_that_never_read_cost_no_memory(site: Site) -> None:
+    flood = ["sh", "-c", f"echo OK; read line; yes {'x' * 1000} | head -c {FLOOD}; echo; echo OK; read line"]
+    deaf = ["sh", "-c", "echo OK; exec sleep 1000"]
+    config = site.types("d1") + agent("flood", flood) + agent("deaf", deaf, heartbeat=2)
+    daemon = site.serving(config=config.replace("max = 8", "max = 12"), log=Path(os.devnull))
+    site.submit(plain=20)
+    assert site.settle() == []
+    before, files = _resident(daemon), _files(daemon)
+    site.queue(1, "flood", jq_retries=0)
+    site.queue(1, "deaf", "x" * 200_000, jq_retries=0)
+    site.submit(plain=50)
+    assert site.settle(patience=100.0) == []
+    assert _resident(daemon) - before < 10 << 20
+    assert _files(daemon) <= files + 8
+    daemon.stop()
+
+
+def _files(daemon: Daemon) -> int:
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
+
+
+def _resident(daemon: Daemon) -> int:
+    return int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def _cpu_s(daemon: Daemon) -> float:
+    fields = Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

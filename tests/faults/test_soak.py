@@ -1,0 +1,47 @@
+"""Thousands of jobs and dozens of faults: nothing is lost, each ends once, no (pk, attempt) twice."""
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.faults.server import server
+from tests.faults.settings import FULL
+from tests.faults.site import Site, Tally
+from tests.faults.soak import Soak
+from tests.needs import need
+
+JOBS, FAULTS = (20_000, 100) if FULL else (2_000, 15)
+FIGURES = """
+select count(*), count(*) filter (where jq_attempt > 1), sum(jq_rescued), sum(jq_failures), sum(jq_interruptions)
+  from drover.jobqueue
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="drover-faults-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if FULL else 300)
+@pytest.mark.fault(f"soak: {JOBS} jobs, {FAULTS} faults")
+def test_a_soak_loses_nothing_and_ends_each_job_once(place: Path, tmp_path: Path, tally: Tally) -> None:
+    need("postgres account")
+    seed = int(os.environ.get("DROVER_FAULTS_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"soak: seed {seed} (DROVER_FAULTS_SEED)")
+    with server(place / "pg") as own, Site(own.conninfo, tmp_path, tally) as site:
+        soak = Soak(site, own, seed)
+        soak.run(JOBS, FAULTS)
+        assert site.settle(patience=120.0) == [], f"seed {seed}"
+        assert site.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
+        jobs, repeated, rescued, failures, interruptions = site.rows(FIGURES)[0]
+    tally.notes.append(
+        f"seed {seed}: {jobs} jobs, {sum(soak.faults.values())} faults {soak.faults}; {repeated} jobs were begun again:"
+        f" {rescued} rescues, {failures} failures, {interruptions} interruptions"
+    )

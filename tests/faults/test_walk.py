@@ -1,0 +1,60 @@
+"""Daemons fail at each point, and no job is lost, done twice or taken from who has it."""
+
+import pytest
+
+from scheduler.drivers.failpoints import WRITES
+from tests.faults.settings import FULL
+from tests.faults.site import Site
+from tests.faults.walk import POINTS, Step, has_come, steps, walk
+
+SHARE = 8  # steps of one test: each takes a second or three
+ROUNDS = 6  # of work, in which each point is come to
+SHORT = ("turn", "save", "mark_running", "rescue", "take_lease", "renew_lease", "write", "spawn", "end_backend")
+
+
+def _shares(path: list[Step]) -> list[list[Step]]:
+    return [path[start : start + SHARE] for start in range(0, len(path), SHARE)]
+
+
+def _id(path: list[Step]) -> str:
+    return f"{path[0].name}-{path[-1].name}"
+
+
+@pytest.mark.slow
+@pytest.mark.fault("failpoints: kill")
+@pytest.mark.parametrize("path", _shares(steps("kill")), ids=_id)
+def test_a_daemon_that_is_killed_at_a_point_loses_nothing(site: Site, path: list[Step]) -> None:
+    walk(site, path)
+    assert site.settle() == []
+
+
+@pytest.mark.slow
+@pytest.mark.fault("failpoints: stop")
+@pytest.mark.parametrize("path", _shares(steps("stop", POINTS if FULL else SHORT)), ids=_id)
+def test_a_daemon_that_is_stopped_at_a_point_does_no_harm_when_it_wakes(site: Site, path: list[Step]) -> None:
+    walk(site, path)
+    assert site.settle() == []
+
+
+@pytest.mark.slow
+@pytest.mark.fault("failpoints: error")
+def test_a_daemon_lives_through_an_error_at_every_statement_and_begins_nothing_twice(site: Site) -> None:
+    live_through(site, [step for step in steps("error") if step.name not in (*WRITES, "leave", "submit")])
+    assert site.repeated() == []
+
+
+@pytest.mark.slow
+@pytest.mark.fault("failpoints: error")
+def test_a_daemon_lives_through_an_error_at_every_pipe(site: Site) -> None:
+    live_through(site, [step for step in steps("error") if step.name in WRITES])
+
+
+def live_through(site: Site, path: list[Step]) -> None:
+    """Work until every point was come to."""
+    daemon = site.serving(points=",".join(step.armed for step in path))
+    for _ in range(ROUNDS):
+        site.submit(plain=3)
+        site.order()
+        assert site.settle() == []
+    assert {step.said for step in path if not has_come(daemon, step)} == set()
+    daemon.stop()

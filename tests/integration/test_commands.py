@@ -1,0 +1,438 @@
+"""Command rows: done by the right daemon, at once, and ended with a reason or an answer."""
+
+import json
+import random
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, lines, python, rec, records
+
+HOST = "[hosts.alpha]\n"
+NAPPING = "import signal,sys; print('OK'); [signal.pause() for _ in sys.stdin]"
+QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
+NUMBERS = "select i as id, 'gate:{}' as act from generate_series(1, 10) i"
+
+
+@pytest.fixture
+def text(record: Path) -> str:
+    return HOST + agent("a", rec(record), slots=2)
+
+
+def command(daemon: Daemon, words: str, **columns: Any) -> int:
+    """Insert a command as an operator does."""
+    return daemon.insert(role="drover_operator", jq_type="command", jq_args=words, **columns)
+
+
+def told(daemon: Daemon, words: str, state: str = "done", **columns: Any) -> str:
+    """Insert a command and wait for its end; what it says."""
+    return str(daemon.wait(command(daemon, words, **columns), state)["jq_endtext"])
+
+
+def working(daemon: Daemon, gate: Path, **columns: Any) -> int:
+    """A job that an agent of type a works on until the gate opens."""
+    pk = daemon.insert(jq_type="a", jq_args=f"gate:{gate}", **columns)
+    daemon.wait(pk, "running")
+    return pk
+
+
+# ---- killing and cancelling
+
+
+def test_killjob_ends_a_job_that_is_worked_as_failed_f134(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    pk = working(daemon, gate, jq_retries=3)
+    assert told(daemon, f"killjob {pk}") == f"job {pk}: kill"
+    row = daemon.wait(pk, "failed")
+    assert (row["jq_endtext"], row["jq_end_bits"], row["jq_wanted"]) == ("killed", 2, None)
+    daemon.wait(daemon.insert(jq_type="a", jq_args="next"))
+    slots = "select status_spawns, status_state_name, status_reason from drover.scheduler_status where status_slot >= 0"
+    assert all(row["status_state_name"] != "ST_FAIL" for row in daemon.execute(slots))
+
+
+def test_killjob_of_a_query_kills_what_runs_and_drops_the_rest_f135(
+    launch: Launch, text: str, record: Path, gate: Path
+) -> None:
+    daemon = launch(text)
+    pk = daemon.insert(jq_type="a", jq_args=NUMBERS.format(gate), jq_msq=True)
+    daemon.until(lambda: len(lines(record)) == 2)
+    told(daemon, f"killjob {pk}")
+    row = daemon.wait(pk, "failed")
+    assert (row["jq_endtext"], row["jq_itemsprocessed"]) == ("killed", 0)
+    daemon.wait(daemon.insert(jq_type="a", jq_args="after"))
+    assert len(lines(record)) == 3
+
+
+def test_killjob_of_what_is_not_worked_changes_nothing_f136(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    done = daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_pk"]
+    queued = daemon.insert(jq_type="unknown")
+    order = command(daemon, "poll")
+    daemon.wait(order)
+    for words, text_ in {
+        f"killjob {done}": f"job {done} is not being worked: it is done",
+        f"killjob {queued}": f"job {queued} is not being worked: it is queued",
+        "killjob 999999": "no job 999999",
+        f"killjob {order}": f"job {order} is a command",
+        "killjob abc": "the number of a job is wanted (got 'abc'): killjob JOB",
+        "killjob": "too few words: killjob JOB",
+        "killjob 1 2": "too many words: killjob JOB",
+        "killjob 99999999999999999999": "the number of a job is wanted (got '99999999999999999999'): killjob JOB",
+    }.items():
+        assert told(daemon, words, "failed") == text_
+    assert [daemon.row(pk)["jq_state"] for pk in (done, queued)] == ["done", "queued"]
+
+
+def test_a_killed_job_stays_killed_when_its_daemon_dies_f134(launch: Launch, tmp_path: Path) -> None:
+    ignoring = "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); print('OK')"
+    deaf = python(f"{ignoring}\nfor line in sys.stdin: signal.pause()")
+    text = QUICK + "kill_grace = 60\n" + HOST + agent("deaf", deaf)
+    first = launch(text)
+    jobs = first.insert_all([{"jq_type": "deaf", "jq_args": "x"}])
+    first.wait(jobs[0], "running")
+    told(first, f"cancel {jobs[0]} not wanted any more")
+    assert first.row(jobs[0])["jq_state"] == "running"  # its agent heeds no hang-up
+    first.kill()
+    second = launch(text)
+    assert second.wait(jobs[0], "cancelled")["jq_endtext"] == "not wanted any more"
+
+
+def test_a_row_that_is_deleted_while_it_is_worked_ends_its_agent_f138(
+    launch: Launch, text: str, gate: Path, record: Path
+) -> None:
+    daemon = launch(text)
+    pk = working(daemon, gate)
+    told(daemon, f"killjob {pk}")
+    daemon.execute("delete from drover.jobqueue where jq_pk = %s", pk)
+    daemon.wait(daemon.insert(jq_type="a", jq_args="after"))
+    daemon.until(lambda: any(each["event"] == "line" and each["line"] == "after" for each in records(record)))
+
+
+def test_cancel_ends_a_job_in_any_state_before_its_end(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    running = working(daemon, gate)
+    queued = daemon.insert(jq_type="unknown")
+    held = daemon.insert(jq_type="a", jq_state="held")
+    waiting = daemon.insert(jq_type="a", jq_not_before="2100-01-01")
+    for pk in (running, queued, held, waiting):
+        told(daemon, f"cancel {pk} no  longer wanted")
+        row = daemon.wait(pk, "cancelled")
+        assert (row["jq_endtext"], row["jq_end_bits"]) == ("no longer wanted", 2)
+    assert told(daemon, f"cancel {queued}", "failed") == f"job {queued} has ended: it is cancelled"
+
+
+def test_a_cancelled_parent_lets_its_children_know(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    parent = daemon.insert(jq_type="unknown")
+    child = daemon.insert(jq_type="a", jq_state="held")
+    daemon.execute("insert into drover.jobdepends values (%s, %s, 1, 'skip')", child, parent)
+    told(daemon, f"cancel {parent}")
+    daemon.wait(child, "skipped")
+
+
+# ---- signals
+
+
+@pytest.mark.parametrize("word", ["TERM", "SIGTERM", "term", "15"])
+def test_signal_reaches_the_agent_of_the_job_by_name_or_number_j84_j85_j86_j126(launch: Launch, word: str) -> None:
+    daemon = launch(HOST + agent("sleep", ["sleep", "100"], kind="exec"))
+    pk = daemon.insert(jq_type="sleep")
+    daemon.wait(pk, "running")
+    order = daemon.wait(command(daemon, f"signal {pk} {word}"))
+    assert order["jq_result"] == {str(pk): True}
+    row = daemon.wait(pk, "failed")
+    assert row["jq_signal"] == "SIGTERM"
+
+
+def test_signal_to_what_does_not_run_and_no_signal_at_all_fail_j84(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    done = daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_pk"]
+    assert told(daemon, f"signal {done} TERM", "failed") == f"job {done} is not running: it is done"
+    assert told(daemon, f"signal {done} FROBNICATE", "failed").startswith("no signal 'FROBNICATE'")
+
+
+# ---- the daemons themselves
+
+
+def test_shutdown_finishes_what_runs_and_its_row_ends_first_f132_f148_j125(
+    launch: Launch, text: str, gate: Path
+) -> None:
+    daemon = launch(text)
+    pk = working(daemon, gate)
+    row = daemon.wait(command(daemon, "shutdown"))
+    assert row["jq_endtext"].endswith(": shutting down")
+    late = daemon.insert(jq_type="a", jq_args="late")
+    gate.touch()
+    daemon.wait(pk)
+    assert daemon.wait_exit() == 0
+    assert daemon.row(late)["jq_state"] == "queued"
+
+
+def test_shutdown_now_kills_and_gives_back_f133(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    pk = working(daemon, gate)
+    daemon.wait(command(daemon, "shutdown now"))
+    assert daemon.wait_exit() == 0
+    assert (daemon.row(pk)["jq_state"], daemon.row(pk)["jq_starttime"]) == ("queued", None)
+
+
+def test_shutdown_is_for_every_daemon_or_the_one_that_is_named(launch: Launch, record: Path) -> None:
+    text = QUICK + HOST + agent("a", rec(record))
+    first = launch(text)
+    second = launch(text, wait=False)
+    second.until(lambda: "standing by" in second.stderr())
+    named = f"select scheduler_host || '.' || scheduler_pid from drover.scheduler where scheduler_pid = {second.pid}"
+    told(first, "shutdown", jq_host=first.value(named))
+    assert second.wait_exit() == 0
+    assert first.process.poll() is None
+    row = first.wait(command(first, "verbose 1"))
+    assert list(row["jq_result"].values()) == ["log level trace"]
+    told(first, "shutdown")
+    assert first.wait_exit() == 0
+
+
+def test_what_waits_for_a_daemon_that_drains_says_so(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    working(daemon, gate)
+    told(daemon, "shutdown")
+    pk = daemon.insert(jq_type="a", jq_args="x")
+    daemon.until(lambda: daemon.why(pk) == "waits its turn: the scheduler drains")
+    assert daemon.value("select status_state_name from drover.scheduler_status where status_slot = -1") == "draining"
+
+
+def test_old_shutdown_stops_no_new_start(launch: Launch, text: str) -> None:
+    first = launch(text)
+    first.stop()
+    pk = command(first, "shutdown")
+    second = launch(text)
+    row = second.wait(pk, "failed")
+    assert row["jq_endtext"] == "no scheduler was running"
+    second.wait(second.insert(jq_type="a", jq_args="x"))
+
+
+def test_every_daemon_acts_once_and_the_row_ends_when_all_have(launch: Launch, record: Path) -> None:
+    text = QUICK + HOST + agent("a", rec(record))
+    first = launch(text)
+    second = launch(text, wait=False)
+    second.until(lambda: "standing by" in second.stderr())
+    row = first.wait(command(first, "verbose 0"))
+    assert len(row["jq_result"]) == 2
+    acks = first.value("select count(*) from drover.command_ack where ack_jq_fk = %s", row["jq_pk"])
+    assert acks == 2
+
+
+def test_standby_leaves_commands_about_the_work_to_the_active_daemon(launch: Launch, text: str, gate: Path) -> None:
+    first = launch(text)
+    pk = working(first, gate)
+    second = launch(text, wait=False)
+    second.until(lambda: "standing by" in second.stderr())
+    first.signal(SIGSTOP)
+    asked = command(first, "status"), command(first, f"signal {pk} CONT")
+    named = first.value(
+        "select scheduler_host || '.' || scheduler_pid from drover.scheduler where scheduler_pid = %s", second.pid
+    )
+    told(first, "verbose 0", jq_host=named)
+    assert [first.row(each)["jq_state"] for each in asked] == ["queued", "queued"]
+    first.signal(SIGCONT)
+    counts, signalled = (first.wait(each)["jq_result"] for each in asked)
+    assert counts["agents"]["a"]["ST_RUNNING"] == 1
+    assert signalled == {str(pk): True}
+
+
+def test_a_daemon_that_died_does_not_keep_a_command_open(launch: Launch, record: Path) -> None:
+    text = QUICK + HOST + agent("a", rec(record))
+    first = launch(text)
+    second = launch(text, wait=False)
+    second.until(lambda: "standing by" in second.stderr())
+    second.signal(SIGSTOP)
+    pk = command(first, "verbose 0")
+    row = first.wait(pk)
+    assert len(row["jq_result"]) == 1
+
+
+def test_reset_tries_failed_slots_at_once(launch: Launch, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    lines_ = ["import os, sys", f"if os.path.exists({str(broken)!r}): sys.exit(1)", "print('OK')"]
+    daemon = launch(HOST + agent("b", python("\n".join([*lines_, "for line in sys.stdin: print('OK')"]))))
+    broken.touch()
+    pk = daemon.insert(jq_type="b")
+    daemon.until(lambda: "failed, next try" in daemon.why(daemon.insert(jq_type="b")))
+    broken.unlink()
+    assert "1 failed slots" in told(daemon, "reset")
+    daemon.wait(pk)
+
+
+# ---- hosts and types
+
+
+def test_a_host_is_drained_and_enabled_again(launch: Launch, text: str, record: Path) -> None:
+    daemon = launch(text)
+    assert told(daemon, "host-disable alpha") == "host alpha: disabled, max -1, urgent 1"
+    pk = daemon.insert(jq_type="a", jq_args="x")
+    daemon.until(lambda: "disabled" in daemon.why(pk))
+    assert lines(record) == []
+    told(daemon, "host-enable alpha")
+    daemon.wait(pk)
+    assert told(daemon, "host-enable beta", "failed") == "no host beta"
+
+
+def test_the_maximum_of_a_host_changes_at_once(launch: Launch, text: str, record: Path, gate: Path) -> None:
+    daemon = launch(text)
+    told(daemon, "host-max alpha 1 0")
+    first = working(daemon, gate)
+    second = daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
+    daemon.until(lambda: "no room" in daemon.why(second) or "waits for an agent" in daemon.why(second))
+    assert len(daemon.agent_pids()) == 1
+    told(daemon, "host-max alpha 2")
+    daemon.wait(second, "running")
+    gate.touch()
+    daemon.wait_all([first, second])
+
+
+def test_a_type_is_disabled_and_enabled_again(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    told(daemon, "agent-disable a")
+    pk = daemon.insert(jq_type="a", jq_args="x")
+    daemon.until(lambda: daemon.why(pk) == "agent type a is disabled")
+    told(daemon, "agent-enable a")
+    daemon.wait(pk)
+    assert told(daemon, "agent-disable nobody", "failed") == "no agent type nobody"
+
+
+def test_status_answers_with_counts(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    working(daemon, gate)
+    answer = daemon.wait(command(daemon, "status"))["jq_result"]
+    assert answer["jobs"] == 1
+    assert answer["agents"]["a"] == {"ST_RUNNING": 1, "ST_FREE": 1}
+
+
+# ---- nothing holds a command back
+
+
+def test_commands_act_with_every_slot_busy_and_the_queue_full_f139(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    jobs = [working(daemon, gate), working(daemon, gate)]
+    daemon.execute("insert into drover.jobqueue (jq_type) select 'a' from generate_series(1, 20000)")
+    daemon.execute("update drover.queue set queue_paused = true")
+    for pk in jobs:
+        told(daemon, f"killjob {pk}")
+        daemon.wait(pk, "failed")
+    assert daemon.value("select count(*) from drover.jobqueue where jq_state = 'queued'") > 19_000
+
+
+def test_many_commands_over_one_connection_all_end_j92_j88(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    pks = [command(daemon, random.choice(["status", "poll", "reset", "verbose 0"])) for _ in range(50)]
+    daemon.wait_all(pks)
+
+
+def test_more_commands_in_one_transaction_than_one_read_gives_all_end_j88(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'poll' from generate_series(1, 350)"
+    daemon.execute(insert, role="drover_operator")
+    daemon.until(lambda: daemon.value("select count(*) from drover.jobqueue where jq_state = 'done'") == 350)
+
+
+def test_capital_command_is_an_ordinary_type_f130(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    pk = daemon.insert(jq_type="Command", jq_args="shutdown")
+    told(daemon, "poll")
+    assert daemon.row(pk)["jq_state"] == "queued"
+
+
+# ---- malformed
+
+
+WORDS = [
+    "shutdown",
+    "killjob",
+    "cancel",
+    "signal",
+    "host-max",
+    "verbose",
+    "status",
+    "frobnicate",
+    "now",
+    "-1",
+    "0",
+    "1",
+]
+ODD = [
+    "",
+    " ",
+    "\n",
+    "'",
+    '"',
+    ";",
+    "--",
+    "\\",
+    "\x01",
+    "é",
+    "😀",
+    "a" * 1200,
+    "1" * 30,
+    "%s",
+    "$1",
+    "null",
+    "; drop table",
+]
+
+
+def test_a_thousand_malformed_commands_all_fail_with_a_reason_f137_j87_j95(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    dice = random.Random(20260101)
+    texts = [" ".join(dice.choice(WORDS + ODD) for _ in range(dice.randint(0, 4))) for _ in range(1000)]
+    texts = ["x" + each if each.split()[:1] in (["shutdown"], ["status"], ["verbose"]) else each for each in texts]
+    with daemon.login("drover_operator").cursor() as cursor:
+        cursor.executemany(
+            "insert into drover.jobqueue (jq_type, jq_args) values ('command', %s)", [(t,) for t in texts]
+        )
+    left = "select count(*) from drover.jobqueue where jq_type = 'command' and jq_endtime is null"
+    daemon.until(lambda: daemon.value(left) == 0, timeout=60)
+    ends = daemon.execute(
+        "select jq_args, jq_state::text as state, jq_endtext from drover.jobqueue where jq_type = 'command'"
+    )
+    assert [end for end in ends if end["state"] != "failed" or not end["jq_endtext"]] == []
+    daemon.wait(daemon.insert(jq_type="a", jq_args="still there"))
+
+
+# ---- who may
+
+
+def test_an_owner_commands_what_is_about_his_own_job_alone_j93(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    mine, other = working(daemon, gate, role="drover_frontend"), working(daemon, gate)
+    (row,) = daemon.execute(f"select drover.command('killjob {mine}') as pk", role="drover_frontend")
+    assert daemon.wait(row["pk"])["jq_submitter"] == "drover_frontend"
+    daemon.wait(mine, "failed")
+    for words in (f"killjob {other}", "killjob", "shutdown", "killjob x", ""):
+        with pytest.raises(InsufficientPrivilege):
+            daemon.execute(f"select drover.command('{words}')", role="drover_frontend")
+    with pytest.raises(InsufficientPrivilege):
+        daemon.insert(role="drover_frontend", jq_type="command", jq_args=f"killjob {mine}")
+    assert daemon.row(other)["jq_state"] == "running"
+
+
+def test_a_command_waits_for_nothing(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        insert = "insert into drover.jobqueue (jq_type, jq_args, jq_state, jq_not_before, jq_queue, jq_mode) values"
+        given = "('command', 'poll', 'held', 'infinity', 'q', 'manual')"
+        row = connection.execute(f"{insert} {given} returning jq_state, jq_wait_until, jq_queue").fetchone()
+        assert row == ("queued", None, None)
+        connection.execute("insert into drover.jobqueue (jq_type) values ('a')")
+        with pytest.raises(psycopg.errors.CheckViolation, match="is a command: it waits for nothing"):
+            connection.execute("insert into drover.jobdepends values (1, 2)")
+
+
+def test_result_and_reason_are_never_both_empty_j94(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    good, bad = daemon.wait(command(daemon, "poll")), daemon.wait(command(daemon, "frobnicate 1"), "failed")
+    assert good["jq_result"] is not None
+    assert bad["jq_endtext"].startswith("unknown command 'frobnicate'")
+    assert json.dumps(bad["jq_result"]) == "null"

@@ -1,0 +1,590 @@
+"""Attacks, each tried for real by the role or the agent in question (threats 9 to 16 and 20 to 24 of the model).
+
+What one function can show alone stands with that function: grants in drivers/test_roles, what a process inherits in
+drivers/test_spawning, limits of queries in drivers/test_expansions, who may read files in unit/test_files.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from scheduler.bell import BURST, GAP_S
+from scheduler.cli.main import main
+from tests.integration.conftest import Launch
+from tests.integration.daemon import RUN, Daemon, agent, lines, python, rec, start
+from tests.needs import need
+
+HOST = "[hosts.alpha]\n"
+PASSWORD = "swordfish"
+STRANGER = 54_321  # a user that has no process but those of a test
+
+# ---- an agent of the same user looks for the password (10, 11)
+
+# The daemon as a user without privileges would run it: nothing but the user id says what it may do.
+UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+
+# Tells, of each process above it, what it could read; it spells the word so that it finds no copy of its own.
+SPY = python(f"""
+import ctypes, os, re
+WORD = {PASSWORD[:5]!r}.encode() + {PASSWORD[5:]!r}.encode()
+
+def parent(pid):
+    return int(open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[1])
+
+def tried(what, look):
+    try:
+        return what + ("=PASSWORD" if WORD in look() else "=open")
+    except OSError:
+        return what + "=refused"
+
+def memory(pid):
+    found = b""
+    with open(f"/proc/{{pid}}/maps") as maps, open(f"/proc/{{pid}}/mem", "rb", 0) as mem:
+        for line in maps:
+            if "rw-p" in line:
+                first, last = (int(end, 16) for end in line.split()[0].split("-"))
+                mem.seek(first)
+                found += mem.read(last - first)
+    return found
+
+def traced(pid):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(16, pid, None, None):  # PTRACE_ATTACH
+        raise OSError(ctypes.get_errno(), "ptrace")
+    os.waitpid(pid, 0)
+    libc.ptrace(17, pid, None, None)
+    return b""
+
+def descriptors(pid):
+    for name in os.listdir(f"/proc/{{pid}}/fd"):
+        os.readlink(f"/proc/{{pid}}/fd/{{name}}")
+    return b""
+
+def told(pid):
+    looks = {{
+        "environment": lambda: open(f"/proc/{{pid}}/environ", "rb").read(),
+        "words": lambda: open(f"/proc/{{pid}}/cmdline", "rb").read(),
+        "memory": lambda: memory(pid),
+        "descriptors": lambda: descriptors(pid),
+        "trace": lambda: traced(pid),
+    }}
+    return ",".join(tried(what, look) for what, look in looks.items())
+
+print("OK")
+for line in iter(input, ""):
+    daemon = os.getppid()
+    own = tried("environment", lambda: open("/proc/self/environ", "rb").read())
+    print("FAIL daemon:", told(daemon), "guardian:", told(parent(daemon)), "own:", own)
+    print("OK")
+""")
+
+
+def spied(database: str) -> str:
+    need("setpriv")
+    login = make_conninfo(database, password=PASSWORD)
+    with start(HOST + agent("spy", SPY), database, via=login, program=[*UNPRIVILEGED, *RUN]) as daemon:
+        return str(daemon.wait(daemon.insert(jq_type="spy", jq_args="x"), "failed")["jq_endtext"])
+
+
+def test_agent_reads_nothing_of_the_daemon_but_its_words(database_with_roles: str) -> None:
+    found = re.search(r"daemon: (\S+)", spied(database_with_roles))
+    assert found is not None
+    assert found[1] == "environment=refused,words=open,memory=refused,descriptors=refused,trace=refused"
+
+
+def test_agent_finds_no_password_in_the_guardian_nor_in_itself(database_with_roles: str) -> None:
+    told = spied(database_with_roles)
+    assert re.search(r"guardian: environment=open,words=open,memory=open", told)  # it could look
+    assert "PASSWORD" not in told
+
+
+def test_that_spy_finds_a_password_where_there_is_one(database_with_roles: str) -> None:
+    spy = agent("spy", SPY, env={"GIVEN": PASSWORD})
+    with start(HOST + spy, database_with_roles) as daemon:
+        told = daemon.wait(daemon.insert(jq_type="spy", jq_args="x"), "failed")["jq_endtext"]
+    assert "own: environment=PASSWORD" in told
+
+
+WITHOUT_URL = ["env", "-u", "DROVER_DATABASE_URL", *RUN]
+LOGINS = {"": "drover_scheduler", "msq_": "drover_msq", "agentdb_": "drover_agentdb"}
+
+
+def with_passwords(conninfo: str, folder: Path, password: str = PASSWORD) -> str:
+    """The configuration of a database whose passwords are credentials, written beside it."""
+    (folder / "db").write_text(f"{password}\n")
+    (folder / "db").chmod(0o400)
+    url = make_conninfo(conninfo, user="drover_scheduler")
+    return f"[database]\nurl = {json.dumps(url)}\n" + "".join(f'{login}password_file = "db"\n' for login in LOGINS)
+
+
+@pytest.fixture
+def asking_for_passwords(database_with_roles: str) -> Iterator[str]:
+    """A database whose server asks the daemon's three logins for their passwords."""
+    with psycopg.connect(database_with_roles, autocommit=True) as admin:
+        before = admin.execute("select pg_read_file(current_setting('hba_file'))").fetchone()
+        assert before is not None
+        rules = [f"local {admin.info.dbname} {role} scram-sha-256\n" for role in LOGINS.values()]
+        _write_rules(admin, "".join(rules) + before[0])
+        for role in LOGINS.values():
+            admin.execute(f"alter role {role} password '{PASSWORD}'".encode())
+        while not _asks(make_conninfo(database_with_roles, user="drover_scheduler")):
+            pass  # the server reads its rules when it gets round to it
+        yield database_with_roles
+        for role in LOGINS.values():
+            admin.execute(f"alter role {role} password null".encode())
+        _write_rules(admin, before[0])
+
+
+def _asks(conninfo: str) -> bool:
+    try:
+        psycopg.connect(conninfo).close()
+    except psycopg.OperationalError as error:
+        return "no password supplied" in str(error)
+    return False
+
+
+def _write_rules(admin: "psycopg.Connection[Any]", text: str) -> None:
+    path = admin.execute("show hba_file").fetchone()
+    assert path is not None
+    rules = sql.SQL("select line from regexp_split_to_table({}, E'\\n') line where line ~ '^[a-z]'").format(text)
+    admin.execute(sql.SQL("copy ({}) to {} delimiter E'\\x01'").format(rules, path[0]))
+    admin.execute("select pg_reload_conf()")
+
+
+def test_daemon_logs_in_with_a_credential_and_no_agent_is_told_it(
+    asking_for_passwords: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Path
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    shown = python("import os\nprint('OK')\ninput()\nprint('FAIL', dict(os.environ))\nprint('OK')\ninput()")
+    types = agent("shown", shown) + agent("rec", rec(record)) + agent("asking", ASKING, db="sql")
+    text = with_passwords(asking_for_passwords, tmp_path) + HOST + types
+    with start(text, asking_for_passwords, program=WITHOUT_URL) as daemon:
+        daemon.wait(daemon.insert(jq_type="rec", jq_args="select current_user as who", jq_msq=True))
+        asked = daemon.wait(daemon.insert(jq_type="asking", jq_args="select current_user as who"), "failed")
+        told = daemon.wait(daemon.insert(jq_type="shown", jq_args="x"), "failed")["jq_endtext"]
+        assert PASSWORD not in daemon.stderr()
+    assert lines(record) == ['who="drover_msq"']
+    assert asked["jq_endtext"] == 'who="drover_agentdb"'
+    assert "THREAD_UNIQUE" in told
+    assert PASSWORD not in told
+    assert "CREDENTIALS" not in told
+
+
+def test_wrong_password_is_refused_and_not_shown_j97(
+    asking_for_passwords: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    text = with_passwords(asking_for_passwords, tmp_path, "octopus") + HOST + agent("rec", rec("/dev/null"))
+    with start(text, asking_for_passwords, program=WITHOUT_URL, wait=False) as daemon:
+        daemon.until(lambda: "password authentication failed" in daemon.stderr())
+        assert "octopus" not in daemon.stderr()
+
+
+# ---- SQL of jobs (12, 13)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("agents") / "record"
+
+
+ASKING = python("""
+print("OK")
+for line in iter(input, ""):
+    print("DB: " + line)
+    answer = input()
+    while (rest := input()) != "OK":
+        answer += "; " + rest
+    print("FAIL", answer)
+    print("OK")
+""")
+
+
+@pytest.fixture(scope="module")
+def shared(module_database: str, record: Path) -> Iterator[Daemon]:
+    types = agent("rec", rec(record)) + agent("asking", ASKING, db="sql")
+    types += agent("guarded", rec(record), submitters=["drover_operator"])
+    with start(HOST + types, module_database) as daemon:
+        daemon.execute("create table public.site (n int)")
+        daemon.execute("grant all on public.site to drover_msq")
+        daemon.execute("create function public.writes() returns int language sql as"
+                       " 'insert into public.site values (1) returning n'")  # fmt: skip
+        yield daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, record: Path) -> Iterator[Daemon]:
+    """The shared daemon; after each test nothing of the site has changed, and it serves."""
+    record.write_text("")
+    yield shared
+    shared.wait(shared.insert(jq_type="rec", jq_args="still here"))
+    assert shared.value("select count(*) from public.site") == 0
+
+
+BREAK_OUT = {
+    "select * from drover.jobqueue": "permission denied for schema drover",
+    "select * from drover.my_jobs": "permission denied for schema drover",
+    "select drover.command('shutdown now')": "permission denied for schema drover",
+    "select nextval('drover.jobqueue_jq_pk_seq')": "permission denied for schema drover",
+    "select set_config('role', 'drover_scheduler', false)": "permission denied to set role",
+    "select set_config('session_authorization', 'drover_scheduler', false)": "permission denied to set session auth",
+    "select set_config('transaction_read_only', 'off', true), public.writes()":
+        "read-write mode must be set before any query",
+    "select set_config('default_transaction_read_only', 'off', false), public.writes()": "in a read-only transaction",
+    "select public.writes()": "cannot execute INSERT in a read-only transaction",
+    "with w as (insert into public.site values (1) returning n) select n from w": "data-modifying statement",
+    "select set_config('temp_file_limit', '-1', false)": 'permission denied to set parameter "temp_file_limit"',
+    "select n from public.site for update": "SELECT FOR UPDATE in a read-only transaction",
+    "select nextval('public.numbers')": r"cannot execute nextval\(\) in a read-only transaction",
+    "select pg_read_file('/etc/passwd') as text": "permission denied for function pg_read_file",
+    "select lo_import('/etc/passwd')": "permission denied for function lo_import",
+    "select rolpassword from pg_authid": "permission denied for table pg_authid",
+    "select pg_reload_conf()": "permission denied for function pg_reload_conf",
+    "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'drover_scheduler'": "must be a member",
+    "select 1 as n; update public.site set n = 2": "syntax error",
+    "select 1 as n) q; commit; insert into public.site values (1); select * from (select 2 as n": "multiple commands",
+    "select 1 as n\n) q; notify drover_queue; --": "syntax error",
+    "copy public.site to program 'touch /tmp/drover'": "syntax error",
+    "table public.site; reset role": "syntax error",
+    "do $$ begin end $$": "syntax error",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("query", BREAK_OUT)
+def test_sql_of_a_job_cannot_break_out(daemon: Daemon, record: Path, query: str) -> None:
+    daemon.execute("create sequence if not exists public.numbers")
+    daemon.execute("grant usage on public.numbers to drover_msq")
+    row = daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_msq=True), "failed")
+    assert re.search(BREAK_OUT[query], row["jq_endtext"])
+    assert lines(record) == []
+
+
+def test_sql_of_a_job_leaves_no_setting_to_the_next(daemon: Daemon, record: Path) -> None:
+    query = "select set_config('search_path', 'evil', false) as path, set_config('drover.left', 'x', false) as left"
+    daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_msq=True))
+    record.write_text("")
+    query = "select current_setting('search_path') as path, current_setting('drover.left', true) as left"
+    daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_msq=True))
+    assert lines(record) in (['path="\\"\\$user\\", public"'], ['path="\\"\\$user\\", public" left=""'])
+
+
+def test_sql_of_a_job_cannot_fill_the_disk_of_the_server(launch: Launch, record: Path) -> None:
+    daemon = launch(HOST + agent("rec", rec(record)))
+    name = daemon.value("select current_database()")
+    daemon.execute(f"alter role drover_msq in database {name} set temp_file_limit = '1MB'")
+    query = "select n, repeat('x', 100) as v from generate_series(1, 1000000) n"
+    row = daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_msq=True), "failed")
+    assert "temporary file size exceeds temp_file_limit" in row["jq_endtext"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("select set_config('statement_timeout', '0', false), pg_sleep(600)::text", "the query ran longer than 2 s"),
+        ("select count(*) from generate_series(1, 10) a, generate_series(1, 1000000000) b", "ran longer than 2 s"),
+        ("select n from generate_series(1, 1001) n", "the query gives 1001 rows, and msq_rows allows 1000"),
+        ("select repeat('x', 100000) as v from generate_series(1, 100)", "more bytes than msq_bytes allows, 1000000"),
+        ("select repeat('x', 30000000) as v", "more bytes than msq_bytes allows, 1000000"),
+    ],
+)
+def test_sql_of_a_job_keeps_to_the_limits(launch: Launch, record: Path, query: str, reason: str) -> None:
+    limits = "[scheduler]\nexpansion_limit = 2\nmsq_rows = 1000\nmsq_bytes = 1000000\n"
+    daemon = launch(limits + HOST + agent("rec", rec(record)))
+    row = daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_msq=True), "failed")
+    assert reason in row["jq_endtext"]
+    running = "select count(*) from pg_stat_activity where usename = 'drover_msq' and state = 'active'"
+    daemon.until(lambda: daemon.value(running) == 0)
+    daemon.wait(daemon.insert(jq_type="rec", jq_args="select 1 as n", jq_msq=True))
+
+
+# ---- SQL of agents (14)
+
+
+@pytest.mark.parametrize(
+    ("statement", "answer"),
+    [
+        ("select * from drover.jobqueue", "permission denied for schema drover"),
+        ("insert into drover.jobqueue (jq_type, jq_args) values ('command', 'shutdown')", "permission denied"),
+        ("set role drover_scheduler", "permission denied to set role"),
+        ("set session authorization postgres", "permission denied to set session authorization"),
+        ("reset session authorization; select 1", "cannot insert multiple commands"),
+        ("select * from public.site", "permission denied for table site"),
+        ("create table public.mine (n int)", "permission denied for schema public"),
+        ("copy (select 1) to program 'touch /tmp/drover'", "must be superuser|permission denied"),
+        ("copy public.site from stdin", "permission denied"),
+        ("alter role drover_agentdb superuser", "must be superuser|permission denied"),
+        ("select pg_terminate_backend(pid) from pg_stat_activity where usename ~ 'scheduler'", "must be a member"),
+        ("select pg_sleep(600)", "canceling statement due to statement timeout"),
+    ],
+)  # fmt: skip
+def test_sql_of_an_agent_reaches_what_the_site_granted_and_no_more(
+    launch: Launch, daemon: Daemon, statement: str, answer: str
+) -> None:
+    at = daemon
+    if "pg_sleep" in statement:
+        at = launch("[scheduler]\nstatement_limit = 0.5\n" + HOST + agent("asking", ASKING, db="sql"))
+    row = at.wait(at.insert(jq_type="asking", jq_args=statement), "failed")
+    assert re.match(f"ERROR .*({answer})", row["jq_endtext"])
+
+
+# ---- the queue (15)
+
+
+def test_job_of_somebody_who_may_not_queue_its_type_never_reaches_an_agent(daemon: Daemon, record: Path) -> None:
+    pk = daemon.insert(jq_type="guarded", jq_args="mine", role="drover_frontend")
+    row = daemon.wait(pk, "failed")
+    assert row["jq_endtext"] == "role drover_frontend may not queue agent type guarded"
+    assert lines(record) == []
+
+
+def test_job_that_came_by_copy_is_no_exception(daemon: Daemon, record: Path) -> None:
+    ui = daemon.login("drover_frontend_sql")
+    with ui.cursor().copy("copy drover.jobqueue (jq_type, jq_args) from stdin") as copy:
+        copy.write("guarded\tone\nguarded\ttwo\nrec\tours\n")
+    count = (
+        "select count(*) from drover.jobqueue where jq_type = 'guarded' and jq_args in ('one', 'two') and jq_state = %s"
+    )
+    daemon.until(lambda: daemon.value(count, "failed") == 2)
+    daemon.until(lambda: lines(record) == ["ours"])
+
+
+def test_query_of_somebody_who_may_not_queue_its_type_is_not_run(daemon: Daemon, record: Path) -> None:
+    pk = daemon.insert(jq_type="guarded", jq_args="select 1 as n", jq_msq=True)
+    assert "may not queue" in daemon.wait(pk, "failed")["jq_endtext"]
+    assert lines(record) == []
+
+
+@pytest.fixture
+def alice(daemon: Daemon) -> Iterator[str]:
+    """A login of somebody's own."""
+    daemon.execute("create role alice login in role drover_frontend")
+    yield "alice"
+    daemon.login("alice").close()
+    daemon.execute("drop role alice")
+
+
+def test_operator_may_queue_what_is_his(daemon: Daemon, record: Path) -> None:
+    daemon.wait(daemon.insert(jq_type="guarded", jq_args="his", role="drover_operator"))
+    assert lines(record) == ["his"]
+
+
+def test_member_of_a_role_may_queue_what_the_role_may(daemon: Daemon, alice: str, record: Path) -> None:
+    refused = daemon.insert(jq_type="guarded", jq_args="too early", role=alice)
+    assert daemon.wait(refused, "failed")["jq_endtext"] == "role alice may not queue agent type guarded"
+    daemon.execute("grant drover_operator to alice")
+    daemon.wait(daemon.insert(jq_type="guarded", jq_args="hers", role=alice))
+    assert lines(record) == ["hers"]
+
+
+def test_submitter_who_is_gone_is_nobody(daemon: Daemon, record: Path) -> None:
+    daemon.execute("create role bob login in role drover_operator")
+    bob = daemon.login("bob")
+    bob.execute("insert into drover.jobqueue (jq_type, jq_args, jq_state) values ('guarded', 'late', 'held')")
+    bob.close()
+    daemon.execute("drop role bob")
+    pk = daemon.value("select jq_pk from drover.jobqueue where jq_args = 'late'")
+    daemon.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", pk)
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "role bob may not queue agent type guarded"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "copy drover.jobqueue (jq_type, jq_submitter) from stdin",
+        "copy drover.jobqueue (jq_type, jq_msq) from stdin",
+        "copy drover.jobqueue to stdout",
+        "copy drover.jobqueue (jq_args) to stdout",
+        "copy drover.jobqueue (jq_type) from program 'echo noop'",
+        "lock table drover.jobqueue in access share mode",
+        "lock table drover.claimable",
+        "select jq_pk from drover.jobqueue for update",
+        "select jq_pk from drover.jobqueue for key share",
+        "insert into drover.jobqueue (jq_type) values ('a') on conflict (jq_name) do update set jq_key = ''",
+        "create trigger mine before insert on drover.jobqueue for each row execute function drover.wake('x')",
+        "alter table drover.jobqueue disable trigger all",
+        "set session_replication_role = replica",
+        "set role drover_operator",
+        "set session authorization drover_operator",
+        "alter role drover_frontend in role drover_operator",
+        "grant drover_operator to drover_frontend",
+        "create schema drover_frontend",
+        "create table public.jobqueue (jq_pk int)",
+        "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'drover_scheduler'",
+        "select pg_cancel_backend(pid) from pg_stat_activity where usename = 'drover_scheduler'",
+    ],
+)  # fmt: skip
+def test_front_end_can_neither_forge_nor_hold_up(daemon: Daemon, statement: str) -> None:
+    ui = daemon.login("drover_frontend")
+    with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.SyntaxError)), ui.transaction():
+        ui.execute(statement.encode())
+
+
+def test_nobody_holds_up_dependencies_by_a_lock_of_his_own(daemon: Daemon) -> None:
+    """Whoever may connect may take any advisory lock; so ours is none."""
+    watcher = daemon.login("drover_readonly")
+    with watcher.transaction():
+        watcher.execute("select pg_advisory_xact_lock(hashtext('drover.jobdepends'))")
+        parent, child = (daemon.insert(jq_type="none", jq_args="x", jq_state="held") for _ in range(2))
+        ui = daemon.login("drover_frontend_sql")
+        ui.execute("set lock_timeout = '5s'")
+        ui.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, parent))
+
+
+# ---- names and wake-ups (16, 17)
+
+
+def test_daemon_looks_for_names_in_no_schema_of_others(launch: Launch, tmp_path: Path) -> None:
+    daemon = launch(HOST + agent("rec", rec(tmp_path / "record")))
+    daemon.execute("create table public.seen (path text)")
+    daemon.execute("""create function public.spy() returns trigger language plpgsql as $$
+        begin insert into public.seen select current_setting('search_path'); return null; end $$""")
+    daemon.execute("grant insert on public.seen to drover_scheduler")
+    for table in ("jobqueue", "scheduler_status", "scheduler_group"):
+        daemon.execute(f"create trigger spy after update on drover.{table} execute function public.spy()")
+    daemon.wait(daemon.insert(jq_type="rec", jq_args="x"))
+    daemon.until(lambda: daemon.value("select count(*) from public.seen") > 4)
+    daemon.stop()
+    assert [row["path"] for row in daemon.execute("select distinct path from public.seen")] == ["pg_catalog, pg_temp"]
+
+
+def asked(daemon: Daemon) -> dict[str, int]:
+    """How often the daemon has asked what, as it says itself."""
+    said = daemon.value("select status_parameter from drover.scheduler_status where status_slot = -1")
+    return {name: stat["count"] for name, stat in json.loads(said)["statements"].items()}
+
+
+def flooded(database: str, role: str, channel: str, stop: Event) -> int:
+    """NOTIFY as fast as one connection can, until stopped; how often that was."""
+    count = 0
+    with psycopg.connect(make_conninfo(database, user=role), autocommit=True) as connection:
+        while not stop.is_set():
+            connection.execute(f"notify {channel}, '{count}'".encode())
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize(
+    ("channel", "statement"), [("drover_queue", "turn"), ("drover_change", "look_around"), ("drover_due", "due")]
+)
+def test_flood_of_notifications_makes_at_most_one_poll_in_a_tenth_of_a_second(
+    launch: Launch, tmp_path: Path, channel: str, statement: str
+) -> None:
+    record = tmp_path / "record"
+    daemon = launch("[scheduler]\nrescan = 60\n" + HOST + agent("rec", rec(record)))
+    daemon.wait(daemon.insert(jq_type="rec", jq_args="before"))
+    told: list[int] = []
+    stop = Event()
+    floods = [
+        Thread(target=lambda role=role: told.append(flooded(daemon.database, role, channel, stop)))
+        for role in ("drover_msq", "drover_readonly")
+    ]
+    before, began = asked(daemon), time.monotonic()
+    for flood in floods:
+        flood.start()
+    try:
+        daemon.until(lambda: time.monotonic() - began > 3)
+        daemon.wait(daemon.insert(jq_type="rec", jq_args="during"))
+    finally:
+        stop.set()
+        for flood in floods:
+            flood.join()
+    daemon.until(lambda: asked(daemon).get("show_status", 0) > before.get("show_status", 0) + 2)
+    polls = asked(daemon)[statement] - before.get(statement, 0)
+    most = (time.monotonic() - began) / GAP_S + BURST + 20  # a few are asked for the job, the status and the clock
+    print(f"{channel}: {sum(told)} notifications, {polls} {statement}, {most:.0f} allowed")
+    assert polls < most < sum(told)
+
+
+# ---- limits of agents (23)
+
+HEAD = "[scheduler]\nrespawn_count = 50\n"
+
+
+def processes_of(user: int) -> int:
+    """How many processes a user has."""
+    return sum(1 for entry in Path("/proc").glob("[0-9]*") if _owner(entry) == user)
+
+
+def _owner(entry: Path) -> int:
+    try:
+        return entry.stat().st_uid
+    except OSError:
+        return -1
+
+
+def test_fork_bomb_is_fenced_in_and_goes_with_its_agent(launch: Launch, tmp_path: Path) -> None:
+    """As another user: nproc counts processes by user, and fences in everybody but root."""
+    need("runuser")
+    need("setpriv")
+    forks = "i=0; while [ $i -lt 500 ]; do sleep 100 & i=$((i + 1)); done"
+    bomb = f"echo OK; read line; {forks}; echo FAIL $i; echo OK; read line"
+    command = ["setpriv", f"--reuid={STRANGER}", "--clear-groups", "sh", "-c", bomb]
+    bad = agent("bomb", command, limits={"nproc": 20}, cwd="/")
+    daemon = launch(HEAD + HOST + bad + agent("good", rec(tmp_path / "record")))
+    pk = daemon.insert(jq_type="bomb", jq_args="x")
+    daemon.wait(daemon.insert(jq_type="good", jq_args="x"))
+    row = daemon.wait(pk, "failed")
+    assert "agent terminated prematurely" in row["jq_endtext"]
+    assert "fork" in daemon.log_text(pk) + daemon.stderr()
+    daemon.until(lambda: processes_of(STRANGER) <= 20)
+    daemon.stop()
+    assert processes_of(STRANGER) == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "reason"),
+    [
+        ("x = bytearray(1 << 30)", {"memory": 300_000_000}, "exit status 1"),
+        ("while True:\n    pass", {"cpu": 1}, "by SIGKILL|by SIGXCPU"),
+        ("open('big', 'wb').write(bytes(10_000_000))", {"fsize": 1_000_000}, "exit status 1|SIGXFSZ"),
+        ("[open('/dev/null') for _ in range(100)]", {"nofile": 32}, "exit status 1"),
+    ],
+)
+def test_bomb_of_another_kind_ends_its_agent_alone(
+    launch: Launch, tmp_path: Path, script: str, limits: dict[str, int], reason: str
+) -> None:
+    bomb = python(
+        f"print('OK')\ninput()\ntry:\n  {script}\nexcept (MemoryError, OSError):\n  raise SystemExit(1)\nprint('OK')"
+    )
+    bad = agent("bomb", bomb, limits=limits, cwd=str(tmp_path))
+    daemon = launch(HEAD + HOST + bad + agent("good", rec(tmp_path / "record")))
+    pk = daemon.insert(jq_type="bomb", jq_args="x")
+    daemon.wait(daemon.insert(jq_type="good", jq_args="x"))
+    assert re.search(reason, daemon.wait(pk, "failed")["jq_endtext"])
+
+
+# ---- who starts it, and what it leaves in the file system (21, 22)
+
+
+def test_root_is_refused_unless_told(drover: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.delenv("DROVER_ALLOW_ROOT", raising=False)
+    done = drover("run")
+    assert done.status == 2
+    assert "refuses to run as root" in done.err
+
+
+def test_daemon_writes_no_file_of_its_own(
+    database_with_roles: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pid file, no lock file, no socket: nothing for a link to lead astray."""
+    places = ("HOME", "TMPDIR", "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "XDG_RUNTIME_DIR")
+    for place in places:
+        (tmp_path / place).mkdir()
+        monkeypatch.setenv(place, str(tmp_path / place))
+    with start(HOST + agent("rec", rec("/dev/null")), database_with_roles) as daemon:
+        daemon.wait(daemon.insert(jq_type="rec", jq_args="x"))
+        assert [str(path) for place in places for path in (tmp_path / place).rglob("*") if path != daemon.folder] == [
+            str(path) for path in daemon.folder.rglob("*") if tmp_path in path.parents
+        ]
+    assert main(["version"]) == 0

@@ -1,0 +1,375 @@
+"""Claims about the daemon as a service: what it tells its manager, its log, and how it dies of a crash or hangs."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
+
+import psycopg
+import pytest
+
+from scheduler.drivers.system import identity
+from tests.cli_tools import Drover
+from tests.integration.conftest import Launch
+from tests.integration.daemon import RUN, Daemon
+from tests.integration.puppets import LOCAL, Meeting, puppet, said, settings
+from tests.needs import need
+from tests.notify_tools import Ear
+
+TEXT = LOCAL + puppet()
+# A daemon whose USR2 holds the loop up until something comes through a pipe: the one thing here that users cannot have.
+STUCK = """
+import os, sys
+from signal import SIGUSR2
+from scheduler.cli.main import main
+from scheduler.daemon import Daemon
+
+def wait_for_ever(): os.close(os.open({gate!r}, os.O_RDONLY))
+
+hear = Daemon._signalled
+Daemon._signalled = lambda self, number: wait_for_ever() if number == SIGUSR2 else hear(self, number)
+sys.exit(main())
+"""
+
+Stuck = Callable[..., Daemon]
+
+
+@pytest.fixture
+def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ear]:
+    """The manager of all daemons that a test starts."""
+    with Ear(str(tmp_path / "notify")) as ear:
+        monkeypatch.setenv("NOTIFY_SOCKET", ear.address)
+        yield ear
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """What a stuck daemon waits for."""
+    os.mkfifo(tmp_path / "let-go")
+    return tmp_path / "let-go"
+
+
+@pytest.fixture
+def stuck(launch: Launch, gate: Path) -> Stuck:
+    """Start a daemon that can be made to hang, and make it hang."""
+    program = [sys.executable, "-c", STUCK.format(gate=str(gate)), *RUN[3:]]
+
+    def stuck(**timers: float) -> Daemon:
+        daemon: Daemon = launch(settings(**timers) + TEXT, program=program)
+        daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+        daemon.signal(signal.SIGUSR2)
+        return daemon
+
+    return stuck
+
+
+def let_go(gate: Path) -> None:
+    """End the hang."""
+    os.close(os.open(gate, os.O_WRONLY))
+
+
+# ---- what the manager hears
+
+
+def test_ready_comes_when_a_daemon_serves_and_stopping_when_it_ends_r82_f165(ear: Ear, launch: Launch) -> None:
+    daemon = launch(TEXT)
+    told = ear.until("READY=1")
+    assert f"MAINPID={daemon.pid}" in told
+    daemon.stop()
+    assert "STOPPING=1" in ear.until("STOPPING=1")
+    assert ear.heard() == []
+
+
+def test_a_daemon_that_may_not_take_over_yet_is_not_ready_and_starts_nothing_r82_r83(
+    ear: Ear, launch: Launch, database_with_roles: str
+) -> None:
+    with psycopg.connect(database_with_roles) as locker:
+        locker.execute("lock table drover.scheduler_group in exclusive mode")
+        daemon = launch(TEXT, wait=False)
+        pk = daemon.insert(jq_type="puppet", jq_args=":")
+        said(daemon, "lock timeout", 2)
+        told = [line for lines in ear.heard() for line in lines]
+        assert [line for line in told if line.startswith("READY")] == []
+        assert (daemon.agent_pids(), daemon.row(pk)["jq_state"]) == ([], "queued")
+    ear.until("READY=1")
+    daemon.wait(pk)
+
+
+def test_a_standby_is_ready_too(ear: Ear, launch: Launch) -> None:
+    launch(TEXT)
+    ear.until("READY=1")
+    standby = launch(TEXT, wait=False)
+    told = ear.until("READY=1")
+    assert f"MAINPID={standby.pid}" in told
+    assert "STATUS=standing by, group default: 0 jobs in hand, 0 agents, 0 of them at work" in told
+
+
+def test_the_status_tells_how_it_goes(ear: Ear, launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(TEXT)
+    daemon.insert(jq_type="puppet", jq_args=meeting.wait)
+    ear.until("STATUS=serving, group default: 1 jobs in hand, 1 agents, 1 of them at work")
+    daemon.signal(signal.SIGINT)
+    ear.until("STATUS=draining, group default: 1 jobs in hand")
+    meeting.let_go()
+    ear.until("STOPPING=1")
+    assert daemon.wait_exit() == 0
+
+
+def test_a_daemon_whose_database_is_away_says_so(ear: Ear, launch: Launch) -> None:
+    daemon = launch(TEXT)
+    ear.until("READY=1")
+    name = daemon.value("select current_database()")
+    with psycopg.connect(daemon.database, dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"alter database {name} with allow_connections false")
+        connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'drover_scheduler'")
+        ear.until("STATUS=serving, group default, the database is away")
+        connection.execute(f"alter database {name} with allow_connections true")
+    ear.until("STATUS=serving, group default: ")
+
+
+def test_the_watchdog_hears_of_an_idle_daemon_f165(ear: Ear, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "500000")
+    launch(TEXT)
+    ear.until("READY=1")
+    for _ in range(5):
+        ear.until("WATCHDOG=1")
+
+
+def test_the_watchdog_hears_nothing_of_a_loop_that_hangs_and_again_when_it_goes_on_f165(
+    ear: Ear, stuck: Stuck, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    daemon = stuck(hang_limit=1)
+    said(daemon, "in wait_for_ever")  # a second has passed
+    ear.heard()
+    ear.silent_for(1.0)
+    let_go(gate)
+    ear.until("WATCHDOG=1")
+
+
+def test_agents_and_servers_are_not_told_of_the_manager(ear: Ear, launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(LOCAL + puppet(pass_env=["NOTIFY_SOCKET"]))
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=meeting.tell('"<${NOTIFY_SOCKET}>"')))
+    assert meeting.hear() == "<>"
+
+
+def test_a_reload_is_told_from_its_beginning_to_its_end(ear: Ear, launch: Launch) -> None:
+    daemon = launch(TEXT)
+    ear.until("READY=1")
+    daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reload"))
+    assert ear.until("READY=1").count("RELOADING=1") == 1
+
+
+def test_the_database_of_our_own_does_not_say_ready_for_us(
+    ear: Ear, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("postgres")
+    monkeypatch.delenv("DROVER_DATABASE_URL", raising=False)
+    config = tmp_path / "drover.toml"
+    config.write_text(f'[database]\nurl = "embedded:{tmp_path / "pg"}"\n{TEXT}')
+    with subprocess.Popen(
+        [*RUN, "-c", str(config)], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL
+    ) as process:
+        told = ear.until("READY=1")
+        postmaster = (tmp_path / "pg/data/postmaster.pid").read_text().splitlines()[0]
+        variables = Path(f"/proc/{postmaster}/environ").read_bytes().split(b"\0")
+        process.send_signal(SIGTERM)
+        told += ear.until("STOPPING=1")
+        process.wait(20)
+    assert told.count("READY=1") == 1
+    assert [name for name in variables if name.startswith(b"NOTIFY_SOCKET")] == []
+
+
+def test_the_ready_file_is_there_while_it_serves_r82(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    daemon = launch(settings(ready_file=str(path)) + TEXT)
+    daemon.until(path.exists)
+    assert path.read_text() == f"{daemon.pid}\n"
+    daemon.stop()
+    assert not path.exists()
+
+
+# ---- crashes
+
+
+@pytest.mark.parametrize("number", [SIGSEGV, SIGABRT, signal.SIGBUS, signal.SIGFPE])
+def test_a_crash_leaves_a_traceback_and_a_table_of_children_and_dies_of_the_signal_f58(
+    launch: Launch, meeting: Meeting, number: signal.Signals
+) -> None:
+    daemon = launch(TEXT)
+    daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; exec sleep 1000")
+    agent = int(meeting.hear())
+    daemon.signal(number)
+    assert daemon.process.wait(20) == -number
+    told = daemon.stderr()
+    assert re.search(r'Fatal Python error: .*\n(.*\n)+  File ".*/scheduler/daemon\.py", line \d+ in turn', told)
+    assert f"the daemon died of {number.name} and left children: 1\n" in told
+    assert re.search(rf"^pid={agent} state=[A-Z] command=", told, re.MULTILINE)
+    assert not Path(f"/proc/{agent}").exists()
+
+
+def test_a_daemon_that_is_killed_leaves_no_table(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(TEXT)
+    daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('up')}; exec sleep 1000")
+    meeting.hear()
+    assert daemon.stop(SIGKILL) == -SIGKILL
+    assert "left children" not in daemon.stderr()
+
+
+def test_what_an_agent_calls_itself_does_not_steer_the_terminal_after_a_crash(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(TEXT)
+    daemon.insert(jq_type="puppet", jq_args=r"""exec sh -c 'sleep 1000; :' "$(printf '\033[2Jx\nERROR')" """)
+    daemon.until(lambda: any(b"\x1b" in cmdline(pid) for pid in daemon.agent_pids()))
+    daemon.signal(SIGSEGV)
+    daemon.process.wait(20)
+    assert "\x1b" not in daemon.stderr()
+    assert r"\x1b[2Jx\nERROR" in daemon.stderr()
+
+
+def cmdline(pid: int) -> bytes:
+    """The arguments of a process; none if it has gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+# ---- hangs
+
+
+def test_a_hang_is_shown_while_it_lasts_and_told_when_it_is_over(stuck: Stuck, gate: Path) -> None:
+    daemon = stuck(hang_limit=0.5)
+    said(daemon, "in wait_for_ever")
+    assert "held up" not in daemon.stderr()
+    let_go(gate)
+    told = said(daemon, "ERROR the loop was held up for ")
+    assert re.search(r"held up for \d+\.\d s in Loop\.turn.*wait_for_ever|held up for .* > wait_for_ever \(", told)
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+
+
+def test_a_hang_of_which_nothing_is_to_be_said_is_counted_all_the_same(stuck: Stuck, gate: Path) -> None:
+    daemon = stuck(hang_limit=0)
+    with pytest.raises(subprocess.TimeoutExpired):
+        daemon.process.wait(0.5)
+    let_go(gate)
+    daemon.until(lambda: slow_turns(daemon) > 0)
+    assert "wait_for_ever" not in daemon.stderr()
+
+
+def test_status_tells_of_slow_turns(stuck: Stuck, gate: Path, drover: Drover, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = stuck(hang_limit=0.5)
+    said(daemon, "in wait_for_ever")
+    let_go(gate)
+    daemon.until(lambda: slow_turns(daemon) > 0)
+    monkeypatch.setenv("DROVER_DATABASE_URL", daemon.database)
+    (shown,) = json.loads(drover("status", "--json").out)["schedulers"]
+    assert shown["slow_turns"] > 0
+    assert shown["longest_turn_ms"] > 400
+
+
+def slow_turns(daemon: Daemon) -> int:
+    """What the daemon shows of itself."""
+    query = "select status_parameter::jsonb -> 'slow_turns' from drover.scheduler_status where status_slot = -1"
+    return int(daemon.value(query))
+
+
+# ---- the log
+
+
+def test_a_daemon_goes_on_when_its_log_is_full_and_says_what_was_lost(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.symlink_to("/dev/full")
+    daemon = launch(settings(log_file=str(path)) + TEXT, wait=False)
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+    assert daemon.stderr() == ""
+
+
+def test_lines_of_json_are_all_that_a_daemon_says(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    daemon = launch(settings(log_file=str(path), log_format="json") + TEXT, wait=False)
+    pk = daemon.insert(jq_type="puppet", jq_args="echo hello; echo oops >&2")
+    daemon.wait(pk)
+    daemon.signal(signal.SIGHUP)
+    daemon.until(lambda: "jobs in hand" in path.read_text())
+    daemon.stop()
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {"time", "message"} <= set.intersection(*(set(line) for line in told))
+    assert any(line.get("agent") == "puppet" for line in told)
+    assert any(line["message"].endswith("hello") for line in told)
+    assert daemon.stderr() == ""
+
+
+def test_a_crash_is_written_into_the_log(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    daemon = launch(settings(log_file=str(path)) + TEXT, wait=False)
+    daemon.until(lambda: path.exists() and "serving group" in path.read_text())
+    daemon.signal(SIGABRT)
+    daemon.process.wait(20)
+    assert "Fatal Python error: Aborted" in path.read_text()
+    assert "the daemon died of SIGABRT" in daemon.stderr()
+
+
+def test_a_log_that_cannot_be_written_is_an_error_at_the_start_j106(launch: Launch) -> None:
+    daemon = launch(settings(log_file="/nonexistent/log") + TEXT, wait=False)
+    assert daemon.wait_exit() == 2
+    assert daemon.stderr() == "scheduler.log_file: /nonexistent/log cannot be written: No such file or directory\n"
+
+
+def test_a_log_that_was_rotated_goes_on_after_the_command_f147_j107(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    daemon = launch(settings(log_file=str(path)) + TEXT, wait=False)
+    daemon.until(lambda: path.exists() and "serving group" in path.read_text())
+    old = path.rename(tmp_path / "log.1")
+    row = daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reopen-log"))
+    pid = daemon.pid
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+    assert f"the log is {path}" in json.dumps(row["jq_result"])
+    assert ("ST_PREP" in path.read_text(), "ST_PREP" in old.read_text(), daemon.pid) == (True, False, pid)
+
+
+def test_a_log_that_cannot_be_opened_anew_is_a_command_that_failed_f147(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    daemon = launch(settings(log_file=str(path)) + TEXT, wait=False)
+    daemon.until(lambda: path.exists() and "serving group" in path.read_text())
+    old = path.rename(tmp_path / "log.1")
+    path.mkdir()
+    row = daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reopen-log"), "failed")
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+    assert "cannot be written: Is a directory" in row["jq_endtext"]
+    assert "ST_PREP" in old.read_text()
+
+
+def test_trace_tells_of_every_command_to_a_driver_j105(launch: Launch) -> None:
+    daemon = launch(settings(log_level="trace") + TEXT)
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+    assert " TRACE Spawn(" in said(daemon, "TRACE Spawn(")
+
+
+# ---- the number of this boot
+
+
+def test_where_the_kernel_hides_the_boot_its_number_from_systemd_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = identity().boot_id
+    monkeypatch.setattr("scheduler.drivers.system.BOOT_ID", Path("/nonexistent"))
+    monkeypatch.setenv("DROVER_BOOT_ID", told.replace("-", ""))
+    assert identity().boot_id == told
+
+
+@pytest.mark.parametrize("told", ["", "nonsense"])
+def test_a_number_that_is_none_proves_nothing(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setattr("scheduler.drivers.system.BOOT_ID", Path("/nonexistent"))
+    monkeypatch.setenv("DROVER_BOOT_ID", told)
+    assert identity().boot_id == ""
+
+
+def test_term_ends_it_and_the_manager_hears_so_first(ear: Ear, launch: Launch) -> None:
+    daemon = launch(TEXT)
+    ear.until("READY=1")
+    daemon.process.send_signal(SIGTERM)
+    assert "STATUS=stopping, group default: 0 jobs in hand, 0 agents, 0 of them at work" in ear.until("STOPPING=1")
+    assert daemon.wait_exit() == 0

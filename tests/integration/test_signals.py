@@ -1,0 +1,141 @@
+"""What the daemon does at signals, and what can be seen of it from outside."""
+
+import os
+import re
+from pathlib import Path
+from random import Random
+from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, lines, rec, start
+
+HOST = "[hosts.alpha]\n"
+SUMMARY = re.compile(r"^jobs in hand: (\d+); slots: .*ST_READY=(\d+) ST_RUNNING=(\d+)", re.MULTILINE)
+
+
+@pytest.fixture
+def daemon(launch: Launch, record: Path) -> Daemon:
+    """A daemon with three agents of a type."""
+    return launch(HOST + agent("a", rec(record), slots=3))
+
+
+def working(daemon: Daemon, gate: Path) -> int:
+    pk = daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
+    daemon.wait(pk, "running")
+    return pk
+
+
+# ---- endings
+
+
+def test_an_interrupted_daemon_lets_agents_finish_and_hangs_up_on_idle_ones_f51_f52_j124(
+    daemon: Daemon, record: Path, gate: Path
+) -> None:
+    pk = working(daemon, gate)
+    other = daemon.insert(jq_type="a", jq_args="x")
+    daemon.wait(other)
+    daemon.signal(SIGINT)
+    daemon.until(lambda: len(daemon.agent_pids()) == 1, what="the idle agent lives on")
+    late = daemon.insert(jq_type="a", jq_args="late")
+    gate.touch()
+    daemon.wait(pk)
+    assert daemon.wait_exit() == 0
+    assert daemon.row(late)["jq_state"] == "queued"
+    assert "late" not in lines(record)
+
+
+@pytest.mark.parametrize("number", [SIGQUIT, SIGTERM])
+def test_quit_and_term_kill_all_and_give_the_rows_back_f53_f54_j124(daemon: Daemon, gate: Path, number: int) -> None:
+    pks = [working(daemon, gate) for _ in range(3)]
+    assert daemon.stop(number) == 0
+    assert [(daemon.row(pk)["jq_state"], daemon.row(pk)["jq_starttime"]) for pk in pks] == [("queued", None)] * 3
+
+
+# ---- what they print
+
+
+@pytest.mark.parametrize("number", [SIGHUP, SIGUSR1])
+def test_a_summary_has_the_true_counts_and_the_daemon_goes_on_f55_f57(daemon: Daemon, gate: Path, number: int) -> None:
+    pks = [working(daemon, gate), working(daemon, gate)]
+    daemon.signal(number)
+    (jobs, ready, running) = daemon.until(lambda: SUMMARY.findall(daemon.stderr()))[0]
+    assert (jobs, ready, running) == ("2", "0", "2")
+    assert len(re.findall(r"^slot=\d+ ST_RUNNING agent=a host=alpha pid=\d+", daemon.stderr(), re.MULTILINE)) == 2
+    gate.touch()
+    daemon.wait_all(pks)
+
+
+def test_every_query_in_hand_is_printed_f56(daemon: Daemon, gate: Path) -> None:
+    query = f"select i as id, 'gate:{gate}' as act from generate_series(1, 4) i"
+    pks = [daemon.insert(jq_type="a", jq_args=query, jq_msq=True) for _ in range(2)]
+    daemon.wait_all(pks, "running")
+    daemon.signal(SIGUSR2)
+    shown = daemon.until(lambda: re.findall(r"^job=(\d+) agent=a total=4 fetched=4", daemon.stderr(), re.MULTILINE))
+    assert sorted(map(int, shown)) == pks
+    gate.touch()
+    daemon.wait_all(pks)
+
+
+def test_two_hundred_signals_in_a_burst_lose_no_job_f59(daemon: Daemon) -> None:
+    dice = Random(59)
+    pks = daemon.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(300)])
+    for _ in range(200):
+        daemon.signal(dice.choice((SIGHUP, SIGUSR1, SIGUSR2)))
+    daemon.wait_all(pks)
+    assert daemon.value("select count(*) from drover.attempt") == 300
+    assert SUMMARY.search(daemon.stderr())
+
+
+# ---- what can be seen
+
+
+def test_nothing_is_said_of_the_end_before_the_end_j128(daemon: Daemon, gate: Path) -> None:
+    row = daemon.row(working(daemon, gate))
+    assert (row["jq_end_bits"], row["jq_endtime"], row["jq_exitcode"]) == (0, None, None)
+    gate.touch()
+    assert daemon.wait(row["jq_pk"])["jq_end_bits"] == 1
+
+
+def test_killing_an_idle_agent_changes_no_job_f112(launch: Launch, record: Path) -> None:
+    daemon = launch("[scheduler]\nmax_idle = 0.3\n" + HOST + agent("a", rec(record)))
+    daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
+    before = daemon.execute("select xmin::text, * from drover.jobqueue")
+    daemon.until(lambda: daemon.agent_pids() == [], what="the idle agent lives on")
+    assert daemon.execute("select xmin::text, * from drover.jobqueue") == before
+
+
+def test_jobs_run_as_the_user_of_the_daemon_j121(launch: Launch) -> None:
+    daemon = launch(HOST + agent("id", ["id", "-u"], kind="exec"))
+    pk = daemon.insert(jq_type="id")
+    daemon.wait(pk)
+    assert daemon.value("select out_data from drover.output where out_jq_fk = %s", pk) == f"{os.getuid()}\n"
+
+
+def test_a_daemon_is_seen_again_and_again_r86(launch: Launch, record: Path) -> None:
+    daemon = launch("[scheduler]\nlease = 2\nlease_renewal = 0.2\n" + HOST + agent("a", rec(record)))
+    seen = "select scheduler_seen from drover.scheduler"
+    first = daemon.value(seen)
+    daemon.until(lambda: daemon.value(seen) > first)
+
+
+def test_a_daemon_is_connected_to_its_database_and_to_nobody_else_t109(daemon: Daemon) -> None:
+    daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
+    links = [os.readlink(path) for path in Path(f"/proc/{daemon.pid}/fd").iterdir()]
+    mine = {link[8:-1] for link in links if link.startswith("socket:[")}
+    over_tcp = [line.split()[9] for name in ("tcp", "tcp6", "udp", "udp6") for line in _table(name)]
+    assert not mine & set(over_tcp)  # the database of this test is on a socket of this machine
+
+
+def _table(name: str) -> list[str]:
+    return Path("/proc/net", name).read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize(("text", "state"), [("! a | urgent\na|plain\n", "done")])
+def test_a_typed_line_may_be_urgent_f168(database_with_roles: str, record: Path, text: str, state: str) -> None:
+    config = HOST + agent("a", rec(record))
+    with start(config, database_with_roles, options=["-I"], stdin=text.encode()) as daemon:
+        assert daemon.wait_exit() == 0
+        rows = daemon.execute("select jq_urgent, jq_state::text as state from drover.jobqueue order by jq_pk")
+    assert rows == [{"jq_urgent": True, "state": state}, {"jq_urgent": False, "state": state}]

@@ -1,0 +1,84 @@
+"""Configurations at random: the one that a daemon starts with, and those that it is told to read later."""
+
+from random import Random
+from typing import Final, Literal
+
+import attrs
+
+from scheduler.model.config import AgentType, Config, Host, Scheduler
+
+HOSTS: Final = ("alpha", "beta", "gamma")
+
+
+def first(rng: Random) -> Config:
+    """Make a small installation: two hosts, one to four agent types."""
+    hosts = {name: _host(rng) for name in HOSTS[:2]}
+    agents = {name: _line(rng, tuple(hosts)) for name in ("sha", "mime", "lic")[: rng.choice((1, 2, 3))]}
+    if rng.random() < 0.5:
+        agents["shell"] = _exec(rng, ())
+    return Config(scheduler=_timers(rng), hosts=hosts, agents=agents)
+
+
+def other(rng: Random, old: Config) -> Config:
+    """Change one: some hosts and types go, some come, some are others now; or nothing at all."""
+    if rng.random() < 0.1:
+        return old
+    hosts = {name: old.hosts.get(name, _host(rng)) for name in HOSTS if rng.random() < 0.8}
+    hosts = {name: _host(rng) if rng.random() < 0.2 else host for name, host in hosts.items()} or dict(old.hosts)
+    agents = {name: _other_type(rng, kind, tuple(hosts)) for name, kind in old.agents.items() if rng.random() < 0.85}
+    for name in ("sha", "mime", "lic", "shell"):
+        if not agents or (name not in old.agents and rng.random() < 0.2):
+            agents[name] = rng.choice((_line, _exec))(rng, tuple(hosts))
+    timers = _timers(rng) if rng.random() < 0.3 else old.scheduler
+    return Config(scheduler=timers, hosts=hosts, agents=agents)
+
+
+def every(old: Config, types: set[str]) -> Config:
+    """Give one in which all these types are served, everywhere."""
+    hosts = {name: old.hosts.get(name, Host()) for name in HOSTS}
+    kinds = {name: old.agents.get(name, AgentType(command=("agent",))) for name in sorted(types)}
+    agents = {name: attrs.evolve(kind, hosts=(), enabled=True) for name, kind in kinds.items()}
+    return Config(scheduler=old.scheduler, hosts=hosts, agents=agents)
+
+
+def _other_type(rng: Random, old: AgentType, hosts: tuple[str, ...]) -> AgentType:
+    what = rng.random()
+    if what < 0.1:
+        return (_exec if old.kind == "line" else _line)(rng, hosts)
+    if what < 0.3:
+        return (_line if old.kind == "line" else _exec)(rng, hosts)
+    if what < 0.5:
+        return attrs.evolve(old, slots=rng.choice((1, 2, 3)), hosts=_some(rng, hosts))
+    return attrs.evolve(old, hosts=tuple(name for name in old.hosts if name in hosts))
+
+
+def _host(rng: Random) -> Host:
+    return Host(max=rng.choice((-1, 1, 2, 3, 4)), urgent=rng.choice((0, 1, 2)))
+
+
+def _line(rng: Random, hosts: tuple[str, ...]) -> AgentType:
+    return AgentType(
+        command=("agent", rng.choice("ab")), slots=rng.choice((1, 1, 2, 3)), hosts=_some(rng, hosts),
+        heartbeat=rng.choice((60.0, 90.0)) if rng.random() < 0.7 else 0.0, item_timeout=100.0,
+    )  # fmt: skip
+
+
+def _exec(rng: Random, hosts: tuple[str, ...]) -> AgentType:
+    kind: Literal["exec"] = "exec"
+    return AgentType(
+        command=("tool", "{args}", "{id}", rng.choice("ab")), kind=kind, slots=rng.choice((1, 3)),
+        hosts=_some(rng, hosts), output_limit=500, item_timeout=100.0,
+    )  # fmt: skip
+
+
+def _some(rng: Random, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return rng.choice(((), (), *((name,) for name in hosts)))
+
+
+def _timers(rng: Random) -> Scheduler:
+    return Scheduler(
+        expansions=rng.choice((1, 2, 3, 8)), expansions_per_type=rng.choice((1, 2)),
+        fetch_rows=rng.choice((1, 5, 1000)), line_limit=2000, min_idle=rng.choice((0.0, 5.0, 20.0)), max_idle=100_000.0,
+        hold_max=rng.choice((1, 10, 1000)), fetch_limit=rng.choice((0, 1, 10, 1000)),
+        start_limit=rng.choice((60.0, 60.0, 30.0)), kill_grace=rng.choice((20.0, 20.0, 5.0)),
+    )  # fmt: skip

@@ -1,0 +1,73 @@
+"""The words of command rows: understood, or refused with what is wrong and how it is said right."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.model.commands import ANY, EVERY, HOST, JOB, TYPE, VERBS, CommandError, about, parse
+
+MANUAL = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()
+EXAMPLES = {"JOB": "17", "SIGNAL": "TERM", "NAME": "alpha", "MAX": "4", "[URGENT]": "1", "LEVEL": "2", "[now]": "now"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_understood_as_its_usage_says_and_is_in_the_manual(verb: str) -> None:
+    words = [EXAMPLES.get(word, "some text") for word in VERBS[verb].usage.split()]
+    order = parse(" ".join([verb, *words]))
+    assert order.verb == verb
+    assert None not in order.values.values()
+    assert re.search(rf"^\.It .*\bLi {re.escape(verb)}( |$)", MANUAL, re.MULTILINE)
+
+
+def test_every_verb_is_about_something() -> None:
+    assert set(about(EVERY, JOB, HOST, TYPE, ANY)) == set(VERBS)
+    assert about(HOST) == ["host-enable", "host-disable", "host-max"]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("cancel 5", {"job": 5, "text": None}),
+        ("  cancel\t5  because   of it ", {"job": 5, "text": "because of it"}),
+        ("shutdown", {"now": None}),
+        ("host-max alpha -1", {"name": "alpha", "max": -1, "urgent": None}),
+        ("killjob 9223372036854775807", {"job": 2**63 - 1}),
+    ],
+)
+def test_words_are_read(text: str, values: dict[str, object]) -> None:
+    assert parse(text).values == values
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "an empty command"),
+        (" \n ", "an empty command"),
+        ("Shutdown", "unknown command 'Shutdown': there are shutdown, reload"),
+        ("killjob", "too few words: killjob JOB"),
+        ("poll now", "too many words: poll"),
+        ("killjob 0", "the number of a job is wanted (got '0'): killjob JOB"),
+        ("killjob 9223372036854775808", "the number of a job is wanted"),
+        ("killjob ١٢", "the number of a job is wanted"),
+        ("verbose -1", "a level is a number from 0 (got '-1'): verbose LEVEL"),
+        ("host-max alpha many", "a maximum is a number, -1 for none (got 'many')"),
+        ("host-max alpha 2147483648", "a maximum is a number"),
+        ("shutdown later", "only `now` may follow (got 'later'): shutdown [now]"),
+        ("cancel 1 " + "x" * 1000, "a command has at most 1000 characters"),
+    ],
+)
+def test_what_is_no_command_is_refused_with_the_reason_j87_j95(text: str, complaint: str) -> None:
+    with pytest.raises(CommandError, match=f"^{re.escape(complaint)}"):
+        parse(text)
+
+
+@given(st.text() | st.lists(st.sampled_from([*VERBS, "1", "x", "-1", "now"])).map(" ".join))
+def test_any_text_is_a_command_or_refused_j95(text: str) -> None:
+    try:
+        verb = parse(text).verb
+    except CommandError:
+        return
+    assert verb in VERBS

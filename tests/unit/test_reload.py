@@ -1,0 +1,192 @@
+"""Going on with another configuration: what the core keeps, gives back and forgets; the daemon's part is elsewhere."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType, Config, Database, Host, Scheduler
+from scheduler.model.states import ST_FREE, ST_FREEING, ST_RUNNING
+from scheduler.policy.core import Core
+from scheduler.policy.jobs import NEVER
+from scheduler.policy.reload import FIXED, changes, within_reach
+from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn, turned
+
+SHA = AgentType(command=("agent",))
+ALPHA = {"alpha": Host()}
+BOTH = {"alpha": Host(), "beta": Host()}
+
+
+def config(agents: dict[str, AgentType] | None = None, hosts: dict[str, Host] | None = None, **timers: Any) -> Config:
+    """Give a configuration; type sha on host alpha unless told otherwise."""
+    agents = {"sha": SHA} if agents is None else agents
+    return Config(scheduler=Scheduler(**timers), hosts=hosts or ALPHA, agents=agents)
+
+
+def reload(core: Core, new: Config, now: float = 0.0) -> None:
+    core.handle(e.Reloaded(new), now)
+
+
+def outcomes(core: Core) -> list[tuple[int, str | None]]:
+    """What was saved of jobs."""
+    return [(row.pk, row.outcome) for row in saved(settle(core))]
+
+
+# ---- what is told
+
+
+def test_every_key_that_waits_for_a_restart_is_a_setting() -> None:
+    assert set(FIXED) <= {each.name for each in attrs.fields(Scheduler)}
+
+
+@pytest.mark.parametrize(
+    ("new", "text"),
+    [
+        (config(), "nothing has changed"),
+        (config(max_idle=1000), "scheduler(max_idle)"),
+        (config({"md5": SHA}), "agents: +md5 -sha"),
+        (config({"sha": attrs.evolve(SHA, slots=2, db="sql")}, BOTH), "hosts: +beta; agents: sha(slots, db)"),
+        (config(group="x", hold=1.0), "scheduler(hold); not before a restart: scheduler.group"),
+        (attrs.evolve(config(), database=Database("x")), "nothing has changed; not before a restart: database.url"),
+    ],
+)
+def test_what_has_changed_is_told_in_one_line(new: Config, text: str) -> None:
+    assert changes(config(), new) == text
+
+
+def test_what_waits_for_a_restart_stays_as_it_is() -> None:
+    wanted = attrs.evolve(config(group="x", lease=99.0, hold=1.0), database=Database("y"))
+    assert within_reach(config(), wanted) == config(hold=1.0)
+
+
+# ---- claims that were asked for before
+
+
+def flight(core: Core) -> e.Turn:
+    """Let the core ask; the answer is still to come."""
+    request = core.next_request(0.0)
+    assert isinstance(request, e.Turn)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("host", "new"),
+    [
+        ("", config({"md5": SHA})),
+        ("beta", config()),
+        ("", config({"sha": attrs.evolve(SHA, submitters=("me",))})),
+    ],
+    ids=["type gone", "host gone", "not for everybody any more"],
+)
+def test_a_claim_that_comes_too_late_goes_back(host: str, new: Config) -> None:
+    core = make_core(hosts=BOTH)
+    flight(core)
+    reload(core, new)
+    core.handle(turned(claim(7, host=host)), 0.0)
+    core.unpack()
+    assert spawned(core) == []
+    assert outcomes(core) == [(7, "given back")]
+
+
+def test_a_claim_that_comes_late_for_a_type_that_stays_is_worked() -> None:
+    core = make_core(hosts=BOTH)
+    flight(core)
+    reload(core, config())
+    core.handle(turned(claim(7)), 0.0)
+    assert len(spawned(core)) == 1
+
+
+# ---- slots
+
+
+def test_the_number_of_a_slot_is_free_only_when_its_process_is_dead() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    reload(core, config({"md5": SHA}))
+    assert [other.number for other in core.world.pools["md5"].slots] == [1]
+    core.hear(slot.number, b"OK\n", 0.0)
+    core.take()
+    assert slot.state == ST_FREEING
+    core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
+    reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
+    assert [other.number for other in core.world.pools["md5"].slots] == [1, 0]
+
+
+def test_an_answer_for_the_former_process_of_a_number_reaches_nobody() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.hear(slot.number, b"DB: select 1\nOK\n", 0.0)
+    (ask,) = [command for command in core.take() if isinstance(command, e.Ask)]
+    reload(core, config({"md5": SHA}))
+    core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
+    reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
+    turn(core, claim(2, "md5"), claim(3, "md5"))
+    spawned(core)
+    assert core.world.fleet.slots[0].pool.name == "md5"
+    core.handle(e.Created(0, 200), 0.0)
+    core.handle(e.Answered(0, ask.serial, b"OK\n"), 0.0)
+    assert sent(core) == []
+
+
+def test_a_slot_that_is_gone_is_not_put_to_rest_when_its_agent_dies() -> None:
+    core = make_core(respawn_count=0)
+    slot = ready(core, claim(1))
+    reload(core, config({"md5": SHA}, respawn_count=0))
+    core.handle(e.Gone(slot.number, code=1), 0.0)
+    assert (slot.state, core.world.fleet.vacant) == (ST_FREE, [slot.number])
+
+
+def test_tables_that_were_read_before_bring_no_type_or_host_back() -> None:
+    core = make_core({"sha": SHA, "md5": SHA}, hosts=BOTH)
+    reload(core, config())
+    hosts = [{"name": name, "max": 5, "urgent": 1, "enabled": True} for name in BOTH]
+    core.handle(e.Looked([], hosts, [{"type": name, "enabled": True} for name in ("sha", "md5")], []), 0.0)
+    pools, books = core.world.pools, core.world.hosts
+    assert (pools["sha"].enabled, pools["md5"].enabled) == (True, False)
+    assert (books["alpha"].max, books["beta"].enabled) == (5, False)
+
+
+def test_a_type_that_a_command_disabled_stays_disabled_by_another_kind() -> None:
+    core = make_core()
+    core.handle(e.Looked([], [], [{"type": "sha", "enabled": False}], []), 0.0)
+    reload(core, config({"sha": attrs.evolve(SHA, kind="exec")}))
+    assert not core.world.pools["sha"].enabled
+
+
+# ---- time
+
+
+def test_an_agent_at_work_is_measured_by_the_new_limits() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    assert (slot.state, slot.deadline) == (ST_RUNNING, NEVER)
+    reload(core, config({"sha": attrs.evolve(SHA, item_timeout=5.0)}), 3.0)
+    core.tick(5.0)
+    assert slot.doom == "item took longer than 5 s"
+
+
+def test_an_agent_that_starts_keeps_the_hint_and_gets_the_shorter_limit() -> None:
+    core = make_core(start_hint=5.0, start_limit=60.0)
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    slot = core.world.fleet.slots[number]
+    reload(core, config(start_limit=30.0), 1.0)
+    assert slot.deadline == 5.0
+    core.tick(5.0)
+    core.tick(30.0)
+    assert slot.doom is not None
+
+
+# ---- slices
+
+
+def test_the_rest_of_a_slice_that_was_given_back_says_nothing_of_the_next() -> None:
+    core = make_core()
+    checkpoint = {"watermark": "3", "beyond": []}
+    turn(core, claim(1, msq=True, repeat=True, key="id", checkpoint=checkpoint))
+    core.take()
+    core.handle(e.Opened(1, (b"id",), 0), 0.0)
+    (row,) = saved(settle(core))
+    assert (row.state, row.outcome, row.checkpoint["watermark"]) == ("queued", "slice", None)

@@ -1,0 +1,65 @@
+"""etc/drover.service: systemd takes it, finds it hard enough, and it says what RELIABILITY 5 asks for."""
+
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from scheduler.data import etc_dir
+from tests.needs import need
+
+UNIT = etc_dir() / "drover.service"
+EXPOSURE = 2.0  # of 10, at most
+WANTED = {
+    "Type": "notify",
+    "WatchdogSec": "30",
+    "WatchdogSignal": "SIGABRT",
+    "Restart": "on-failure",
+    "KillMode": "mixed",
+    "TimeoutStopSec": "40",
+    "OOMPolicy": "continue",
+    "User": "drover",
+    "NoNewPrivileges": "yes",
+    "CapabilityBoundingSet": "",
+    "ProtectSystem": "strict",
+    "PrivateDevices": "yes",
+    "LogsDirectory": "drover",
+    "StateDirectory": "drover",
+}
+
+
+def service() -> dict[str, str]:
+    """What the section of the service says; of a key given twice the last."""
+    parser = ConfigParser(strict=False, interpolation=None, comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[method-assign,assignment]
+    parser.read(UNIT)
+    return dict(parser["Service"])
+
+
+@pytest.mark.parametrize("key", WANTED)
+def test_the_unit_has_the_directives_that_were_asked_for_j120_f167(key: str) -> None:
+    assert service()[key] == WANTED[key]
+
+
+def test_the_unit_allows_agents_to_compile_and_to_be_nice() -> None:
+    assert "MemoryDenyWriteExecute" not in service()
+    assert "@resources" not in UNIT.read_text()
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit_j120(tmp_path: Path) -> None:
+    need("systemd-analyze")
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text().replace("/usr/local/bin/drover", str(Path(sys.executable))))
+    argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_unit_is_hardened_j120() -> None:
+    need("systemd-analyze")
+    argv = ["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE * 10:g}", str(UNIT)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-200:] + done.stderr
+    assert "Overall exposure level for drover.service" in done.stdout
