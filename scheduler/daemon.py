@@ -101,7 +101,7 @@ class Daemon:
         watch_words = (*watch_settings(timers), f"listen {self.hearing.channel}")
         self.watch_link = self._link("watch", conninfo, self._watch_up, self._watch_down, watch_words, self._notified)
         self._rejoin = Rejoin(self.loop, self.queue_link, self._queries, self.core, timers.group, self._tell, _say)
-        self.watch.attach(self.watch_link, self.loop.now, self.bell.worthwhile)
+        self.watch.attach(self.watch_link, self.bell.worthwhile)
         self.hearing.attach(self.queue_link, self.watch_link, LISTEN)
         self.courier = self._courier()
         database = config.database
@@ -137,7 +137,7 @@ class Daemon:
             e.Say: lambda c: _say(c.level, c.text),
             e.Echo: lambda c: _echo(c.text),
             e.Told: self._told,
-            e.LookDue: lambda c: self.watch.look_due(self.loop.now),
+            e.LookDue: lambda c: self.watch.chores.bring_forward("due"),
             e.Exit: lambda c: self._leave(),
         }
 
@@ -370,7 +370,7 @@ class Daemon:
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
         _say("info", f"draining: what is in hand is finished, {rest}")
         self._tell(e.Drain())
-        self.watch.show_now()
+        self.watch.chores.bring_forward("all")
         self.notifier.note()
 
     # ---- commands for every scheduler
@@ -420,7 +420,7 @@ class Daemon:
         if self.typed is not None:
             self.typed.take(config)
         self._tell(e.Reloaded(config))
-        self.watch.take(config, self.loop.now)
+        self.watch.take(config)
 
     def _reopen_log(self, tell: Tell) -> None:
         try:
@@ -436,12 +436,12 @@ class Daemon:
 
     def _reset(self) -> str:
         thawed = self.core.thaw(None, self.loop.now)
-        self.watch.rescan_now()
+        self.watch.chores.bring_forward("rescan")
         return f"{thawed} failed slots are tried again"
 
     def _poll(self) -> str:
         self._tell(e.Woken())
-        self.watch.rescan_now()
+        self.watch.chores.bring_forward("rescan")
         return "looked at the queue"
 
     def _print(self, lines: list[str]) -> None:

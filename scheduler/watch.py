@@ -1,11 +1,9 @@
 """The watch connection: the lease, wake-ups and everything slow, so that a lock on a job row cannot make a lease lapse.
 
-Decisions about the lease are policy/lease.py's; here they are carried out, and the chores of a serving daemon: due
-rows, the tables that others may change, the belt to lost wake-ups, what is shown of us. One statement at a time;
-each chore has an instant, and none comes before the lease.
+Decisions about the lease are policy/lease.py's; here they are carried out. One statement at a time, and none of the
+chores (chores.py) comes before the lease.
 """
 
-import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -14,28 +12,22 @@ from typing import Any, Final
 
 import attrs
 
+from scheduler.chores import Chores
 from scheduler.commands import Act as CommandAct
-from scheduler.commands import Commands
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat
-from scheduler.drivers.sql import Query, to_json
+from scheduler.drivers.sql import Query
 from scheduler.drivers.system import Identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue, Scheduler
-from scheduler.model.events import Disowned, Looked, Serve, Woken
+from scheduler.model.events import Disowned, Serve, Woken
 from scheduler.model.jobs import Cells
-from scheduler.policy import status
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Act, Lease, Owner, Standing
 
 NEVER: Final = float("inf")
 LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
 LOCKED: Final = "55P03"  # SQLSTATE: somebody keeps what we wait for
-LOCKED_S: Final = 1.0  # until the next look for a row that somebody keeps locked
-STATUS_GAP_S: Final = 1.0  # between two shows of changes
-DUE_GAP_S: Final = 0.2  # between two looks for due rows
-SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
-OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
 
 
 def settings(timers: Scheduler) -> list[str]:
@@ -68,24 +60,20 @@ class Watch:
         self._say = say
         self._new_owner = new_owner
         self._clock = clock
-        self._stats = stats
-        self._turns = turns
         self._noted = noted  # an answer has come, after which our standing may be another
-        self._slowest: dict[str, float] = {}  # seconds of what was complained about
         self.lease = Lease(config.scheduler)
         self.owner = str(uuid.uuid4())
         self.mistakes: str | None = None  # a clash with another group: the operator's to mend
-        self._began = 0.0
-        self._due = dict.fromkeys(_CHORES, NEVER)
         self._is_busy = False
-        self._commands = Commands(core, self._ask, self._read_commands_in, self._do_command, acts, clock)
+        self.chores = Chores(
+            config.scheduler, core, self.lease, identity.pid, self._ask, say, clock, stats, turns, acts
+        )
         self.link: Link  # given by `attach`: the link needs our callbacks first
         self.worthwhile: Callable[[str], None]  # so is this: a wake-up led to something
 
-    def attach(self, link: Link, now: float, worthwhile: Callable[[str], None]) -> None:
+    def attach(self, link: Link, worthwhile: Callable[[str], None]) -> None:
         """Take the connection to work on; it is not open yet."""
         self.link, self.worthwhile = link, worthwhile
-        self._began = now
 
     # ---- what the connection tells
 
@@ -94,62 +82,36 @@ class Watch:
         self._is_busy = False
         self.lease.connected(now)
         if self.lease.standing is Standing.SERVING:
-            self._all_due(now)
+            self.chores.all_due()
 
     def down(self) -> None:
         """The connection is lost: nothing can be asked, wake-ups are missed until it is back."""
         self._is_busy = False
         self.lease.disconnected()
-        self._due = dict.fromkeys(self._due, NEVER)
-        self._commands.cut_off()
+        self.chores.cut_off()
 
     def notified(self, channel: str, now: float) -> None:
         """Somebody rang."""
         if channel == "drover_queue":
             self._core.handle(Woken(), now)
         elif channel == "drover_due":
-            self._bring_forward("due", now)
+            self.chores.bring_forward("due")
         elif channel == "drover_change":
-            self._bring_forward("look", now)
-        elif channel == "drover_command" and self.lease.standing is not Standing.UNREGISTERED:
-            self._due["commands"] = now
+            self.chores.bring_forward("look")
+        elif channel == "drover_command":
+            self.chores.read_commands_in(0.0)
 
     def poll(self) -> None:
         """Look for all that others ring for, when nobody can be heard."""
-        now = self._now()
-        if self.lease.standing is not Standing.UNREGISTERED:
-            self._due["commands"] = min(self._due["commands"], now)
-        self._core.handle(Woken(), now)
-        self._bring_forward("due", now)
-        self._bring_forward("look", now)
+        self.chores.read_commands_in(0.0)
+        self._core.handle(Woken(), self._clock())
+        self.chores.bring_forward("due")
+        self.chores.bring_forward("look")
 
-    def show_now(self) -> None:
-        """Show everything anew, if we serve."""
-        self._bring_forward("all", self._now())
-
-    def rescan_now(self) -> None:
-        """Look for all that may have been missed, if we serve."""
-        self._bring_forward("rescan", self._now())
-
-    def _read_commands_in(self, seconds: float) -> None:
-        self._due["commands"] = min(self._due["commands"], self._now() + seconds)
-
-    def _do_command(self) -> None:
-        self._due["command"] = self._now()
-
-    def take(self, config: Config, now: float) -> None:
+    def take(self, config: Config) -> None:
         """Go on with another configuration; it was announced."""
         self._config = config
-        self._bring_forward("look", now)
-        self._bring_forward("all", now)
-
-    def look_due(self, now: float) -> None:
-        """A row was given an instant to wait for."""
-        self._bring_forward("due", now)
-
-    def _bring_forward(self, chore: str, now: float) -> None:
-        if self.lease.standing is Standing.SERVING:
-            self._due[chore] = min(self._due[chore], now + (DUE_GAP_S if chore == "due" else 0.0))
+        self.chores.take(config.scheduler)
 
     # ---- time
 
@@ -157,13 +119,7 @@ class Watch:
         """Give the instant of the next statement."""
         if self._is_busy or not self.link.is_up:
             return NEVER
-        self._note_changes(now)
-        return min(self.lease.next_deadline(), *self._due.values())
-
-    def _note_changes(self, now: float) -> None:
-        """Changes are shown a moment later, many at once."""
-        if self.lease.standing is Standing.SERVING and self._core.world.fleet.changed:
-            self._due["status"] = min(self._due["status"], now + STATUS_GAP_S)
+        return min(self.lease.next_deadline(), self.chores.next_deadline(now))
 
     def step(self, now: float) -> None:
         """Run the next statement, if it is time."""
@@ -172,11 +128,8 @@ class Watch:
         act = self.lease.step(now)
         if act is not None:
             _ACTS[act](self, now)
-            return
-        chore = min(self._due, key=self._due.__getitem__)  # the oldest, so that none starves beside another
-        if self._due[chore] <= now:
-            self._due[chore] = NEVER
-            _CHORES[chore](self, now)
+        else:
+            self.chores.step(now)
 
     def _ask(
         self,
@@ -207,18 +160,12 @@ class Watch:
     def _failed(self, name: str, failure: Failure) -> None:
         """The statement was refused: ask anew later, from the beginning when it was the lease's."""
         self._say("error", f"{name}: {failure.message}")
-        now = self._now()
-        if name in {act.value for act in Act}:
-            self.lease.refused(now)
-            if name == Act.TAKE.value and failure.sqlstate == LOCKED:
-                self._ask("end_holder", {"lease": self._config.scheduler.lease}, lambda _: None)
-        elif self.lease.standing is Standing.SERVING:
-            self._due["rescan"] = min(self._due["rescan"], now + self._config.scheduler.rescan)
-        else:
-            self._read_commands_in(self._config.scheduler.rescan)
-
-    def _now(self) -> float:
-        return self._clock()
+        if name not in {act.value for act in Act}:
+            self.chores.refused()
+            return
+        self.lease.refused(self._clock())
+        if name == Act.TAKE.value and failure.sqlstate == LOCKED:
+            self._ask("end_holder", {"lease": self._config.scheduler.lease}, lambda _: None)
 
     # ---- the lease
 
@@ -232,21 +179,21 @@ class Watch:
             done([f"{clash}: another group has it; rename it here" for clash in sorted(_text(row[0]) for row in rows)])
 
         values = {"config": _described(config, self._identity)}
-        self._ask("register", values, answered, self._commands.refused)
+        self._ask("register", values, answered, self.chores.commands.refused)
 
     def _registered(self, clashes: list[str]) -> None:
         if clashes:
             self.mistakes = "\n".join(clashes)
             raise ConfigError(self.mistakes)
-        self.lease.registered(self._now())
-        self._read_commands_in(0.0)
+        self.lease.registered(self._clock())
+        self.chores.read_commands_in(0.0)
 
     def _look(self, now: float) -> None:
         self._ask("look_at_owner", {}, self._looked)
 
     def _looked(self, rows: list[Cells]) -> None:
         if not rows:
-            self.lease.connected(self._now())
+            self.lease.connected(self._clock())
             return
         owner, lapsed, host, pid, boot_id, pid_space, pid_start = rows[0]
         known = owner is not None and pid is not None
@@ -257,7 +204,7 @@ class Watch:
             self._say(
                 "info", f"standing by: group {self._config.scheduler.group} is served by {_text(host)}.{_text(pid)}"
             )
-        self.lease.looked(Owner(None if owner is None else _text(owner), lapsed == b"t", dead), self._now())
+        self.lease.looked(Owner(None if owner is None else _text(owner), lapsed == b"t", dead), self._clock())
 
     def _take(self, now: float) -> None:
         owner = self.lease.owner
@@ -269,123 +216,42 @@ class Watch:
             "dead": owner.uuid if owner.is_dead else None,
             "patient": self.lease.is_patient,
         }
-        self._ask("take_lease", values, lambda rows: self.lease.taken(bool(rows), self._now()))
+        self._ask("take_lease", values, lambda rows: self.lease.taken(bool(rows), self._clock()))
 
     def _rescue(self, now: float) -> None:
         """Give back what former owners had; then, and only then, serve."""
-        self.give_back_lost(0.0, self._rescued)
-
-    def give_back_lost(self, age: float, done: Callable[[list[Cells]], None]) -> None:
-        """Give back rows of other owners, and rows of ours at least `age` seconds old that are not in memory."""
-        self._ask("rescue", {"live": self._core.live_rows(), "age": age}, done)
+        self.chores.give_back_lost(0.0, self._rescued)
 
     def _rescued(self, rows: list[Cells]) -> None:
-        now = self._now()
-        self._settle_rescued(rows)
+        now = self._clock()
+        self.chores.settle_rescued(rows)
         self.lease.rescued(now)
         self._core.handle(Serve(self.lease.until), now)
-        self._all_due(now)
-        self._due["rescan"] = now + min(LOCKED_S, self._config.scheduler.rescan)  # for rows that were locked
+        self.chores.all_due()
+        self.chores.rescan_for_locked()
         self._say("info", f"serving group {self._config.scheduler.group} as {self.owner}")
-
-    def _settle_rescued(self, rows: list[Cells]) -> None:
-        count, failed_parents, _ = rows[0]
-        if count not in (None, b"0"):
-            self._say("warning", f"rows given back that had no living owner: {_text(count)}")
-            self._core.handle(Woken(), self._now())
-        if failed_parents:
-            self._core.settle([int(pk) for pk in failed_parents.split(b",")])
 
     def _renew(self, now: float) -> None:
         self._ask("renew_lease", {"lease": self._config.scheduler.lease}, self._renewed)
 
     def _renewed(self, rows: list[Cells]) -> None:
-        now = self._now()
+        now = self._clock()
         self.lease.renewed(bool(rows), now)
         if rows:
             self._core.handle(Serve(self.lease.until), now)
             return
         self._say("warning", f"group {self._config.scheduler.group} has another owner: standing by")
         self._core.handle(Disowned(), now)
-        self._due = dict.fromkeys(self._due, NEVER)
-        self._commands.cut_off()
+        self.chores.cut_off()
         self.owner = str(uuid.uuid4())
         self._new_owner(self.owner)
 
     def leave(self, done: Callable[[], None]) -> None:
         """An orderly end: the group has no owner any more. `done` is called in any case."""
         self.lease.leave()
-        self._due = dict.fromkeys(self._due, NEVER)
+        self.chores.drop()
         values: dict[str, object] = {"group": self._config.scheduler.group, "owner": self.owner}
         self.link.ask(self._queries["leave"], values, lambda _: done(), deadline=2.0)
-
-    # ---- chores
-
-    def _all_due(self, now: float) -> None:
-        rescan = now + self._config.scheduler.rescan
-        at_once = dict.fromkeys(("commands", "look", "due", "all"), now)
-        self._due = dict.fromkeys(_CHORES, NEVER) | at_once | {"rescan": rescan}
-
-    def _look_around(self, now: float) -> None:
-        self._ask("look_around", {}, self._looked_around)
-
-    def _looked_around(self, rows: list[Cells]) -> None:
-        queues, hosts, types, placements = (json.loads(cell or b"[]") for cell in rows[0])
-        self._core.handle(Looked(queues, hosts, types, placements), self._now())
-
-    def _look_due(self, now: float) -> None:
-        self._ask("due", {}, self._due_looked)
-
-    def _due_looked(self, rows: list[Cells]) -> None:
-        released, failed_parents, seconds = rows[0]
-        now = self._now()
-        if released not in (None, b"0"):
-            self._core.handle(Woken(), now)
-        if failed_parents:
-            self._core.settle([int(pk) for pk in failed_parents.split(b",")])
-        if seconds is not None:
-            left, is_more = float(seconds), released not in (None, b"0")
-            self._due["due"] = min(self._due["due"], now + (left if left > 0 else DUE_GAP_S if is_more else LOCKED_S))
-
-    def _rescan(self, now: float) -> None:
-        """The belt: dependencies that nobody settled, rows of ours that got lost, wake-ups that were missed."""
-        self._due["rescan"] = now + self._config.scheduler.rescan
-        self._ask("rescan", {}, lambda _: self.give_back_lost(OWN_AGE_S, self._rescanned))
-
-    def _rescanned(self, rows: list[Cells]) -> None:
-        self._settle_rescued(rows)
-        self._core.handle(Woken(), self._now())
-        self._bring_forward("look", self._now())
-        self._bring_forward("due", self._now())
-        self._ask("forget_dead", {"age": 2 * self._config.scheduler.lease}, lambda _: self._read_commands_in(0.0))
-
-    def _show_all(self, now: float) -> None:
-        self._due["all"] = now + self._config.scheduler.status_interval
-        self._show([status.slot_row(slot, now) for slot in status.all_slots(self._core.world)], now)
-
-    def _show_changes(self, now: float) -> None:
-        slots = status.changed_slots(self._core.world)
-        if slots or self._core.world.fleet.vacant:
-            self._show([status.slot_row(slot, now) for slot in slots], now)
-
-    def _show(self, rows: list[dict[str, Any]], now: float) -> None:
-        age = now - self._began
-        world, pid, standing = self._core.world, self._identity.pid, self.lease.standing.value
-        rows.append(status.scheduler_row(world, pid, standing, age, self._statements(), self._turns()))
-        agents = {"rows": to_json(status.agent_rows(self._core.world, now))}
-        shown = {"rows": to_json(rows), "gone": self._core.world.fleet.vacant}
-        self._ask("show_status", shown, lambda _: self._ask("show_agents", agents, lambda _: None))
-
-    def _statements(self) -> dict[str, dict[str, float]]:
-        """Give count, mean and maximum of every named statement, and say which was slower than ever before."""
-        told = {}
-        for name, stat in self._stats().items():
-            mean_ms, max_ms = stat.total_s / max(stat.count, 1) * 1000, stat.max_s * 1000
-            told[name] = {"count": stat.count, "mean_ms": round(mean_ms, 3), "max_ms": round(max_ms, 3)}
-            if stat.max_s > max(self._slowest.get(name, 0.0), SLOW_S):
-                self._slowest[name] = stat.max_s
-                self._say("warning", f"slow statement {name}: {max_ms:.0f} ms")
-        return told
 
 
 _ACTS: Final[dict[Act, Callable[[Watch, float], None]]] = {
@@ -394,15 +260,6 @@ _ACTS: Final[dict[Act, Callable[[Watch, float], None]]] = {
     Act.TAKE: Watch._take,
     Act.RESCUE: Watch._rescue,
     Act.RENEW: Watch._renew,
-}
-_CHORES: Final[dict[str, Callable[[Watch, float], None]]] = {
-    "command": lambda watch, _now: watch._commands.do_next(),
-    "commands": lambda watch, _now: watch._commands.read(),
-    "look": Watch._look_around,
-    "due": Watch._look_due,
-    "rescan": Watch._rescan,
-    "status": Watch._show_changes,
-    "all": Watch._show_all,
 }
 
 

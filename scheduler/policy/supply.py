@@ -177,9 +177,9 @@ def _bytes(name: str) -> bytes:
 
 
 def not_expanded(world: World, event: NotExpanded, now: float) -> None:
-    """The query failed, or its connection did."""
+    """The query failed, or its connection did; what was to become of its job before that stands."""
     job = world.jobs.get(event.job)
-    if job is None:
+    if job is None or job.verdict is not None:
         return
     if event.interrupted and job.rules.interruptions >= job.rules.max_interruptions:
         fail_job(world, job, f"interrupted more than {job.rules.max_interruptions} times: {event.reason}", now)

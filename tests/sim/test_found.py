@@ -215,6 +215,21 @@ def test_a_late_no_to_an_earlier_attempt_does_not_end_a_later_one() -> None:
     assert core.live_rows() == [1]
 
 
+def test_a_killed_query_stays_killed_when_its_connection_is_lost() -> None:  # seed 755
+    core = make_core()
+    turn(core, claim(1, msq=True))
+    core.handle(e.Opened(1, (b"a",), 2), 0.0)
+    core.handle(e.Fetched(1, [(b"x",)], more=True), 0.0)
+    core.handle(e.Created(0, 100), 0.0)
+    core.hear(0, b"OK\n", 0.0)
+    core.look()
+    assert core.kill(1, 1.0)
+    core.handle(e.NotExpanded(1, "the connection was lost", again=True), 2.0)
+    core.handle(e.Gone(0, code=None, signal="SIGKILL"), 3.0)
+    (saved,) = core.world.ledger.saves.values()
+    assert (saved.state, saved.text) == ("failed", "killed")
+
+
 @pytest.mark.parametrize("urgent_rank", [b"0n"])
 def test_an_urgent_query_opens_where_only_an_urgent_place_is_left(urgent_rank: bytes) -> None:
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
