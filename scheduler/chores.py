@@ -120,6 +120,8 @@ class Chores:
         """Give the instant of the next chore; changes are shown a moment later, many at once."""
         if self._lease.standing is Standing.SERVING and self._core.world.fleet.changed:
             self._due["status"] = min(self._due["status"], now + STATUS_GAP_S)
+        if self._lease.standing is Standing.SERVING and self._core.world.hosts_changed:
+            self._due["hosts"] = min(self._due["hosts"], now)
         return min(self._due.values())
 
     def step(self, now: float) -> None:
@@ -181,6 +183,9 @@ class Chores:
         self._due["all"] = now + self._timers.status_interval
         self._show([status.slot_row(slot, now) for slot in status.all_slots(self._core.world)], now)
 
+    def _show_hosts(self, now: float) -> None:
+        self._ask("show_hosts", {"rows": to_json(status.host_rows(self._core.world, now))}, lambda _: None)
+
     def _show_changes(self, now: float) -> None:
         slots = status.changed_slots(self._core.world)
         if slots or self._core.world.fleet.vacant:
@@ -213,6 +218,7 @@ _CHORES: Final[dict[str, Callable[[Chores, float], None]]] = {
     "due": Chores._look_due,
     "rescan": Chores._rescan,
     "status": Chores._show_changes,
+    "hosts": Chores._show_hosts,
     "all": Chores._show_all,
 }
 

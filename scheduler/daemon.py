@@ -9,14 +9,12 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler import log
 from scheduler.bell import Bell
-from scheduler.commands import Act, Tell
+from scheduler.controls import Controls
 from scheduler.data import agents_dir, schema_dir
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.alarm import Alarm
@@ -31,7 +29,6 @@ from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.signals import Signals
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import identity
-from scheduler.errors import ConfigError
 from scheduler.hearing import Hearing
 from scheduler.log import LOG, TRACE, crash_fd
 from scheduler.log import echo as _echo
@@ -41,7 +38,6 @@ from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.policy import status
 from scheduler.policy.core import Core
-from scheduler.policy.reload import changes, within_reach
 from scheduler.rejoin import Rejoin
 from scheduler.typed import Typed, served
 from scheduler.watch import LISTEN, Watch
@@ -74,7 +70,7 @@ class Daemon:
         read: Callable[[], Config] | None = None,
     ) -> None:
         self.config = config
-        self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
+        self._controls = Controls(self, read or (lambda: config))
         self.loop = Loop()
         self.notifier = Notifier(self.loop, manager, self._standing, main_pid=has_guardian)
         self._ready_file = ReadyFile(config.scheduler.ready_file)
@@ -86,7 +82,7 @@ class Daemon:
         timers = config.scheduler
         self.watch = Watch(
             config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats,
-            self._command_acts(), self._turns, self._note,
+            self._controls.acts(), self._turns, self.note,
         )  # fmt: skip
         self.children = Children(
             self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
@@ -145,7 +141,7 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until told to end; give the exit status. Raises ConfigError when another group has our hosts."""
-        signals = Signals(self.loop, self._signalled)
+        signals = Signals(self.loop, self._controls.signalled)
         alarm = self._watch_loop()
         _say("info", self._introduction())
         try:
@@ -184,7 +180,7 @@ class Daemon:
         self.watch.step(loop.now)
         if self.typed is not None and self.typed.is_over:
             self.typed = self.typed.end()
-            self._drain()
+            self.drain()
         if core.has_work:
             return
         deadline = core.next_deadline()
@@ -292,7 +288,7 @@ class Daemon:
     def _queue_down(self, reason: str) -> None:
         self._is_queue_ready = False
         _say("warning", f"queue connection: {reason}")
-        self._note()
+        self.note()
 
     def _watch_up(self) -> None:
         self.watch.up(self.loop.now)
@@ -305,7 +301,7 @@ class Daemon:
     def _watch_down(self, reason: str) -> None:
         self.watch.down()
         _say("warning", f"watch connection: {reason}")
-        self._note()
+        self.note()
 
     def _stats(self) -> dict[str, Stat]:
         """Give what was asked of the database, by statement."""
@@ -317,7 +313,7 @@ class Daemon:
 
     # ---- how it goes, for whoever started us
 
-    def _note(self) -> None:
+    def note(self) -> None:
         """Our standing may be another."""
         if self.watch.lease.is_settled:
             self._show_ready()
@@ -343,17 +339,7 @@ class Daemon:
 
     # ---- signals and endings
 
-    def _signalled(self, number: int) -> None:
-        if number == SIGINT:
-            self._drain()
-        elif number in (SIGTERM, SIGQUIT):
-            self._stop()
-        elif number in (SIGHUP, SIGUSR1):
-            self._print(status.summary(self.core.world))
-        elif number == SIGUSR2:
-            self._print(status.queries(self.core.world))
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """End, in time even if the database takes nothing: the next daemon finds the rows and their owner dead."""
         _say("info", "stopping: agents are killed, their rows given back")
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
@@ -365,7 +351,8 @@ class Daemon:
         _say("error", "the database has not taken all in time: the next scheduler of the group puts the rest right")
         self._end()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """End when what is in hand is done; asked once more, SQL jobs are given back too."""
         is_first = not self.core.world.draining
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
         _say("info", f"draining: what is in hand is finished, {rest}")
@@ -373,44 +360,7 @@ class Daemon:
         self.watch.chores.bring_forward("all")
         self.notifier.note()
 
-    # ---- commands for every scheduler
-
-    def _command_acts(self) -> dict[str, Act]:
-        return {
-            "shutdown": lambda order, _: self._stop() if order.values["now"] else self._drain(),
-            "reload": lambda _, tell: self.reload(tell),
-            "reopen-log": lambda _, tell: self._reopen_log(tell),
-            "verbose": lambda order, tell: tell(self._be_verbose(int(order.values["level"] or 0)), True),
-            "reset": lambda _, tell: tell(self._reset(), True),
-            "poll": lambda _, tell: tell(self._poll(), True),
-        }
-
-    def reload(self, tell: Tell) -> None:
-        """Read the configuration anew and go on with it; tells what has changed, or all mistakes: then nothing has.
-
-        Whose hosts and queues they are only the database knows; if that cannot be asked nothing is told.
-        """
-        try:
-            wanted = self._read()
-        except ConfigError as error:
-            tell(str(error), False)
-            return
-        config = within_reach(self.config, wanted)
-
-        def announced(clashes: list[str]) -> None:
-            if clashes:
-                tell("\n".join(clashes), False)
-                return
-            text = changes(self.config, wanted)
-            self.notifier.reloading()
-            self._take(config)
-            self._note()
-            _say("info", f"reload: {text}")
-            tell(text, True)
-
-        self.watch.announce(config, announced)
-
-    def _take(self, config: Config) -> None:
+    def take(self, config: Config) -> None:
         """Go on with another configuration; what was decided under the old one is done by the old one."""
         self._carry_out()
         self.config = config
@@ -421,32 +371,6 @@ class Daemon:
             self.typed.take(config)
         self._tell(e.Reloaded(config))
         self.watch.take(config)
-
-    def _reopen_log(self, tell: Tell) -> None:
-        try:
-            tell(log.reopen(), True)
-        except ConfigError as error:
-            tell(str(error), False)
-
-    def _be_verbose(self, steps: int) -> str:
-        level = log.further(self.config.scheduler.log_level, steps)
-        log.set_level(level)
-        self.core.world.fleet.tells_routine = LOG.isEnabledFor(logging.DEBUG)
-        return f"log level {level}"
-
-    def _reset(self) -> str:
-        thawed = self.core.thaw(None, self.loop.now)
-        self.watch.chores.bring_forward("rescan")
-        return f"{thawed} failed slots are tried again"
-
-    def _poll(self) -> str:
-        self._tell(e.Woken())
-        self.watch.chores.bring_forward("rescan")
-        return "looked at the queue"
-
-    def _print(self, lines: list[str]) -> None:
-        for line in lines:
-            _echo(line)
 
     def _leave(self) -> None:
         """All is saved and every child is dead: give up the group and end."""

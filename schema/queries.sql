@@ -527,6 +527,17 @@ on conflict (status_scheduler, status_slot) do update
       status_jq_fk = excluded.status_jq_fk, status_parameter = excluded.status_parameter, status_spawns = excluded.status_spawns,
       status_items = excluded.status_items, status_reason = excluded.status_reason, status_updated = now()
 
+-- name: show_hosts
+-- Until when hosts of the group cannot be reached, and why; null is that they can.
+with mine as materialized (
+  select 1 from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+     for share)
+update drover.host
+   set host_down_until = now() + make_interval(secs => u.seconds), host_reason = u.reason
+  from jsonb_to_recordset(:rows::jsonb) as u(name text, seconds float8, reason text)
+ where host_name = u.name and host_group = :group::text and exists (select from mine)
+
 -- name: forget_dead
 -- Remove what earlier daemons of the group showed, once another has taken over.
 with dead as (

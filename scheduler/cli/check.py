@@ -14,19 +14,22 @@ from psycopg.pq import ExecStatus
 
 from scheduler.cli.database import located, make_ready, translated
 from scheduler.cli.files import locate
-from scheduler.cli.run import remote_hosts
 from scheduler.cli.secrets import with_logins
 from scheduler.cli.text import printable
 from scheduler.daemon import agent_folders
+from scheduler.drivers.far import FarHost, far_hosts
 from scheduler.drivers.spawning import Surroundings, fingerprint
 from scheduler.errors import DroverError, WorldError
+from scheduler.loop import Loop
 from scheduler.model.config import AgentType, Config
+from scheduler.model.events import Event, HostDown, HostUp
 from scheduler.model.statements import bind
 
 OK: Literal["ok"] = "ok"
 WARN: Literal["WARN"] = "WARN"
 FAIL: Literal["FAIL"] = "FAIL"
 FAILED, UNREACHABLE = 1, 3
+PATIENCE_S = 20.0  # for a host to be reached
 
 Finding = tuple[Literal["ok", "WARN", "FAIL"], str]
 
@@ -43,8 +46,8 @@ MISSING_ROLES = (
 def run(options: Namespace, config: Config) -> int:
     """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
     found = [_told((OK, f"configuration {locate(options.config, os.environ)}"))]
-    found += map(_told, ((FAIL, complaint) for complaint in remote_hosts(config)))
     found += map(_told, _programs(config))
+    found += map(_told, _hosts(config))
     try:
         with located(config) as conninfo:
             found += map(_told, _database(config, conninfo))
@@ -78,6 +81,30 @@ def _program(who: str, agent: AgentType, config: Config, around: Surroundings) -
         return OK, who + found[0]
     severity = FAIL if agent.enabled else WARN
     return severity, f"{who}{word} is no program in agents/ or on PATH; install it or correct its command"
+
+
+# Hosts
+
+
+def _hosts(config: Config) -> Iterator[Finding]:
+    """Reach all hosts that have to be reached, at once."""
+    loop, hosts = Loop(), far_hosts(config)
+    told: dict[str, Finding] = {}
+
+    def note(event: Event) -> None:
+        if isinstance(event, HostUp):
+            told[event.host] = OK, f"host {event.host}: reached"
+        elif isinstance(event, HostDown):
+            told.setdefault(event.host, (FAIL, f"host {event.host}: {event.reason}"))
+
+    reached = [FarHost(loop, name, host, note) for name, host in hosts.items()]
+    deadline = loop.now + PATIENCE_S
+    while len(told) < len(hosts) and loop.now < deadline:
+        loop.turn(deadline)
+    for far in reached:
+        far.close()
+    for name in hosts:
+        yield told.get(name, (FAIL, f"host {name}: no answer within {PATIENCE_S:g} s"))
 
 
 # The database

@@ -22,7 +22,7 @@ from scheduler.drivers.notify import Manager, take_manager
 from scheduler.drivers.system import hide
 from scheduler.errors import ConfigError
 from scheduler.loop import Loop
-from scheduler.model.config import Config, Database, Host
+from scheduler.model.config import Config, Database
 
 
 def run(options: Namespace, config: Config) -> int:
@@ -30,7 +30,7 @@ def run(options: Namespace, config: Config) -> int:
     _refuse_root(options)
     log.set_up(config.scheduler, options.verbose, os.environ)
     hide()
-    config = _local(config, options)
+    config = as_asked(config, options)
     failpoints.arm(os.environ)
     if options.test or options.test_first:
         failed = test_agents(config, sys.stdout)
@@ -67,17 +67,15 @@ def _reader(options: Namespace, written: Database, used: Database) -> Callable[[
     file = str(locate(options.config, os.environ))
 
     def read() -> Config:
-        config = _local(load(file, os.environ), options)
+        config = as_asked(load(file, os.environ), options)
         return attrs.evolve(config, database=used) if config.database == written else config
 
     return read
 
 
-def _local(config: Config, options: Namespace) -> Config:
-    """Give the configuration for agents on this machine. Errors: ConfigError."""
-    config = ignoring_hosts(config) if options.ignore_hosts else config
-    _refuse_remote(config)
-    return config
+def as_asked(config: Config, options: Namespace) -> Config:
+    """Give the configuration as the options change it."""
+    return ignoring_hosts(config) if options.ignore_hosts else config
 
 
 def _end_alone(loop: Loop, watched: int) -> None:
@@ -96,22 +94,6 @@ def ignoring_hosts(config: Config) -> Config:
     """Give the configuration with every host on this machine (-H)."""
     hosts = {name: attrs.evolve(host, transport="local") for name, host in config.hosts.items()}
     return attrs.evolve(config, hosts=hosts)
-
-
-def _refuse_remote(config: Config) -> None:
-    """This version starts agents on its own machine only; saying so beats starting them in the wrong place."""
-    if remote := remote_hosts(config):
-        raise ConfigError("\n".join(remote))
-
-
-def remote_hosts(config: Config) -> list[str]:
-    """Give a complaint for each host that this version cannot drive."""
-    hosts = config.hosts.items()
-    return [f"hosts.{name}.transport: {_kind(host)}" for name, host in hosts if host.transport != "local"]
-
-
-def _kind(host: Host) -> str:
-    return f"only local hosts are driven by this version; -H runs all agents here (got {host.transport!r})"
 
 
 def _refuse_root(options: Namespace) -> None:

@@ -56,7 +56,7 @@ class Ends:
 
 
 class Bridge:
-    """The agents of one host. `tell` is called from within `start` too, so it should only note what it is told."""
+    """The agents of one host; `tell` is called from the loop only."""
 
     def __init__(self, loop: Loop, reach: Reach, tell: Tell, environment: Mapping[str, str] = os.environ) -> None:
         self._loop, self._reach, self._tell = loop, reach, tell
@@ -65,6 +65,7 @@ class Bridge:
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._popen: subprocess.Popen[bytes] | None = None
         self._deaths, self._begun_at = 0, loop.now
+        self._is_ending = False
         self._sock: socket.socket
         self._pidfd: int
         self._again: Timer | None = None
@@ -83,7 +84,8 @@ class Bridge:
         if self._popen is None or len(packet) > PACKET_BYTES:
             _close(theirs)
             is_long = len(packet) > PACKET_BYTES
-            self._end(NotStarted(start.id, TOO_LONG if is_long else "its bridge is not running", is_long))
+            refusal = NotStarted(start.id, TOO_LONG if is_long else "its bridge is not running", is_long)
+            self._loop.at(self._loop.now, lambda: self._end(refusal))
         else:
             self._ask(packet, theirs)
         return Ends(*ours)
@@ -94,8 +96,16 @@ class Bridge:
             self._request(Signal(id, name))
 
     def end(self) -> None:
-        """Kill all agents and let the bridge end once their ends are told."""
+        """Kill all agents and let the bridge end once their ends are told; it is not started again."""
+        self._is_ending = True
+        if self._again is not None:
+            self._again.cancel()
         self._request(Close())
+
+    def break_down(self) -> None:
+        """Kill its process, which does not answer; another is started."""
+        if self._popen is not None:
+            self._popen.kill()
 
     def close(self) -> None:
         """End the bridge, with it all agents, and tell nobody; at the very end."""
@@ -165,6 +175,8 @@ class Bridge:
         self._deaths = min(self._deaths + 1, 30)
         for id, is_started in list(self._is_started.items()):
             self._end(Lost(id, why) if is_started else NotStarted(id, why))
+        if self._is_ending:
+            return
         self._tell(LinkDown(why, delay))
         self._again = self._loop.at(self._loop.now + delay, self._begin)
 

@@ -1,33 +1,31 @@
-"""The local child processes of the slots: their pipes, their lives and their deaths.
+"""The processes of the slots, here and on other hosts: their pipes, their lives and their deaths.
 
 Touches processes and their pipes, through the loop. Decides nothing about slots: what agents say goes to `hear`,
 whose answer goes straight back; all else is told as events. Refuses to know the protocol.
 
-A process is known by its pidfd, and reaped only when it is buried: until then its pid is its own and so is its
-group, however dead it is, and signals cannot reach a stranger. It is gone when it is dead *and* its output has
-ended; a grandchild may hold the pipes open, so the second has a deadline (`exit_grace`).
+A process is gone when it is dead *and* its output has ended; a grandchild may hold the pipes open, so the second has
+a deadline (`exit_grace`). What is particular to a process of this machine or of another stands in process.py, far.py.
 """
 
 import errno
 import logging
 import os
-import select
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from select import EPOLLIN, EPOLLOUT
 
+from scheduler.drivers.far import FarHost, far_hosts, reach_of
+from scheduler.drivers.process import LocalProcess, Process
 from scheduler.drivers.spawning import Recipes, Started, Surroundings, fingerprint, reason, start
 from scheduler.drivers.system import open_more_files
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import BugError
-from scheduler.model.config import Config
+from scheduler.model.config import Config, Host
 from scheduler.model.events import (
     Clogged,
     Created,
     Event,
     ForceKill,
-    Gone,
     Kill,
     NotCreated,
     Replaced,
@@ -46,7 +44,6 @@ SHARE = 0.1  # of our time that those who babble may take, all together
 BURST_S = 0.05  # of it that each may take at once
 LONGEST_PAUSE_S = 1.0
 CLOSED = -1  # in place of a descriptor
-LAST_WAIT_MS = 1000  # for each child at the very end; SIGKILL takes far less
 
 Hear = Callable[[int, bytes, float], bytes | None]
 HearError = Callable[[int, bytes, float], None]
@@ -61,16 +58,16 @@ class Child:
     """One process: our ends of its pipes, what is still to be written, how it ended."""
 
     __slots__ = (
-        "debt", "end", "grace", "is_line", "most", "pidfd", "popen", "slot", "stderr", "stdin", "stdout", "unsent",
+        "debt", "end", "grace", "is_line", "most", "process", "slot", "stderr", "stdin", "stdout", "unsent",
         "weighed_at",
     )  # fmt: skip
 
-    def __init__(self, slot: int, started: Started, is_line: bool) -> None:
+    def __init__(self, slot: int, is_line: bool) -> None:
         self.slot, self.is_line = slot, is_line
-        self.popen, self.pidfd = started.popen, started.pidfd
-        self.stdin, self.stdout, self.stderr = started.stdin, started.stdout, started.stderr
+        self.process: Process
+        self.stdin = self.stdout = self.stderr = CLOSED
         self.unsent: bytes | memoryview = b""
-        self.end: Gone | None = None
+        self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self.grace: Timer | None = None
         self.most = TALK if is_line else CHUNK  # bytes of the next read
         self.debt = 0.0  # seconds of our time that it took, less what it was allowed since
@@ -78,7 +75,7 @@ class Child:
 
 
 class Children:
-    """All local child processes, by slot.
+    """All processes, by slot.
 
     `tell` is called from within `spawn` and `kill` too, so it should only note what it is told.
     """
@@ -101,11 +98,19 @@ class Children:
         self._children: dict[int, Child] = {}
         self._paused: dict[int, Ear] = {}  # descriptors that are not read at present
         self._programs: dict[str, tuple[str, int, int, int] | None] = {}
+        self._far = {name: FarHost(loop, name, host, tell) for name, host in far_hosts(config).items()}
+        self._retired: list[FarHost] = []  # ways to hosts that some agents still go
 
     def spawn(self, spawn: Spawn) -> None:
-        """Start the process of a slot; tells Created or NotCreated before it returns."""
+        """Start the process of a slot; tells Created or NotCreated, later if that is on another host."""
         if spawn.slot in self._children:
             raise BugError(f"slot {spawn.slot} has a process already; its Gone must come before a Spawn")
+        if (far := self._far.get(spawn.host)) is not None:
+            self._spawn_far(far, spawn)
+        else:
+            self._spawn_here(spawn)
+
+    def _spawn_here(self, spawn: Spawn) -> None:
         agent = self._config.agents[spawn.type]
         if spawn.type not in self._programs:
             self._programs[spawn.type] = fingerprint(agent, self._around)
@@ -115,7 +120,21 @@ class Children:
             is_too_long = isinstance(error, OSError) and error.errno == errno.E2BIG and spawn.argv is not None
             self._tell(NotCreated(spawn.slot, reason(self._config, spawn, error), is_items_fault=is_too_long))
             return
-        self._adopt(Child(spawn.slot, started, agent.kind == "line"), spawn.stdin or b"")
+        self._adopt(Child(spawn.slot, agent.kind == "line"), started, spawn.stdin or b"")
+
+    def _spawn_far(self, far: FarHost, spawn: Spawn) -> None:
+        agent = self._config.agents[spawn.type]
+        child = self._children[spawn.slot] = Child(spawn.slot, agent.kind == "line")
+        try:
+            process = far.start(
+                spawn, agent, lambda: self._begin(child, spawn.stdin or b""), lambda end: self._over(child, end)
+            )
+        except OSError as error:
+            del self._children[spawn.slot]
+            self._tell(NotCreated(spawn.slot, reason(self._config, spawn, error)))
+            return
+        child.process = process
+        child.stdin, child.stdout, child.stderr = process.ends.stdin, process.ends.stdout, process.ends.stderr
 
     def send(self, send: Send) -> None:
         """Write to an agent; harmless when it is gone."""
@@ -126,18 +145,18 @@ class Children:
         """Ask a process to die: close its pipes, hang-up to its group. What it still says is not heard."""
         if child := self._children.get(kill.slot):
             self._hush(child)
-            _signal(child, signal.SIGHUP)
+            child.process.signal(signal.SIGHUP)
             self._bury_if_over(child)
 
     def force_kill(self, force: ForceKill) -> None:
         """Kill a process and its group at once; harmless when it is gone."""
         if child := self._children.get(force.slot):
-            _kill(child)
+            child.process.kill()
 
     def signal(self, order: Signal) -> None:
         """Send a signal to the process group of an agent; harmless when it is gone."""
         if child := self._children.get(order.slot):
-            _signal(child, order.number)
+            child.process.signal(order.number)
 
     def take(self, config: Config) -> None:
         """Start processes by another configuration from now on; those of before live on."""
@@ -145,6 +164,18 @@ class Children:
         self._recipes = Recipes(config, self._around)
         same = [name for name in self._programs if config.agents.get(name) == old.agents[name]]
         self._programs = {name: self._programs[name] for name in same}
+        self._take_far(far_hosts(config))
+
+    def _take_far(self, hosts: Mapping[str, Host]) -> None:
+        """Go another way to hosts where it has changed; agents that came the old way live on."""
+        self._retired = [far for far in self._retired if not far.is_over]
+        for name, far in list(self._far.items()):
+            if name not in hosts or far.reach != reach_of(name, hosts[name]):
+                del self._far[name]
+                self._retired.append(far)
+                far.retire()
+        for name in hosts.keys() - self._far.keys():
+            self._far[name] = FarHost(self._loop, name, hosts[name], self._tell)
 
     def check_programs(self) -> None:
         """Tell Replaced of each type whose program file is another one now; looks at every file."""
@@ -157,17 +188,23 @@ class Children:
                 self._tell(Replaced(name))
 
     def pids(self) -> dict[int, int]:
-        """Give the pid of each slot that has a process."""
-        return {slot: child.popen.pid for slot, child in self._children.items()}
+        """Give the pid of each slot that has a process here."""
+        here = {slot: child.process for slot, child in self._children.items()}
+        return {slot: process.pid for slot, process in here.items() if isinstance(process, LocalProcess)}
 
     def close(self) -> None:
         """Kill everything at once and tell nobody; at the very end."""
-        for child in self._children.values():
-            _kill(child)
+        for far in (*self._far.values(), *self._retired):
+            far.close()
+        here = [child.process for child in self._children.values() if isinstance(child.process, LocalProcess)]
+        for process in here:
+            process.kill()
         for child in self._children.values():
             self._hush(child)
-            _await_death(child)
-            self._reap(child)
+        for process in here:
+            process.await_death()
+            self._loop.unregister(process.pidfd)
+            process.bury()
         self._children.clear()
 
     # The life of a child: started, adopted, dead, buried.
@@ -179,27 +216,41 @@ class Children:
             self._recipes.forget()
             return start(self._recipes.give(spawn))
 
-    def _adopt(self, child: Child, stdin: bytes) -> None:
+    def _adopt(self, child: Child, started: Started, stdin: bytes) -> None:
         self._children[child.slot] = child
+        process = child.process = LocalProcess(started)
+        child.stdin, child.stdout, child.stderr = started.stdin, started.stdout, started.stderr
+        self._loop.register(process.pidfd, EPOLLIN, lambda _mask: self._died(child, process))
+        self._begin(child, stdin)
+
+    def _begin(self, child: Child, stdin: bytes) -> None:
+        """It runs; one that we have closed the pipes of meanwhile is about to die."""
+        self._tell(Created(child.slot, child.process.pid))
+        if child.stdout == CLOSED:
+            return
         ear, error_ear = self._ears(child)
-        self._loop.register(child.pidfd, EPOLLIN, lambda _mask: self._died(child))
         self._loop.register(child.stdout, EPOLLIN, ear)
         self._loop.register(child.stderr, EPOLLIN, error_ear)
-        self._tell(Created(child.slot, child.popen.pid))
         if child.is_line:
             return
         self._write(child, stdin)
         if not child.unsent:
             self._close_stdin(child)
 
-    def _died(self, child: Child) -> None:
-        self._loop.unregister(child.pidfd)  # it stays readable, and open for the reaping
-        child.end = _how_it_ended(child)
+    def _died(self, child: Child, process: LocalProcess) -> None:
+        self._loop.unregister(process.pidfd)  # it stays readable, and open for the reaping
+        self._over(child, process.how_it_ended(child.slot))
+
+    def _over(self, child: Child, end: Event) -> None:
+        """It is dead, or never was; what it said may still be in its pipes."""
+        child.end = end
+        if isinstance(end, NotCreated):
+            self._hush(child)
         for fd in (child.stdout, child.stderr):
             self._hear_again(fd, self._paused.get(fd))
         self._bury_if_over(child)
         if child.slot in self._children:
-            deadline = self._loop.now + self._config.scheduler.exit_grace
+            deadline = self._loop.now + self._config.scheduler.exit_grace + child.process.grace_s
             child.grace = self._loop.at(deadline, lambda: self._hear_last_words(child))
 
     def _hear_last_words(self, child: Child) -> None:
@@ -217,18 +268,11 @@ class Children:
             return
         if child.grace is not None:
             child.grace.cancel()
-        if not child.end.lost:
-            _signal(child, signal.SIGKILL)
+        child.process.strike_rest()
         self._hush(child)
-        self._reap(child)
+        child.process.bury()
         del self._children[child.slot]
         self._tell(child.end)
-
-    def _reap(self, child: Child) -> None:
-        with suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
-        child.popen.returncode = 0  # else Popen would reap it too; how it ended is told in Gone
-        self._shut(child.pidfd)
 
     # What it says.
 
@@ -313,7 +357,7 @@ class Children:
     def _end_mute(self, child: Child) -> None:
         if child.end is None and self._children.get(child.slot) is child:
             log.warning("slot %d has closed its stdout and lives on: killed", child.slot)
-            _kill(child)
+            child.process.kill()
 
     # What it is told.
 
@@ -375,46 +419,3 @@ class Children:
             self._loop.unregister(fd)  # first: a child between fork and exec may hold it open
             os.close(fd)
         return CLOSED
-
-
-def _how_it_ended(child: Child) -> Gone:
-    """Look without reaping; lost if somebody else has reaped it, as when SIGCHLD is ignored."""
-    try:
-        found = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return Gone(child.slot, lost=True)
-    if found is None:
-        raise BugError(f"slot {child.slot}: pidfd is readable but its process lives")
-    if found.si_code == os.CLD_EXITED:
-        return Gone(child.slot, code=found.si_status)
-    return Gone(child.slot, signal=_signal_name(found.si_status))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most real-time signals have no name
-        return f"SIG{number}"
-
-
-def _signal(child: Child, number: int) -> None:
-    """Send a signal to the group of a child that is not reaped yet, or to it alone if it left its group."""
-    try:
-        os.killpg(child.popen.pid, number)
-    except ProcessLookupError:
-        with suppress(OSError):
-            signal.pidfd_send_signal(child.pidfd, number)
-    except PermissionError:  # it became another user: nothing we can do reaches it
-        return
-
-
-def _kill(child: Child) -> None:
-    _signal(child, signal.SIGKILL)
-    with suppress(OSError):
-        signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)  # it may have left its group
-
-
-def _await_death(child: Child) -> None:
-    poll = select.poll()
-    poll.register(child.pidfd, select.POLLIN)
-    poll.poll(LAST_WAIT_MS)

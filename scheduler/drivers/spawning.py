@@ -92,7 +92,7 @@ class Recipes:
         program = mould.programs.get(word)
         if program is None:
             program = mould.programs[word] = find_program(word, mould.path, mould.directory)
-        environment = mould.environment | _own(spawn)
+        environment = mould.environment | own_of(spawn)
         return Recipe((*mould.limiter, program, *arguments), mould.directory, environment, mould.files)
 
     def forget(self) -> None:
@@ -106,20 +106,26 @@ class Recipes:
         environment = environment_of(agent, spawn, self._around)
         coded = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
         files = self._around.files if agent.limits.nofile is None else None
-        mould = Mould(limiting(agent.limits, path), path, directory, coded, files, {})
+        limiter = () if prefix_of(self._config, spawn.host) else limiting(agent.limits, path)
+        mould = Mould(limiter, path, directory, coded, files, {})
         self._moulds[spawn.type, spawn.host] = mould
         return mould
 
 
 def environment_of(agent: AgentType, spawn: Spawn, around: Surroundings) -> dict[str, str]:
     """Give the environment that all processes of a type on a host have: kept, passed, given, ours; the later wins."""
-    passed = {name for name in agent.pass_env if not name.startswith(OWN)}
     known = around.inherited.items()
-    kept = {name: text for name, text in known if name in KEPT or name in passed or name.startswith("LC_")}
+    kept = {name: text for name, text in known if name in KEPT or name.startswith("LC_")}
+    return {**kept, **passed_on(agent, spawn, around.inherited), "PATH": search_path(agent, around)}
+
+
+def passed_on(agent: AgentType, spawn: Spawn, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Give what an agent gets of our environment because its type says so, and what we say: all that goes elsewhere."""
+    passed = {name: inherited[name] for name in agent.pass_env if name in inherited and not name.startswith(OWN)}
     ours = {"PYTHONUNBUFFERED": "1", "DROVER_HOST": spawn.host, "DROVER_AGENT": spawn.type}
     if agent.database:
         ours["PGSERVICE"] = agent.database
-    return {**kept, **agent.env, **ours, "PATH": search_path(agent, around)}
+    return {**passed, **agent.env, **ours}
 
 
 def search_path(agent: AgentType, around: Surroundings) -> str:
@@ -140,11 +146,19 @@ def fingerprint(agent: AgentType, around: Surroundings) -> tuple[str, int, int, 
 
 def words(config: Config, spawn: Spawn) -> list[str]:
     """Give the command of a process, behind the prefix of its host if that has one."""
-    command = map(os.fsdecode, spawn.argv) if spawn.argv is not None else config.agents[spawn.type].command
-    host = config.hosts.get(spawn.host)
+    agent = config.agents[spawn.type]
+    command = map(os.fsdecode, spawn.argv) if spawn.argv is not None else agent.command
+    prefix = prefix_of(config, spawn.host)
+    limits = limits_of(agent.limits) if prefix else ()  # they are for what the prefix starts, not for the prefix
+    return [*prefix, *(("prlimit", *limits, "--") if limits else ()), *command]
+
+
+def prefix_of(config: Config, name: str) -> tuple[str, ...]:
+    """Give the words that start something on a host of another engine; none for any other host."""
+    host = config.hosts.get(name)
     if host is None or host.transport != "command":
-        return list(command)
-    return [*(word.replace("{host}", spawn.host) for word in host.command), *command]
+        return ()
+    return tuple(word.replace("{host}", name) for word in host.command)
 
 
 def find_program(word: str, path: str, directory: str | None) -> str:
@@ -161,9 +175,14 @@ def find_program(word: str, path: str, directory: str | None) -> str:
 
 def limiting(limits: Limits, path: str) -> tuple[str, ...]:
     """Give the words that set limits; none without limits, for a wrapper costs a start 0.8 ms. Errors: OSError."""
-    given = [(option, getattr(limits, name)) for name, option in OPTIONS.items()]
-    options = [f"{option}={value}:{value}" for option, value in given if value is not None]
+    options = limits_of(limits)
     return (find_program("prlimit", path, None), *options, "--") if options else ()
+
+
+def limits_of(limits: Limits) -> tuple[str, ...]:
+    """Give the options of prlimit(1)."""
+    given = [(option, getattr(limits, name)) for name, option in OPTIONS.items()]
+    return tuple(f"{option}={value}:{value}" for option, value in given if value is not None)
 
 
 def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
@@ -198,7 +217,7 @@ def start(recipe: Recipe) -> Started:
     return Started(popen, pidfd, *ours)
 
 
-def _own(spawn: Spawn) -> dict[bytes, bytes]:
+def own_of(spawn: Spawn) -> dict[bytes, bytes]:
     """Give what the environment of this process alone says."""
     if spawn.job is None:
         return {b"THREAD_UNIQUE": b"%d" % spawn.slot}

@@ -137,6 +137,11 @@ class Host:
     known_hosts: str = ""
     command: Argv = ()
 
+    @property
+    def is_far(self) -> bool:
+        """Say whether it has to be reached before anything can be started there."""
+        return self.transport == "ssh"
+
 
 @frozen
 class Limits:

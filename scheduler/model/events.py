@@ -25,11 +25,12 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """The process of a slot could not be made; a fault of the item says nothing against the slot."""
+    """The process of a slot could not be made; a fault of the item, or of the way there, says nothing against it."""
 
     slot: int
     reason: str
     is_items_fault: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,22 @@ class Gone:
     code: int | None = None
     signal: str | None = None
     lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostUp:
+    """A host that has to be reached can be."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostDown:
+    """A host cannot be reached; the next attempt is in so many seconds."""
+
+    host: str
+    reason: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +205,8 @@ class Reloaded:
 
 
 Event = (
-    Created | NotCreated | Gone | Clogged | Unclogged | Replaced | Opened | Fetched | NotExpanded | Answered
+    Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
+    | Opened | Fetched | NotExpanded | Answered
     | Woken | Strayed | Looked | Turned | Saved | Written | NotSaved | Serve | Disowned | Drain | Stop
     | Reloaded
 )  # fmt: skip

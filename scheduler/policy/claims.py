@@ -119,7 +119,7 @@ class Claims:
         if (known := self._open.get(key)) is not None:
             places = [place for place in known if place not in self.dry]
         else:
-            names = ["", *(host.name for host in hosts if host.enabled and host.name in pool.free)]
+            names = ["", *(host.name for host in hosts if host.is_open and host.name in pool.free)]
             places = [place for name in names if (place := (pool.name, queue, name, urgent)) not in self.dry]
         self._open[key] = places
         return places

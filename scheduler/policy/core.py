@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from scheduler.model import events as e
 from scheduler.model.config import Config
-from scheduler.policy import answers, orders, processes, reload, replies, rounds, standing, supply
+from scheduler.policy import answers, hosts, orders, processes, reload, replies, rounds, standing, supply
 from scheduler.policy.feed import dispatch
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.world import World
@@ -223,6 +223,8 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Created: processes.created,
     e.NotCreated: processes.not_created,
     e.Gone: processes.gone,
+    e.HostUp: hosts.up,
+    e.HostDown: hosts.down,
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
     e.Replaced: processes.replaced,

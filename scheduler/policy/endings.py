@@ -211,8 +211,8 @@ def is_untouched(job: Job) -> bool:
 # ---- a process has died
 
 
-def lose(world: World, slot: Slot, why: str, now: float) -> None:
-    """The process of a slot is dead with an item in hand."""
+def lose(world: World, slot: Slot, why: str, now: float, *, interrupted: bool = False) -> None:
+    """The process of a slot is dead with an item in hand, or `interrupted`: the way to it is lost."""
     job = slot.job
     if job is None:
         return
@@ -221,7 +221,11 @@ def lose(world: World, slot: Slot, why: str, now: float) -> None:
     if slot.counts:
         slot.counts = not slot.lone and (job.expansion is None or slot.items == 0)
     if job.verdict is None or job.verdict.state == GIVEN_BACK:
-        _charge(world, slot, job, why)
+        is_said = slot.failed is not None or slot.blocked is not None
+        if interrupted and job.expansion is None and not is_said and not world.stopping:
+            _interrupt(job, why)
+        else:
+            _charge(world, slot, job, why)
     part(world, slot, job, now)
 
 
@@ -233,6 +237,15 @@ def _charge(world: World, slot: Slot, job: Job, why: str) -> None:
         _block(world, slot, job)
     else:
         fail_item(world, slot, job, why if slot.failed is None else slot.failed, final=slot.failed is not None)
+
+
+def _interrupt(job: Job, why: str) -> None:
+    """A job goes back to the queue, so many times: who knows whether it was not its own doing."""
+    if job.rules.interruptions >= job.rules.max_interruptions:
+        job.failure = f"interrupted more than {job.rules.max_interruptions} times: {why}"
+    else:
+        job.interrupted = True
+        job.verdict = Verdict(GIVEN_BACK, why)
 
 
 def is_back(row: SaveRow) -> bool:

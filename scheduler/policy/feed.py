@@ -173,7 +173,7 @@ def must_leave(slot: Slot, job: Job | None) -> bool:
     host = slot.host
     if not host.is_tight:
         return False
-    if not host.enabled:
+    if not host.is_open:
         return True
     if host.is_over and (job is None or not is_urgent(job)):
         return True

@@ -7,7 +7,7 @@ work that wait for them.
 from collections import deque
 from typing import Final
 
-from scheduler.model.config import AgentType
+from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item
 from scheduler.model.states import ST_FREE
 from scheduler.policy.jobs import NEVER, Job
@@ -22,36 +22,47 @@ class HostBook:
     """A host and how much of it is in use."""
 
     __slots__ = (
+        "down_until",
         "enabled",
         "idle",
         "is_tight",
+        "is_up",
         "kept_for",
         "leaving",
         "max",
         "name",
+        "reason",
         "urgent",
         "used",
         "yielded_at",
         "yields_to",
     )
 
-    def __init__(self, name: str, most: int, urgent: int, enabled: bool) -> None:
+    def __init__(self, name: str, host: Host) -> None:
         self.name = name
-        self.max = most
-        self.urgent = urgent
-        self.enabled = enabled
+        self.max = host.max
+        self.urgent = host.urgent
+        self.enabled = host.enabled
+        self.is_up = not host.is_far  # else we are told when it can be reached
+        self.reason: str | None = None  # why it cannot be reached
+        self.down_until = 0.0  # the next attempt to reach it
         self.used = 0  # slots that are neither FREE nor FAIL
         self.leaving = 0  # of these, slots that are FREEING
         self.idle: dict[Slot, None] = {}  # and READY, of all types; the one idle longest first
         self.yields_to: Pool | None = None  # a starving type that gets the next agent's place
         self.yielded_at = -NEVER  # when that happened last
         self.kept_for: Pool | None = None  # the starving type for which room was made
-        self.is_tight = False  # an agent that has finished may have to go: see `note`
+        self.note()
 
     def has_room(self, urgent: bool) -> bool:
         """Say whether one more agent may be started here."""
         limit = self.max + (self.urgent if urgent else 0)
-        return self.enabled and (self.max == UNLIMITED or self.used < limit)
+        return self.is_open and (self.max == UNLIMITED or self.used < limit)
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether agents may be started here at all."""
+        return self.enabled and self.is_up
 
     def is_kept_from(self, pool: "Pool") -> bool:
         """Say whether the room here was made for another type, which can use it."""
@@ -64,8 +75,8 @@ class HostBook:
         return self.max != UNLIMITED and self.used - self.leaving > self.max
 
     def note(self) -> None:
-        """Work out the one question that every OK asks."""
-        self.is_tight = self.yields_to is not None or self.is_over or not self.enabled
+        """Work out the one question that every OK asks: whether an agent that has finished may have to go."""
+        self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
 
     def yield_to(self, pool: "Pool | None") -> None:
         """Promise the next agent's place to a starving type, or take the promise back."""

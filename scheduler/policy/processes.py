@@ -52,12 +52,15 @@ def not_created(world: World, event: e.NotCreated, now: float) -> None:
     """A start that failed counts as a death; the item of an exec agent fails with the reason."""
     slot = world.fleet.slots[event.slot]
     world.log(slot, "ERROR", event.reason)
-    if slot.job is not None:
+    if slot.job is not None and event.lost and not event.is_items_fault:
+        endings.lose(world, slot, event.reason, now, interrupted=True)
+    elif slot.job is not None:
         if slot.job.expansion is None:
             slot.job.code = None
         endings.fail_item(world, slot, slot.job, event.reason, final=False)
         endings.part(world, slot, slot.job, now)
-    slot.counts = not event.is_items_fault
+    if slot.doom is None:
+        slot.counts = not event.is_items_fault and slot.host.is_up
     if slot.counts:
         slot.pool.reason = event.reason
     _bury(world, slot, now, NOT_CREATED)
@@ -67,6 +70,7 @@ def gone(world: World, event: e.Gone, now: float) -> None:
     """The process is dead: hear its last words, settle its item, bury it."""
     slot = world.fleet.slots[event.slot]
     slot.code, slot.signal = event.code, event.signal
+    slot.counts = slot.counts and not event.lost
     how = _how_it_died(slot, event)
     if slot.held:
         last, slot.held = slot.held, b""
@@ -77,9 +81,9 @@ def gone(world: World, event: e.Gone, now: float) -> None:
     if slot.pool.is_exec:
         _end_capture(world, slot)
     if slot.state == ST_RUNNING and slot.pool.is_exec and slot.job is not None:
-        _exec_ended(world, slot, slot.job, how, now)
+        _exec_ended(world, slot, slot.job, how, now, lost=event.lost)
     else:
-        _died(world, slot, how, now)
+        _died(world, slot, how, now, lost=event.lost)
     _bury(world, slot, now, GONE)
 
 
@@ -92,7 +96,7 @@ def _how_it_died(slot: Slot, event: e.Gone) -> str:
     return f"agent terminated prematurely, {end}"
 
 
-def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float) -> None:
+def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float, *, lost: bool) -> None:
     """An exec agent's exit is the end of its item, whatever its status; it does not count against the slot."""
     slot.counts = False
     if job.expansion is None:
@@ -102,12 +106,14 @@ def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float) -> Non
     elif slot.code == EX_TEMPFAIL:
         slot.blocked = "exit status 75"
         endings.finish(world, slot, job, now)
+    elif lost:
+        endings.lose(world, slot, how, now, interrupted=True)
     else:
         reason = f"exit status {slot.code}" if slot.signal is None else f"killed by {slot.signal}"
         endings.lose(world, slot, reason, now)
 
 
-def _died(world: World, slot: Slot, how: str, now: float) -> None:
+def _died(world: World, slot: Slot, how: str, now: float, *, lost: bool) -> None:
     """A death that nobody asked for is told to the log, one that we caused only settles the item."""
     if slot.doom is None:
         world.log(slot, "ERROR", how)
@@ -117,7 +123,7 @@ def _died(world: World, slot: Slot, how: str, now: float) -> None:
     if slot.job is not None:
         if slot.job.expansion is None:
             slot.job.code, slot.job.signal = slot.code, slot.signal
-        endings.lose(world, slot, how, now)
+        endings.lose(world, slot, how, now, interrupted=lost)
 
 
 def _bury(world: World, slot: Slot, now: float, event: int) -> None:

@@ -94,7 +94,10 @@ def reloaded(world: World, event: Reloaded, now: float) -> None:
 
 def _take_host(world: World, name: str, before: Host | None, host: Host) -> None:
     """A host that is new, or changed; one that was here before may still have agents of that time."""
-    book = world.hosts.setdefault(name, HostBook(name, host.max, host.urgent, host.enabled))
+    book = world.hosts.setdefault(name, HostBook(name, host))
+    if before is None or not REACHED_BY.isdisjoint(_differences(before, host)):
+        book.is_up, book.reason = not host.is_far, None
+        world.hosts_changed.add(book)
     for key in ("max", "urgent", "enabled"):
         if before is None or getattr(before, key) != getattr(host, key):
             setattr(book, key, getattr(host, key))

@@ -41,7 +41,7 @@ def find_room(pool: Pool, host: str | None, urgent: bool, now: float, min_idle: 
     ready = [slot for slot in free if slot.host.has_room(urgent) and not slot.host.is_kept_from(pool)]
     if ready:
         return Room(slot=min(ready, key=_load))
-    hosts = list(dict.fromkeys(slot.host for slot in free if slot.host.enabled and not slot.host.is_kept_from(pool)))
+    hosts = list(dict.fromkeys(slot.host for slot in free if slot.host.is_open and not slot.host.is_kept_from(pool)))
     if any(host.leaving for host in hosts):
         return Room()  # one is on its way out: its end brings us back
     idle = [slot for host in hosts if (slot := _longest_idle(host, pool)) is not None]

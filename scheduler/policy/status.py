@@ -12,6 +12,7 @@ from scheduler.policy.pools import Pool, Slot
 from scheduler.policy.world import World
 
 PARAMETER_BYTES = 200  # of the line in hand
+ATTEMPT_S = 60.0  # that a host counts as down beyond its next attempt, which takes its time
 
 
 def all_slots(world: World) -> list[Slot]:
@@ -78,9 +79,25 @@ def agent_rows(world: World, now: float) -> list[dict[str, Any]]:
     ]
 
 
+def host_rows(world: World, now: float) -> list[dict[str, Any]]:
+    """Give the hosts that can or cannot be reached, of late: until when not, and why; and forget that they changed."""
+    changed, world.hosts_changed = world.hosts_changed, set()
+    return [
+        {
+            "name": host.name,
+            "seconds": None if host.is_up else max(host.down_until - now, 0.0) + ATTEMPT_S,
+            "reason": None if host.is_up else host.reason or "it is being reached",
+        }
+        for host in changed
+    ]
+
+
 def _why_waiting(pool: Pool) -> str | None:
-    if not any(slot.host.enabled for slot in pool.slots):
+    hosts = {slot.host for slot in pool.slots}
+    if not any(host.enabled for host in hosts):
         return "every host of the type is disabled"
+    if not any(host.is_open for host in hosts):
+        return "; ".join(sorted(f"host {host.name} cannot be reached: {host.reason or '?'}" for host in hosts))
     if pool.blocked_until or not any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots):
         return pool.reason  # why its agents do not come up, if it is known
     if any(slot.state == ST_FREE and slot.host.has_room(False) for slot in pool.slots):

@@ -40,6 +40,7 @@ class World:
         "feeding",
         "fleet",
         "hosts",
+        "hosts_changed",
         "jobs",
         "ledger",
         "limits",
@@ -73,7 +74,8 @@ class World:
         self.ledger = Ledger()
         self.claims = Claims()
         self.places = Places((), ())
-        self.hosts = {h.name: h for h in _host_books(config)}
+        self.hosts = {name: HostBook(name, host) for name, host in config.hosts.items()}
+        self.hosts_changed = {host for host in self.hosts.values() if not host.is_up}  # since they were shown
         self.queues: dict[str, QueueBook] = {}
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[int, Job] = {}
@@ -133,7 +135,3 @@ class World:
     def has_processes(self) -> bool:
         """Say whether some slot has a process, or is making one."""
         return any(slot.state > ST_FREE for slot in self.fleet.slots)
-
-
-def _host_books(config: Config) -> list[HostBook]:
-    return [HostBook(name, host.max, host.urgent, host.enabled) for name, host in config.hosts.items()]

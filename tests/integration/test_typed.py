@@ -98,10 +98,3 @@ def test_hosts_that_are_far_are_all_here_with_h_f124(launch: Launch, record: Pat
     daemon.wait_all(pks)
     assert {note["host"] for note in records(record)} == {"far", "node"}
     assert {note["pid"] for note in records(record)} == set(daemon.agent_pids())
-
-
-def test_far_hosts_are_refused_without_h_f124(launch: Launch, record: Path) -> None:
-    text = '[hosts.far]\ntransport = "ssh"\naddress = "far.example.org"\n' + agent("rec", rec(record))
-    daemon = launch(text, wait=False)
-    assert daemon.wait_exit() == 2
-    assert "hosts.far.transport" in daemon.stderr()

@@ -75,6 +75,7 @@ class Process:
         "alive",
         "exec_line",
         "heard",
+        "host",
         "is_born",
         "is_halfway",
         "is_liar",
@@ -88,7 +89,7 @@ class Process:
 
     def __init__(self, daemon: "Daemon", spawn: Spawn, kind: AgentType, pid: int) -> None:
         self._daemon, self._kind, self._rng = daemon, kind, daemon.sim.rng
-        self._type = spawn.type
+        self._type, self.host = spawn.type, spawn.host
         self.slot, self.pid = spawn.slot, pid
         self.alive = True
         self.heard = True  # the daemon still reads what we print
@@ -207,6 +208,10 @@ class Process:
             if self.item is not None:
                 self._daemon.sim.disrupt(self.item[0])
             self._daemon.ended(self, code, signal)
+
+    def vanish(self) -> None:
+        """The way to it is lost, and it dies with that."""
+        self.alive = self.heard = False
 
     # ---- its voice
 

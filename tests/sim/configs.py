@@ -53,7 +53,8 @@ def _other_type(rng: Random, old: AgentType, hosts: tuple[str, ...]) -> AgentTyp
 
 
 def _host(rng: Random) -> Host:
-    return Host(max=rng.choice((-1, 1, 2, 3, 4)), urgent=rng.choice((0, 1, 2)))
+    transport: Literal["local", "ssh"] = "ssh" if rng.random() < 0.25 else "local"
+    return Host(max=rng.choice((-1, 1, 2, 3, 4)), urgent=rng.choice((0, 1, 2)), transport=transport, address="far")
 
 
 def _line(rng: Random, hosts: tuple[str, ...]) -> AgentType:

@@ -223,6 +223,7 @@ class Database:
         row.failed = row.failed if word.failed is None else word.failed
         row.failures = row.failures if word.failures is None else word.failures
         row.checkpoint = row.checkpoint if word.checkpoint is None else word.checkpoint
+        row.interruptions = row.interruptions if word.interruptions is None else word.interruptions
         row.wait_until = None
         if word.retry_in is not None:
             row.wait_until = now + word.retry_in * (jitter() if word.jitter else 1.0)

@@ -201,6 +201,14 @@ def cut_watch(sim: "Sim") -> None:
     sim.cut_watch(60 * sim.rng.random())
 
 
+def cut_link(sim: "Sim") -> None:
+    """The way to a host is lost for a while."""
+    daemon = sim.daemon
+    reached = [name for name, is_up in daemon.links.items() if is_up]
+    if daemon.is_alive and reached:
+        daemon.cut_link(sim.rng.choice(reached))
+
+
 def usurp(sim: "Sim") -> None:
     """Another daemon takes the group if it may, and has it for a while."""
     sim.usurp()
@@ -209,5 +217,5 @@ def usurp(sim: "Sim") -> None:
 ACTS: "Final[dict[Callable[[Any], None], float]]" = {
     insert_some: 100.0, change_row: 5.0, command_job: 5.0, lock_row: 3.0, change_queue: 3.0, change_host: 3.0,
     change_type: 2.0, replace_program: 1.0, reload: 1.5, kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 1.0,
-    cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0,
+    cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0, cut_link: 3.0,
 }  # fmt: skip

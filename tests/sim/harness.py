@@ -48,11 +48,15 @@ class Daemon:
         self.is_alive = True
         self.has_exited = False
         self.processes: dict[int, Process] = {}
+        self.links: dict[str, bool] = {}  # hosts that have to be reached, and whether they are
+        self.refused: set[int] = set()  # slots that were to start on one that is down, since one came up
+        self._reach()
         self.cursors: dict[int, Cursor] = {}
         self.is_queue_up = True
         self.flight: Flight | None = None
         self.lease = Lease(config.scheduler)
         self.is_watching = True
+        self.watch_losses = 0
         self.woken_in_flight = 0  # wake-ups on their way
         self.due_at = self.rescan_at = float("inf")
         self.lease.connected(sim.now)
@@ -155,6 +159,9 @@ class Daemon:
         if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):
             self._sometimes_later(self.tell, e.NotCreated(spawn.slot, "no such program"))
             return
+        if self.links.get(spawn.host) is False:
+            self._refuse(spawn)
+            return
         process = Process(self, spawn, kind, self.sim.new_pid())
         self.processes[spawn.slot] = process
         self._sometimes_later(self._created, process)
@@ -166,6 +173,8 @@ class Daemon:
             call(*args)
 
     def _created(self, process: Process) -> None:
+        if self.processes.get(process.slot) is not process:
+            return  # it was lost on its way
         process.is_born = True
         slot = self.core.world.fleet.slots[process.slot]
         if slot.doom is not None and slot.job is not None:
@@ -224,6 +233,8 @@ class Daemon:
         self.later(0.005 * self.sim.rng.random(), self._gone, process, code, signal)
 
     def _gone(self, process: Process, code: int | None, signal: str | None) -> None:
+        if self.processes.get(process.slot) is not process:
+            return  # it was told lost
         process.heard = False
         del self.processes[process.slot]
         slot, stillborn = self.core.world.fleet.slots[process.slot], self.sim.memory.stillborn
@@ -234,6 +245,49 @@ class Daemon:
         elif slot.state == ST_SPAWNED:
             stillborn.setdefault(slot.number, []).append(slot.born)
         self.tell(e.Gone(process.slot, code, signal))
+
+    # ---- hosts that have to be reached
+
+    def _reach(self) -> None:
+        """Go where the configuration says, and nowhere else."""
+        far = {name for name, host in self.config.hosts.items() if host.is_far}
+        self.links = {name: is_up for name, is_up in self.links.items() if name in far}
+        for name in sorted(far - self.links.keys()):
+            self.links[name] = False
+            self.later(self.sim.rng.random(), self._link_up, name)
+
+    def _link_up(self, name: str) -> None:
+        if self.links.get(name) is False:
+            self.links[name] = True
+            self.refused.clear()
+            self.tell(e.HostUp(name))
+
+    def _refuse(self, spawn: e.Spawn) -> None:
+        """A start that was on its way when its host was lost comes too late, once."""
+        if spawn.slot in self.refused:
+            raise Broken("lost_hosts_are_left_alone", f"slot {spawn.slot} starts again and again on {spawn.host}")
+        self.refused.add(spawn.slot)
+        self.later(0.1 * self.sim.rng.random(), self.tell, e.NotCreated(spawn.slot, "cut", lost=True))
+
+    def cut_link(self, name: str) -> None:
+        """The way to a host is lost, with what runs there; it is back a while later."""
+        for process in [process for process in self.processes.values() if process.host == name]:
+            self._lose(process)
+        self.links[name] = False
+        seconds = 20 * self.sim.rng.random()
+        self.tell(e.HostDown(name, "cut", seconds))
+        self.later(seconds, self._link_up, name)
+
+    def _lose(self, process: Process) -> None:
+        job = self.core.world.fleet.slots[process.slot].job
+        if job is not None:
+            self.sim.disrupt(job.pk)
+        process.vanish()
+        del self.processes[process.slot]
+        if process.is_born:
+            self.tell(e.Gone(process.slot, lost=True))
+        else:
+            self.tell(e.NotCreated(process.slot, "cut", lost=True))
 
     # ---- queries
 
@@ -364,11 +418,13 @@ class Daemon:
         """Go on with another configuration; everything commanded so far was done by the old one."""
         self.config = config
         self.tell(e.Reloaded(config))
+        self._reach()
         self.later(self.sim.watch_delay(), self.look_around)
 
     def _watch(self, now: float) -> None:
         if (act := self.lease.step(now)) is not None:
-            self.later(self.sim.watch_delay(), self._lease_effect, act, self.owner, self.core.live_rows())
+            live, losses = self.core.live_rows(), self.watch_losses
+            self.later(self.sim.watch_delay(), self._lease_effect, act, self.owner, live, losses)
         if self.lease.standing is not Standing.SERVING:
             self.due_at = self.rescan_at = float("inf")
             return
@@ -395,7 +451,7 @@ class Daemon:
         self.tell(e.Woken())
         self.look_around()
 
-    def _lease_effect(self, act: Act, owner: str, live: list[int]) -> None:
+    def _lease_effect(self, act: Act, owner: str, live: list[int], losses: int) -> None:
         database, now, lease = self.sim.database, self.sim.now, self.config.scheduler.lease
         result: Any = None
         match act:
@@ -409,9 +465,11 @@ class Daemon:
                 result = database.rescue(owner, live, 0.0, now)
             case Act.RENEW:
                 result = database.renew_lease(owner, lease, now)
-        self.later(self.sim.watch_delay(), self._lease_answer, act, result)
+        self.later(self.sim.watch_delay(), self._lease_answer, act, result, losses)
 
-    def _lease_answer(self, act: Act, result: Any) -> None:
+    def _lease_answer(self, act: Act, result: Any, losses: int) -> None:
+        if losses != self.watch_losses:
+            return  # the connection that was asked is gone
         now, lease = self.sim.now, self.lease
         self.sim.note((act.value, result))
         match act:

@@ -102,7 +102,7 @@ def books_are_right(world: World) -> None:
             )
         if any(slot.state != ST_READY or slot.host is not host for slot in host.idle):
             broken("books_are_right", f"not all are idle on host {host.name}: {list(host.idle)}")
-        if host.is_tight != (host.yields_to is not None or host.is_over or not host.enabled):
+        if host.is_tight != (host.yields_to is not None or host.is_over or not host.is_open):
             broken("books_are_right", f"host {host.name} is tight: {host.is_tight}")
     for job in world.jobs.values():
         if job.in_flight != in_flight.get(job.pk, 0):

@@ -274,6 +274,7 @@ class Sim:
         daemon = self.daemon
         if daemon.is_alive and daemon.is_watching:
             daemon.is_watching = False
+            daemon.watch_losses += 1
             daemon.lease.disconnected()
             self.at(seconds, self._watch_again, daemon)
 

@@ -116,7 +116,6 @@ def test_no_first_ok_within_a_minute_is_a_death() -> None:
     [
         (e.Gone(0, code=3), "agent terminated prematurely, with exit status 3"),
         (e.Gone(0, signal="SIGSEGV"), "agent terminated prematurely, by SIGSEGV"),
-        (e.Gone(0, lost=True), "the link to the agent was lost"),
     ],
 )
 def test_a_failed_job_says_why_f161(event: e.Gone, text: str) -> None:

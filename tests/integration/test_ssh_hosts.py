@@ -1,0 +1,254 @@
+"""Hosts over SSH, under the real daemon and a real sshd: work goes there, and comes back whatever happens to them."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from tests.bridge.net import cabled
+from tests.bridge.sshd import Keys, Server, below, serving
+from tests.bridge.test_agents import all_gone
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, lines, python, rec, records
+from tests.integration.far import at_work, table
+from tests.needs import need
+
+ALPHA = "[hosts.alpha]\n"
+STUBBORN = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nprint('OK')\nwhile True: time.sleep(9)"
+
+
+@pytest.fixture
+def beta(tmp_path: Path) -> Iterator[Server]:
+    need("sshd")
+    with serving(tmp_path / "beta") as server:
+        yield server
+
+
+def reached(daemon: Daemon, host: str = "beta", times: int = 1) -> None:
+    daemon.until(lambda: daemon.stderr().count(f"host {host}: reached") >= times, what="it is not reached")
+
+
+def hosts(record: Path) -> Counter[str]:
+    """How many lines each host was given."""
+    return Counter(note["host"] for note in records(record) if note["event"] == "line")
+
+
+def said(daemon: Daemon, pk: int, stream: str) -> str:
+    query = (
+        "select string_agg(out_data, '' order by out_pk) from drover.output where out_jq_fk = %s and out_stream = %s"
+    )
+    return str(daemon.value(query, pk, stream))
+
+
+# ---- work
+
+
+def test_an_agent_works_on_another_host_f8_f23_c24(launch: Launch, beta: Server, record: Path) -> None:
+    daemon = launch(table("beta", beta) + agent("rec", rec(record)))
+    pk = daemon.insert(jq_type="rec", jq_args="hello")
+    row = daemon.wait(pk)
+    (attempt,) = daemon.attempts(pk)
+    (note,) = (note for note in records(record) if note["event"] == "line")
+    assert (row["jq_endtext"], attempt["att_host"], attempt["att_pid"]) == ("all data processed", "beta", note["pid"])
+    assert (note["line"], note["host"]) == ("hello", "beta")
+    assert note["pid"] in at_work(beta)
+
+
+def test_work_for_any_host_goes_to_both_f13_f22_r1_j65(launch: Launch, beta: Server, record: Path) -> None:
+    daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=2))
+    reached(daemon)
+    sql = "select 'nap:0.05' as act, n from generate_series(1, 20) n"
+    daemon.wait(daemon.insert(jq_type="rec", jq_args=sql, jq_msq=True))
+    daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_args": "nap:0.05"} for _ in range(20)]))
+    assert set(hosts(record)) == {"alpha", "beta"}
+    assert hosts(record).total() == 40
+
+
+def test_bound_work_goes_to_its_host_only_f13_f14_f21_f24(launch: Launch, beta: Server, record: Path) -> None:
+    daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=2))
+    for first, last, host in (("a", "m", "beta"), ("n", "z", "alpha")):
+        query = "insert into drover.placement (placement_from, placement_to, placement_host) values (%s, %s, %s)"
+        daemon.execute(query, first, last, host)
+    reached(daemon)
+    daemon.wait(daemon.insert(jq_type="rec", jq_args="select 'far' as t, 'k' || n as at from generate_series(1, 9) n",
+                              jq_runonpfile="at"))  # fmt: skip
+    daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_args": "bound", "jq_host": "beta"} for _ in range(5)]))
+    daemon.wait(daemon.insert(jq_type="rec", jq_args="select 'near' as t, 'p' as at", jq_runonpfile="at"))
+    assert hosts(record) == {"beta": 14, "alpha": 1}
+
+
+def test_a_command_runs_there_and_its_output_comes_back_f8_r53(launch: Launch, beta: Server) -> None:
+    text = table("beta", beta) + agent("sh", ["sh", "-c", "cat; echo $DROVER_HOST; echo oops >&2; exit 3"], kind="exec")
+    daemon = launch(text)
+    pk = daemon.insert(jq_type="sh", jq_args="ignored")
+    row = daemon.wait(pk, "failed")
+    assert (row["jq_exitcode"], said(daemon, pk, "out"), said(daemon, pk, "err")) == (3, "ignored\nbeta\n", "oops\n")
+
+
+def test_an_agent_there_inherits_nothing_of_ours_but_what_its_type_says(
+    launch: Launch, beta: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_TEST_PASSED", "passed")
+    monkeypatch.setenv("DROVER_SECRET", "secret")
+    monkeypatch.setenv("TEST_PASSED", "passed")
+    kind = {"kind": "exec", "env": {"GIVEN": "given"}, "pass_env": ["TEST_PASSED"], "limits": {"nofile": 77}}
+    script = "echo $GIVEN $TEST_PASSED $DROVER_SECRET $PGPASSWORD $DROVER_JOB; ulimit -n; pwd"
+    daemon = launch(table("beta", beta) + agent("sh", ["sh", "-c", script], **kind))
+    pk = daemon.insert(jq_type="sh", jq_args="x")
+    daemon.wait(pk)
+    assert said(daemon, pk, "out") == f"given passed {pk}\n77\n/tmp\n"
+
+
+def test_a_program_that_is_not_there_is_a_failed_start_c25(launch: Launch, beta: Server) -> None:
+    daemon = launch("[scheduler]\nrespawn_count = 1\n" + table("beta", beta) + agent("none", ["no-such-program"]))
+    pk = daemon.insert(jq_type="none", jq_args="x")
+    daemon.until(lambda: "no-such-program: not found" in daemon.why(pk), what="why does not say so")
+
+
+# ---- killing
+
+
+def test_a_stubborn_agent_there_is_killed_like_one_here_f9(launch: Launch, beta: Server) -> None:
+    daemon = launch(table("beta", beta) + agent("deaf", python(STUBBORN)))
+    pk = daemon.insert(jq_type="deaf", jq_args="x")
+    daemon.wait(pk, "running")
+    pid = daemon.until(
+        lambda: daemon.value("select min(status_pid) from drover.scheduler_status where status_slot >= 0")
+    )
+    assert pid in at_work(beta)
+    watched = [os.pidfd_open(pid)]
+    daemon.insert(jq_type="command", jq_args=f"killjob {pk}", role="drover_operator")
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
+    assert all_gone(watched)
+
+
+def test_nothing_is_left_there_when_the_daemon_is_killed_f9(launch: Launch, beta: Server) -> None:
+    daemon = launch(table("beta", beta) + agent("deaf", python(STUBBORN), slots=3))
+    daemon.wait_all(daemon.insert_all([{"jq_type": "deaf", "jq_args": "x"} for _ in range(3)]), "running")
+    watched = [os.pidfd_open(pid) for pid in at_work(beta)]
+    assert len(watched) >= 3
+    daemon.kill()
+    assert all_gone(watched)
+
+
+# ---- hosts that cannot be reached
+
+
+def no_key(server: Server) -> None:
+    (server.folder / "authorized_keys").write_text("")
+
+
+def another_host_key(server: Server) -> None:
+    server.trust(Keys(server.folder / "other"))
+
+
+def no_server(server: Server) -> None:
+    server.kill()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [(no_key, "none of our keys is accepted"), (another_host_key, "host key"), (no_server, "refused")],
+)
+def test_a_host_that_cannot_be_reached_holds_up_nobody_and_says_why_f10_c53_c25(
+    launch: Launch, beta: Server, record: Path, spoil: Callable[[Server], None], why: str
+) -> None:
+    spoil(beta)
+    daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record)))
+    bound = daemon.insert(jq_type="rec", jq_args="far", jq_host="beta")
+    daemon.wait_all([daemon.insert(jq_type="rec", jq_args="near") for _ in range(5)])
+    daemon.until(lambda: re.search(f"host beta is down: .*{why}", daemon.why(bound)), what="why does not say so")
+    told = [line for line in daemon.stderr().splitlines() if "host beta" in line]
+    assert 1 <= len(told) <= 4, told  # one a step of the back-off, which doubles
+    assert lines(record) == ["near"] * 5
+
+
+def test_a_host_unknown_to_the_configuration_holds_up_nobody(launch: Launch, record: Path) -> None:
+    daemon = launch(ALPHA + agent("rec", rec(record)))
+    lost = daemon.insert(jq_type="rec", jq_args="x", jq_host="nowhere")
+    daemon.wait(daemon.insert(jq_type="rec", jq_args="y"))
+    assert "no host 'nowhere'" in daemon.why(lost)
+
+
+def test_work_of_a_lost_host_goes_on_elsewhere_or_waits_and_runs_once_r2_r3_c56(
+    launch: Launch, beta: Server, record: Path, gate: Path
+) -> None:
+    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=2) + "[hosts.alpha]\nenabled = false\n")
+    anywhere = daemon.insert(jq_type="rec", jq_args=f"gate:{gate};any")
+    bound = daemon.insert(jq_type="rec", jq_args=f"gate:{gate};bound", jq_host="beta")
+    daemon.wait_all([anywhere, bound], "running")
+    beta.kill()
+    daemon.until(lambda: "host beta is down" in daemon.why(bound), what="the loss is not seen")
+    daemon.insert(jq_type="command", jq_args="host-enable alpha", role="drover_operator")
+    daemon.until(lambda: hosts(record)["alpha"] == 1, what="it does not go on elsewhere")
+    gate.touch()
+    daemon.wait(anywhere)
+    beta.begin()
+    daemon.wait(bound)
+    ends = {pk: [(each["att_host"], each["att_outcome"]) for each in daemon.attempts(pk)] for pk in (anywhere, bound)}
+    assert ends == {
+        anywhere: [("beta", "given back"), ("alpha", "done")],
+        bound: [("beta", "given back"), ("beta", "done")],
+    }
+    assert [daemon.row(pk)["jq_interruptions"] for pk in (anywhere, bound)] == [1, 1]
+
+
+def test_items_of_a_query_survive_the_loss_of_a_host(launch: Launch, beta: Server, record: Path) -> None:
+    daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=2))
+    reached(daemon)
+    sql = "select n as k, 'nap:0.03' as act from generate_series(1, 150) n"
+    pk = daemon.insert(jq_type="rec", jq_args=sql, jq_msq=True, jq_key="k")
+    daemon.until(lambda: hosts(record)["beta"] >= 5, what="beta gets no work")
+    beta.kill()
+    row = daemon.wait(pk)
+    keys = {re.search(r'k="(\d+)"', line)[1] for line in lines(record)}  # type: ignore[index]
+    assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], len(keys)) == (150, 0, 150)
+
+
+def test_the_bridge_is_started_anew_when_it_dies(launch: Launch, beta: Server, record: Path) -> None:
+    daemon = launch(table("beta", beta) + agent("rec", rec(record)))
+    pk = daemon.insert(jq_type="rec", jq_args="nap:0.5")
+    daemon.wait(pk, "running")
+    (bridge,) = [pid for pid in daemon.agent_pids() if "scheduler.bridge" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(bridge, SIGKILL)
+    assert daemon.wait(pk)["jq_interruptions"] == 1
+    assert lines(record) == ["nap:0.5"] * 2
+
+
+def test_a_reload_goes_another_way_to_a_host_t50(launch: Launch, beta: Server, record: Path, tmp_path: Path) -> None:
+    types = agent("rec", rec(record))
+    daemon = launch(ALPHA + types)
+    config = daemon.folder / "conf.d" / "test.toml"
+    pk = daemon.insert(jq_type="rec", jq_args="one", jq_host="beta")
+    config.write_text(ALPHA + table("beta", beta) + types)
+    daemon.insert(jq_type="command", jq_args="reload", role="drover_operator")
+    daemon.wait(pk)
+    with serving(tmp_path / "other") as other:
+        config.write_text(ALPHA + table("beta", other) + types)
+        daemon.insert(jq_type="command", jq_args="reload", role="drover_operator")
+        reached(daemon, times=2)
+        daemon.wait(daemon.insert(jq_type="rec", jq_args="two", jq_host="beta"))
+        daemon.until(lambda: not at_work(beta), what="something is left on the former way")
+        config.write_text(ALPHA + types)
+        daemon.insert(jq_type="command", jq_args="reload", role="drover_operator")
+        daemon.until(lambda: not below(other.process.pid), what="something is left on a host that is gone")
+    assert hosts(record) == {"beta": 2}
+
+
+def test_a_host_that_falls_silent_is_lost_and_comes_back_c56_j73(launch: Launch, record: Path, tmp_path: Path) -> None:
+    need("netns")
+    need("sshd")
+    with cabled() as net, serving(tmp_path / "far", address=net.address, inside=net.inside, port=2222) as server:
+        daemon = launch(ALPHA + table("beta", server) + agent("rec", rec(record)))
+        bound = daemon.insert(jq_type="rec", jq_args="nap:2", jq_host="beta")
+        daemon.wait(bound, "running")
+        net.cut()
+        daemon.wait(daemon.insert(jq_type="rec", jq_args="near"))
+        daemon.until(lambda: "host beta is down" in daemon.why(bound), timeout=30, what="the silence is not noticed")
+        net.mend()
+        assert daemon.wait(bound, timeout=60)["jq_interruptions"] == 1
+    assert hosts(record) == {"beta": 2, "alpha": 1}

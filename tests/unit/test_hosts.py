@@ -1,0 +1,146 @@
+"""Hosts that have to be reached: where agents start, what a lost link costs, what is shown."""
+
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType, Host
+from scheduler.model.states import ST_FREE
+from scheduler.policy import status
+from scheduler.policy.core import Core
+from tests.core_tools import claim, make_core, ready, saved, settle, spawned, turn
+
+FAR = {"beta": Host(transport="ssh", address="beta")}
+BOTH = {"alpha": Host(), **FAR}
+
+
+def up(core: Core, now: float = 0.0) -> None:
+    core.handle(e.HostUp("beta"), now)
+
+
+def down(core: Core, now: float = 0.0) -> None:
+    core.handle(e.HostDown("beta", "no route", 4.0), now)
+
+
+def at(core: Core) -> list[str]:
+    """The hosts of the agents that are started now."""
+    return [core.world.fleet.slots[number].host.name for number in spawned(core)]
+
+
+def places(core: Core) -> set[str]:
+    """The hosts that claims ask for; "" are rows for any host."""
+    core.handle(e.Woken(), 0.0)
+    return {want.host for want in turn(core).wants}
+
+
+def test_nothing_starts_on_a_host_before_it_is_reached_f10() -> None:
+    core = make_core(hosts=BOTH)
+    turn(core, claim(1), claim(2))
+    assert at(core) == ["alpha"]
+    up(core)
+    assert at(core) == ["beta"]
+
+
+def test_rows_of_a_host_are_claimed_while_it_can_be_reached_only_c56() -> None:
+    core = make_core(hosts=BOTH)
+    asked = [places(core)]
+    up(core)
+    asked.append(places(core))
+    down(core)
+    asked.append(places(core))
+    assert asked == [{"", "alpha"}, {"", "alpha", "beta"}, {"", "alpha"}]
+
+
+def test_work_bound_to_a_host_that_went_down_waits_in_the_queue_c56() -> None:
+    core = make_core(hosts=FAR)
+    up(core)
+    ready(core, claim(1, host="beta"), claim(2, host="beta"))
+    down(core, 1.0)
+    (row,) = saved(settle(core, 1.0))
+    assert (row.pk, row.state, row.text, row.interruptions) == (2, "queued", "host beta is down", None)
+
+
+def lost(core: Core, slot: int, now: float = 1.0) -> None:
+    core.handle(e.Gone(slot, lost=True), now)
+
+
+def test_a_lost_job_is_interrupted_and_its_slot_is_not_to_blame_f8_r2() -> None:
+    core = make_core(hosts=FAR)
+    up(core)
+    slot = ready(core, claim(1))
+    lost(core, slot.number)
+    (row,) = saved(settle(core, 1.0))
+    assert (row.state, row.outcome, row.interruptions) == ("queued", "given back", 1)
+    assert (row.text, row.retry_in) == ("the link to the agent was lost", None)
+    assert (slot.state, slot.births) == (ST_FREE, [])
+
+
+def test_a_job_that_loses_its_host_again_and_again_fails() -> None:
+    core = make_core(hosts=FAR)
+    up(core)
+    slot = ready(core, claim(1, interruptions=3, max_interruptions=3))
+    lost(core, slot.number)
+    (row,) = saved(settle(core, 1.0))
+    assert (row.state, row.text) == ("failed", "interrupted more than 3 times: the link to the agent was lost")
+
+
+@pytest.mark.parametrize("kind", ["line", "exec"])
+def test_a_start_that_the_way_prevented_costs_the_slot_nothing_while_the_host_is_down(kind: str) -> None:
+    core = make_core({"sha": AgentType(command=("agent",), kind=kind)}, hosts=FAR)  # type: ignore[arg-type]
+    up(core)
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    down(core, 1.0)
+    core.handle(e.NotCreated(number, "host beta: no route", lost=True), 1.0)
+    assert core.world.fleet.slots[number].births == []
+    assert at(core) == []
+
+
+def test_a_start_that_a_host_refuses_though_it_can_be_reached_counts() -> None:
+    core = make_core(hosts=FAR, respawn_count=1)
+    up(core)
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    core.handle(e.NotCreated(number, "host beta: no session", lost=True), 1.0)
+    assert len(core.world.fleet.slots[number].births) == 1
+
+
+def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
+    core = make_core(hosts=FAR)
+    up(core)
+    turn(core, claim(1, msq=True))
+    core.handle(e.Opened(1, (b"a",), 1), 0.0)
+    core.handle(e.Fetched(1, [(b"x",)], more=False), 0.0)
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    core.hear(number, b"OK\n", 0.0)
+    core.look()
+    lost(core, number)
+    (fresh,) = spawned(core)
+    core.handle(e.Created(fresh, 101), 2.0)
+    core.hear(fresh, b"OK\n", 2.0)
+    core.take()
+    core.hear(fresh, b"OK\n", 3.0)
+    (row,) = saved(settle(core, 4.0))
+    assert (row.state, row.processed, row.failed) == ("done", 1, 0)
+
+
+def test_what_is_shown_of_a_host_is_until_when_it_is_down_and_why() -> None:
+    core = make_core(hosts=BOTH)
+    shown = [status.host_rows(core.world, 0.0)]
+    down(core, 1.0)
+    shown.append(status.host_rows(core.world, 2.0))
+    up(core, 3.0)
+    shown.append(status.host_rows(core.world, 3.0))
+    assert shown == [
+        [{"name": "beta", "seconds": 60.0, "reason": "it is being reached"}],
+        [{"name": "beta", "seconds": 63.0, "reason": "no route"}],
+        [{"name": "beta", "seconds": None, "reason": None}],
+    ]
+    assert status.host_rows(core.world, 4.0) == []
+
+
+def test_a_type_whose_hosts_cannot_be_reached_says_which_and_why() -> None:
+    core = make_core(hosts=FAR)
+    down(core)
+    (row,) = status.agent_rows(core.world, 0.0)
+    assert row["reason"] == "host beta cannot be reached: no route"
