@@ -38,6 +38,15 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
         f"{I}test_breakage.py::test_a_query_with_parameters_fails_at_once",
         f"{I}test_breakage.py::test_a_row_that_waits_for_ever_does_not_keep_others_waiting",
     ),
+    "bad configuration at a reload": (f"{I}test_reload.py::test_a_broken_configuration_changes_nothing_r84",),
+    "sshd killed, refused, or of another key": (
+        f"{I}test_ssh_hosts.py::test_work_of_a_lost_host_goes_on_elsewhere_or_waits_and_runs_once_r2_r3_c56",
+        f"{I}test_ssh_hosts.py::test_items_of_a_query_survive_the_loss_of_a_host",
+        f"{I}test_ssh_hosts.py::test_a_host_that_cannot_be_reached_holds_up_nobody_and_says_why_f10_c53_c25",
+    ),
+    "blackhole: the network of a host falls silent": (
+        f"{I}test_ssh_hosts.py::test_a_host_that_falls_silent_is_lost_and_comes_back_c56_j73",
+    ),
     "EMFILE at a start": (f"{D}test_spawning.py",),
     "nobody outlives a daemon": (f"{I}test_guardian.py::test_nobody_survives_a_daemon_that_is_killed_f115",),
 }

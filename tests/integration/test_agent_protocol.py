@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from scheduler.data import agents_dir
+from tests.bridge.sshd import serving
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, start
+from tests.integration.far import table
 from tests.integration.puppets import LOCAL, Meeting, each, moves, puppet, rows, said, settings, slots
+from tests.needs import need
 
 READER = f"""
 import json, sys
@@ -35,11 +38,22 @@ UGLY = [
 ]
 
 
+@pytest.fixture(scope="module", params=["local", "ssh"])
+def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The table of the only host: this machine, and one that is reached over SSH."""
+    if request.param == "local":
+        yield "[hosts.alpha]\n"
+        return
+    need("sshd")
+    with serving(tmp_path_factory.mktemp("alpha") / "server") as server:
+        yield table("alpha", server)
+
+
 @pytest.fixture(scope="module")
-def shared(module_database: str) -> Iterator[Daemon]:
+def shared(module_database: str, host: str) -> Iterator[Daemon]:
     text = (
         settings(respawn_count=0)
-        + "[hosts.alpha]\n"
+        + host
         + puppet()
         + puppet("wide", slots=4)
         + agent("parrot", each(r'printf "LOG <%s>\n" "$line"'))
@@ -59,7 +73,7 @@ def daemon(shared: Daemon) -> Daemon:
 
 
 @pytest.fixture(scope="module")
-def kinds() -> Iterator[str]:
+def kinds(shared: Daemon) -> Iterator[str]:
     """The agent types of the shared daemon that nobody has used, and that may fail."""
     return iter([f"p{number}" for number in range(5)])
 

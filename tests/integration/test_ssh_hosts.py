@@ -1,4 +1,7 @@
-"""Hosts over SSH, under the real daemon and a real sshd: work goes there, and comes back whatever happens to them."""
+"""Hosts over SSH, under the real daemon and a real sshd: work goes there, and comes back whatever happens to them.
+
+The protocol over SSH is test_agent_protocol.py's.
+"""
 
 import os
 import re
