@@ -4,6 +4,8 @@ A command is done before its row ends. What its end says is kept until the row h
 was lost; one that was cut off before is done again: each may be repeated. A command for every scheduler is acknowledged
 by each; whoever sees that all have acted ends the row. Between two commands others may use the connection, and one that
 is refused or finds what it needs locked comes again later, after those behind it.
+
+The command to step down is ended by whoever takes the group over: by when that was it sees that the command is obeyed.
 """
 
 from collections import deque
@@ -12,14 +14,14 @@ from signal import Signals
 from typing import Final, NamedTuple
 
 from scheduler.drivers.sql import to_json
-from scheduler.model.commands import ANY, EVERY, HOST, JOB, TYPE, VERBS, CommandError, Order, about, parse
+from scheduler.model.commands import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, Order, about, parse
 from scheduler.model.jobs import Cells
 from scheduler.policy import status
 from scheduler.policy.core import Core
 
 Ask = Callable[[str, Mapping[str, object], Callable[[list[Cells]], object], Callable[[], object]], None]
 Tell = Callable[[str, bool], object]  # a word on what was done, and whether it was
-Act = Callable[[Order, Tell], object]  # does what every scheduler is to do, and tells, at once or later
+Act = Callable[[Order, Tell], object]  # does what a scheduler as a whole is to do, and tells, at once or later
 
 ONE_READ: Final = 100  # commands that query `read_commands` gives at most
 AGAIN_S: Final = 0.2  # until a job that is between two states, or a row that is locked, is looked at again
@@ -28,6 +30,7 @@ WORKED: Final = ("claimed", "running")
 UNWORKED: Final = ("held", "queued", "blocked")
 VERBS_ABOUT: Final[dict[str, object]] = {
     "every": about(EVERY), "about_jobs": about(JOB), "about_hosts": about(HOST), "about_types": about(TYPE),
+    "about_groups": about(GROUP),
 }  # fmt: skip
 
 
@@ -46,7 +49,8 @@ class Commands:
 
     `ask` runs a query and calls back with its rows, or when it was refused; it may be called again from there, and
     forgets the call when the connection is lost, which `cut_off` tells. `again` calls `read` after so many seconds, and
-    `go_on` calls `do_next` as soon as nothing older is due. `acts` is what is to be done for the verbs about EVERY.
+    `go_on` calls `do_next` as soon as nothing older is due. `acts` is what is to be done for the verbs about EVERY
+    and GROUP.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Commands:
         self._passed: dict[int, float] = {}  # those that are not read again, until when
         self._cancels: set[int] = set()  # commands that were about to cancel a job
         self._ends: dict[int, Mapping[str, object]] = {}  # what is to be said of commands that were done
-        self._obeyed: set[int] = set()  # of the commands to shut down
+        self._obeyed: set[int] = set()  # of the commands to shut down and to step down
         self._owed: Callable[[], object] = _nothing  # such a one that is being acknowledged
 
     def read(self) -> None:
@@ -288,6 +292,25 @@ class Commands:
         else:
             self._end(row, f"no {what}", ok=False)
 
+    # ---- about a group
+
+    def _do_to_group(self, row: Row, order: Order) -> None:
+        values = {"command": row.pk, "name": order.values["group"]}
+        self._ask("may_step_down", values, lambda rows: self._step_down(row, order, rows))
+
+    def _step_down(self, row: Row, order: Order, rows: Sequence[Cells]) -> None:
+        verdict, us = ((cell or b"").decode() for cell in rows[0]) if rows else ("elsewhere", "")
+        if verdict == "past":
+            again = ", for nobody else took it" if row.pk in self._obeyed else ""
+            self._end(row, f"served by {us}{again}", ok=not again)
+        elif verdict == "elsewhere" or row.pk in self._obeyed:
+            self._later()
+        elif verdict:
+            self._end(row, _REFUSALS[verdict], ok=False)
+        else:
+            self._obeyed.add(row.pk)
+            self._acts[order.verb](order, lambda text, ok: self._later() if ok else self._end(row, text, ok=False))
+
     # ---- about nothing in particular
 
     def _answer(self, row: Row, order: Order) -> None:
@@ -299,8 +322,13 @@ _DOERS: Final[dict[str, Callable[[Commands, Row, Order], None]]] = {
     JOB: Commands._do_to_job,
     HOST: Commands._do_to_host,
     TYPE: Commands._do_to_type,
+    GROUP: Commands._do_to_group,
     ANY: Commands._answer,
 }
+_REFUSALS: Final = {
+    "unknown": "no such group", "several": "there are several groups: step-down GROUP",
+    "alone": "no other scheduler of the group stands by",
+}  # fmt: skip
 _JOB_DOERS: Final[dict[str, Callable[[Commands, Row, Order, int], None]]] = {
     "killjob": Commands._kill,
     "cancel": Commands._cancel,

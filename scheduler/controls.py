@@ -1,4 +1,4 @@
-"""What an operator orders of a daemon as a whole while it runs: signals, and commands that every scheduler obeys."""
+"""What an operator orders of a daemon as a whole while it runs: signals, and commands about schedulers."""
 
 import logging
 from collections.abc import Callable
@@ -33,6 +33,9 @@ class Controlled(Protocol):
 
     def drain(self) -> None:
         """End when what is in hand is done."""
+
+    def step_down(self) -> bool:
+        """Let another daemon have the group; False when this one ends anyway."""
 
     def take(self, config: Config) -> None:
         """Go on with another configuration."""
@@ -69,6 +72,7 @@ class Controls:
             "verbose": lambda order, tell: tell(self._be_verbose(int(order.values["level"] or 0)), True),
             "reset": lambda _, tell: tell(self._reset(), True),
             "poll": lambda _, tell: tell(self._poll(), True),
+            "step-down": lambda _, tell: tell("it ends anyway", self._daemon.step_down()),
         }
 
     def reload(self, tell: Tell) -> None:

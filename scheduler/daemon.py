@@ -7,6 +7,7 @@ gets its next request, the watch connection its next statement, then the loop wa
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -134,6 +135,7 @@ class Daemon:
             e.Echo: lambda c: _echo(c.text),
             e.Told: self._told,
             e.LookDue: lambda c: self.watch.chores.bring_forward("due"),
+            e.GiveUp: lambda c: self._give_up(self.watch.owner),
             e.Exit: lambda c: self._leave(),
         }
 
@@ -332,6 +334,7 @@ class Daemon:
         where = ", the database is away" if is_away else ""
         what = "draining" if self.core.world.draining else self.watch.lease.standing.value
         what = "stopping" if self.core.world.stopping else what
+        what = "stepping down" if self.core.world.steps_down else what
         return f"{what}, group {self.config.scheduler.group}{where}: {status.in_short(self.core.world)}"
 
     def _say_hung(self, seconds: float, where: str) -> None:
@@ -359,6 +362,18 @@ class Daemon:
         self._tell(e.Drain())
         self.watch.chores.bring_forward("all")
         self.notifier.note()
+
+    def step_down(self) -> bool:
+        """Let another daemon have the group, and stand by; False when we are ending anyway."""
+        is_begun = self.core.step_down(self.loop.now)
+        limit = self.config.scheduler.kill_grace + LAST_WORDS_S
+        self.loop.at(self.loop.now + limit, partial(self._give_up, self.watch.owner))
+        return is_begun
+
+    def _give_up(self, owner: str) -> None:
+        """All is given back, or it takes too long: then the next scheduler of the group puts the rest right."""
+        if self.core.world.steps_down and self.watch.owner == owner:
+            self.watch.lease.give_up(self.loop.now)
 
     def take(self, config: Config) -> None:
         """Go on with another configuration; what was decided under the old one is done by the old one."""

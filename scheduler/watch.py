@@ -97,6 +97,7 @@ class Watch:
         elif channel == "drover_due":
             self.chores.bring_forward("due")
         elif channel == "drover_change":
+            self.lease.ring(now)
             self.chores.bring_forward("look")
         elif channel == "drover_command":
             self.chores.read_commands_in(0.0)
@@ -106,7 +107,7 @@ class Watch:
         self.chores.read_commands_in(0.0)
         self._core.handle(Woken(), self._clock())
         self.chores.bring_forward("due")
-        self.chores.bring_forward("look")
+        self.notified("drover_change", self._clock())
 
     def take(self, config: Config) -> None:
         """Go on with another configuration; it was announced."""
@@ -234,13 +235,17 @@ class Watch:
     def _renew(self, now: float) -> None:
         self._ask("renew_lease", {"lease": self._config.scheduler.lease}, self._renewed)
 
+    def _leave(self, now: float) -> None:
+        self._ask("leave", {}, lambda _: self._renewed([]))
+
     def _renewed(self, rows: list[Cells]) -> None:
-        now = self._clock()
+        now, was_yielding = self._clock(), self.lease.standing is Standing.YIELDING
         self.lease.renewed(bool(rows), now)
         if rows:
             self._core.handle(Serve(self.lease.until), now)
             return
-        self._say("warning", f"group {self._config.scheduler.group} has another owner: standing by")
+        why = "is given up" if was_yielding else "has another owner"
+        self._say("warning", f"group {self._config.scheduler.group} {why}: standing by")
         self._core.handle(Disowned(), now)
         self.chores.cut_off()
         self.owner = str(uuid.uuid4())
@@ -260,6 +265,7 @@ _ACTS: Final[dict[Act, Callable[[Watch, float], None]]] = {
     Act.TAKE: Watch._take,
     Act.RESCUE: Watch._rescue,
     Act.RENEW: Watch._renew,
+    Act.LEAVE: Watch._leave,
 }
 
 

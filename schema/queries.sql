@@ -291,9 +291,10 @@ returning group_owner
 
 -- name: rescue
 -- Give back every row of the group whose owner is not us, after the owner has changed: a claimed row costs a rescue, a
--- running one an interruption too, and fails when it has no more; one that was to be killed or cancelled is. One statement with the take-over would miss claims in
--- flight. `live` are rows of ours that are in memory; ours that are not are given back too. A row that somebody keeps
--- locked is left to the next rescan, under nobody's name, so that taking stock does not lose it.
+-- running one an interruption too, and fails when it has no more; one that was to be killed or cancelled is. One
+-- statement with the take-over would miss claims in flight. `live` are rows of ours that are in memory; ours that are not
+-- are given back too. A row that we claimed meanwhile is younger than this statement, and not touched. A row that somebody
+-- keeps locked is left to the next rescan, under nobody's name, so that taking stock does not lose it.
 with lost as materialized (
   select jq_pk
     from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h join drover.jobqueue on jq_pk between h.pk and h.pk
@@ -308,6 +309,7 @@ over as materialized (
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions
               then 'interrupted more than ' || jq_max_interruptions || ' times' else 'released for restart' end as text
     from drover.jobqueue where jq_pk = any (array(select jq_pk from lost)) and jq_state in ('claimed', 'running')
+     and (jq_owner <> :owner::uuid or jq_starttime < now() - make_interval(secs => :age::float8))
      for no key update skip locked),
 rescued as (
   update drover.jobqueue j
@@ -362,7 +364,8 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_state::text, t.jq_owner = :owner::uu
   left join lateral (
     select agent_group from drover.agent where v.verb = any (:about_types::text[]) and agent_type = v.word
      order by agent_group <> :group::text limit 1) a on true
- cross join lateral (select coalesce(q.queue_group, h.host_group, a.agent_group, :group::text) as name) g
+ cross join lateral (select coalesce(q.queue_group, h.host_group, a.agent_group,
+                         case when v.verb = any (:about_groups::text[]) then v.word end, :group::text) as name) g
  where w.claim_type = 'command' and w.claim_queue = '' and w.claim_host >= least_host.name
    and (w.claim_host = '' or least_host.name > '') and not w.claim_jq_fk = any (:passed::bigint[])
    and case
@@ -483,6 +486,24 @@ changed as (
   returning case when agent_enabled then 'enabled' else 'disabled' end as said)
 select said, case when said is not null then pg_notify('drover_change', '') end from mine left join changed on true limit 1
 
+-- name: may_step_down
+-- Why a command to give our group up is not obeyed, and who we are: it names no group, or another than ours; the group was
+-- taken since the command came; no other of its schedulers was seen within half a lease. No row: it is not ours any more.
+select case when :name::text not in (select group_name from drover.scheduler_group) then 'unknown'
+            when :name::text <> g.group_name then 'elsewhere'
+            when g.group_taken_at > c.jq_queued then 'past'
+            when :name::text is null and (select count(*) from drover.scheduler_group where group_lease_until > now()) > 1 then 'several'
+            when not exists (
+              select from drover.scheduler s
+               where s.scheduler_group = g.group_name and s.scheduler_seen > now() - make_interval(secs => s.scheduler_lease / 2)
+                 and (s.scheduler_host, s.scheduler_pid, s.scheduler_pid_start) <> (me.scheduler_host, me.scheduler_pid, me.scheduler_pid_start))
+            then 'alone' end,
+       me.scheduler_host || '.' || me.scheduler_pid
+  from drover.scheduler_group g
+  join drover.scheduler me on me.scheduler_uuid = g.group_owner
+  join drover.jobqueue c on c.jq_pk between :command::bigint and :command::bigint
+ where g.group_name = :group::text and g.group_owner = :owner::uuid
+
 -- name: rescan
 -- The belt to the wake-ups: met dependencies that nobody settled.
 select drover.settle(coalesce(array_agg(distinct p.jq_pk), '{}'))
@@ -548,11 +569,12 @@ delete from drover.scheduler_status
     or status_scheduler not in (select scheduler_uuid from drover.scheduler)
 
 -- name: leave
--- An orderly exit: the group has no owner, the daemon no rows.
+-- An orderly exit, or another is to serve: the group has no owner, the daemon no rows, and whoever stands by hears of it.
 with mine as (delete from drover.scheduler where scheduler_uuid = :owner::uuid),
 shown as (delete from drover.scheduler_status where status_scheduler = :owner::uuid)
 update drover.scheduler_group set group_owner = null, group_lease_until = null
  where group_name = :group::text and group_owner = :owner::uuid
+returning pg_notify('drover_change', '')
 
 -- name: submit
 -- A row of `drover run -I` and of `drover submit`.

@@ -35,6 +35,12 @@ def _has_sshd() -> bool:
     return os.geteuid() == 0 and Path("/usr/sbin/sshd").exists() and shutil.which("ssh-keygen") is not None
 
 
+def _has_slurm() -> bool:
+    """Its daemons start programs of any user, so they want root."""
+    daemons = [shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("munged", "slurmctld", "slurmd", "srun")]
+    return os.geteuid() == 0 and all(daemons)
+
+
 FAKETIME = _faketime()
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -49,6 +55,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "valgrind": lambda: shutil.which("valgrind") is not None,
     "libfaketime": lambda: FAKETIME is not None,
     "sshd": _has_sshd,
+    "slurm": _has_slurm,
     "netns": lambda: _runs("unshare", "--net", "--mount", "ip", "link", "set", "lo", "up"),
     "mount": lambda: _runs("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"),
     "postgres account": _may_run_postgres,

@@ -22,7 +22,10 @@ from scheduler.model.states import JOB_STATES
 GROUP = """
 select g.group_name as name, g.group_owner as owner, s.scheduler_host as host, s.scheduler_pid as pid,
        coalesce(g.group_lease_until > now(), false) and g.group_owner is not null as active,
-       g.group_taken_at as since, g.group_lease_until as lease_until, g.group_lease_until - now() as lease_left
+       g.group_taken_at as since, g.group_lease_until as lease_until, g.group_lease_until - now() as lease_left,
+       (select count(*) from drover.scheduler o
+         where o.scheduler_group = g.group_name and o.scheduler_uuid <> g.group_owner
+           and o.scheduler_seen > now() - make_interval(secs => o.scheduler_lease)) as standbys
   from (select %s::text as name) asked
   left join drover.scheduler_group g on g.group_name = asked.name
   left join drover.scheduler s on s.scheduler_uuid = g.group_owner
@@ -99,6 +102,13 @@ def headline(group: dict[str, Any]) -> str:
     return f"group {name}: {printable(owner)} is active since {since}, its lease ends in {left}"
 
 
+def note(group: dict[str, Any]) -> str | None:
+    """One more line, if nobody would go on when the owner of the group dies."""
+    if not group["active"] or group["standbys"]:
+        return None
+    return "note: no other scheduler of the group stands by to take over"
+
+
 def pivot(counts: list[tuple[Any, ...]]) -> Table:
     """Rows of (type, state, jobs) as a row a type and a column for every state that occurs."""
     jobs = Counter({(kind, state): count for kind, state, count in counts})
@@ -125,7 +135,7 @@ def _parts(connection: psycopg.Connection, name: str) -> Iterator[tuple[str, Tab
 
 
 def _show(group: dict[str, Any], parts: Iterable[tuple[str, Table]]) -> None:
-    print(headline(group), flush=True)
+    print(*filter(None, (headline(group), note(group))), sep="\n", flush=True)
     for _, part in parts:
         if part.rows:
             print()

@@ -105,8 +105,9 @@ class Recipes:
         directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
         environment = environment_of(agent, spawn, self._around)
         coded = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
-        files = self._around.files if agent.limits.nofile is None else None
-        limiter = () if prefix_of(self._config, spawn.host) else limiting(agent.limits, path)
+        prefix = prefix_of(self._config, spawn.host)
+        files = self._around.files if prefix or agent.limits.nofile is None else None
+        limiter = () if prefix else limiting(agent.limits, path)
         mould = Mould(limiter, path, directory, coded, files, {})
         self._moulds[spawn.type, spawn.host] = mould
         return mould

@@ -1,14 +1,15 @@
 """The words of a command row: `killjob 1234`, `host-max alpha 4 1`. One table says which there are and what they take.
 
-A verb is about every scheduler, about a job, a host or an agent type, or about nothing in particular; that decides
-which daemon acts (query `read_commands`). What it does is not known here.
+A verb is about every scheduler, about a job, a host, an agent type or a group, or about nothing in particular; that
+decides which daemon acts (query `read_commands`). What it does is not known here.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-EVERY, JOB, HOST, TYPE, ANY = "every scheduler", "a job", "a host", "an agent type", "the active scheduler"
+EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
+GROUP, ANY = "a group", "the active scheduler"
 LONGEST_TEXT: Final = 1000  # characters of a command; of what the user says about a job too
 LARGEST_PK: Final = 2**63 - 1
 LARGEST_NUMBER: Final = 2**31 - 1
@@ -49,6 +50,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "host-max": Verb(HOST, "NAME MAX [URGENT]"),
     "agent-enable": Verb(TYPE, "NAME"),
     "agent-disable": Verb(TYPE, "NAME"),
+    "step-down": Verb(GROUP, "[GROUP]"),
     "status": Verb(ANY, ""),
 }
 
@@ -117,4 +119,5 @@ _READERS: Final[Mapping[str, _Reader]] = {
     "urgent": _number(0, LARGEST_NUMBER, "the number for urgent jobs is at least 0"),
     "signal": _word,
     "name": _word,
+    "group": _word,
 }

@@ -169,6 +169,7 @@ class AgentType:
     statements: dict[str, str] = field(factory=dict)
     heartbeat: float = field(default=0.0, validator=GRACE)
     item_timeout: float = field(default=0.0, validator=GRACE)
+    spill: float = field(default=0.0, validator=GRACE)
     enabled: bool = True
     cwd: str = ""
     env: dict[str, str] = field(factory=dict)

@@ -322,12 +322,18 @@ class LookDue:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """All is saved and every child is dead: let another daemon have the group."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """All is saved and every child is dead."""
 
 
 Command = (
-    Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | Ask | Say | Echo | Told | LookDue | Exit
+    Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | Ask | Say | Echo | Told | LookDue
+    | GiveUp | Exit
 )  # fmt: skip
 
 # ---- requests: what the queue connection is to do next, one at a time

@@ -29,7 +29,6 @@ class Core:
     def __init__(self, config: Config, now: float = 0.0) -> None:
         self.world = World(config, now)
         self._slots = self.world.fleet.slots
-        self._exited = False
         self._heard_at = now
 
     # ---- doors
@@ -161,6 +160,12 @@ class Core:
         """Send a signal to all agents that work on a job; give how many there are."""
         return orders.signal(self.world, pk, number)
 
+    def step_down(self, now: float) -> bool:
+        """Give the group up when the children are dead and their rows given back; False when we are ending anyway."""
+        self.unpack()
+        self.world.may_want = True
+        return standing.step_down(self.world, now)
+
     def thaw(self, name: str | None, now: float) -> int:
         """Try the slots of a type, or of all, again that have failed; give how many there are."""
         pools = [pool for pool in self.world.pools.values() if name in (None, pool.name)]
@@ -207,16 +212,16 @@ class Core:
 
     def _exit_when_over(self) -> None:
         world = self.world
-        if self._exited or not (world.draining or world.stopping):
+        if world.over or not (world.draining or world.stopping):
             return
         if not (world.jobs or world.arrivals or world.has_processes()) and world.ledger.is_empty:
-            self._exited = True
-            world.commands.append(e.Exit())
+            world.over = True
+            world.commands.append(e.GiveUp() if world.steps_down else e.Exit())
 
     def is_over(self) -> bool:
         """Say whether nothing is left to do after a drain or a stop."""
         self._exit_when_over()
-        return self._exited
+        return self.world.over
 
 
 _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {

@@ -125,6 +125,18 @@ def enqueue(world: World, job: Job, items: list[Item], host: str | None) -> None
     world.stirred.add(job.pool)
 
 
+def release(world: World, lane: Lane) -> int:
+    """Let the rows of a lane wait for any host instead of theirs; give how many they are."""
+    job, moved = lane.job, list(lane.items)
+    assert job.expansion is not None
+    assert lane.host is not None
+    job.pool.bound[lane.host].drop(lane)
+    del job.lanes[lane.host]
+    job.expansion.waiting -= len(moved)
+    enqueue(world, job, moved, None)
+    return len(moved)
+
+
 def dispatch(world: World, pool: Pool, unopened: Job | None, now: float) -> None:
     """Feed idle agents, fetch for those that stay idle, start agents for what still waits, `unopened` queries too."""
     _feed_idle(world, pool, now)

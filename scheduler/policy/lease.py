@@ -3,7 +3,8 @@
 One row decides, by the database's clock. The lease is taken when the group has no owner, when the owner is known to be
 dead (same machine, its process is gone), or when the lease has run out and we have held our own connection for one
 whole lease, so that a database that was away does not make every daemon look dead. After taking it the rows of whoever
-had them are given back, and only then is work given out. `step` says which statement to run next on the watch
+had them are given back, and only then is work given out. Who has given the group up leaves it to the others for one
+lease; if it still has no owner then, there is nobody to take it. `step` says which statement to run next on the watch
 connection; `answered` takes what it gave. Past its own lease by its own clock a daemon gives out nothing.
 """
 
@@ -14,6 +15,7 @@ from typing import Final
 from scheduler.model.config import Scheduler
 
 NEVER: Final = float("inf")
+YIELD_LOOK_S: Final = 1.0  # between two looks whether another has taken what we gave up
 
 
 class Standing(Enum):
@@ -23,6 +25,7 @@ class Standing(Enum):
     STANDBY = "standing by"
     RESCUING = "taking over"
     SERVING = "serving"
+    YIELDING = "stepping down"
     LEAVING = "leaving"
 
 
@@ -34,6 +37,7 @@ class Act(Enum):
     TAKE = "take_lease"
     RESCUE = "rescue"
     RENEW = "renew_lease"
+    LEAVE = "leave"
 
 
 @dataclass(slots=True)
@@ -48,7 +52,9 @@ class Owner:
 class Lease:
     """The lease of the group, as one daemon sees it."""
 
-    __slots__ = ("_asked_at", "_connected_at", "_due", "_running", "_timers", "owner", "standing", "until")
+    __slots__ = (
+        "_asked_at", "_connected_at", "_due", "_running", "_timers", "_yields_until", "owner", "standing", "until",
+    )  # fmt: skip
 
     def __init__(self, timers: Scheduler) -> None:
         self._timers = timers
@@ -58,13 +64,14 @@ class Lease:
         self._connected_at = NEVER
         self._due = NEVER
         self._asked_at = 0.0
+        self._yields_until = -NEVER  # we gave the group up: others may take it first
         self._running: Act | None = None
 
     def connected(self, now: float) -> None:
         """The watch connection is up: whatever we were asking must be asked again."""
         self._connected_at = self._due = now
         self._running = None
-        if self.standing is not Standing.SERVING:
+        if self.standing not in (Standing.SERVING, Standing.YIELDING):
             self.standing = Standing.UNREGISTERED
 
     def disconnected(self) -> None:
@@ -76,6 +83,16 @@ class Lease:
         """Take or renew no lease any more."""
         self.standing = Standing.LEAVING
         self._due = NEVER
+
+    def give_up(self, now: float) -> None:
+        """Let another daemon have the group, if it is ours."""
+        if self.standing is Standing.SERVING:
+            self.standing, self._due = Standing.YIELDING, now
+
+    def ring(self, now: float) -> None:
+        """The group may have lost its owner: look soon, if we stand by."""
+        if self.standing is Standing.STANDBY:
+            self._due = now
 
     def next_deadline(self) -> float:
         """Give the instant of the next step."""
@@ -96,11 +113,15 @@ class Lease:
             return Act.RESCUE
         if self.standing is Standing.SERVING:
             return Act.RENEW
+        if self.standing is Standing.YIELDING:
+            return Act.LEAVE
         return Act.TAKE if self._may_take() else Act.LOOK
 
     def _may_take(self) -> bool:
         owner = self.owner
-        return self.owner_is_known and (owner.uuid is None or owner.is_dead or (owner.is_lapsed and self.is_patient))
+        if owner.uuid is None:
+            return self.owner_is_known and self._asked_at >= self._yields_until
+        return owner.is_dead or (owner.is_lapsed and self.is_patient)
 
     @property
     def is_settled(self) -> bool:
@@ -129,7 +150,10 @@ class Lease:
         """Somebody owns the group, or nobody does."""
         self._running = None
         self.owner = owner
-        self._due = now if self._may_take() else now + min(self._timers.lease_renewal, self._patience_left(now))
+        if owner.uuid is not None:
+            self._yields_until = -NEVER
+        wait = YIELD_LOOK_S if now < self._yields_until else self._patience_left(now)
+        self._due = now if self._may_take() else now + min(self._timers.lease_renewal, wait)
 
     def _patience_left(self, now: float) -> float:
         left = self._connected_at + self._timers.lease - now
@@ -151,12 +175,13 @@ class Lease:
         self._due = self.until - self._timers.lease + self._timers.lease_renewal
 
     def renewed(self, is_ours: bool, now: float) -> None:
-        """The lease is renewed, or the group has another owner."""
+        """The lease is renewed, or the group is not ours any more."""
         self._running = None
         if is_ours:
             self.until = self._asked_at + self._timers.lease
-            self._due = self._asked_at + self._timers.lease_renewal
+            self._due = now if self.standing is Standing.YIELDING else self._asked_at + self._timers.lease_renewal
         else:
+            self._yields_until = now + self._timers.lease if self.standing is Standing.YIELDING else -NEVER
             self.standing = Standing.UNREGISTERED
             self.until = -NEVER
             self._due = now

@@ -4,6 +4,7 @@ from heapq import heappop
 
 from scheduler.model.states import ST_RUNNING
 from scheduler.policy import endings, standing, status
+from scheduler.policy.feed import release
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.outcome import progress
 from scheduler.policy.world import MARK_AFTER, World
@@ -28,10 +29,23 @@ def show_progress(world: World, now: float) -> None:
         if expansion is not None and expansion.opened and job.verdict is None:
             failures, expansion.failures = expansion.failures, []
             world.ledger.save(progress(job, now), failures)
+    spill(world, now)
     standing.hold_if_full(world)
     for slot in world.fleet.slots:
         if slot.state == ST_RUNNING or status.is_shown_otherwise(slot):
             world.fleet.changed.add(slot)
+
+
+def spill(world: World, now: float) -> None:
+    """Rows that their host has not served for so long go to any host, where their type allows it."""
+    for pool in world.pools.values():
+        if pool.kind.spill:
+            waiting = [lane for turns in pool.bound.values() for lane in turns if lane.job.host is None]
+            for lane in waiting:
+                if lane.seen != lane.turn:
+                    lane.seen, lane.seen_at = lane.turn, now
+                elif now - lane.seen_at >= pool.kind.spill:
+                    world.spilled += release(world, lane)
 
 
 def end_late_jobs(world: World, now: float) -> None:

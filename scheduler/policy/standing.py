@@ -31,8 +31,10 @@ def hold_if_full(world: World) -> None:
 
 def disowned(world: World, event: e.Disowned, now: float) -> None:
     """Another daemon owns the group and has our rows: kill the children, forget the rows, save nothing of them."""
-    world.feeding = False
+    world.feeding = world.over = False
     world.serving_until = -NEVER
+    if world.steps_down:
+        world.steps_down = world.stopping = False
     for job in list(world.jobs.values()):
         del world.jobs[job.pk]
         endings.forget(world, job, now)
@@ -44,6 +46,7 @@ def disowned(world: World, event: e.Disowned, now: float) -> None:
 def drain(world: World, event: e.Drain, now: float) -> None:
     """Give back what has not begun; queries with a key stop at once, others finish their slice, or not."""
     world.draining += 1
+    world.steps_down = False
     endings.give_back_all(world, "released for restart", now, endings.is_untouched)
     for job in [job for job in world.jobs.values() if job.expansion is not None and job.verdict is None]:
         if job.rules.key is not None or world.draining > 1 or not job.pool.enabled:
@@ -70,13 +73,28 @@ def _has_slices(world: World) -> bool:
 
 def stop(world: World, event: e.Stop, now: float) -> None:
     """Kill the children and give their rows back."""
+    world.steps_down = False
+    _let_go(world, "the scheduler stops", now)
+
+
+def step_down(world: World, now: float) -> bool:
+    """The same, then let another daemon have the group; False when we are ending anyway."""
+    if world.draining or (world.stopping and not world.steps_down):
+        return False
+    world.steps_down = True
+    world.say("info", "stepping down: agents are killed, their rows given back")
+    _let_go(world, "the group is given up", now)
+    return True
+
+
+def _let_go(world: World, why: str, now: float) -> None:
     world.stopping = True
     world.feeding = False
     for job in list(world.jobs.values()):
         if job.verdict is None:
             endings.give_back(world, job, "released for restart", now)
     for slot in world.fleet.slots:
-        world.fleet.kill(slot, "the scheduler stops", now)
+        world.fleet.kill(slot, why, now)
 
 
 def _end_idle(world: World, now: float) -> None:

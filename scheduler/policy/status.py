@@ -54,7 +54,10 @@ def scheduler_row(
     world: World, pid: int, name: str, age: float, statements: dict[str, Any], turns: dict[str, float]
 ) -> dict[str, Any]:
     """Give the row of the scheduler, slot -1: its standing, what it holds, what it asked the database, how it turns."""
-    held = {"jobs": len(world.jobs), "expansions": len(world.expanding), "successes": world.successes} | turns
+    held = {
+        "jobs": len(world.jobs), "expansions": len(world.expanding), "successes": world.successes,
+        "placed": world.placed, "spilled": world.spilled,
+    } | turns  # fmt: skip
     return {
         "slot": -1,
         "state": ST_RUNNING if world.feeding else ST_FREE,

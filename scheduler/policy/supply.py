@@ -274,4 +274,5 @@ def _enqueue_by_host(world: World, job: Job, items: Sequence[Item], values: Mapp
         host = world.places.host_of(job.pool.name, values[item.number])
         by_host.setdefault(host if host in job.pool.bound else None, []).append(item)
     for host, some in by_host.items():
+        world.placed += len(some) if host is not None else 0
         enqueue(world, job, some, host)

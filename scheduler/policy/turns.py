@@ -26,13 +26,14 @@ class One(list[Item]):
 class Lane:
     """The items of one job that wait for agents of one host (None: any)."""
 
-    __slots__ = ("host", "items", "job", "turn")
+    __slots__ = ("host", "items", "job", "seen", "seen_at", "turn")
 
     def __init__(self, job: Job, host: str | None) -> None:
         self.job = job
         self.host = host
         self.items: deque[Item] | One = One() if job.expansion is None else deque()
         self.turn = 0  # when it was last served, or began to wait
+        self.seen, self.seen_at = 0, 0.0  # the turn that it had at an earlier look, and when that look was
 
 
 class Turns:

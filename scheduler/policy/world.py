@@ -47,15 +47,19 @@ class World:
         "mark_at",
         "may_want",
         "most_starts",
+        "over",
+        "placed",
         "places",
         "pools",
         "progress_at",
         "queues",
         "room_at",
         "serving_until",
+        "spilled",
         "start_at",
         "starting",
         "starving",
+        "steps_down",
         "stirred",
         "stock_at",
         "stopping",
@@ -84,10 +88,14 @@ class World:
         self.stirred: set[Pool] = set()
         self.turn = 0  # turns given, to compare lanes
         self.successes = 0  # Success lines heard
+        self.placed = 0  # rows that came with a host of theirs
+        self.spilled = 0  # of these, rows that did not wait for it
         self.feeding = False  # whether agents may be given work
         self.serving_until = -NEVER
         self.draining = 0  # how often we were asked to drain
         self.stopping = False
+        self.steps_down = False  # `stopping` is to give the group up, and to live on
+        self.over = False  # after a drain or a stop nothing is left to do, and that was told
         self.may_want = True  # what to claim may be more than when nothing was wanted
         self.arrivals: list[Claim] = []  # rows that are ours and not unpacked yet
         self.arrived_at = 0.0

@@ -186,6 +186,7 @@ def test_a_signal_for_who_is_gone_harms_nobody(host: Host) -> None:
     host.end()
     host.bridge.signal(0, "KILL")
     host.up(1)
+    assert host.over(1) == []
 
 
 def test_an_end_kills_all_tells_all_and_ends_the_bridge(host: Host) -> None:

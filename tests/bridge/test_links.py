@@ -60,7 +60,7 @@ def test_one_of_several_known_keys_is_enough_hashed_or_not(server: Server, join:
     other = Keys(tmp_path / "other")
     server.known_hosts.write_text(f"[127.0.0.1]:{server.port} {other.public}\n[127.0.0.?]:* {server.key.public}\n")
     run("ssh-keygen", "-q", "-H", "-f", str(server.known_hosts))
-    join(server.reach()).await_report(LinkUp)
+    assert join(server.reach()).await_report(LinkUp) == LinkUp()
 
 
 def test_a_key_type_that_is_known_is_asked_for(serve: Serve, join: Join, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_key_type_that_is_known_is_asked_for(serve: Serve, join: Join, tmp_pat
     ecdsa = Keys(tmp_path / "ecdsa", "ecdsa")
     server = serve(HostKey=f"{ecdsa.path}\nHostKey {rsa.path}")
     server.trust(rsa)
-    join(server.reach()).await_report(LinkUp)
+    assert join(server.reach()).await_report(LinkUp) == LinkUp()
 
 
 # ---------------------------------------------------------------- who we are
@@ -94,7 +94,7 @@ def test_a_certificate_beside_the_key_lets_us_in(serve: Serve, join: Join, tmp_p
     authority, key = Keys(tmp_path / "authority"), Keys(tmp_path / "key")
     run("ssh-keygen", "-q", "-s", str(authority.path), "-I", "drover", "-n", "root", f"{key.path}.pub")
     server = serve(TrustedUserCAKeys=f"{authority.path}.pub")
-    join(server.reach(identity=str(key.path))).await_report(LinkUp)
+    assert join(server.reach(identity=str(key.path))).await_report(LinkUp) == LinkUp()
 
 
 def test_the_keys_of_an_agent_let_us_in(
@@ -107,7 +107,7 @@ def test_the_keys_of_an_agent_let_us_in(
         agent.stdout.readline()
         monkeypatch.setenv("SSH_AUTH_SOCK", path)
         run("ssh-add", "-q", str(server.user_key.path))
-        join(server.reach(identity="agent")).await_report(LinkUp)
+        assert join(server.reach(identity="agent")).await_report(LinkUp) == LinkUp()
     finally:
         agent.kill()
         agent.communicate()
@@ -123,7 +123,7 @@ def test_a_host_alias_of_openssh_is_followed(server: Server, join: Join, tmp_pat
         f"  IdentityFile {server.user_key.path}\n  IdentitiesOnly yes\n  UserKnownHostsFile {server.known_hosts}\n"
     )
     host = join(server.reach(address="", user="", identity="", known_hosts="", ssh_config=str(config)))
-    host.up()
+    assert host.await_report(LinkUp) == LinkUp()
 
 
 def test_a_host_behind_two_jumps_is_reached_and_carries_megabytes(serve: Serve, join: Join, tmp_path: Path) -> None:

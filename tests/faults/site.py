@@ -244,6 +244,10 @@ class Site:
             self._victims.append(self._queue("line", "nap:1000"))
         self._command(f"cancel {held}")
 
+    def step_down(self) -> None:
+        """Order whoever serves to let another serve, if there is one."""
+        self._command("step-down")
+
     def end_victims(self) -> None:
         """Cancel the jobs that would never end, those that are worked on by now."""
         found = self.rows(WORKED_ON, self._victims) if self._victims else []

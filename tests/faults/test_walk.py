@@ -55,6 +55,7 @@ def live_through(site: Site, path: list[Step]) -> None:
     for _ in range(ROUNDS):
         site.submit(plain=3)
         site.order()
+        site.step_down()
         assert site.settle() == []
     assert {step.said for step in path if not has_come(daemon, step)} == set()
     daemon.stop()

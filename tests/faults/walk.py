@@ -106,6 +106,8 @@ def _come_to(site: Site, daemon: Daemon, step: Step) -> None:
     if step.name == "leave":
         site.until(lambda: "serving group" in daemon.stderr(), "it does not serve")
         daemon.signal(SIGTERM)
+    if step.name == "may_step_down":
+        site.step_down()
     site.until(lambda: site.end_victims() or has_come(daemon, step), f"nobody comes to {step.name}:{step.when}")
 
 

@@ -175,7 +175,7 @@ def test_a_daemon_that_was_forgotten_while_it_slept_hears_commands_again(launch:
     first.until(lambda: first.value(known) == 2)
     first.kill()
     second.until(lambda: "serving group" in second.stderr())
-    told(second, "status")
+    assert told(second, "status") == "see jq_result"
 
 
 def test_a_daemon_with_a_longer_lease_is_waited_for_as_long(launch: Launch, record: Path) -> None:

@@ -284,6 +284,21 @@ def test_status_tells_that_the_owner_drains_and_no_slots_of_others(drover: Drove
     assert [slot["slot"] for slot in status["slots"]] == [1]
 
 
+def test_status_notes_that_nobody_stands_by_and_does_not_fail_c1(drover: Drover, active: psycopg.Connection) -> None:
+    alone = drover("status")
+    assert (alone.status, alone.out.splitlines()[1]) == (
+        0,
+        "note: no other scheduler of the group stands by to take over",
+    )
+    active.execute(
+        """insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid,
+                                         scheduler_boot_id, scheduler_pid_space, scheduler_pid_start, scheduler_version)
+           values (gen_random_uuid(), 'default', 'beta', 78, '', '', 1, '')"""
+    )
+    assert "note:" not in drover("status").out
+    assert json.loads(drover("status", "--json").out)["group"]["standbys"] == 1
+
+
 def test_status_as_json_has_everything(drover: Drover, many: psycopg.Connection) -> None:
     status = json.loads(drover("status", "--json").out)
     assert (status["group"]["active"], status["group"]["host"]) == (True, "alpha")

@@ -132,7 +132,7 @@ def test_a_cancelled_parent_lets_its_children_know(launch: Launch, text: str) ->
     child = daemon.insert(jq_type="a", jq_state="held")
     daemon.execute("insert into drover.jobdepends values (%s, %s, 1, 'skip')", child, parent)
     told(daemon, f"cancel {parent}")
-    daemon.wait(child, "skipped")
+    assert daemon.wait(child, "skipped")["jq_attempt"] == 0
 
 
 # ---- signals
@@ -329,7 +329,7 @@ def test_commands_act_with_every_slot_busy_and_the_queue_full_f139(launch: Launc
 def test_many_commands_over_one_connection_all_end_j92_j88(launch: Launch, text: str) -> None:
     daemon = launch(text)
     pks = [command(daemon, random.choice(["status", "poll", "reset", "verbose 0"])) for _ in range(50)]
-    daemon.wait_all(pks)
+    assert all(row["jq_endtext"] for row in daemon.wait_all(pks))
 
 
 def test_more_commands_in_one_transaction_than_one_read_gives_all_end_j88(launch: Launch, text: str) -> None:

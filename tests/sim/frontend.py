@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.model.events import Drain, Replaced, Stop
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED
+from scheduler.policy.lease import Standing
 from tests.sim import configs, invariants
 from tests.sim.database import Row
 
@@ -190,6 +191,12 @@ def drain_daemon(sim: "Sim") -> None:
         sim.daemon.tell(Drain())
 
 
+def step_down(sim: "Sim") -> None:
+    """The daemon is to give the group up, and lives on."""
+    if sim.daemon.is_alive and sim.daemon.lease.standing is Standing.SERVING:
+        sim.note(("step_down", sim.daemon.core.step_down(sim.now)))
+
+
 def cut_queue(sim: "Sim") -> None:
     """The queue connection breaks."""
     if sim.daemon.is_alive:
@@ -217,5 +224,5 @@ def usurp(sim: "Sim") -> None:
 ACTS: "Final[dict[Callable[[Any], None], float]]" = {
     insert_some: 100.0, change_row: 5.0, command_job: 5.0, lock_row: 3.0, change_queue: 3.0, change_host: 3.0,
     change_type: 2.0, replace_program: 1.0, reload: 1.5, kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 1.0,
-    cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0, cut_link: 3.0,
+    step_down: 1.0, cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0, cut_link: 3.0,
 }  # fmt: skip

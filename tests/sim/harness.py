@@ -64,6 +64,7 @@ class Daemon:
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
             e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
             e.LookDue: lambda c: self.look_due(), e.Exit: lambda c: self._exit(), e.Say: self._say,
+            e.GiveUp: lambda c: self._give_up(),
             e.Signal: self._signal, e.Ask: lambda c: None, e.Echo: lambda c: None, e.Told: lambda c: None,
         }  # fmt: skip
 
@@ -103,7 +104,7 @@ class Daemon:
             for command in self.core.take():
                 self._acts[type(command)](command)
         self._request()
-        if self.is_alive and not self.core.has_work and self.core.is_over():
+        if self.is_alive and not self.core.has_work and self.core.is_over() and self.core.has_work:
             self.pump()
 
     def _request(self) -> None:
@@ -126,14 +127,22 @@ class Daemon:
 
     def _exit(self) -> None:
         self.sim.note("Exit")
+        self._assert_nothing_left()
+        self.sim.database.leave(self.owner)
+        self.has_exited = True
+        self.is_alive = False
+
+    def _give_up(self) -> None:
+        self.sim.note("GiveUp")
+        self._assert_nothing_left()
+        self.lease.give_up(self.sim.now)
+
+    def _assert_nothing_left(self) -> None:
         if any(process.alive for process in self.processes.values()):
             raise Broken("exit_leaves_nothing", "a process lives at the exit")
         mine = [row.pk for row in self.sim.database.hand.values() if row.owner == self.owner]
         if mine and self.is_queue_up and self._is_owner():
             raise Broken("exit_leaves_nothing", f"rows {mine} are still ours at the exit")
-        self.sim.database.leave(self.owner)
-        self.has_exited = True
-        self.is_alive = False
 
     def _is_owner(self) -> bool:
         return self.sim.database.group_owner == self.owner
@@ -465,6 +474,9 @@ class Daemon:
                 result = database.rescue(owner, live, 0.0, now)
             case Act.RENEW:
                 result = database.renew_lease(owner, lease, now)
+            case Act.LEAVE:
+                database.leave(owner)
+                result = False
         self.later(self.sim.watch_delay(), self._lease_answer, act, result, losses)
 
     def _lease_answer(self, act: Act, result: Any, losses: int) -> None:
@@ -481,7 +493,7 @@ class Daemon:
                 lease.taken(result, now)
             case Act.RESCUE:
                 self._rescued(result[1])
-            case Act.RENEW:
+            case Act.RENEW | Act.LEAVE:
                 self._renewed(result)
 
     def _rescued(self, parents: list[int]) -> None:

@@ -61,7 +61,7 @@ MUTANTS: Final = (
          "row is not None and row.owner == owner and row.attempt == attempt", "row is not None", "cut_watch", "usurp"),
     _one("batch_forgotten_with_its_connection", "rows_are_memory has_future", _POLICY + "ledger",
          "            self.repeats.appendleft(request)\n", "            pass\n"),
-    _one("idle_not_cleared_on_kill", "books_are_right ValueError", _POLICY + "agents",
+    _one("idle_not_cleared_on_kill", "books_are_right nothing_impossible_happens ValueError", _POLICY + "agents",
          "            pool.idle[host.name].remove(slot)\n            del host.idle[slot]\n", "            pass\n"),
     _one("still_fetching_is_no_more", "done_means_worked counts_are_right", _POLICY + "jobs",
          "not (self.more or self.fetching or", "not ("),
@@ -119,6 +119,14 @@ MUTANTS: Final = (
          "None if at == host else at", "at", "reload"),
     _one("second_try_goes_to_a_gone_host", "lanes_are_right", _POLICY + "reload",
          "        slot.is_bound = False", "        pass", "reload"),
+    _one("group_given_up_for_good", "everything_ends", _POLICY + "lease",
+         "now + self._timers.lease if self.standing is Standing.Y", "NEVER if self.standing is Standing.Y",
+         "step_down"),
+    _one("stepping_down_never_ends", "everything_ends", _POLICY + "standing",
+         "        world.steps_down = world.stopping = False\n", "        pass\n", "step_down"),
+    _one("group_given_up_with_work_in_hand", "exit_leaves_nothing", _POLICY + "core",
+         "if not (world.jobs or world.arrivals or world.has_processes()) and world.ledger.is_empty:", "if True:",
+         "step_down"),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.cli.log import line
 from scheduler.cli.ls import brief, states
 from scheduler.cli.options import parse
-from scheduler.cli.status import headline, pivot
+from scheduler.cli.status import headline, note, pivot
 from scheduler.cli.submit import read_lines
 from scheduler.cli.tables import Table, as_json, cell, plain
 from scheduler.cli.text import clipped, printable, printable_lines
@@ -143,6 +143,11 @@ def test_headline_of_an_inactive_group_says_what_to_do() -> None:
 def test_headline_names_the_owner() -> None:
     group = {"name": "g", "active": True, "host": "h", "pid": 7, "since": None, "lease_left": timedelta(seconds=28)}
     assert headline(group) == "group g: h.7 is active since -, its lease ends in 0:00:28"
+
+
+@pytest.mark.parametrize(("active", "standbys", "is_noted"), [(True, 0, True), (True, 1, False), (False, 0, False)])
+def test_a_group_with_one_scheduler_alone_is_noted_c1(active: bool, standbys: int, is_noted: bool) -> None:
+    assert (note({"active": active, "standbys": standbys}) is not None) == is_noted
 
 
 # submit

@@ -7,10 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.commands import ANY, EVERY, HOST, JOB, TYPE, VERBS, CommandError, about, parse
+from scheduler.model.commands import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
 
 MANUAL = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()
-EXAMPLES = {"JOB": "17", "SIGNAL": "TERM", "NAME": "alpha", "MAX": "4", "[URGENT]": "1", "LEVEL": "2", "[now]": "now"}
+EXAMPLES = {
+    "JOB": "17",
+    "SIGNAL": "TERM",
+    "NAME": "alpha",
+    "MAX": "4",
+    "[URGENT]": "1",
+    "LEVEL": "2",
+    "[now]": "now",
+} | {
+    "[GROUP]": "default",
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -23,7 +33,7 @@ def test_every_verb_is_understood_as_its_usage_says_and_is_in_the_manual(verb: s
 
 
 def test_every_verb_is_about_something() -> None:
-    assert set(about(EVERY, JOB, HOST, TYPE, ANY)) == set(VERBS)
+    assert set(about(EVERY, JOB, HOST, TYPE, GROUP, ANY)) == set(VERBS)
     assert about(HOST) == ["host-enable", "host-disable", "host-max"]
 
 

@@ -7,7 +7,7 @@ from scheduler.model.config import AgentType, Host
 from scheduler.model.states import ST_FREE
 from scheduler.policy import status
 from scheduler.policy.core import Core
-from tests.core_tools import claim, make_core, ready, saved, settle, spawned, turn
+from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn
 
 FAR = {"beta": Host(transport="ssh", address="beta")}
 BOTH = {"alpha": Host(), **FAR}
@@ -122,6 +122,26 @@ def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
     core.hear(fresh, b"OK\n", 3.0)
     (row,) = saved(settle(core, 4.0))
     assert (row.state, row.processed, row.failed) == ("done", 1, 0)
+
+
+def given(core: Core, first: int, last: int) -> list[bytes]:
+    """The lines that agents are given in these seconds, new ones too."""
+    for second in range(first, last + 1):
+        core.tick(float(second))
+    for number in spawned(core):
+        core.handle(e.Created(number, 100), float(last))
+        core.hear(number, b"OK\n", float(last))
+    return sent(core)
+
+
+@pytest.mark.parametrize(("spill", "later"), [(0.0, []), (3.0, [b'at="beta"\n'])])
+def test_rows_of_a_host_that_serves_none_go_to_any_where_their_type_allows_it(spill: float, later: list[bytes]) -> None:
+    core = make_core({"sha": AgentType(command=("agent",), spill=spill)}, hosts=BOTH)
+    turn(core, claim(1, msq=True, runonpfile="at"))
+    core.handle(e.Opened(1, (b"at",), 2), 0.0)
+    core.handle(e.Fetched(1, [(b"beta",), (b"beta",)], more=False), 0.0)
+    assert (given(core, 1, 3), given(core, 4, 6)) == ([], later)
+    assert (core.world.placed, core.world.spilled) == (2, 2 if spill else 0)
 
 
 def test_what_is_shown_of_a_host_is_until_when_it_is_down_and_why() -> None:

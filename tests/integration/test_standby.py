@@ -1,0 +1,293 @@
+"""Several daemons of a group under load: whoever serves is killed, stopped or steps down; no job is lost or doubled."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM
+from typing import Any
+
+import pytest
+from psycopg.errors import InsufficientPrivilege
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, lines, python, rec
+from tests.integration.test_groups import serving, standby
+
+QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
+PATIENT = "[scheduler]\nlease = 600\nlease_renewal = 200\n"  # nobody looks by himself while a test lasts
+HOST = "[hosts.alpha]\n"
+LOAD = 40  # jobs that are queued before each fault
+MANY_S = 60.0
+IN_HAND = "select count(*) from drover.jobqueue where jq_state in ('claimed', 'running')"
+ENDED = "select count(*) from drover.jobqueue where jq_endtime is not null"
+OWNER = """
+select scheduler_pid as pid from drover.scheduler_group join drover.scheduler on scheduler_uuid = group_owner
+ where group_name = %s
+"""
+ATTEMPTS = """
+select jq_pk, array_agg(att_attempt order by att_attempt) as numbers,
+       array_agg(att_outcome order by att_attempt) as outcomes
+  from drover.jobqueue left join drover.attempt on att_jq_fk = jq_pk where jq_type <> 'command' group by jq_pk
+"""
+
+
+@pytest.fixture
+def text(record: Path) -> str:
+    return QUICK + HOST + agent("a", rec(record), slots=3)
+
+
+def step_down(daemon: Daemon, words: str = "step-down") -> int:
+    return daemon.insert(role="drover_operator", jq_type="command", jq_args=words)
+
+
+def stepped_down(daemon: Daemon, words: str = "step-down", state: str = "done") -> str:
+    """Give the command and wait for its end; what it says."""
+    return str(daemon.wait(step_down(daemon, words), state)["jq_endtext"])
+
+
+def load(daemon: Daemon, count: int = LOAD, **columns: Any) -> list[int]:
+    """Queue jobs that take a moment each."""
+    return daemon.insert_all([{"jq_type": "a", "jq_args": f"nap:0.02;{n}", **columns} for n in range(count)])
+
+
+def under_load(daemon: Daemon, **columns: Any) -> list[int]:
+    """Queue jobs, and wait until some are in hand and others done."""
+    before = daemon.value(ENDED)
+    pks = load(daemon, **columns)
+    daemon.until(lambda: daemon.value(IN_HAND) and daemon.value(ENDED) > before)
+    return pks
+
+
+def active(daemons: Sequence[Daemon], group: str = "default") -> Daemon | None:
+    """The one of these that owns the group, if one does."""
+    pids = {row["pid"] for row in daemons[0].execute(OWNER, group)}
+    return next((daemon for daemon in daemons if daemon.pid in pids), None)
+
+
+def heir(daemons: Sequence[Daemon], group: str = "default") -> Daemon:
+    """Wait until one of these owns the group."""
+    found: Daemon = daemons[0].until(lambda: active(daemons, group), what="nobody takes over")
+    return found
+
+
+def assert_done_once(daemon: Daemon, pks: Sequence[int], record: Path) -> None:
+    """Every job is done, with one row for each of its attempts, and its agents were given it that often at most."""
+    rows = {row["jq_pk"]: row for row in daemon.wait_all(pks, timeout=MANY_S)}
+    kept = {row["jq_pk"]: row for row in daemon.execute(ATTEMPTS)}
+    for pk, row in rows.items():
+        assert kept[pk]["numbers"] == list(range(1, row["jq_attempt"] + 1))
+        assert kept[pk]["outcomes"][-1] == "done"
+        assert "done" not in kept[pk]["outcomes"][:-1]
+        assert Counter(kept[pk]["outcomes"])["rescued"] == row["jq_rescued"]
+        assert row["jq_itemsprocessed"] == 1
+    given, most = Counter(lines(record)), Counter[str]()
+    for row in rows.values():
+        most[row["jq_args"]] += row["jq_attempt"]
+    assert all(given[words] <= most[words] for words in given)
+    assert set(most) <= set(given)
+
+
+# ---- faults under load
+
+
+def test_active_daemons_that_are_killed_or_stopped_in_turn_lose_and_double_nothing_c1_c13_t68(
+    launch: Launch, text: str, record: Path
+) -> None:
+    daemons = [launch(text), standby(launch, text), standby(launch, text)]
+    pks = []
+    for number in range(6):
+        first = heir(daemons)
+        pks += under_load(first)
+        others = [daemon for daemon in daemons if daemon is not first]
+        if number % 2:
+            first.signal(SIGSTOP)
+            heir(others)
+            first.signal(SIGCONT)
+            first.until(lambda: "has another owner: standing by" in first.stderr())  # noqa: B023
+        else:
+            first.kill()
+            heir(others)
+            daemons = [*others, standby(launch, text)]
+    assert_done_once(heir(daemons), pks, record)
+
+
+def test_a_standby_that_is_killed_changes_nothing_c15(launch: Launch, text: str, record: Path) -> None:
+    first, second = launch(text), standby(launch, text)
+    pks = under_load(first)
+    second.kill()
+    pks += load(first)
+    rows = first.wait_all(pks)
+    assert {(row["jq_attempt"], row["jq_rescued"], row["jq_interruptions"]) for row in rows} == {(1, 0, 0)}
+    assert sorted(lines(record)) == sorted(row["jq_args"] for row in rows)
+    assert serving(first)
+    assert "standing by" not in first.stderr()
+
+
+def test_a_daemon_that_is_added_under_load_takes_part_c10(launch: Launch, text: str, record: Path) -> None:
+    first, second = launch(text), standby(launch, text)
+    pks = under_load(first)
+    third = standby(launch, text)
+    pks += under_load(first)
+    first.kill()
+    following = heir([second, third])
+    pks += under_load(following)
+    following.kill()
+    last = heir([daemon for daemon in (second, third) if daemon is not following])
+    assert_done_once(last, [*pks, *load(last)], record)
+
+
+def test_each_of_two_groups_works_and_has_its_own_standby_c17(launch: Launch, tmp_path: Path) -> None:
+    records_of = [tmp_path / "one", tmp_path / "two"]
+    one = QUICK + "[hosts.alpha]\n[queues.left]\n" + agent("a", rec(records_of[0]), slots=2)
+    two = QUICK + 'group = "other"\n[hosts.beta]\n[queues.right]\n' + agent("a", rec(records_of[1]), slots=2)
+    first, second = launch(one), launch(two)
+    heirs = [standby(launch, one), standby(launch, two)]
+    left, right = load(first, jq_queue="left"), load(first, jq_queue="right")
+    first.until(lambda: lines(records_of[0]) and lines(records_of[1]))
+    first.kill()
+    assert heir(heirs) is heirs[0]
+    assert active([second], "other") is second
+    assert_done_once(second, left, records_of[0])
+    rows = second.wait_all(right, timeout=MANY_S)
+    assert {(row["jq_attempt"], row["jq_rescued"]) for row in rows} == {(1, 0)}
+    second.kill()
+    assert heir(heirs, "other") is heirs[1]
+    heirs[1].wait_all(load(heirs[1], jq_queue="right"))
+    assert active(heirs) is heirs[0]
+
+
+# ---- stepping down
+
+
+def test_the_other_leads_at_once_when_a_daemon_steps_down_and_lives_on_c9(
+    launch: Launch, text: str, gate: Path
+) -> None:
+    patient = text.replace(QUICK, PATIENT)
+    first = launch(patient)
+    second = standby(launch, patient)
+    pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
+    first.wait(pk, "running")
+    assert stepped_down(first).endswith(f".{second.pid}")
+    assert serving(second)
+    first.until(lambda: first.agent_pids() == [])
+    gate.touch()
+    row = second.wait(pk)
+    assert (row["jq_attempt"], row["jq_rescued"], row["jq_interruptions"]) == (2, 0, 0)
+    first.until(lambda: "standing by: group default is served by" in first.stderr())
+    stepped_down(first)
+    assert serving(first)
+    first.wait(first.insert(jq_type="a", jq_args="again"))
+
+
+def test_a_daemon_that_ends_in_order_is_followed_at_once_c9(launch: Launch, text: str) -> None:
+    patient = text.replace(QUICK, PATIENT)
+    first = launch(patient)
+    second = standby(launch, patient)
+    first.stop()
+    second.wait(second.insert(jq_type="a", jq_args="x"))
+
+
+def test_stepping_down_under_load_costs_no_job_anything_c9(launch: Launch, text: str, record: Path) -> None:
+    daemons = [launch(text), standby(launch, text), standby(launch, text)]
+    pks = []
+    for _ in range(4):
+        first = heir(daemons)
+        pks += under_load(first)
+        stepped_down(first)
+        assert active(daemons) not in (first, None)
+    assert_done_once(first, pks, record)
+    rows = first.wait_all(pks)
+    assert {(row["jq_rescued"], row["jq_interruptions"]) for row in rows} == {(0, 0)}
+
+
+def test_nobody_steps_down_when_nobody_else_is_there_c9(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    pk = daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
+    daemon.wait(pk, "running")
+    assert stepped_down(daemon, state="failed") == "no other scheduler of the group stands by"
+    gate.touch()
+    assert daemon.wait(pk)["jq_attempt"] == 1
+    assert "stepping down" not in daemon.stderr()
+
+
+def test_a_group_that_nobody_takes_is_taken_again_c9(launch: Launch, record: Path) -> None:
+    text = HOST + agent("a", rec(record))
+    first = launch(text)
+    second = standby(launch, text)
+    second.signal(SIGSTOP)
+    said = stepped_down(first, state="failed")
+    assert said.endswith(f".{first.pid}, for nobody else took it")
+    assert first.stderr().count("serving group") == 2
+    first.wait(first.insert(jq_type="a", jq_args="x"))
+    second.signal(SIGCONT)
+    second.wait(second.insert(jq_type="a", jq_args="y"))
+    assert serving(first)
+
+
+def test_a_group_is_named_where_there_are_several_c9(launch: Launch, record: Path) -> None:
+    one = QUICK + "[hosts.alpha]\n" + agent("a", rec(record))
+    two = QUICK + 'group = "other"\n[hosts.beta]\n' + agent("a", rec(record))
+    first, second = launch(one), launch(two)
+    third = standby(launch, two)
+    assert stepped_down(first, state="failed") == "there are several groups: step-down GROUP"
+    assert stepped_down(first, "step-down nosuch", "failed") == "no such group"
+    assert stepped_down(first, "step-down default", "failed") == "no other scheduler of the group stands by"
+    stepped_down(first, "step-down other")
+    assert active([second, third], "other") is third
+    assert active([first]) is first
+
+
+def test_a_daemon_that_ends_anyway_does_not_step_down_c9(launch: Launch, text: str, gate: Path) -> None:
+    first = launch(text)
+    second = standby(launch, text)
+    pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
+    first.wait(pk, "running")
+    first.signal(SIGINT)
+    first.until(lambda: "draining" in first.stderr())
+    assert stepped_down(first, state="failed") == "it ends anyway"
+    gate.touch()
+    assert first.wait_exit() == 0
+    assert second.row(pk)["jq_attempt"] == 1
+
+
+def test_a_daemon_that_is_told_to_end_while_it_steps_down_ends_c9(launch: Launch) -> None:
+    deaf = python(
+        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); print('OK')\n"
+        "for line in sys.stdin: signal.pause()"
+    )
+    text = QUICK + "kill_grace = 2\n" + HOST + agent("deaf", deaf)
+    first = launch(text)
+    second = standby(launch, text)
+    pk = first.insert(jq_type="deaf")
+    first.wait(pk, "running")
+    step = step_down(first)
+    first.until(lambda: "stepping down" in first.stderr())
+    assert first.stop(SIGTERM) == 0
+    assert second.wait(step)["jq_endtext"].endswith(f".{second.pid}")
+    row = second.wait(pk, "running")
+    assert (row["jq_attempt"], row["jq_rescued"], row["jq_interruptions"]) == (2, 0, 0)
+
+
+def test_the_group_is_given_up_in_time_though_a_row_cannot_be_given_back_c9(
+    launch: Launch, text: str, gate: Path
+) -> None:
+    quick = text.replace(QUICK, QUICK + "kill_grace = 0.1\n")
+    first = launch(quick)
+    second = standby(launch, quick)
+    pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
+    first.wait(pk, "running")
+    holder = first.login("drover_scheduler")
+    with holder.transaction():
+        holder.execute("select from drover.jobqueue where jq_pk = %s for update", [pk])
+        stepped_down(first)
+        assert serving(second)
+    gate.touch()
+    assert second.wait(pk)["jq_attempt"] == 2
+
+
+def test_only_an_operator_lets_a_daemon_step_down_c9(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    with pytest.raises(InsufficientPrivilege):
+        daemon.insert(role="drover_frontend_sql", jq_type="command", jq_args="step-down")
+    with pytest.raises(InsufficientPrivilege):
+        daemon.execute("select drover.command('step-down')", role="drover_frontend")

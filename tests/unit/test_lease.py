@@ -1,0 +1,105 @@
+"""The lease of a group as one daemon sees it: what it asks next, and when, after what it was told."""
+
+import pytest
+
+from scheduler.model.config import Scheduler
+from scheduler.policy.lease import YIELD_LOOK_S, Act, Lease, Owner, Standing
+
+TIMERS = Scheduler(lease=30.0, lease_renewal=10.0)
+NOBODY = Owner(None, True, False)
+OTHER = Owner("other", False, False)
+
+
+def standing_by(now: float = 0.0) -> Lease:
+    """A daemon that has registered, and is about to look."""
+    lease = Lease(TIMERS)
+    lease.connected(now)
+    assert lease.step(now) is Act.REGISTER
+    lease.registered(now)
+    return lease
+
+
+def serving(now: float = 0.0) -> Lease:
+    """A daemon that owns its group."""
+    lease = standing_by(now)
+    look(lease, NOBODY, now)
+    assert lease.step(now) is Act.TAKE
+    lease.taken(True, now)
+    assert lease.step(now) is Act.RESCUE
+    lease.rescued(now)
+    return lease
+
+
+def yielding(now: float = 0.0) -> Lease:
+    """A daemon that has given its group up, and stands by again."""
+    lease = serving(now)
+    lease.give_up(now)
+    assert lease.step(now) is Act.LEAVE
+    lease.renewed(False, now)
+    assert lease.step(now) is Act.REGISTER
+    lease.registered(now)
+    return lease
+
+
+def look(lease: Lease, owner: Owner, now: float) -> None:
+    """It looks who owns the group, and is told."""
+    assert lease.step(now) is Act.LOOK
+    lease.looked(owner, now)
+
+
+def test_a_group_without_owner_is_taken_at_once() -> None:
+    lease = standing_by()
+    look(lease, NOBODY, 0.0)
+    assert lease.step(0.0) is Act.TAKE
+
+
+def test_a_group_that_was_given_up_is_left_to_others_for_one_lease_c9() -> None:
+    lease = yielding()
+    for now in (0.0, 10.0, 29.9):
+        look(lease, NOBODY, now)
+        assert lease.next_deadline() == now + YIELD_LOOK_S
+
+
+def test_a_group_that_nobody_takes_is_taken_again_after_one_lease_c9() -> None:
+    lease = yielding()
+    look(lease, NOBODY, 30.0)
+    assert lease.step(30.0) is Act.TAKE
+
+
+def test_whoever_has_taken_it_is_followed_at_once_when_it_leaves_c9() -> None:
+    lease = yielding()
+    look(lease, OTHER, 1.0)
+    assert lease.next_deadline() == 11.0
+    lease.ring(2.0)
+    look(lease, NOBODY, 2.0)
+    assert lease.step(2.0) is Act.TAKE
+
+
+def test_a_group_is_given_up_as_soon_as_the_renewal_is_answered_c9() -> None:
+    lease = serving()
+    assert lease.step(10.0) is Act.RENEW
+    lease.give_up(10.0)
+    assert lease.step(10.0) is None
+    lease.renewed(True, 10.1)
+    assert lease.step(10.1) is Act.LEAVE
+
+
+def test_a_group_is_given_up_though_the_connection_was_lost_c9() -> None:
+    lease = serving()
+    lease.give_up(5.0)
+    assert lease.step(5.0) is Act.LEAVE
+    lease.disconnected()
+    lease.connected(7.0)
+    assert lease.step(7.0) is Act.LEAVE
+
+
+@pytest.mark.parametrize("lease", [standing_by(), yielding()])
+def test_only_who_serves_gives_a_group_up_c9(lease: Lease) -> None:
+    lease.give_up(0.0)
+    assert lease.standing is Standing.STANDBY
+
+
+def test_only_who_stands_by_looks_when_it_rings() -> None:
+    lease = serving()
+    lease.ring(1.0)
+    assert lease.next_deadline() == 10.0
