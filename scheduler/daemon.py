@@ -346,6 +346,7 @@ class Daemon:
         """End, in time even if the database takes nothing: the next daemon finds the rows and their owner dead."""
         _say("info", "stopping: agents are killed, their rows given back")
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
+        self.loop.at(self.loop.now + limit - LAST_WORDS_S / 2, self.children.let_go)
         self.loop.at(self.loop.now + limit, self._end_unsaved)
         self._tell(e.Stop())
         self.notifier.stopping()

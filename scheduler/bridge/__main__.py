@@ -12,11 +12,11 @@ from scheduler.bridge.links import Links
 from scheduler.bridge.mailbox import Mailbox
 from scheduler.bridge.pump import Pump
 from scheduler.bridge.remote import agent_command
-from scheduler.bridge.talk import Talk
+from scheduler.bridge.talk import PIPES, Talk
 from scheduler.drivers.system import hide
 from scheduler.errors import AgentError
 from scheduler.loop import Loop
-from scheduler.model.bridge import Close, NotStarted, Reach, Request, Signal, Start
+from scheduler.model.bridge import Close, NotStarted, Ping, Pong, Reach, Request, Signal, Start
 
 FAREWELL_S = 5.0  # for agents that were killed to be told of
 
@@ -45,10 +45,17 @@ class Bridge:
             case Signal():
                 if agent := self._agents.get(request.id):
                     agent.signal(request.name)
+            case Ping():
+                self._talk.tell(Pong())
             case Close():
                 self._close()
 
     def _start(self, start: Start, fds: tuple[int, ...]) -> None:
+        if len(fds) < PIPES:
+            for fd in fds:
+                os.close(fd)
+            self._talk.tell(NotStarted(start.id, "its bridge can open no more files", is_lost=True))
+            return
         try:
             command = agent_command(start.argv, start.environment, start.directory)
         except AgentError as error:

@@ -67,9 +67,9 @@ class Agent:
         channel.in_stderr_buffer.set_event(bell)
         bell.set()
 
-    def refuse(self, why: str, is_items_fault: bool = False) -> None:
+    def refuse(self, why: str, *, is_lost: bool = True) -> None:
         """Tell that it was not started, unless that was told; nobody is opening a session for it any more."""
-        self._give_up(why, is_items_fault)
+        self._give_up(why, is_lost=is_lost)
         self._left(self)
 
     def signal(self, name: str) -> None:
@@ -92,7 +92,7 @@ class Agent:
             with suppress(*BROKEN):
                 self.channel.close()
         elif not self.is_told:
-            self._give_up(why)
+            self._give_up(why, is_lost=True)
             self._abandon()
 
     def _await_mark(self, is_near: bool) -> None:
@@ -132,10 +132,10 @@ class Agent:
         text = (self._said["err"] or self._said["out"])[-LAST_WORDS:].decode("ascii", "backslashreplace").strip()
         return text or "its host ended the session without a word"
 
-    def _give_up(self, why: str, is_items_fault: bool = False) -> None:
+    def _give_up(self, why: str, *, is_lost: bool = False) -> None:
         if not self.is_told:
             self.is_told = True
-            self._tell(NotStarted(self.id, why, is_items_fault))
+            self._tell(NotStarted(self.id, why, is_lost=is_lost))
         for fd in self._fds:
             os.close(fd)
         self._fds = ()

@@ -32,6 +32,8 @@ AGENTS: Final = 9  # of a connection; the tenth session is the warden's
 IN_FLIGHT: Final = 5  # connections being made at once: sshd drops some from ten on
 PATIENCE: Final = 3  # times `connect_s` for all of a connection, then it is hung up
 MOST_DOUBLINGS: Final = 30
+SWEEP_S: Final = 1.0  # that sshd may count a session that has ended
+NEVER_YET: Final = -1e9
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +46,7 @@ class Link:
     warden: Warden | None = None
     agents: set[Agent] = field(default_factory=set)
     idle_since: float = 0.0
+    left_at: float = NEVER_YET
 
 
 class Links:
@@ -58,6 +61,8 @@ class Links:
         self._room = AGENTS
         self._failures = 0
         self._retry: Timer | None = None  # set: nobody connects before it
+        self._retry_at = 0.0
+        self._is_up = False  # as was told
         self._why = ""
         self._connect()
 
@@ -73,7 +78,7 @@ class Links:
         link = self._of.pop(agent, None)
         if link is not None:
             link.agents.discard(agent)
-            link.idle_since = self._loop.now
+            link.idle_since = link.left_at = self._loop.now
         self._serve()
 
     # ---- room
@@ -84,7 +89,7 @@ class Links:
         if not self._waiting:
             return
         if self._retry is not None and not self._making:
-            self._refuse_waiting()
+            self._refuse_if_down()
             return
         wanted = ceil(len(self._waiting) / max(self._room, 1)) if self._guard() else 1
         while len(self._making) < min(wanted, IN_FLIGHT) and self._retry is None:
@@ -99,7 +104,10 @@ class Links:
     def _guard_of(self, link: Link) -> Warden | None:
         return link.warden or self._guard()
 
-    def _refuse_waiting(self) -> None:
+    def _refuse_if_down(self) -> None:
+        """Who waits on a host that can be reached waits for room, or for the next connection."""
+        if self._guard():
+            return
         waiting, self._waiting = self._waiting, deque()
         for agent in waiting:
             agent.refuse(self._why)
@@ -140,6 +148,10 @@ class Links:
         """Learn how many sessions a connection holds; who was refused waits for another."""
         link.agents.discard(agent)
         self._of.pop(agent, None)
+        if self._loop.now < link.left_at + SWEEP_S:  # sshd may not know yet that a session has ended
+            self._waiting.appendleft(agent)
+            self._loop.at(self._loop.now + SWEEP_S / 5, self._serve)
+            return
         link.room = min(link.room, len(link.agents))
         if link.warden is None and not link.agents:
             agent.refuse(f"a new connection allows no session: {why}")
@@ -184,7 +196,8 @@ class Links:
         else:
             link.room = 1
         self._links.append(link)
-        if not was_up:
+        if not was_up and not self._is_up:
+            self._is_up = True
             self._tell(LinkUp())
         self._tend(link)
         self._serve()
@@ -199,15 +212,17 @@ class Links:
     def _back_off(self, why: str) -> None:
         """Try again later: twice as late each time, and not all hosts at once."""
         self._why = why
-        if self._retry is None:
+        is_new = self._retry is None
+        if is_new:
             delay = min(self._reach.retry_base_s * 2 ** min(self._failures, MOST_DOUBLINGS), self._reach.retry_max_s)
-            delay *= random.uniform(0.5, 1.0)
             self._failures += 1
-            self._retry = self._loop.at(self._loop.now + delay, self._try_again)
-            if not self._guard():
-                self._tell(LinkDown(why, delay))
+            self._retry_at = self._loop.now + delay * random.uniform(0.5, 1.0)
+            self._retry = self._loop.at(self._retry_at, self._try_again)
+        if not self._guard() and (is_new or self._is_up):
+            self._is_up = False
+            self._tell(LinkDown(why, self._retry_at - self._loop.now))
         if not self._making:
-            self._refuse_waiting()
+            self._refuse_if_down()
 
     def _try_again(self) -> None:
         self._retry = None

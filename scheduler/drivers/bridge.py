@@ -6,6 +6,7 @@ kept until it does. A bridge that dies takes the connections with it, so its age
 each time.
 """
 
+import errno
 import json
 import os
 import select
@@ -28,6 +29,8 @@ from scheduler.model.bridge import (
     LinkDown,
     Lost,
     NotStarted,
+    Ping,
+    Pong,
     Reach,
     Report,
     Request,
@@ -40,6 +43,9 @@ from scheduler.model.bridge import (
 
 KEPT = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_AUTH_SOCK", "LD_LIBRARY_PATH"})
 MOST = 64  # reports heard in one turn
+PING_S = 5.0  # between two questions whether it is there
+SOON_S = 0.1
+PATIENCE = 4  # questions that it may leave unanswered
 LONG_LIFE_S = 60.0  # after it a death is the first again
 LAST_WAIT_MS = 1000
 
@@ -69,7 +75,9 @@ class Bridge:
         self._sock: socket.socket
         self._pidfd: int
         self._again: Timer | None = None
+        self._pings = 0  # since it was heard last
         self._begin()
+        self._ping()
 
     @property
     def pid(self) -> int | None:
@@ -84,7 +92,8 @@ class Bridge:
         if self._popen is None or len(packet) > PACKET_BYTES:
             _close(theirs)
             is_long = len(packet) > PACKET_BYTES
-            refusal = NotStarted(start.id, TOO_LONG if is_long else "its bridge is not running", is_long)
+            why = TOO_LONG if is_long else "its bridge is not running"
+            refusal = NotStarted(start.id, why, is_items_fault=is_long, is_lost=not is_long)
             self._loop.at(self._loop.now, lambda: self._end(refusal))
         else:
             self._ask(packet, theirs)
@@ -102,8 +111,19 @@ class Bridge:
             self._again.cancel()
         self._request(Close())
 
+    def _ping(self) -> None:
+        """Ask whether it is there; one that hangs is killed. Counted, for it may be us who were stopped for a while."""
+        if self._is_ending and self._popen is None:
+            return
+        self._pings += 1
+        if self._pings > PATIENCE:
+            self.break_down()
+        else:
+            self._request(Ping())
+        self._loop.at(self._loop.now + PING_S, self._ping)
+
     def break_down(self) -> None:
-        """Kill its process, which does not answer; another is started."""
+        """Kill its process; its agents are lost, and another is started."""
         if self._popen is not None:
             self._popen.kill()
 
@@ -124,26 +144,35 @@ class Bridge:
     # ---- its process
 
     def _begin(self) -> None:
-        self._again = None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._again, self._pings, self._begun_at = None, 0, self._loop.now
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            self._fell(f"its bridge cannot be started: {error.strerror}")
+            return
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
         ours.setblocking(False)
         try:
-            self._popen = self._start_process(theirs)
-            self._pidfd = os.pidfd_open(self._popen.pid)
+            self._popen, self._pidfd = self._start_process(theirs)
         except OSError as error:
             ours.close()
             self._fell(f"its bridge cannot be started: {error.strerror}")
             return
         finally:
             theirs.close()
-        self._sock, self._begun_at = ours, self._loop.now
+        self._sock = ours
         self._loop.register(ours.fileno(), EPOLLIN, self._ready)
         self._loop.register(self._pidfd, EPOLLIN, lambda _mask: self._died())
 
-    def _start_process(self, theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    def _start_process(self, theirs: socket.socket) -> "tuple[subprocess.Popen[bytes], int]":
         program = [sys.executable, "-P", "-m", "scheduler.bridge", json.dumps(asdict(self._reach))]
-        return subprocess.Popen(program, stdin=theirs.fileno(), env=self._environment, process_group=0)
+        popen = subprocess.Popen(program, stdin=theirs.fileno(), env=self._environment, process_group=0)
+        try:
+            return popen, os.pidfd_open(popen.pid)
+        except OSError:  # nobody would see its end
+            popen.kill()
+            popen.wait()
+            raise
 
     def _died(self) -> None:
         """Hear its last reports, then start another; its agents die with its connections."""
@@ -174,7 +203,7 @@ class Bridge:
         delay = min(self._reach.retry_base_s * 2.0**self._deaths, self._reach.retry_max_s)
         self._deaths = min(self._deaths + 1, 30)
         for id, is_started in list(self._is_started.items()):
-            self._end(Lost(id, why) if is_started else NotStarted(id, why))
+            self._end(Lost(id, why) if is_started else NotStarted(id, why, is_lost=True))
         if self._is_ending:
             return
         self._tell(LinkDown(why, delay))
@@ -201,8 +230,10 @@ class Bridge:
         except BlockingIOError:
             self._loop.modify(self._sock.fileno(), EPOLLIN | EPOLLOUT)
             return
-        except OSError:  # it is dead, and its pidfd tells so
-            return
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:  # more files on their way than we may have
+                self._loop.at(self._loop.now + SOON_S, self._send)
+            return  # else it is dead, and its pidfd tells so
         self._loop.modify(self._sock.fileno(), EPOLLIN)
 
     def _ready(self, mask: int) -> None:
@@ -231,6 +262,9 @@ class Bridge:
         return True
 
     def _take(self, report: Report) -> None:
+        self._pings = 0
+        if isinstance(report, Pong):
+            return
         if isinstance(report, Started):
             self._is_started[report.id] = True
             self._tell(report)

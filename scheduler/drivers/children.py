@@ -192,6 +192,11 @@ class Children:
         here = {slot: child.process for slot, child in self._children.items()}
         return {slot: process.pid for slot, process in here.items() if isinstance(process, LocalProcess)}
 
+    def let_go(self) -> None:
+        """Give up all agents on other hosts: they are lost, and die by themselves where nobody can reach them."""
+        for far in (*self._far.values(), *self._retired):
+            far.bridge.break_down()
+
     def close(self) -> None:
         """Kill everything at once and tell nobody; at the very end."""
         for far in (*self._far.values(), *self._retired):

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from typing import Final
 
 from scheduler.drivers.bridge import Bridge, Ends
 from scheduler.drivers.spawning import EXEC_DIRECTORY, limits_of, own_of, passed_on
@@ -17,8 +16,6 @@ from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
 
 log = logging.getLogger(__name__)
-
-DEAF_S: Final = 10.0  # beyond what a bridge needs to see that a host is lost: one that tells no end then is hung
 
 
 class FarProcess:
@@ -37,7 +34,7 @@ class FarProcess:
 
     def kill(self) -> None:
         """Kill it and its group."""
-        self._host.kill(self._id)
+        self._host.bridge.signal(self._id, "KILL")
 
     def strike_rest(self) -> None:
         """The bridge has."""
@@ -51,7 +48,7 @@ class FarHost:
 
     def __init__(self, loop: Loop, name: str, host: Host, tell: Callable[[Event], None]) -> None:
         self.reach = reach_of(name, host)
-        self._loop, self._name, self._tell = loop, name, tell
+        self._name, self._tell = name, tell
         self._last_id = 0
         self._processes: dict[int, FarProcess] = {}
         self._is_retired = False
@@ -73,11 +70,6 @@ class FarHost:
             raise
         return process
 
-    def kill(self, id: int) -> None:
-        """Kill an agent; if nobody tells its end in time the bridge is hung, and ends with all agents of the host."""
-        self.bridge.signal(id, "KILL")
-        self._loop.at(self._loop.now + self.reach.answer_s + DEAF_S, lambda: self._give_up(id))
-
     def retire(self) -> None:
         """Serve those that run, and then end."""
         self._is_retired = True
@@ -92,19 +84,15 @@ class FarHost:
         """End at once, and all agents of the host."""
         self.bridge.close()
 
-    def _give_up(self, id: int) -> None:
-        if id in self._processes:
-            log.error("host %s: its bridge has not told the end of an agent that was killed: started anew", self._name)
-            self.bridge.break_down()
-
     def _take(self, report: Report) -> None:
         match report:
             case Started(id, pid):
                 if process := self._processes.get(id):
                     process.pid = pid
                     process.begun()
-            case NotStarted(id, why, is_items_fault):
-                self._over(id, lambda slot: NotCreated(slot, f"host {self._name}: {why}", is_items_fault, lost=True))
+            case NotStarted(id, why, is_items_fault, is_lost):
+                told = f"host {self._name}: {why}"
+                self._over(id, lambda slot: NotCreated(slot, told, is_items_fault, is_lost))
             case Ended(id, code, name):
                 how = None if name is None else f"SIG{name or '?'}"
                 self._over(id, lambda slot: Gone(slot, code=code if how is None else None, signal=how))

@@ -53,11 +53,16 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Say that you are there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Kill all agents, tell their ends, and end."""
 
 
-Request = Start | Signal | Close
+Request = Start | Signal | Ping | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +75,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """It never ran and never will."""
+    """It never ran and never will; lost: for want of a way to the host."""
 
     id: int
     why: str
     is_items_fault: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,11 @@ class Lost:
 
     id: int
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The bridge is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +125,10 @@ class Note:
     text: str
 
 
-Report = Started | NotStarted | Ended | Lost | LinkUp | LinkDown | Note
+Report = Started | NotStarted | Ended | Lost | LinkUp | LinkDown | Note | Pong
 
-REQUESTS: Final = {kind.__name__: kind for kind in (Start, Signal, Close)}
-REPORTS: Final = {kind.__name__: kind for kind in (Started, NotStarted, Ended, Lost, LinkUp, LinkDown, Note)}
+REQUESTS: Final = {kind.__name__: kind for kind in (Start, Signal, Ping, Close)}
+REPORTS: Final = {kind.__name__: kind for kind in (Started, NotStarted, Ended, Lost, LinkUp, LinkDown, Note, Pong)}
 
 
 def pack(message: Request | Report) -> bytes:

@@ -29,6 +29,8 @@ from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.throttle import is_too_fast, recent
 
+LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
+
 _QUIET: Final = (False,) * ST_READY + (
     True,
     True,
@@ -162,6 +164,8 @@ class Fleet:
             del host.idle[slot]
         if new == ST_FREEING and old != ST_PREP:
             self.commands.append(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
+        if old == new == ST_FREEING:
+            slot.deadline = max(slot.deadline, slot.since + LEAST_GRACE)
         is_routine = pool.is_exec and not slot.doom and new != ST_FAIL
         if not is_routine or self.tells_routine:
             why = f" reason={slot.doom!r}" if slot.doom else ""

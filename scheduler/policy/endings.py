@@ -11,7 +11,7 @@ from scheduler.model.events import CloseQuery, Told
 from scheduler.model.jobs import ItemFailure, SaveRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import QUEUED, TERMINAL
-from scheduler.policy.jobs import Job, Verdict
+from scheduler.policy.jobs import Expansion, Job, Verdict
 from scheduler.policy.outcome import BLOCKED_AGAIN, FAILS, GIVEN_BACK, judge
 from scheduler.policy.pools import Slot
 from scheduler.policy.world import World
@@ -60,9 +60,15 @@ def fail_item(world: World, slot: Slot, job: Job, reason: str, *, final: bool) -
     elif final or slot.lone:
         record_failure(world, slot, job, reason)
     elif job.verdict is None:
-        job.expansion.again.append(item)
-        slot.pool.again.append((job, item, slot.host.name if slot.is_bound else None))
-        world.stirred.add(slot.pool)
+        _try_again(world, slot, job, job.expansion)
+
+
+def _try_again(world: World, slot: Slot, job: Job, expansion: Expansion) -> None:
+    """The item in hand gets one more try, alone in a fresh process."""
+    assert slot.item is not None
+    expansion.again.append(slot.item)
+    slot.pool.again.append((job, slot.item, slot.host.name if slot.is_bound else None))
+    world.stirred.add(slot.pool)
 
 
 def record_failure(world: World, slot: Slot, job: Job, reason: str) -> None:
@@ -222,8 +228,8 @@ def lose(world: World, slot: Slot, why: str, now: float, *, interrupted: bool = 
         slot.counts = not slot.lone and (job.expansion is None or slot.items == 0)
     if job.verdict is None or job.verdict.state == GIVEN_BACK:
         is_said = slot.failed is not None or slot.blocked is not None
-        if interrupted and job.expansion is None and not is_said and not world.stopping:
-            _interrupt(job, why)
+        if interrupted and not is_said and not world.stopping:
+            _interrupt(world, slot, job, why)
         else:
             _charge(world, slot, job, why)
     part(world, slot, job, now)
@@ -239,9 +245,15 @@ def _charge(world: World, slot: Slot, job: Job, why: str) -> None:
         fail_item(world, slot, job, why if slot.failed is None else slot.failed, final=slot.failed is not None)
 
 
-def _interrupt(job: Job, why: str) -> None:
-    """A job goes back to the queue, so many times: who knows whether it was not its own doing."""
-    if job.rules.interruptions >= job.rules.max_interruptions:
+def _interrupt(world: World, slot: Slot, job: Job, why: str) -> None:
+    """A job goes back to the queue, an item of a query is tried again: so many times, for it may be their own doing."""
+    if job.expansion is not None:
+        job.expansion.losses += slot.lone
+        if job.expansion.losses > job.rules.max_interruptions:
+            record_failure(world, slot, job, why)
+        elif job.verdict is None:
+            _try_again(world, slot, job, job.expansion)
+    elif job.rules.interruptions >= job.rules.max_interruptions:
         job.failure = f"interrupted more than {job.rules.max_interruptions} times: {why}"
     else:
         job.interrupted = True

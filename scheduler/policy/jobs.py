@@ -34,7 +34,7 @@ class Expansion:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
-        "again", "batch", "failures", "fetched", "fetching", "key_at", "last_key", "low", "make_line", "more",
+        "again", "batch", "failures", "fetched", "fetching", "key_at", "last_key", "losses", "low", "make_line", "more",
         "names", "opened", "opening", "place_at", "progress", "succeeded", "total", "waiting",
     )  # fmt: skip
 
@@ -54,6 +54,7 @@ class Expansion:
         self.batch = FIRST_BATCH  # rows to ask for next
         self.low = 0  # ask for more when no more than these wait
         self.again: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
+        self.losses = 0  # of hosts, each with an item whose second try this was
         self.succeeded = 0  # items of this slice
         self.failures: list[ItemFailure] = []  # not yet saved
         self.progress = Progress(rules.checkpoint) if rules.key else None

@@ -151,8 +151,10 @@ def late(world: World, slot: Slot, now: float) -> None:
         fleet.say("warning", slot, "no OK yet; is stdout flushed?")
         fleet.put_off(slot, slot.since + timers.start_limit)
     elif state in (ST_PREP, ST_SPAWNED):
-        world.log(slot, "ERROR", f"no OK within {timers.start_limit:g} s; killed")
-        slot.pool.reason = f"no OK within {timers.start_limit:g} s of the start; is stdout flushed?"
+        is_made = state == ST_SPAWNED
+        what = f"no OK within {timers.start_limit:g} s" if is_made else f"not started within {timers.start_limit:g} s"
+        world.log(slot, "ERROR", f"{what}; killed")
+        slot.pool.reason = f"{what} of the start; is stdout flushed?" if is_made else what
         fleet.say("warning", slot, slot.pool.reason)
         fleet.kill(slot, slot.pool.reason, now, counts=True)
     elif state == ST_READY:

@@ -34,7 +34,7 @@ def test_an_unknown_host_key_is_refused_and_the_sentence_says_what_to_do_f8(serv
     why = why_down(host)
     assert "its host key is unknown (ssh-ed25519 SHA256:" in why
     assert f"add it as [127.0.0.1]:{server.port} to {server.known_hosts}" in why
-    assert host.end() == NotStarted(0, why)
+    assert host.end() == NotStarted(0, why, is_lost=True)
     assert connections(server) == 0
 
 
@@ -182,7 +182,7 @@ def test_who_wants_to_start_while_the_host_is_down_is_told_at_once_why(server: S
     host = join(server.reach(address=f"127.0.0.1:{free_port()}", retry_base_s=60.0, retry_max_s=60.0))
     why = why_down(host)
     host.sh("echo up")
-    assert host.end() == NotStarted(0, why)
+    assert host.end() == NotStarted(0, why, is_lost=True)
 
 
 # ---------------------------------------------------------------- what is lost
@@ -226,7 +226,7 @@ def test_who_starts_while_no_bridge_runs_is_told(server: Server, join: Join) -> 
     kill(host.bridge.pid or 0)
     host.await_report(LinkDown)
     host.sh("echo up")
-    assert host.end() == NotStarted(0, "its bridge is not running")
+    assert host.end() == NotStarted(0, "its bridge is not running", is_lost=True)
 
 
 def test_agents_and_bridge_die_with_their_supervisor_f9(server: Server) -> None:

@@ -5,7 +5,7 @@ import pytest
 from scheduler.drivers.failpoints import WRITES
 from tests.faults.settings import FULL
 from tests.faults.site import Site
-from tests.faults.walk import POINTS, Step, has_come, steps, walk
+from tests.faults.walk import FAR, POINTS, Step, has_come, steps, walk
 
 SHARE = 8  # steps of one test: each takes a second or three
 ROUNDS = 6  # of work, in which each point is come to
@@ -51,7 +51,7 @@ def test_a_daemon_lives_through_an_error_at_every_pipe(site: Site) -> None:
 
 def live_through(site: Site, path: list[Step]) -> None:
     """Work until every point was come to."""
-    daemon = site.serving(points=",".join(step.armed for step in path))
+    daemon = site.serving(points=",".join(step.armed for step in path), config=FAR + site.types("d1"))
     for _ in range(ROUNDS):
         site.submit(plain=3)
         site.order()

@@ -26,6 +26,7 @@ UNNAMED = (
 )  # fmt: skip
 POINTS = (*NAMED, *UNNAMED, "line.note", *sorted(WRITES))
 OFTEN = {"turn": 3, "write": 4, "renew_lease": 2, "show_status": 2, "expansion.fetch": 2}
+FAR = '[hosts.far]\ntransport = "ssh"\naddress = "127.0.0.1:1"\n'  # nobody is there
 LOSES = "turn:after=error@2"
 AFTER_LOSS = frozenset(("end_backend", "not_ours"))  # of the queue's connection
 AGAIN = "again:0.7"  # one that wakes finds what it was about to write in the hands of another
@@ -91,6 +92,8 @@ def has_come(daemon: Daemon, step: Step | None) -> bool:
 def _start(site: Site, step: Step, options: dict[str, Any]) -> Daemon:
     if step.name == "submit":
         return site.start(step.armed, options=["-I"], stdin=f"line | {step.when}\n".encode(), metered=False, **options)
+    if step.name == "show_hosts":
+        options = {**options, "config": FAR + site.types(f"d{len(site.daemons) + 1}")}
     return site.start(step.armed, metered=False, **options)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from signal import SIGINT, SIGKILL, SIGSTOP, SIGTERM
+from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 
@@ -435,3 +435,123 @@ def test_a_job_is_killed_while_its_start_is_on_its_way(launch: Launch, wire: tup
     net.mend()
     daemon.wait(daemon.insert(jq_type="true", jq_args="x"))
     assert not record.exists()
+
+
+def test_slots_are_not_to_blame_for_a_connection_that_broke_while_another_was_refused(
+    launch: Launch, beta: Server, record: Path, gate: Path
+) -> None:
+    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=12))
+    reached(daemon)
+    pks = daemon.insert_all(numbered(9, f"gate:{gate}"))
+    daemon.until(lambda: len(lines(record)) == 9)
+    sessions = beta.sessions()
+    kill(beta.process.pid)  # who listens; the connections live on
+    beta.process.wait()
+    pks += daemon.insert_all(numbered(3, "more"))
+    daemon.until(lambda: "no further connection" in daemon.stderr())
+    for pid in sessions:
+        kill(pid)
+    daemon.until(lambda: "host beta cannot be reached" in daemon.stderr())
+    beta.begin()
+    gate.touch()
+    assert_each_done_once(daemon, pks, record)
+
+
+def test_slots_beyond_a_connection_wait_while_no_other_can_be_made(
+    launch: Launch, beta: Server, record: Path, gate: Path
+) -> None:
+    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=12))
+    reached(daemon)
+    pks = daemon.insert_all(numbered(9, f"gate:{gate}"))
+    daemon.until(lambda: len(lines(record)) == 9)
+    kill(beta.process.pid)
+    beta.process.wait()
+    pks += daemon.insert_all(numbered(3, "more"))
+    daemon.until(lambda: "no further connection" in daemon.stderr())
+    beta.begin()
+    daemon.until(lambda: len(lines(record)) == 12)
+    gate.touch()
+    assert_each_done_once(daemon, pks, record)
+
+
+def test_a_bridge_that_hangs_is_noticed_while_nobody_kills_anything(
+    launch: Launch, beta: Server, record: Path, gate: Path
+) -> None:
+    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3))
+    pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
+    daemon.until(lambda: len(lines(record)) == 3)
+    (bridge,) = bridges(daemon)
+    os.kill(bridge, SIGSTOP)
+    gate.touch()
+    try:
+        assert_each_done_once(daemon, pks, record)
+    finally:
+        kill(bridge, SIGCONT)
+
+
+def test_an_item_of_a_query_is_not_failed_by_hosts_that_are_lost(
+    launch: Launch, beta: Server, record: Path, gate: Path
+) -> None:
+    daemon = launch(table("beta", beta) + agent("rec", rec(record)))
+    sql = f"select 1 as k, 'gate:{gate}' as act"
+    pk = daemon.insert(jq_type="rec", jq_args=sql, jq_msq=True, jq_key="k")
+    for times in (1, 2):
+        daemon.until(lambda times=times: len(lines(record)) == times)
+        (bridge,) = bridges(daemon)
+        kill(bridge)
+        reached(daemon, times=times + 1)
+    gate.touch()
+    row = daemon.wait(pk)
+    assert (row["jq_itemsprocessed"], row["jq_itemsfailed"]) == (1, 0)
+
+
+def test_a_daemon_gives_back_what_a_silent_host_had_in_hand_when_it_stops(
+    launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
+) -> None:
+    net, server = wire
+    daemon = launch(table("beta", server) + agent("rec", rec(record), slots=3))
+    pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
+    daemon.until(lambda: len(lines(record)) == 3)
+    net.cut()
+    daemon.stop(SIGTERM)
+    assert "database has not taken" not in daemon.stderr()
+    assert [daemon.row(pk)["jq_state"] for pk in pks] == ["queued"] * 3
+
+
+def test_a_kill_that_takes_its_time_fills_no_log_without_grace(
+    launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
+) -> None:
+    net, server = wire
+    daemon = launch("[scheduler]\nkill_grace = 0\n" + table("beta", server) + agent("rec", rec(record)))
+    (pk,) = daemon.insert_all(numbered(1, f"gate:{gate}"))
+    daemon.until(lambda: len(lines(record)) == 1)
+    net.cut()
+    command(daemon, f"killjob {pk}")
+    daemon.until(lambda: "reason='killed'" in daemon.stderr())
+    (near,) = daemon.insert_all([{"jq_type": "command", "jq_args": "status"}], role="drover_operator")
+    daemon.wait(near)
+    daemon.wait(pk, "failed", timeout=40)
+    assert daemon.stderr().count("ST_FREEING -> ST_FREEING") < 100
+
+
+def test_a_command_that_is_not_there_fails_its_job_as_it_does_here(launch: Launch, beta: Server) -> None:
+    daemon = launch(table("beta", beta) + agent("none", ["no-such-program"], kind="exec"))
+    pk = daemon.insert(jq_type="none", jq_args="x")
+    row = daemon.wait(pk, "failed")
+    assert "not found" in row["jq_endtext"]
+    assert interruptions(daemon, [pk]) == [0]
+
+
+def test_a_bridge_that_cannot_be_started_for_want_of_descriptors_is_tried_again(
+    launch: Launch, beta: Server, record: Path
+) -> None:
+    daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record)))
+    reached(daemon)
+    (bridge,) = bridges(daemon)
+    limit = ["prlimit", "--pid", str(daemon.pid)]
+    run(*limit, "--nofile=3:1024")
+    kill(bridge)
+    daemon.until(lambda: "bridge cannot be started" in daemon.stderr() or daemon.process.poll() is not None)
+    assert daemon.process.poll() is None, daemon.stderr()[-3000:]
+    run(*limit, "--nofile=1024:1024")
+    reached(daemon, times=2)

@@ -27,12 +27,12 @@ STUCK = """
 import os, sys
 from signal import SIGUSR2
 from scheduler.cli.main import main
-from scheduler.daemon import Daemon
+from scheduler.controls import Controls
 
 def wait_for_ever(): os.close(os.open({gate!r}, os.O_RDONLY))
 
-hear = Daemon._signalled
-Daemon._signalled = lambda self, number: wait_for_ever() if number == SIGUSR2 else hear(self, number)
+hear = Controls.signalled
+Controls.signalled = lambda self, number: wait_for_ever() if number == SIGUSR2 else hear(self, number)
 sys.exit(main())
 """
 

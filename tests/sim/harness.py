@@ -276,6 +276,7 @@ class Daemon:
         if spawn.slot in self.refused:
             raise Broken("lost_hosts_are_left_alone", f"slot {spawn.slot} starts again and again on {spawn.host}")
         self.refused.add(spawn.slot)
+        self._lose_item(spawn.slot)
         self.later(0.1 * self.sim.rng.random(), self.tell, e.NotCreated(spawn.slot, "cut", lost=True))
 
     def cut_link(self, name: str) -> None:
@@ -288,15 +289,19 @@ class Daemon:
         self.later(seconds, self._link_up, name)
 
     def _lose(self, process: Process) -> None:
-        job = self.core.world.fleet.slots[process.slot].job
-        if job is not None:
-            self.sim.disrupt(job.pk)
+        self._lose_item(process.slot)
         process.vanish()
         del self.processes[process.slot]
         if process.is_born:
             self.tell(e.Gone(process.slot, lost=True))
         else:
             self.tell(e.NotCreated(process.slot, "cut", lost=True))
+
+    def _lose_item(self, number: int) -> None:
+        slot = self.core.world.fleet.slots[number]
+        if slot.job is not None and slot.item is not None:
+            self.sim.disrupt(slot.job.pk)
+            self.sim.losses[slot.job.pk, slot.job.attempt, slot.item.number] += 1
 
     # ---- queries
 

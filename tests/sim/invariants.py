@@ -360,10 +360,10 @@ def nothing_begins_twice(sim: "Sim", job: Job) -> None:
 
 
 def second_tries_are_alone(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
-    """An item is tried once, and once more alone in a fresh process."""
+    """An item is tried once, and once more alone in a fresh process; tries that were lost with their host are none."""
     key = job.pk, job.attempt, item
     tries = sim.tries[key] = sim.tries.get(key, 0) + 1
-    if tries > 2 or (tries == 2 and not (slot.lone and slot.items == 0)):
+    if tries - sim.losses[key] > 2 or (tries > 1 and not (slot.lone and slot.items == 0)):
         broken("second_tries_are_alone", f"job {job.pk} item {item}: try {tries}, {slot.items} items before")
 
 

@@ -4,7 +4,7 @@ Holds the clock, the tables, the dice and the books of what agents really did; t
 agents.py, queries.py, database.py, harness.py (the daemon) and frontend.py. After every step the invariants hold.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from random import Random
@@ -62,6 +62,7 @@ class Sim:
         ]
         self.begun: set[tuple[int, int]] = set()  # (pk, attempt) of one-parameter jobs that an agent was given
         self.tries: dict[tuple[int, int, int], int] = {}  # (pk, attempt, item) -> times given
+        self.losses: Counter[tuple[int, int, int]] = Counter()  # the same -> of these, times lost with its host
         self.finished = 0  # rows at their end
         self._dead_owners: set[str] = set()
         self.daemon = Daemon(self, self.config)
