@@ -17,6 +17,7 @@ from scheduler.model.jobs import Cells
 from scheduler.policy import status
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease, Standing
+from scheduler.policy.world import World
 
 NEVER: Final = float("inf")
 LOCKED_S: Final = 1.0  # until the next look for a row that somebody keeps locked
@@ -81,6 +82,7 @@ class Chores:
         now = self._clock()
         at_once = dict.fromkeys(("commands", "look", "due", "all"), now)
         self._due = dict.fromkeys(_CHORES, NEVER) | at_once | {"rescan": now + self._timers.rescan}
+        status.tell_hosts_anew(self._core.world)
 
     def rescan_for_locked(self) -> None:
         """Rows that were locked when the others were given back are looked for again soon."""
@@ -120,8 +122,8 @@ class Chores:
         """Give the instant of the next chore; changes are shown a moment later, many at once."""
         if self._lease.standing is Standing.SERVING and self._core.world.fleet.changed:
             self._due["status"] = min(self._due["status"], now + STATUS_GAP_S)
-        if self._lease.standing is Standing.SERVING and self._core.world.hosts_changed:
-            self._due["hosts"] = min(self._due["hosts"], now)
+        if self._lease.standing is Standing.SERVING and self._core.world.hosts_changed and self._due["hosts"] == NEVER:
+            self._due["hosts"] = now
         return min(self._due.values())
 
     def step(self, now: float) -> None:
@@ -184,7 +186,13 @@ class Chores:
         self._show([status.slot_row(slot, now) for slot in status.all_slots(self._core.world)], now)
 
     def _show_hosts(self, now: float) -> None:
-        self._ask("show_hosts", {"rows": to_json(status.host_rows(self._core.world, now))}, lambda _: None)
+        world = self._core.world
+        rows = {"rows": to_json(status.host_rows(world, now))}
+        self._ask("show_hosts", rows, lambda _: None, lambda: self._show_hosts_later(world))
+
+    def _show_hosts_later(self, world: World) -> None:
+        status.tell_hosts_anew(world)
+        self._due["hosts"] = self._clock() + STATUS_GAP_S
 
     def _show_changes(self, now: float) -> None:
         slots = status.changed_slots(self._core.world)

@@ -95,6 +95,11 @@ def host_rows(world: World, now: float) -> list[dict[str, Any]]:
     ]
 
 
+def tell_hosts_anew(world: World) -> None:
+    """What was told of hosts that have to be reached may not have arrived."""
+    world.hosts_changed.update(world.hosts[name] for name, host in world.config.hosts.items() if host.is_far)
+
+
 def _why_waiting(pool: Pool) -> str | None:
     hosts = {slot.host for slot in pool.slots}
     if not any(host.enabled for host in hosts):
