@@ -91,7 +91,8 @@ class Links:
         if self._retry is not None and not self._making:
             self._refuse_if_down()
             return
-        wanted = ceil(len(self._waiting) / max(self._room, 1)) if self._guard() else 1
+        leaving = sum(agent.is_told for agent in self._of)  # whose room is free in a moment
+        wanted = ceil((len(self._waiting) - leaving) / max(self._room, 1)) if self._guard() else 1
         while len(self._making) < min(wanted, IN_FLIGHT) and self._retry is None:
             self._connect()
 

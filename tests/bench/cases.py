@@ -1,15 +1,12 @@
-"""The targets P1 to P10: what is run in turns, and what is asked of it.
-
-P9 comes with SSH hosts. PERFORMANCE is where the numbers come from.
-"""
+"""The targets P1 to P10: what is run in turns, and what is asked of it. PERFORMANCE is where the numbers come from."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any, Final
 
-from tests.bench import beside, commands, limits, ours
+from tests.bench import beside, commands, limits, ours, ssh
 from tests.bench.lines import Line
 from tests.bench.peers import DRIVERS, GRAPHILE, Peers
 from tests.bench.place import Place
@@ -172,6 +169,44 @@ def p8(run: Run) -> list[Line]:
     ]
 
 
+def p9(run: Run) -> list[Line]:
+    """A host over SSH."""
+    if why := ssh.why_not():
+        return [Line("P9", "a host over SSH", "/s", [], missing=why)]
+    agent, starts, lines = list(run.place.agent), run.sizes.far_starts, run.sizes.far_lines
+    with ssh.server() as there:
+        spans = in_turns(
+            run.rounds,
+            {
+                "limit": partial(ssh.bare_starts, there, agent, starts),
+                "ours": partial(ssh.our_starts, there, agent, starts),
+            },
+        )
+        told = {name: [median(each) for each in given] for name, given in spans.items()}
+        found = [
+            Line(
+                "P9",
+                "SSH: start over an open connection",
+                "ms",
+                told["ours"],
+                told["limit"],
+                against="limit",
+                at_most=2.0,
+            )
+        ]
+        for agents, at_least in ((8, 1.0), (1, 0.55)):
+            rates = in_turns(
+                run.rounds,
+                {
+                    "limit": partial(ssh.bare_rate, there, agent, agents, lines),
+                    "ours": partial(ssh.our_rate, run.place, there, agents, lines),
+                },
+            )
+            what = f"SSH: {lines:,} lines, {agents} agents: to bare paramiko"
+            found.append(Line("P9", what, "/s", rates["ours"], rates["limit"], against="limit", at_least=at_least))
+    return found
+
+
 def p10(run: Run) -> list[Line]:
     """Jobs that a front-end copies into the queue."""
     rows = run.sizes.copied
@@ -184,7 +219,7 @@ def p10(run: Run) -> list[Line]:
 
 
 CASES: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
-    "P1": p1, "P2": p2, "P3": p3, "P4": p4, "P5": p5, "P6": p6, "P7": p7, "P8": p8, "P10": p10,
+    "P1": p1, "P2": p2, "P3": p3, "P4": p4, "P5": p5, "P6": p6, "P7": p7, "P8": p8, "P9": p9, "P10": p10,
 }  # fmt: skip
 
 

@@ -23,6 +23,8 @@ class Sizes:
     items: int = 20_000  # P7
     watch_s: float = 10.0  # P7: idle
     commands: int = 500  # P8
+    far_starts: int = 40  # P9
+    far_lines: int = 20_000  # P9
     copied: int = 100_000  # P10
     naps: int = 400  # T10
     waited: int = 50_000  # C38

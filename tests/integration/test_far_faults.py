@@ -555,3 +555,13 @@ def test_a_bridge_that_cannot_be_started_for_want_of_descriptors_is_tried_again(
     assert daemon.process.poll() is None, daemon.stderr()[-3000:]
     run(*limit, "--nofile=1024:1024")
     reached(daemon, times=2)
+
+
+@pytest.mark.parametrize("slots", [9, 18])
+def test_commands_that_come_and_go_need_no_more_connections_than_slots_do(
+    launch: Launch, beta: Server, slots: int
+) -> None:
+    daemon = launch(table("beta", beta) + agent("true", ["true"], kind="exec", slots=slots))
+    reached(daemon)
+    daemon.wait_all(daemon.insert_all([{"jq_type": "true", "jq_args": "x"} for _ in range(1000)]), timeout=60)
+    assert beta.log().count("Accepted publickey") == slots // 9

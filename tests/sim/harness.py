@@ -14,7 +14,7 @@ from scheduler.model.states import ST_SPAWNED
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Act, Lease, Owner, Standing
 from tests.sim import invariants
-from tests.sim.agents import Process
+from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken
 from tests.sim.database import Row
 from tests.sim.queries import Cursor
@@ -299,9 +299,9 @@ class Daemon:
 
     def _lose_item(self, number: int) -> None:
         slot = self.core.world.fleet.slots[number]
-        if slot.job is not None and slot.item is not None:
+        if slot.job is not None and slot.item is not None and (lost := read_item(slot.item.line)) is not None:
             self.sim.disrupt(slot.job.pk)
-            self.sim.losses[slot.job.pk, slot.job.attempt, slot.item.number] += 1
+            self.sim.losses[slot.job.pk, slot.job.attempt, lost[1]] += 1
 
     # ---- queries
 

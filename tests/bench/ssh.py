@@ -1,0 +1,100 @@
+"""A host over SSH, against paramiko alone that speaks to the same sshd in the plainest way: a thread an agent."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Final
+
+import paramiko
+
+from scheduler.model.bridge import LinkUp
+from tests.bench.ours import on_host
+from tests.bench.place import Place
+from tests.bridge.host import Host
+from tests.bridge.sshd import Server, serving
+from tests.integration.far import table
+from tests.needs import PRESENT
+
+OK: Final = b"OK\n"
+LINE: Final = b'n="12345"\n'
+HOST: Final = "far"
+
+
+def why_not() -> str:
+    """Say why there is nothing to measure, or nothing."""
+    return "" if PRESENT["sshd"]() else "sshd, as root"
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """Give an sshd of our own."""
+    with TemporaryDirectory(prefix="drover-bench-") as folder, serving(Path(folder) / HOST) as one:
+        yield one
+
+
+@contextmanager
+def connected(there: Server) -> Iterator[paramiko.Transport]:
+    """Give a connection that is open and trusts whom it meets."""
+    with closing(paramiko.Transport((there.address, there.port))) as transport:
+        transport.connect(username="root", pkey=paramiko.Ed25519Key.from_private_key_file(str(there.user_key.path)))
+        yield transport
+
+
+def bare_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
+    """Give the milliseconds from a request to the first OK of so many agents, one after the other."""
+    with connected(there) as transport:
+        spans = []
+        for _ in range(count):
+            begun = time.monotonic()
+            with closing(_started(transport, agent)):
+                spans.append((time.monotonic() - begun) * 1000)
+        return spans
+
+
+def our_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
+    """Give the same through a bridge."""
+    with closing(Host(there.reach())) as host:
+        host.await_report(LinkUp)
+        spans = []
+        for id in range(count):
+            begun = time.monotonic()
+            host.start(*agent, id=id)
+            host.until(lambda id=id: host.said[id] == OK)  # type: ignore[misc]
+            spans.append((time.monotonic() - begun) * 1000)
+            host.close_stdin(id)
+            host.end(id)
+        return spans
+
+
+def bare_rate(there: Server, agent: Sequence[str], agents: int, lines: int) -> float:
+    """Give lines a second of so many agents, each of which gets its next line when it has said OK."""
+    with connected(there) as transport:
+        channels = [_started(transport, agent) for _ in range(agents)]
+        threads = [Thread(target=_feed, args=(channel, lines // agents)) for channel in channels]
+        begun = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return lines // agents * agents / (time.monotonic() - begun)
+
+
+def our_rate(place: Place, there: Server, agents: int, lines: int) -> float:
+    """Give the same of the daemon, for the rows of a query."""
+    return on_host(place, table(HOST, there), agents, lines)
+
+
+def _started(transport: paramiko.Transport, agent: Sequence[str]) -> paramiko.Channel:
+    channel = transport.open_session()
+    channel.exec_command("exec " + " ".join(agent))
+    assert channel.recv(100) == OK
+    return channel
+
+
+def _feed(channel: paramiko.Channel, lines: int) -> None:
+    for _ in range(lines):
+        channel.sendall(LINE)
+        assert channel.recv(100) == OK
