@@ -16,15 +16,26 @@ LINES = {"P1": 5, "P2": 2, "P3": 2, "P4": 4, "P5": 2, "P6": 3, "P7": 2, "P8": 2,
     "KEY": 1, "J129": 1, "T10": 1, "C38": 6, "C43": 1, "C45": 1, "C46": 2, "C55": 1, "F139": 1, "F153": 1,
 }  # fmt: skip
 
+FAR = ["P9"]  # wants an sshd
+
 
 def test_every_case_measures_and_prints_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     need("postgres")
-    assert main([*SMALL, "--json", str(tmp_path / "figures")]) == 0
+    assert list(LINES) == [case for case in ALL if case not in FAR]
+    assert main([*SMALL, "--only", ",".join(LINES), "--json", str(tmp_path / "figures")]) == 0
     printed = capsys.readouterr().out
     lines = json.loads((tmp_path / "figures").read_text())["lines"]
     assert {case: len(list(group)) for case, group in groupby(line["case"] for line in lines)} == LINES
     assert [line["what"] for line in lines if not line["ours"]] == []
     assert all(line["what"] in printed for line in lines)
+
+
+def test_a_host_over_ssh_is_measured_beside_bare_paramiko(capsys: pytest.CaptureFixture[str]) -> None:
+    need("postgres")
+    need("sshd")
+    assert main([*SMALL, "--only", ",".join(FAR)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("P9")]
+    assert [" to bare paramiko" in line and "/s" in line for line in told] == [False, True, True]
 
 
 def test_peers_that_are_left_out_are_named(tmp_path: Path) -> None:
