@@ -164,6 +164,27 @@ def test_a_thousand_agents_are_served_and_cost_nothing_while_idle(site: Site) ->
     daemon.stop(timeout=60.0)
 
 
+@pytest.mark.slow
+@pytest.mark.fault("a query of 1,000,000 rows")
+def test_a_query_of_any_size_is_worked_in_bounded_memory(site: Site) -> None:
+    rows = 1_000_000 if FULL else 100_000
+    daemon = site.serving(config="[hosts.local]\n" + agent("echo", ECHO, slots=2))
+    query = f"select n, repeat('x', 100) as text from generate_series(1, {rows}) n"
+    pk = site.value(
+        "insert into drover.jobqueue (jq_type, jq_args, jq_msq) values ('echo', %s, true) returning jq_pk", query
+    )
+    site.until(lambda: site.value(ENDED) == 1, "it is not done", patience=300.0)
+    assert site.value("select jq_itemsprocessed from drover.jobqueue where jq_pk = %s", pk) == rows
+    (peak_kb,) = [line.split()[1] for line in _status(daemon) if line.startswith("VmHWM")]
+    assert int(peak_kb) < 100 * 1024
+    assert site.settle() == []
+    daemon.stop()
+
+
+def _status(daemon: Daemon) -> list[str]:
+    return Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
+
+
 ENDED = "select count(*) from drover.jobqueue where jq_state = 'done'"
 
 

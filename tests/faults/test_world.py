@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -16,10 +17,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.faults.proxy import Proxy
 from tests.faults.server import Server, server
 from tests.faults.settings import FULL
-from tests.faults.site import Site, Tally
+from tests.faults.site import ENDED, Site, Tally
 from tests.integration.daemon import Daemon
 from tests.needs import FAKETIME, need
-from tests.replica_tools import replica, synchronise
+from tests.replica_tools import replica, synchronise, until, wait_for_all
 
 MINE = "datname = current_database() and application_name like 'drover %'"
 BACKENDS = f"select pid from pg_stat_activity where {MINE} order by pid"
@@ -201,21 +202,54 @@ def _write_until_it_fails(own: Server) -> None:
 def test_a_synchronous_replica_that_takes_over_has_lost_nothing(own: Server, tmp_path: Path, tally: Tally) -> None:
     with replica(own.conninfo) as copy, Site(own.conninfo, tmp_path, tally) as site:
         synchronise(own.conninfo)
-        places = [conninfo_to_dict(each)["host"] for each in (own.conninfo, copy)]
-        either = make_conninfo(
-            site.database, host=",".join(places), port="5432,5432", target_session_attrs="read-write"
-        )
-        site.database = either
-        site.reconnect()
-        site.serving(conninfo=either)
+        serve_either(site, own.conninfo, copy)
         site.submit(plain=100)
         own.stop("immediate")
-        with psycopg.connect(make_conninfo(copy, dbname="postgres"), autocommit=True) as promoting:
-            promoting.execute("alter system set synchronous_standby_names = ''")
-            promoting.execute("select pg_promote()")
+        order(copy, "alter system set synchronous_standby_names = ''", "select pg_promote()")
         site.reconnect()
         site.submit(plain=50)
         assert site.settle() == []
+
+
+@pytest.mark.slow
+@pytest.mark.fault("failover to an asynchronous replica that lags behind")
+def test_a_replica_that_lagged_loses_what_it_had_not_got_and_no_more(own: Server, tmp_path: Path, tally: Tally) -> None:
+    kept, lost, later = 50, 20, 30
+    with replica(own.conninfo) as copy, Site(own.conninfo, tmp_path, tally) as site:
+        serve_either(site, own.conninfo, copy)
+        site.queue(kept)
+        site.until(lambda: site.value(ENDED), "not all are done before")
+        reader = make_conninfo(copy, dbname="postgres")
+        wait_for_all(own.conninfo, reader)
+        order(copy, "alter system set primary_conninfo = ''", "select pg_reload_conf()")
+        until(reader, "select where not exists (select from pg_stat_wal_receiver)")
+        site.queue(lost)
+        site.until(lambda: site.value(ENDED), "not all are done that will be lost")
+        own.stop("immediate")
+        order(copy, "select pg_promote()")
+        site.reconnect()
+        site.queue(later)
+        assert site.unsettled(patience=60.0) == []
+        assert site.value("select count(*) from drover.jobqueue where jq_state = 'done'") == kept + later
+    tally.runs += 1
+    tally.notes.append(f"{lost} of {kept + lost + later} jobs are lost: those that the replica had not got")
+
+
+def serve_either(site: Site, primary: str, copy: str) -> None:
+    """Let a daemon, and the site itself, follow the server that can be written to."""
+    places = [conninfo_to_dict(each)["host"] for each in (primary, copy)]
+    site.database = make_conninfo(
+        site.database, host=",".join(places), port="5432,5432", target_session_attrs="read-write"
+    )
+    site.reconnect()
+    site.serving(conninfo=site.database)
+
+
+def order(server: str, *statements: LiteralString) -> None:
+    """Run these on a server, one by one."""
+    with psycopg.connect(make_conninfo(server, dbname="postgres"), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 # ---- the log's disk
