@@ -108,8 +108,13 @@ def test_a_daemon_that_was_stopped_does_no_harm(site: Site, seconds: float) -> N
 def test_a_daemon_that_was_stopped_before_it_read_a_large_claim_holds_nobody_up(site: Site) -> None:
     first, second = site.serving(metered=False), site.start(metered=False)
     site.until(lambda: "standing by" in second.stderr(), "nobody stands by")
+    site.rows(GATE)
+    site.rows(SHUT)
     site.queue(LARGE, acts="x" * BIG)
-    site.until(lambda: _is_stopped_while_the_server_writes(site, first), "no answer was too large for a socket")
+    site.until(lambda: site.value(QUEUE_WAITS_FOR, "advisory"), "no claim has come to the gate")
+    first.signal(SIGSTOP)
+    site.rows(OPEN)
+    site.until(lambda: site.value(QUEUE_WAITS_FOR, "ClientWrite"), "no answer was too large for a socket")
     site.until(lambda: site.owner == site.name(second), "nobody takes over", patience=10.0)
     first.signal(SIGCONT)
     assert site.settle() == []
@@ -117,17 +122,19 @@ def test_a_daemon_that_was_stopped_before_it_read_a_large_claim_holds_nobody_up(
         daemon.stop()
 
 
-def _is_stopped_while_the_server_writes(site: Site, daemon: Daemon) -> bool:
-    daemon.signal(SIGSTOP)
-    if site.value(WRITING):
-        return True
-    daemon.signal(SIGCONT)
-    return False
-
-
-WRITING = """
+# Whoever claims waits at a gate while it is shut.
+GATE = """
+create function faults.gate() returns trigger language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock_shared(1);
+  return null;
+end $$;
+create trigger gate before update on drover.jobqueue for each statement execute function faults.gate();
+"""
+SHUT, OPEN = "select pg_advisory_lock(1)", "select pg_advisory_unlock(1)"
+QUEUE_WAITS_FOR = """
 select exists (select from pg_stat_activity
-                where application_name = 'drover queue' and datname = current_database() and wait_event = 'ClientWrite')
+                where application_name = 'drover queue' and datname = current_database() and wait_event = %s)
 """
 
 
