@@ -4,20 +4,21 @@ Each chore has an instant, and the one that waits longest comes first, so that n
 the watch connection with the lease, which goes before them (watch.py).
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from scheduler.command_tables import looked
 from scheduler.commands import Act, Commands
 from scheduler.drivers.postgres_answers import Stat
 from scheduler.drivers.sql import to_json
 from scheduler.model.config import Scheduler
-from scheduler.model.events import Looked, Woken
+from scheduler.model.events import Woken
 from scheduler.model.jobs import Cells
 from scheduler.policy import status
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease, Standing
 from scheduler.policy.world import World
+from scheduler.retention import PAUSE_S, Pass
 
 NEVER: Final = float("inf")
 LOCKED_S: Final = 1.0  # until the next look for a row that somebody keeps locked
@@ -25,6 +26,7 @@ STATUS_GAP_S: Final = 1.0  # between two shows of changes
 DUE_GAP_S: Final = 0.2  # between two looks for due rows
 SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
+DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
 
 
 class Ask(Protocol):
@@ -65,6 +67,7 @@ class Chores:
         self._stats = stats
         self._turns = turns
         self._slowest: dict[str, float] = {}  # seconds of what was complained about
+        self._pass: Pass | None = None  # over what is long over
         self._began = clock()
         self._due = dict.fromkeys(_CHORES, NEVER)
         self.commands = Commands(core, ask, self.read_commands_in, self._do_command, acts, clock)
@@ -72,15 +75,15 @@ class Chores:
     def take(self, timers: Scheduler) -> None:
         """Go on with another configuration."""
         self._timers = timers
-        self.bring_forward("look")
-        self.bring_forward("all")
+        for chore in ("look", "all", "flush"):
+            self.bring_forward(chore)
 
     # ---- when
 
     def all_due(self) -> None:
         """We serve, and know nothing."""
         now = self._clock()
-        at_once = dict.fromkeys(("commands", "look", "due", "all"), now)
+        at_once = dict.fromkeys(("commands", "look", "due", "all", "flush"), now)
         self._due = dict.fromkeys(_CHORES, NEVER) | at_once | {"rescan": now + self._timers.rescan}
         status.tell_hosts_anew(self._core.world)
 
@@ -139,8 +142,7 @@ class Chores:
         self._ask("look_around", {}, self._looked_around)
 
     def _looked_around(self, rows: list[Cells]) -> None:
-        queues, hosts, types, placements = (json.loads(cell or b"[]") for cell in rows[0])
-        self._core.handle(Looked(queues, hosts, types, placements), self._clock())
+        self._core.handle(looked(rows), self._clock())
 
     def _look_due(self, now: float) -> None:
         self._ask("due", {}, self._due_looked)
@@ -180,6 +182,23 @@ class Chores:
             self._core.handle(Woken(), self._clock())
         if failed_parents:
             self._core.settle([int(pk) for pk in failed_parents.split(b",")])
+
+    def _flush(self, now: float) -> None:
+        """Remove a piece of what is older than it is to be kept: all of it once a day."""
+        if self._timers.retention:
+            each = self._pass or Pass(self._timers.retention, failed_too=False, command=None)
+            self._pass = each
+            self._ask("flush", each.values(), lambda rows: self._flushed(each, rows), self._flush_later)
+
+    def _flushed(self, each: Pass, rows: list[Cells]) -> None:
+        each.take(rows[0])
+        if each.is_over:
+            self._pass = None
+            self._say("info", f"older than {each.days} days: {each}")
+        self._due["flush"] = self._clock() + (DAY_S if each.is_over else PAUSE_S)
+
+    def _flush_later(self) -> None:
+        self._due["flush"] = self._clock() + self._timers.rescan
 
     def _show_all(self, now: float) -> None:
         self._due["all"] = now + self._timers.status_interval
@@ -225,6 +244,7 @@ _CHORES: Final[dict[str, Callable[[Chores, float], None]]] = {
     "look": Chores._look_around,
     "due": Chores._look_due,
     "rescan": Chores._rescan,
+    "flush": Chores._flush,
     "status": Chores._show_changes,
     "hosts": Chores._show_hosts,
     "all": Chores._show_all,

@@ -41,6 +41,7 @@ from scheduler.policy import status
 from scheduler.policy.core import Core
 from scheduler.rejoin import Rejoin
 from scheduler.typed import Typed, served
+from scheduler.upgrade import Upgrade, hold_signals
 from scheduler.watch import LISTEN, Watch
 from scheduler.watch import settings as watch_settings
 
@@ -49,7 +50,7 @@ LAST_WORDS_S: Final = 5.0  # for the last statements of an orderly end
 # Nothing that somebody else put into another schema is taken for what we mean.
 SAFE_PATH: Final = "set search_path = pg_catalog, pg_temp"
 
-# The queue connection's statements touch few rows of tables that may be huge, and their plans are kept: one made while
+# The statements of queue and watch touch few rows of tables that may be huge, and their plans are kept: one made while
 # a table was empty, or full of dead rows, must hold when it is full of others. So rows are found by index, one by one.
 PLANS: Final = (
     "set jit = off",
@@ -79,6 +80,8 @@ class Daemon:
         self._identity = identity()
         self._queries = load((schema_dir() / "queries.sql").read_text())
         self._over = False
+        self.is_superseded = False  # the program was replaced: it is to be executed when this one has ended
+        self._upgrade = Upgrade(self.loop, _say, self._supersede) if config.scheduler.reexec and not typed else None
         self._is_queue_ready = False
         timers = config.scheduler
         self.watch = Watch(
@@ -95,7 +98,7 @@ class Daemon:
             self.loop, self._queries["ring"], _say, self.watch.poll,
             every=timers.rescan, poll_interval=timers.poll_interval,
         )  # fmt: skip
-        watch_words = (*watch_settings(timers), f"listen {self.hearing.channel}")
+        watch_words = (*watch_settings(timers), *PLANS, f"listen {self.hearing.channel}")
         self.watch_link = self._link("watch", conninfo, self._watch_up, self._watch_down, watch_words, self._notified)
         self._rejoin = Rejoin(self.loop, self.queue_link, self._queries, self.core, timers.group, self._tell, _say)
         self.watch.attach(self.watch_link, self.bell.worthwhile)
@@ -155,6 +158,8 @@ class Daemon:
         finally:
             if alarm is not None:
                 alarm.close()
+            if self.is_superseded:
+                hold_signals()
             signals.close()
             self.close()
         return 1 if self.typed is not None and self.typed.failed else 0
@@ -194,7 +199,10 @@ class Daemon:
 
     def close(self) -> None:
         """Leave nothing behind: no child, no connection."""
-        self.notifier.stopping()
+        if self.is_superseded:
+            self.notifier.reloading()
+        else:
+            self.notifier.stopping()
         self.children.close()
         for link in (self.queue_link, self.watch_link):
             link.close()
@@ -218,6 +226,8 @@ class Daemon:
     def _check_programs(self) -> None:
         """Notice agents whose program was replaced, again and again."""
         self.children.check_programs()
+        if self._upgrade is not None:
+            self._upgrade.look()
         self.loop.at(self.loop.now + self.config.scheduler.status_interval, self._check_programs)
 
     def _quarantine(self, command: e.Command) -> None:
@@ -344,6 +354,7 @@ class Daemon:
 
     def stop(self) -> None:
         """End, in time even if the database takes nothing: the next daemon finds the rows and their owner dead."""
+        self.is_superseded = False
         _say("info", "stopping: agents are killed, their rows given back")
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
         self.loop.at(self.loop.now + limit - LAST_WORDS_S / 2, self.children.let_go)
@@ -357,12 +368,19 @@ class Daemon:
 
     def drain(self) -> None:
         """End when what is in hand is done; asked once more, SQL jobs are given back too."""
+        self.is_superseded = False
         is_first = not self.core.world.draining
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
         _say("info", f"draining: what is in hand is finished, {rest}")
         self._tell(e.Drain())
         self.watch.chores.bring_forward("all")
         self.notifier.note()
+
+    def _supersede(self) -> None:
+        """End in order, then go on as the program that is there now, unless we are told to end by then."""
+        if not (self.core.world.draining or self.core.world.stopping):
+            self.drain()
+            self.is_superseded = True
 
     def step_down(self) -> bool:
         """Let another daemon have the group, and stand by; False when we are ending anyway."""

@@ -3,7 +3,8 @@
 It waits as a small program of its own (`python -I -S guardian.py PID`), so it imports next to nothing, and nothing
 of ours. As a sub-reaper it becomes the parent of every process below that loses its own: of agents when the daemon
 dies, of what they started when they die, whatever session that fled to. So to kill all children, again and again
-until there are none, is to kill everybody. It touches processes and signals only and refuses to know what a daemon
+until there are none, is to kill everybody. Before that it hangs up on them, for some stand for what is elsewhere, as
+srun(1) does, and end it if they are told. It touches processes and signals only and refuses to know what a daemon
 is: signals are passed on, and the end of the daemon is its own end.
 
 What is started before `begin` is not below it, such as the server of an embedded database, which others may use.
@@ -13,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -22,10 +24,12 @@ FORWARDED = frozenset(
 HEARD = FORWARDED | {signal.SIGCHLD}
 SI_KERNEL = 0x80  # sigaction(2): a terminal's signal, which the whole process group has got already
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+HANG_UP_S = 1.0  # from the hang-up to the kill: for whoever has to end something elsewhere
 LOOK_S = 0.05  # between two looks at children that are not dead yet
 LOOKS = 100  # in a row in which nobody died: the rest is not ours to kill, or sleeps in the kernel
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 STDERR = 2
+GUARDED = "DROVER_GUARDIAN"  # in the environment of a daemon that is executed anew: the pid of its guardian
 PATIENCE_MS = 1000  # for somebody to read what we say
 COMMAND_BYTES = 200
 
@@ -33,8 +37,11 @@ COMMAND_BYTES = 200
 def begin(environment: Mapping[str, str]) -> int | None:
     """Go on as the child of a guardian, which this process becomes; give a pidfd of it.
 
-    None under systemd, which ends what is left in the control group, and wants the daemon to be its main process.
+    None under systemd, which ends what is left in the control group, and wants the daemon to be its main process. A
+    daemon that was executed by one before it has its guardian already.
     """
+    if environment.get(GUARDED) == str(os.getppid()):
+        return os.pidfd_open(os.getppid())
     if environment.get("SYSTEMD_EXEC_PID") == str(os.getpid()):  # systemd.exec(5)
         return None
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how anybody ended
@@ -71,9 +78,23 @@ def guard(daemon: int) -> None:
         if told.si_signo in FORWARDED and told.si_code != SI_KERNEL:
             _kill(daemon, told.si_signo)
     table = _table(end.si_status) if end.si_code != os.CLD_EXITED and end.si_status in CRASHES else b""
+    _hang_up()
     end_family()
     _say(table)  # last: if nobody reads it, nobody lives longer for that
     _end_like(end)
+
+
+def _hang_up() -> None:
+    """Tell the process groups of all children that it is over, and wait until they are dead, but not for long."""
+    deadline, told = time.monotonic() + HANG_UP_S, {os.getpgrp()}
+    with suppress(ChildProcessError):  # there are none
+        while (left := deadline - time.monotonic()) > 0:
+            for group in set(map(os.getpgid, _children())) - told:
+                told.add(group)
+                with suppress(OSError):  # another user's by now
+                    os.killpg(group, signal.SIGHUP)
+            _reap()
+            signal.sigtimedwait({signal.SIGCHLD}, left)
 
 
 def end_family() -> None:

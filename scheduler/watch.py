@@ -16,6 +16,7 @@ from scheduler.chores import Chores
 from scheduler.commands import Act as CommandAct
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat
+from scheduler.drivers.spawning import EXEC_DIRECTORY
 from scheduler.drivers.sql import Query
 from scheduler.drivers.system import Identity, is_gone
 from scheduler.errors import ConfigError
@@ -196,7 +197,7 @@ class Watch:
         if not rows:
             self.lease.connected(self._clock())
             return
-        owner, lapsed, host, pid, boot_id, pid_space, pid_start = rows[0]
+        owner, lapsed, host, pid, boot_id, pid_space, pid_start, taken = rows[0]
         known = owner is not None and pid is not None
         dead = known and is_gone(
             Identity(_text(host), int(_text(pid)), _text(boot_id), _text(pid_space), int(_text(pid_start)))
@@ -205,7 +206,8 @@ class Watch:
             self._say(
                 "info", f"standing by: group {self._config.scheduler.group} is served by {_text(host)}.{_text(pid)}"
             )
-        self.lease.looked(Owner(None if owner is None else _text(owner), lapsed == b"t", dead), self._clock())
+        uuid = None if owner is None else _text(owner)
+        self.lease.looked(Owner(uuid, lapsed == b"t", dead, _text(taken)), self._clock())
 
     def _take(self, now: float) -> None:
         owner = self.lease.owner
@@ -217,7 +219,10 @@ class Watch:
             "dead": owner.uuid if owner.is_dead else None,
             "patient": self.lease.is_patient,
         }
-        self._ask("take_lease", values, lambda rows: self.lease.taken(bool(rows), self._clock()))
+        self._ask("take_lease", values, self._taken)
+
+    def _taken(self, rows: list[Cells]) -> None:
+        self.lease.taken(_text(rows[0][0]) if rows else None, self._clock())
 
     def _rescue(self, now: float) -> None:
         """Give back what former owners had; then, and only then, serve."""
@@ -276,7 +281,10 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
         **asdict(identity),
         "version": metadata.version("drover-scheduler"),
         "lease": config.scheduler.lease,
-        "hosts": [{"name": name} | attrs.asdict(host) for name, host in config.hosts.items()],
+        "hosts": [
+            {"name": name, "letters": "".join(sorted(host.letters)) if host.priorities else None} | attrs.asdict(host)
+            for name, host in config.hosts.items()
+        ],
         "queues": [{"name": name} | attrs.asdict(queue) for name, queue in queues.items()],
         "agents": [
             {
@@ -284,6 +292,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
                 "enabled": agent.enabled,
                 "kind": agent.kind,
                 "submitters": agent.submitters,
+                "cwd": agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else ""),
                 "revision": " ".join(agent.command)[:200],
             }
             for name, agent in config.agents.items()

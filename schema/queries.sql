@@ -52,12 +52,13 @@ claimed as (
   returning p.place, j.jq_pk, jq_attempt, p.n,
             case when octet_length(jq_args) > 1048577 and not jq_msq then left(jq_args, 1048577) else jq_args end as jq_args,  -- too long a line
             p.claim_rank, p.claim_queued,
-            case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued > 0 or jq_type = any (:guarded::text[])
+            case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued > 0 or jq_variables is not null or jq_type = any (:guarded::text[])
             then json_build_object(
               'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
               'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
               'rescued', jq_rescued, 'interruptions', jq_interruptions,
               'max_interruptions', jq_max_interruptions, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
+              'variables', (select json_object_agg(key, value) from jsonb_each_text(jq_variables)), 'variables_json', jq_variables::text,
               'checkpoint', jq_checkpoint, 'submitter', jq_submitter, 'roles', case when jq_type = any (:guarded::text[])
               then (select json_agg(r.rolname) from pg_catalog.pg_roles s
                       join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
@@ -90,7 +91,7 @@ order by jq_pk is not null, rank collate "C", queued, jq_pk
 with u as materialized (
   select * from jsonb_to_recordset(:rows::jsonb) as u(
     pk bigint, attempt integer, state text, bits integer, text text, outcome text, code integer, signal text, result jsonb,
-    processed bigint, failed bigint, total bigint, elapsed float8, busy float8, failures integer, interruptions integer, retry_in float8,
+    processed bigint, failed bigint, total bigint, elapsed float8, busy float8, remaining float8, failures integer, interruptions integer, retry_in float8,
     jitter boolean, checkpoint jsonb, back boolean, host text, agent text, pid integer)),
 saved as (
   update drover.jobqueue j
@@ -106,17 +107,19 @@ saved as (
          jq_itemstotal = coalesce(u.total, j.jq_itemstotal),
          jq_elapsedtime = coalesce(make_interval(secs => u.elapsed), j.jq_elapsedtime),
          jq_processedtime = coalesce(make_interval(secs => u.busy), j.jq_processedtime),
+         jq_expected_end = now() + make_interval(secs => u.remaining),
          jq_failures = coalesce(u.failures, j.jq_failures), jq_interruptions = coalesce(u.interruptions, j.jq_interruptions), jq_checkpoint = coalesce(u.checkpoint, j.jq_checkpoint),
          jq_retry_at = now() + make_interval(secs => r.delay),
          jq_wait_until = now() + make_interval(secs => r.delay),
          jq_queued = case when u.back then now() else j.jq_queued end
     from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
    where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
-  returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.elapsed, u.host, u.agent, u.pid),
+  returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.host, u.agent, u.pid,
+            case when j.jq_msq or u.busy = 0 then u.elapsed else u.busy end as took),  -- one line: without its wait for an agent
 history as (
   insert into drover.attempt_kept
     (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode, att_signal, att_reason)
-  select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, now() - make_interval(secs => coalesce(elapsed, 0)),
+  select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, now() - make_interval(secs => coalesce(took, 0)),
          outcome, code, signal, text
     from saved where outcome is not null),
 failed as (
@@ -152,8 +155,15 @@ insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_pid, log_m
 select * from unnest(:jobs::bigint[], :types::text[], :hosts::text[], :agents::text[], :pids::integer[], :messages::text[])
 
 -- name: write_output
-insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data)
-select * from unnest(:jobs::bigint[], :attempts::integer[], :streams::text[], :texts::text[])
+-- A piece that is there already was sent before the connection was lost. Channel drover_output: jobs in an array.
+with written as (
+  insert into drover.output (out_jq_fk, out_attempt, out_part, out_stream, out_data)
+  select * from unnest(:jobs::bigint[], :attempts::integer[], :parts::integer[], :streams::text[], :texts::text[])
+  on conflict do nothing),
+told as materialized (
+  select pg_notify('drover_output', json_agg(job)::text)
+    from unnest(:followed::bigint[]) with ordinality as u(job, n) group by (n - 1) / 300)
+select count(*) from told
 
 -- name: due
 -- Let rows whose time has come be claimable, fail those whose time has passed; seconds to the next such instant, negative
@@ -214,37 +224,43 @@ me as (
 g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (
   insert into drover.host as t (host_name, host_group, host_max, host_max_file, host_urgent, host_urgent_file,
-                                host_enabled, host_enabled_file, host_transport)
-  select h.name, :group::text, h.max, h.max, h.urgent, h.urgent, h.enabled, h.enabled, h.transport
-    from c, jsonb_to_recordset(j -> 'hosts') as h(name text, max integer, urgent integer, enabled boolean, transport text)
+                                host_enabled, host_enabled_file, host_transport, host_queues, host_letters)
+  select h.name, :group::text, h.max, h.max, h.urgent, h.urgent, h.enabled, h.enabled, h.transport, nullif(h.queues, '{}'), h.letters
+    from c, jsonb_to_recordset(j -> 'hosts') as h(name text, max integer, urgent integer, enabled boolean, transport text, queues text[],
+                                                  letters text)
   on conflict (host_name) do update
     set host_max = case when t.host_max_file is distinct from excluded.host_max_file then excluded.host_max else t.host_max end,
         host_urgent = case when t.host_urgent_file is distinct from excluded.host_urgent_file then excluded.host_urgent else t.host_urgent end,
         host_enabled = case when t.host_enabled_file is distinct from excluded.host_enabled_file then excluded.host_enabled else t.host_enabled end,
         host_max_file = excluded.host_max_file, host_urgent_file = excluded.host_urgent_file,
-        host_enabled_file = excluded.host_enabled_file, host_transport = excluded.host_transport, host_present = true
+        host_enabled_file = excluded.host_enabled_file, host_transport = excluded.host_transport, host_present = true,
+        host_queues = excluded.host_queues, host_letters = excluded.host_letters
     where t.host_group = :group::text
   returning host_name),
 q as (
-  insert into drover.queue as t (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file, queue_priority, queue_filter)
-  select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.priority, q.filter
-    from c, jsonb_to_recordset(j -> 'queues') as q(name text, concurrency integer, paused boolean, priority integer, filter text)
+  insert into drover.queue as t (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file,
+                                 queue_reserved, queue_reserved_file, queue_priority, queue_filter)
+  select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority, q.filter
+    from c, jsonb_to_recordset(j -> 'queues') as q(name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text)
   on conflict (queue_name) do update
     set queue_concurrency = case when t.queue_concurrency_file is distinct from excluded.queue_concurrency_file
                                  then excluded.queue_concurrency else t.queue_concurrency end,
         queue_paused = case when t.queue_paused_file is distinct from excluded.queue_paused_file then excluded.queue_paused else t.queue_paused end,
+        queue_reserved = case when t.queue_reserved_file is distinct from excluded.queue_reserved_file
+                              then excluded.queue_reserved else t.queue_reserved end,
         queue_concurrency_file = excluded.queue_concurrency_file, queue_paused_file = excluded.queue_paused_file,
+        queue_reserved_file = excluded.queue_reserved_file,
         queue_priority = excluded.queue_priority, queue_filter = excluded.queue_filter, queue_present = true
     where t.queue_group = :group::text
   returning queue_name),
 a as (
-  insert into drover.agent as t (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_revision)
-  select :group::text, a.type, a.enabled, a.enabled, a.kind, a.submitters, a.revision
-    from c, jsonb_to_recordset(j -> 'agents') as a(type text, enabled boolean, kind text, submitters text[], revision text)
+  insert into drover.agent as t (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_revision)
+  select :group::text, a.type, a.enabled, a.enabled, a.kind, a.submitters, a.cwd, a.revision
+    from c, jsonb_to_recordset(j -> 'agents') as a(type text, enabled boolean, kind text, submitters text[], cwd text, revision text)
   on conflict (agent_group, agent_type) do update
     set agent_enabled = case when t.agent_enabled_file is distinct from excluded.agent_enabled_file then excluded.agent_enabled else t.agent_enabled end,
         agent_enabled_file = excluded.agent_enabled_file, agent_kind = excluded.agent_kind, agent_submitters = excluded.agent_submitters,
-        agent_revision = excluded.agent_revision, agent_present = true),
+        agent_cwd = excluded.agent_cwd, agent_revision = excluded.agent_revision, agent_present = true),
 gone_agents as (
   update drover.agent set agent_present = false
    where agent_group = :group::text and agent_present and exists (select from c)
@@ -256,22 +272,23 @@ gone_hosts as (
 select clash from clashes
 
 -- name: look_at_owner
--- Who holds the lease of the group, and whether it has run out; a standby is seen by its looking. No row: we are not
--- known, or not any more.
+-- Who holds the lease of the group, whether it has run out, and when the group was taken last; a standby is seen by its
+-- looking. No row: we are not known, or not any more.
 with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid returning scheduler_uuid)
 select g.group_owner, coalesce(g.group_lease_until <= now(), true) as lapsed, s.scheduler_host, s.scheduler_pid,
-       s.scheduler_boot_id, s.scheduler_pid_space, s.scheduler_pid_start
+       s.scheduler_boot_id, s.scheduler_pid_space, s.scheduler_pid_start, g.group_taken_at
   from drover.scheduler_group g cross join seen left join drover.scheduler s on s.scheduler_uuid = g.group_owner
  where g.group_name = :group::text
 
 -- name: take_lease
--- Become the owner of the group: it has none, its lease has run out, it is known to be dead, or it is us.
+-- Become the owner of the group: it has none, its lease has run out, it is known to be dead, or it is us. Gives
+-- when that was.
 update drover.scheduler_group
    set group_owner = :owner::uuid, group_lease_until = now() + make_interval(secs => :lease::float8), group_taken_at = now()
  where group_name = :group::text
    and (group_owner is null or group_owner = :owner::uuid or group_owner = :dead::uuid
         or (:patient::boolean and group_lease_until <= now()))
-returning group_owner
+returning group_taken_at
 
 -- name: end_holder
 -- End whoever keeps the row of the group locked though the lease has run out: a daemon that was stopped before it read the
@@ -317,7 +334,7 @@ rescued as (
          jq_starttime = case when over.ends is not null then j.jq_starttime end,
          jq_endtime = case when over.ends is not null then now() end,
          jq_end_bits = case when over.ends is not null then 2 else 0 end, jq_endtext = over.text,
-         jq_owner = null, jq_wanted = null, jq_schedinfo = null, jq_rescued = j.jq_rescued + 1,
+         jq_owner = null, jq_wanted = null, jq_schedinfo = null, jq_expected_end = null, jq_rescued = j.jq_rescued + 1,
          jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
     from over
    where j.jq_pk between over.jq_pk and over.jq_pk
@@ -340,9 +357,10 @@ select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from
        (select count(*) from told)
 
 -- name: read_commands
--- The commands that are for us, oldest first, with what they name: a job, with its state and whether we work on it. One
--- for `every` scheduler is for us if it came after us and we have not acted on it; another, if we are active and what it
--- names is of our group, or of none that has an active scheduler.
+-- The commands that are for us, oldest first, with what they name: a job, by number or name, with its state and whether we
+-- work on it. One for `every` scheduler is for us if it came after us and we have not acted on it; another, if we are
+-- active and what it names is of our group, or of none that has an active scheduler; what names nothing is for the first
+-- of the groups that have one.
 -- They are looked at in the order of the index, those with a host apart, and no more than are given: a flood of them
 -- costs no more than that. Those `passed` over have to wait. Of one that is too long to be understood the beginning is enough.
 with me as materialized (
@@ -351,21 +369,26 @@ with me as materialized (
 active as materialized (
   select group_name, group_owner from drover.scheduler_group where group_owner is not null and group_lease_until > now())
 select f.* from me cross join (values (''), (E'\x01')) as least_host(name) cross join lateral (
-select w.claim_jq_fk as jq_pk, c.args, t.jq_state::text, t.jq_owner = :owner::uuid, t.jq_type = 'command'
+select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_owner = :owner::uuid, t.jq_type = 'command'
   from drover.claimable w
  cross join lateral (
     select jq_host, jq_queued, left(jq_args, 1001) as args from drover.jobqueue
      where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
  cross join lateral (select drover.word(c.args, 1) as verb, drover.word(c.args, 2) as word offset 0) v
- cross join lateral (select case when v.word ~ '^[0-9]{1,18}$' and v.verb = any (:about_jobs::text[]) then v.word::bigint end as pk) n
-  left join lateral (select * from drover.jobqueue where jq_pk between n.pk and n.pk limit 1) t on true
+ cross join lateral (select case when v.word ~ '^[0-9]{1,18}$' and v.verb = any (:about_jobs::text[]) then v.word::bigint end as pk,
+                            case when v.word like '%.%' and v.verb = any (:about_jobs::text[]) then v.word end as name) n
+  left join lateral (
+    (select * from drover.jobqueue where jq_pk between n.pk and n.pk limit 1)
+     union all
+    (select * from drover.jobqueue where jq_name between n.name and n.name limit 1)) t on true
   left join drover.queue q on q.queue_name = t.jq_queue
   left join drover.host h on v.verb = any (:about_hosts::text[]) and h.host_name = v.word
   left join lateral (
     select agent_group from drover.agent where v.verb = any (:about_types::text[]) and agent_type = v.word
      order by agent_group <> :group::text limit 1) a on true
  cross join lateral (select coalesce(q.queue_group, h.host_group, a.agent_group,
-                         case when v.verb = any (:about_groups::text[]) then v.word end, :group::text) as name) g
+                         case when v.verb = any (:about_groups::text[]) then v.word end,
+                         (select group_name from active order by group_name <> 'default', group_name limit 1)) as name) g
  where w.claim_type = 'command' and w.claim_queue = '' and w.claim_host >= least_host.name
    and (w.claim_host = '' or least_host.name > '') and not w.claim_jq_fk = any (:passed::bigint[])
    and case
@@ -417,6 +440,218 @@ with gone as (
   returning j.jq_pk, j.jq_has_children),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('cancelled'::text)) from gone having count(*) > 0)
 select jq_pk, jq_has_children from gone left join told on true
+
+-- name: hold_job
+-- Take a job that nobody works on out of the queue, unless somebody keeps it locked, or the group is no longer ours: so
+-- it is with the next ones.
+with gone as (
+  update drover.jobqueue j set jq_state = 'held'
+    from (select jq_pk from drover.jobqueue
+           where jq_pk = :job::bigint and jq_state in ('queued', 'blocked')
+             and exists (select from drover.scheduler_group
+                          where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+             for no key update skip locked) free
+   where j.jq_pk between free.jq_pk and free.jq_pk
+  returning j.jq_pk),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg('held'::text)) from gone having count(*) > 0)
+select jq_pk, false from gone left join told on true
+
+-- name: ice_job
+-- Skip a job that nobody works on as if it had been done, unless somebody keeps it locked.
+with gone as (
+  update drover.jobqueue j
+     set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'on ice', jq_wait_until = null
+    from (select jq_pk from drover.jobqueue
+           where jq_pk = :job::bigint and jq_state in ('held', 'queued')
+             and exists (select from drover.scheduler_group
+                          where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+             for no key update skip locked) free
+   where j.jq_pk between free.jq_pk and free.jq_pk
+  returning j.jq_pk, j.jq_has_children),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg('skipped'::text)) from gone having count(*) > 0)
+select jq_pk, jq_has_children from gone left join told on true
+
+-- name: release_job
+-- Queue a held job, and all below it that are held, all or none; but no manual ones, and of others only those that
+-- whoever commands may. How many; and whether the job itself is manual. None: somebody keeps one locked, or it moved.
+with recursive below(pk) as (
+  select jq_pk from drover.jobqueue where jq_pk = :job::bigint and jq_state = 'held' and jq_mode = 'background'
+   union
+  select d.jdep_jq_fk from below b join drover.jobdepends d on d.jdep_jq_depends_fk between b.pk and b.pk),
+whose as materialized (
+  select jq_submitter as name, drover.may_command(jq_submitter) as is_operator from drover.jobqueue where jq_pk = :command::bigint),
+wanted as materialized (
+  select j.jq_pk from below b join drover.jobqueue j on j.jq_pk between b.pk and b.pk cross join whose
+   where j.jq_state = 'held' and j.jq_mode = 'background' and (whose.is_operator or j.jq_submitter = whose.name)),
+free as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = any (array(select jq_pk from wanted)) and jq_state = 'held'
+     and exists (select from drover.scheduler_group
+                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+   order by jq_pk for no key update skip locked),
+released as (
+  update drover.jobqueue j set jq_state = 'queued' from free
+   where j.jq_pk between free.jq_pk and free.jq_pk and (select count(*) from free) = (select count(*) from wanted)
+  returning j.jq_pk),
+told as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), pg_notify('drover_due', '') from released having count(*) > 0)
+select count(released.jq_pk), (select jq_mode = 'manual' from drover.jobqueue where jq_pk = :job::bigint) from released left join told on true
+
+-- name: retry_job
+-- Queue a failed job again, with all its allowances: a row with the reason why not, or null; no row if somebody keeps it
+-- locked. What it printed and how it fared stays in drover.output and drover.attempt. With a key its latest failures, as
+-- many as it counts, are to be done again; when they are too many for a checkpoint, or it works in slices, all is.
+with asked as materialized (
+  select * from drover.jobqueue
+   where jq_pk = :job::bigint and jq_state = 'failed'
+     and exists (select from drover.scheduler_group
+                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+     for no key update skip locked),
+refused as materialized (
+  select case when a.jq_type = 'command' then 'it is a command'
+              when a.jq_not_after <= now() then 'it was to be started by ' || a.jq_not_after
+              when exists (select from drover.jobqueue o where o.jq_live_key = a.jq_unique_key)
+              then 'another job with its jq_unique_key has not ended' end as why
+    from asked a),
+failures as materialized (
+  select coalesce(jsonb_agg(distinct f.item_key), '[]') as keys
+    from asked a cross join lateral (
+      select item_key from drover.item_failure where item_jq_fk = a.jq_pk order by item_pk desc limit a.jq_itemsfailed) f
+   where a.jq_key is not null and not a.jq_repeat),
+plan as materialized (
+  select a.jq_key is not null and not a.jq_repeat and a.jq_itemsfailed <= 10000 as is_rest, keys || coalesce(a.jq_checkpoint -> 'again', '[]') as keys
+    from asked a, failures),
+again as (
+  update drover.jobqueue j
+     set jq_state = 'queued', jq_starttime = null, jq_endtime = null, jq_end_bits = 0, jq_endtext = 'to be tried again',
+         jq_failures = 0, jq_interruptions = 0, jq_rescued = 0, jq_retry_at = null,
+         jq_wait_until = case when a.jq_not_before > now() then a.jq_not_before end,
+         jq_exitcode = null, jq_signal = null, jq_result = null, jq_itemsfailed = 0, jq_itemstotal = null,
+         jq_expected_end = null,
+         jq_itemsprocessed = case when a.jq_msq and a.jq_key is null then coalesce((a.jq_checkpoint ->> 'itemsprocessed')::bigint, 0)
+                                  when plan.is_rest or a.jq_repeat then a.jq_itemsprocessed else 0 end,
+         jq_checkpoint = case when a.jq_msq and a.jq_key is null then a.jq_checkpoint || '{"itemsfailed": 0}'
+                              when plan.is_rest then coalesce(a.jq_checkpoint, '{}') || jsonb_build_object('again', plan.keys) end
+    from asked a, refused, plan
+   where j.jq_pk between a.jq_pk and a.jq_pk and refused.why is null
+  returning j.jq_pk),
+told as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), pg_notify('drover_due', '') from again having count(*) > 0)
+select why from refused left join told on true
+
+-- name: unblock
+-- Let a job, or all that are blocked on a condition, be looked at again now: how many there are, and how many are not locked.
+with wanted as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :job::bigint and (jq_state = 'blocked' or jq_state = 'queued' and jq_wait_until is not null and starts_with(jq_endtext, 'blocked: '))
+   union
+  select jq_pk from drover.jobqueue
+   where jq_state = 'queued' and jq_wait_until is not null
+     and (jq_endtext = 'blocked: ' || :condition::text or starts_with(jq_endtext, 'blocked: ' || :condition::text || ' '))),
+free as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = any (array(select jq_pk from wanted)) and jq_state in ('blocked', 'queued')
+     and exists (select from drover.scheduler_group
+                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+   order by jq_pk for no key update skip locked),
+again as (
+  update drover.jobqueue j
+     set jq_state = 'queued', jq_retry_at = null, jq_wait_until = case when j.jq_not_before > now() then j.jq_not_before end
+    from free where j.jq_pk between free.jq_pk and free.jq_pk
+  returning j.jq_pk)
+select (select count(*) from wanted), (select count(*) from again)
+
+-- name: begin_run
+-- Queue held jobs for a command, which goes on by itself: it waits for the year 9999, out of everybody's sight, and its
+-- result has the jobs and the errors so far. A job in a queue that no scheduler serves is ignored. How many were queued,
+-- the errors, and those that others wait for and that have ended; no row: it has begun, or somebody keeps one locked.
+with mine as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued' and jq_wait_until is null
+     and exists (select from drover.scheduler_group
+                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+     for no key update skip locked),
+asked as materialized (
+  select distinct u.pk, t.jq_state, t.jq_type, t.jq_queue, case
+           when t.jq_pk is null then 'job ' || u.pk || ' not found'
+           when t.jq_type = 'command' then 'job ' || u.pk || ' is a command'
+           when t.jq_state = 'ignored' then 'job ' || u.pk || ' is ignored: ' || coalesce(t.jq_endtext, '')
+           when t.jq_state <> 'held' then 'job ' || u.pk || ' is ' || t.jq_state || ', not held'
+         end as wrong,
+         not exists (
+           select from drover.queue q join drover.scheduler s on s.scheduler_group = q.queue_group
+            where q.queue_name = t.jq_queue and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)) as is_unserved
+    from unnest(:jobs::bigint[]) as u(pk) left join drover.jobqueue t on t.jq_pk between u.pk and u.pk),
+free as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = any (array(select pk from asked where wrong is null)) and jq_state = 'held' and exists (select from mine)
+   order by jq_pk for no key update skip locked),
+ready as materialized (
+  select from mine where (select count(*) from free) = (select count(*) from asked where wrong is null)),
+queued as (
+  update drover.jobqueue j set jq_state = 'queued', jq_has_children = true
+    from asked a, ready where j.jq_pk between a.pk and a.pk and a.wrong is null and not a.is_unserved
+  returning j.jq_pk),
+ignored as (
+  update drover.jobqueue j
+     set jq_state = 'ignored', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_wait_until = null,
+         jq_endtext = 'queue ' || coalesce(j.jq_queue, '') || ' is served by no scheduler'
+    from asked a, ready where j.jq_pk between a.pk and a.pk and a.wrong is null and a.is_unserved
+  returning j.jq_pk, j.jq_endtext, j.jq_has_children),
+errors as materialized (
+  select coalesce(jsonb_object_agg(pk, text), '{}') as found
+    from (select pk, wrong as text from asked where wrong is not null
+           union all select jq_pk, 'job ' || jq_pk || ' is ignored: ' || jq_endtext from ignored) e),
+begun as (
+  update drover.jobqueue j
+     set jq_wait_until = '9999-01-01', jq_endtext = 'in progress',
+         jq_result = jsonb_build_object('jobs', (select jsonb_object_agg(jq_pk, null) from queued), 'errors', errors.found)
+    from mine, errors
+   where j.jq_pk between mine.jq_pk and mine.jq_pk and exists (select from queued)),
+changed as (
+  select jq_pk, 'queued' as state from queued union all select jq_pk, 'ignored' from ignored),
+told as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg(state)), pg_notify('drover_due', '') from changed having count(*) > 0)
+select (select count(*) from queued), errors.found::text,
+       (select string_agg(jq_pk::text, ',') from ignored where jq_has_children)
+  from ready cross join errors left join told on true
+
+-- name: close_runs
+-- End the commands all of whose jobs have ended, or are gone, with what became of each. Long output is cut: 8 MiB of
+-- characters are shared out. Gives those that others wait for. One that somebody keeps locked is left.
+with over as materialized (
+  select c.jq_pk, c.jq_result, (select count(*) from jsonb_object_keys(c.jq_result -> 'jobs')) as jobs
+    from drover.jobqueue c
+   where c.jq_type = 'command' and c.jq_wait_until is not null and c.jq_state = 'queued'
+     and exists (select from drover.scheduler_group where group_owner = :owner::uuid)
+     and not exists (
+       select from jsonb_object_keys(c.jq_result -> 'jobs') as u(pk), drover.jobqueue j
+        where j.jq_pk between u.pk::bigint and u.pk::bigint and j.jq_endtime is null)
+     for no key update skip locked),
+answers as materialized (
+  select over.jq_pk, jsonb_object_agg(u.pk, a.answer) as jobs
+    from over cross join jsonb_object_keys(over.jq_result -> 'jobs') as u(pk)
+    left join lateral (
+      select jsonb_build_object(
+               'result', case when j.jq_end_bits & 1 = 1 then 'ok' else 'fail' end, 'code', j.jq_exitcode, 'signal', j.jq_signal,
+               'stdout', o.out, 'stderr', o.err) as answer
+        from drover.jobqueue j,
+             lateral (
+               select left(coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'out'), ''), 8388608 / over.jobs::integer) as out,
+                      left(coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'err'), ''), 8388608 / over.jobs::integer) as err
+                 from drover.output where out_jq_fk = j.jq_pk and out_attempt = j.jq_attempt) o
+       where j.jq_pk between u.pk::bigint and u.pk::bigint) a on true
+   group by over.jq_pk),
+ended as (
+  update drover.jobqueue j
+     set jq_state = 'done', jq_attempt = jq_attempt + 1, jq_starttime = now(), jq_endtime = now(), jq_end_bits = 1, jq_wait_until = null,
+         jq_endtext = over.jobs || case over.jobs when 1 then ' job has ended' else ' jobs have ended' end
+           || coalesce('; ' || (select string_agg(value, '; ' order by key::bigint) from jsonb_each_text(over.jq_result -> 'errors')), ''),
+         jq_result = jsonb_build_object('jobs', a.jobs, 'errors', over.jq_result -> 'errors')
+    from over join answers a using (jq_pk) where j.jq_pk between over.jq_pk and over.jq_pk
+  returning j.jq_pk, j.jq_has_children),
+told as materialized (select drover.announce(array_agg(jq_pk), array_agg('done'::text)) from ended having count(*) > 0)
+select jq_pk from ended left join told on true where jq_has_children
 
 -- name: acknowledge
 -- A command for every scheduler: what we have done about it.
@@ -486,6 +721,79 @@ changed as (
   returning case when agent_enabled then 'enabled' else 'disabled' end as said)
 select said, case when said is not null then pg_notify('drover_change', '') end from mine left join changed on true limit 1
 
+-- name: flush
+-- Remove one piece of what ended so many days before a command came, or before now; see drover.flush. Gives how many
+-- rows went, and where to go on: no stage when all was looked at. No row: the command is for the first of several groups.
+select f.removed, f.stage, f.place
+  from (select where :command::bigint is null or :group::text = (
+          select min(group_name) from drover.scheduler_group where group_owner is not null and group_lease_until > now())) mine,
+       lateral drover.flush(
+         coalesce((select jq_queued from drover.jobqueue where jq_pk = :command::bigint), now()) - make_interval(days => :days::integer),
+         :failed::boolean, :most::integer, :stage::text, :place::bigint) f
+
+-- name: pause_queues
+-- Let queues, or all there are, be claimed from or not: those that are not there, and then nothing is changed; those
+-- that have changed; and those that were so already. No row if the group is no longer ours.
+with mine as materialized (
+  select 1 from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+     for share),
+missing as materialized (
+  select string_agg(name, ', ') as names from unnest(:names::text[]) as name where name not in (select queue_name from drover.queue)),
+changed as (
+  update drover.queue set queue_paused = :paused::boolean
+   where queue_paused <> :paused::boolean and (queue_name = any (:names::text[]) or :names::text[] = '{}')
+     and exists (select from mine) and (select names is null from missing)
+  returning queue_name)
+select missing.names, (select string_agg(queue_name, ', ' order by queue_name) from changed),
+       (select string_agg(queue_name, ', ' order by queue_name) from drover.queue
+         where (queue_name = any (:names::text[]) or :names::text[] = '{}') and queue_name not in (select queue_name from changed))
+  from mine cross join missing
+
+-- name: unknown_queues
+-- Which of these are no queues.
+select string_agg(name, ', ') from unnest(:names::text[]) as name where name not in (select queue_name from drover.queue)
+
+-- name: add_queue
+-- A new queue of our group: whether there was none of this name. No row if the group is no longer ours.
+with mine as materialized (
+  select 1 from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+     for share),
+added as (
+  insert into drover.queue (queue_name, queue_group, queue_concurrency) select :name::text, :group::text, :concurrency::integer from mine
+  on conflict do nothing returning queue_name)
+select exists (select from added) from mine
+
+-- name: remove_queue
+-- Remove a queue that is not a group's own and in which no job waits or is worked; what became of it. To see that none
+-- is, all jobs are looked at. No row if the group is no longer ours.
+with mine as materialized (
+  select 1 from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+     for share),
+verdict as materialized (
+  select case when not exists (select from drover.queue where queue_name = :name::text) then 'unknown'
+              when :name::text = 'default' or exists (select from drover.scheduler_group where group_name = :name::text) then 'own'
+              when exists (select from drover.jobqueue where jq_queue = :name::text and jq_endtime is null) then 'used'
+              else 'removed' end as word
+    from mine),
+gone as (delete from drover.queue where queue_name = :name::text and (select word = 'removed' from verdict))
+select word from verdict
+
+-- name: set_queue
+-- Change a queue, whatever group has it; gives the same as set_host.
+with mine as materialized (
+  select 1 from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+     for share),
+changed as (
+  update drover.queue
+     set queue_concurrency = coalesce(:concurrency::integer, queue_concurrency), queue_priority = coalesce(:priority::integer, queue_priority)
+   where queue_name = :name::text and exists (select from mine)
+  returning 'concurrency ' || coalesce(queue_concurrency::text, 'unlimited') || ', priority ' || queue_priority as said)
+select said from mine left join changed on true
+
 -- name: may_step_down
 -- Why a command to give our group up is not obeyed, and who we are: it names no group, or another than ours; the group was
 -- taken since the command came; no other of its schedulers was seen within half a lease. No row: it is not ours any more.
@@ -515,7 +823,8 @@ select drover.settle(coalesce(array_agg(distinct p.jq_pk), '{}'))
 
 -- name: look_around
 -- What others may have changed: queues, hosts and agent types of the group, and placements, as one JSON value each.
-select (select coalesce(json_agg(json_build_object('name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused)), '[]')
+select (select coalesce(json_agg(json_build_object('name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
+                                                    'reserved', queue_reserved)), '[]')
           from drover.queue where queue_group = :group::text),
        (select coalesce(json_agg(json_build_object('name', host_name, 'max', host_max, 'urgent', host_urgent, 'enabled', host_enabled)), '[]')
           from drover.host where host_group = :group::text and host_present),
@@ -526,10 +835,11 @@ select (select coalesce(json_agg(json_build_object('name', queue_name, 'concurre
 
 -- name: show_agents
 -- What drover.why needs to know of agent types: until when all their slots have failed, and why they wait.
-update drover.agent a set agent_blocked_until = now() + make_interval(secs => u.seconds), agent_reason = u.reason
-  from jsonb_to_recordset(:rows::jsonb) as u(type text, seconds float8, reason text)
+update drover.agent a
+   set agent_blocked_until = now() + make_interval(secs => u.seconds), agent_reason = u.reason, agent_queries_wait = u.queries_wait
+  from jsonb_to_recordset(:rows::jsonb) as u(type text, seconds float8, reason text, queries_wait boolean)
  where a.agent_group = :group::text and a.agent_type = u.type
-   and (a.agent_reason is distinct from u.reason or u.seconds is not null or a.agent_blocked_until is not null)
+   and (a.agent_reason is distinct from u.reason or a.agent_queries_wait <> u.queries_wait or u.seconds is not null or a.agent_blocked_until is not null)
 
 -- name: show_status
 -- One row a slot, and one (-1) for the scheduler; none of the slots that are gone.

@@ -89,19 +89,27 @@ revoke all on all functions in schema drover from public, drover_scheduler, drov
 
 grant usage on schema drover to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
+-- What a view calls is called with the rights of whoever looks.
+grant execute on function drover.about(float8), drover.items(drover.jobqueue)
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
+
 -- drover_frontend hands in jobs of one parameter and reads its own. It cannot say who it is, nor how its jobs fare.
-grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_host, jq_tolerate, jq_queue, jq_urgent, jq_priority, jq_not_before,
+grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of, jq_host, jq_tolerate, jq_queue, jq_urgent, jq_priority, jq_not_before,
               jq_not_after, jq_max_interruptions, jq_retries, jq_timeout, jq_unique_key, jq_delete, jq_mode, jq_state)
   on drover.jobqueue to drover_frontend, drover_frontend_sql;
-grant insert (job_name, job_priority, job_tenant, job_data, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
+grant insert (job_name, job_priority, job_queued, job_tenant, job_data, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
 grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
   on drover.jobdepends to drover_frontend, drover_frontend_sql;
 -- What it commands is about its own jobs: drover.command sees to that.
 grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_operator;
-grant execute on function drover.may_command() to drover_frontend, drover_frontend_sql, drover_operator, drover_scheduler;
+-- Set-up, and the same once more, need no more rights than an insert.
+grant execute on function drover.job_setup(text, jsonb), drover.job_named(text), drover.names(jsonb), drover.line(jsonb), drover.escape(text),
+  drover.job_resubmit(bigint), drover.job_hide(bigint, boolean)
+  to drover_frontend, drover_frontend_sql, drover_operator;
+grant execute on function drover.may_command(name) to drover_frontend, drover_frontend_sql, drover_operator, drover_scheduler;
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
 grant select (job_pk, job_name) on drover.job to drover_frontend, drover_frontend_sql;
-grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_item_failure
+grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup, drover.my_item_failure, drover.my_graph, drover.my_jobd
   to drover_frontend, drover_frontend_sql;
 -- Who serves, and what: a front-end may look before it hands in.
 grant select on drover.migration, drover.queue, drover.host, drover.agent, drover.scheduler, drover.scheduler_group
@@ -113,16 +121,17 @@ grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to dr
 -- drover_operator sees everything and hands in anything, commands above all; that is how it changes things. Where rows
 -- go is its own to say.
 grant select on all tables in schema drover to drover_operator;
-grant insert on drover.job, drover.jobdepends to drover_operator;
+grant insert on drover.job to drover_operator;
+grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet) on drover.jobdepends to drover_operator;
 -- Not what the scheduler writes: it believes that.
-grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_host, jq_tolerate, jq_queue, jq_urgent, jq_priority, jq_not_before,
+grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of, jq_host, jq_tolerate, jq_queue, jq_urgent, jq_priority, jq_not_before,
               jq_not_after, jq_max_interruptions, jq_retries, jq_timeout, jq_unique_key, jq_delete, jq_mode, jq_state,
               jq_msq, jq_runonpfile, jq_key, jq_repeat)
   on drover.jobqueue to drover_operator;
 grant insert, update, delete on drover.placement to drover_operator;
 
 -- drover_readonly sees what goes on, and nothing that a job works on or an agent says.
-grant select on drover.jobs_masked, drover.why, drover.jobdepends, drover.attempt, drover.queue, drover.host, drover.agent,
+grant select on drover.jobs_masked, drover.why, drover.graph, drover.jobdepends, drover.attempt, drover.cleanup, drover.queue, drover.host, drover.agent,
   drover.placement, drover.scheduler, drover.scheduler_group, drover.migration to drover_readonly;
 grant select (job_pk, job_name, job_priority, job_queued, job_tenant, job_user, job_hidden) on drover.job to drover_readonly;
 grant select (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since, status_pid,
@@ -134,13 +143,16 @@ grant select on all tables in schema drover to drover_scheduler;
 grant insert (jq_type, jq_args, jq_urgent) on drover.jobqueue to drover_scheduler;
 grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_wait_until,
               jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal, jq_result,
-              jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime, jq_done_by,
-              jq_done_host, jq_done_pid)
+              jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime, jq_expected_end, jq_done_by,
+              jq_done_host, jq_done_pid, jq_has_children)
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
+grant delete on drover.queue to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[]), drover.announce(bigint[], text[]), drover.word(text, integer) to drover_scheduler;
+-- It removes nothing but through this: what is long over.
+grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 
 -- drover_operator is warned of other sessions that hurt the queue: it must see how old they are and what they ask.
 do $$ begin

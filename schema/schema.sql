@@ -21,58 +21,55 @@ CREATE TYPE drover.job_state AS ENUM (
     'skipped'
 );
 
-CREATE FUNCTION drover.add_edge() RETURNS trigger
+CREATE FUNCTION drover.about(seconds double precision) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (seconds < (100)::double precision) THEN (GREATEST(round(seconds), (1)::double precision) || ' s'::text) WHEN (seconds < (6000)::double precision) THEN (round((seconds / (60)::double precision)) || ' min'::text) WHEN (seconds < (172800)::double precision) THEN (round((seconds / (3600)::double precision)) || ' h'::text) ELSE (round((seconds / (86400)::double precision)) || ' days'::text) END;
+
+CREATE FUNCTION drover.add_edges() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
-  child  drover.jobqueue;
-  parent drover.jobqueue;
+  is_free boolean := drover.may_command();
+  parents bigint[] := array(select distinct jdep_jq_depends_fk from added);
+  wrong   record;
+  cycle   bigint[];
 begin
-  lock table drover.edge_turn in exclusive mode;
-  perform from drover.jobqueue where jq_pk in (new.jdep_jq_fk, new.jdep_jq_depends_fk) order by jq_pk for no key update;
-  select * into child from drover.jobqueue where jq_pk = new.jdep_jq_fk;
-  select * into parent from drover.jobqueue where jq_pk = new.jdep_jq_depends_fk;
-  if child.jq_pk is null or parent.jq_pk is null then
-    raise exception 'no job %', case when child.jq_pk is null then new.jdep_jq_fk else new.jdep_jq_depends_fk end
-      using errcode = 'foreign_key_violation';
+  perform from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) order by jq_pk for no key update;
+  select c.jq_pk as child, p.jq_pk as parent, c.jq_type, c.jq_state,
+         c.jq_submitter = session_user and p.jq_submitter = session_user as is_mine
+    into wrong from added
+    join jobqueue c on c.jq_pk between jdep_jq_fk and jdep_jq_fk
+    join jobqueue p on p.jq_pk between jdep_jq_depends_fk and jdep_jq_depends_fk
+   where not is_free and (c.jq_submitter <> session_user or p.jq_submitter <> session_user) or c.jq_type = 'command'
+      or c.jq_state not in ('held', 'queued') and not (c.jq_state = 'skipped' and c.jq_endtime = now())
+   limit 1;
+  if found and not (is_free or wrong.is_mine) then
+    raise exception 'job % or % is not yours: a dependency needs both', wrong.child, wrong.parent using errcode = 'insufficient_privilege';
+  elsif wrong.jq_type = 'command' then
+    raise exception 'job % is a command: it waits for nothing', wrong.child using errcode = 'check_violation';
+  elsif found then
+    raise exception 'job % is % already: it takes no new dependency', wrong.child, wrong.jq_state using errcode = 'check_violation';
   end if;
-  if (child.jq_submitter, parent.jq_submitter) is distinct from (session_user, session_user) and not drover.may_command() then
-    raise exception 'job % or % is not yours: a dependency needs both', child.jq_pk, parent.jq_pk using errcode = 'insufficient_privilege';
+  cycle := drover.cycle_below(array(
+    select distinct jdep_jq_fk from added  -- whoever has none below, or whose parent none above, is on no cycle
+     where exists (select from jobdepends d where d.jdep_jq_depends_fk = added.jdep_jq_fk and d.jdep_met_at is null offset 0)
+       and exists (select from jobdepends d where d.jdep_jq_fk = added.jdep_jq_depends_fk and d.jdep_met_at is null offset 0)));
+  if cycle is not null then
+    select jdep_jq_fk as child, jdep_jq_depends_fk as parent into wrong
+      from unnest(cycle, cycle[2:] || cycle[1]) as u(child, parent) join added on (jdep_jq_fk, jdep_jq_depends_fk) = (child, parent) limit 1;
+    raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
-  if exists (select from drover.jobdepends where jdep_jq_fk = child.jq_pk and jdep_jq_depends_fk = parent.jq_pk)
-     or (child.jq_state = 'skipped' and child.jq_endtime = now()) then
-    return new;
-  end if;
-  if child.jq_type = 'command' then
-    raise exception 'job % is a command: it waits for nothing', child.jq_pk using errcode = 'check_violation';
-  end if;
-  if child.jq_state not in ('held', 'queued') then
-    raise exception 'job % is % already: it takes no new dependency', child.jq_pk, child.jq_state using errcode = 'check_violation';
-  end if;
-  if child.jq_has_children and exists (
-    with recursive above(pk) as (
-      select parent.jq_pk
-      union
-      select d.jdep_jq_depends_fk from drover.jobdepends d join above a on d.jdep_jq_fk = a.pk)
-    select from above where pk = child.jq_pk)
-  then
-    raise exception 'job % may not depend on %: that would be a cycle', child.jq_pk, parent.jq_pk using errcode = 'check_violation';
-  end if;
-  if parent.jq_end_bits & new.jdep_depends_bits <> 0 then
-    new.jdep_met_at := now();
-  elsif parent.jq_endtime is not null and new.jdep_on_unmet = 'skip' then
-    update drover.jobqueue
-       set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
-           jq_endtext = format('dependency on job %s not met', parent.jq_pk)
-     where jq_pk = child.jq_pk;
-    perform drover.announce(array[child.jq_pk], '{skipped}');
-    perform drover.settle(array[child.jq_pk]) where child.jq_has_children;
-  else
-    update drover.jobqueue set jq_unmet = jq_unmet + 1 where jq_pk = child.jq_pk;
-    update drover.jobqueue set jq_has_children = true where jq_pk = parent.jq_pk and not jq_has_children;
-  end if;
-  return new;
+  update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
+  update jobqueue set jq_unmet = jq_unmet + n from (select jdep_jq_fk, count(*)::integer as n from added group by jdep_jq_fk) e
+   where jq_pk between jdep_jq_fk and jdep_jq_fk and jq_state in ('held', 'queued');
+  perform drover.settle(array(select jq_pk from jobqueue where jq_pk = any (parents) and jq_endtime is not null));
+  return null;
 end $$;
 
 CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
@@ -85,26 +82,132 @@ CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
      group by (u.n - 1) / 80) c
 $$;
 
+CREATE FUNCTION drover.clean_up() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  folder text := (select nullif(agent_cwd, '') || '/' from drover.agent join drover.queue on queue_group = agent_group
+                   where queue_name = new.jq_queue and agent_type = new.jq_type);
+begin
+  insert into drover.jobqueue (jq_type, jq_name, jq_args, jq_host, jq_retries, jq_max_interruptions, jq_submitter)
+  select 'cleanup', 'cleanup.' || new.jq_pk,
+         json_agg(case when name like '/%' then '' else coalesce(folder, '') end || name order by n)::text,
+         coalesce(new.jq_done_host, (select att_host from drover.attempt_kept where att_jq_fk = new.jq_pk and att_attempt = new.jq_attempt),
+                  new.jq_host),
+         3, 2147483647, new.jq_submitter
+    from unnest(new.jq_delete) with ordinality as t(name, n) having count(*) > 0
+  on conflict (jq_name) do nothing;
+  return null;
+end $$;
+
 CREATE FUNCTION drover.command(words text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $_$
 declare
-  verb text := drover.word(words, 1);
-  job  bigint := case when drover.word(words, 2) ~ '^[0-9]{1,18}$' then drover.word(words, 2)::bigint end;
-  pk   bigint;
+  verb   text := drover.word(words, 1);
+  rest   text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
+  job    text;
+  number bigint;
+  pk     bigint;
 begin
   if not drover.may_command() then
-    if verb is null or verb not in ('killjob', 'cancel', 'signal') then
+    if verb is null or verb not in ('killjob', 'cancel', 'signal', 'release', 'hold', 'ice', 'retry', 'run') then
       raise exception 'only drover_operator may command %', coalesce(verb, 'nothing') using errcode = 'insufficient_privilege';
     end if;
-    if not exists (select from drover.jobqueue where jq_pk = job and jq_submitter = session_user) then
-      raise exception 'job % is not yours', coalesce(job::text, '?') using errcode = 'insufficient_privilege';
-    end if;
+    foreach job in array coalesce(nullif(case
+        when verb = 'run' then rest
+        when verb = 'signal' then array(select w from unnest(rest) with ordinality as u(w, n) where n % 2 = 1 order by n)
+        else rest[1:1] end, '{}'), '{?}') loop
+      number := case when job ~ '^[0-9]{1,18}$' then job::bigint end;
+      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = job)) then
+        raise exception 'job % is not yours', job using errcode = 'insufficient_privilege';
+      end if;
+    end loop;
   end if;
   insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
   return pk;
 end $_$;
+
+CREATE FUNCTION drover.cycle_below(tops bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+  jobs    bigint[];   -- by their numbers here, which count from 1
+  parents integer[];  -- of the edges, in this order
+  kids    integer[];
+  first   integer[];  -- edge of a parent
+  above   integer[];  -- how many parents of a job are left
+  ready   integer[];  -- jobs that have none
+  job     integer;
+  edge    integer;
+  cycle   bigint[];
+begin
+  with recursive below(pk) as (
+    select unnest(tops)
+    union
+    select d.pk from below b cross join lateral (
+      select jdep_jq_fk from jobdepends where jdep_jq_depends_fk = b.pk and jdep_met_at is null offset 0) d(pk)),
+  edges as materialized (
+    select b.pk as parent, d.pk as kid, row_number() over () as no from below b cross join lateral (
+      select jdep_jq_fk from jobdepends where jdep_jq_depends_fk = b.pk and jdep_met_at is null offset 0) d(pk)),
+  ends as (
+    select no, v.pk, is_kid, dense_rank() over (order by v.pk) as n from edges, lateral (values (parent, false), (kid, true)) v(pk, is_kid)),
+  numbered as (
+    select max(n) filter (where not is_kid) as parent, max(n) filter (where is_kid) as kid from ends group by no)
+  select (select array_agg(pk order by pk) from (select distinct pk from ends) e),
+         array_agg(parent order by parent), array_agg(kid order by parent)
+    into jobs, parents, kids from numbered;
+  if jobs is null then
+    return null;
+  end if;
+  above := array_fill(0, array[cardinality(jobs)]);
+  first := above;
+  for edge in reverse cardinality(kids) .. 1 loop
+    above[kids[edge]] := above[kids[edge]] + 1;
+    first[parents[edge]] := edge;
+  end loop;
+  for job in 1 .. cardinality(jobs) loop
+    if above[job] = 0 then
+      ready := ready || job;
+    end if;
+  end loop;
+  for n in 1 .. cardinality(jobs) loop
+    exit when n > coalesce(cardinality(ready), 0);
+    edge := first[ready[n]];
+    while edge > 0 and parents[edge] = ready[n] loop
+      above[kids[edge]] := above[kids[edge]] - 1;
+      if above[kids[edge]] = 0 then
+        ready := ready || kids[edge];
+      end if;
+      edge := edge + 1;
+    end loop;
+  end loop;
+  if cardinality(ready) = cardinality(jobs) then
+    return null;
+  end if;
+  for edge in 1 .. cardinality(kids) loop  -- now: one of its parents that are left
+    if above[parents[edge]] > 0 then
+      first[kids[edge]] := parents[edge];
+      job := kids[edge];
+    end if;
+  end loop;
+  for n in 1 .. cardinality(jobs) loop  -- upwards, into the cycle for sure
+    job := first[job];
+  end loop;
+  edge := job;
+  loop
+    cycle := cycle || jobs[job];
+    job := first[job];
+    exit when job = edge;
+  end loop;
+  return cycle;
+end $$;
 
 CREATE FUNCTION drover.drop_edge() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -114,6 +217,81 @@ begin
   update drover.jobqueue set jq_unmet = jq_unmet - 1 where jq_pk = old.jdep_jq_fk and jq_unmet > 0;
   perform pg_notify('drover_queue', '');
   return null;
+end $$;
+
+CREATE FUNCTION drover.escape(value text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $_$
+  select coalesce(string_agg(
+           case when c in ('"', '\', '''', '$', '`') then '\' || c
+                when c = E'\n' then '\n' when c = E'\r' then '\r' when c = E'\t' then '\t'
+                when ascii(c) < 32 or ascii(c) = 127 then '\x' || lpad(to_hex(ascii(c)), 2, '0')
+                else c end, '' order by n), '')
+    from string_to_table(value, null) with ordinality as t(c, n)
+$_$;
+
+CREATE FUNCTION drover.flush(before timestamp with time zone, failed_too boolean, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  old      bigint[];
+  looked   integer;
+  is_young boolean;  -- rows from here on are: one was queued after the instant, and was never put back to the end
+  first    bigint := place;
+begin
+  if stage = 'jobs' then
+    select count(*), max(jq_pk), coalesce(bool_or(jq_queued >= before and jq_attempt <= (jq_endtime is not null)::integer), false),
+           array_agg(jq_pk) filter (where jq_endtime < before)
+      into looked, place, is_young, old
+      from (select jq_pk, jq_queued, jq_attempt, jq_endtime from jobqueue where jq_pk > first order by jq_pk limit most) w;
+    old := array(
+      select jq_pk from jobqueue
+       where jq_pk = any (old) and jq_endtime < before and (jq_state <> 'failed' or jq_type = 'command' or failed_too)
+       order by jq_pk for update skip locked);
+    old := array(  -- by another statement: it sees the edges that came before the lock
+      select pk from unnest(old) as pk
+       where not exists (
+               select from jobdepends join jobqueue on jq_pk = jdep_jq_fk
+                where jdep_jq_depends_fk = pk and jdep_met_at is null and (jq_endtime is null or jq_state = 'failed'))
+         and not exists (
+               select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
+                where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
+    delete from jobdepends where jdep_jq_depends_fk = any (old);
+    delete from attempt_kept where att_jq_fk = any (old);
+    delete from log where log_jq_fk = any (old);
+    delete from output where out_jq_fk = any (old);
+    delete from item_failure where item_jq_fk = any (old);
+    delete from command_ack where ack_jq_fk = any (old);
+    delete from jobqueue where jq_pk = any (old);
+    get diagnostics removed = row_count;
+    if is_young or looked < most then
+      stage := 'groups';
+      place := 0;
+    end if;
+  elsif stage = 'groups' then
+    select count(*), max(job_pk), coalesce(bool_or(job_queued >= before), false) into looked, place, is_young
+      from (select job_pk, job_queued from job where job_pk > first order by job_pk limit most) w;
+    delete from job where job_pk = any (array(
+      select job_pk from job
+       where job_pk > first and job_pk <= place and job_queued < before
+         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked));
+    get diagnostics removed = row_count;
+    if is_young or looked < most then
+      stage := 'log';
+      place := 0;
+    end if;
+  else
+    delete from log where log_pk = any (array(
+      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w where log_date < before));
+    get diagnostics removed = row_count;
+    if removed < most then
+      stage := null;
+    end if;
+  end if;
 end $$;
 
 CREATE FUNCTION drover.gone() RETURNS trigger
@@ -131,6 +309,7 @@ CREATE TABLE drover.jobqueue (
     jq_name text,
     jq_type text NOT NULL,
     jq_args text DEFAULT ''::text NOT NULL,
+    jq_variables jsonb,
     jq_msq boolean DEFAULT false NOT NULL,
     jq_runonpfile text,
     jq_host text,
@@ -176,10 +355,12 @@ CREATE TABLE drover.jobqueue (
     jq_checkpoint jsonb,
     jq_elapsedtime interval,
     jq_processedtime interval,
+    jq_expected_end timestamp with time zone,
     jq_done_by uuid,
     jq_done_host text,
     jq_done_pid integer,
     jq_submitter name DEFAULT SESSION_USER NOT NULL,
+    jq_resubmit_of bigint,
     CONSTRAINT jobqueue_jq_end_bits_check CHECK (((jq_end_bits >= 0) AND (jq_end_bits <= 7))),
     CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
     CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
@@ -187,6 +368,7 @@ CREATE TABLE drover.jobqueue (
     CONSTRAINT jobqueue_jq_timeout_check CHECK ((jq_timeout > '00:00:00'::interval)),
     CONSTRAINT jobqueue_jq_tolerate_check CHECK ((jq_tolerate >= 0)),
     CONSTRAINT jobqueue_jq_unmet_check CHECK ((jq_unmet >= 0)),
+    CONSTRAINT jobqueue_jq_variables_check CHECK ((jsonb_typeof(jq_variables) = 'object'::text)),
     CONSTRAINT jobqueue_key_needs_sql CHECK (((jq_key IS NULL) OR jq_msq)),
     CONSTRAINT jobqueue_name_is_type_dot_nonce CHECK (((jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$'::text) AND (split_part(jq_name, '.'::text, 1) = jq_type))),
     CONSTRAINT jobqueue_repeat_needs_sql CHECK (((NOT jq_repeat) OR jq_msq)),
@@ -207,13 +389,137 @@ CREATE FUNCTION drover.is_claimable(job drover.jobqueue) RETURNS boolean
   select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null
 $$;
 
-CREATE FUNCTION drover.may_command() RETURNS boolean
+CREATE FUNCTION drover.items(job drover.jobqueue) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((to_char(((job).jq_itemsprocessed + (job).jq_itemsfailed), 'FM999,999,999,999,990'::text) || ' of '::text) || to_char((job).jq_itemstotal, 'FM999,999,999,999,990'::text)) || ' items'::text);
+
+CREATE FUNCTION drover.job_hide(pk bigint, hidden boolean DEFAULT true) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  update drover.job set job_hidden = hidden where job_pk = pk and (job_user = session_user or drover.may_command());
+  if not found then
+    raise exception 'no job group % of yours', coalesce(pk::text, '?') using errcode = 'no_data_found';
+  end if;
+end $$;
+
+CREATE FUNCTION drover.job_named(name text) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+declare
+  pk bigint;
+begin
+  if name ~ '^[0-9]{1,18}$' then
+    select jq_pk into pk from drover.jobqueue where jq_pk = name::bigint;
+  else
+    select jq_pk into pk from drover.jobqueue where jq_name = name;
+  end if;
+  if pk is null then
+    raise exception 'no job %', quote_literal(name) using errcode = 'foreign_key_violation';
+  end if;
+  return pk;
+end $_$;
+
+CREATE FUNCTION drover.job_resubmit(pk bigint) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+declare
+  old     drover.jobqueue;
+  columns jsonb;
+  again   bigint;
+begin
+  if drover.may_command() then
+    select * into old from drover.jobqueue where jq_pk = pk;
+  else
+    select * into old from drover.my_jobs where jq_pk = pk;
+  end if;
+  if old.jq_pk is null then
+    raise exception 'no job % of yours', coalesce(pk::text, '?') using errcode = 'no_data_found';
+  elsif old.jq_endtime is null then
+    raise exception 'job % has not ended: it is %', pk, old.jq_state using errcode = 'check_violation';
+  end if;
+  select jsonb_object_agg(key, value) || jsonb_build_object('jq_resubmit_of', pk) into columns from jsonb_each(to_jsonb(old))
+   where value not in ('null', 'false')
+     and key = any ('{jq_job_fk,jq_type,jq_args,jq_variables,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,jq_queue,
+           jq_urgent,jq_priority,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete,jq_mode}'::text[]);
+  execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1) returning jq_pk',
+                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key))
+    into again using columns;
+  return again;
+end $_$;
+
+CREATE FUNCTION drover.job_setup(name text, settings jsonb DEFAULT '{}'::jsonb, OUT jq_pk bigint, OUT existed boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+declare
+  columns   jsonb;
+  variables jsonb;
+  wrong     text;
+begin
+  if (name ~ '^[^.[:space:]]+[.][^.[:space:]]+$') is not true then
+    raise exception 'job name %: it is the type, a dot, and something without a dot or a blank', quote_nullable(name) using errcode = 'check_violation';
+  elsif split_part(name, '.', 1) = 'command' then
+    raise exception 'a command is not set up: insert it' using errcode = 'check_violation';
+  elsif jsonb_typeof(settings) is distinct from 'object' then
+    raise exception 'the settings of a job are one JSON object' using errcode = 'invalid_parameter_value';
+  end if;
+  select key into wrong from jsonb_object_keys(settings) as key
+   where key ~ '^(jq|rjm)_' and key <> all ('{jq_job_fk,jq_args,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,jq_queue,
+           jq_urgent,jq_priority,jq_not_before,jq_not_after,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete,jq_mode,
+           rjm_delete,rjm_blocks}'::text[])
+      or key !~ '^[A-Za-z_][A-Za-z0-9_]*$' limit 1;
+  if wrong ~ '^(jq|rjm)_' then
+    raise exception '% is no setting: names that begin with jq_ or rjm_ are reserved', wrong using errcode = 'undefined_parameter';
+  elsif wrong is not null then
+    raise exception 'variable %: a name is of letters, digits and _, and begins with no digit', quote_literal(wrong) using errcode = 'invalid_name';
+  end if;
+  select coalesce(jsonb_object_agg(key, value) filter (where key ~ '^jq_'), '{}'),
+         coalesce(jsonb_object_agg(key, value) filter (where key !~ '^(jq|rjm)_' and key <> 'depends'), '{}')
+    into columns, variables from jsonb_each(settings);
+  columns := jsonb_build_object('jq_args', drover.line(variables)) || columns
+             || jsonb_build_object('jq_name', name, 'jq_type', split_part(name, '.', 1), 'jq_state', 'held');
+  if variables <> '{}' then
+    columns := columns || jsonb_build_object('jq_variables', variables);
+  end if;
+  if settings ? 'rjm_delete' then
+    columns := columns || jsonb_build_object('jq_delete', drover.names(settings -> 'rjm_delete'));
+  end if;
+  execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1)
+                  on conflict (jq_name) do nothing returning jq_pk',
+                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key))
+    into jq_pk using columns;
+  existed := jq_pk is null;
+  if existed then
+    select j.jq_pk into jq_pk from drover.jobqueue j where j.jq_name = name;
+    return;
+  end if;
+  insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
+  select jq_pk, drover.job_named(parent) from unnest(drover.names(settings -> 'depends')) as parent
+   union
+  select drover.job_named(child), jq_pk from unnest(drover.names(settings -> 'rjm_blocks')) as child;
+end $_$;
+
+CREATE FUNCTION drover.line(variables jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select coalesce(string_agg(key || '="' || escape(value) || '"', ' ' order by n), '')
+    from jsonb_each_text(variables) with ordinality as v(key, value, n) where value is not null
+$$;
+
+CREATE FUNCTION drover.may_command(who name DEFAULT SESSION_USER) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'drover', 'pg_temp'
     AS $$
-  select pg_has_role(session_user, relowner, 'member')
-      or coalesce((select pg_has_role(session_user, oid, 'member') from pg_catalog.pg_roles where rolname = 'drover_operator'), false)
-    from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass
+  select coalesce(bool_or(pg_has_role(w.oid, r.oid, 'member')), false)
+    from pg_catalog.pg_roles w, pg_catalog.pg_roles r
+   where w.rolname = who
+     and (r.rolname = 'drover_operator' or r.oid = (select relowner from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass))
 $$;
 
 CREATE FUNCTION drover.moved() RETURNS trigger
@@ -252,13 +558,20 @@ begin
   return null;
 end $$;
 
-CREATE FUNCTION drover.offer(job drover.jobqueue) RETURNS void
-    LANGUAGE sql
+CREATE FUNCTION drover.names(list jsonb) RETURNS text[]
+    LANGUAGE sql IMMUTABLE
     AS $$
+  select case jsonb_typeof(list) when 'array' then array(select jsonb_array_elements_text(list)) else array_remove(array[list #>> '{}'], null) end
+$$;
+
+CREATE FUNCTION drover.offer(job drover.jobqueue) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
   insert into drover.claimable
   values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
-  select pg_notify('drover_queue', '')
-$$;
+  perform pg_notify('drover_queue', '');
+end $$;
 
 CREATE FUNCTION drover.offer_new() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -270,6 +583,25 @@ begin
    where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
   perform pg_notify('drover_queue', '');
   return null;
+end $$;
+
+CREATE FUNCTION drover.prepare_cleanup() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if new.jq_type = 'cleanup'
+     and not pg_has_role(current_user, (select relowner from pg_catalog.pg_class where oid = tg_relid), 'member') then
+    raise exception 'a clean-up comes from the jq_delete of a job that was done: it is not inserted' using errcode = 'insufficient_privilege';
+  end if;
+  if array_ndims(new.jq_delete) > 1 or exists (select from unnest(new.jq_delete) as name where name is null or name = '') then
+    raise exception 'jq_delete is a list of names: none of them NULL or empty' using errcode = 'check_violation';
+  elsif octet_length(to_json(new.jq_delete)::text) > 500000 then
+    raise exception 'jq_delete is too long: 500,000 bytes at most' using errcode = 'check_violation';
+  elsif new.jq_delete <> '{}' and new.jq_msq and new.jq_host is null then
+    raise exception 'jq_delete of an SQL job needs jq_host: else its rows may be worked on several hosts' using errcode = 'check_violation';
+  end if;
+  return new;
 end $$;
 
 CREATE FUNCTION drover.prepare_command() RETURNS trigger
@@ -288,6 +620,7 @@ begin
   new.jq_runonpfile := null;
   new.jq_not_before := null;
   new.jq_not_after := null;
+  new.jq_delete := null;
   new.jq_live_key := new.jq_unique_key;
   perform pg_notify('drover_command', '');
   return new;
@@ -331,21 +664,29 @@ end $$;
 CREATE FUNCTION drover.settle(parents bigint[]) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   released integer := 0;
   step     integer;
   ended    bigint[];
 begin
+  perform pg_notify('drover_command', '')  -- a command may wait for them too
+    where exists (select from drover.jobqueue where jq_type = 'command' and jq_wait_until is not null);
   while cardinality(parents) > 0 loop
     with met as (
       update drover.jobdepends d set jdep_met_at = now()
         from drover.jobqueue p
-       where p.jq_pk = any(parents) and d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
+       where d.jdep_jq_depends_fk = any (parents) and d.jdep_met_at is null
+         and p.jq_pk between d.jdep_jq_depends_fk and d.jdep_jq_depends_fk
          and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits <> 0
       returning d.jdep_jq_fk),
     counted as (select jdep_jq_fk as pk, count(*)::integer as n from met group by jdep_jq_fk)
-    update drover.jobqueue c set jq_unmet = greatest(c.jq_unmet - n, 0) from counted where c.jq_pk = counted.pk;
+    update drover.jobqueue c set jq_unmet = greatest(c.jq_unmet - n, 0) from counted where c.jq_pk between counted.pk and counted.pk;
     get diagnostics step = row_count;
     released := released + step;
     with skipped as (
@@ -353,9 +694,10 @@ begin
          set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
              jq_endtext = 'dependency on job ' || p.jq_pk || ' not met'
         from drover.jobdepends d, drover.jobqueue p
-       where p.jq_pk = any(parents) and d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
-         and d.jdep_on_unmet = 'skip' and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits = 0
-         and c.jq_pk = d.jdep_jq_fk and c.jq_state in ('held', 'queued')
+       where d.jdep_jq_depends_fk = any (parents) and d.jdep_met_at is null and d.jdep_on_unmet = 'skip'
+         and p.jq_pk between d.jdep_jq_depends_fk and d.jdep_jq_depends_fk
+         and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits = 0
+         and c.jq_pk between d.jdep_jq_fk and d.jdep_jq_fk and c.jq_state in ('held', 'queued')
       returning c.jq_pk, c.jq_has_children)
     select coalesce(array_agg(jq_pk) filter (where jq_has_children), '{}'), array_agg(jq_pk) into parents, ended from skipped;
     if ended is not null then
@@ -364,6 +706,15 @@ begin
   end loop;
   perform pg_notify('drover_queue', '') where released > 0;
   return released;
+end $$;
+
+CREATE FUNCTION drover.take_edge_turn() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  lock table drover.edge_turn in exclusive mode;
+  return null;
 end $$;
 
 CREATE FUNCTION drover.wake() RETURNS trigger
@@ -375,12 +726,13 @@ begin
 end $$;
 
 CREATE FUNCTION drover.withdraw(job drover.jobqueue) RETURNS void
-    LANGUAGE sql
+    LANGUAGE plpgsql
     AS $$
+begin
   delete from drover.claimable
    where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '') and claim_host = coalesce(job.jq_host, '')
-     and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk
-$$;
+     and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk;
+end $$;
 
 CREATE FUNCTION drover.word(words text, n integer) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -397,10 +749,12 @@ CREATE TABLE drover.agent (
     agent_enabled_file boolean,
     agent_kind text DEFAULT 'line'::text NOT NULL,
     agent_submitters text[] DEFAULT '{*}'::text[] NOT NULL,
+    agent_cwd text DEFAULT ''::text NOT NULL,
     agent_revision text,
     agent_present boolean DEFAULT true NOT NULL,
     agent_blocked_until timestamp with time zone,
     agent_reason text,
+    agent_queries_wait boolean DEFAULT false NOT NULL,
     agent_registered timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
     CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
@@ -443,7 +797,7 @@ UNION ALL
     jobqueue.jq_done_host AS att_host,
     jobqueue.jq_type AS att_agent,
     jobqueue.jq_done_pid AS att_pid,
-    jobqueue.jq_starttime AS att_start,
+    (jobqueue.jq_endtime - jobqueue.jq_processedtime) AS att_start,
     jobqueue.jq_endtime AS att_end,
     'done'::text AS att_outcome,
     jobqueue.jq_exitcode AS att_exitcode,
@@ -462,6 +816,24 @@ CREATE TABLE drover.claimable (
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
+CREATE VIEW drover.cleanup AS
+ SELECT j.jq_pk,
+    c.jq_pk AS cleanup_jq_pk,
+        CASE
+            WHEN (c.jq_pk IS NULL) THEN 'none'::text
+            WHEN (c.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN 'removing'::text
+            WHEN (c.jq_endtime IS NULL) THEN 'pending'::text
+            WHEN (c.jq_state = 'done'::drover.job_state) THEN 'removed'::text
+            ELSE 'failed'::text
+        END AS cleanup_state,
+    c.jq_host AS cleanup_host,
+        CASE
+            WHEN (c.jq_state = ANY (ARRAY['held'::drover.job_state, 'queued'::drover.job_state, 'blocked'::drover.job_state, 'failed'::drover.job_state, 'cancelled'::drover.job_state])) THEN c.jq_endtext
+            ELSE NULL::text
+        END AS cleanup_text
+   FROM (drover.jobqueue j
+     LEFT JOIN drover.jobqueue c ON ((c.jq_name = ('cleanup.'::text || j.jq_pk))));
+
 CREATE TABLE drover.command_ack (
     ack_jq_fk bigint NOT NULL,
     ack_scheduler uuid NOT NULL,
@@ -474,6 +846,38 @@ CREATE TABLE drover.command_ack (
 CREATE TABLE drover.edge_turn (
 );
 
+CREATE TABLE drover.jobdepends (
+    jdep_jq_fk bigint NOT NULL,
+    jdep_jq_depends_fk bigint NOT NULL,
+    jdep_depends_bits integer DEFAULT 1 NOT NULL,
+    jdep_on_unmet text DEFAULT 'wait'::text NOT NULL,
+    jdep_met_at timestamp with time zone,
+    CONSTRAINT jobdepends_check CHECK ((jdep_jq_fk <> jdep_jq_depends_fk)),
+    CONSTRAINT jobdepends_jdep_depends_bits_check CHECK (((jdep_depends_bits >= 1) AND (jdep_depends_bits <= 7))),
+    CONSTRAINT jobdepends_jdep_on_unmet_check CHECK ((jdep_on_unmet = ANY (ARRAY['wait'::text, 'skip'::text])))
+)
+WITH (fillfactor='50');
+
+CREATE VIEW drover.graph AS
+ SELECT jobqueue.jq_pk,
+    jobqueue.jq_name,
+    jobqueue.jq_type,
+    jobqueue.jq_state,
+    e.parents,
+    e.children,
+    (e.parents = '{}'::bigint[]) AS is_root,
+    (e.children = '{}'::bigint[]) AS is_leaf
+   FROM drover.jobqueue,
+    LATERAL ( SELECT ARRAY( SELECT jobdepends.jdep_jq_depends_fk
+                   FROM drover.jobdepends
+                  WHERE (jobdepends.jdep_jq_fk = jobqueue.jq_pk)
+                  ORDER BY jobdepends.jdep_jq_depends_fk) AS parents,
+            ARRAY( SELECT jobdepends.jdep_jq_fk
+                   FROM drover.jobdepends
+                  WHERE (jobdepends.jdep_jq_depends_fk = jobqueue.jq_pk)
+                  ORDER BY jobdepends.jdep_jq_fk) AS children
+         OFFSET 0) e;
+
 CREATE TABLE drover.host (
     host_name text NOT NULL,
     host_group text NOT NULL,
@@ -484,6 +888,8 @@ CREATE TABLE drover.host (
     host_enabled boolean DEFAULT true NOT NULL,
     host_enabled_file boolean,
     host_transport text DEFAULT 'local'::text NOT NULL,
+    host_queues text[],
+    host_letters text,
     host_present boolean DEFAULT true NOT NULL,
     host_down_until timestamp with time zone,
     host_reason text,
@@ -539,16 +945,54 @@ ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE drover.jobdepends (
-    jdep_jq_fk bigint NOT NULL,
-    jdep_jq_depends_fk bigint NOT NULL,
-    jdep_depends_bits integer DEFAULT 1 NOT NULL,
-    jdep_on_unmet text DEFAULT 'wait'::text NOT NULL,
-    jdep_met_at timestamp with time zone,
-    CONSTRAINT jobdepends_check CHECK ((jdep_jq_fk <> jdep_jq_depends_fk)),
-    CONSTRAINT jobdepends_jdep_depends_bits_check CHECK (((jdep_depends_bits >= 1) AND (jdep_depends_bits <= 7))),
-    CONSTRAINT jobdepends_jdep_on_unmet_check CHECK ((jdep_on_unmet = ANY (ARRAY['wait'::text, 'skip'::text])))
+CREATE TABLE drover.output (
+    out_pk bigint NOT NULL,
+    out_jq_fk bigint NOT NULL,
+    out_attempt integer NOT NULL,
+    out_part integer NOT NULL,
+    out_date timestamp with time zone DEFAULT now() NOT NULL,
+    out_stream text NOT NULL,
+    out_data text NOT NULL,
+    CONSTRAINT output_out_stream_check CHECK ((out_stream = ANY (ARRAY['out'::text, 'err'::text])))
 );
+
+CREATE VIEW drover.jobd AS
+ SELECT jobqueue.jq_pk AS id,
+    jobqueue.jq_queue AS target,
+    (EXTRACT(epoch FROM COALESCE(( SELECT job.job_queued
+           FROM drover.job
+          WHERE (job.job_pk = jobqueue.jq_job_fk)), jobqueue.jq_queued)))::bigint AS time_created,
+    (COALESCE(EXTRACT(epoch FROM jobqueue.jq_starttime), (0)::numeric))::bigint AS time_started,
+    (COALESCE(EXTRACT(epoch FROM jobqueue.jq_endtime), (0)::numeric))::bigint AS time_finished,
+        CASE
+            WHEN (jobqueue.jq_state = 'held'::drover.job_state) THEN 'manual'::text
+            WHEN (jobqueue.jq_state = ANY (ARRAY['queued'::drover.job_state, 'blocked'::drover.job_state])) THEN 'waiting'::text
+            WHEN (jobqueue.jq_state = 'claimed'::drover.job_state) THEN 'accepted'::text
+            WHEN (jobqueue.jq_state = 'running'::drover.job_state) THEN 'running'::text
+            WHEN (jobqueue.jq_state = ANY (ARRAY['ignored'::drover.job_state, 'skipped'::drover.job_state])) THEN 'ignored'::text
+            ELSE 'done'::text
+        END AS status,
+        CASE
+            WHEN (jobqueue.jq_endtime IS NOT NULL) THEN
+            CASE
+                WHEN ((jobqueue.jq_end_bits & 1) = 1) THEN 'ok'::text
+                ELSE 'fail'::text
+            END
+            ELSE NULL::text
+        END AS result,
+        CASE
+            WHEN (jobqueue.jq_endtime IS NOT NULL) THEN COALESCE(jobqueue.jq_exitcode, (1 - (jobqueue.jq_end_bits & 1)))
+            ELSE NULL::integer
+        END AS return_code,
+    jobqueue.jq_signal AS signal,
+    ( SELECT string_agg(output.out_data, ''::text ORDER BY output.out_pk) AS string_agg
+           FROM drover.output
+          WHERE ((output.out_jq_fk = jobqueue.jq_pk) AND (output.out_attempt = jobqueue.jq_attempt) AND (output.out_stream = 'out'::text))) AS stdout,
+    ( SELECT string_agg(output.out_data, ''::text ORDER BY output.out_pk) AS string_agg
+           FROM drover.output
+          WHERE ((output.out_jq_fk = jobqueue.jq_pk) AND (output.out_attempt = jobqueue.jq_attempt) AND (output.out_stream = 'err'::text))) AS stderr
+   FROM drover.jobqueue
+  WHERE (jobqueue.jq_type <> 'command'::text);
 
 ALTER TABLE drover.jobqueue ALTER COLUMN jq_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.jobqueue_jq_pk_seq
@@ -603,6 +1047,7 @@ CREATE VIEW drover.jobs_masked AS
     jobqueue.jq_itemstotal,
     jobqueue.jq_elapsedtime,
     jobqueue.jq_processedtime,
+    jobqueue.jq_expected_end,
     jobqueue.jq_submitter
    FROM drover.jobqueue;
 
@@ -650,6 +1095,29 @@ CREATE VIEW drover.my_attempt WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = a.att_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.my_cleanup WITH (security_barrier='true') AS
+ SELECT c.jq_pk,
+    c.cleanup_jq_pk,
+    c.cleanup_state,
+    c.cleanup_host,
+    c.cleanup_text
+   FROM (drover.cleanup c
+     JOIN drover.jobqueue j ON ((j.jq_pk = c.jq_pk)))
+  WHERE (j.jq_submitter = SESSION_USER);
+
+CREATE VIEW drover.my_graph WITH (security_barrier='true') AS
+ SELECT g.jq_pk,
+    g.jq_name,
+    g.jq_type,
+    g.jq_state,
+    g.parents,
+    g.children,
+    g.is_root,
+    g.is_leaf
+   FROM (drover.graph g
+     JOIN drover.jobqueue j ON ((j.jq_pk = g.jq_pk)))
+  WHERE (j.jq_submitter = SESSION_USER);
+
 CREATE VIEW drover.my_item_failure WITH (security_barrier='true') AS
  SELECT f.item_pk,
     f.item_jq_fk,
@@ -665,12 +1133,29 @@ CREATE VIEW drover.my_item_failure WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = f.item_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.my_jobd WITH (security_barrier='true') AS
+ SELECT d.id,
+    d.target,
+    d.time_created,
+    d.time_started,
+    d.time_finished,
+    d.status,
+    d.result,
+    d.return_code,
+    d.signal,
+    d.stdout,
+    d.stderr
+   FROM (drover.jobd d
+     JOIN drover.jobqueue j ON ((j.jq_pk = d.id)))
+  WHERE (j.jq_submitter = SESSION_USER);
+
 CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
  SELECT jobqueue.jq_pk,
     jobqueue.jq_job_fk,
     jobqueue.jq_name,
     jobqueue.jq_type,
     jobqueue.jq_args,
+    jobqueue.jq_variables,
     jobqueue.jq_msq,
     jobqueue.jq_runonpfile,
     jobqueue.jq_host,
@@ -716,10 +1201,12 @@ CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
     jobqueue.jq_checkpoint,
     jobqueue.jq_elapsedtime,
     jobqueue.jq_processedtime,
+    jobqueue.jq_expected_end,
     jobqueue.jq_done_by,
     jobqueue.jq_done_host,
     jobqueue.jq_done_pid,
-    jobqueue.jq_submitter
+    jobqueue.jq_submitter,
+    jobqueue.jq_resubmit_of
    FROM drover.jobqueue
   WHERE (jobqueue.jq_submitter = SESSION_USER)
   ORDER BY jobqueue.jq_pk DESC;
@@ -737,20 +1224,11 @@ CREATE VIEW drover.my_log WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = l.log_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
-CREATE TABLE drover.output (
-    out_pk bigint NOT NULL,
-    out_jq_fk bigint NOT NULL,
-    out_attempt integer NOT NULL,
-    out_date timestamp with time zone DEFAULT now() NOT NULL,
-    out_stream text NOT NULL,
-    out_data text NOT NULL,
-    CONSTRAINT output_out_stream_check CHECK ((out_stream = ANY (ARRAY['out'::text, 'err'::text])))
-);
-
 CREATE VIEW drover.my_output WITH (security_barrier='true') AS
  SELECT o.out_pk,
     o.out_jq_fk,
     o.out_attempt,
+    o.out_part,
     o.out_date,
     o.out_stream,
     o.out_data
@@ -765,12 +1243,88 @@ CREATE TABLE drover.queue (
     queue_concurrency_file integer,
     queue_paused boolean DEFAULT false NOT NULL,
     queue_paused_file boolean,
+    queue_reserved integer DEFAULT 0 NOT NULL,
+    queue_reserved_file integer,
     queue_priority integer DEFAULT 0 NOT NULL,
     queue_filter text,
     queue_present boolean DEFAULT true NOT NULL,
     CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
-    CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64)))
+    CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
+    CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
 );
+
+CREATE TABLE drover.scheduler_status (
+    status_scheduler uuid NOT NULL,
+    status_slot integer NOT NULL,
+    status_host text,
+    status_agent text,
+    status_state integer NOT NULL,
+    status_state_name text NOT NULL,
+    status_since timestamp with time zone NOT NULL,
+    status_pid integer,
+    status_jq_fk bigint,
+    status_parameter text,
+    status_spawns integer DEFAULT 0 NOT NULL,
+    status_items bigint DEFAULT 0 NOT NULL,
+    status_reason text,
+    status_updated timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE VIEW drover.room AS
+ WITH used AS (
+         SELECT scheduler_status.status_scheduler,
+            scheduler_status.status_host,
+            count(*) AS used
+           FROM drover.scheduler_status
+          WHERE ((scheduler_status.status_slot >= 0) AND (scheduler_status.status_state > 1))
+          GROUP BY scheduler_status.status_scheduler, scheduler_status.status_host
+        ), place AS (
+         SELECT s.status_scheduler,
+            s.status_agent,
+            s.status_host,
+            count(*) FILTER (WHERE (s.status_state = 1)) AS free,
+            count(*) FILTER (WHERE (s.status_state = 5)) AS ready,
+            count(*) FILTER (WHERE (s.status_state = ANY (ARRAY[3, 4]))) AS starting,
+            (count(*) FILTER (WHERE (s.status_state = 0)) = count(*)) AS is_failed,
+            max(s.status_reason) FILTER (WHERE (s.status_state = 0)) AS failure
+           FROM drover.scheduler_status s
+          WHERE (s.status_slot >= 0)
+          GROUP BY s.status_scheduler, s.status_agent, s.status_host
+        ), host AS (
+         SELECT p.status_scheduler,
+            p.status_agent,
+            p.status_host,
+            p.free,
+            p.ready,
+            p.starting,
+            p.is_failed,
+            p.failure,
+            h.host_max,
+            COALESCE(u.used, (0)::bigint) AS used,
+            ((h.host_max >= 0) AND (COALESCE(u.used, (0)::bigint) >= h.host_max)) AS is_full,
+            (h.host_enabled AND COALESCE((h.host_down_until <= now()), true)) AS is_open
+           FROM ((place p
+             JOIN drover.host h ON ((h.host_name = p.status_host)))
+             LEFT JOIN used u ON (((u.status_scheduler = p.status_scheduler) AND (u.status_host = p.status_host))))
+        )
+ SELECT host.status_scheduler AS room_scheduler,
+    host.status_agent AS room_agent,
+    host.status_host AS room_host,
+        CASE
+            WHEN (bool_or((host.is_open AND ((host.ready > 0) OR ((host.free > 0) AND (NOT host.is_full))))) OR (NOT bool_or((host.is_open AND (host.free > 0))))) THEN NULL::text
+            WHEN (count(*) FILTER (WHERE (host.is_open AND (host.free > 0))) > 3) THEN (('all '::text || count(*) FILTER (WHERE (host.is_open AND (host.free > 0)))) || ' hosts with slots to spare are full'::text)
+            ELSE string_agg((((((('host '::text || host.status_host) || ' is full: '::text) || host.used) || ' of '::text) || host.host_max) || ' agents'::text), '; '::text ORDER BY host.status_host) FILTER (WHERE (host.is_open AND (host.free > 0)))
+        END AS room_full,
+    (
+        CASE
+            WHEN bool_or((host.is_open AND ((host.ready > 0) OR (host.free > 0)))) THEN NULL::text
+            WHEN bool_and(host.is_failed) THEN COALESCE(max(host.failure), 'its agents failed'::text)
+            WHEN bool_or((host.starting > 0)) THEN 'its agents are starting'::text
+            ELSE 'every agent of the type is busy'::text
+        END || COALESCE((' on host '::text || host.status_host), ''::text)) AS room_busy
+   FROM host
+  GROUP BY GROUPING SETS ((host.status_scheduler, host.status_agent, host.status_host), (host.status_scheduler, host.status_agent));
 
 CREATE TABLE drover.scheduler_group (
     group_name text NOT NULL,
@@ -792,12 +1346,26 @@ CREATE VIEW drover.why AS
             WHEN (j.jq_state = 'blocked'::drover.job_state) THEN COALESCE(j.jq_endtext, 'blocked'::text)
             WHEN (j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN
             CASE
-                WHEN (j.jq_state = 'running'::drover.job_state) THEN ('running, in hand since '::text || date_trunc('second'::text, j.jq_starttime))
-                WHEN (a.agent_reason IS NOT NULL) THEN ('in hand, waits for an agent: '::text || a.agent_reason)
-                WHEN (j.jq_msq AND (j.jq_itemstotal IS NULL)) THEN 'in hand: waits for an expansion connection'::text
-                ELSE 'in hand: waits for an agent'::text
+                WHEN ((j.jq_state = 'running'::drover.job_state) AND (j.jq_expected_end IS NOT NULL)) THEN ((((('running: '::text || drover.items(j.*)) || ', about '::text) || drover.about((EXTRACT(epoch FROM (j.jq_expected_end - now())))::double precision)) || ' left'::text) ||
+                CASE
+                    WHEN j.jq_repeat THEN ' of this slice'::text
+                    ELSE ''::text
+                END)
+                WHEN (j.jq_state = 'running'::drover.job_state) THEN (('running, in hand since '::text || date_trunc('second'::text, j.jq_starttime)) ||
+                CASE
+                    WHEN j.jq_msq THEN COALESCE((': '::text || drover.items(j.*)), ''::text)
+                    ELSE ''::text
+                END)
+                WHEN (j.jq_msq AND (j.jq_endtext <> 'in progress'::text)) THEN ('in hand: '::text || j.jq_endtext)
+                WHEN (NOT h.host_enabled) THEN (('in hand, waits for an agent: host '::text || h.host_name) || ' is disabled'::text)
+                WHEN (h.host_down_until > now()) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
+                ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
             END
-            WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN 'waits for an active scheduler'::text
+            WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN
+            CASE
+                WHEN (j.jq_wait_until IS NULL) THEN 'waits for an active scheduler'::text
+                ELSE 'waits for the jobs that it runs'::text
+            END
             WHEN (j.jq_state = 'queued'::drover.job_state) THEN
             CASE
                 WHEN (j.jq_unmet > 0) THEN ((('waits for '::text || j.jq_unmet) ||
@@ -822,24 +1390,34 @@ CREATE VIEW drover.why AS
                 WHEN ((h.host_name IS NULL) AND (j.jq_host IS NOT NULL)) THEN ('no host '::text || quote_literal(j.jq_host))
                 WHEN (h.host_group <> q.queue_group) THEN ((((((('host '::text || h.host_name) || ' belongs to group '::text) || h.host_group) || ', queue '::text) || q.queue_name) || ' to '::text) || q.queue_group)
                 WHEN (NOT h.host_present) THEN (('host '::text || h.host_name) || ' is no longer configured'::text)
+                WHEN ((j.jq_host IS NOT NULL) AND (r.room_agent IS NULL) AND (EXISTS ( SELECT
+                   FROM drover.scheduler_status
+                  WHERE ((scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot = '-1'::integer))))) THEN ((('agent type '::text || a.agent_type) || ' has no slots on host '::text) || h.host_name)
                 WHEN (NOT h.host_enabled) THEN (('host '::text || h.host_name) || ' is disabled'::text)
                 WHEN (h.host_down_until > now()) THEN ((('host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
+                WHEN (NOT (EXISTS ( SELECT
+                   FROM drover.host t
+                  WHERE ((t.host_group = q.queue_group) AND t.host_present AND (t.host_name = COALESCE(j.jq_host, t.host_name)) AND COALESCE((j.jq_queue = ANY (t.host_queues)), true) AND COALESCE((strpos(t.host_letters, "left"(j.jq_priority, 1)) > 0), true))))) THEN ((((COALESCE((('host '::text || j.jq_host) || ' does not take'::text), 'no host takes'::text) || ' jobs of queue '::text) || q.queue_name) || ' with priority '::text) || j.jq_priority)
                 WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
                 WHEN (a.agent_blocked_until > now()) THEN ((((('agent type '::text || a.agent_type) || ' failed, next try '::text) || date_trunc('second'::text, a.agent_blocked_until)) || ': '::text) || COALESCE(a.agent_reason, '?'::text))
-                WHEN (q.queue_concurrency <= ( SELECT count(DISTINCT r.jq_pk) AS count
+                WHEN (q.queue_concurrency <= ( SELECT count(DISTINCT r_1.jq_pk) AS count
                    FROM drover.in_hand,
                     (LATERAL unnest(in_hand.hand_jobs) pk(pk)
-                     JOIN drover.jobqueue r ON ((r.jq_pk = pk.pk)))
-                  WHERE ((r.jq_queue = q.queue_name) AND (r.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state]))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
-                ELSE COALESCE(('waits its turn: '::text || a.agent_reason), 'waits its turn'::text)
+                     JOIN drover.jobqueue r_1 ON ((r_1.jq_pk = pk.pk)))
+                  WHERE ((r_1.jq_queue = q.queue_name) AND (r_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state]))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
+                WHEN (a.agent_reason IS NOT NULL) THEN ('waits its turn: '::text || a.agent_reason)
+                WHEN (r.room_full IS NOT NULL) THEN r.room_full
+                WHEN (j.jq_msq AND a.agent_queries_wait) THEN 'waits its turn: others of its type wait for an expansion connection'::text
+                ELSE COALESCE(('waits its turn: '::text || r.room_busy), 'waits its turn'::text)
             END
             ELSE ((j.jq_state || ': '::text) || COALESCE(j.jq_endtext, ''::text))
         END AS reason
-   FROM ((((drover.jobqueue j
+   FROM (((((drover.jobqueue j
      LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
      LEFT JOIN drover.scheduler_group g ON ((g.group_name = q.queue_group)))
      LEFT JOIN drover.agent a ON (((a.agent_group = q.queue_group) AND (a.agent_type = j.jq_type))))
-     LEFT JOIN drover.host h ON ((h.host_name = j.jq_host)));
+     LEFT JOIN drover.host h ON ((h.host_name = j.jq_host)))
+     LEFT JOIN drover.room r ON (((r.room_scheduler = g.group_owner) AND (r.room_agent = j.jq_type) AND (COALESCE(r.room_host, ''::text) = COALESCE(j.jq_host, ''::text)))));
 
 CREATE VIEW drover.my_why WITH (security_barrier='true') AS
  SELECT w.jq_pk,
@@ -889,24 +1467,6 @@ CREATE TABLE drover.scheduler (
     scheduler_started timestamp with time zone DEFAULT now() NOT NULL,
     scheduler_seen timestamp with time zone DEFAULT now() NOT NULL
 );
-
-CREATE TABLE drover.scheduler_status (
-    status_scheduler uuid NOT NULL,
-    status_slot integer NOT NULL,
-    status_host text,
-    status_agent text,
-    status_state integer NOT NULL,
-    status_state_name text NOT NULL,
-    status_since timestamp with time zone NOT NULL,
-    status_pid integer,
-    status_jq_fk bigint,
-    status_parameter text,
-    status_spawns integer DEFAULT 0 NOT NULL,
-    status_items bigint DEFAULT 0 NOT NULL,
-    status_reason text,
-    status_updated timestamp with time zone DEFAULT now() NOT NULL
-)
-WITH (fillfactor='50');
 
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);
@@ -963,7 +1523,7 @@ CREATE INDEX claimable_order ON drover.claimable USING btree (claim_type, claim_
 
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 
-CREATE INDEX jobdepends_open ON drover.jobdepends USING btree (jdep_jq_depends_fk) WHERE (jdep_met_at IS NULL);
+CREATE INDEX jobdepends_of_parent ON drover.jobdepends USING btree (jdep_jq_depends_fk);
 
 CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_wait_until) WHERE (jq_wait_until IS NOT NULL);
 
@@ -973,15 +1533,23 @@ CREATE INDEX jobqueue_of_job ON drover.jobqueue USING btree (jq_job_fk) WHERE (j
 
 CREATE UNIQUE INDEX jobqueue_one_live_row_per_key ON drover.jobqueue USING btree (jq_live_key) WHERE (jq_live_key IS NOT NULL);
 
+CREATE INDEX jobqueue_runs ON drover.jobqueue USING btree (jq_pk) WHERE ((jq_type = 'command'::text) AND (jq_wait_until IS NOT NULL));
+
 CREATE INDEX log_of_job ON drover.log USING btree (log_jq_fk) WHERE (log_jq_fk IS NOT NULL);
 
-CREATE INDEX output_of_job ON drover.output USING btree (out_jq_fk, out_pk);
+CREATE INDEX log_of_no_job ON drover.log USING btree (log_pk) WHERE (log_jq_fk IS NULL);
 
-CREATE TRIGGER jobdepends_add BEFORE INSERT ON drover.jobdepends FOR EACH ROW EXECUTE FUNCTION drover.add_edge();
+CREATE UNIQUE INDEX output_of_job ON drover.output USING btree (out_jq_fk, out_attempt, out_part);
+
+CREATE TRIGGER jobdepends_add AFTER INSERT ON drover.jobdepends REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION drover.add_edges();
 
 CREATE TRIGGER jobdepends_drop AFTER DELETE ON drover.jobdepends FOR EACH ROW WHEN ((old.jdep_met_at IS NULL)) EXECUTE FUNCTION drover.drop_edge();
 
-CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_name, jq_msq, jq_runonpfile, jq_key, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
+CREATE TRIGGER jobdepends_turn BEFORE INSERT ON drover.jobdepends FOR EACH STATEMENT EXECUTE FUNCTION drover.take_edge_turn();
+
+CREATE TRIGGER jobqueue_clean_up AFTER UPDATE OF jq_state ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) AND (new.jq_state = 'done'::drover.job_state) AND (old.jq_state <> 'done'::drover.job_state))) EXECUTE FUNCTION drover.clean_up();
+
+CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_variables, jq_name, jq_msq, jq_runonpfile, jq_key, jq_delete, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_variables IS DISTINCT FROM new.jq_variables)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_delete IS DISTINCT FROM new.jq_delete)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
 
 CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL))) EXECUTE FUNCTION drover.gone();
 
@@ -990,6 +1558,8 @@ CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_unmet, jq_wait_until,
 CREATE TRIGGER jobqueue_offer_new AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.offer_new();
 
 CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> 'command'::text) AND ((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL)))) EXECUTE FUNCTION drover.prepare_job();
+
+CREATE TRIGGER jobqueue_prepare_cleanup BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) OR (new.jq_type = 'cleanup'::text))) EXECUTE FUNCTION drover.prepare_cleanup();
 
 CREATE TRIGGER jobqueue_prepare_command BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type = 'command'::text)) EXECUTE FUNCTION drover.prepare_command();
 

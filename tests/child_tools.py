@@ -83,7 +83,7 @@ class Family:
     def _hear_err(self, slot: int, data: bytes, _now: float) -> None:
         self.errors[slot] += data
 
-    def _capture(self, slot: int, stream: str, data: bytes) -> None:
+    def _capture(self, slot: int, stream: str, data: bytes, _now: float) -> None:
         self.captured[slot, stream] += data
 
 

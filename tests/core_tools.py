@@ -8,7 +8,10 @@ from scheduler.model.jobs import After, Claim, Rules, Want
 from scheduler.policy.core import Core
 from scheduler.policy.pools import Slot
 
-TABLES: dict[str, Any] = {"queues": [{"name": "default", "concurrency": None, "paused": False}], "placements": []}
+TABLES: dict[str, Any] = {
+    "queues": [{"name": "default", "concurrency": None, "paused": False, "reserved": 0}],
+    "placements": [],
+}
 
 
 def make_core(

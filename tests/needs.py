@@ -46,6 +46,7 @@ PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/s
 
 PRESENT: dict[str, Callable[[], bool]] = {
     "postgres": _has_postgres,
+    "bash": lambda: shutil.which("bash") is not None,
     "gcc": lambda: shutil.which("gcc") is not None,
     "setpriv": lambda: shutil.which("setpriv") is not None,
     "mandoc": lambda: shutil.which("mandoc") is not None,
@@ -57,6 +58,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "sshd": _has_sshd,
     "slurm": _has_slurm,
     "netns": lambda: _runs("unshare", "--net", "--mount", "ip", "link", "set", "lo", "up"),
+    "uts": lambda: _runs("unshare", "--uts", "hostname", "elsewhere"),
     "mount": lambda: _runs("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"),
     "postgres account": _may_run_postgres,
     "runuser": lambda: os.geteuid() == 0 and shutil.which("runuser") is not None,

@@ -4,6 +4,9 @@ As many agents share a connection as the host lets (MaxSessions, ten by default:
 connections are made as agents wait for room. Where a connection holds one session only, the first is the warden's, who
 then guards the agents of all others. An agent is lost with its connection or with its guard, whichever goes first.
 
+paramiko remembers every session that a connection ever had, so one that has had many gets no more, and is closed when
+its last agent has left.
+
 After a failure nobody tries again before a time that doubles with each, with jitter, so that neither MaxStartups nor
 the penalties of sshd lock us out; an agent that wants to start before that is refused at once, with the reason.
 """
@@ -43,6 +46,7 @@ class Link:
     connection: Connection
     up_at: float
     room: int
+    sessions: int  # that it may still have
     warden: Warden | None = None
     agents: set[Agent] = field(default_factory=set)
     idle_since: float = 0.0
@@ -97,7 +101,10 @@ class Links:
             self._connect()
 
     def _with_room(self) -> Link | None:
-        return next((link for link in self._links if len(link.agents) < link.room and self._guard_of(link)), None)
+        return next((link for link in self._links if self._has_room(link) and self._guard_of(link)), None)
+
+    def _has_room(self, link: Link) -> bool:
+        return link.sessions > 0 and len(link.agents) < link.room
 
     def _guard(self) -> Warden | None:
         return next((link.warden for link in self._links if link.warden), None)
@@ -115,6 +122,7 @@ class Links:
 
     def _open(self, link: Link, agent: Agent) -> None:
         link.agents.add(agent)
+        link.sessions -= 1
         self._of[agent] = link
         guard = self._guard_of(link)
         assert guard is not None
@@ -190,7 +198,7 @@ class Links:
             return
         self._making.pop(id(connection)).cancel()
         now = self._loop.now
-        link = Link(connection, now, self._room, idle_since=now)
+        link = Link(connection, now, self._room, self._reach.sessions, idle_since=now)
         was_up = self._guard() is not None
         if connection.warden is not None:
             link.warden = Warden(self._pump, connection.wire, connection.warden, lambda why: self._lose(link, why))
@@ -251,7 +259,7 @@ class Links:
         self._loop.at(again, lambda: self._tend(link))
 
     def _is_spare(self, link: Link) -> bool:
-        if link.agents or self._loop.now - link.idle_since < self._reach.idle_s:
+        if link.agents or (link.sessions > 0 and self._loop.now - link.idle_since < self._reach.idle_s):
             return False
         is_guarding = link.warden is not None and any(agent.guard is link.warden for agent in self._of)
         return not is_guarding and any(other.warden for other in self._links if other is not link)

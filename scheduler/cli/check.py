@@ -5,7 +5,7 @@ Mistakes in the configuration never come here: they have been told already, with
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import psycopg
@@ -21,7 +21,7 @@ from scheduler.drivers.far import FarHost, far_hosts
 from scheduler.drivers.spawning import Surroundings, fingerprint
 from scheduler.errors import DroverError, WorldError
 from scheduler.loop import Loop
-from scheduler.model.config import AgentType, Config
+from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, HostDown, HostUp
 from scheduler.model.statements import bind
 
@@ -45,19 +45,20 @@ MISSING_ROLES = (
 
 def run(options: Namespace, config: Config) -> int:
     """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
-    found = [_told((OK, f"configuration {locate(options.config, os.environ)}"))]
-    found += map(_told, _programs(config))
-    found += map(_told, _hosts(config))
+    found = [told((OK, f"configuration {locate(options.config, os.environ)}"))]
+    found += map(told, _programs(config))
+    found += map(told, _hosts(config))
     try:
         with located(config) as conninfo:
-            found += map(_told, _database(config, conninfo))
+            found += map(told, _database(config, conninfo))
     except WorldError as error:
-        _told((FAIL, str(error)))
+        told((FAIL, str(error)))
         return UNREACHABLE
     return FAILED if any(severity == FAIL for severity, _ in found) else 0
 
 
-def _told(finding: Finding) -> Finding:
+def told(finding: Finding) -> Finding:
+    """Print one finding, as a line; give it back."""
     severity, text = finding
     print(f"{severity:4} {printable(' '.join(text.split()))}", flush=True)
     return finding
@@ -69,14 +70,15 @@ def _told(finding: Finding) -> Finding:
 def _programs(config: Config) -> Iterator[Finding]:
     around = Surroundings(os.environ, agent_folders())
     for name, agent in config.agents.items():
-        yield _program(f"agent {name}: ", agent, config, around)
+        hosts = [config.hosts[host] for host in config.hosts_of(name)]
+        yield _program(f"agent {name}: ", agent, hosts, around)
 
 
-def _program(who: str, agent: AgentType, config: Config, around: Surroundings) -> Finding:
+def _program(who: str, agent: AgentType, hosts: Sequence[Host], around: Surroundings) -> Finding:
     """A program on another machine cannot be looked for from here; one that is switched off may be missing."""
     word = agent.command[0]
-    if all(config.hosts[host].transport != "local" for host in agent.hosts or config.hosts):
-        return OK, f"{who}runs on other hosts only, {word} is not looked for"
+    if all(host.transport != "local" for host in hosts):
+        return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
     if found := fingerprint(agent, around):
         return OK, who + found[0]
     severity = FAIL if agent.enabled else WARN

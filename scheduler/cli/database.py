@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from scheduler import migrate
@@ -91,11 +92,12 @@ def table(connection: psycopg.Connection, title: str, query: LiteralString, para
     return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
 
 
-def listen(connection: psycopg.Connection) -> None:
-    """Be woken by the ends of jobs; a replica wakes nobody, there a look now and then must do."""
-    row = connection.execute("select pg_is_in_recovery()").fetchone()
-    if row == (False,):
-        connection.execute("listen drover_event")
+def listen(connection: psycopg.Connection, *channels: str) -> bool:
+    """Be woken by what is announced; False on a replica, which wakes nobody: there a look now and then must do."""
+    is_primary = connection.execute("select not pg_is_in_recovery()").fetchone() == (True,)
+    for channel in channels if is_primary else ():
+        connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+    return is_primary
 
 
 def _advice(error: psycopg.Error) -> str:

@@ -8,6 +8,7 @@ from psycopg.rows import dict_row
 
 from scheduler.cli.complain import no_such_job
 from scheduler.cli.database import connect, listen
+from scheduler.cli.orders import numbers
 from scheduler.cli.tables import as_json, cell
 from scheduler.cli.text import printable
 from scheduler.model.config import Config
@@ -32,6 +33,8 @@ IS_THERE = "select jq_endtime is not null from drover.jobqueue where jq_pk = %s"
 def run(options: Namespace, config: Config) -> int:
     """Print the last rows, of one job or of all; -f goes on until the job ends."""
     with connect(config) as connection:
+        if options.job is not None:
+            (options.job,) = numbers(connection, [options.job])
         last = _print_rows(connection, options, 0, options.lines if _is_limited(options) else LAST)
         if options.job and not last and not connection.execute(IS_THERE, (options.job,)).fetchone():
             return no_such_job(options.job)
@@ -60,7 +63,7 @@ def _print_rows(connection: psycopg.Connection, options: Namespace, after: int, 
 
 
 def _follow(connection: psycopg.Connection, options: Namespace, last: int) -> None:
-    listen(connection)
+    listen(connection, "drover_event")
     has_ended = False
     while not has_ended:
         for _ in connection.notifies(timeout=LOOK_S, stop_after=1):

@@ -5,10 +5,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import psycopg
+
 from scheduler.cli.complain import warn
 from scheduler.cli.database import connect, table
 from scheduler.cli.tables import Table, as_json, show
 from scheduler.cli.text import clipped
+from scheduler.cli.watching import redrawn
 from scheduler.model.config import Config
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
 
@@ -25,16 +28,24 @@ select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_st
        jq_args as args, jq_endtext as text
   from drover.jobqueue
  where jq_state = any (%s::drover.job_state[]) and (%s::text[] is null or jq_type = any (%s))
+   and (%s or not exists (select from drover.job where job_pk = jq_job_fk and job_hidden))
  order by jq_pk desc limit %s
 """
 
 
 def run(options: Namespace, config: Config) -> int:
-    """Print the newest jobs that are asked for, and say so if there are more."""
-    limit = options.rows or None
+    """Print the newest jobs that are asked for, and say so if there are more; --watch does so until Ctrl-C."""
     with connect(config) as connection:
-        filters = (states(options), options.types, options.types, limit and limit + 1)
-        jobs = table(connection, "", JOBS, filters)
+        if options.watch:
+            redrawn(connection, lambda: _list(connection, options))
+        _list(connection, options)
+    return 0
+
+
+def _list(connection: psycopg.Connection, options: Namespace) -> None:
+    limit = options.rows or None
+    filters = (states(options), options.types, options.types, options.all, limit and limit + 1)
+    jobs = table(connection, "", JOBS, filters)
     newest = replace(jobs, rows=jobs.rows[:limit][::-1])
     if options.json:
         print("".join(as_json(record) + "\n" for record in newest.records()), end="")
@@ -42,7 +53,6 @@ def run(options: Namespace, config: Config) -> int:
         show(brief(newest))
     if len(jobs.rows) > len(newest.rows):
         warn(f"these are the newest {limit}; -n 0 lists all")
-    return 0
 
 
 def states(options: Namespace) -> list[str]:

@@ -1,6 +1,6 @@
 """The command `drover`: finds the command's module, loads the configuration, and turns errors into exit statuses.
 
-Each command is a module of its name in this package, with `run(options, config) -> exit status`; it is imported
+Each command is a module in this package, with `run(options, config) -> exit status`; it is imported
 only when it is called for. Knows nothing of what any of them does.
 """
 
@@ -37,11 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: Namespace) -> int:
     from scheduler.cli.files import load  # not for --help: it takes as long as all the rest
+    from scheduler.cli.secrets import shown
     from scheduler.model.config import Config
 
     _print_anything()
+    if options.database is not None:
+        os.environ["DROVER_DATABASE_URL"] = shown(options.database)
     config = load(options.config, os.environ) if COMMANDS[options.command].configured else Config()
-    status: int = import_module(f"scheduler.cli.{options.command}").run(options, config)
+    module = COMMANDS[options.command].module or options.command
+    status: int = import_module(f"scheduler.cli.{module}").run(options, config)
     return status
 
 

@@ -1,37 +1,37 @@
 """Every command and every option, as argparse declares them; drover(1) and drover(8) describe the same.
 
 Decides what may be written on a command line. Refuses to know what a command does: it lives in the module of its
-name in this package. Imports nothing slow, so that a usage message comes at once.
+name in this package, or in one that it shares. Imports nothing slow, so that a usage message comes at once.
 """
 
-from argparse import REMAINDER, SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, isnan
+from math import inf
 
+from scheduler.cli import kinds
 from scheduler.model.states import JOB_STATES
-
-LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One line of help, what declares the options, and whether a configuration is loaded for it."""
+    """One line of help, what declares the options, whether a configuration is loaded, its module if not of its name."""
 
     help: str
     declare: Callable[[ArgumentParser], None]
     configured: bool = True
+    module: str = ""
 
 
 def parse(argv: Sequence[str]) -> Namespace:
-    """The command as `command`, the file of -c as `config` (None if not given), then the command's own options.
+    """The command as `command`, -c as `config` and -d as `database` (None if not given), then what the command takes.
 
     Errors: SystemExit(2) with a usage message on stderr; SystemExit(0) for --help.
     """
-    words = list(argv)
+    words = ["version", *argv[1:]] if argv[:1] == ["--version"] else list(argv)
     end = words.index("--") if "--" in words else len(words)
     top = top_parser().parse_args(words[:end])
-    own = Namespace(command=top.command, config=top.config)
+    own = Namespace(command=top.command, config=top.config, database=top.database)
     parser = command_parser(top.command)
     return _with_rest(parser, parser.parse_intermixed_args(_explicit(top.rest), own), words[end + 1 :])
 
@@ -40,24 +40,27 @@ def top_parser() -> ArgumentParser:
     """What comes before the command; the rest belongs to the command, options in any place."""
     parser = ArgumentParser(
         prog="drover",
-        usage="drover [-h] [-c FILE] COMMAND ...",
+        usage="drover [-h] [-c FILE] [-d URL] COMMAND ...",
         description="The super-agent: drives a queue in Postgres through warm agents.",
-        epilog="commands:\n" + "".join(f"  {name:8}  {command.help}\n" for name, command in COMMANDS.items()),
+        epilog="commands:\n" + "".join(f"  {name:10}  {command.help}\n" for name, command in COMMANDS.items()),
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("-c", dest="config", metavar="FILE", help="configuration file")
+    parser.add_argument("-d", dest="database", metavar="URL", help="database, as in DROVER_DATABASE_URL")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     parser.add_argument("rest", nargs=REMAINDER, help=SUPPRESS)
     return parser
 
 
 def command_parser(name: str) -> ArgumentParser:
-    """The options of one command; -c may be given here too, and wins."""
+    """The options of one command; -c and -d may be given here too, and win."""
     command = COMMANDS[name]
     parser = ArgumentParser(prog=f"drover {name}", description=command.help, allow_abbrev=False)
     if command.configured:
         parser.add_argument("-c", dest="config", metavar="FILE", default=SUPPRESS, help="configuration file")
+        parser.add_argument("-d", dest="database", metavar="URL", default=SUPPRESS, help="database")
     command.declare(parser)
     return parser
 
@@ -84,6 +87,8 @@ def _none(_parser: ArgumentParser) -> None:
 
 
 def _run(parser: ArgumentParser) -> None:
+    _jobs(parser, nargs="*")
+    _answer(parser)
     parser.add_argument("-I", dest="read_stdin", action="store_true", help="also read `type | args` lines from stdin")
     parser.add_argument("-H", dest="ignore_hosts", action="store_true", help="ignore hosts: run everything here")
     parser.add_argument("-R", dest="rescue", action="store_true", help="give abandoned rows back before READY")
@@ -94,6 +99,11 @@ def _run(parser: ArgumentParser) -> None:
     parser.add_argument("-v", dest="verbose", action="count", default=0, help="say more; may be given again")
 
 
+def _types(parser: ArgumentParser) -> None:
+    parser.add_argument("types", nargs="*", metavar="TYPE", help="these types, enabled or not; default: all enabled")
+    parser.add_argument("--allow-root", action="store_true", help="although the user is root, as agents are then too")
+
+
 def _init(parser: ArgumentParser) -> None:
     parser.add_argument("--roles", action="store_true", help="create the roles and their grants too")
 
@@ -101,18 +111,22 @@ def _init(parser: ArgumentParser) -> None:
 def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("directory", nargs="?", metavar="DIR", help="whose files; default: the Python library")
     parser.add_argument("--keep", action="store_true", help="keep the database, and say how to go on with it")
-    parser.add_argument("--agents", type=_positive, metavar="N", help="agents of each type")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="at most so many files")
+    parser.add_argument("--agents", type=kinds.positive, metavar="N", help="agents of each type")
+    parser.add_argument("--limit", type=kinds.positive, metavar="N", help="at most so many files")
 
 
 def _status(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    _watch(parser)
 
 
 def _submit(parser: ArgumentParser) -> None:
     parser.add_argument("type", metavar="TYPE", help="agent type, or command")
     parser.add_argument("args", nargs="*", metavar="ARGS", help="joined by blanks; - reads one job a line from stdin")
-    parser.add_argument("--wait", nargs="?", type=_seconds, metavar="SECONDS", help="wait for the end; --wait=9: 9 s")
+    parser.add_argument(
+        "--wait", nargs="?", type=kinds.seconds, metavar="SECONDS", help="wait for the end; --wait=9: 9 s"
+    )
+    parser.add_argument("--json", action="store_true", help="with --wait: one JSON object a line for each end")
     parser.add_argument("--force", action="store_true", help="queue it even if nobody serves the type")
     parser.add_argument("--sql", action="store_const", const=True, help="ARGS is a query: one work item a row")
     parser.add_argument("--runonpfile", metavar="COLUMN", help="like --sql; this column places each row on a host")
@@ -121,7 +135,7 @@ def _submit(parser: ArgumentParser) -> None:
     parser.add_argument("--queue", metavar="QUEUE", help="named queue")
     parser.add_argument("--urgent", action="store_const", const=True, help="before all that are not urgent")
     parser.add_argument("--priority", metavar="LETTERS", help="a before z; default n")
-    parser.add_argument("--retries", type=_count, metavar="N", help="retries after failure; default 0")
+    parser.add_argument("--retries", type=kinds.count, metavar="N", help="retries after failure; default 0")
     parser.add_argument("--name", metavar="TYPE.NONCE", help="unique name of the job")
 
 
@@ -132,14 +146,17 @@ def _ls(parser: ArgumentParser) -> None:
             flag, dest=name, action="append", default=[], choices=JOB_STATES, metavar="STATE", help=text
         )
     parser.add_argument("-t", dest="types", action="append", metavar="TYPE", help="jobs of this type only")
-    parser.add_argument("--all", action="store_true", help="jobs in every state")
-    parser.add_argument("-n", dest="rows", type=_count, default=1000, metavar="N", help="the newest N, 0 for all; 1000")
+    parser.add_argument("--all", action="store_true", help="jobs in every state, and of hidden groups")
+    parser.add_argument(
+        "-n", dest="rows", type=kinds.count, default=1000, metavar="N", help="the newest N, 0 for all; 1000"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    _watch(parser)
 
 
 def _log(parser: ArgumentParser) -> None:
     _job(parser, nargs="?")
-    parser.add_argument("-n", dest="lines", type=_count, metavar="LINES", help="the last LINES; 100 without a job")
+    parser.add_argument("-n", dest="lines", type=kinds.count, metavar="LINES", help="the last LINES; 100 without a job")
     parser.add_argument("-f", dest="follow", action="store_true", help="go on with what is logged from now on")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -147,49 +164,115 @@ def _log(parser: ArgumentParser) -> None:
 def _out(parser: ArgumentParser) -> None:
     _job(parser)
     parser.add_argument("-e", dest="errors", action="store_true", help="its error output instead")
+    parser.add_argument("-t", dest="follow", action="store_true", help="go on with what is written from now on")
+    parser.add_argument("--attempt", type=kinds.positive, metavar="K", help="of this attempt; default: the latest")
+
+
+def _wait(parser: ArgumentParser) -> None:
+    _jobs(parser, nargs="+")
+    parser.add_argument(
+        "--timeout", type=kinds.seconds, default=inf, metavar="SECONDS", help="wait no longer than that"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, with what the job wrote")
+
+
+def _exit(parser: ArgumentParser) -> None:
+    _job(parser)
+    parser.add_argument("-q", dest="quiet", action="store_true", help="print nothing, exit with the status of the job")
+    parser.add_argument("-w", dest="wait", action="store_true", help="wait until the job has ended")
+
+
+def _setup(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="TYPE.NONCE", help="unique name of the job; its variables come on stdin")
+    parser.add_argument("-p", dest="priority", metavar="LETTERS", help="a before z; default n")
+
+
+def _cancel(parser: ArgumentParser) -> None:
+    _order(parser)
+    parser.add_argument("--reason", default="", metavar="TEXT", help="what its row says; default: cancelled")
+
+
+def _signal(parser: ArgumentParser) -> None:
+    _order(parser)
+    parser.add_argument("signal", metavar="SIGNAL", help="name or number")
+
+
+def _order(parser: ArgumentParser) -> None:
+    _jobs(parser, nargs="+")
+    _answer(parser)
+
+
+def _queues(parser: ArgumentParser) -> None:
+    parser.add_argument("queues", nargs="*", metavar="QUEUE", help="these queues; default: every one")
+    _answer(parser)
+
+
+def _flush(parser: ArgumentParser) -> None:
+    parser.add_argument("days", type=kinds.count, metavar="DAYS", help="what ended more than so many days ago")
+    parser.add_argument("--failed", action="store_true", help="failed jobs too")
+    _answer(parser)
+
+
+def _kept(*actions: str) -> Callable[[ArgumentParser], None]:
+    def declare(parser: ArgumentParser) -> None:
+        parser.add_argument("action", nargs="?", default="list", choices=("list", *actions), help="default: list")
+        parser.add_argument("words", nargs="*", metavar="WORD", help="a name, then numbers")
+        _answer(parser)
+
+    return declare
+
+
+def _jobs(parser: ArgumentParser, nargs: str) -> None:
+    parser.add_argument("jobs", nargs=nargs, type=kinds.job, metavar="JOB", help="number or name of a job")
+
+
+def _answer(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument(
+        "--wait", type=kinds.seconds, default=inf, metavar="SECONDS", help="for an answer; default: as long as it takes"
+    )
+
+
+def _completion(parser: ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash",), help="which shell")
+
+
+def _watch(parser: ArgumentParser) -> None:
+    parser.add_argument("--watch", action="store_true", help="go on, and show it anew when something happens")
 
 
 def _job(parser: ArgumentParser, nargs: str | None = None) -> None:
-    parser.add_argument("job", nargs=nargs, type=_positive, metavar="N", help="jq_pk of the job")
+    parser.add_argument("job", nargs=nargs, type=kinds.job, metavar="JOB", help="number or name of the job")
 
 
 COMMANDS = {
-    "run": Command("be the scheduler daemon, in the foreground", _run),
+    "run": Command("be the scheduler daemon, in the foreground; or run jobs by hand", _run),
     "init": Command("create the schema in the database, or bring it up to date", _init),
     "check": Command("look whether everything is there that a scheduler needs", _none),
+    "agent-check": Command("start each agent on each host, and compare their programs", _types, module="agent_check"),
     "demo": Command("show it at work on real files, in a database of its own", _demo, configured=False),
     "status": Command("show schedulers, slots, jobs and queues", _status),
     "submit": Command("queue a job, or many", _submit),
+    "setup": Command("set a job up by name, held until it is released", _setup),
+    "release": Command("let a held job go, and all that wait for it", _order, module="order"),
+    "hold": Command("keep a job from being started", _order, module="order"),
+    "ice": Command("skip a job as if it had been done", _order, module="order"),
+    "retry": Command("queue a failed job anew", _order, module="order"),
+    "cancel": Command("end a job that has not ended", _cancel, module="order"),
+    "kill": Command("kill the agents of a job, which fails", _order, module="order"),
+    "signal": Command("send a signal to the agents of a job", _signal, module="order"),
+    "pause": Command("start no more jobs of a queue", _queues, module="order"),
+    "continue": Command("start jobs of a paused queue again", _queues, module="order"),
+    "poll": Command("make schedulers look for jobs now", _queues, module="order"),
+    "queue": Command("list queues, or change one", _kept("add", "remove", "set", "priority"), module="kept"),
+    "host": Command("list hosts, or change one", _kept("enable", "disable", "max"), module="kept"),
+    "flush": Command("remove jobs that ended long ago", _flush, module="order"),
     "ls": Command("list jobs", _ls),
     "log": Command("show what was logged, of a job or of all", _log),
     "why": Command("say why a job is not running", _job),
     "out": Command("print the output of a job", _out),
+    "wait": Command("wait until jobs have ended, and show how", _wait),
+    "exit": Command("print the exit status of a job", _exit),
+    "completion": Command("print a script that completes commands in a shell", _completion, configured=False),
     "version": Command("print the version", _none, configured=False),
 }
-
-
-# Kinds of values.
-
-
-def _count(text: str) -> int:
-    return _between(text, 0)
-
-
-def _positive(text: str) -> int:
-    return _between(text, 1)
-
-
-def _between(text: str, least: int) -> int:
-    if not text.isdecimal() or not least <= int(text) <= LARGEST:
-        raise ArgumentTypeError(f"must be a number from {least} on (got {text!r})")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -inf
-    if isnan(seconds) or seconds < 0:
-        raise ArgumentTypeError(f"must be seconds (got {text!r})")
-    return seconds

@@ -1,4 +1,4 @@
-"""`drover run`: the daemon in the foreground, with its database, below a guardian."""
+"""`drover run`: the daemon in the foreground, with its database, below a guardian; jobs by hand are in `manual`."""
 
 import os
 import signal
@@ -10,7 +10,8 @@ from select import EPOLLIN
 import attrs
 from psycopg.conninfo import make_conninfo
 
-from scheduler import guardian, log
+from scheduler import guardian, log, upgrade
+from scheduler.cli import manual
 from scheduler.cli.awaiting import awaited
 from scheduler.cli.database import is_embedded
 from scheduler.cli.files import load, locate
@@ -24,10 +25,15 @@ from scheduler.errors import ConfigError
 from scheduler.loop import Loop
 from scheduler.model.config import Config, Database
 
+DAEMON_ONLY = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first")
+
 
 def run(options: Namespace, config: Config) -> int:
-    """Serve until told to end; give the exit status."""
-    _refuse_root(options)
+    """Serve until told to end, or run the jobs that are named by hand; give the exit status."""
+    if options.jobs:
+        return _by_hand(options, config)
+    refuse_root(options)
+    environment = dict(os.environ)  # as it was given to us
     log.set_up(config.scheduler, options.verbose, os.environ)
     hide()
     config = as_asked(config, options)
@@ -43,9 +49,19 @@ def run(options: Namespace, config: Config) -> int:
     with awaited(config) as conninfo:  # before there is a guardian: others may use that server when we are gone
         watched = guardian.begin(os.environ)
         try:
-            return _daemon(config, login(config, conninfo), options, manager, watched, read).run()
+            daemon = _daemon(config, login(config, conninfo), options, manager, watched, read)
+            status = daemon.run()
         finally:
             guardian.end_family()
+    if daemon.is_superseded:
+        upgrade.go_on(environment | ({} if watched is None else {guardian.GUARDED: str(os.getppid())}))
+    return status
+
+
+def _by_hand(options: Namespace, config: Config) -> int:
+    if any(getattr(options, name) for name in DAEMON_ONLY):
+        raise ConfigError("drover run: -I, -H, -R, -t and -T are for the daemon, not for jobs that are run by hand")
+    return manual.run(options, config)
 
 
 def _daemon(
@@ -96,8 +112,10 @@ def ignoring_hosts(config: Config) -> Config:
     return attrs.evolve(config, hosts=hosts)
 
 
-def _refuse_root(options: Namespace) -> None:
+def refuse_root(options: Namespace) -> None:
+    """Agents run as whoever starts them. Errors: ConfigError."""
     if os.geteuid() == 0 and not options.allow_root and os.environ.get("DROVER_ALLOW_ROOT") != "1":
         raise ConfigError(
-            "drover run: refuses to run as root: agents would be root too; use a user of its own, or --allow-root"
+            f"drover {options.command}: refuses to run as root: agents would be root too; "
+            "use a user of its own, or --allow-root"
         )

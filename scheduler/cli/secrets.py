@@ -46,6 +46,17 @@ def with_logins(config: Config, environ: Mapping[str, str]) -> Config:
     return attrs.evolve(config, database=found)
 
 
+def shown(url: str) -> str:
+    """Give a connection string that everybody may have seen. Errors: ConfigError if a password is in it."""
+    try:
+        has_password = not is_embedded(url) and "password" in conninfo_to_dict(url)
+    except psycopg.Error:
+        raise ConfigError("-d: the connection string cannot be read") from None
+    if has_password:
+        raise ConfigError("-d: everybody may see a command line; put the password into ~/.pgpass or a password_file")
+    return url
+
+
 def is_embedded(url: str) -> bool:
     """Whether a database is one that we start ourselves: it asks for no password."""
     return url == EMBEDDED or url.startswith(f"{EMBEDDED}:")

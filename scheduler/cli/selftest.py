@@ -1,94 +1,173 @@
-"""`drover run -t`: start one agent of each type and wait for its first OK.
+"""`drover run -t`: start an agent of each type on each of its hosts and wait for its first OK.
 
-It uses the driver that the daemon uses, so that what is tested is what will run.
+It uses the driver that the daemon uses, so that what is tested is what will run. A program is looked at where it is, by
+the shell there: what it is, and whether it is the same on all hosts, only the host can say.
 """
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
 from typing import IO, Final
 
 from scheduler.daemon import agent_folders
 from scheduler.drivers.children import Children
-from scheduler.drivers.spawning import Surroundings, fingerprint
 from scheduler.loop import Loop
 from scheduler.model.config import Config
-from scheduler.model.events import Created, Event, ForceKill, Gone, NotCreated, Spawn
+from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Spawn
 from scheduler.model.protocol import printable
 
 LAST_WORDS: Final = 4096  # bytes of stderr kept
+OUTPUT: Final = 65_536  # bytes of stdout kept, from the beginning
+PATIENCE_S: Final = 5.0  # for an agent that was killed to be told of
+SHELL: Final = (b"sh", b"-s", b"--")
+LOOK: Final = b"""\
+program=$(command -v -- "$1") || { echo "$1: not found" >&2; exit 127; }
+shift
+for file in "$program" "$@"; do [ ! -f "$file" ] || echo "$(cksum <"$file") $file"; done
+[ -f "$program" ] || echo "$program"
+exit 0
+"""
+
+Programs = tuple[str, ...]  # the files that a command names, each as cksum(1) has it
+
+
+@dataclass(slots=True)
+class Try:
+    """One process: what it has said, and how it ended."""
+
+    host: str
+    script: bytes  # that it is told once it is there
+    out: bytes = b""
+    err: bytes = b""
+    is_made: bool = False
+    is_late: bool = False  # it was ended without having ended or said enough
+    end: NotCreated | Gone | None = None
 
 
 def test_agents(config: Config, out: IO[str]) -> int:
-    """Test every enabled type, one line each; give how many failed."""
-    types = [name for name, agent in config.agents.items() if agent.enabled]
-    trial = _Trial(config)
-    failures = {name: reason for name, reason in zip(types, map(trial.reason, types), strict=True) if reason}
-    for name in types:
-        print(f"{name}: {failures.get(name, 'ok')}", file=out)
-    print(f"{len(failures)} of {len(types)} agent types failed", file=out)
-    return len(failures)
+    """Test every enabled type, a line for each host that it has; give how many failed."""
+    failed = tested = 0
+    with Trial(config) as trial:
+        for name in (name for name, agent in config.agents.items() if agent.enabled):
+            for host, reason in trial.start(name).items():
+                print(f"{name} on {host}: {reason or 'ok'}", file=out, flush=True)
+                tested += 1
+                failed += reason is not None
+    print(f"{failed} of {tested} agents failed", file=out)
+    return failed
 
 
-class _Trial:
-    """One agent at a time, in slot 0."""
+class Trial:
+    """Agents that are started to see whether they can be, on all their hosts at once, and ended."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
-        self._loop = Loop()
-        self._heard = b""
-        self._complaint = b""
-        self._events: list[Event] = []
+        self._config, self._loop = config, Loop()
+        self._slots = count()
+        self._tries: dict[int, Try] = {}
         self._children = Children(
-            self._loop, config, agent_folders(), self._hear, self._hear_err, self._ignore, self._events.append
+            self._loop, config, agent_folders(), self._hear, self._hear_err, self._captured, self._tell
         )
 
-    def reason(self, name: str) -> str | None:
-        """Give why an agent of this type cannot be used, or None."""
-        agent = self._config.agents[name]
-        host = (agent.hosts or tuple(self._config.hosts))[0]
-        self._heard = self._complaint = b""
-        self._events.clear()
-        if agent.kind == "exec":
-            around = Surroundings(os.environ, agent_folders())
-            return (
-                None if fingerprint(agent, around) else f"program {agent.command[0]!r} is not found or may not be run"
-            )
-        self._children.spawn(Spawn(0, 1, name, host))
-        deadline = self._loop.now + self._config.scheduler.start_limit
-        while not self._is_decided() and self._loop.now < deadline:
+    def __enter__(self) -> "Trial":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._children.close()
+
+    def start(self, name: str) -> dict[str, str | None]:
+        """Give for each enabled host of a type why an agent cannot be used there, or None; a command is not run."""
+        if self._config.agents[name].kind == "exec":
+            return {host: found if isinstance(found, str) else None for host, found in self.look(name).items()}
+        tries = self._run(name, None, lambda each: b"OK\n" in each.out)
+        return {each.host: None if b"OK\n" in each.out else self._why_not(each, "OK") for each in tries}
+
+    def look(self, name: str) -> dict[str, Programs | str]:
+        """Give for each enabled host of a type what its command names there, or why nobody can say."""
+        command = map(os.fsencode, self._config.agents[name].command)
+        tries = self._run(name, (*SHELL, *command), lambda _each: False)
+        return {each.host: _programs(each) or self._why_not(each, "answer") for each in tries}
+
+    # ---- one process on each host
+
+    def _run(self, name: str, argv: tuple[bytes, ...] | None, is_enough: Callable[[Try], bool]) -> list[Try]:
+        """Start a process of a type on each host, and end it when it has said enough; `argv` is a shell that looks."""
+        limits, script = self._config.scheduler, b"" if argv is None else LOOK
+        later = script if self._config.agents[name].kind == "line" else b""  # a command gets it with its start
+        tries = self._tries = {next(self._slots): Try(host, later) for host in self._hosts(name)}
+        for slot, each in tries.items():
+            self._children.spawn(Spawn(slot, 1, name, each.host, argv, script))
+        self._wait(limits.start_limit, is_enough)
+        for each in tries.values():
+            each.is_late = each.end is None and not is_enough(each)
+        for end, patience_s in ((self._hang_up, limits.kill_grace), (self._kill, PATIENCE_S)):
+            for slot in tries:
+                end(slot)
+            self._wait(patience_s, lambda _each: False)
+        return list(tries.values())
+
+    def _hosts(self, name: str) -> list[str]:
+        return [host for host in self._config.hosts_of(name) if self._config.hosts[host].enabled]
+
+    def _wait(self, patience_s: float, is_enough: Callable[[Try], bool]) -> None:
+        """Wait until each has ended or said enough."""
+        deadline = self._loop.now + patience_s
+        while self._loop.now < deadline:
+            for slot, each in self._tries.items():
+                if each.is_made and each.script:
+                    self._children.send(Send(slot, each.script))
+                    each.script = b""
+            if all(each.end or is_enough(each) for each in self._tries.values()):
+                return
             self._loop.turn(deadline)
-        verdict = self._verdict()
-        self._end()
-        return verdict
 
-    def _is_decided(self) -> bool:
-        return b"OK\n" in self._heard or any(isinstance(event, NotCreated | Gone) for event in self._events)
+    def _hang_up(self, slot: int) -> None:
+        self._children.kill(Kill(slot))
 
-    def _verdict(self) -> str | None:
-        for event in self._events:
-            if isinstance(event, NotCreated):
-                return event.reason
-            if isinstance(event, Gone) and b"OK\n" not in self._heard:
-                how = f"killed by {event.signal}" if event.signal else f"exit status {event.code}"
-                return f"died before its first OK, {how}{self._last_words()}"
-        return None if b"OK\n" in self._heard else f"no OK within {self._config.scheduler.start_limit:g} s"
+    def _kill(self, slot: int) -> None:
+        self._children.force_kill(ForceKill(slot))
 
-    def _end(self) -> None:
-        if not any(isinstance(event, Created) for event in self._events):
-            return
-        self._children.force_kill(ForceKill(0))
-        while not any(isinstance(event, Gone) for event in self._events):
-            self._loop.turn(self._loop.now + 1.0)
+    # ---- what it says and how it ends
 
-    def _hear(self, _slot: int, data: bytes, _now: float) -> bytes | None:
-        self._heard += data
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Created | NotCreated | Gone) and (each := self._tries.get(event.slot)):
+            if isinstance(event, Created):
+                each.is_made = True
+            else:
+                each.end = event
+
+    def _hear(self, slot: int, data: bytes, _now: float) -> bytes | None:
+        self._tries[slot].out = (self._tries[slot].out + data)[:OUTPUT]
         return None
 
-    def _hear_err(self, _slot: int, data: bytes, _now: float) -> None:
-        self._complaint = (self._complaint + data)[-LAST_WORDS:]
+    def _hear_err(self, slot: int, data: bytes, _now: float) -> None:
+        self._tries[slot].err = (self._tries[slot].err + data)[-LAST_WORDS:]
 
-    def _last_words(self) -> str:
-        lines = printable(self._complaint).strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
+    def _captured(self, slot: int, stream: str, data: bytes, now: float) -> None:
+        if stream == "out":
+            self._hear(slot, data, now)
+        else:
+            self._hear_err(slot, data, now)
 
-    def _ignore(self, _slot: int, _stream: str, _data: bytes) -> None:
-        pass
+    def _why_not(self, each: Try, what: str) -> str:
+        if each.is_late:
+            return f"no {what} within {self._config.scheduler.start_limit:g} s"
+        lines = printable(each.err).strip().splitlines()
+        words = f": {lines[-1]}" if lines else ""
+        match each.end:
+            case NotCreated(reason=reason):
+                return reason
+            case Gone(lost=True):
+                return f"the way to it was lost before its first {what}"
+            case Gone(code=127) if lines:  # of a shell, env(1) or the like: they say what is not there
+                return lines[-1]
+            case Gone(signal=str(name)):
+                return f"died before its first {what}, killed by {name}{words}"
+            case Gone(code=code):
+                return f"died before its first {what}, exit status {code}{words}"
+        return f"it said no {what} and cannot be killed"
+
+
+def _programs(each: Try) -> Programs:
+    return tuple(printable(each.out).splitlines())

@@ -16,6 +16,7 @@ from scheduler.cli.database import connect, table
 from scheduler.cli.health import Limits, warnings
 from scheduler.cli.tables import Table, as_json, cell, show
 from scheduler.cli.text import printable
+from scheduler.cli.watching import redrawn
 from scheduler.model.config import Config
 from scheduler.model.states import JOB_STATES
 
@@ -81,14 +82,11 @@ select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 
 
 
 def run(options: Namespace, config: Config) -> int:
-    """Print it as a headline and tables, or all of it as one JSON object."""
-    with connect(config) as connection, connection.transaction():
-        group = _group(connection, config.scheduler.group)
-        parts = _parts(connection, config.scheduler.group)
-        if options.json:
-            print(as_json({"group": group} | {key: part.records() for key, part in parts}))
-        else:
-            _show(group, parts)
+    """Print it as a headline and tables, or all of it as one JSON object; --watch does so until Ctrl-C."""
+    with connect(config) as connection:
+        if options.watch:
+            redrawn(connection, lambda: _print(connection, config.scheduler.group, json=options.json))
+        _print(connection, config.scheduler.group, json=options.json)
     return 0
 
 
@@ -115,6 +113,16 @@ def pivot(counts: list[tuple[Any, ...]]) -> Table:
     states = [state for state in JOB_STATES if any(seen == state for _, seen in jobs)]
     kinds = dict.fromkeys(kind for kind, _ in jobs)
     return Table("Jobs", ("type", *states), [(kind, *(jobs[kind, state] for state in states)) for kind in kinds])
+
+
+def _print(connection: psycopg.Connection, name: str, *, json: bool) -> None:
+    with connection.transaction():
+        group = _group(connection, name)
+        parts = _parts(connection, name)
+        if json:
+            print(as_json({"group": group} | {key: part.records() for key, part in parts}))
+        else:
+            _show(group, parts)
 
 
 def _group(connection: psycopg.Connection, name: str) -> dict[str, Any]:

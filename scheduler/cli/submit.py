@@ -12,10 +12,9 @@ from typing import Any, BinaryIO
 import psycopg
 from psycopg import sql
 
-from scheduler.cli.complain import failed, warn
+from scheduler.cli.complain import failed
 from scheduler.cli.database import connect
-from scheduler.cli.text import printable
-from scheduler.cli.waiting import ends
+from scheduler.cli.wait import wait
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 
@@ -43,13 +42,6 @@ SERVED = """
 select coalesce(array_agg(distinct agent_type order by agent_type), '{}')
   from drover.agent where agent_present and agent_enabled
 """
-# The groups that these jobs wait for in vain.
-INACTIVE = """
-select distinct q.queue_group
-  from drover.jobqueue j join drover.queue q on q.queue_name = j.jq_queue
-  left join drover.scheduler_group g on g.group_name = q.queue_group
- where j.jq_pk = any (%s) and j.jq_endtime is null and (g.group_owner is null or g.group_lease_until < now())
-"""
 
 
 def run(options: Namespace, config: Config) -> int:
@@ -60,7 +52,7 @@ def run(options: Namespace, config: Config) -> int:
             return failed(refusal)
         jobs = list(_insert(connection, options, texts))
         print(*jobs, sep="\n", flush=True)
-        return 0 if options.wait is None else _wait(connection, jobs, options.wait)
+        return 0 if options.wait is None else wait(connection, jobs, options.wait, json=options.json)
 
 
 def read_lines(file: BinaryIO) -> Iterator[str]:
@@ -108,18 +100,3 @@ def _insert(connection: psycopg.Connection, options: Namespace, texts: Iterable[
             parameters: tuple[Any, ...] = (*given.values(), batch)
             jobs += sorted(pk for (pk,) in connection.execute(query, parameters))
     return jobs
-
-
-def _wait(connection: psycopg.Connection, jobs: list[int], limit_s: float) -> int:
-    """Print `jq_pk type state endtext` as each job ends."""
-    for (group,) in connection.execute(INACTIVE, (jobs,)):
-        warn(f"no scheduler is active for group {group}: the job waits until one is; start it with drover run")
-    ended = []
-    for end in ends(connection, jobs, limit_s):
-        print(printable(f"{end.job} {end.type} {end.state} {end.text}"), flush=True)
-        ended.append(end)
-    if len(ended) < len(jobs):
-        return failed(
-            f"after {limit_s:g} s, {len(jobs) - len(ended)} of {len(jobs)} jobs have not ended; see drover why"
-        )
-    return int(any(end.is_failure for end in ended))

@@ -1,9 +1,9 @@
-"""Waiting for jobs to end: woken by drover_event, with a slow look of its own in case a wake-up is lost.
+"""Waiting for jobs: woken by what is announced, with a slow look of its own in case a wake-up is lost.
 
 Reads rows and prints nothing.
 """
 
-import json
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from time import monotonic
@@ -11,13 +11,21 @@ from time import monotonic
 import psycopg
 from psycopg.rows import class_row
 
+from scheduler.cli.database import listen
+
 LOOK_S = 5.0
+REPLICA_LOOK_S = 1.0  # a replica wakes nobody
 FAILURE = 2  # in jq_end_bits
+GONE = "gone"  # in place of a state: there is no such job, or no more
 
 ENDED = """
-select jq_pk as job, jq_type as type, jq_state::text as state, coalesce(jq_endtext, '') as text, jq_end_bits as bits
-  from drover.jobqueue where jq_pk = any (%s) and jq_endtime is not null order by jq_endtime, jq_pk
+select pk as job, coalesce(jq_type, '-') as type, coalesce(jq_state::text, 'gone') as state,
+       case when jq_pk is null then 'there is no such job' else coalesce(jq_endtext, '') end as text,
+       coalesce(jq_end_bits, 2) as bits
+  from unnest(%s::bigint[]) as pk left join drover.jobqueue on jq_pk = pk
+ where jq_pk is null or jq_endtime is not null order by jq_endtime, pk
 """
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ def ends(
     """Yield the end of each job as it comes; stop when all have ended or after so many seconds."""
     deadline = monotonic() + limit_s
     waiting = set(jobs)
-    connection.execute("listen drover_event")  # before the first look: what ends from now on is heard
+    look_s = min(look_s, woken(connection, "drover_event"))  # before the first look: what ends from now on is heard
     while waiting:
         cursor = connection.cursor(row_factory=class_row(End))
         ended = cursor.execute(ENDED, (list(waiting),)).fetchall()
@@ -51,13 +59,19 @@ def ends(
         left_s = deadline - monotonic()
         if not waiting or left_s <= 0:
             return
-        _sleep(connection, waiting, min(left_s, look_s))
+        sleep(connection, waiting, min(left_s, look_s))
 
 
-def _sleep(connection: psycopg.Connection, waiting: set[int], seconds: float) -> None:
-    """Until an event tells of one of the jobs, but no longer than that."""
+def woken(connection: psycopg.Connection, *channels: str) -> float:
+    """Listen, and give the seconds after which to look all the same."""
+    return LOOK_S if listen(connection, *channels) else REPLICA_LOOK_S
+
+
+def sleep(connection: psycopg.Connection, jobs: Collection[int], seconds: float) -> None:
+    """Until one of the jobs is told of, by its number wherever it stands, but no longer than that."""
+    names = set(map(str, jobs))
     notifies = connection.notifies(timeout=seconds)
     for notify in notifies:
-        if any(event["jq_pk"] in waiting for event in json.loads(notify.payload)):
+        if not names.isdisjoint(_NUMBER.findall(notify.payload)):
             notifies.close()
             return

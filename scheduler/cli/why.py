@@ -4,6 +4,7 @@ from argparse import Namespace
 
 from scheduler.cli.complain import no_such_job
 from scheduler.cli.database import connect
+from scheduler.cli.orders import numbers
 from scheduler.cli.text import printable
 from scheduler.model.config import Config
 
@@ -13,8 +14,9 @@ REASON = "select reason from drover.why where jq_pk = %s"
 def run(options: Namespace, config: Config) -> int:
     """Print one line: why the job is not running, or what became of it."""
     with connect(config) as connection:
-        row = connection.execute(REASON, (options.job,)).fetchone()
+        (job,) = numbers(connection, [options.job])
+        row = connection.execute(REASON, (job,)).fetchone()
     if row is None:
-        return no_such_job(options.job)
+        return no_such_job(job)
     print(printable(row[0]))
     return 0

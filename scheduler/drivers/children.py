@@ -47,7 +47,7 @@ CLOSED = -1  # in place of a descriptor
 
 Hear = Callable[[int, bytes, float], bytes | None]
 HearError = Callable[[int, bytes, float], None]
-Captured = Callable[[int, str, bytes], None]
+Captured = Callable[[int, str, bytes, float], None]
 Tell = Callable[[Event], None]
 Ear = Callable[[int], None]
 
@@ -142,9 +142,12 @@ class Children:
             self._write(child, send.data)
 
     def kill(self, kill: Kill) -> None:
-        """Ask a process to die: close its pipes, hang-up to its group. What it still says is not heard."""
+        """Ask a process to die: close its pipes, hang-up to its group. Only a command is heard to the end."""
         if child := self._children.get(kill.slot):
-            self._hush(child)
+            if child.is_line:
+                self._hush(child)
+            else:
+                self._close_stdin(child)
             child.process.signal(signal.SIGHUP)
             self._bury_if_over(child)
 
@@ -287,8 +290,8 @@ class Children:
             error_ear = self._ear(child, child.stderr, lambda data: hear_err(slot, data, loop.now))
             return self._line_ear(child), error_ear
         return (
-            self._ear(child, child.stdout, lambda data: captured(slot, "out", data)),
-            self._ear(child, child.stderr, lambda data: captured(slot, "err", data)),
+            self._ear(child, child.stdout, lambda data: captured(slot, "out", data, loop.now)),
+            self._ear(child, child.stderr, lambda data: captured(slot, "err", data, loop.now)),
         )
 
     def _line_ear(self, child: Child) -> Ear:

@@ -29,7 +29,7 @@ from scheduler.model.events import (
     WriteOutput,
     Written,
 )
-from scheduler.model.jobs import URGENT_BELOW, After, Cells, Want, read_claim
+from scheduler.model.jobs import After, Cells, Want, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
@@ -41,7 +41,6 @@ DATA_CLASSES: Final = frozenset(("21", "22", "23", "42", "44", "54", "P0"))
 WORLD: Final = frozenset(("42501", "42P01", "42703", "42883"))  # a grant, table, column or function is missing
 
 Arrays = dict[str, object]
-ALL_BELOW: Final = "2"  # no rank begins so
 WANTS: Final = (
     "want_types", "want_queues", "want_hosts", "want_below", "want_ranks", "want_queued", "want_pks", "want_counts",
 )  # fmt: skip
@@ -119,8 +118,9 @@ class Courier:
             case WriteLog(rows):
                 names = ("jobs", "types", "hosts", "agents", "pids", "messages")
                 return "write_log", _columns(rows, *names)
-            case WriteOutput(rows):
-                return "write_output", _columns(rows, "jobs", "attempts", "streams", "texts")
+            case WriteOutput(rows, followed):
+                columns = _columns(rows, "jobs", "attempts", "parts", "streams", "texts")
+                return "write_output", {"followed": followed, **columns}
             case _:
                 assert_never(request)
 
@@ -154,7 +154,7 @@ class Courier:
 
 def _asked(want: Want) -> tuple[str | int, ...]:
     """Give what query `turn` wants to know of a want."""
-    return want.type, want.queue, want.host, URGENT_BELOW if want.urgent else ALL_BELOW, *want.after, want.most
+    return want.type, want.queue, want.host, want.below, *want.after, want.most
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:

@@ -29,6 +29,7 @@ class Signals:
         self._old_writer = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._old: dict[int, Any] = {number: signal.signal(number, _wake) for number in NUMBERS}
         loop.register(self._reader, EPOLLIN, self._read)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)  # a program before us may have kept some for us
 
     def close(self) -> None:
         """Put the handlers back that were there before."""

@@ -226,6 +226,7 @@ def own_of(spawn: Spawn) -> dict[bytes, bytes]:
         b"THREAD_UNIQUE": b"%d" % spawn.slot,
         b"DROVER_JOB": b"%d" % spawn.job,
         b"DROVER_ATTEMPT": b"%d" % (spawn.attempt or 0),
+        **(spawn.environment or {}),
     }
 
 

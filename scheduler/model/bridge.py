@@ -32,6 +32,7 @@ class Reach:
     lease_s: int = 10  # without a beat the warden kills
     orphan_s: float = 5.0  # for the output of an agent that has ended, while somebody else holds its pipes
     idle_s: float = 60.0  # an unused connection is closed, unless it is the last
+    sessions: int = 10_000  # of agents that a connection has in its life; another takes its place
 
 
 @dataclass(frozen=True, slots=True)

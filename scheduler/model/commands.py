@@ -1,7 +1,7 @@
 """The words of a command row: `killjob 1234`, `host-max alpha 4 1`. One table says which there are and what they take.
 
-A verb is about every scheduler, about a job, a host, an agent type or a group, or about nothing in particular; that
-decides which daemon acts (query `read_commands`). What it does is not known here.
+A verb is about every scheduler, about a job, a host, an agent type or a group, or about nothing in particular, as are
+those about queues; that decides which daemon acts (query `read_commands`). What it does is not known here.
 """
 
 import re
@@ -13,7 +13,11 @@ GROUP, ANY = "a group", "the active scheduler"
 LONGEST_TEXT: Final = 1000  # characters of a command; of what the user says about a job too
 LARGEST_PK: Final = 2**63 - 1
 LARGEST_NUMBER: Final = 2**31 - 1
+MOST_DAYS: Final = 36_500
 
+LONGEST_QUEUE: Final = 64  # characters of the name of a queue
+
+Value = int | str | tuple[int | str, ...] | None  # of several words a tuple, but of a text
 _Reader = Callable[[str, str], int | str]
 
 
@@ -25,11 +29,14 @@ class Order(NamedTuple):
     """A command that makes sense: its verb and what it says for each word of the verb's usage; left out is None."""
 
     verb: str
-    values: Mapping[str, int | str | None]
+    values: Mapping[str, Value]
 
 
 class Verb(NamedTuple):
-    """What a command is about, and the words that follow it: `[x]` may be left out, `...` takes the rest."""
+    """What a command is about, and the words that follow it.
+
+    `[x]` may be left out, `...` takes the rest, `x|y` is either; the value has the name of x, in small letters.
+    """
 
     about: str
     usage: str
@@ -41,16 +48,29 @@ VERBS: Final[Mapping[str, Verb]] = {
     "reopen-log": Verb(EVERY, ""),
     "verbose": Verb(EVERY, "LEVEL"),
     "reset": Verb(EVERY, ""),
-    "poll": Verb(EVERY, ""),
+    "poll": Verb(EVERY, "[QUEUE...]"),
     "killjob": Verb(JOB, "JOB"),
     "cancel": Verb(JOB, "JOB [TEXT...]"),
-    "signal": Verb(JOB, "JOB SIGNAL"),
+    "signal": Verb(JOB, "JOB SIGNAL [MORE...]"),
+    "release": Verb(JOB, "JOB|NAME"),
+    "hold": Verb(JOB, "JOB"),
+    "ice": Verb(JOB, "JOB"),
+    "retry": Verb(JOB, "JOB"),
+    "unblock": Verb(JOB, "JOB|CONDITION"),
+    "run": Verb(ANY, "JOB..."),
+    "pause": Verb(ANY, "[QUEUE...]"),
+    "continue": Verb(ANY, "[QUEUE...]"),
+    "add-queue": Verb(ANY, "QUEUE CONCURRENCY"),
+    "remove-queue": Verb(ANY, "QUEUE"),
+    "set-concurrency": Verb(ANY, "QUEUE CONCURRENCY"),
+    "set-queue-priority": Verb(ANY, "QUEUE PRIORITY"),
     "host-enable": Verb(HOST, "NAME"),
     "host-disable": Verb(HOST, "NAME"),
     "host-max": Verb(HOST, "NAME MAX [URGENT]"),
     "agent-enable": Verb(TYPE, "NAME"),
     "agent-disable": Verb(TYPE, "NAME"),
     "step-down": Verb(GROUP, "[GROUP]"),
+    "flush": Verb(ANY, "DAYS [failed]"),
     "status": Verb(ANY, ""),
 }
 
@@ -74,21 +94,24 @@ def parse(text: str) -> Order:
     return Order(name, dict(_read(name, wanted, rest)))
 
 
-def _read(name: str, wanted: Sequence[str], words: Sequence[str]) -> list[tuple[str, int | str | None]]:
+def _read(name: str, wanted: Sequence[str], words: Sequence[str]) -> list[tuple[str, Value]]:
     usage = " ".join([name, *wanted])
     if len(words) < sum(not each.startswith("[") for each in wanted):
         raise CommandError(f"too few words: {usage}")
-    if len(words) > len(wanted) and not (wanted and wanted[-1].endswith("...]")):
+    if len(words) > len(wanted) and not (wanted and "..." in wanted[-1]):
         raise CommandError(f"too many words: {usage}")
-    values: list[tuple[str, int | str | None]] = []
+    values: list[tuple[str, Value]] = []
     for place, each in enumerate(wanted):
-        key = each.strip("[].").lower()
+        kind = each.strip("[].").lower()
+        key = kind.partition("|")[0]
         if place >= len(words):
             values.append((key, None))
-        elif each.endswith("...]"):
+        elif kind == "text":
             values.append((key, " ".join(words[place:])))
+        elif "..." in each:
+            values.append((key, tuple(_READERS[kind](word, usage) for word in words[place:])))
         else:
-            values.append((key, _READERS[key](words[place], usage)))
+            values.append((key, _READERS[kind](words[place], usage)))
     return values
 
 
@@ -101,23 +124,48 @@ def _number(least: int, most: int, what: str) -> _Reader:
     return read
 
 
+def _either(number: _Reader) -> _Reader:
+    def read(word: str, usage: str) -> int | str:
+        return number(word, usage) if re.fullmatch("-?[0-9]+", word) else word
+
+    return read
+
+
+def _queue(word: str, usage: str) -> str:
+    if len(word) > LONGEST_QUEUE:
+        raise CommandError(f"the name of a queue has at most {LONGEST_QUEUE} characters: {usage}")
+    return word
+
+
 def _word(word: str, _usage: str) -> str:
     return word
 
 
-def _now(word: str, usage: str) -> str:
-    if word != "now":
-        raise CommandError(f"only `now` may follow (got {word!r}): {usage}")
-    return word
+def _only(wanted: str) -> _Reader:
+    def read(word: str, usage: str) -> str:
+        if word != wanted:
+            raise CommandError(f"only `{wanted}` may follow (got {word!r}): {usage}")
+        return word
+
+    return read
 
 
+_JOB: Final = _number(1, LARGEST_PK, "the number of a job is wanted")
 _READERS: Final[Mapping[str, _Reader]] = {
-    "now": _now,
-    "job": _number(1, LARGEST_PK, "the number of a job is wanted"),
+    "now": _only("now"),
+    "failed": _only("failed"),
+    "days": _number(0, MOST_DAYS, f"a number of days, at most {MOST_DAYS}, is wanted"),
+    "job": _JOB,
+    "job|name": _either(_JOB),
+    "job|condition": _either(_JOB),
     "level": _number(0, LARGEST_NUMBER, "a level is a number from 0"),
     "max": _number(-1, LARGEST_NUMBER, "a maximum is a number, -1 for none"),
     "urgent": _number(0, LARGEST_NUMBER, "the number for urgent jobs is at least 0"),
+    "concurrency": _number(1, LARGEST_NUMBER, "a concurrency is a number from 1"),
+    "priority": _number(-LARGEST_NUMBER, LARGEST_NUMBER, "a priority is a number"),
+    "queue": _queue,
     "signal": _word,
+    "more": _word,
     "name": _word,
     "group": _word,
 }

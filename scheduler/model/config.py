@@ -6,6 +6,7 @@ the tables below.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ Argv = Annotated[tuple[str, ...], "a text is split by shell rules"]
 YEAR = 31_536_000
 LARGEST = 2_147_483_647
 HUGE = 2**63 - 1
+MOST_DAYS = 36_500
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
@@ -30,6 +32,7 @@ USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # What tells this daemon who it is to the database: an agent is given a login of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
 RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
+LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # that a priority begins with, in order
 NAME_RULE = "a name has letters, digits and _ . / - (not first), 64 at most"
 
 
@@ -54,10 +57,23 @@ def _matches(pattern: re.Pattern[str], message: str) -> Check:
     return _must(lambda text: not text or pattern.fullmatch(text) is not None, message)
 
 
+def _is_pattern(text: str) -> bool:
+    """Say whether Python takes it, and as what it looks like: not `[[:alpha:]]`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(text)
+    except (re.error, FutureWarning, OverflowError, RecursionError):
+        return False
+    return True
+
+
+PATTERN = _must(_is_pattern, "is not a regular expression")
 SPAN = _must(lambda s: 0 < s <= YEAR, f"must be more than 0 and at most {YEAR} seconds")
 GRACE = _must(lambda s: 0 <= s <= YEAR, f"must be from 0 to {YEAR} seconds")
 COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
 COUNT_OR_NONE = _must(lambda n: 0 <= n <= LARGEST, f"must be from 0 to {LARGEST}")
+DAYS = _must(lambda n: 0 <= n <= MOST_DAYS, f"must be from 0 to {MOST_DAYS} days")
 MAXIMUM = _must(lambda n: n == -1 or 1 <= n <= LARGEST, "must be -1 (no limit) or more than 0")
 PRIORITY = _must(lambda n: abs(n) <= LARGEST, f"must be from -{LARGEST} to {LARGEST}")
 SIZE = _must(lambda n: 0 <= n <= HUGE, f"must be from 0 to {HUGE}")
@@ -97,7 +113,9 @@ class Scheduler:
     rescan: float = field(default=60.0, validator=SPAN)
     poll_interval: float = field(default=1.0, validator=SPAN)
     progress_interval: float = field(default=1.0, validator=SPAN)
+    output_interval: float = field(default=0.2, validator=SPAN)
     status_interval: float = field(default=30.0, validator=SPAN)
+    retention: int = field(default=0, validator=DAYS)
     hold: float = field(default=0.1, validator=SPAN)
     hold_max: int = field(default=2000, validator=COUNT)
     fetch_limit: int = field(default=1000, validator=COUNT_OR_NONE)
@@ -117,6 +135,7 @@ class Scheduler:
     line_limit: int = field(default=1_048_576, validator=COUNT)
     reconnect_max: float = field(default=30.0, validator=SPAN)
     hang_limit: float = field(default=10.0, validator=GRACE)
+    reexec: bool = False
     ready_file: str = field(default="", validator=PLACE)
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
@@ -136,6 +155,19 @@ class Host:
     identity: str = ""
     known_hosts: str = ""
     command: Argv = ()
+    types: str = field(default="", validator=PATTERN)
+    queues: tuple[str, ...] = ()
+    priorities: str = field(default="", validator=PATTERN)
+
+    @property
+    def letters(self) -> frozenset[str]:
+        """Give the characters that a priority may begin with to be taken here."""
+        return frozenset(letter for letter in LETTERS if re.search(self.priorities, letter))
+
+    @property
+    def is_choosy(self) -> bool:
+        """Say whether it does not take every job of a type that it takes."""
+        return bool(self.queues) or len(self.letters) < len(LETTERS)
 
     @property
     def is_far(self) -> bool:
@@ -176,7 +208,7 @@ class AgentType:
     pass_env: tuple[str, ...] = ()
     limits: Limits = field(factory=Limits)
     output_limit: int = field(default=1_048_576, validator=COUNT_OR_NONE)
-    window: int = field(default=1, validator=_must(lambda n: n == 1, "must be 1; more comes later"))
+    window: int = field(default=1, validator=COUNT)
 
 
 @frozen
@@ -185,6 +217,7 @@ class Queue:
 
     concurrency: int | None = field(default=None, validator=attrs.validators.optional(COUNT))
     paused: bool = False
+    reserved: int = field(default=0, validator=COUNT_OR_NONE)
     priority: int = field(default=0, validator=PRIORITY)
     filter: str = ""
 
@@ -199,6 +232,11 @@ class Config:
     agents: dict[str, AgentType] = field(factory=dict)
     queues: dict[str, Queue] = field(factory=dict)
 
+    def hosts_of(self, kind: str) -> tuple[str, ...]:
+        """Give the hosts on which a type has slots."""
+        names = self.agents[kind].hosts or self.hosts
+        return tuple(name for name in names if re.search(self.hosts[name].types, kind))
+
 
 # What two keys of one table say against each other: the key to blame, what must hold, the message otherwise.
 Rule = tuple[str, Callable[[Any], bool], str]
@@ -211,9 +249,16 @@ SCHEDULER_RULES: tuple[Rule, ...] = (
 HOST_RULES: tuple[Rule, ...] = (
     ("address", lambda h: h.transport != "ssh" or h.address, 'is needed by transport = "ssh"'),
     ("command", lambda h: h.transport != "command" or h.command, 'is needed by transport = "command"'),
+    ("priorities", lambda h: bool(h.letters), "matches no single letter or digit: it is about the first of a priority"),
 )
 AGENT_RULES: tuple[Rule, ...] = (
     ("heartbeat", lambda a: a.kind == "line" or not a.heartbeat, "must be 0: exec agents have no heartbeat"),
+    ("window", lambda a: a.kind == "line" or a.window == 1, "must be 1: an exec agent gets one item"),
+    (
+        "window",
+        lambda a: a.db == "off" or a.window == 1,
+        "must be 1: answers to DB: lines would come behind lines ahead",
+    ),
     ("statements", lambda a: a.db == "statements" or not a.statements, 'are for db = "statements" only'),
 )
 
@@ -228,6 +273,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     for name, agent in config.agents.items():
         yield from _broken(AGENT_RULES, ("agents", name), agent)
         yield from _agent_words(("agents", name), agent, frozenset(config.hosts))
+    yield from _hosts_words(config)
 
 
 def _broken(rules: tuple[Rule, ...], path: Path, table: object) -> Iterator[Contradiction]:
@@ -271,6 +317,16 @@ def _agent_words(path: Path, agent: AgentType, hosts: frozenset[str]) -> Iterato
     for name, sql in agent.statements.items():
         if message := _statement_mistake(name, sql):
             yield (*path, "statements", name), message
+
+
+def _hosts_words(config: Config) -> Iterator[Contradiction]:
+    for name, host in config.hosts.items():
+        for number, queue in enumerate(host.queues):
+            if not NAME.fullmatch(queue):
+                yield ("hosts", name, "queues", number), NAME_RULE
+    for name, agent in config.agents.items():
+        if config.hosts and set(agent.hosts) <= config.hosts.keys() and not config.hosts_of(name):
+            yield ("agents", name), "no host takes it: the key types of each leaves it out"
 
 
 def _variable_mistake(name: str) -> str:

@@ -226,6 +226,7 @@ class Spawn:
     stdin: bytes | None = None
     job: int | None = None
     attempt: int | None = None
+    environment: Mapping[bytes, bytes] | None = None  # what its job adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,9 +386,10 @@ class WriteLog:
 
 @dataclass(frozen=True, slots=True)
 class WriteOutput:
-    """Append to drover.output."""
+    """Append to drover.output, and tell those who follow one of these jobs."""
 
     rows: Sequence[OutputRow]
+    followed: Sequence[int] = ()
 
 
 Request = Turn | Save | Mark | Settle | TakeStock | WriteLog | WriteOutput

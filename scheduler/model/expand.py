@@ -34,6 +34,11 @@ _ESCAPES: Final = (
 _COLUMN: Final = re.compile(rb"[A-Za-z_]\w*")
 
 
+def as_bytes(text: str) -> bytes:
+    """Give the text as the database has it, which is no text where the database knows no encoding."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def escape(value: bytes) -> bytes:
     """Give `value` as it stands between the quotes of a line."""
     return _UGLY.sub(lambda found: _ESCAPES[found[0]], value)
@@ -122,10 +127,13 @@ def quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def cursor_query(sql: str, key: str | None, watermark: str | None, beyond: Sequence[tuple[str, str]]) -> str:
+def cursor_query(
+    sql: str, key: str | None, watermark: str | None, beyond: Sequence[tuple[str, str]], again: Sequence[str] = ()
+) -> str:
     """Give the select whose rows are the work left: the job's SQL, less what its checkpoint has.
 
-    **shape**: with a key, rows above the watermark and outside the `beyond` ranges (first, last), in key order.
+    **shape**: with a key, rows above the watermark and outside the `beyond` ranges (first, last), in key order, and
+    those with a key of `again`.
     The newline before the bracket ends a comment in the job's SQL.
     """
     inner = sql.strip().removesuffix(";")
@@ -137,4 +145,6 @@ def cursor_query(sql: str, key: str | None, watermark: str | None, beyond: Seque
     wheres += [f"{column} not between{quote_literal(first)} and{quote_literal(last)}" for first, last in beyond]
     # A NULL key must be seen to fail the job, so no condition may hide it.
     where = f" where {column} is null or (" + " and ".join(wheres) + ")" if wheres else ""
+    if wheres and again:
+        where += f" or {column} in (" + ",".join(map(quote_literal, again)) + ")"
     return f"{query}{where} order by {column}"

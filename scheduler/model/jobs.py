@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 Cells = tuple[bytes | None, ...]
+Letters = tuple[str, str]  # of priorities: from this first character to before that one
+Place = tuple[str, str, str, bool, Letters | None]  # what tells wants apart
 
 
 class After(NamedTuple):
@@ -22,6 +24,7 @@ class After(NamedTuple):
 
 START: Final = After("", "-infinity", 0)
 URGENT_BELOW: Final = "1"  # ranks of urgent rows begin with 0, all others with 1
+ALL_BELOW: Final = "2"
 
 
 class Want(NamedTuple):
@@ -34,6 +37,28 @@ class Want(NamedTuple):
     most: int
     after: After = START
     guarded: bool = False  # not everybody may queue this type: the rules of its rows name the submitter
+    letters: Letters | None = None  # of these priorities only; with them, not `urgent` means none that is urgent
+
+    @property
+    def place(self) -> Place:
+        """Give where it looks, however far that is claimed."""
+        return self.type, self.queue, self.host, self.urgent, self.letters
+
+    @property
+    def start(self) -> After:
+        """Give where its place begins."""
+        return START if self.letters is None else START._replace(rank=self._bound(0))
+
+    @property
+    def below(self) -> str:
+        """Give the rank before which its place ends."""
+        if self.letters is None:
+            return URGENT_BELOW if self.urgent else ALL_BELOW
+        return self._bound(1)
+
+    def _bound(self, which: int) -> str:
+        assert self.letters is not None
+        return ("0" if self.urgent else "1") + self.letters[which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +81,8 @@ class Rules:
     checkpoint: dict[str, Any] | None = None
     submitter: str = ""  # of guarded types
     roles: Sequence[str] = ()  # that it is a member of, itself too; of guarded types
+    variables: dict[str, str | None] | None = None  # each as text, for exec agents
+    variables_json: str = ""  # all of them
 
 
 PLAIN: Final = Rules()
@@ -101,6 +128,7 @@ class SaveRow:
     total: int | None = None
     elapsed: float | None = None
     busy: float | None = None
+    remaining: float | None = None  # seconds until all its items are over, at their rate
     failures: int | None = None
     interruptions: int | None = None
     retry_in: float | None = None
@@ -143,10 +171,11 @@ class LogRow(NamedTuple):
 
 
 class OutputRow(NamedTuple):
-    """A chunk of what an exec agent printed; a row of drover.output."""
+    """A piece of what an exec agent printed; a row of drover.output."""
 
     job: int
     attempt: int
+    part: int  # 1, 2, 3 ... of this attempt, so that none is written twice
     stream: str  # "out" or "err"
     text: str
 

@@ -29,8 +29,14 @@ def looked(world: World, event: e.Looked, now: float) -> None:
     for job in world.jobs.values():
         in_hand[job.queue] = in_hand.get(job.queue, 0) + 1
     world.queues = {
-        q["name"]: QueueBook(q["name"], q["concurrency"], q["paused"], in_hand.get(q["name"], 0)) for q in event.queues
+        q["name"]: QueueBook(q["name"], q["concurrency"], q["paused"], in_hand.get(q["name"], 0), q["reserved"])
+        for q in event.queues
     }
+    closed = {queue.name for queue in world.queues.values() if queue.is_over}
+    if closed:
+        endings.give_back_all(
+            world, "the queue takes no more", now, lambda job: job.queue in closed and endings.is_untouched(job)
+        )
     for row in event.hosts:
         if row["name"] in world.config.hosts:  # what is told may be older than a reload
             host = world.hosts[row["name"]]

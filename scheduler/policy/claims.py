@@ -10,16 +10,18 @@ look from the start for urgent rows only.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Final
 
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Turn
-from scheduler.model.jobs import START, URGENT_BELOW, After, Want
+from scheduler.model.jobs import START, URGENT_BELOW, After, Place, Want
 from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.pools import HostBook, Pool
+from scheduler.policy.reserve import kept_free
 from scheduler.policy.room import startable
+from scheduler.policy.turns import Turns
 
-Place = tuple[str, str, str, bool]  # type, queue, host, urgent only
 PAUSE: Final = 9  # times what a look at whole places cost more than it should: so long until the next
 LONGEST_PAUSE: Final = 10.0  # seconds
 HELD_BYTES: Final = 16 << 20  # of parameters of a type, if they are as long as those of late
@@ -31,13 +33,14 @@ FORGETTING: Final = 1.01
 class QueueBook:
     """A queue of the group and how many of its jobs are in hand."""
 
-    __slots__ = ("concurrency", "in_hand", "name", "paused")
+    __slots__ = ("concurrency", "in_hand", "name", "paused", "reserved")
 
-    def __init__(self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0) -> None:
+    def __init__(self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0, reserved: int = 0) -> None:
         self.name = name
         self.concurrency = concurrency
         self.paused = paused
         self.in_hand = in_hand
+        self.reserved = reserved  # agents, of each type and in all, that others leave to it
 
     @property
     def room(self) -> int | None:
@@ -45,6 +48,11 @@ class QueueBook:
         if self.paused:
             return 0
         return None if self.concurrency is None else max(0, self.concurrency - self.in_hand)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether it has more in hand than it may have: what has not begun then goes back."""
+        return self.in_hand > 0 and (self.paused or self.in_hand > (self.concurrency or self.in_hand))
 
 
 class Claims:
@@ -88,30 +96,75 @@ class Claims:
         left = {queue.name: queue.room for queue in queues if queue.room != 0}
         if not left:
             return []
+        pools = list(pools)
         wants = [
             want
             for pool in pools
             if pool.enabled and pool.blocked_until == 0.0
-            for want in self._of_pool(pool, left, hosts, timers)
+            for want in (
+                self._of_pool(pool, left, hosts, timers)
+                if pool.doors is None
+                else self._of_doors(pool, left, hosts, timers)
+            )
         ]
         self._turn += 1
         first = self._turn % (len(wants) or 1)
-        return list(_within(left, wants[first:] + wants[:first]))
+        wants = wants[first:] + wants[:first]
+        if reserved := {queue.name: queue.reserved for queue in queues if queue.reserved and not queue.paused}:
+            wants = list(kept_free(wants, reserved, pools, hosts))
+        return list(_within(left, wants))
 
     def _of_pool(
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
     ) -> Iterator[Want]:
         if all(self._open.get((pool.name, queue, False)) == [] for queue in queues):
             return  # every place is empty, of urgent rows too
+        if pool.singles and len(pool.bound) > 1 and [turns for turns in pool.bound.values() if turns.first]:
+            yield from self._of_hosts(pool, queues, hosts, timers)
+            return
         count, urgent = how_many(pool, timers)
         if not count and not urgent:
             return
         for queue in queues:
             for place in self._places(pool, queue, hosts, not count):
-                after = self.reached.get(place, START)
-                if after.rank >= URGENT_BELOW and (*place[:3], True) not in self.dry:
-                    yield Want(*place[:3], True, count, START, pool.is_guarded)
-                yield Want(*place, count or 1, after, pool.is_guarded)
+                yield from self._of_place(pool, place, count)
+
+    def _of_hosts(
+        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
+    ) -> Iterator[Want]:
+        """Ask for each host by itself: what waits for one that is busy holds up nothing that others could take."""
+        each = {name: how_many(pool, timers, turns) for name, turns in (("", pool.any), *pool.bound.items())}
+        for queue, is_urgent_only in product(queues, (False, True)):
+            for place in self._places(pool, queue, hosts, is_urgent_only):
+                count, urgent = each[place[2]]
+                if urgent if is_urgent_only else count:
+                    yield from self._of_place(pool, place, count)
+
+    def _of_place(self, pool: Pool, place: Place, count: int) -> list[Want]:
+        after = self.reached.get(place, START)
+        wants = [Want(*place[:4], count or 1, after, pool.is_guarded)]
+        if after.rank >= URGENT_BELOW and (*place[:3], True, None) not in self.dry:
+            wants.append(Want(*place[:3], True, count, START, pool.is_guarded))
+        return wants
+
+    def _of_doors(
+        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
+    ) -> Iterator[Want]:
+        """Ask for each door of a type by itself, urgent rows and others apart."""
+        assert pool.doors is not None
+        is_open = {host.name for host in hosts if host.is_open}
+        for queue in queues:
+            for letters, door in pool.doors.runs(queue):
+                for name in ("", *sorted(is_open.intersection(door.hosts or ()))):
+                    quick = Want(pool.name, queue, name, True, 1, START, pool.is_guarded, letters)
+                    rest = quick._replace(urgent=False)
+                    if {quick.place, rest.place} <= self.dry:
+                        continue
+                    count, urgent = how_many(pool, timers, pool.bound[name] if name else door)
+                    if (count or urgent) and quick.place not in self.dry:
+                        yield quick._replace(most=count or 1, after=quick.start)
+                    if count and rest.place not in self.dry:
+                        yield rest._replace(most=count, after=self.reached.get(rest.place, rest.start))
 
     def _places(self, pool: Pool, queue: str, hosts: Sequence[HostBook], urgent: bool) -> list[Place]:
         """Give the places of a type in a queue that may have something."""
@@ -120,7 +173,7 @@ class Claims:
             places = [place for place in known if place not in self.dry]
         else:
             names = ["", *(host.name for host in hosts if host.is_open and host.name in pool.free)]
-            places = [place for name in names if (place := (pool.name, queue, name, urgent)) not in self.dry]
+            places = [place for name in names if (place := (pool.name, queue, name, urgent, None)) not in self.dry]
         self._open[key] = places
         return places
 
@@ -131,12 +184,12 @@ class Claims:
             self._time(now - self._asked_at, rows, now)
         is_proof = not (turn.ends or self._woken)  # what ends beside a claim, or comes meanwhile, it cannot see
         for want in turn.wants:
-            place = want[:4]
+            place = (*want[:4], want.letters)
             if found.get(want, 0) == want.most:
                 self.reached[place] = reached[want]
                 continue
             self.reached.pop(place, None)  # from the start then, for that alone proves it empty
-            if want.after == START and is_proof:
+            if want.after.queued == START.queued and is_proof:
                 self.dry.add(place)
 
     def _time(self, took: float, rows: int, now: float) -> None:
@@ -159,27 +212,44 @@ def _within(left: dict[str, int | None], wants: Iterable[Want]) -> Iterator[Want
             yield want._replace(most=most)
 
 
-def how_many(pool: Pool, timers: Scheduler) -> tuple[int, bool]:
-    """Give how many rows of a type to ask for, and whether to ask for an urgent one although there is no room."""
-    held = pool.singles + pool.arriving + len(pool.rescued) + len(pool.marking)
+def how_many(pool: Pool, timers: Scheduler, where: Turns | None = None) -> tuple[int, bool]:
+    """Give how many rows to ask for, and whether to ask for an urgent one although there is no room.
+
+    For a type as a whole, or for what is to wait in some of its lanes by themselves.
+    """
+    held = pool.singles + pool.arriving + len(pool.rescued) if where is None else _held(pool, where)
+    held += len(pool.marking)
     feeding = 0
     for job in pool.live_jobs.values():
-        if job.expansion is None or job.expansion.is_fed:
+        if (
+            job.expansion is None
+            or job.expansion.is_fed
+            or (where is not None and pool.lanes_of(job, job.host) is not where)
+        ):
             continue
         held += not job.expansion.opening
         feeding += job.expansion.opening
-    room = 0 if feeding else startable(pool, urgent=False)
+    hosts = None if where is None else where.hosts
+    room = 0 if feeding else startable(pool, urgent=False, hosts=hosts)
     target = max(room, int(pool.rate * timers.hold), 1)
     target = min(target, timers.hold_max, max(room, 1, int(HELD_BYTES / max(pool.row_bytes, 1.0))))
     count = target - held if held < room or held * 2 <= target else 0  # many at once, while the rest is being worked
     count = max(0, min(count, timers.fetch_limit or count))
-    urgent = not count and not has_urgent(pool) and startable(pool, urgent=True) > 0
+    urgent = not count and not has_urgent(pool, where) and startable(pool, urgent=True, hosts=hosts) > 0
     return count, urgent
 
 
-def has_urgent(pool: Pool) -> bool:
-    """Say whether urgent work of this type waits in hand."""
-    lanes = [pool.any.first, *(turns.first for turns in pool.bound.values())]
+def _held(pool: Pool, where: Turns) -> int:
+    """Give how many one-parameter jobs wait there, or are about to, but for those that are being marked."""
+    rescued = sum(pool.lanes_of(job, job.host) is where for job in pool.rescued)
+    lanes = (lane for job in pool.live_jobs.values() for lane in job.lanes.values() if lane.items)
+    queries = sum(pool.lanes_of(lane.job, lane.host) is where for lane in lanes)
+    return where.count() - queries + pool.coming.get(where, 0) + rescued
+
+
+def has_urgent(pool: Pool, where: Turns | None = None) -> bool:
+    """Say whether urgent work of this type waits in hand, there or anywhere."""
+    lanes = [turns.first for turns in ((where,) if where is not None else (pool.any, *pool.bound.values()))]
     return any(first and is_urgent(first[0].job) for first in lanes)
 
 

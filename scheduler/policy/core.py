@@ -53,9 +53,9 @@ class Core:
         """Take in what a line agent printed on stderr."""
         replies.hear_err(self.world, self._slots[number], data, now)
 
-    def captured(self, number: int, stream: str, data: bytes) -> None:
+    def captured(self, number: int, stream: str, data: bytes, now: float) -> None:
         """Take in what an exec agent printed on "out" or "err"."""
-        processes.capture(self.world, self._slots[number], stream, data)
+        processes.capture(self.world, self._slots[number], stream, data, now)
 
     def take(self) -> list[e.Command]:
         """Give the commands since the last call."""
@@ -178,6 +178,7 @@ class Core:
         world = self.world
         return min(
             world.fleet.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at, world.start_at,
+            world.output_at,
             world.ledger.gather_until if world.ledger.ends and world.ledger.gather_until else NEVER,
             world.serving_until if world.feeding else NEVER,
             world.limits[0][0] if world.limits else NEVER,
@@ -194,6 +195,8 @@ class Core:
             processes.late(world, slot, now)
         if now >= world.mark_at:
             rounds.mark_running(world, now)
+        if now >= world.output_at:
+            processes.store_output(world)
         if now >= world.ledger.gather_until:
             world.ledger.gather_until = 0.0
         if now >= world.stock_at:

@@ -115,6 +115,7 @@ def conclude(world: World, job: Job, now: float) -> None:
     job.pool.live_jobs.pop(job.pk, None)
     if (queue := world.queues.get(job.queue)) is not None:
         queue.in_hand -= 1
+    job.pool.in_hand[job.queue] -= 1
     expansion = job.expansion
     job.lanes = {}  # they name the job: a ring that only the garbage collector would break
     if expansion is not None and expansion.opening:
@@ -148,7 +149,7 @@ def drop_waiting(world: World, job: Job) -> None:
     """Forget the items that wait; what is in hand goes on."""
     pool, expansion = job.pool, job.expansion
     for host, lane in job.lanes.items():
-        (pool.any if host is None else pool.bound[host]).drop(lane)
+        pool.lanes_of(job, host).drop(lane)
         if expansion is None:
             pool.singles -= len(lane.items)
         else:
@@ -169,7 +170,7 @@ def stop_job(world: World, job: Job, verdict: Verdict, now: float) -> None:
 
 def kill_job(world: World, job: Job, verdict: Verdict, now: float) -> None:
     """End a job before its time and kill the agents that work on it; it is concluded when they are dead."""
-    job.verdict = verdict
+    job.verdict, verdict.kills = verdict, True
     drop_waiting(world, job)
     for slot in world.fleet.slots:
         if slot.job is job:
@@ -194,6 +195,7 @@ def forget(world: World, job: Job, now: float) -> None:
     job.pool.live_jobs.pop(job.pk, None)
     if (queue := world.queues.get(job.queue)) is not None:
         queue.in_hand -= 1
+    job.pool.in_hand[job.queue] -= 1
     if job.pk in world.expanding:
         world.commands.append(CloseQuery(job.pk))
         world.expanding.discard(job.pk)

@@ -4,10 +4,10 @@
 ends before its last rows have come.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.expand import Item, Row
+from scheduler.model.expand import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ItemFailure, Rules
 from scheduler.policy.progress import Progress
 
@@ -17,17 +17,21 @@ if TYPE_CHECKING:
 
 NEVER: Final = float("inf")
 FIRST_BATCH: Final = 16  # rows whose size is not known yet
+VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
+VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
+IN_PROGRESS: Final = "in progress"
 
 
 class Verdict:
     """How a job is to end before its work is done: state, text, and whether it costs a failure."""
 
-    __slots__ = ("delay", "state", "text")
+    __slots__ = ("delay", "kills", "state", "text")
 
     def __init__(self, state: str, text: str, delay: float | None = None) -> None:
         self.state = state
         self.text = text
         self.delay = delay  # seconds until it may run again, for queued
+        self.kills = False  # the agents that work on it are not let finish
 
 
 class Expansion:
@@ -35,15 +39,16 @@ class Expansion:
 
     __slots__ = (
         "again", "batch", "failures", "fetched", "fetching", "key_at", "last_key", "losses", "low", "make_line", "more",
-        "names", "opened", "opening", "place_at", "progress", "succeeded", "total", "waiting",
+        "opened", "opened_at", "opening", "place_at", "progress", "said", "succeeded", "total", "waiting",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
         self.opening = False  # asked for
         self.opened = False  # its columns are known
+        self.opened_at = 0.0
+        self.said = IN_PROGRESS  # what the row tells of it
         self.fetching = False
         self.more = True
-        self.names: tuple[bytes, ...] = ()
         self.make_line: Callable[[Row], bytes] | None = None
         self.key_at: int | None = None  # column numbers
         self.place_at: int | None = None
@@ -70,9 +75,13 @@ class Job:
 
     deadline = NEVER
     expansion: Expansion | None = None
+    names: tuple[bytes, ...] = ()  # of its variables, or the columns of its query: placeholders of an exec agent
+    row: Row = ()  # the values of its variables
+    environment: Mapping[bytes, bytes] | None = None  # of an exec agent
     in_flight = 0
     started = False  # something was given to an agent
     marked = False  # the row says running
+    pieces = 0  # of output, stored in this attempt
     done = 0  # as counted for the row, over all its slices
     failed = 0
     busy = 0.0  # seconds of agents
@@ -96,3 +105,12 @@ class Job:
         if rules is not PLAIN:
             self.expansion = Expansion(rules) if rules.msq else None
             self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
+        if rules.variables is not None:
+            self._take(rules.variables)
+
+    def _take(self, variables: dict[str, str | None]) -> None:
+        values = {as_bytes(name): None if text is None else as_bytes(text) for name, text in variables.items()}
+        if self.expansion is None:
+            self.names, self.row = tuple(values), tuple(values.values())
+        given = {VARIABLE + name: value for name, value in values.items() if value is not None}
+        self.environment = {VARIABLES: as_bytes(self.rules.variables_json), **given}

@@ -3,9 +3,10 @@
 One row decides, by the database's clock. The lease is taken when the group has no owner, when the owner is known to be
 dead (same machine, its process is gone), or when the lease has run out and we have held our own connection for one
 whole lease, so that a database that was away does not make every daemon look dead. After taking it the rows of whoever
-had them are given back, and only then is work given out. Who has given the group up leaves it to the others for one
-lease; if it still has no owner then, there is nobody to take it. `step` says which statement to run next on the watch
-connection; `answered` takes what it gave. Past its own lease by its own clock a daemon gives out nothing.
+had them are given back, and only then is work given out. Who has given the group up leaves it to the others until one
+of them has had it, or for one lease: if it has no owner then, there is nobody to take it. `step` says which statement
+to run next on the watch connection; `answered` takes what it gave. Past its own lease by its own clock a daemon gives
+out nothing.
 """
 
 from dataclasses import dataclass
@@ -47,13 +48,15 @@ class Owner:
     uuid: str | None
     is_lapsed: bool
     is_dead: bool  # its process is known to be gone
+    taken: str = ""  # when it, or the last one, took the group
 
 
 class Lease:
     """The lease of the group, as one daemon sees it."""
 
     __slots__ = (
-        "_asked_at", "_connected_at", "_due", "_running", "_timers", "_yields_until", "owner", "standing", "until",
+        "_asked_at", "_connected_at", "_due", "_running", "_taken", "_timers", "_yields_until", "owner", "standing",
+        "until",
     )  # fmt: skip
 
     def __init__(self, timers: Scheduler) -> None:
@@ -65,6 +68,7 @@ class Lease:
         self._due = NEVER
         self._asked_at = 0.0
         self._yields_until = -NEVER  # we gave the group up: others may take it first
+        self._taken: str | None = None  # when we took it last
         self._running: Act | None = None
 
     def connected(self, now: float) -> None:
@@ -150,7 +154,7 @@ class Lease:
         """Somebody owns the group, or nobody does."""
         self._running = None
         self.owner = owner
-        if owner.uuid is not None:
+        if owner.uuid is not None or owner.taken != self._taken:
             self._yields_until = -NEVER
         wait = YIELD_LOOK_S if now < self._yields_until else self._patience_left(now)
         self._due = now if self._may_take() else now + min(self._timers.lease_renewal, wait)
@@ -159,12 +163,13 @@ class Lease:
         left = self._connected_at + self._timers.lease - now
         return max(left, 0.1) if self.owner.is_lapsed else NEVER
 
-    def taken(self, is_ours: bool, now: float) -> None:
-        """We asked for the lease and got it, or somebody was faster."""
+    def taken(self, at: str | None, now: float) -> None:
+        """We asked for the lease and got it, by the database's clock at this instant, or somebody was faster: None."""
         self._running = None
         self.owner = Owner(None, False, False)
         self._due = now
-        if is_ours:
+        if at is not None:
+            self._taken = at
             self.until = self._asked_at + self._timers.lease
             self.standing = Standing.RESCUING
 

@@ -37,8 +37,10 @@ class Ledger:
         "_given_up",
         "_locked_last",
         "_logged_last",
+        "_wrote_last",
         "ends",
         "failures",
+        "followed",
         "gather_until",
         "in_flight",
         "is_full",
@@ -68,13 +70,14 @@ class Ledger:
         self.log_rows = 0  # not saved yet, those on their way included
         self.log_size = 0  # characters of them
         self.outputs: list[OutputRow] = []
+        self.followed: set[int] = set()  # jobs of them whose output somebody may follow
         self.result_size = 0  # characters of output and of failed items, likewise
         self.is_full = False  # so many that no agent is given work, until half of them are saved
         self.repeats: deque[Request] = deque()
         self.in_flight: Request | None = None
         self.resent = False  # the one in flight may have been carried out before
         self.lost_logs = 0
-        self._logged_last = False
+        self._logged_last = self._wrote_last = False
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
@@ -139,9 +142,11 @@ class Ledger:
             self._add_log(LogRow(None, "WARNING", None, None, None, text))
             self.lost_logs = 0
 
-    def output(self, row: OutputRow) -> None:
-        """Write to drover.output."""
+    def output(self, row: OutputRow, *, is_followed: bool = False) -> None:
+        """Write to drover.output; if it may be followed, tell that there is more."""
         self.outputs.append(row)
+        if is_followed:
+            self.followed.add(row.job)
         self._weigh(len(row.text))
 
     def _weigh(self, more: int) -> None:
@@ -171,11 +176,7 @@ class Ledger:
         return self.in_flight
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
-        """What explains an end goes before it; logs never twice in a row while other things wait."""
-        if self.outputs:
-            count = _chunk(len(row.text) for row in self.outputs)
-            rows, self.outputs = self.outputs[:count], self.outputs[count:]
-            return WriteOutput(rows)
+        """What explains an end goes before it; neither logs nor output twice in a row while other things wait."""
         held = {row[0] if isinstance(row, tuple) else row.pk for r in self.repeats for row in _rows(r)}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
         held.update(self.saves)
@@ -184,7 +185,14 @@ class Ledger:
         if self.logs:
             saves = [pk for pk in saves if pk in self._explained_saves]
             ends = ends[: self._explained_ends]
+        if (self.outputs or self.repeats) and (unread := self._unread()):
+            saves = [pk for pk in saves if pk not in unread]
+            ends = [end for end in ends if end.pk not in unread]
         others = self.parents or saves or marks or ends or wants
+        if self.outputs and not (self._wrote_last and (others or self.logs)):
+            self._wrote_last = True
+            return self._write_output()
+        self._wrote_last = False
         if self.logs and not (self._logged_last and others):
             self._logged_last = True
             return self._write_log()
@@ -198,10 +206,26 @@ class Ledger:
             self.marks = {pk: mark for pk, mark in self.marks.items() if pk in held}
             return Mark(marks)
         if ends or wants:
-            self.ends = self.ends[len(ends) :]
             self._explained_ends = 0
+            self.ends = _without(self.ends, ends) if len(ends) < len(self.ends) else []
             return Turn(ends, wants)
         return None
+
+    def _unread(self) -> set[int]:
+        """The jobs with output that is not written yet."""
+        unread = {row.job for row in self.outputs}
+        for request in self.repeats:
+            if isinstance(request, WriteOutput):
+                unread.update(row.job for row in request.rows)
+        return unread
+
+    def _write_output(self) -> WriteOutput:
+        count = _chunk(len(row.text) for row in self.outputs)
+        rows, self.outputs = self.outputs[:count], self.outputs[count:]
+        followed = sorted(self.followed.intersection(row.job for row in rows))
+        if not self.outputs:
+            self.followed.clear()
+        return WriteOutput(rows, followed)
 
     def _write_log(self) -> WriteLog:
         rows, self.logs = self.logs[:BATCH], self.logs[BATCH:]
@@ -230,7 +254,7 @@ class Ledger:
                 self.log_rows -= len(rows)
                 self.log_size -= sum(len(row.message) for row in rows)
                 self._tell_lost_logs()
-            case WriteOutput(rows):
+            case WriteOutput(rows, _):
                 self._weigh(-sum(len(row.text) for row in rows))
             case Save(_, failures):
                 self._weigh(-_weight(failures))
@@ -303,12 +327,17 @@ def _halves(request: Request) -> list[Request]:
             return [Mark(part) for part in _parts(rows)]
         case WriteLog(rows):
             return [WriteLog(part) for part in _parts(rows)]
-        case WriteOutput(rows):
-            return [WriteOutput(part) for part in _parts(rows)]
+        case WriteOutput(rows, followed):
+            return [WriteOutput(part, followed) for part in _parts(rows)]
         case TakeStock():
             return []
         case Settle(parents):
             return [Settle(part) for part in _parts(parents)]
+
+
+def _without(all_ends: list[End], some: Sequence[End]) -> list[End]:
+    sent = {end.pk for end in some}
+    return [end for end in all_ends if end.pk not in sent]
 
 
 def _parts(rows: Sequence[T]) -> list[Sequence[T]]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from scheduler.model import events as e
-from scheduler.model.states import ST_FAIL, ST_RUNNING, THAWED
+from scheduler.model.states import ST_FAIL, ST_PREP, ST_RUNNING, ST_SPAWNED, THAWED
 from scheduler.policy import endings
-from scheduler.policy.jobs import Verdict
+from scheduler.policy.jobs import Job, Verdict
 from scheduler.policy.outcome import CANCELLED, KILLED
 from scheduler.policy.pools import Pool
 from scheduler.policy.processes import thaw_pool
@@ -33,7 +33,20 @@ def _end(world: World, pk: int, verdict: Verdict, now: float) -> bool:
     if job.verdict is None or job.verdict.state not in (KILLED, CANCELLED):
         endings.kill_job(world, job, verdict, now)
         world.stirred.add(job.pool)  # what waited behind it, a rescued job not least, may go on
+        _end_starting(world, job.pool, verdict.text, now)
     return True
+
+
+def _end_starting(world: World, pool: Pool, why: str, now: float) -> None:
+    """End the agents that are not ready yet if nobody waits for them any more: they may never be."""
+    starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
+    if starting and not pool.arriving and not any(_needs_agents(job, pool) for job in world.jobs.values()):
+        for slot in starting:
+            world.fleet.kill(slot, why, now)
+
+
+def _needs_agents(job: Job, pool: Pool) -> bool:
+    return job.pool is pool and job.verdict is None and (job.expansion is not None or not job.started)
 
 
 def signal(world: World, pk: int, number: int) -> int:

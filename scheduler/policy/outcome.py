@@ -51,10 +51,18 @@ def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
     return _row(job, now, DONE, "done", ALL_DONE)
 
 
-def progress(job: Job, now: float) -> SaveRow:
+def progress(job: Job, now: float, text: str) -> SaveRow:
     """Give what to show of a job that is still in hand."""
     job.marked = job.marked or job.started
-    return _row(job, now, RUNNING if job.marked else CLAIMED, None, None)
+    return _row(job, now, RUNNING if job.marked else CLAIMED, None, text, remaining=_remaining(job, now))
+
+
+def _remaining(job: Job, now: float) -> float | None:
+    """Give the seconds until every item of the slice is over, at the rate so far; None until one is."""
+    expansion = job.expansion
+    if expansion is None or not (over := expansion.succeeded + job.failed - job.rules.itemsfailed):
+        return None
+    return (expansion.total - over) * (now - expansion.opened_at) / over
 
 
 def _is_plain(job: Job) -> bool:
@@ -97,14 +105,15 @@ def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
 def _row(
     job: Job, now: float, state: str, outcome: str | None, text: str | None,
     *, failures: int | None = None, retry_in: float | None = None, jitter: bool = False, back: bool = False,
+    remaining: float | None = None,
 ) -> SaveRow:  # fmt: skip
     host, agent, pid = job.where or (None, None, None)
     done, failed, total, checkpoint = _counts(job, state)
     return SaveRow(
         pk=job.pk, attempt=job.attempt, state=state, bits=_bits(job, state), text=text, outcome=outcome,
         code=job.code, signal=job.signal, result=job.result, processed=done, failed=failed, total=total,
-        elapsed=now - job.since, busy=job.busy, failures=failures, retry_in=retry_in, jitter=jitter,
-        checkpoint=checkpoint, back=back,
+        elapsed=now - job.since, busy=job.busy, remaining=remaining, failures=failures, retry_in=retry_in,
+        jitter=jitter, checkpoint=checkpoint, back=back,
         interruptions=job.rules.interruptions + 1 if job.interrupted else None, host=host, agent=agent, pid=pid,
     )  # fmt: skip
 

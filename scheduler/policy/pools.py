@@ -4,17 +4,21 @@ A slot is a place for one agent: (type, host, place within both). A pool is all 
 work that wait for them.
 """
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Final
 
 from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item
+from scheduler.model.jobs import Want
 from scheduler.model.states import ST_FREE
+from scheduler.policy.doors import Doors
 from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.turns import Turns
 
 UNLIMITED: Final = -1
 
+Ahead = tuple[Job, Item, bool]  # a line that an agent has before it is done with another; may it run here only
 SecondTry = tuple[Job, Item, str | None]  # an item whose agent died, and the host it is bound to
 
 
@@ -88,9 +92,9 @@ class Pool:
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "again", "any", "arriving", "blocked_until", "bound", "enabled", "finished", "free", "idle", "is_exec",
-        "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason", "rescued", "row_bytes",
-        "singles", "slots", "starving_since",
+        "again", "any", "arriving", "blocked_until", "bound", "coming", "doors", "enabled", "finished", "free", "idle",
+        "in_hand", "is_exec", "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason",
+        "rescued", "row_bytes", "singles", "slots", "starving_since",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -99,12 +103,15 @@ class Pool:
         self.enabled = enabled
         self.slots: list[Slot] = []
         self.any = Turns()  # lanes for any host
+        self.doors: Doors | None = None  # instead, where some host does not take every job
         self.bound: dict[str, Turns] = {}  # lanes for one host
         self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
         self.free: dict[str, deque[Slot]] = {}
         self.again: deque[SecondTry] = deque()  # each waits for a fresh process
         self.singles = 0  # one-parameter items waiting
         self.arriving = 0  # rows claimed and not unpacked yet
+        self.coming: dict[Turns, int] = {}  # the same, by where they are going to wait
+        self.in_hand: Counter[str] = Counter()  # jobs, by queue
         self.rescued: deque[Job] = deque()  # rows rescued before, to be shown as running before they begin
         self.marking: set[int] = set()  # of these, rows whose mark is on its way
         self.live_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
@@ -118,6 +125,43 @@ class Pool:
         self.is_exec = kind.kind == "exec"  # one process an item
         self.is_guarded = "*" not in kind.submitters
 
+    def filter(self, hosts: Mapping[str, Host]) -> None:
+        """Begin anew with what waits for any host: by doors if some host of the type does not take every job."""
+        self.doors = Doors(hosts) if any(host.is_choosy for host in hosts.values()) else None
+        self.any = Turns() if self.doors is None else self.doors.every
+
+    def lanes_of(self, job: Job, host: str | None) -> Turns:
+        """Give the lanes in which a job waits for a host, or for any that takes it."""
+        if host is not None:
+            return self.bound[host]
+        return self.any if self.doors is None else self.doors.of(job)
+
+    def lanes_for(self, want: Want) -> Turns | None:
+        """Give the lanes for which rows are asked; None if a reload has closed them meanwhile."""
+        if want.host:
+            return self.bound.get(want.host)
+        if self.doors is None:
+            return self.any
+        return self.doors.at(want.queue, want.letters[0]) if want.letters is not None else None
+
+    def takes(self, job: Job, host: str) -> bool:
+        """Say whether a job may be worked on a host."""
+        return host in self.bound and (self.doors is None or self.doors.of(job).suits(host))
+
+    def has_place(self, job: Job) -> bool:
+        """Say whether a job may be worked on its host, or on any."""
+        if job.host is not None:
+            return self.takes(job, job.host)
+        return self.doors is None or bool(self.doors.of(job).hosts)
+
+    def any_of(self, host: str) -> Turns:
+        """Give what agents on a host take from, beside what is bound to it."""
+        return self.any if self.doors is None else self.doors.ways[host]
+
+    def groups(self) -> tuple[Turns, ...]:
+        """Give all lanes, by who takes from them."""
+        return (*self.bound.values(), *((self.any,) if self.doors is None else self.doors.every.doors))
+
     @property
     def waits_for_connection(self) -> bool:
         """Say whether some query of this type has no expansion connection yet."""
@@ -128,7 +172,7 @@ class Slot:
     """A place for one agent; `state` and `deadline` are written by Fleet.fire only."""
 
     __slots__ = (
-        "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code", "counted",
+        "ahead", "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code", "counted",
         "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
         "is_bound", "is_cut", "is_gone", "is_unsent", "item", "items", "job", "leaves", "lone", "number",
         "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "told",
@@ -139,7 +183,7 @@ class Slot:
         self.number = number
         self.pool = pool
         self.host = host
-        self.any = pool.any
+        self.any = pool.any_of(host.name)
         self.bound = pool.bound[host.name]
         self.patience = patience  # seconds a state may last, by state
         self.state = ST_FREE
@@ -175,10 +219,11 @@ class Slot:
         self.code: int | None = None
         self.signal: str | None = None
         self.lone = False
+        self.ahead: deque[Ahead] | None = None  # lines behind that of the item in hand; None: it never has any
         self.is_unsent = False  # the line of the item in hand is still among the commands
-        if self.leaves is not None:
-            self.leaves = None
-            self.any, self.bound = self.pool.any, self.pool.bound.get(self.host.name, self.bound)
+        self.leaves = None
+        if self.host.name in self.pool.bound:
+            self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
         self.part()
 
     @property
@@ -187,8 +232,12 @@ class Slot:
         return self.is_gone and self.state == ST_FREE
 
     def dismiss(self, why: str) -> None:
-        """Give the process nothing more: it looks for work where there is none, and ends when it is at rest."""
+        """Give the process nothing more, and end it when it is at rest."""
         self.leaves = why
+        self.starve()
+
+    def starve(self) -> None:
+        """Give the process nothing more: it looks for work where there is none."""
         self.any = self.bound = Turns()
 
     def part(self) -> None:

@@ -3,11 +3,11 @@
 A death is settled in three steps: its last words are heard, its item is settled, its slot is buried.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model import events as e
 from scheduler.model.jobs import OutputRow
-from scheduler.model.protocol import printable
 from scheduler.model.states import (
     CREATED,
     GONE,
@@ -23,7 +23,8 @@ from scheduler.model.states import (
     THAWED,
 )
 from scheduler.policy import endings, replies, standing
-from scheduler.policy.capture import Capture
+from scheduler.policy.ahead import recall
+from scheduler.policy.capture import Capture, Piece
 from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.pools import Pool, Slot
 from scheduler.policy.world import World
@@ -74,8 +75,9 @@ def gone(world: World, event: e.Gone, now: float) -> None:
     how = _how_it_died(slot, event)
     if slot.held:
         last, slot.held = slot.held, b""
-        if slot.doom is None and replies.hear(world, slot, last + b"\n", now) is not None:
-            replies.take_back(world, slot)
+        slot.starve()
+        if slot.doom is None:
+            replies.hear(world, slot, last + b"\n", now)
     if slot.held_err:
         replies.hear_err(world, slot, b"\n", now)
     if slot.pool.is_exec:
@@ -128,6 +130,7 @@ def _died(world: World, slot: Slot, how: str, now: float, *, lost: bool) -> None
 
 def _bury(world: World, slot: Slot, now: float, event: int) -> None:
     """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
+    recall(world, slot, now)
     world.fleet.bury(slot, event, now)
     pool = slot.pool
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
@@ -195,13 +198,16 @@ def thaw_pool(world: World, pool: Pool) -> None:
 
 
 def replaced(world: World, event: e.Replaced, now: float) -> None:
-    """Idle agents of the old program go; failed slots may try the new one. Busy agents are left alone."""
+    """Idle agents of the old program go at once, busy ones after their item; failed slots may try the new one."""
     pool = world.pools[event.type]
+    world.say("info", f"the program of agent type {pool.name} was replaced")
     for slot in pool.slots:
         if slot.state == ST_FAIL:
             world.fleet.fire(slot, THAWED, now)
         elif slot.state == ST_READY:
             world.fleet.kill(slot, "program replaced", now)
+        elif slot.state == ST_RUNNING and not pool.is_exec:
+            slot.dismiss("program replaced")
     thaw_pool(world, pool)
     world.stirred.add(pool)
 
@@ -233,22 +239,32 @@ def answered(world: World, event: e.Answered, now: float) -> None:
 # ---- output of exec agents
 
 
-def capture(world: World, slot: Slot, stream: str, data: bytes) -> None:
-    """Store what of this output is to be stored now."""
+def capture(world: World, slot: Slot, stream: str, data: bytes, now: float) -> None:
+    """Take in output; what of it is to be stored now waits a moment for more."""
     capture = world.captures.get(slot.number)
-    if capture is not None:
-        _store(world, slot, stream, capture.add(stream, data))
+    if capture is not None and capture.add(stream, data):
+        world.output_at = min(world.output_at, now + world.timers.output_interval)
+
+
+def store_output(world: World) -> None:
+    """Store what has waited; those who follow it are told."""
+    world.output_at = NEVER
+    for number, capture in world.captures.items():
+        _store(world, world.fleet.slots[number], capture.take(), is_over=False)
 
 
 def _end_capture(world: World, slot: Slot) -> None:
+    """Store the rest; those who follow it hear of the end of the job."""
     capture = world.captures.pop(slot.number, None)
-    for stream in ("out", "err") if capture is not None else ():
-        assert capture is not None
-        _store(world, slot, stream, capture.end(stream))
+    if capture is not None:
+        _store(world, slot, capture.end(), is_over=slot.job is not None and slot.job.expansion is None)
 
 
-def _store(world: World, slot: Slot, stream: str, data: bytes) -> None:
-    if data and slot.job is not None:
-        row = OutputRow(slot.job.pk, slot.job.attempt, stream, printable(data))
-        world.ledger.output(row)
-        standing.hold_if_full(world)
+def _store(world: World, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) -> None:
+    job = slot.job
+    if job is None:
+        return
+    for piece in pieces:
+        job.pieces += 1
+        world.ledger.output(OutputRow(job.pk, job.attempt, job.pieces, *piece), is_followed=not is_over)
+    standing.hold_if_full(world)

@@ -3,6 +3,9 @@
 Items are handed out in key order and numbered from 0, but end in any order. What is kept is the last key below which
 all is done and, beyond it, the runs of items that are done: never more of them than there are items in hand, however
 far the job runs ahead of a slow one. Keys are text as Postgres prints them; their order is the query's.
+
+A job that was retried has keys `again`, of items that failed before. They come in the same order, below the watermark
+or in a range: each is taken off the list at its end, and moves neither.
 """
 
 from typing import Any
@@ -11,13 +14,16 @@ from typing import Any
 class Progress:
     """The books of one slice of a keyed job."""
 
-    __slots__ = ("_by_end", "_by_start", "_next", "_old_beyond", "_watermark")
+    __slots__ = ("_again", "_by_end", "_by_start", "_next", "_old_beyond", "_watermark")
 
     def __init__(self, checkpoint: dict[str, Any] | None) -> None:
         self._next = 0  # the first number not yet done
         self._watermark: str | None = (checkpoint or {}).get("watermark")
         self._old_beyond: list[tuple[str, str]] = [(a, b) for a, b in (checkpoint or {}).get("beyond", ())]
-        self._by_start: dict[int, tuple[int, str, str]] = {}  # first number -> last number, first key, last key
+        self._again: set[str] = set((checkpoint or {}).get("again", ()))
+        self._by_start: dict[
+            int, tuple[int, str | None, str | None]
+        ] = {}  # first number -> last one, first and last key
         self._by_end: dict[int, int] = {}  # last number -> first number
 
     @property
@@ -28,33 +34,50 @@ class Progress:
     @property
     def beyond(self) -> list[tuple[str, str]]:
         """The ranges of keys done beyond the watermark, this slice's and those of the checkpoint it began from."""
-        runs = [(first, last) for _, (_, first, last) in sorted(self._by_start.items())]
-        return self._old_beyond + runs
+        runs = [run for _, (_, *run) in sorted(self._by_start.items())]
+        return self._old_beyond + [(first, last) for first, last in runs if first is not None and last is not None]
+
+    @property
+    def again(self) -> list[str]:
+        """The keys below the watermark, or in a range, that are to be done once more."""
+        return sorted(self._again)
 
     def finish(self, number: int, key: str) -> None:
         """Item `number` with this key is done, or has failed for good."""
+        if key in self._again:
+            self._again.remove(key)
+            self._end(number, None)
+        else:
+            self._end(number, key)
+
+    def _end(self, number: int, key: str | None) -> None:
         if number == self._next:
             self._advance(number, key)
             return
         first, last, first_key, last_key = number, number, key, key
         if (before := self._by_end.pop(number - 1, None)) is not None:
-            _, first_key, _ = self._by_start.pop(before)
-            first = before
+            _, its_first, its_last = self._by_start.pop(before)
+            first, first_key, last_key = before, _one_of(its_first, first_key), _one_of(last_key, its_last)
         if (after := self._by_start.pop(number + 1, None)) is not None:
-            last, _, last_key = after
+            last, its_first, its_last = after
+            first_key, last_key = _one_of(first_key, its_first), _one_of(its_last, last_key)
             del self._by_end[last]
         self._by_start[first] = (last, first_key, last_key)
         self._by_end[last] = first
 
-    def _advance(self, number: int, key: str) -> None:
-        run = self._by_start.pop(number + 1, None)
-        if run is None:
-            self._next, self._watermark = number + 1, key
-            return
-        last, _, last_key = run
-        del self._by_end[last]
-        self._next, self._watermark = last + 1, last_key
+    def _advance(self, number: int, key: str | None) -> None:
+        last, last_key = number, key
+        if (run := self._by_start.pop(number + 1, None)) is not None:
+            last, _, its_last = run
+            last_key = _one_of(its_last, key)
+            del self._by_end[last]
+        self._next, self._watermark = last + 1, _one_of(last_key, self._watermark)
 
     def checkpoint(self) -> dict[str, Any]:
         """Give what a later attempt needs: JSON of a few keys."""
-        return {"watermark": self._watermark, "beyond": [list(run) for run in self.beyond]}
+        kept: dict[str, Any] = {"watermark": self._watermark, "beyond": [list(run) for run in self.beyond]}
+        return kept | {"again": self.again} if self._again else kept
+
+
+def _one_of(key: str | None, other: str | None) -> str | None:
+    return other if key is None else key

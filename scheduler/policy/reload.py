@@ -28,7 +28,7 @@ STARTED_WITH: Final = frozenset(("command", "cwd", "env", "pass_env", "limits", 
 REACHED_BY: Final = frozenset(("transport", "address", "user", "identity", "known_hosts", "command"))  # of a host
 FIXED: Final = (  # of the scheduler: what connections, lease and log were made with, until they are made again
     "group", "lease", "lease_renewal", "rescan", "poll_interval", "statement_limit", "lock_limit", "reconnect_max",
-    "hang_limit", "ready_file", "log_level", "log_format", "log_file",
+    "hang_limit", "reexec", "ready_file", "log_level", "log_format", "log_file",
 )  # fmt: skip
 
 
@@ -119,7 +119,14 @@ def _take_type(world: World, name: str, old: Config, new: Config, now: float) ->
         _dismiss_the_old(world, world.pools[name], before, old, now)
     else:
         world.pools[name] = Pool(name, kind, enabled)
-    _fit_slots(world, world.pools[name], kind.hosts or tuple(new.hosts), now)
+        old = Config()
+    hosts = {host: new.hosts[host] for host in new.hosts_of(name)}
+    were_choosy = any(old.hosts[host].is_choosy for host in (old.hosts_of(name) if name in old.agents else ()))
+    if were_choosy or any(host.is_choosy for host in hosts.values()):
+        world.pools[name].filter(hosts)
+    _fit_slots(world, world.pools[name], tuple(hosts), now)
+    if were_choosy or world.pools[name].doors is not None:
+        _sort_anew(world, world.pools[name])
 
 
 def _end_type(world: World, pool: Pool, now: float) -> None:
@@ -159,6 +166,20 @@ def _fit_slots(world: World, pool: Pool, hosts: Sequence[str], now: float) -> No
         world.add_slots(pool, name, pool.kind.slots - len(here), patience, now)
 
 
+def _sort_anew(world: World, pool: Pool) -> None:
+    """Let what waits for any host wait where the filters of now say, and second tries too."""
+    lanes = [lane for job in world.jobs.values() if job.pool is pool and (lane := job.lanes.get(None)) is not None]
+    for lane in sorted(lanes, key=lambda lane: lane.turn):
+        if lane.items:
+            pool.lanes_of(lane.job, None).add(lane)
+    for slot in pool.slots:
+        if slot.any is not slot.bound:  # which it is for a process that is given nothing more
+            slot.any = pool.any_of(slot.host.name)
+        if slot.job is not None:
+            slot.is_bound = slot.is_bound and pool.takes(slot.job, slot.host.name)
+    pool.again = deque((job, item, at if at is None or pool.takes(job, at) else None) for job, item, at in pool.again)
+
+
 def _withdraw(world: World, pool: Pool, host: str, slots: Iterable[Slot], now: float) -> None:
     """A type is on a host no more; of `idle` an empty list stays, for agents that finish there."""
     sated(world, pool)
@@ -187,14 +208,16 @@ def _find_another_place(world: World, job: Job, now: float) -> None:
     """Rows placed on a host that is gone go anywhere; a job whose own host or type is gone goes back to the queue."""
     pool, expansion = job.pool, job.expansion
     moved: list[Item] = []
-    for host in [host for host in job.lanes if host is not None and host not in pool.free]:
+    for host in [host for host in job.lanes if host is not None and not pool.takes(job, host)]:
+        if host in pool.bound:
+            pool.bound[host].drop(job.lanes[host])
         moved += job.lanes.pop(host).items
     if expansion is None:
         pool.singles -= len(moved)
     else:
         expansion.waiting -= len(moved)
     is_served = world.pools[pool.name] is pool and pool.name in world.config.agents
-    if is_served and (job.host is None or job.host in pool.free):
+    if is_served and pool.has_place(job):
         if moved:
             enqueue(world, job, moved, None)
     elif job.verdict is None and (expansion is not None or endings.is_untouched(job)):

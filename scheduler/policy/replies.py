@@ -15,8 +15,10 @@ from scheduler.model import protocol
 from scheduler.model.events import Ask, Echo, Send
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import NEXT, OK, SAID, ST_READY
+from scheduler.policy.ahead import advance, fill, recall_unsent
 from scheduler.policy.endings import finish
-from scheduler.policy.feed import first_job, give, leave, must_leave, next_turns
+from scheduler.policy.feed import first_job, leave, must_leave
+from scheduler.policy.give import give, next_turns, put_back
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import Slot
 from scheduler.policy.world import World
@@ -27,7 +29,8 @@ Act = Callable[[World, Slot, bytes, float], None]
 def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
     """Take in what an agent printed and give the line to send it next, or None."""
     if data == b"OK\n" and not slot.held and slot.doom is None:
-        return ok(world, slot, now)
+        answer = ok(world, slot, now)
+        return answer if slot.ahead is None else _with_more(world, slot, answer, now)
     *lines, slot.held = (slot.held + data).split(b"\n")
     slot.heard = now
     limit, answer = world.timers.line_limit, None
@@ -46,10 +49,15 @@ def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
     if len(slot.held) > limit and slot.doom is None:
         _violate(world, slot, f"line over {limit} bytes", now)
     if slot.doom is None:
-        return answer
+        return answer if slot.ahead is None else _with_more(world, slot, answer, now)
     if answer is not None:
         take_back(world, slot)
     return None
+
+
+def _with_more(world: World, slot: Slot, answer: bytes | None, now: float) -> bytes | None:
+    """Add lines ahead to the answer, if there is room for any."""
+    return (answer or b"") + fill(world, slot, now) or None
 
 
 def ok(world: World, slot: Slot, now: float) -> bytes | None:
@@ -71,10 +79,13 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
     if slot.is_unsent:
         _refuse_early(world, slot, now)
         return None
-    if slot.clogged_until != NEVER and slot.clogged_until <= slot.fed_at + world.timers.write_limit:
+    if slot.clogged_until <= slot.fed_at + world.timers.write_limit and slot.ahead is None:
         _violate(world, slot, "OK for a line that was not read", now)  # it has not read since before that was sent
         return None
     finish(world, slot, job, now)
+    if slot.ahead:
+        advance(world, slot, now)
+        return None
     turns = next_turns(slot) if world.feeding and slot.pool.enabled else None
     if turns is not None and not slot.host.is_tight:
         fire(slot, NEXT, now)
@@ -106,29 +117,19 @@ def _refuse_early(world: World, slot: Slot, now: float) -> None:
 
 
 def take_back(world: World, slot: Slot) -> None:
-    """An item was given but not sent: it goes back to the front of its lane, untouched."""
+    """What was given but not sent goes back to the front of its lanes, untouched."""
+    recall_unsent(world, slot)
     job, item = slot.job, slot.item
     if job is None or item is None:
         return
-    if slot.lone:
-        slot.pool.again.appendleft((job, item, slot.host.name if slot.is_bound else None))
-        slot.lone = False
-        job.in_flight -= 1
-        slot.part()
-        return
-    lane = job.lanes[slot.host.name if slot.is_bound else None]
-    turns = slot.bound if slot.is_bound else slot.any
-    if not lane.items:
-        turns.add(lane)
-    lane.items.appendleft(item)
-    if job.expansion is None:
-        slot.pool.singles += 1
-        job.started = False
-    else:
-        job.expansion.waiting += 1
     job.in_flight -= 1
+    host = slot.host.name if slot.is_bound else None
+    if slot.lone:
+        slot.pool.again.appendleft((job, item, host))
+        slot.lone = False
+    else:
+        put_back(world, job, item, host)
     slot.part()
-    world.stirred.add(slot.pool)
 
 
 def _violate(world: World, slot: Slot, what: str, now: float) -> None:

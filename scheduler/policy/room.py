@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import HostBook, Pool, Slot
+from scheduler.policy.turns import Turns
 
 
 class Room(NamedTuple):
@@ -21,12 +22,13 @@ class Room(NamedTuple):
     until: float = NEVER
 
 
-def startable(pool: Pool, *, urgent: bool) -> int:
-    """Give how many more items could begin at once: on idle agents and on new ones."""
-    idle = sum(map(len, pool.idle.values())) if not urgent else 0
-    new = 0
-    for slots in pool.free.values():
-        if not slots:
+def startable(pool: Pool, *, urgent: bool, hosts: frozenset[str] | None = None) -> int:
+    """Give how many more items could begin at once, on idle agents and on new ones, of some hosts or of all."""
+    idle = new = 0
+    if not urgent:
+        idle = sum(map(len, pool.idle.values() if hosts is None else [pool.idle[name] for name in hosts]))
+    for name, slots in pool.free.items():
+        if not slots or not (hosts is None or name in hosts):
             continue
         host = slots[0].host
         if host.has_room(urgent):
@@ -35,9 +37,9 @@ def startable(pool: Pool, *, urgent: bool) -> int:
     return idle + new
 
 
-def find_room(pool: Pool, host: str | None, urgent: bool, now: float, min_idle: float) -> Room:
-    """Say what to do for one more agent of a type on a host (None: on any of its hosts)."""
-    free = [slots[0] for name, slots in pool.free.items() if slots and host in (None, name)]
+def find_room(pool: Pool, where: Turns, urgent: bool, now: float, min_idle: float) -> Room:
+    """Say what to do for one more agent of a type for what waits there."""
+    free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
     ready = [slot for slot in free if slot.host.has_room(urgent) and not slot.host.is_kept_from(pool)]
     if ready:
         return Room(slot=min(ready, key=_load))
@@ -72,6 +74,7 @@ def _is_spare(slot: Slot) -> bool:
     return not (pool.enabled and (slot.any.first or slot.bound.first or (pool.again and not slot.items)))
 
 
-def _load(slot: Slot) -> tuple[float, int]:
+def _load(slot: Slot) -> tuple[float, int, float]:
+    """Order hosts by how full they are, then by which slot was used longest ago."""
     host = slot.host
-    return (host.used / host.max if host.max > 0 else 0.0, host.used)
+    return (host.used / host.max if host.max > 0 else 0.0, host.used, slot.since)

@@ -5,8 +5,9 @@ from heapq import heappop
 from scheduler.model.states import ST_RUNNING
 from scheduler.policy import endings, standing, status
 from scheduler.policy.feed import release
-from scheduler.policy.jobs import NEVER
+from scheduler.policy.jobs import IN_PROGRESS, NEVER, Expansion, Job
 from scheduler.policy.outcome import progress
+from scheduler.policy.supply import has_connection
 from scheduler.policy.world import MARK_AFTER, World
 
 
@@ -26,14 +27,24 @@ def show_progress(world: World, now: float) -> None:
     world.progress_at = now + world.timers.progress_interval if world.jobs else NEVER
     for job in world.jobs.values():
         expansion = job.expansion
-        if expansion is not None and expansion.opened and job.verdict is None:
+        if expansion is None or job.verdict is not None or job.pk in job.pool.marking:
+            continue
+        said, expansion.said = expansion.said, _phase(world, job, expansion)
+        if expansion.opened or expansion.said != said:
             failures, expansion.failures = expansion.failures, []
-            world.ledger.save(progress(job, now), failures)
+            world.ledger.save(progress(job, now, expansion.said), failures)
     spill(world, now)
     standing.hold_if_full(world)
     for slot in world.fleet.slots:
         if slot.state == ST_RUNNING or status.is_shown_otherwise(slot):
             world.fleet.changed.add(slot)
+
+
+def _phase(world: World, job: Job, expansion: Expansion) -> str:
+    """Give what a query in hand waits for before it has rows, as far as agents have nothing to do with it."""
+    if expansion.opened or (not expansion.opening and has_connection(world, job.pool)):
+        return IN_PROGRESS
+    return "its query is running" if expansion.opening else "waits for an expansion connection"
 
 
 def spill(world: World, now: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from scheduler.model.protocol import printable
 from scheduler.model.states import ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy.pools import Pool, Slot
+from scheduler.policy.supply import has_connection
 from scheduler.policy.world import World
 
 PARAMETER_BYTES = 200  # of the line in hand
@@ -77,6 +78,7 @@ def agent_rows(world: World, now: float) -> list[dict[str, Any]]:
             "type": pool.name,
             "seconds": pool.blocked_until - now if pool.blocked_until else None,
             "reason": "the scheduler drains" if world.draining else _why_waiting(pool),
+            "queries_wait": pool.waits_for_connection and not has_connection(world, pool),
         }
         for pool in world.pools.values()
     ]
@@ -101,17 +103,14 @@ def tell_hosts_anew(world: World) -> None:
 
 
 def _why_waiting(pool: Pool) -> str | None:
+    """Give what drover.why cannot see from the slots that are shown."""
     hosts = {slot.host for slot in pool.slots}
     if not any(host.enabled for host in hosts):
         return "every host of the type is disabled"
     if not any(host.is_open for host in hosts):
         return "; ".join(sorted(f"host {host.name} cannot be reached: {host.reason or '?'}" for host in hosts))
-    if pool.blocked_until or not any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots):
-        return pool.reason  # why its agents do not come up, if it is known
-    if any(slot.state == ST_FREE and slot.host.has_room(False) for slot in pool.slots):
-        return None
-    full = any(slot.state == ST_FREE for slot in pool.slots)
-    return "no room: its hosts are full" if full else "every agent of the type is busy"
+    is_up = any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots)
+    return None if is_up and not pool.blocked_until else pool.reason  # why its agents do not come up, if it is known
 
 
 def in_short(world: World) -> str:
@@ -138,13 +137,19 @@ def summary(world: World) -> list[str]:
 
 
 def overview(world: World) -> dict[str, Any]:
-    """Give what command `status` answers: how much is in hand, and how many slots of each type are in which state."""
+    """Give what command `status` answers: what is in hand, queues, how many slots of each type are in which state."""
     agents: dict[str, dict[str, int]] = {name: {} for name in world.pools}
     for slot in all_slots(world):
         counts, name = agents[slot.pool.name], STATE_NAMES[slot.state]
         counts[name] = counts.get(name, 0) + 1
     items = sum(slot.total for slot in world.fleet.slots)
-    return {"jobs": len(world.jobs), "expansions": len(world.expanding), "items": items, "agents": agents}
+    queues = {
+        name: {"paused": queue.paused, "concurrency": queue.concurrency, "in_hand": queue.in_hand}
+        for name, queue in world.queues.items()
+    }
+    return {
+        "jobs": len(world.jobs), "expansions": len(world.expanding), "items": items, "agents": agents, "queues": queues
+    }  # fmt: skip
 
 
 def queries(world: World) -> list[str]:

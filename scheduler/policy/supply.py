@@ -12,6 +12,7 @@ from scheduler.model.expand import (
     LINE_LIMIT,
     Item,
     Row,
+    as_bytes,
     check_argument,
     check_columns,
     check_template,
@@ -22,11 +23,13 @@ from scheduler.model.jobs import Claim, ItemFailure, Want
 from scheduler.model.protocol import printable
 from scheduler.policy.claims import is_urgent
 from scheduler.policy.endings import conclude, conclude_if_over, fail_job, give_back, stop_job
-from scheduler.policy.feed import enqueue, fetch_more
+from scheduler.policy.feed import enqueue
+from scheduler.policy.give import fetch_more
 from scheduler.policy.jobs import Expansion, Job, Verdict
 from scheduler.policy.outcome import GIVEN_BACK, KILLED
 from scheduler.policy.pools import Pool
 from scheduler.policy.room import startable
+from scheduler.policy.turns import Turns
 from scheduler.policy.world import World
 
 # ---- claims
@@ -40,6 +43,9 @@ def arrived(world: World, claims: Sequence[Claim], found: Mapping[Want, int], no
     for want, count in found.items():
         pool = world.pools[want.type]
         pool.arriving += count
+        pool.in_hand[want.queue] += count
+        if (turns := pool.lanes_for(want)) is not None:
+            pool.coming[turns] = pool.coming.get(turns, 0) + count
         pool.row_bytes = max(row_bytes, pool.row_bytes / 2)
         if (queue := world.queues.get(want.queue)) is not None:
             queue.in_hand += count
@@ -50,11 +56,13 @@ def unpack(world: World) -> None:
     claims, world.arrivals = world.arrivals, []
     for pool in world.pools.values():
         pool.arriving = 0
+        pool.coming.clear()
     pools, jobs, now = world.pools, world.jobs, world.arrived_at
     for claim in claims:
         job = Job(claim, pools[claim.want.type], now)
         jobs[job.pk] = job
-        if claim.want.guarded is not job.pool.is_guarded or (job.host is not None and job.host not in job.pool.bound):
+        is_placed = job.host is not None or job.pool.doors is not None
+        if claim.want.guarded is not job.pool.is_guarded or (is_placed and not job.pool.has_place(job)):
             give_back(world, job, "asked for before a reload", now)
         elif (refusal := _refusal(job)) is not None:
             job.verdict = Verdict(KILLED, refusal)
@@ -91,7 +99,9 @@ def _refusal(job: Job) -> str | None:
         return f"role {job.rules.submitter} may not queue agent type {pool.name}"
     if job.expansion is not None:
         return None
-    return check_template(pool.kind.command, ()) if pool.is_exec else check_argument(job.args)
+    if not pool.is_exec:
+        return check_argument(job.args)
+    return check_columns(job.names) or check_template(pool.kind.command, job.names)
 
 
 def admit(world: World, job: Job) -> None:
@@ -109,16 +119,19 @@ def admit(world: World, job: Job) -> None:
 def open_expansions(world: World, pool: Pool) -> Job | None:
     """Ask for connections for the queries of a type that wait; give the first one that only waits for an agent."""
     waiting = [job for job in pool.live_jobs.values() if job.expansion and not job.expansion.opening]
+    unopened: Job | None = None
     for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
-        if not _has_connection(world, pool):
+        if not has_connection(world, pool):
             return None
-        if not _can_take_rows(pool, urgent=is_urgent(job)):
-            return job
-        _open(world, job)
-    return None
+        if _can_take_rows(pool, pool.lanes_of(job, job.host), urgent=is_urgent(job)):
+            _open(world, job)
+        else:
+            unopened = unopened or job
+    return unopened
 
 
-def _has_connection(world: World, pool: Pool) -> bool:
+def has_connection(world: World, pool: Pool) -> bool:
+    """Say whether one more query of a type may have an expansion connection."""
     timers = world.timers
     own = sum(1 for job in pool.live_jobs.values() if job.expansion and job.expansion.opening)
     kept = 1 if own and timers.expansions > 1 else 0
@@ -126,8 +139,9 @@ def _has_connection(world: World, pool: Pool) -> bool:
     return own < most and len(world.expanding) < timers.expansions - kept
 
 
-def _can_take_rows(pool: Pool, *, urgent: bool) -> bool:
-    return startable(pool, urgent=urgent) > 0 or any(slot.pid is not None for slot in pool.slots)
+def _can_take_rows(pool: Pool, where: Turns, *, urgent: bool) -> bool:
+    has_agent = any(slot.pid is not None and where.suits(slot.host.name) for slot in pool.slots)
+    return has_agent or startable(pool, urgent=urgent, hosts=where.hosts) > 0
 
 
 def _open(world: World, job: Job) -> None:
@@ -136,9 +150,9 @@ def _open(world: World, job: Job) -> None:
     expansion.opening = True
     world.expanding.add(job.pk)
     progress = expansion.progress
-    watermark, beyond = (progress.watermark, progress.beyond) if progress is not None else (None, [])
+    left = (progress.watermark, progress.beyond, progress.again) if progress is not None else (None, [], [])
     sql = job.args.decode("utf-8", "surrogateescape")
-    world.commands.append(Expand(job.pk, cursor_query(sql, job.rules.key, watermark, beyond)))
+    world.commands.append(Expand(job.pk, cursor_query(sql, job.rules.key, *left)))
 
 
 def opened(world: World, event: Opened, now: float) -> None:
@@ -147,8 +161,8 @@ def opened(world: World, event: Opened, now: float) -> None:
     if job is None or job.expansion is None or job.verdict is not None:
         return
     expansion = job.expansion
-    expansion.opened = True
-    expansion.names = event.names
+    expansion.opened, expansion.opened_at = True, now
+    job.names = event.names
     expansion.total = event.total
     expansion.more = event.total > 0
     if (reason := check_columns(event.names) or _missing(job, expansion)) is not None:
@@ -161,19 +175,14 @@ def opened(world: World, event: Opened, now: float) -> None:
 
 def _missing(job: Job, expansion: Expansion) -> str | None:
     """Find the columns that the row names; give the reason when one is not there."""
-    names = list(expansion.names)
+    names = list(job.names)
     for title, name in (("jq_key", job.rules.key), ("jq_runonpfile", job.rules.runonpfile)):
-        if name is not None and _bytes(name) not in names:
+        if name is not None and as_bytes(name) not in names:
             return f"{title} names column {name!r}, and the query has none"
-    expansion.key_at = None if job.rules.key is None else names.index(_bytes(job.rules.key))
+    expansion.key_at = None if job.rules.key is None else names.index(as_bytes(job.rules.key))
     place = job.rules.runonpfile
-    expansion.place_at = None if place is None else names.index(_bytes(place))
+    expansion.place_at = None if place is None else names.index(as_bytes(place))
     return check_template(job.pool.kind.command, names) if job.pool.is_exec else None
-
-
-def _bytes(name: str) -> bytes:
-    """Give the name as the row has it, which is no text where the database knows no encoding."""
-    return name.encode("utf-8", "surrogateescape")
 
 
 def not_expanded(world: World, event: NotExpanded, now: float) -> None:
@@ -270,9 +279,10 @@ def _sendable(job: Job, expansion: Expansion, items: list[Item]) -> list[Item]:
 def _enqueue_by_host(world: World, job: Job, items: Sequence[Item], values: Mapping[int, bytes | None]) -> None:
     """Let each item wait for the host its value names; a host without slots of this type means any host."""
     by_host: dict[str | None, list[Item]] = {}
+    taking = job.pool.bound if job.pool.doors is None else job.pool.doors.of(job).hosts or ()
     for item in items:
         host = world.places.host_of(job.pool.name, values[item.number])
-        by_host.setdefault(host if host in job.pool.bound else None, []).append(item)
+        by_host.setdefault(host if host in taking else None, []).append(item)
     for host, some in by_host.items():
         world.placed += len(some) if host is not None else 0
         enqueue(world, job, some, host)

@@ -39,9 +39,10 @@ class Lane:
 class Turns:
     """Lanes in rank order, round robin within a rank. `first` is the deque to serve next, empty when none waits."""
 
-    __slots__ = ("_lanes", "_ranks", "first")
+    __slots__ = ("_lanes", "_ranks", "first", "hosts")
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: frozenset[str] | None = None) -> None:
+        self.hosts = hosts  # whose agents take from here; None: any
         self._lanes: dict[bytes, deque[Lane]] = {}
         self._ranks: list[bytes] = []
         self.first: deque[Lane] = deque()
@@ -76,12 +77,20 @@ class Turns:
             self._lanes[lane.job.rank].remove(lane)
             self._next_rank()
 
+    def suits(self, host: str) -> bool:
+        """Say whether agents on this host take from here."""
+        return self.hosts is None or host in self.hosts
+
     def _next_rank(self) -> None:
         if len(self._ranks) > _MOST_RANKS:
             self._ranks = [rank for rank in self._ranks if self._lanes[rank]]
             self._lanes = {rank: self._lanes[rank] for rank in self._ranks}
         waiting = (self._lanes[rank] for rank in self._ranks if self._lanes[rank])
         self.first = next(waiting, deque())
+
+    def count(self) -> int:
+        """Give how many lanes wait."""
+        return sum(map(len, self._lanes.values()))
 
     def __iter__(self) -> Iterator[Lane]:
         return (lane for rank in self._ranks for lane in self._lanes[rank])

@@ -47,6 +47,7 @@ class World:
         "mark_at",
         "may_want",
         "most_starts",
+        "output_at",
         "over",
         "placed",
         "places",
@@ -85,6 +86,7 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
+        self.output_at = NEVER  # when what they have is to be stored
         self.stirred: set[Pool] = set()
         self.turn = 0  # turns given, to compare lanes
         self.successes = 0  # Success lines heard
@@ -114,13 +116,15 @@ class World:
         for name, kind in config.agents.items():
             self.pools[name] = pool = Pool(name, kind, kind.enabled)
             patience = patience_of(kind, self.timers)
-            for host_name in kind.hosts or config.hosts:
+            hosts = config.hosts_of(name)
+            pool.filter({host_name: config.hosts[host_name] for host_name in hosts})
+            for host_name in hosts:
                 self.add_slots(pool, host_name, kind.slots, patience, now)
 
     def add_slots(self, pool: Pool, host_name: str, count: int, patience: tuple[float, ...], now: float) -> None:
         """Give a type so many more slots on a host."""
         if host_name not in pool.bound:
-            pool.bound[host_name] = Turns()
+            pool.bound[host_name] = Turns(frozenset((host_name,)))
             pool.free[host_name] = deque()
             pool.idle[host_name] = []
         for _ in range(count):

@@ -23,6 +23,7 @@ create table drover.jobqueue (
   jq_name              text unique,
   jq_type              text not null,
   jq_args              text not null default '',
+  jq_variables         jsonb check (jsonb_typeof(jq_variables) = 'object'),   -- for exec agents, beside jq_args
   jq_msq               boolean not null default false,
   jq_runonpfile        text,
   jq_host              text,
@@ -68,10 +69,12 @@ create table drover.jobqueue (
   jq_checkpoint        jsonb,                            -- keyed jobs: {"watermark": text, "beyond": [[first, last], ...]}
   jq_elapsedtime       interval,
   jq_processedtime     interval,
+  jq_expected_end      timestamptz,                      -- of a multi-SQL-query that is worked, at the rate of its items
   jq_done_by           uuid,                             -- the attempt that was a plain success: which daemon,
   jq_done_host         text,                             -- on which host,
   jq_done_pid          integer,                          -- by which process
   jq_submitter         name not null default session_user,
+  jq_resubmit_of       bigint,                           -- the job that this one does anew; no foreign key: that one may go
   constraint jobqueue_name_is_type_dot_nonce check (jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$' and split_part(jq_name, '.', 1) = jq_type),
   constraint jobqueue_key_needs_sql check (jq_key is null or jq_msq),
   constraint jobqueue_repeat_needs_sql check (not jq_repeat or jq_msq),
@@ -93,6 +96,7 @@ create table drover.jobqueue (
 create index jobqueue_due on drover.jobqueue (jq_wait_until) where jq_wait_until is not null;
 create index jobqueue_expiring on drover.jobqueue (jq_expires_at) where jq_expires_at is not null;
 create index jobqueue_of_job on drover.jobqueue (jq_job_fk) where jq_job_fk is not null;
+create index jobqueue_runs on drover.jobqueue (jq_pk) where jq_type = 'command' and jq_wait_until is not null;  -- commands that wait for jobs
 create unique index jobqueue_one_live_row_per_key on drover.jobqueue (jq_live_key) where jq_live_key is not null;
 
 -- What may be claimed now, kept by triggers on jobqueue. A claim is a range scan from the left, for one (type, queue,
@@ -127,10 +131,10 @@ create table drover.jobdepends (
   jdep_met_at        timestamptz,                        -- an edge is met once, so a retry never counts twice
   primary key (jdep_jq_fk, jdep_jq_depends_fk),
   check (jdep_jq_fk <> jdep_jq_depends_fk)
-);
+) with (fillfactor = 50);                                -- met without touching an index
 -- Whoever adds edges locks this, one after the other. An advisory lock would do, if not anybody could take that too.
 create table drover.edge_turn ();
-create index jobdepends_open on drover.jobdepends (jdep_jq_depends_fk) where jdep_met_at is null;
+create index jobdepends_of_parent on drover.jobdepends (jdep_jq_depends_fk);   -- who removes a parent has to look
 
 -- ---------------------------------------------------------------- what was done (no foreign keys: one bad row must not poison a batch)
 
@@ -163,16 +167,18 @@ create table drover.log (
   log_message text not null
 );
 create index log_of_job on drover.log (log_jq_fk) where log_jq_fk is not null;
+create index log_of_no_job on drover.log (log_pk) where log_jq_fk is null;
 
 create table drover.output (
   out_pk      bigint generated always as identity primary key,
   out_jq_fk   bigint not null,
   out_attempt integer not null,
+  out_part    integer not null,
   out_date    timestamptz not null default now(),
   out_stream  text not null check (out_stream in ('out', 'err')),
   out_data    text not null
 );
-create index output_of_job on drover.output (out_jq_fk, out_pk);
+create unique index output_of_job on drover.output (out_jq_fk, out_attempt, out_part);
 
 create table drover.item_failure (
   item_pk      bigint generated always as identity primary key,
@@ -222,6 +228,8 @@ create table drover.host (
   host_enabled      boolean not null default true,
   host_enabled_file boolean,
   host_transport    text not null default 'local',
+  host_queues       text[],                              -- whose jobs it takes; null: of every queue
+  host_letters      text,                                -- first characters of the priorities that it takes; null: any
   host_present      boolean not null default true,       -- named by the configuration that was read last
   host_down_until   timestamptz,
   host_reason       text
@@ -234,6 +242,8 @@ create table drover.queue (
   queue_concurrency_file integer,
   queue_paused           boolean not null default false,
   queue_paused_file      boolean,
+  queue_reserved         integer not null default 0 check (queue_reserved >= 0),   -- agents that others leave to it
+  queue_reserved_file    integer,
   queue_priority         integer not null default 0,
   queue_filter           text,
   queue_present          boolean not null default true
@@ -247,10 +257,12 @@ create table drover.agent (
   agent_enabled_file  boolean,
   agent_kind          text not null default 'line' check (agent_kind in ('line', 'exec')),
   agent_submitters    text[] not null default '{*}',
+  agent_cwd           text not null default '',          -- where it works, if the configuration says so
   agent_revision      text,
   agent_present       boolean not null default true,
   agent_blocked_until timestamptz,                       -- every slot has failed until then
   agent_reason        text,
+  agent_queries_wait  boolean not null default false,    -- for an expansion connection
   agent_registered    timestamptz not null default now(),
   primary key (agent_group, agent_type)
 );
@@ -293,11 +305,12 @@ create table drover.command_ack (
 
 -- ---------------------------------------------------------------- rules on the way in
 
-create function drover.may_command() returns boolean
+create function drover.may_command(who name default session_user) returns boolean
   language sql stable set search_path = drover, pg_temp as $$
-  select pg_has_role(session_user, relowner, 'member')
-      or coalesce((select pg_has_role(session_user, oid, 'member') from pg_catalog.pg_roles where rolname = 'drover_operator'), false)
-    from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass
+  select coalesce(bool_or(pg_has_role(w.oid, r.oid, 'member')), false)
+    from pg_catalog.pg_roles w, pg_catalog.pg_roles r
+   where w.rolname = who
+     and (r.rolname = 'drover_operator' or r.oid = (select relowner from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass))
 $$;
 
 -- Called only for rows that need it: the plain row, the common case, passes the WHEN clause alone.
@@ -346,6 +359,7 @@ begin
   new.jq_runonpfile := null;
   new.jq_not_before := null;
   new.jq_not_after := null;
+  new.jq_delete := null;
   new.jq_live_key := new.jq_unique_key;
   perform pg_notify('drover_command', '');
   return new;
@@ -353,25 +367,55 @@ end $$;
 create trigger jobqueue_prepare_command before insert on drover.jobqueue for each row
   when (new.jq_type = 'command') execute function drover.prepare_command();
 
+-- Files to be removed after a success; what cannot be a list of them is refused here, for the end of a job may not fail.
+-- drover.clean_up alone inserts clean-ups, as the owner: so this function must run as whoever inserts. Else a job that
+-- was never done, or on any host, could have files removed.
+create function drover.prepare_cleanup() returns trigger
+  language plpgsql set search_path = drover, pg_temp as $$
+begin
+  if new.jq_type = 'cleanup'
+     and not pg_has_role(current_user, (select relowner from pg_catalog.pg_class where oid = tg_relid), 'member') then
+    raise exception 'a clean-up comes from the jq_delete of a job that was done: it is not inserted' using errcode = 'insufficient_privilege';
+  end if;
+  if array_ndims(new.jq_delete) > 1 or exists (select from unnest(new.jq_delete) as name where name is null or name = '') then
+    raise exception 'jq_delete is a list of names: none of them NULL or empty' using errcode = 'check_violation';
+  elsif octet_length(to_json(new.jq_delete)::text) > 500000 then
+    raise exception 'jq_delete is too long: 500,000 bytes at most' using errcode = 'check_violation';
+  elsif new.jq_delete <> '{}' and new.jq_msq and new.jq_host is null then
+    raise exception 'jq_delete of an SQL job needs jq_host: else its rows may be worked on several hosts' using errcode = 'check_violation';
+  end if;
+  return new;
+end $$;
+create trigger jobqueue_prepare_cleanup before insert on drover.jobqueue for each row
+  when (new.jq_delete is not null or new.jq_type = 'cleanup') execute function drover.prepare_cleanup();
+
 -- One word of a command; blanks are these four, whatever the locale calls a space (scheduler/model/commands.py).
 create function drover.word(words text, n integer) returns text language sql immutable parallel safe
   return (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[n];
 
--- What owners may command: what is about a job of their own.
+-- What owners may command: what is about jobs of their own, by number or name.
 create function drover.command(words text) returns bigint
   language plpgsql security definer set search_path = drover, pg_temp as $$
 declare
-  verb text := drover.word(words, 1);
-  job  bigint := case when drover.word(words, 2) ~ '^[0-9]{1,18}$' then drover.word(words, 2)::bigint end;
-  pk   bigint;
+  verb   text := drover.word(words, 1);
+  rest   text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
+  job    text;
+  number bigint;
+  pk     bigint;
 begin
   if not drover.may_command() then
-    if verb is null or verb not in ('killjob', 'cancel', 'signal') then
+    if verb is null or verb not in ('killjob', 'cancel', 'signal', 'release', 'hold', 'ice', 'retry', 'run') then
       raise exception 'only drover_operator may command %', coalesce(verb, 'nothing') using errcode = 'insufficient_privilege';
     end if;
-    if not exists (select from drover.jobqueue where jq_pk = job and jq_submitter = session_user) then
-      raise exception 'job % is not yours', coalesce(job::text, '?') using errcode = 'insufficient_privilege';
-    end if;
+    foreach job in array coalesce(nullif(case
+        when verb = 'run' then rest
+        when verb = 'signal' then array(select w from unnest(rest) with ordinality as u(w, n) where n % 2 = 1 order by n)
+        else rest[1:1] end, '{}'), '{?}') loop
+      number := case when job ~ '^[0-9]{1,18}$' then job::bigint end;
+      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = job)) then
+        raise exception 'job % is not yours', job using errcode = 'insufficient_privilege';
+      end if;
+    end loop;
   end if;
   insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
   return pk;
@@ -411,27 +455,30 @@ begin
 end $$;
 
 -- No trigger fires before an update of a job: with one, Postgres locks each row first, and logs that.
-create trigger jobqueue_fixed after update of jq_type, jq_args, jq_name, jq_msq, jq_runonpfile, jq_key, jq_submitter
+create trigger jobqueue_fixed after update of jq_type, jq_args, jq_variables, jq_name, jq_msq, jq_runonpfile, jq_key, jq_delete, jq_submitter
   on drover.jobqueue for each row
-  when ((old.jq_type, old.jq_args, old.jq_name, old.jq_msq, old.jq_runonpfile, old.jq_key, old.jq_submitter)
-        is distinct from (new.jq_type, new.jq_args, new.jq_name, new.jq_msq, new.jq_runonpfile, new.jq_key, new.jq_submitter))
+  when ((old.jq_type, old.jq_args, old.jq_variables, old.jq_name, old.jq_msq, old.jq_runonpfile, old.jq_key, old.jq_delete, old.jq_submitter)
+        is distinct from (new.jq_type, new.jq_args, new.jq_variables, new.jq_name, new.jq_msq, new.jq_runonpfile, new.jq_key, new.jq_delete, new.jq_submitter))
   execute function drover.refuse('what job %s asks for never changes: insert another job');
 
 create function drover.is_claimable(job drover.jobqueue) returns boolean language sql immutable as $$
   select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null
 $$;
 
-create function drover.withdraw(job drover.jobqueue) returns void language sql as $$
+-- In plpgsql, which keeps plans: a fan of jobs moves at once.
+create function drover.withdraw(job drover.jobqueue) returns void language plpgsql as $$
+begin
   delete from drover.claimable
    where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '') and claim_host = coalesce(job.jq_host, '')
-     and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk
-$$;
+     and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk;
+end $$;
 
-create function drover.offer(job drover.jobqueue) returns void language sql as $$
+create function drover.offer(job drover.jobqueue) returns void language plpgsql as $$
+begin
   insert into drover.claimable
   values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
-  select pg_notify('drover_queue', '')
-$$;
+  perform pg_notify('drover_queue', '');
+end $$;
 
 -- What a move means: whether it is legal; what of the row depends on its state; whether it may be claimed now, or no
 -- more, or in another order. A claim takes its own row out of drover.claimable itself.
@@ -488,63 +535,165 @@ create trigger jobqueue_gone after delete on drover.jobqueue for each row
   when (old.jq_state = 'queued' and old.jq_unmet = 0 and old.jq_wait_until is null)
   execute function drover.gone();
 
--- ---------------------------------------------------------------- dependencies
+-- ---------------------------------------------------------------- clean-ups
 
--- Row locks alone accepted a four-cycle built by four sessions; one transaction-level lock orders the edges.
--- An edge that is there already is left to the primary key: `on conflict do nothing` must not count it twice.
--- A child that an edge before this one skipped, in this transaction, takes the rest of its edges in silence.
-create function drover.add_edge() returns trigger
+-- A job that was done and has files to remove is followed by a clean-up, in the same transaction: a job of its own, for
+-- the host where it ran, tried again and lost by no crash, since what is gone already is no error. A name that does not
+-- begin with / is below the working directory of the job. A clean-up is known by its name.
+create function drover.clean_up() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 declare
-  child  drover.jobqueue;
-  parent drover.jobqueue;
+  folder text := (select nullif(agent_cwd, '') || '/' from drover.agent join drover.queue on queue_group = agent_group
+                   where queue_name = new.jq_queue and agent_type = new.jq_type);
+begin
+  insert into drover.jobqueue (jq_type, jq_name, jq_args, jq_host, jq_retries, jq_max_interruptions, jq_submitter)
+  select 'cleanup', 'cleanup.' || new.jq_pk,
+         json_agg(case when name like '/%' then '' else coalesce(folder, '') end || name order by n)::text,
+         coalesce(new.jq_done_host, (select att_host from drover.attempt_kept where att_jq_fk = new.jq_pk and att_attempt = new.jq_attempt),
+                  new.jq_host),
+         3, 2147483647, new.jq_submitter
+    from unnest(new.jq_delete) with ordinality as t(name, n) having count(*) > 0
+  on conflict (jq_name) do nothing;
+  return null;
+end $$;
+create trigger jobqueue_clean_up after update of jq_state on drover.jobqueue for each row
+  when (new.jq_delete is not null and new.jq_state = 'done' and old.jq_state <> 'done')
+  execute function drover.clean_up();
+
+-- ---------------------------------------------------------------- dependencies
+
+-- Row locks alone accepted a four-cycle built by four sessions: whoever adds edges waits for its turn, once a statement.
+create function drover.take_edge_turn() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
   lock table drover.edge_turn in exclusive mode;
-  perform from drover.jobqueue where jq_pk in (new.jdep_jq_fk, new.jdep_jq_depends_fk) order by jq_pk for no key update;
-  select * into child from drover.jobqueue where jq_pk = new.jdep_jq_fk;
-  select * into parent from drover.jobqueue where jq_pk = new.jdep_jq_depends_fk;
-  if child.jq_pk is null or parent.jq_pk is null then
-    raise exception 'no job %', case when child.jq_pk is null then new.jdep_jq_fk else new.jdep_jq_depends_fk end
-      using errcode = 'foreign_key_violation';
-  end if;
-  if (child.jq_submitter, parent.jq_submitter) is distinct from (session_user, session_user) and not drover.may_command() then
-    raise exception 'job % or % is not yours: a dependency needs both', child.jq_pk, parent.jq_pk using errcode = 'insufficient_privilege';
-  end if;
-  if exists (select from drover.jobdepends where jdep_jq_fk = child.jq_pk and jdep_jq_depends_fk = parent.jq_pk)
-     or (child.jq_state = 'skipped' and child.jq_endtime = now()) then
-    return new;
-  end if;
-  if child.jq_type = 'command' then
-    raise exception 'job % is a command: it waits for nothing', child.jq_pk using errcode = 'check_violation';
-  end if;
-  if child.jq_state not in ('held', 'queued') then
-    raise exception 'job % is % already: it takes no new dependency', child.jq_pk, child.jq_state using errcode = 'check_violation';
-  end if;
-  if child.jq_has_children and exists (
-    with recursive above(pk) as (
-      select parent.jq_pk
-      union
-      select d.jdep_jq_depends_fk from drover.jobdepends d join above a on d.jdep_jq_fk = a.pk)
-    select from above where pk = child.jq_pk)
-  then
-    raise exception 'job % may not depend on %: that would be a cycle', child.jq_pk, parent.jq_pk using errcode = 'check_violation';
-  end if;
-  if parent.jq_end_bits & new.jdep_depends_bits <> 0 then
-    new.jdep_met_at := now();
-  elsif parent.jq_endtime is not null and new.jdep_on_unmet = 'skip' then
-    update drover.jobqueue
-       set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
-           jq_endtext = format('dependency on job %s not met', parent.jq_pk)
-     where jq_pk = child.jq_pk;
-    perform drover.announce(array[child.jq_pk], '{skipped}');
-    perform drover.settle(array[child.jq_pk]) where child.jq_has_children;
-  else
-    update drover.jobqueue set jq_unmet = jq_unmet + 1 where jq_pk = child.jq_pk;
-    update drover.jobqueue set jq_has_children = true where jq_pk = parent.jq_pk and not jq_has_children;
-  end if;
-  return new;
+  return null;
 end $$;
-create trigger jobdepends_add before insert on drover.jobdepends for each row execute function drover.add_edge();
+create trigger jobdepends_turn before insert on drover.jobdepends for each statement execute function drover.take_edge_turn();
+
+-- A cycle of open edges among these jobs and all below them, each waiting for the next; null if there is none. Jobs that
+-- wait for no other are taken away, one after the other, until none is left but those on a cycle, or below one. It is
+-- done in arrays, since a query for each job took a minute for a chain of 10,000.
+create function drover.cycle_below(tops bigint[]) returns bigint[]
+  language plpgsql stable set search_path = drover, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  jobs    bigint[];   -- by their numbers here, which count from 1
+  parents integer[];  -- of the edges, in this order
+  kids    integer[];
+  first   integer[];  -- edge of a parent
+  above   integer[];  -- how many parents of a job are left
+  ready   integer[];  -- jobs that have none
+  job     integer;
+  edge    integer;
+  cycle   bigint[];
+begin
+  with recursive below(pk) as (
+    select unnest(tops)
+    union
+    select d.pk from below b cross join lateral (
+      select jdep_jq_fk from jobdepends where jdep_jq_depends_fk = b.pk and jdep_met_at is null offset 0) d(pk)),
+  edges as materialized (
+    select b.pk as parent, d.pk as kid, row_number() over () as no from below b cross join lateral (
+      select jdep_jq_fk from jobdepends where jdep_jq_depends_fk = b.pk and jdep_met_at is null offset 0) d(pk)),
+  ends as (
+    select no, v.pk, is_kid, dense_rank() over (order by v.pk) as n from edges, lateral (values (parent, false), (kid, true)) v(pk, is_kid)),
+  numbered as (
+    select max(n) filter (where not is_kid) as parent, max(n) filter (where is_kid) as kid from ends group by no)
+  select (select array_agg(pk order by pk) from (select distinct pk from ends) e),
+         array_agg(parent order by parent), array_agg(kid order by parent)
+    into jobs, parents, kids from numbered;
+  if jobs is null then
+    return null;
+  end if;
+  above := array_fill(0, array[cardinality(jobs)]);
+  first := above;
+  for edge in reverse cardinality(kids) .. 1 loop
+    above[kids[edge]] := above[kids[edge]] + 1;
+    first[parents[edge]] := edge;
+  end loop;
+  for job in 1 .. cardinality(jobs) loop
+    if above[job] = 0 then
+      ready := ready || job;
+    end if;
+  end loop;
+  for n in 1 .. cardinality(jobs) loop
+    exit when n > coalesce(cardinality(ready), 0);
+    edge := first[ready[n]];
+    while edge > 0 and parents[edge] = ready[n] loop
+      above[kids[edge]] := above[kids[edge]] - 1;
+      if above[kids[edge]] = 0 then
+        ready := ready || kids[edge];
+      end if;
+      edge := edge + 1;
+    end loop;
+  end loop;
+  if cardinality(ready) = cardinality(jobs) then
+    return null;
+  end if;
+  for edge in 1 .. cardinality(kids) loop  -- now: one of its parents that are left
+    if above[parents[edge]] > 0 then
+      first[kids[edge]] := parents[edge];
+      job := kids[edge];
+    end if;
+  end loop;
+  for n in 1 .. cardinality(jobs) loop  -- upwards, into the cycle for sure
+    job := first[job];
+  end loop;
+  edge := job;
+  loop
+    cycle := cycle || jobs[job];
+    job := first[job];
+    exit when job = edge;
+  end loop;
+  return cycle;
+end $$;
+
+-- The edges of a statement are looked at together: one by one, each would cost a walk through the graph. Their jobs stay
+-- locked until the end of the transaction, so that a child has been claimed before, or is not meanwhile, and a parent has
+-- ended before, or does not. What an ended parent means for a child is the business of drover.settle, as ever. A child
+-- that an edge before these skipped, in this transaction, takes the rest of its edges in silence.
+create function drover.add_edges() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+declare
+  is_free boolean := drover.may_command();
+  parents bigint[] := array(select distinct jdep_jq_depends_fk from added);
+  wrong   record;
+  cycle   bigint[];
+begin
+  perform from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) order by jq_pk for no key update;
+  select c.jq_pk as child, p.jq_pk as parent, c.jq_type, c.jq_state,
+         c.jq_submitter = session_user and p.jq_submitter = session_user as is_mine
+    into wrong from added
+    join jobqueue c on c.jq_pk between jdep_jq_fk and jdep_jq_fk
+    join jobqueue p on p.jq_pk between jdep_jq_depends_fk and jdep_jq_depends_fk
+   where not is_free and (c.jq_submitter <> session_user or p.jq_submitter <> session_user) or c.jq_type = 'command'
+      or c.jq_state not in ('held', 'queued') and not (c.jq_state = 'skipped' and c.jq_endtime = now())
+   limit 1;
+  if found and not (is_free or wrong.is_mine) then
+    raise exception 'job % or % is not yours: a dependency needs both', wrong.child, wrong.parent using errcode = 'insufficient_privilege';
+  elsif wrong.jq_type = 'command' then
+    raise exception 'job % is a command: it waits for nothing', wrong.child using errcode = 'check_violation';
+  elsif found then
+    raise exception 'job % is % already: it takes no new dependency', wrong.child, wrong.jq_state using errcode = 'check_violation';
+  end if;
+  cycle := drover.cycle_below(array(
+    select distinct jdep_jq_fk from added  -- whoever has none below, or whose parent none above, is on no cycle
+     where exists (select from jobdepends d where d.jdep_jq_depends_fk = added.jdep_jq_fk and d.jdep_met_at is null offset 0)
+       and exists (select from jobdepends d where d.jdep_jq_fk = added.jdep_jq_depends_fk and d.jdep_met_at is null offset 0)));
+  if cycle is not null then
+    select jdep_jq_fk as child, jdep_jq_depends_fk as parent into wrong
+      from unnest(cycle, cycle[2:] || cycle[1]) as u(child, parent) join added on (jdep_jq_fk, jdep_jq_depends_fk) = (child, parent) limit 1;
+    raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
+  end if;
+  update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
+  update jobqueue set jq_unmet = jq_unmet + n from (select jdep_jq_fk, count(*)::integer as n from added group by jdep_jq_fk) e
+   where jq_pk between jdep_jq_fk and jdep_jq_fk and jq_state in ('held', 'queued');
+  perform drover.settle(array(select jq_pk from jobqueue where jq_pk = any (parents) and jq_endtime is not null));
+  return null;
+end $$;
+create trigger jobdepends_add after insert on drover.jobdepends referencing new table as added
+  for each statement execute function drover.add_edges();
 
 create function drover.drop_edge() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
@@ -560,21 +709,25 @@ create trigger jobdepends_drop after delete on drover.jobdepends for each row
 -- in the one that ends the parent, the snapshot misses a new edge and its child waits for ever. A child may be in the
 -- queue of another group, so everybody is woken.
 create function drover.settle(parents bigint[]) returns integer
-  language plpgsql security definer set search_path = drover, pg_temp as $$
+  language plpgsql security definer set search_path = drover, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   released integer := 0;
   step     integer;
   ended    bigint[];
 begin
+  perform pg_notify('drover_command', '')  -- a command may wait for them too
+    where exists (select from drover.jobqueue where jq_type = 'command' and jq_wait_until is not null);
   while cardinality(parents) > 0 loop
     with met as (
       update drover.jobdepends d set jdep_met_at = now()
         from drover.jobqueue p
-       where p.jq_pk = any(parents) and d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
+       where d.jdep_jq_depends_fk = any (parents) and d.jdep_met_at is null
+         and p.jq_pk between d.jdep_jq_depends_fk and d.jdep_jq_depends_fk
          and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits <> 0
       returning d.jdep_jq_fk),
     counted as (select jdep_jq_fk as pk, count(*)::integer as n from met group by jdep_jq_fk)
-    update drover.jobqueue c set jq_unmet = greatest(c.jq_unmet - n, 0) from counted where c.jq_pk = counted.pk;
+    update drover.jobqueue c set jq_unmet = greatest(c.jq_unmet - n, 0) from counted where c.jq_pk between counted.pk and counted.pk;
     get diagnostics step = row_count;
     released := released + step;
     with skipped as (
@@ -582,9 +735,10 @@ begin
          set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
              jq_endtext = 'dependency on job ' || p.jq_pk || ' not met'
         from drover.jobdepends d, drover.jobqueue p
-       where p.jq_pk = any(parents) and d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
-         and d.jdep_on_unmet = 'skip' and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits = 0
-         and c.jq_pk = d.jdep_jq_fk and c.jq_state in ('held', 'queued')
+       where d.jdep_jq_depends_fk = any (parents) and d.jdep_met_at is null and d.jdep_on_unmet = 'skip'
+         and p.jq_pk between d.jdep_jq_depends_fk and d.jdep_jq_depends_fk
+         and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits = 0
+         and c.jq_pk between d.jdep_jq_fk and d.jdep_jq_fk and c.jq_state in ('held', 'queued')
       returning c.jq_pk, c.jq_has_children)
     select coalesce(array_agg(jq_pk) filter (where jq_has_children), '{}'), array_agg(jq_pk) into parents, ended from skipped;
     if ended is not null then
@@ -593,6 +747,100 @@ begin
   end loop;
   perform pg_notify('drover_queue', '') where released > 0;
   return released;
+end $$;
+
+-- ---------------------------------------------------------------- set-up
+
+-- A value as it stands between the quotes of an agent's line (scheduler/model/expand.py).
+create function drover.escape(value text) returns text language sql immutable as $$
+  select coalesce(string_agg(
+           case when c in ('"', '\', '''', '$', '`') then '\' || c
+                when c = E'\n' then '\n' when c = E'\r' then '\r' when c = E'\t' then '\t'
+                when ascii(c) < 32 or ascii(c) = 127 then '\x' || lpad(to_hex(ascii(c)), 2, '0')
+                else c end, '' order by n), '')
+    from string_to_table(value, null) with ordinality as t(c, n)
+$$;
+
+-- Variables as one line; null is left out, a list or an object is its JSON.
+create function drover.line(variables jsonb) returns text language sql immutable set search_path = drover, pg_temp as $$
+  select coalesce(string_agg(key || '="' || escape(value) || '"', ' ' order by n), '')
+    from jsonb_each_text(variables) with ordinality as v(key, value, n) where value is not null
+$$;
+
+-- The names in a list, or the one name.
+create function drover.names(list jsonb) returns text[] language sql immutable as $$
+  select case jsonb_typeof(list) when 'array' then array(select jsonb_array_elements_text(list)) else array_remove(array[list #>> '{}'], null) end
+$$;
+
+-- The number of the job of this name or, if it is digits alone, of this number.
+create function drover.job_named(name text) returns bigint
+  language plpgsql stable set search_path = drover, pg_temp as $$
+declare
+  pk bigint;
+begin
+  if name ~ '^[0-9]{1,18}$' then
+    select jq_pk into pk from drover.jobqueue where jq_pk = name::bigint;
+  else
+    select jq_pk into pk from drover.jobqueue where jq_name = name;
+  end if;
+  if pk is null then
+    raise exception 'no job %', quote_literal(name) using errcode = 'foreign_key_violation';
+  end if;
+  return pk;
+end $$;
+
+-- Set a job up, held, unless there is one of this name. What begins with jq_ is a column of the job, rjm_delete is
+-- jq_delete, rjm_blocks names its children, depends its parents; all else are variables, kept for its command. It runs
+-- with the rights of whoever calls it: what they may not insert is refused.
+create function drover.job_setup(name text, settings jsonb default '{}', out jq_pk bigint, out existed boolean)
+  language plpgsql set search_path = drover, pg_temp as $$
+#variable_conflict use_column
+declare
+  columns   jsonb;
+  variables jsonb;
+  wrong     text;
+begin
+  if (name ~ '^[^.[:space:]]+[.][^.[:space:]]+$') is not true then
+    raise exception 'job name %: it is the type, a dot, and something without a dot or a blank', quote_nullable(name) using errcode = 'check_violation';
+  elsif split_part(name, '.', 1) = 'command' then
+    raise exception 'a command is not set up: insert it' using errcode = 'check_violation';
+  elsif jsonb_typeof(settings) is distinct from 'object' then
+    raise exception 'the settings of a job are one JSON object' using errcode = 'invalid_parameter_value';
+  end if;
+  select key into wrong from jsonb_object_keys(settings) as key
+   where key ~ '^(jq|rjm)_' and key <> all ('{jq_job_fk,jq_args,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,jq_queue,
+           jq_urgent,jq_priority,jq_not_before,jq_not_after,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete,jq_mode,
+           rjm_delete,rjm_blocks}'::text[])
+      or key !~ '^[A-Za-z_][A-Za-z0-9_]*$' limit 1;
+  if wrong ~ '^(jq|rjm)_' then
+    raise exception '% is no setting: names that begin with jq_ or rjm_ are reserved', wrong using errcode = 'undefined_parameter';
+  elsif wrong is not null then
+    raise exception 'variable %: a name is of letters, digits and _, and begins with no digit', quote_literal(wrong) using errcode = 'invalid_name';
+  end if;
+  select coalesce(jsonb_object_agg(key, value) filter (where key ~ '^jq_'), '{}'),
+         coalesce(jsonb_object_agg(key, value) filter (where key !~ '^(jq|rjm)_' and key <> 'depends'), '{}')
+    into columns, variables from jsonb_each(settings);
+  columns := jsonb_build_object('jq_args', drover.line(variables)) || columns
+             || jsonb_build_object('jq_name', name, 'jq_type', split_part(name, '.', 1), 'jq_state', 'held');
+  if variables <> '{}' then
+    columns := columns || jsonb_build_object('jq_variables', variables);
+  end if;
+  if settings ? 'rjm_delete' then
+    columns := columns || jsonb_build_object('jq_delete', drover.names(settings -> 'rjm_delete'));
+  end if;
+  execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1)
+                  on conflict (jq_name) do nothing returning jq_pk',
+                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key))
+    into jq_pk using columns;
+  existed := jq_pk is null;
+  if existed then
+    select j.jq_pk into jq_pk from drover.jobqueue j where j.jq_name = name;
+    return;
+  end if;
+  insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
+  select jq_pk, drover.job_named(parent) from unnest(drover.names(settings -> 'depends')) as parent
+   union
+  select drover.job_named(child), jq_pk from unnest(drover.names(settings -> 'rjm_blocks')) as child;
 end $$;
 
 -- Tell user interfaces what became of jobs: arrays under 8,000 bytes on channel drover_event.
@@ -604,14 +852,157 @@ create function drover.announce(pks bigint[], states text[]) returns bigint lang
      group by (u.n - 1) / 80) c
 $$;
 
+-- Queue what an ended job asked for once more, as a job of its own: gives its number. Its name, its start window and its
+-- dependencies are the old one's alone. It runs with the rights of whoever calls it, who is the submitter.
+create function drover.job_resubmit(pk bigint) returns bigint
+  language plpgsql set search_path = drover, pg_temp as $$
+declare
+  old     drover.jobqueue;
+  columns jsonb;
+  again   bigint;
+begin
+  if drover.may_command() then
+    select * into old from drover.jobqueue where jq_pk = pk;
+  else
+    select * into old from drover.my_jobs where jq_pk = pk;
+  end if;
+  if old.jq_pk is null then
+    raise exception 'no job % of yours', coalesce(pk::text, '?') using errcode = 'no_data_found';
+  elsif old.jq_endtime is null then
+    raise exception 'job % has not ended: it is %', pk, old.jq_state using errcode = 'check_violation';
+  end if;
+  select jsonb_object_agg(key, value) || jsonb_build_object('jq_resubmit_of', pk) into columns from jsonb_each(to_jsonb(old))
+   where value not in ('null', 'false')
+     and key = any ('{jq_job_fk,jq_type,jq_args,jq_variables,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,jq_queue,
+           jq_urgent,jq_priority,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete,jq_mode}'::text[]);
+  execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1) returning jq_pk',
+                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key))
+    into again using columns;
+  return again;
+end $$;
+
+-- Hide a job group of one's own from listings, or show it again; its jobs run as ever.
+create function drover.job_hide(pk bigint, hidden boolean default true) returns void
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  update drover.job set job_hidden = hidden where job_pk = pk and (job_user = session_user or drover.may_command());
+  if not found then
+    raise exception 'no job group % of yours', coalesce(pk::text, '?') using errcode = 'no_data_found';
+  end if;
+end $$;
+
+-- ---------------------------------------------------------------- what is long over
+
+-- Remove one piece of what ended before an instant, with all that belongs to it; failed jobs only if asked. A pass has
+-- three stages: jobs, then groups that have none, then log lines about no job. Each goes along a primary key from a
+-- place on, `most` rows of it at a time, for no index says what has ended: that would make every end dearer. It stops
+-- where rows were queued after the instant; gives the stage and place to go on at, and no stage at its end.
+-- A job stays while an edge of its is open, to or from a job that may still move; what somebody keeps locked stays too.
+create function drover.flush(before timestamptz, failed_too boolean, most integer, inout stage text, inout place bigint, out removed bigint)
+  language plpgsql security definer set search_path = drover, pg_temp
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  old      bigint[];
+  looked   integer;
+  is_young boolean;  -- rows from here on are: one was queued after the instant, and was never put back to the end
+  first    bigint := place;
+begin
+  if stage = 'jobs' then
+    select count(*), max(jq_pk), coalesce(bool_or(jq_queued >= before and jq_attempt <= (jq_endtime is not null)::integer), false),
+           array_agg(jq_pk) filter (where jq_endtime < before)
+      into looked, place, is_young, old
+      from (select jq_pk, jq_queued, jq_attempt, jq_endtime from jobqueue where jq_pk > first order by jq_pk limit most) w;
+    old := array(
+      select jq_pk from jobqueue
+       where jq_pk = any (old) and jq_endtime < before and (jq_state <> 'failed' or jq_type = 'command' or failed_too)
+       order by jq_pk for update skip locked);
+    old := array(  -- by another statement: it sees the edges that came before the lock
+      select pk from unnest(old) as pk
+       where not exists (
+               select from jobdepends join jobqueue on jq_pk = jdep_jq_fk
+                where jdep_jq_depends_fk = pk and jdep_met_at is null and (jq_endtime is null or jq_state = 'failed'))
+         and not exists (
+               select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
+                where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
+    delete from jobdepends where jdep_jq_depends_fk = any (old);
+    delete from attempt_kept where att_jq_fk = any (old);
+    delete from log where log_jq_fk = any (old);
+    delete from output where out_jq_fk = any (old);
+    delete from item_failure where item_jq_fk = any (old);
+    delete from command_ack where ack_jq_fk = any (old);
+    delete from jobqueue where jq_pk = any (old);
+    get diagnostics removed = row_count;
+    if is_young or looked < most then
+      stage := 'groups';
+      place := 0;
+    end if;
+  elsif stage = 'groups' then
+    select count(*), max(job_pk), coalesce(bool_or(job_queued >= before), false) into looked, place, is_young
+      from (select job_pk, job_queued from job where job_pk > first order by job_pk limit most) w;
+    delete from job where job_pk = any (array(
+      select job_pk from job
+       where job_pk > first and job_pk <= place and job_queued < before
+         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked));
+    get diagnostics removed = row_count;
+    if is_young or looked < most then
+      stage := 'log';
+      place := 0;
+    end if;
+  else
+    delete from log where log_pk = any (array(
+      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w where log_date < before));
+    get diagnostics removed = row_count;
+    if removed < most then
+      stage := null;
+    end if;
+  end if;
+end $$;
+
 -- ---------------------------------------------------------------- views
 
 -- Every attempt and slice, by whom and how it ended.
 create view drover.attempt as
 select * from drover.attempt_kept
 union all
-select jq_pk, jq_attempt, jq_done_by, jq_done_host, jq_type, jq_done_pid, jq_starttime, jq_endtime, 'done', jq_exitcode, null, null
+select jq_pk, jq_attempt, jq_done_by, jq_done_host, jq_type, jq_done_pid, jq_endtime - jq_processedtime, jq_endtime, 'done', jq_exitcode, null, null
   from drover.jobqueue where jq_done_by is not null;
+
+-- Why work that waits for agents of a type finds none, on each host and (null) on any; from the slots as they were shown.
+-- Either there is no room on the hosts that have slots to spare, or all slots are in use; or neither.
+create view drover.room as
+with used as (
+  select status_scheduler, status_host, count(*) as used from drover.scheduler_status
+   where status_slot >= 0 and status_state > 1 group by status_scheduler, status_host),
+place as (
+  select s.status_scheduler, s.status_agent, s.status_host, count(*) filter (where status_state = 1) as free,
+         count(*) filter (where status_state = 5) as ready, count(*) filter (where status_state in (3, 4)) as starting,
+         count(*) filter (where status_state = 0) = count(*) as is_failed, max(status_reason) filter (where status_state = 0) as failure
+    from drover.scheduler_status s where status_slot >= 0 group by s.status_scheduler, s.status_agent, s.status_host),
+host as (
+  select p.*, h.host_max, coalesce(u.used, 0) as used, h.host_max >= 0 and coalesce(u.used, 0) >= h.host_max as is_full,
+         h.host_enabled and coalesce(h.host_down_until <= now(), true) as is_open
+    from place p
+    join drover.host h on h.host_name = p.status_host
+    left join used u on u.status_scheduler = p.status_scheduler and u.status_host = p.status_host)
+select status_scheduler as room_scheduler, status_agent as room_agent, status_host as room_host,
+       case when bool_or(is_open and (ready > 0 or free > 0 and not is_full)) or not bool_or(is_open and free > 0) then null
+            when count(*) filter (where is_open and free > 0) > 3 then 'all ' || count(*) filter (where is_open and free > 0) || ' hosts with slots to spare are full'
+            else string_agg('host ' || status_host || ' is full: ' || used || ' of ' || host_max || ' agents', '; ' order by status_host)
+                   filter (where is_open and free > 0) end as room_full,
+       case when bool_or(is_open and (ready > 0 or free > 0)) then null
+            when bool_and(is_failed) then coalesce(max(failure), 'its agents failed')
+            when bool_or(starting > 0) then 'its agents are starting'
+            else 'every agent of the type is busy' end || coalesce(' on host ' || status_host, '') as room_busy
+  from host group by grouping sets ((status_scheduler, status_agent, status_host), (status_scheduler, status_agent));
+
+-- About so many seconds, for people.
+create function drover.about(seconds float8) returns text language sql immutable parallel safe
+  return case when seconds < 100 then greatest(round(seconds), 1) || ' s' when seconds < 6000 then round(seconds / 60) || ' min'
+              when seconds < 172800 then round(seconds / 3600) || ' h' else round(seconds / 86400) || ' days' end;
+
+create function drover.items(job drover.jobqueue) returns text language sql immutable parallel safe
+  return to_char(job.jq_itemsprocessed + job.jq_itemsfailed, 'FM999,999,999,999,990') || ' of '
+         || to_char(job.jq_itemstotal, 'FM999,999,999,999,990') || ' items';
 
 -- Why a job is not running: the first reason that holds, most lasting first.
 create view drover.why as
@@ -620,11 +1011,16 @@ select j.jq_pk, j.jq_type, j.jq_state,
     when j.jq_state = 'held' then case j.jq_mode when 'manual' then 'manual: waits for run' else 'held: waits for release' end
     when j.jq_state = 'blocked' then coalesce(j.jq_endtext, 'blocked')
     when j.jq_state in ('claimed', 'running') then case
+      when j.jq_state = 'running' and j.jq_expected_end is not null then 'running: ' || drover.items(j) || ', about '
+        || drover.about(extract(epoch from j.jq_expected_end - now())::float8) || ' left' || case when j.jq_repeat then ' of this slice' else '' end
       when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', j.jq_starttime)
-      when a.agent_reason is not null then 'in hand, waits for an agent: ' || a.agent_reason
-      when j.jq_msq and j.jq_itemstotal is null then 'in hand: waits for an expansion connection'
-      else 'in hand: waits for an agent' end
-    when j.jq_state = 'queued' and j.jq_type = 'command' then 'waits for an active scheduler'
+        || case when j.jq_msq then coalesce(': ' || drover.items(j), '') else '' end
+      when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand: ' || j.jq_endtext
+      when not h.host_enabled then 'in hand, waits for an agent: host ' || h.host_name || ' is disabled'
+      when h.host_down_until > now() then 'in hand, waits for an agent: host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
+      else coalesce('in hand, waits for an agent: ' || coalesce(a.agent_reason, r.room_full, r.room_busy), 'in hand: waits for an agent') end
+    when j.jq_state = 'queued' and j.jq_type = 'command'
+      then case when j.jq_wait_until is null then 'waits for an active scheduler' else 'waits for the jobs that it runs' end
     when j.jq_state = 'queued' then case
       when j.jq_unmet > 0 then 'waits for ' || j.jq_unmet || case j.jq_unmet when 1 then ' dependency: job ' else ' dependencies: jobs ' end
         || coalesce((select string_agg(jdep_jq_depends_fk::text, ', ' order by jdep_jq_depends_fk)
@@ -640,22 +1036,46 @@ select j.jq_pk, j.jq_type, j.jq_state,
       when h.host_name is null and j.jq_host is not null then 'no host ' || quote_literal(j.jq_host)
       when h.host_group <> q.queue_group then 'host ' || h.host_name || ' belongs to group ' || h.host_group || ', queue ' || q.queue_name || ' to ' || q.queue_group
       when not h.host_present then 'host ' || h.host_name || ' is no longer configured'
+      when j.jq_host is not null and r.room_agent is null
+           and exists (select from drover.scheduler_status where status_scheduler = g.group_owner and status_slot = -1)
+        then 'agent type ' || a.agent_type || ' has no slots on host ' || h.host_name
       when not h.host_enabled then 'host ' || h.host_name || ' is disabled'
       when h.host_down_until > now() then 'host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
+      when not exists (
+        select from drover.host t
+         where t.host_group = q.queue_group and t.host_present and t.host_name = coalesce(j.jq_host, t.host_name)
+           and coalesce(j.jq_queue = any (t.host_queues), true) and coalesce(strpos(t.host_letters, left(j.jq_priority, 1)) > 0, true))
+        then coalesce('host ' || j.jq_host || ' does not take', 'no host takes') || ' jobs of queue ' || q.queue_name || ' with priority ' || j.jq_priority
       when g.group_owner is null or g.group_lease_until < now() then 'no scheduler is active for group ' || q.queue_group
       when a.agent_blocked_until > now() then 'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until) || ': ' || coalesce(a.agent_reason, '?')
       when q.queue_concurrency <= (select count(distinct r.jq_pk)
                                      from drover.in_hand, unnest(hand_jobs) as pk join drover.jobqueue r on r.jq_pk = pk
                                     where r.jq_queue = q.queue_name and r.jq_state in ('claimed', 'running'))
         then 'queue ' || q.queue_name || ' is full'
-      else coalesce('waits its turn: ' || a.agent_reason, 'waits its turn') end
+      when a.agent_reason is not null then 'waits its turn: ' || a.agent_reason
+      when r.room_full is not null then r.room_full
+      when j.jq_msq and a.agent_queries_wait then 'waits its turn: others of its type wait for an expansion connection'
+      else coalesce('waits its turn: ' || r.room_busy, 'waits its turn') end
     else j.jq_state || ': ' || coalesce(j.jq_endtext, '')
   end as reason
 from drover.jobqueue j
 left join drover.queue q on q.queue_name = j.jq_queue
 left join drover.scheduler_group g on g.group_name = q.queue_group
 left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
-left join drover.host h on h.host_name = j.jq_host;
+left join drover.host h on h.host_name = j.jq_host
+left join drover.room r on r.room_scheduler = g.group_owner and r.room_agent = j.jq_type
+                       and coalesce(r.room_host, '') = coalesce(j.jq_host, '');
+
+-- What becomes of the files that jobs name in jq_delete: none (no clean-up, or not yet), pending, removing, removed, failed.
+create view drover.cleanup as
+select j.jq_pk, c.jq_pk as cleanup_jq_pk,
+  case when c.jq_pk is null then 'none'
+       when c.jq_state in ('claimed', 'running') then 'removing'
+       when c.jq_endtime is null then 'pending'
+       when c.jq_state = 'done' then 'removed'
+       else 'failed' end as cleanup_state,
+  c.jq_host as cleanup_host, case when c.jq_state in ('held', 'queued', 'blocked', 'failed', 'cancelled') then c.jq_endtext end as cleanup_text
+  from drover.jobqueue j left join drover.jobqueue c on c.jq_name = 'cleanup.' || j.jq_pk;
 
 -- A front-end sees its own rows, by the role it logged in as; a function in its WHERE clause sees no others either.
 -- The barrier keeps an outer order and limit out: with an order of its own, the newest rows are read without the rest.
@@ -674,8 +1094,42 @@ select o.* from drover.output o join drover.jobqueue j on j.jq_pk = o.out_jq_fk 
 create view drover.my_attempt with (security_barrier) as
 select a.* from drover.attempt a join drover.jobqueue j on j.jq_pk = a.att_jq_fk where j.jq_submitter = session_user;
 
+create view drover.my_cleanup with (security_barrier) as
+select c.* from drover.cleanup c join drover.jobqueue j on j.jq_pk = c.jq_pk where j.jq_submitter = session_user;
+
 create view drover.my_item_failure with (security_barrier) as
 select f.* from drover.item_failure f join drover.jobqueue j on j.jq_pk = f.item_jq_fk where j.jq_submitter = session_user;
+
+-- Who waits for whom: the jobs right above and right below each job. A root waits for none, none waits for a leaf.
+create view drover.graph as
+select jq_pk, jq_name, jq_type, jq_state, parents, children, parents = '{}' as is_root, children = '{}' as is_leaf
+  from drover.jobqueue,
+       lateral (select array(select jdep_jq_depends_fk from drover.jobdepends where jdep_jq_fk = jq_pk order by 1) as parents,
+                       array(select jdep_jq_fk from drover.jobdepends where jdep_jq_depends_fk = jq_pk order by 1) as children offset 0) e;
+
+create view drover.my_graph with (security_barrier) as
+select g.* from drover.graph g join drover.jobqueue j on j.jq_pk = g.jq_pk where j.jq_submitter = session_user;
+
+-- The words of jobd: times in whole seconds, 0 for not yet; what is printed is that of the last attempt.
+create view drover.jobd as
+select jq_pk as id, jq_queue as target,
+       extract(epoch from coalesce((select job_queued from drover.job where job_pk = jq_job_fk), jq_queued))::bigint as time_created,
+       coalesce(extract(epoch from jq_starttime), 0)::bigint as time_started,
+       coalesce(extract(epoch from jq_endtime), 0)::bigint as time_finished,
+       case when jq_state = 'held' then 'manual' when jq_state in ('queued', 'blocked') then 'waiting'
+            when jq_state = 'claimed' then 'accepted' when jq_state = 'running' then 'running'
+            when jq_state in ('ignored', 'skipped') then 'ignored' else 'done' end as status,
+       case when jq_endtime is not null then case when jq_end_bits & 1 = 1 then 'ok' else 'fail' end end as result,
+       case when jq_endtime is not null then coalesce(jq_exitcode, 1 - (jq_end_bits & 1)) end as return_code,
+       jq_signal as signal,
+       (select string_agg(out_data, '' order by out_pk) from drover.output
+         where out_jq_fk = jq_pk and out_attempt = jq_attempt and out_stream = 'out') as stdout,
+       (select string_agg(out_data, '' order by out_pk) from drover.output
+         where out_jq_fk = jq_pk and out_attempt = jq_attempt and out_stream = 'err') as stderr
+  from drover.jobqueue where jq_type <> 'command';
+
+create view drover.my_jobd with (security_barrier) as
+select d.* from drover.jobd d join drover.jobqueue j on j.jq_pk = d.id where j.jq_submitter = session_user;
 
 -- Every job without what it works on: for dashboards.
 create view drover.jobs_masked as
@@ -683,5 +1137,5 @@ select jq_pk, jq_job_fk, jq_name, jq_type, length(jq_args) as jq_args_length, jq
        jq_repeat, jq_queue, jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_wait_until, jq_max_interruptions, jq_retries,
        jq_timeout, jq_mode, jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at,
        jq_unmet, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal,
-       jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_elapsedtime, jq_processedtime, jq_submitter
+       jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_elapsedtime, jq_processedtime, jq_expected_end, jq_submitter
   from drover.jobqueue;

@@ -144,10 +144,10 @@ def crowd(place: Place, agents: int, items: int, idle_s: float) -> Crowd:
         return Crowd(cpu_percent, _rate_of(daemon, daemon.value(MSQ, QUERY, None), items))
 
 
-def on_host(place: Place, table: str, agents: int, rows: int) -> float:
+def on_host(place: Place, table: str, agents: int, rows: int, window: int = 1) -> float:
     """Give rows a second of a query on so many agents of the one host of this table, all of which are there."""
     _prepare(place, rows)
-    with place.daemon(place.line_agents(agents), table) as daemon:
+    with place.daemon(place.line_agents(agents) + f"window = {window}\n", table) as daemon:
         daemon.start_all(place.gate, agents)
         return _rate_of(daemon, daemon.value(MSQ, QUERY, None), rows)
 

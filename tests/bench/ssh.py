@@ -82,9 +82,9 @@ def bare_rate(there: Server, agent: Sequence[str], agents: int, lines: int) -> f
         return lines // agents * agents / (time.monotonic() - begun)
 
 
-def our_rate(place: Place, there: Server, agents: int, lines: int) -> float:
-    """Give the same of the daemon, for the rows of a query."""
-    return on_host(place, table(HOST, there), agents, lines)
+def our_rate(place: Place, there: Server, agents: int, lines: int, window: int = 1) -> float:
+    """Give the same of the daemon, for the rows of a query, with so many lines to an agent at once."""
+    return on_host(place, table(HOST, there), agents, lines, window)
 
 
 def _started(transport: paramiko.Transport, agent: Sequence[str]) -> paramiko.Channel:

@@ -284,6 +284,20 @@ def test_an_unused_connection_is_closed_but_never_the_last(server: Server, join:
     assert host.all(LinkDown) == []
 
 
+def test_a_connection_that_has_had_its_sessions_gives_way_to_another(server: Server, join: Join) -> None:
+    host = join(server.reach(sessions=5, beat_s=0.1))
+    host.up(script=STUBBORN)
+    for id in range(1, 21):
+        host.sh("exit 0", id=id)
+        assert host.end(id) == Ended(id, code=0)
+    host.until(lambda: len(server.sessions()) == 2)  # of the first agent, and of the last one
+    assert connections(server) == 5
+    assert host.all(LinkDown) == []
+    host.bridge.signal(0, "KILL")
+    host.end()
+    host.until(lambda: len(server.sessions()) == 1)
+
+
 def test_the_supervisor_never_waits_for_a_bridge_that_does_not_read(server: Server) -> None:
     loop = Loop()
     reports: list[object] = []

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_tools import Agent, bundled, is_gone, record, watch
+from tests.agent_tools import AGENTS, Agent, bundled, is_gone, record, watch
 
-NAMES = ["sha256", "mimetype", "license", "noop", "shell"]
+NAMES = ["sha256", "mimetype", "license", "noop", "shell", "cleanup"]
+NEEDED = {"cleanup": ["--root", "/srv"]}
 FILE_AGENTS = ["sha256", "mimetype", "license"]
 EMPTY = hashlib.sha256().hexdigest()
 SLEEP = b"echo $$; sleep 600 & echo $!; wait"
@@ -37,21 +38,21 @@ def huge(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_idle_agent_exits_at_once_when_stdin_closes_f83(name: str) -> None:
-    with bundled(name) as agent:
+    with bundled(name, *NEEDED.get(name, [])) as agent:
         agent.hang_up()
         assert agent.end() == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_idle_agent_exits_at_once_at_sighup_f111(name: str) -> None:
-    with bundled(name) as agent:
+    with bundled(name, *NEEDED.get(name, [])) as agent:
         agent.process.send_signal(signal.SIGHUP)
         assert agent.end() == -signal.SIGHUP
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_line_cut_by_the_end_of_input_is_not_worked_f83(name: str) -> None:
-    with bundled(name) as agent:
+    with bundled(name, *NEEDED.get(name, [])) as agent:
         os.write(agent.process.stdin.fileno(), b"echo /etc/pas")  # type: ignore[union-attr]
         agent.hang_up()
         assert agent.hear() == b""
@@ -279,3 +280,59 @@ def test_shell_and_its_command_end_at_sighup_to_the_group_f111() -> None:
         os.killpg(agent.process.pid, signal.SIGHUP)
         agent.end()
         assert all(is_gone(child) for child in children)
+
+
+def test_cleanup_removes_what_is_named_and_tells_what_was_gone_r43_r46(tmp_path: Path) -> None:
+    for name in ("a", 'b "c"\n', "kept"):
+        (tmp_path / name).touch()
+    names = [str(tmp_path / name) for name in ("a", 'b "c"\n', "gone")]
+    with bundled("cleanup", "--root", str(tmp_path)) as agent:
+        assert result(agent.work(json.dumps(names).encode())) == {"removed": 2, "gone": 1}
+        assert result(agent.work(json.dumps(names).encode())) == {"removed": 0, "gone": 3}
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_cleanup_removes_a_name_that_is_no_text_r43(tmp_path: Path) -> None:
+    path = tmp_path / "caf\udce9"
+    path.touch()
+    with bundled("cleanup", "--root", str(tmp_path)) as agent:
+        assert result(agent.work(b'["%s"]' % bytes(path))) == {"removed": 1, "gone": 0}
+
+
+def test_cleanup_refuses_logs_and_fails_but_does_what_it_may_r50(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    for path in (root / "a", root / "b", outside):
+        path.touch()
+    names = [str(root / "a"), str(outside), f"{root}/../outside", str(root / "b")]
+    with bundled("cleanup", "--root", str(root)) as agent:
+        said = agent.work(json.dumps(names).encode())
+    assert said == [
+        b"ERROR not removed: %s: not below a permitted root" % bytes(outside),
+        b"ERROR not removed: %s/../outside: has .. in it" % bytes(root),
+        b"FAIL 2 of 4 files not removed: %s: not below a permitted root" % bytes(outside),
+    ]
+    assert outside.exists()
+    assert list(root.iterdir()) == []
+
+
+def test_cleanup_bounds_what_it_logs(tmp_path: Path) -> None:
+    with bundled("cleanup", "--root", str(tmp_path)) as agent:
+        said = agent.work(json.dumps(["x"] * 500).encode())
+    told = [line for line in said if line != b"Heartbeat"]
+    assert len(told) == 101
+    assert told[-1].startswith(b"FAIL 500 of 500 files not removed: x: ")
+
+
+@pytest.mark.parametrize("line", [b"", b"/srv/work/x", b"{}", b"[1]", b'[["a"]]', b'["a"', b'["\\ud800"]'])
+def test_cleanup_fails_what_is_no_list_of_names(line: bytes) -> None:
+    with bundled("cleanup", "--root", "/srv") as agent:
+        (said,) = agent.work(line)
+        assert said.startswith(b"FAIL not a list of names in JSON: ")
+
+
+@pytest.mark.parametrize("options", [[], ["--root", "here"], ["--root", "/srv/../etc"]])
+def test_cleanup_without_a_root_does_not_begin_r50(options: list[str]) -> None:
+    with Agent([AGENTS / "cleanup/drover-agent-cleanup", *options]) as agent:
+        assert agent.hear() == b""
+        assert agent.end() == 2

@@ -51,6 +51,19 @@ def test_shipped_migrations_may_be_run_twice_f145(empty_database: str) -> None:
     assert migrate.apply(empty_database) == []
 
 
+def test_everything_that_is_kept_has_its_table_c3(empty_database: str) -> None:
+    migrate.apply(empty_database)
+    names = {
+        name
+        for (name,) in _rows(
+            empty_database, "select table_name from information_schema.tables where table_schema = 'drover'"
+        )
+    }
+    work = {"job", "jobqueue", "jobdepends", "queue", "placement", "host", "agent"}
+    told = {"log", "output", "attempt", "item_failure", "command_ack"}
+    assert names >= work | told | {"scheduler", "scheduler_group", "scheduler_status"}
+
+
 def test_data_survive_an_upgrade_t34(empty_database: str, tmp_path: Path) -> None:
     migrate.apply(empty_database, _write(tmp_path, n0001_create_thing=ONE))
     with psycopg.connect(empty_database) as connection:

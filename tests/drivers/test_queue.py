@@ -118,7 +118,7 @@ def test_row_with_a_new_child_can_be_claimed_j51(desk: Desk, database: str) -> N
 
 
 @pytest.mark.parametrize("lease", ["1 hour", "-1 second"])
-def test_who_does_not_hold_the_lease_claims_nothing_j51_r4(database: str, lease: str) -> None:
+def test_who_does_not_hold_the_lease_claims_nothing_j51_r4_c7(database: str, lease: str) -> None:
     take_group(database, OTHER if lease == "1 hour" else OWNER, lease)
     insert(database)
     with Desk(database) as desk:
@@ -177,7 +177,7 @@ def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
 
 
 @pytest.mark.parametrize("stale", ["owner", "attempt", "state"])
-def test_stale_end_changes_nothing_and_is_told_t2_r88(desk: Desk, database: str, stale: str) -> None:
+def test_stale_end_changes_nothing_and_is_told_t2_r88_c7(desk: Desk, database: str, stale: str) -> None:
     many(database, 2)
     good, bad = desk.claim()
     changes = {
@@ -361,12 +361,30 @@ def test_state_and_news_agree_t2(desk: Desk, database: str) -> None:
 def test_log_and_output_take_any_text_t2(desk: Desk, database: str) -> None:
     rows = [LogRow(7, "ERROR", "alpha", "a", 9, 'a\0"\\{},ü\udc80'), LogRow(None, "LOG", None, None, None, "")]
     assert desk.ask(WriteLog(rows)) == Written()
-    assert desk.ask(WriteOutput([OutputRow(7, 1, "out", "a\nb")])) == Written()
+    assert desk.ask(WriteOutput([OutputRow(7, 1, 1, "out", "a\nb")])) == Written()
     logged = fetch(
         database, "select log_jq_fk, log_type, log_host, log_pid, log_message from drover.log order by log_pk"
     )
     assert logged == [(7, "ERROR", "alpha", 9, 'a\\x00"\\{},ü\\udc80'), (None, "LOG", None, None, "")]
     assert fetch(database, "select out_stream, out_data from drover.output") == [("out", "a\nb")]
+
+
+def test_output_that_is_sent_again_is_there_once(desk: Desk, database: str) -> None:
+    rows = [OutputRow(7, 1, part, "out", f"{part} ") for part in (1, 2, 3)]
+    assert [desk.ask(WriteOutput(rows[:2])), desk.ask(WriteOutput(rows))] == [Written()] * 2
+    query = (
+        "select string_agg(out_data, '' order by out_part), string_agg(out_data, '' order by out_pk) from drover.output"
+    )
+    assert fetch(database, query) == [("1 2 3 ", "1 2 3 ")]
+
+
+def test_those_who_follow_output_are_told_of_any_number_of_jobs_r69(desk: Desk, database: str) -> None:
+    row, jobs = OutputRow(7, 1, 1, "out", "x"), [2**62 + number for number in range(1000)]
+    with psycopg.connect(database, autocommit=True) as follower:
+        follower.execute("listen drover_output")
+        desk.ask(WriteOutput([row], jobs))
+        told = [json.loads(notify.payload) for notify in follower.notifies(timeout=20, stop_after=4)]
+    assert sorted(job for jobs in told for job in jobs) == jobs
 
 
 # ---- failures

@@ -21,12 +21,14 @@ Login = Callable[[str], psycopg.Connection[Any]]
 
 QUERIES = load((schema_dir() / "queries.sql").read_text())
 FRONTEND = {
-    "jq_job_fk", "jq_name", "jq_type", "jq_args", "jq_host", "jq_tolerate", "jq_queue", "jq_urgent", "jq_priority",
-    "jq_not_before", "jq_not_after", "jq_max_interruptions", "jq_retries", "jq_timeout", "jq_unique_key", "jq_delete",
-    "jq_mode", "jq_state",
+    "jq_job_fk", "jq_name", "jq_type", "jq_args", "jq_variables", "jq_resubmit_of", "jq_host", "jq_tolerate",
+    "jq_queue", "jq_urgent", "jq_priority", "jq_not_before", "jq_not_after", "jq_max_interruptions", "jq_retries",
+    "jq_timeout", "jq_unique_key", "jq_delete", "jq_mode", "jq_state",
 }  # fmt: skip
 SQL_ONLY = {"jq_msq", "jq_runonpfile", "jq_key", "jq_repeat"}
-MINE = ["my_jobs", "my_why", "my_log", "my_output", "my_attempt", "my_item_failure"]
+MINE = [
+    "my_jobs", "my_why", "my_log", "my_output", "my_attempt", "my_cleanup", "my_item_failure", "my_graph", "my_jobd",
+]  # fmt: skip
 MEMBER_OF = {"operator": [("pg_read_all_stats",)]}
 LOGINS = ["scheduler", "frontend", "frontend_sql", "operator", "readonly", "msq", "agentdb"]
 GRANTS = """
@@ -123,8 +125,21 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
     query = """select proname, array_to_string(proconfig, ';') from pg_proc
                 where pronamespace = 'drover'::regnamespace and prosecdef order by 1"""
     paths = dict(_all(login(""), query))
-    assert list(paths) == ["add_edge", "command", "drop_edge", "gone", "moved", "offer_new", "prepare_job", "settle"]
-    assert set(paths.values()) == {"search_path=drover, pg_temp"}
+    assert list(paths) == [
+        "add_edges",
+        "clean_up",
+        "command",
+        "drop_edge",
+        "flush",
+        "gone",
+        "job_hide",
+        "moved",
+        "offer_new",
+        "prepare_job",
+        "settle",
+        "take_edge_turn",
+    ]
+    assert {path.split(";")[0] for path in paths.values()} == {"search_path=drover, pg_temp"}
 
 
 @pytest.mark.parametrize("role", LOGINS)
@@ -250,6 +265,52 @@ def test_command_by_copy_is_refused_too(login: Login) -> None:
         copy.write_row(("command", "shutdown"))
 
 
+@pytest.mark.parametrize("role", ["frontend", "frontend_sql", "operator", "scheduler"])
+def test_nobody_inserts_a_clean_up_by_hand_r50(login: Login, role: str) -> None:
+    with pytest.raises(InsufficientPrivilege, match="it is not inserted"):
+        login(f"drover_{role}").execute("insert into drover.jobqueue (jq_type, jq_args) values ('cleanup', '[]')")
+
+
+def test_clean_up_by_copy_is_refused_too_r50(login: Login) -> None:
+    ui = login("drover_frontend")
+    with (
+        pytest.raises(InsufficientPrivilege, match="it is not inserted"),
+        ui.cursor().copy("copy drover.jobqueue (jq_type, jq_args) from stdin") as copy,
+    ):
+        copy.write_row(("cleanup", '["/srv/work/x"]'))
+
+
+def test_trigger_of_a_front_end_inserts_no_clean_up_r50(login: Login) -> None:
+    ui = login("drover_frontend")
+    ui.execute("""
+        create temporary table bait (n integer);
+        create function pg_temp.forge() returns trigger language plpgsql as $$
+        begin
+          insert into drover.jobqueue (jq_type, jq_args) values ('cleanup', '["/srv/work/x"]');
+          return null;
+        end $$;
+        create trigger forge after insert on bait for each row execute function pg_temp.forge()""")
+    with pytest.raises(InsufficientPrivilege, match="it is not inserted"):
+        ui.execute("insert into bait values (1)")
+
+
+def test_clean_up_belongs_to_who_has_handed_the_job_in_r43(
+    login: Login, tenants: list[psycopg.Connection[Any]]
+) -> None:
+    ours, theirs = tenants
+    insert = "insert into drover.jobqueue (jq_type, jq_delete) values ('noop', '{/srv/work/x}') returning jq_pk"
+    job, daemon = _one(ours, insert), login("drover_scheduler")
+    for move in (
+        "jq_state = 'claimed', jq_owner = gen_random_uuid(), jq_starttime = now()",
+        "jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1, jq_done_host = 'alpha'",
+    ):
+        daemon.execute(f"update drover.jobqueue set {move} where jq_pk = %s".encode(), (job,))
+    found = "select jq_args, jq_host, jq_submitter = session_user from drover.my_jobs where jq_name = %s"
+    assert _all(ours, found, f"cleanup.{job}") == [('["/srv/work/x"]', "alpha", True)]
+    assert _all(ours, "select cleanup_state from drover.my_cleanup where jq_pk = %s", job) == [("pending",)]
+    assert _all(theirs, found, f"cleanup.{job}") == []
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -329,7 +390,9 @@ def _fill(admin: psycopg.Connection[Any], job: int) -> None:
     """Give a job one row wherever a front-end may look."""
     admin.execute("insert into drover.log (log_jq_fk, log_type, log_message) values (%s, 'LOG', 'm')", (job,))
     admin.execute(
-        "insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data) values (%s, 1, 'out', 'd')", (job,)
+        "insert into drover.output (out_jq_fk, out_attempt, out_part, out_stream, out_data) "
+        "values (%s, 1, 1, 'out', 'd')",
+        (job,),
     )
     admin.execute(
         "insert into drover.attempt_kept (att_jq_fk, att_attempt, att_start, att_outcome) "

@@ -276,6 +276,120 @@ def test_only_one_live_row_has_a_unique_key(queue: Connection) -> None:
     assert _job(queue, jq_unique_key="k") > first
 
 
+# ---- clean-ups
+
+
+def _clean_up(queue: Connection, job: int) -> list[Any]:
+    return _all(queue, "select * from drover.cleanup where jq_pk = %s", job)[0][1:]
+
+
+def _names(queue: Connection, job: int) -> Any:
+    return json.loads(_one(queue, "select jq_args from drover.jobqueue where jq_name = %s", f"cleanup.{job}"))
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_job_without_success_is_followed_by_no_clean_up_r44(queue: Connection, state: str) -> None:
+    job = _job(queue, jq_delete=["/a"])
+    _end(queue, job, state, 2)
+    assert _clean_up(queue, job) == (None, "none", None, None)
+
+
+def test_job_that_was_skipped_is_followed_by_no_clean_up_r44(queue: Connection) -> None:
+    job = _job(queue, jq_delete=["/a"], jq_state="held")
+    _set(queue, job, f"jq_state = 'skipped', {ENDED}, jq_end_bits = 1")
+    assert _all(queue, "select count(*) from drover.jobqueue") == [(1,)]
+
+
+@pytest.mark.parametrize("files", [None, []])
+def test_job_without_files_is_followed_by_no_clean_up_r43(queue: Connection, files: list[str] | None) -> None:
+    job = _job(queue, jq_delete=files)
+    _end(queue, job)
+    assert _all(queue, "select count(*) from drover.jobqueue") == [(1,)]
+
+
+def test_clean_up_has_the_names_as_they_are_r43(queue: Connection) -> None:
+    names = ["/a b", '/q"', "/back\\slash", "/new\nline", "/é", "/$(id)", "/,{}"]
+    job = _job(queue, jq_delete=names)
+    _end(queue, job)
+    assert _names(queue, job) == names
+    assert "\n" not in _one(queue, "select jq_args from drover.jobqueue where jq_type = 'cleanup'")
+
+
+def test_relative_names_are_below_the_directory_of_the_agent_type_r45(queue: Connection) -> None:
+    queue.execute("insert into drover.agent (agent_group, agent_type, agent_cwd) values ('default', 'here', '/srv')")
+    queue.execute("insert into drover.agent (agent_group, agent_type) values ('default', 'anywhere')")
+    here, anywhere = (_job(queue, jq_type=kind, jq_delete=["a", "/b"]) for kind in ("here", "anywhere"))
+    _end(queue, here)
+    _end(queue, anywhere)
+    assert _names(queue, here) == ["/srv/a", "/b"]
+    assert _names(queue, anywhere) == ["a", "/b"]
+
+
+def test_clean_up_is_for_the_host_of_the_attempt_that_succeeded_r47(queue: Connection) -> None:
+    job = _job(queue, jq_delete=["/a"])
+    attempt = """insert into drover.attempt_kept (att_jq_fk, att_attempt, att_host, att_start, att_outcome)
+                 values (%s, %s, %s, now(), %s)"""
+    queue.execute(attempt.encode(), (job, 0, "alpha", "done"))
+    queue.execute(attempt.encode(), (job, 7, "beta", "failed"))
+    _end(queue, job)
+    assert _clean_up(queue, job)[2] == "alpha"
+
+
+def test_clean_up_tells_how_far_it_is_r75(queue: Connection) -> None:
+    job = _job(queue, jq_delete=["/a"])
+    told = [_clean_up(queue, job)[1]]
+    _end(queue, job)
+    pk = _clean_up(queue, job)[0]
+    told.append(_clean_up(queue, job)[1])
+    _claim(queue, pk)
+    told.append(_clean_up(queue, job)[1])
+    _set(queue, pk, f"jq_state = 'done', {ENDED}, jq_end_bits = 1")
+    assert [*told, _clean_up(queue, job)[1]] == ["none", "pending", "removing", "removed"]
+
+
+def test_clean_up_that_failed_or_was_cancelled_says_so_r75(queue: Connection) -> None:
+    for state in ("failed", "cancelled"):
+        job = _job(queue, jq_delete=["/a"])
+        _end(queue, job)
+        _end(queue, _clean_up(queue, job)[0], state, 2)
+        assert _clean_up(queue, job)[1] == "failed"
+
+
+def test_clean_up_that_is_there_already_harms_nobody_r46(queue: Connection) -> None:
+    job = _job(queue, jq_delete=["/a"])
+    other = _job(queue, jq_type="cleanup", jq_name=f"cleanup.{job}")
+    _end(queue, job)
+    assert _clean_up(queue, job)[0] == other
+
+
+@pytest.mark.parametrize("names", ["{null}", "{/a,null}", '{""}', "{{a,b},{c,d}}"])
+def test_list_of_files_that_is_none_is_refused(queue: Connection, names: str) -> None:
+    with pytest.raises(CheckViolation, match="jq_delete is a list of names"):
+        _job(queue, jq_delete=names)
+
+
+def test_list_of_files_that_no_line_could_hold_is_refused(queue: Connection) -> None:
+    with pytest.raises(CheckViolation, match="too long"):
+        _job(queue, jq_delete=["\x01" * 100_000])
+
+
+@pytest.mark.parametrize("columns", [{"jq_msq": True}, {"jq_runonpfile": "host"}])
+def test_query_with_files_needs_a_host_r47(queue: Connection, columns: dict[str, Any]) -> None:
+    with pytest.raises(CheckViolation, match="needs jq_host"):
+        _job(queue, jq_delete=["/a"], **columns)
+    assert _job(queue, jq_delete=["/a"], jq_host="alpha", **columns)
+
+
+def test_files_of_a_job_never_change_r71(queue: Connection) -> None:
+    job = _job(queue, jq_delete=["/a"])
+    with pytest.raises(CheckViolation, match="never changes"):
+        _set(queue, job, "jq_delete = '{/b}'")
+
+
+def test_command_removes_no_files(queue: Connection) -> None:
+    assert _column(queue, _job(queue, jq_type="command", jq_args="poll", jq_delete=["/a"]), "jq_delete") is None
+
+
 # ---- edges
 
 
@@ -353,9 +467,9 @@ def test_job_in_hand_or_ended_takes_no_edge(queue: Connection, state: str, move:
         _edge(queue, child, parent)
 
 
-def test_edge_to_no_job_is_refused(queue: Connection) -> None:
+def test_edge_to_no_job_is_refused_r37(queue: Connection) -> None:
     child = _job(queue)
-    with pytest.raises(ForeignKeyViolation, match="no job 999"):
+    with pytest.raises(ForeignKeyViolation, match=r"\(jdep_jq_depends_fk\)=\(999\) is not present in table"):
         _edge(queue, child, 999)
 
 

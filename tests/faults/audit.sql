@@ -82,7 +82,7 @@ create index begun_of_job on faults.begun (pk);
 
 create view faults.violation as
   select 'I1 a job is gone' as rule, m.pk, m.seq, '' as what
-    from faults.move m where m.was is null and not exists (select from drover.jobqueue j where j.jq_pk = m.pk)
+    from faults.move m where m.was is null and m.type <> 'old' and not exists (select from drover.jobqueue j where j.jq_pk = m.pk)
 union all
   select 'I1 a job has not ended', jq_pk, null, jq_state || coalesce(': ' || jq_endtext, '')
     from drover.jobqueue where jq_endtime is null
@@ -98,10 +98,12 @@ union all
    where o.next_at > o.at + interval '5 s' and o.owner is not null and o.owner is distinct from o.before
 union all
   select 'I3 ended more than once', pk, max(seq), count(*) || ' ends'
-    from faults.move where state in ('done', 'failed', 'cancelled', 'skipped', 'ignored') and was <> state group by pk having count(*) > 1
+    from faults.move m where state in ('done', 'failed', 'cancelled', 'skipped', 'ignored') and was <> state group by pk
+  having count(*) > 1 + (select count(*) from faults.move r where r.pk = m.pk and r.was = 'failed' and r.state = 'queued')
 union all
   select 'I3 left its end', pk, seq, was || ' to ' || state
     from faults.move where was in ('done', 'failed', 'cancelled', 'skipped', 'ignored') and state is not null
+     and not (was = 'failed' and state = 'queued' and exists (select from drover.jobqueue where jq_type = 'command' and jq_args = 'retry ' || pk))
 union all
   select 'I3 written by who has not claimed it', m.pk, m.seq,
          format('%s claimed by %s, made %s by %s', m.was_attempt, c.daemon, m.state, coalesce(m.daemon, 'nobody'))

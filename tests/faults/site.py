@@ -21,12 +21,14 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from tests.agent_tools import AGENTS
 from tests.faults.launcher import BUCKETS
 from tests.integration.daemon import BASE, ERRORS, PYTHON, Daemon, agent
 
 HERE = Path(__file__).parent
 AUDIT = HERE / "audit.sql"
 AGENT = HERE / "agent.py"
+CLEANUP = AGENTS / "cleanup/drover-agent-cleanup"
 RUN = [sys.executable, "-m", "tests.faults.launcher", "run", "--allow-root"]
 PATIENCE_S = 40.0
 LOOK_S = 0.02
@@ -52,6 +54,21 @@ CHECK = "select rule, pk, seq, what from faults.violation order by rule, pk, seq
 SESSIONS = """
 select application_name, state, wait_event_type, wait_event, left(query, 60) from pg_stat_activity
  where datname = current_database() and usename like 'drover%' and usename <> 'drover_frontend_sql'
+"""
+QUEUE_COMMANDS = ("add-queue q 2", "pause q", "poll q", "continue q", "set-concurrency q 3", "remove-queue q")
+FAILED = """
+update drover.jobqueue
+   set jq_state = 'failed', jq_end_bits = 2, jq_starttime = now(), jq_endtime = now(), jq_not_before = null
+ where jq_pk = %s
+"""
+OVER = """
+update drover.jobqueue
+   set jq_state = 'cancelled', jq_end_bits = 2, jq_queued = now() - interval '10 days', jq_starttime = now(),
+       jq_endtime = now() - interval '9 days'
+ where jq_pk = %s
+"""
+REMOVED = """
+select 'R43 a file is left', jq_pk, jq_delete[1] from drover.jobqueue where jq_delete is not null and jq_state = 'done'
 """
 WORKED_ON = "select jq_pk from drover.jobqueue where jq_pk = any (%s) and jq_state in ('claimed', 'running')"
 REPEATED = """
@@ -94,6 +111,7 @@ class Site:
         self.database, self.folder, self.tally = database, folder, tally
         self.record = folder / "record"
         self.record.touch()
+        (folder / "work").mkdir()
         self.daemons: list[Daemon] = []
         self._tokens = 0
         self._gaps: list[Path] = []
@@ -207,6 +225,7 @@ class Site:
         for kind, keys in TYPES:
             words = [*command, "{args}"] if kind == "exec" else command
             tables.append(agent(kind, words, **{"slots": slots, **keys}))
+        tables.append(agent("cleanup", [str(CLEANUP), "--root", str(self.folder / "work")]))
         return f"[hosts.local]\nmax = {4 * slots}\n" + "".join(tables)
 
     def name(self, daemon: Daemon) -> str:
@@ -231,18 +250,32 @@ class Site:
             self._queue("exec", f"out {again}")
             self._queue("line", "x" * BIG)
             self._edge(self._queue("line"), self._queue("exec"))
+            for acts in ("", "fail"):  # both ways to save an end
+                self._queue("line", acts, jq_delete=[self._file()])
             self._queue("line", jq_not_before="0.3 s")
             self._rows("a", jq_key="n")
             self._rows("b")
 
     def order(self) -> None:
-        """Give commands of every kind: about schedulers, a host, a type, a job that waits and one that is worked on."""
-        for words in ("reset", "host-enable local", "agent-enable line"):
+        """Give commands of every kind: about schedulers, tables, jobs that wait and one that is worked on."""
+        self.add_old()
+        for words in ("reset", "host-enable local", "agent-enable line", "flush 5", "unblock nothing", *QUEUE_COMMANDS):
             self._command(words)
         with self._front.transaction():
-            held = self._queue("line", jq_state="held")
+            freed, iced = (self._queue("line", jq_state="held") for _ in range(2))
+            by_hand = self._queue("line", jq_mode="manual")
+            held, failed = (self._queue("line", jq_not_before="1 day") for _ in range(2))
             self._victims.append(self._queue("line", "nap:1000"))
-        self._command(f"cancel {held}")
+        self.rows(FAILED, failed)
+        for each in (f"hold {held}", f"cancel {held}", f"release {freed}", f"ice {iced}", f"retry {failed}"):
+            self._command(each)
+        self._command(f"run {by_hand}")
+
+    def add_old(self) -> None:
+        """Let there be a job that was over long ago."""
+        with self._front.transaction():
+            old = self._queue("old", jq_state="held")
+        self.rows(OVER, old)
 
     def step_down(self) -> None:
         """Order whoever serves to let another serve, if there is one."""
@@ -270,6 +303,11 @@ class Site:
             columns["jq_not_before"] = self.value("select now() + %s::interval", columns["jq_not_before"])
         row = {"jq_type": kind, "jq_args": f"t{self._tokens} {acts}".strip(), **LASTING, **columns}
         return self._insert(row)
+
+    def _file(self) -> str:
+        path = self.folder / "work" / f"f{self._tokens}"
+        path.touch()
+        return str(path)
 
     def _rows(self, mark: str, **columns: Any) -> None:
         self._tokens += 1
@@ -317,7 +355,13 @@ class Site:
                 ended, deadline = count, time.monotonic() + patience
             assert time.monotonic() < deadline, f"no job has ended for {patience:g} s\n{self._story()}"
             time.sleep(LOOK_S)
-        return self.violations()
+        return self.violations() + self._left()
+
+    def _left(self) -> list[tuple[Any, ...]]:
+        """Give the jobs that are done, and so are all clean-ups, and whose files are still there."""
+        left = [row for row in self.rows(REMOVED) if Path(row[2]).exists()]
+        self.tally.violations += len(left)
+        return left
 
     def _is_over(self) -> bool:
         self.end_victims()

@@ -48,6 +48,10 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
         f"{I}test_ssh_hosts.py::test_a_host_that_falls_silent_is_lost_and_comes_back_c56_j73",
     ),
     "EMFILE at a start": (f"{D}test_spawning.py",),
+    "kill -9 daemon or agent in the middle of a clean-up": (
+        f"{I}test_cleanup.py::test_a_clean_up_is_done_again_when_its_daemon_was_killed_in_the_middle_r80_r85",
+        f"{I}test_cleanup.py::test_a_clean_up_whose_agent_dies_in_the_middle_is_tried_again_r46",
+    ),
     "nobody outlives a daemon": (f"{I}test_guardian.py::test_nobody_survives_a_daemon_that_is_killed_f115",),
 }
 

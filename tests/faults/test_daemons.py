@@ -31,7 +31,7 @@ ECHO = ["sh", "-c", "echo OK; while read -r line; do echo OK; done"]
 @pytest.mark.slow
 @pytest.mark.fault("kill -9 daemon under load")
 @pytest.mark.parametrize("seed", range(20 if FULL else 3))
-def test_daemons_that_are_killed_under_load_lose_nothing(site: Site, seed: int) -> None:
+def test_daemons_that_are_killed_under_load_lose_nothing_j4(site: Site, seed: int) -> None:
     chance = random.Random(seed)
     daemon = site.serving()
     for _ in range(4):

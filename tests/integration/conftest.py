@@ -1,19 +1,22 @@
 """The commands in this process, on a database of the test's own."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.main import main
-from tests.cli_tools import ACTIVE, CONFIG, Done, Drover
+from tests.cli_tools import ACTIVE, CONFIG, DROVER, Done, Drover, environment
 from tests.conftest import _database
 from tests.integration.daemon import Daemon, start
 from tests.integration.puppets import Meeting
 
 Launch = Callable[..., Daemon]
+Ask = Callable[..., Done]
 
 
 @pytest.fixture
@@ -63,6 +66,19 @@ def launch(database_with_roles: str) -> Iterator[Launch]:
     """Start daemons on a database of the test's own: `launch(config_text, **options)`; each is stopped at the end."""
     with ExitStack() as daemons:
         yield lambda text, **options: daemons.enter_context(start(text, database_with_roles, **options))
+
+
+@pytest.fixture
+def ask(database_with_roles: str, config: Path) -> Ask:
+    """Run the real command as a member of drover_operator: `ask(line, standard_input, **variables)`."""
+    variables = environment(make_conninfo(database_with_roles, user="drover_operator"), config)
+
+    def run(line: str, data: str = "", **changes: str) -> Done:
+        argv, own = [*DROVER, *line.split()], variables | changes
+        done = subprocess.run(argv, input=data, text=True, capture_output=True, env=own, check=False)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run
 
 
 @pytest.fixture

@@ -333,7 +333,7 @@ def test_signals_of_children_that_are_not_agents_lose_no_slot_f63(launch: Launch
 # ---- size
 
 
-def test_a_hundred_hosts_and_five_thousand_slots_are_served_f153(launch: Launch) -> None:
+def test_a_hundred_hosts_and_five_thousand_slots_are_served_f153_j58(launch: Launch) -> None:
     hosts = "".join(f"[hosts.h{number}]\nmax = 4\n" for number in range(100))
     daemon = launch(hosts + puppet(slots=50))
     slots(daemon, "ST_FREE", count=5000)

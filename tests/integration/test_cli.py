@@ -216,10 +216,25 @@ def test_out_is_what_the_last_attempt_wrote_exactly_r68(
     job = insert(active)
     finish(active, job)
     active.execute("update drover.jobqueue set jq_attempt = 2")
-    rows = [(1, "out", "old"), (2, "out", "ä\x1b[1m\n"), (2, "err", "oops\n"), (2, "out", "b")]
-    query = "insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data) values (%s, %s, %s, %s)"
+    rows = [(1, 1, "out", "old"), (2, 1, "out", "ä\x1b[1m\n"), (2, 2, "err", "oops\n"), (2, 3, "out", "b")]
+    query = """
+        insert into drover.output (out_jq_fk, out_attempt, out_part, out_stream, out_data) values (%s, %s, %s, %s, %s)
+    """
     active.cursor().executemany(query, [(job, *row) for row in rows])
     assert drover("out", str(job), *flag) == Done(0, text, "")
+
+
+@pytest.mark.parametrize("words", ["out -t", "wait", "exit -w"])
+def test_who_waits_is_told_at_once_that_no_scheduler_is_active(
+    database: str, config: Path, connection: psycopg.Connection, words: str
+) -> None:
+    job = insert(connection)
+    argv = [*DROVER, *words.split(), str(job)]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=environment(database, config)) as waiter:
+        assert waiter.stderr
+        told = waiter.stderr.readline()
+        waiter.kill()
+    assert told.startswith("drover: no scheduler is active for group default: the job waits until one is")
 
 
 @pytest.mark.parametrize(
@@ -232,8 +247,8 @@ def test_no_text_of_a_job_reaches_a_terminal_as_it_is(
     job = insert(active, args="a\x1b[2J\nb")
     write_log(active, job, "a\x1b[2J\nb")
     finish(active, job, "failed", 2)
-    query = "insert into drover.output (out_jq_fk, out_attempt, out_stream, out_data) values (%s, 1, 'out', %s)"
-    active.execute(query, (job, "a\x1b[2J\nb"))
+    columns = "out_jq_fk, out_attempt, out_part, out_stream, out_data"
+    active.execute(f"insert into drover.output ({columns}) values (%s, 1, 1, 'out', %s)", (job, "a\x1b[2J\nb"))
     ours, theirs = pty.openpty()
     variables = environment(database, config) | {"COLUMNS": "200"}
     done = subprocess.run([*DROVER, *words], stdout=theirs, env=variables, check=False)
@@ -299,7 +314,7 @@ def test_status_notes_that_nobody_stands_by_and_does_not_fail_c1(drover: Drover,
     assert json.loads(drover("status", "--json").out)["group"]["standbys"] == 1
 
 
-def test_status_as_json_has_everything(drover: Drover, many: psycopg.Connection) -> None:
+def test_status_as_json_has_everything_j71(drover: Drover, many: psycopg.Connection) -> None:
     status = json.loads(drover("status", "--json").out)
     assert (status["group"]["active"], status["group"]["host"]) == (True, "alpha")
     assert [scheduler["role"] for scheduler in status["schedulers"]] == ["owner"]

@@ -55,6 +55,15 @@ def test_killjob_ends_a_job_that_is_worked_as_failed_f134(launch: Launch, text: 
     assert all(row["status_state_name"] != "ST_FAIL" for row in daemon.execute(slots))
 
 
+def test_killjob_takes_along_the_agent_that_starts_for_it_f134(launch: Launch) -> None:
+    daemon = launch("[scheduler]\nstart_limit = 600\n" + HOST + agent("mute", python("input()")))
+    pk = daemon.insert(jq_type="mute", jq_args="x")
+    daemon.until(daemon.agent_pids)
+    told(daemon, f"killjob {pk}")
+    daemon.until(lambda: not daemon.agent_pids(), what="the agent that was starting lives on")
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
+
+
 def test_killjob_of_a_query_kills_what_runs_and_drops_the_rest_f135(
     launch: Launch, text: str, record: Path, gate: Path
 ) -> None:
@@ -304,7 +313,7 @@ def test_a_type_is_disabled_and_enabled_again(launch: Launch, text: str) -> None
     assert told(daemon, "agent-disable nobody", "failed") == "no agent type nobody"
 
 
-def test_status_answers_with_counts(launch: Launch, text: str, gate: Path) -> None:
+def test_status_answers_with_counts_j70(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     working(daemon, gate)
     answer = daemon.wait(command(daemon, "status"))["jq_result"]

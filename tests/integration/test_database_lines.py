@@ -198,7 +198,7 @@ def test_what_is_not_registered_or_not_right_is_an_error_f98(daemon: Daemon, ask
     assert daemon.execute("select * from result") == []
 
 
-def test_agents_that_connect_themselves_are_told_the_service_f104(daemon: Daemon) -> None:
+def test_agents_that_connect_themselves_are_told_the_service_f104_c39(daemon: Daemon) -> None:
     job = daemon.insert(jq_type="own", jq_args="echo LOG $PGSERVICE$DROVER_DATABASE_URL")
     daemon.wait(job)
     assert daemon.log_text(job) == "LOG results"

@@ -161,7 +161,7 @@ def site(launch: Launch, door: Door, record: Path, gate: Path, tmp_path: Path) -
     return launch(SLOW + HOST + "".join(types), via=door.conninfo)
 
 
-def test_what_ends_while_the_database_is_away_is_saved_when_it_is_back_t73(
+def test_what_ends_while_the_database_is_away_is_saved_when_it_is_back_t73_j72(
     site: Daemon, door: Door, gate: Path, record: Path
 ) -> None:
     pks = site.insert_all([{"jq_type": "rec", "jq_args": f"gate:{gate};{n}"} for n in range(4)])

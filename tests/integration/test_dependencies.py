@@ -84,7 +84,7 @@ def test_a_child_waits_for_all_of_its_parents_r6(daemon: Daemon, record: Path, t
     daemon.wait(pk)
 
 
-def test_a_child_of_a_failed_parent_waits_for_ever_r6(daemon: Daemon, record: Path) -> None:
+def test_a_child_of_a_failed_parent_waits_for_ever_r6_c35(daemon: Daemon, record: Path) -> None:
     good, bad = parent(daemon, "good"), parent(daemon, "die:1")
     pk = child_of(daemon, [good, bad])
     daemon.wait(good)
@@ -107,7 +107,7 @@ def test_a_child_of_a_failed_parent_waits_for_ever_r6(daemon: Daemon, record: Pa
         (3, "die:1", True),
     ],
 )
-def test_the_bits_of_the_parents_end_decide_f160(
+def test_the_bits_of_the_parents_end_decide_f160_c32(
     daemon: Daemon, record: Path, mask: int, ends: str, runs: bool
 ) -> None:
     first = parent(daemon, f"nap:0.05;{ends}")
@@ -119,7 +119,7 @@ def test_the_bits_of_the_parents_end_decide_f160(
 
 
 @pytest.mark.parametrize(("ends", "state"), [("fine", "done"), ("die:1", "skipped")])
-def test_a_child_that_would_wait_in_vain_is_skipped_if_it_says_so_f160(
+def test_a_child_that_would_wait_in_vain_is_skipped_if_it_says_so_f160_c35(
     daemon: Daemon, record: Path, ends: str, state: str
 ) -> None:
     first = parent(daemon, f"nap:0.05;{ends}")
@@ -202,7 +202,7 @@ def test_a_cycle_is_refused_r5(daemon: Daemon) -> None:
         )
 
 
-def test_waiting_children_survive_the_daemon_f44_t68(launch: Launch, tmp_path: Path) -> None:
+def test_waiting_children_survive_the_daemon_f44_t68_j1(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     text = HOST + agent("rec", rec(record), slots=2)
     daemon = launch(text)

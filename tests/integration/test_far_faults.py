@@ -241,7 +241,7 @@ def test_what_an_agent_says_of_a_full_disk_is_told(launch: Launch, tmp_path: Pat
         assert "No space left on device" in said(daemon, pk, "err")
 
 
-def test_after_a_power_cut_work_is_done_when_the_host_is_back(
+def test_after_a_power_cut_work_is_done_when_the_host_is_back_r2_r58(
     launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
     net, server = wire
@@ -398,6 +398,27 @@ def test_a_reload_that_drops_a_host_lets_its_agents_finish(
     assert_each_done_once(daemon, pks, record)
     assert hosts(record) == {"beta": 2, "alpha": 1}
     daemon.until(lambda: not below(beta.process.pid) and not bridges(daemon), what="something is left")
+
+
+@pytest.mark.parametrize("count", [0, 2], ids=["idle", "at work"])
+def test_a_bridge_that_hangs_is_killed_though_its_host_is_not_configured_any_more(
+    launch: Launch, beta: Server, record: Path, gate: Path, count: int
+) -> None:
+    types = agent("rec", rec(record), slots=2)
+    daemon = launch(ALPHA + "enabled = false\n" + table("beta", beta) + types)
+    reached(daemon)
+    pks = daemon.insert_all(numbered(count, f"gate:{gate}"))
+    await_lines(daemon, record, count)
+    (bridge,) = bridges(daemon)
+    watched = [os.pidfd_open(bridge), *map(os.pidfd_open, at_work(beta))]
+    os.kill(bridge, SIGSTOP)
+    (daemon.folder / "conf.d" / "test.toml").write_text(ALPHA + types)
+    command(daemon, "reload")
+    assert all_gone(watched, within_s=40)
+    gate.touch()
+    assert_each_done_once(daemon, pks, record)
+    assert interruptions(daemon, pks) == [1] * count
+    assert bridges(daemon) == []
 
 
 def test_a_host_is_disabled_and_enabled_while_it_is_down(launch: Launch, beta: Server, record: Path) -> None:

@@ -2,14 +2,20 @@
 
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
+from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, lines, rec
+from tests.integration.daemon import RUN, Daemon, agent, lines, rec
+from tests.needs import need
+from tests.pooler_tools import pooler
 
 QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
 HOST = "[hosts.alpha]\n"
+WOKEN = "[scheduler]\nrescan = 600\n"  # nobody looks by himself while a test lasts
+ELSEWHERE = ["unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh", *RUN]
 
 
 @pytest.fixture
@@ -35,7 +41,7 @@ def serving(daemon: Daemon) -> bool:
     return daemon.execute(owner) == [{"scheduler_pid": daemon.pid}]
 
 
-def test_a_second_daemon_stands_by_and_claims_nothing_f164_r77(launch: Launch, text: str, record: Path) -> None:
+def test_a_second_daemon_stands_by_and_claims_nothing_f164_r77_r51(launch: Launch, text: str, record: Path) -> None:
     first = launch(text)
     second = standby(launch, text)
     pks = first.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(20)])
@@ -154,3 +160,136 @@ def test_a_job_that_kills_every_daemon_uses_up_its_interruptions_t70(launch: Lau
 def kill_at_line(daemon: Daemon, record: Path, count: int) -> None:
     daemon.until(lambda: len(lines(record)) == count)
     daemon.kill()
+
+
+# ---- what is known of daemons
+
+
+def backends(daemon: Daemon) -> list[dict[str, Any]]:
+    """The connections of daemons, and since when each is there."""
+    query = """select pid, backend_start from pg_stat_activity
+                where datname = current_database() and application_name in ('drover queue', 'drover watch')
+                order by 1"""
+    return daemon.execute(query)
+
+
+def test_connections_of_a_daemon_with_nothing_to_do_stay_the_same_j60(launch: Launch, text: str) -> None:
+    daemon = launch(text.replace("lease_renewal = 0.3", "lease_renewal = 0.02"))
+    first = daemon.until(lambda: found if len(found := backends(daemon)) == 2 else None)
+    until = {daemon.value("select group_lease_until from drover.scheduler_group")}
+
+    def is_renewed() -> bool:
+        until.add(daemon.value("select group_lease_until from drover.scheduler_group"))
+        return len(until) > 60  # seen; an hour has 360 of them by default
+
+    daemon.until(is_renewed)
+    assert backends(daemon) == first
+
+
+def test_a_daemon_tells_its_name_its_queues_and_its_hosts_when_it_starts_j61(launch: Launch, text: str) -> None:
+    daemon = launch(text + "[queues.heavy]\nconcurrency = 3\n")
+    rows = daemon.execute("select scheduler_group, scheduler_host, scheduler_pid from drover.scheduler")
+    machine = Path("/proc/sys/kernel/hostname").read_text().strip()
+    assert rows == [{"scheduler_group": "default", "scheduler_host": machine, "scheduler_pid": daemon.pid}]
+    queues = daemon.execute("select queue_name, queue_group, queue_concurrency from drover.queue order by 1")
+    assert [tuple(row.values()) for row in queues] == [("default", "default", None), ("heavy", "default", 3)]
+    assert daemon.execute("select host_name, host_group from drover.host") == [
+        {"host_name": "alpha", "host_group": "default"}
+    ]
+
+
+def test_a_standby_that_was_killed_is_forgotten_j74(launch: Launch, text: str) -> None:
+    first, second = launch(text), standby(launch, text)
+    assert first.value("select count(*) from drover.scheduler") == 2
+    second.kill()
+    first.until(lambda: first.execute("select scheduler_pid from drover.scheduler") == [{"scheduler_pid": first.pid}])
+
+
+# ---- waking
+
+
+def test_a_row_wakes_the_daemon_that_serves_its_queue_j64(launch: Launch, tmp_path: Path) -> None:
+    records_of = [tmp_path / "one", tmp_path / "two"]
+    one = launch(WOKEN + HOST + agent("a", rec(records_of[0])))
+    launch(WOKEN + 'group = "other"\n[hosts.beta]\n[queues.low]\n' + agent("a", rec(records_of[1])))
+    for queue in (None, "other", "low", "default"):
+        one.wait(one.insert(jq_type="a", jq_args=str(queue), jq_queue=queue))
+    assert [lines(each) for each in records_of] == [["None", "default"], ["other", "low"]]
+
+
+def test_a_thousand_rows_in_one_transaction_wake_the_daemon_a_few_times_j66(launch: Launch, text: str) -> None:
+    daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + text.replace(QUICK, "rescan = 600\n"))
+    daemon.wait(daemon.insert(jq_type="a", jq_args="first"))
+    before = claims(daemon)
+    daemon.insert_all([{"jq_type": "a", "jq_args": "x", "jq_not_before": "2100-01-01"}] * 1000)
+    daemon.wait(daemon.insert(jq_type="a", jq_args="last"))
+    assert claims(daemon) - before < 10
+
+
+def test_rows_that_are_due_are_claimed_many_at_once_c23(launch: Launch, text: str) -> None:
+    daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + text.replace(QUICK, "rescan = 600\n"))
+    before = claims(daemon)
+    daemon.wait_all(daemon.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(250)]))
+    assert claims(daemon) - before < 125
+
+
+def claims(daemon: Daemon) -> int:
+    """How often the daemon has asked for rows, as it shows after two more looks at the clock."""
+    shown = "select status_updated from drover.scheduler_status where status_slot = -1"
+    for _ in range(2):
+        before = daemon.execute(shown)
+        daemon.until(lambda: daemon.execute(shown) != before)  # noqa: B023
+    query = "select status_parameter::jsonb #> '{statements,turn,count}' from drover.scheduler_status"
+    return int(daemon.value(query + " where status_slot = -1"))
+
+
+def test_a_standby_that_hears_no_notification_takes_over_when_the_lease_has_run_out_c8(
+    launch: Launch, text: str, database_with_roles: str
+) -> None:
+    first = launch(text)
+    with pooler(database_with_roles, "transaction") as deaf:
+        second = launch(text, wait=False, via=deaf)
+        second.until(lambda: "standing by" in second.stderr() and "LISTEN is not heard" in second.stderr())
+        first.signal(SIGSTOP)
+        second.wait(second.insert(jq_type="a", jq_args="x"))
+        assert serving(second)
+        second.stop()
+        first.signal(SIGCONT)
+
+
+# ---- other machines, other servers
+
+
+def test_what_a_daemon_had_in_hand_before_its_machine_booted_is_worked_again_r58(
+    launch: Launch, text: str, gate: Path, record: Path
+) -> None:
+    first = launch(text)
+    pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
+    first.wait(pk, "running")
+    first.kill()
+    first.execute("update drover.scheduler set scheduler_boot_id = gen_random_uuid()::text")
+    gate.touch()
+    row = launch(text).wait(pk)
+    assert (row["jq_attempt"], row["jq_rescued"], len(lines(record))) == (2, 1, 2)
+
+
+def test_a_daemon_goes_on_on_another_machine_with_the_same_database_t106(launch: Launch, text: str, gate: Path) -> None:
+    need("uts")
+    first = launch(text)
+    pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
+    first.wait(pk, "running")
+    second = launch(text, wait=False, program=ELSEWHERE)
+    second.until(lambda: "standing by" in second.stderr())
+    first.stop()
+    gate.touch()
+    second.wait(pk)
+    assert second.execute("select scheduler_host from drover.scheduler") == [{"scheduler_host": "elsewhere"}]
+
+
+def test_a_daemon_passes_over_servers_that_do_not_answer_c40(
+    launch: Launch, text: str, database_with_roles: str
+) -> None:
+    there = conninfo_to_dict(database_with_roles)
+    hosts, ports = f"127.0.0.1,{there['host']}", f"1,{there['port']}"
+    daemon = launch(text, via=make_conninfo(database_with_roles, host=hosts, port=ports))
+    daemon.wait(daemon.insert(jq_type="a", jq_args="x"))

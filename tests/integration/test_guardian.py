@@ -135,6 +135,16 @@ def test_nobody_survives_a_daemon_that_is_killed_f115(daemon: Daemon, family: Fa
     assert all(map(is_gone, members))
 
 
+def test_whoever_is_left_is_hung_up_on_before_he_is_killed_f9(daemon: Daemon, meeting: Meeting, tmp_path: Path) -> None:
+    heeds = tmp_path / "heeds"
+    tell = f"trap '{meeting.tell('$1 was told')}; exit' HUP"
+    heeds.write_text(f"exec 2>&-; {tell}; {meeting.tell('up')}; while :; do sleep 0.1; done")
+    daemon.insert(jq_type="puppet", jq_args=f"setsid sh {heeds} grandchild & exec sh {heeds} agent")
+    assert meeting.hear_all(2) == ["up", "up"]
+    assert daemon.stop(SIGKILL) == -SIGKILL
+    assert meeting.hear_all(2) == ["agent was told", "grandchild was told"]
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_nobody_survives_an_orderly_end_f115(daemon: Daemon, family: Family, kind: str) -> None:
     members = family(kind)

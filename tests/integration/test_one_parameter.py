@@ -123,7 +123,7 @@ def test_a_row_without_start_is_run_and_one_with_an_end_never_again_f30_f32(daem
     assert daemon.row(pk)["jq_attempt"] == 1
 
 
-def test_one_connection_sees_at_once_what_another_did_r70(daemon: Daemon) -> None:
+def test_one_connection_sees_at_once_what_another_did_r70_c5(daemon: Daemon) -> None:
     pk = daemon.insert(jq_type="rec", jq_args="x")
     row = daemon.wait(pk)
     seen = daemon.execute(
@@ -399,12 +399,13 @@ def test_an_idle_agent_makes_room_for_another_type_f40(launch: Launch, tmp_path:
     [
         (["1", "2", "3"], ["1", "2", "3"]),  # F42
         (["1", "2 urgent", "3"], ["2 urgent", "1", "3"]),  # F41
-        (["1 z", "2 a", "3 n"], ["2 a", "3 n", "1 z"]),
+        (["1 z", "2 n", "3 a"], ["3 a", "2 n", "1 z"]),  # R29
+        (["1 b", "2 a1", "3 a"], ["3 a", "2 a1", "1 b"]),
         (["1 a", "2 z urgent"], ["2 z urgent", "1 a"]),
         (["1 a", "2 Z", "3 B10", "4 B2"], ["3 B10", "4 B2", "2 Z", "1 a"]),  # as C orders
     ],
 )
-def test_jobs_run_urgent_first_then_by_letter_then_in_the_order_they_came_f41_f42(
+def test_jobs_run_urgent_first_then_by_letter_then_in_the_order_they_came_f41_f42_r8_r29(
     launch: Launch, tmp_path: Path, waiting: list[str], order: list[str]
 ) -> None:
     record = tmp_path / "record"
@@ -514,7 +515,7 @@ def test_jobs_that_come_while_others_are_fetched_are_not_lost_j46_j50(launch: La
     assert len(set(lines(record))) == 200
 
 
-def test_a_row_that_somebody_has_locked_is_passed_over_j51(
+def test_a_row_that_somebody_has_locked_is_passed_over_j51_c22(
     launch: Launch, database_with_roles: str, tmp_path: Path
 ) -> None:
     record = tmp_path / "record"

@@ -296,7 +296,7 @@ WRONG: Final = (
     "agents.c.slots = 1", "agents.a.slots = 0", "agents.a.slots = 99999999999", "agents.a.kind = 'round'",
     "agents.a.hosts = ['nowhere']", "agents.a.heartbeat = nan", "agents.a.statements = {x = 'select 1'}",
     "agents.a.env = {THREAD_UNIQUE = '1'}", "agents.'x.y'.command = 'true'", "agents.command.command = 'true'",
-    "agents.a.window = 2", "agents.a.limits.nofile = 'many'", "queues.heavy.concurrency = 0", "queues = 3",
+    "agents.a.window = 0", "agents.a.limits.nofile = 'many'", "queues.heavy.concurrency = 0", "queues = 3",
     "database.msq_url = 1", "agents.a = []",
 )  # fmt: skip
 

@@ -207,7 +207,7 @@ def test_query_that_a_replica_gives_up_is_not_a_wrong_url(primary: str, copy: st
 # ---- the latest
 
 
-def test_end_of_a_job_is_told_when_the_synchronous_replica_shows_it_and_not_before_c37(
+def test_end_of_a_job_is_told_when_the_synchronous_replica_shows_it_and_not_before_c37_c12(
     primary: str, copy: str, applied: None, daemon: Daemon, in_hand: int, meeting: Meeting
 ) -> None:
     with psycopg.connect(copy, autocommit=True) as there:

@@ -21,7 +21,7 @@ def births(daemon: Daemon) -> int:
     return sum(moves(daemon, slot).count(BIRTH) for slot in range(8))
 
 
-def test_slots_are_as_many_agents_at_once_f151(launch: Launch, meeting: Meeting) -> None:
+def test_slots_are_as_many_agents_at_once_f151_t112(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet("a", slots=3))
     jobs = [busy(daemon, meeting, "a") for _ in range(5)]
     meeting.hear_all(3)

@@ -113,7 +113,7 @@ def test_jobs_run_as_the_user_of_the_daemon_j121(launch: Launch) -> None:
     assert daemon.value("select out_data from drover.output where out_jq_fk = %s", pk) == f"{os.getuid()}\n"
 
 
-def test_a_daemon_is_seen_again_and_again_r86(launch: Launch, record: Path) -> None:
+def test_a_daemon_is_seen_again_and_again_r86_r56(launch: Launch, record: Path) -> None:
     daemon = launch("[scheduler]\nlease = 2\nlease_renewal = 0.2\n" + HOST + agent("a", rec(record)))
     seen = "select scheduler_seen from drover.scheduler"
     first = daemon.value(seen)

@@ -18,6 +18,7 @@ from tests.bridge.test_agents import all_gone
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 from tests.integration.far import at_work, table
+from tests.integration.puppets import Meeting
 from tests.needs import need
 
 ALPHA = "[hosts.alpha]\n"
@@ -50,7 +51,7 @@ def said(daemon: Daemon, pk: int, stream: str) -> str:
 # ---- work
 
 
-def test_an_agent_works_on_another_host_f8_f23_c24(launch: Launch, beta: Server, record: Path) -> None:
+def test_an_agent_works_on_another_host_f8_f23_f155_c24(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record)))
     pk = daemon.insert(jq_type="rec", jq_args="hello")
     row = daemon.wait(pk)
@@ -198,6 +199,41 @@ def test_work_of_a_lost_host_goes_on_elsewhere_or_waits_and_runs_once_r2_r3_c56(
         bound: [("beta", "given back"), ("beta", "done")],
     }
     assert [daemon.row(pk)["jq_interruptions"] for pk in (anywhere, bound)] == [1, 1]
+
+
+def test_the_loss_of_a_host_changes_no_row_of_another_r87(
+    launch: Launch, beta: Server, record: Path, gate: Path, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "gamma") as gamma:
+        daemon = launch(ALPHA + table("beta", beta) + table("gamma", gamma) + agent("rec", rec(record), slots=2))
+        jobs = [{"jq_type": "rec", "jq_args": f"gate:{gate}", "jq_host": host} for host in ("alpha", "beta", "gamma")]
+        near, lost, far = daemon.insert_all(jobs)
+        daemon.wait_all([near, lost, far], "running")
+        before = [daemon.row(pk) for pk in (near, far)]
+        beta.kill()
+        daemon.wait(lost, "queued")
+        assert [daemon.row(pk) for pk in (near, far)] == before
+        beta.begin()
+        gate.touch()
+        daemon.wait_all([near, lost, far])
+    assert hosts(record) == {"alpha": 1, "beta": 2, "gamma": 1}
+    assert [daemon.row(pk)["jq_attempt"] for pk in (near, lost, far)] == [1, 2, 1]
+
+
+def test_a_signal_reaches_the_one_of_three_hosts_where_the_job_is_j89(
+    launch: Launch, beta: Server, meeting: Meeting
+) -> None:
+    script = f"trap '{meeting.tell('$DROVER_HOST')}' USR1; {meeting.tell('up')}; while :; do sleep 0.1; done"
+    words = '[hosts.gamma]\ntransport = "command"\ncommand = ["env", "HERE=gamma"]\n'
+    trap = agent("trap", ["bash", "-c", script], kind="exec")
+    daemon = launch(ALPHA + table("beta", beta) + words + trap)
+    jobs = {host: daemon.insert(jq_type="trap", jq_args="x", jq_host=host) for host in ("alpha", "beta", "gamma")}
+    meeting.hear_all(3)
+    for host in ("beta", "gamma", "alpha", "beta"):
+        order = daemon.insert(jq_type="command", jq_args=f"signal {jobs[host]} USR1", role="drover_operator")
+        assert daemon.wait(order)["jq_result"] == {str(jobs[host]): True}
+        assert meeting.hear() == host
+    assert {daemon.row(pk)["jq_state"] for pk in jobs.values()} == {"running"}
 
 
 def test_items_of_a_query_survive_the_loss_of_a_host(launch: Launch, beta: Server, record: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from psycopg.errors import InsufficientPrivilege
 
+from tests.cli_tools import Drover
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec
 from tests.integration.test_groups import serving, standby
@@ -136,7 +137,7 @@ def test_a_daemon_that_is_added_under_load_takes_part_c10(launch: Launch, text: 
     assert_done_once(last, [*pks, *load(last)], record)
 
 
-def test_each_of_two_groups_works_and_has_its_own_standby_c17(launch: Launch, tmp_path: Path) -> None:
+def test_each_of_two_groups_works_and_has_its_own_standby_c2_c16_c17(launch: Launch, tmp_path: Path) -> None:
     records_of = [tmp_path / "one", tmp_path / "two"]
     one = QUICK + "[hosts.alpha]\n[queues.left]\n" + agent("a", rec(records_of[0]), slots=2)
     two = QUICK + 'group = "other"\n[hosts.beta]\n[queues.right]\n' + agent("a", rec(records_of[1]), slots=2)
@@ -154,6 +155,36 @@ def test_each_of_two_groups_works_and_has_its_own_standby_c17(launch: Launch, tm
     assert heir(heirs, "other") is heirs[1]
     heirs[1].wait_all(load(heirs[1], jq_queue="right"))
     assert active(heirs) is heirs[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_of_five_daemons_exactly_one_serves_a_hundred_times_c4_j59(launch: Launch, text: str) -> None:
+    patient = text.replace(QUICK, PATIENT)
+    daemons = [launch(patient, wait=False) for _ in range(5)]
+    served = [1]
+    daemons[0].until(lambda: sum("standing by" in daemon.stderr() for daemon in daemons) == 4)
+    for _ in range(99):
+        stepped_down(daemons[0])
+        served.append(sum(daemon.stderr().count("serving group") for daemon in daemons))
+    assert served == list(range(1, 101))
+
+
+def test_jobs_are_listed_without_the_active_daemon_and_without_the_standby_c6_c42_c43(
+    launch: Launch, text: str, drover: Drover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = text.replace(QUICK, PATIENT)
+    first = launch(patient)
+    second = standby(launch, patient)
+    pk = first.wait(first.insert(jq_type="a", jq_args="x"))["jq_pk"]
+    monkeypatch.setenv("DROVER_DATABASE_URL", first.database)
+    listed = drover("ls", "--all")
+    first.signal(SIGSTOP)
+    assert [drover("ls", "--all"), drover("status").status] == [listed, 0]
+    first.signal(SIGCONT)
+    second.kill()
+    assert [drover("ls", "--all"), drover("status").status] == [listed, 0]
+    assert (listed.status, listed.out.splitlines()[-1].split()[0]) == (0, str(pk))
 
 
 # ---- stepping down

@@ -28,7 +28,9 @@ def record(tmp_path: Path) -> Path:
 # ---- jobs of no known type
 
 
-def test_a_job_of_an_unknown_type_stays_queued_until_the_type_is_configured_f43(launch: Launch, record: Path) -> None:
+def test_a_job_of_an_unknown_type_stays_queued_until_the_type_is_configured_f43_j67(
+    launch: Launch, record: Path
+) -> None:
     daemon = launch(HOST + agent("a", rec(record)))
     pk = daemon.insert(jq_type="later", jq_args="x")
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
@@ -185,7 +187,9 @@ def status(daemon: Daemon) -> dict[int, dict[str, Any]]:
     return {row["status_slot"]: row for row in rows}
 
 
-def test_every_slot_and_the_scheduler_have_a_row_of_status_f163(launch: Launch, record: Path, tmp_path: Path) -> None:
+def test_every_slot_and_the_scheduler_have_a_row_of_status_f163_r54(
+    launch: Launch, record: Path, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
     daemon = launch(HOST + agent("a", rec(record), slots=2))
     daemon.until(lambda: set(status(daemon)) == {-1, 0, 1})

@@ -4,6 +4,7 @@ A process keeps its own books of what it was told, so that a line too many is se
 """
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -81,6 +82,7 @@ class Process:
         "is_liar",
         "item",
         "pid",
+        "queue",
         "ready",
         "slot",
         "spoils",
@@ -95,6 +97,7 @@ class Process:
         self.heard = True  # the daemon still reads what we print
         self.ready = False  # has said OK, and has had no line since
         self.item: tuple[int, int] | None = None
+        self.queue: deque[tuple[int, int]] = deque()  # lines that came ahead, not begun
         self.exec_line = spawn.stdin
         self.is_born = False  # and the daemon knows it
         self.is_liar = False
@@ -127,15 +130,26 @@ class Process:
         return self._kind.command
 
     def receive(self, data: bytes) -> None:
-        """A line has come to its stdin."""
-        if not self.alive:
+        """Lines have come to its stdin."""
+        for line in data.splitlines(keepends=True) if self.alive else ():
+            if (item := read_item(line)) is None:
+                raise Broken("lines_are_whole", f"slot {self.slot} got {data!r}")
+            self._take(item)
+
+    def _take(self, item: tuple[int, int]) -> None:
+        if self.item is None and not self.queue:
+            if self._kind.kind == "line" and not self.ready:
+                raise Broken("only_ready_agents_get_lines", f"slot {self.slot} got {item} before its OK")
+            self._begin(item)
             return
-        if self._kind.kind == "line" and not self.ready:
-            raise Broken("only_ready_agents_get_lines", f"slot {self.slot} got {data!r} before its OK")
-        self.ready = False
-        self.item = read_item(data)
-        if self.item is None:
-            raise Broken("lines_are_whole", f"slot {self.slot} got {data!r}")
+        now = self._daemon.config.agents.get(self._type, self._kind)
+        if (self.item is not None) + len(self.queue) >= max(now.window, self._kind.window) and not self.is_liar:
+            has = f"{self.item} and {len(self.queue)} ahead"
+            raise Broken("only_ready_agents_get_lines", f"slot {self.slot} has {has} and got {item}")
+        self.queue.append(item)
+
+    def _begin(self, item: tuple[int, int]) -> None:
+        self.item, self.ready = item, False
         self._work()
 
     def _work(self) -> None:
@@ -234,6 +248,8 @@ class Process:
         if not self.heard or (self.is_halfway and text == b"OK\n"):
             return
         self.is_halfway = not is_ok
+        if self.queue and text.endswith(b"OK\nOK\n"):
+            self.is_liar = True  # the second is for the next line
         if self.is_liar:
             self._daemon.lied(self)
         item = self.item
@@ -241,6 +257,8 @@ class Process:
             self._do()
             self.ready = True
         self._daemon.heard(self, text, item if is_ok else None)
+        if is_ok and self.queue and self.item is None and self.alive and self.heard:
+            self._begin(self.queue.popleft())
 
     def _do(self) -> None:
         if self.item is not None and not self.spoils:

@@ -35,7 +35,8 @@ def other(rng: Random, old: Config) -> Config:
 
 def every(old: Config, types: set[str]) -> Config:
     """Give one in which all these types are served, everywhere."""
-    hosts = {name: old.hosts.get(name, Host()) for name in HOSTS}
+    open_hosts = {name: old.hosts.get(name, Host()) for name in HOSTS}
+    hosts = {name: attrs.evolve(host, types="", queues=(), priorities="") for name, host in open_hosts.items()}
     kinds = {name: old.agents.get(name, AgentType(command=("agent",))) for name in sorted(types)}
     agents = {name: attrs.evolve(kind, hosts=(), enabled=True) for name, kind in kinds.items()}
     return Config(scheduler=old.scheduler, hosts=hosts, agents=agents)
@@ -54,14 +55,18 @@ def _other_type(rng: Random, old: AgentType, hosts: tuple[str, ...]) -> AgentTyp
 
 def _host(rng: Random) -> Host:
     transport: Literal["local", "ssh"] = "ssh" if rng.random() < 0.25 else "local"
-    return Host(max=rng.choice((-1, 1, 2, 3, 4)), urgent=rng.choice((0, 1, 2)), transport=transport, address="far")
+    return Host(
+        max=rng.choice((-1, 1, 2, 3, 4)), urgent=rng.choice((0, 1, 2)), transport=transport, address="far",
+        types=rng.choice(("", "", "", "", "^[ms]")), queues=rng.choice(((), (), (), ("default",), ("heavy", "light"))),
+        priorities=rng.choice(("", "", "", "^[a-m]", "[nz]")),
+    )  # fmt: skip
 
 
 def _line(rng: Random, hosts: tuple[str, ...]) -> AgentType:
     return AgentType(
         command=("agent", rng.choice("ab")), slots=rng.choice((1, 1, 2, 3)), hosts=_some(rng, hosts),
         heartbeat=rng.choice((60.0, 90.0)) if rng.random() < 0.7 else 0.0, item_timeout=100.0,
-        spill=rng.choice((0.0, 0.0, 2.0)),
+        spill=rng.choice((0.0, 0.0, 2.0)), window=rng.choice((1, 1, 2, 7)),
     )  # fmt: skip
 
 

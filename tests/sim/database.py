@@ -110,6 +110,7 @@ class Database:
         self.queued: dict[tuple[str, str, str], dict[int, Row]] = {}
         self.group_owner: str | None = None
         self.lease_until = 0.0
+        self.taken = ""  # the group, last
         self.locked: dict[int, float] = {}  # pk -> until when somebody else holds it
         self._notify = notify
         self._ended = ended
@@ -183,7 +184,8 @@ class Database:
             parents += [row.pk] if row.edges else []
         if self.group_owner == owner and now < self.lease_until:
             for want in turn.wants:
-                beyond = (row for row in self.claimable(want[:3], want.urgent, now) if _place(row) > _read(want.after))
+                there = self.claimable(want[:3], want.urgent, now)
+                beyond = (row for row in there if row.rank < want.below and _place(row) > _read(want.after))
                 found = sorted(beyond, key=_place)[: want.most]
                 claims += [self.claim(row, want, owner, now) for row in found]
                 if found:
@@ -297,13 +299,13 @@ class Database:
 
     # ---- the lease
 
-    def take_lease(self, owner: str, dead: str | None, patient: bool, lease: float, now: float) -> bool:
-        """Become the owner of the group if it may be taken."""
+    def take_lease(self, owner: str, dead: str | None, patient: bool, lease: float, now: float) -> str | None:
+        """Become the owner of the group if it may be taken; give when that was."""
         free = self.group_owner in (None, owner) or (dead is not None and self.group_owner == dead)
         if free or (patient and self.lease_until <= now):
-            self.group_owner, self.lease_until = owner, now + lease
-            return True
-        return False
+            self.group_owner, self.lease_until, self.taken = owner, now + lease, f"{owner} at {now}"
+            return self.taken
+        return None
 
     def renew_lease(self, owner: str, lease: float, now: float) -> bool:
         """Stay the owner."""

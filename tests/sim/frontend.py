@@ -138,6 +138,7 @@ def change_queue(sim: "Sim") -> None:
     queue = sim.rng.choice(sim.queues)
     queue["paused"] = sim.chance(0.2)
     queue["concurrency"] = sim.rng.choice((None, 1, 2, 5))
+    queue["reserved"] = sim.rng.choice((0, 0, 1, 2))
     sim.change()
 
 

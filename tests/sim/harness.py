@@ -59,6 +59,7 @@ class Daemon:
         self.watch_losses = 0
         self.woken_in_flight = 0  # wake-ups on their way
         self.due_at = self.rescan_at = float("inf")
+        self.written = invariants.Written()
         self.lease.connected(sim.now)
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
@@ -164,7 +165,7 @@ class Daemon:
         kind = self.config.agents[spawn.type]
         invariants.respawns_are_limited(self.sim, slot)
         if slot.job is not None:
-            self.sim.began(slot)
+            self.sim.began(slot, slot.item.line)
         if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):
             self._sometimes_later(self.tell, e.NotCreated(spawn.slot, "no such program"))
             return
@@ -199,7 +200,8 @@ class Daemon:
 
     def _give(self, process: Process, slot: Any, data: bytes) -> None:
         if slot.job is not None:
-            self.sim.began(slot)
+            for line in data.splitlines(keepends=True):
+                self.sim.began(slot, line)
             invariants.old_programs_get_nothing(self.sim, process, slot)
         process.receive(data)
 
@@ -218,9 +220,10 @@ class Daemon:
 
     def lied(self, process: Process) -> None:
         """An agent is about to say OK to what it has not done."""
-        job = self.core.world.fleet.slots[process.slot].job
-        if job is not None:
-            self.sim.database.rows[job.pk].was_lied_about = True
+        slot = self.core.world.fleet.slots[process.slot]
+        for job in (slot.job, *(job for job, _, _ in slot.ahead or ())):
+            if job is not None:
+                self.sim.database.rows[job.pk].was_lied_about = True
 
     def heard(self, process: Process, text: bytes, done: tuple[int, int] | None) -> None:
         """An agent has printed something; `done` is the item it says OK to."""
@@ -235,7 +238,7 @@ class Daemon:
     def captured(self, process: Process, stream: str, data: bytes) -> None:
         """An exec agent has printed something."""
         if process.heard:
-            self.core.captured(process.slot, stream, data)
+            self.core.captured(process.slot, stream, data, self.sim.now)
 
     def ended(self, process: Process, code: int | None, signal: str | None) -> None:
         """A process is dead; it is gone when its output is read."""
@@ -246,6 +249,7 @@ class Daemon:
             return  # it was told lost
         process.heard = False
         del self.processes[process.slot]
+        self.sim.not_tried(self.core.world.fleet.slots[process.slot])
         slot, stillborn = self.core.world.fleet.slots[process.slot], self.sim.memory.stillborn
         if slot.doom is not None:
             stillborn.pop(slot.number, None)
@@ -290,6 +294,7 @@ class Daemon:
 
     def _lose(self, process: Process) -> None:
         self._lose_item(process.slot)
+        self.sim.not_tried(self.core.world.fleet.slots[process.slot])
         process.vanish()
         del self.processes[process.slot]
         if process.is_born:
@@ -333,6 +338,7 @@ class Daemon:
         self.flight = flight = Flight(request, sim.fate_of(request), self.owner)
         sim.note(request)
         if isinstance(request, e.Turn):
+            invariants.claims_leave_what_is_reserved(self.core.world, request)
             flight.limits = {queue.name: queue.concurrency for queue in self.core.world.queues.values()}
         effect = sim.database_delay()
         if flight.fate in ("done", "lost after"):
@@ -358,9 +364,11 @@ class Daemon:
         database, now, owner = self.sim.database, self.sim.now, flight.owner
         match flight.request:
             case e.Turn() as turn:
+                self.written.end((end.pk, end.attempt) for end in turn.ends)
                 return database.turn(owner, turn, now)
             case e.Save() as save:
                 invariants.failures_were_tried_twice(self.sim, save)
+                self.written.end((row.pk, row.attempt) for row in save.rows if row.outcome is not None)
                 return e.Saved(*database.save(owner, save, now, lambda: 0.5 + self.sim.rng.random() / 2))
             case e.Mark() as mark:
                 return e.Saved(database.mark(owner, mark, now))
@@ -369,7 +377,10 @@ class Daemon:
             case e.TakeStock(pks):
                 database.take_stock(owner, pks)
                 return e.Written()
-            case e.WriteLog() | e.WriteOutput():
+            case e.WriteOutput(rows):
+                self.written.write(rows)
+                return e.Written()
+            case e.WriteLog():
                 return e.Written()
             case _:
                 assert_never(flight.request)
@@ -471,7 +482,7 @@ class Daemon:
         match act:
             case Act.LOOK:
                 uuid = database.group_owner
-                result = Owner(uuid, database.lease_until <= now, self.sim.is_known_dead(uuid))
+                result = Owner(uuid, database.lease_until <= now, self.sim.is_known_dead(uuid), database.taken)
             case Act.TAKE:
                 dead = self.lease.owner.uuid if self.lease.owner.is_dead else None
                 result = database.take_lease(owner, dead, self.lease.is_patient, lease, now)

@@ -4,10 +4,13 @@ I1 to I5 are RELIABILITY 3's: no job lost, rows in hand are core memory, one end
 (job, attempt) begins twice. Each function is one claim and raises Broken with its own name.
 """
 
+import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.events import Save
+from scheduler.model.events import Save, Turn
+from scheduler.model.jobs import OutputRow
 from scheduler.model.states import (
     DONE,
     FAILED,
@@ -95,6 +98,13 @@ def books_are_right(world: World) -> None:
                 broken("books_are_right", f"slot {slot.number} in state {state} has job {slot.job.pk}")
             if world.jobs.get(slot.job.pk) is not slot.job:
                 broken("books_are_right", f"slot {slot.number} works on job {slot.job.pk}, which is not in hand")
+        for job, _, _ in slot.ahead or ():
+            if state not in (ST_RUNNING, ST_FREEING):
+                broken("books_are_right", f"slot {slot.number} in state {state} has lines ahead")
+            if slot.lone:
+                broken("second_tries_are_alone", f"slot {slot.number} has lines behind that of {slot.item}")
+            if world.jobs.get(job.pk) is job:
+                in_flight[job.pk] = in_flight.get(job.pk, 0) + 1
     for host in world.hosts.values():
         if host.used != used.get(host, 0) or host.leaving != leaving.get(host, 0):
             broken(
@@ -121,7 +131,7 @@ def slots_are_as_configured(sim: "Sim", world: World) -> None:
     for name, pool in world.pools.items():
         kind = config.agents.get(name)
         found = Counter(slot.host.name for slot in pool.slots if not slot.is_gone and slot.pool is pool)
-        wanted = dict.fromkeys(kind.hosts or config.hosts, kind.slots) if kind is not None else {}
+        wanted = dict.fromkeys(config.hosts_of(name), kind.slots) if kind is not None else {}
         if found != wanted or (kind is not None and pool.kind is not kind) or found.total() != len(pool.slots):
             broken("slots_are_as_configured", f"type {name} has slots {found}, {wanted} are configured")
 
@@ -148,7 +158,7 @@ def lanes_are_right(world: World) -> None:
         if any(at is not None and at not in pool.free for _, _, at in pool.again):
             broken("lanes_are_right", f"pool {pool.name}: a second try waits for a host that is gone: {pool.again}")
         count = 0
-        for turns in (pool.any, *pool.bound.values()):
+        for turns in pool.groups():
             lanes = list(turns)
             if (lanes[0] if lanes else None) is not (turns.first[0] if turns.first else None):
                 broken("lanes_are_right", f"pool {pool.name}: first is not the best of {lanes}")
@@ -235,6 +245,23 @@ def queues_keep_their_limits(sim: "Sim", world: World) -> None:
         before[label] = count
 
 
+def claims_leave_what_is_reserved(world: World, turn: Turn) -> None:
+    """Queues without a reservation claim nothing that would be in the way of one that has some."""
+    in_hand = Counter((job.pool, job.queue) for job in world.jobs.values())
+    in_hand += Counter((world.pools[claim.want.type], claim.want.queue) for claim in world.arrivals)
+    kept = {q.name: q.reserved for q in world.queues.values() if q.reserved and not q.paused}
+    for pool in world.pools.values():
+        own = Counter({queue: count for (of, queue), count in in_hand.items() if of is pool})
+        if +pool.in_hand != own:
+            broken("claims_leave_what_is_reserved", f"{pool.name}: {pool.in_hand} in hand of {own}")
+        asked = sum(want.most for want in turn.wants if want.type == pool.name and want.queue not in kept)
+        common = asked + sum(count for queue, count in own.items() if queue not in kept)
+        slots = Counter(slot.host.name for slot in pool.slots if slot.host.is_open)
+        size = sum(min(count, max(world.hosts[name].max, 0) or count) for name, count in slots.items())
+        if kept and asked and common > max(size - min(sum(kept.values()), size - 1), 0):
+            broken("claims_leave_what_is_reserved", f"{common} of {pool.name} in hand, {kept} is kept of {size}")
+
+
 def rows_are_memory(sim: "Sim") -> None:
     """I1, I2: a row that is ours in the database is in memory, or its claim or loss is on its way to us."""
     daemon, database = sim.daemon, sim.database
@@ -277,9 +304,12 @@ def no_wake_up_is_lost(sim: "Sim", world: World) -> None:
         return
     if not daemon.is_queue_up or world.ledger.repeats or world.ledger.saves or world.ledger.parents:
         return
-    for kind, queue, host, urgent in world.claims.dry:
-        if next(sim.database.claimable((kind, queue, host), urgent, sim.now), None) is not None:
-            broken("no_wake_up_is_lost", f"{kind}, {queue}, {host!r} is held to be empty")
+    for kind, queue, host, urgent, letters in world.claims.dry:
+        rows = sim.database.claimable((kind, queue, host), urgent, sim.now)
+        if letters is not None:
+            rows = (row for row in rows if row.urgent == urgent and letters[0] <= row.letter < letters[1])
+        if next(rows, None) is not None:
+            broken("no_wake_up_is_lost", f"{kind}, {queue}, {host!r}, {letters} is held to be empty")
 
 
 def what_is_in_hand_is_noted(sim: "Sim") -> None:
@@ -326,10 +356,13 @@ def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
 
 def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None:
     """What a reload has taken away gets nothing more: types, hosts, types on hosts, slots."""
-    kind = sim.daemon.config.agents.get(job.pool.name)
-    hosts = [] if kind is None else kind.hosts or sim.daemon.config.hosts
+    config = sim.daemon.config
+    hosts = config.hosts_of(job.pool.name) if job.pool.name in config.agents else ()
     if slot.host.name not in hosts or slot.is_gone or slot.pool is not job.pool:
         broken("work_begins_where_it_is_configured", f"job {job.pk} on host {slot.host.name}, slot {slot.number}")
+    host, row = config.hosts[slot.host.name], sim.database.rows[job.pk]
+    if (host.queues and row.queue not in host.queues) or not re.search(host.priorities, row.letter):
+        broken("filters_hold", f"job {job.pk} of queue {row.queue}, priority {row.letter}, begins on {slot.host.name}")
 
 
 def old_programs_get_nothing(sim: "Sim", process: "Process", slot: Slot) -> None:
@@ -385,6 +418,26 @@ def failures_were_tried_twice(sim: "Sim", save: Save) -> None:
         is_death = failure.reason.startswith("agent terminated") and row.key is not None and not row.was_lied_about
         if is_death and sim.tries.get((failure.pk, failure.attempt, int(failure.key or 0))) != 2:
             broken("failures_were_tried_twice", f"job {failure.pk} item {failure.key}")
+
+
+class Written:
+    """What one daemon has written of the output of jobs, and which of them it has ended."""
+
+    def __init__(self) -> None:
+        self._last: Counter[tuple[int, int]] = Counter()
+        self._ended: set[tuple[int, int]] = set()
+
+    def write(self, rows: Sequence[OutputRow]) -> None:
+        """All output of an attempt comes in order, before its end; some may come again."""
+        for row in rows:
+            name = row.job, row.attempt
+            if name in self._ended or row.part > self._last[name] + 1:
+                broken("output_comes_in_order", f"part {row.part} of attempt {row.attempt} of job {row.job}")
+            self._last[name] = max(self._last[name], row.part)
+
+    def end(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """These attempts are over."""
+        self._ended.update(attempts)
 
 
 def owners_keep_their_rows(row: Row, owner: str) -> None:

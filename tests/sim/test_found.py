@@ -11,7 +11,7 @@ from scheduler.model.states import ST_FREEING, ST_RUNNING
 from scheduler.policy.ledger import Ledger
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn, turned
 
-LIMITED = [{"name": "default", "concurrency": 2, "paused": False}]
+LIMITED = [{"name": "default", "concurrency": 2, "paused": False, "reserved": 0}]
 
 
 def test_the_room_of_a_queue_is_shared_by_all_that_ask() -> None:  # seed 0
@@ -109,7 +109,7 @@ def test_what_is_wanted_is_asked_anew_after_a_loss() -> None:  # seed 63
     core = make_core()
     core.next_request(0.0)
     core.handle(e.NotSaved("lost", ""), 0.0)
-    core.handle(e.Looked([{"name": "default", "concurrency": 1, "paused": True}], [], [], []), 0.0)
+    core.handle(e.Looked([{"name": "default", "concurrency": 1, "paused": True, "reserved": 0}], [], [], []), 0.0)
     assert core.next_request(0.0) is None
 
 

@@ -50,7 +50,7 @@ class Sim:
         self.natures: dict[str, Character] = {}  # of every type there ever was
         self.queue_names = ["default", "heavy", "light"]
         self.queues: list[dict[str, Any]] = [
-            {"name": name, "concurrency": None, "paused": False} for name in self.queue_names
+            {"name": name, "concurrency": None, "paused": False, "reserved": 0} for name in self.queue_names
         ]
         self.queues[1]["concurrency"] = 2
         self.hosts: list[dict[str, Any]] = []
@@ -330,15 +330,20 @@ class Sim:
         """Work in hand on a row was cut short."""
         self.database.rows[pk].disruptions += 1
 
-    def began(self, slot: Slot) -> None:
-        """The core gives a slot's item to its agent now."""
-        job, item = slot.job, slot.item
-        assert job is not None
-        assert item is not None
-        found = read_item(item.line)
-        if found is None or found[0] != job.pk:
-            raise Broken("lines_are_whole", f"job {job.pk}: {item.line!r}")
-        invariants.work_begins_rightly(self, slot, job, found[1])
+    def began(self, slot: Slot, line: bytes) -> None:
+        """The core gives a line to an agent now: that of the item in hand, or one ahead."""
+        given = [(slot.job, slot.item), *((job, item) for job, item, _ in slot.ahead or ())]
+        jobs = [job for job, item in given if job is not None and item is not None and item.line == line]
+        found = read_item(line)
+        if not jobs or found is None or found[0] != jobs[0].pk:
+            raise Broken("lines_are_whole", f"{line!r} is sent, {given} are given")
+        invariants.work_begins_rightly(self, slot, jobs[0], found[1])
+
+    def not_tried(self, slot: Slot) -> None:
+        """An agent dies with lines that it had not come to, as far as anybody knows."""
+        for job, item, _ in slot.ahead or ():
+            if job.expansion is not None and (found := read_item(item.line)) is not None:
+                self.tries[job.pk, job.attempt, found[1]] -= 1
 
     def _ended(self, row: Row) -> None:
         self.finished += 1

@@ -1,34 +1,85 @@
-"""Claims about the output of exec agents that is kept: head and tail, the gap marked."""
+"""Claims about the output of exec agents that is kept: head and tail, the gap marked, as text."""
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.policy.capture import Capture
+from scheduler.policy.capture import PIECE, Capture, Piece
+
+TEXT = "aé€😀\n"  # characters of one to four bytes
 
 
-def kept(pieces: list[bytes], limit: int) -> bytes:
+def kept(pieces: list[bytes], limit: int) -> str:
     capture = Capture(limit)
-    head = b"".join(capture.add("out", piece) for piece in pieces)
-    return head + capture.end("out")
+    taken: list[Piece] = []
+    for data in pieces:
+        capture.add("out", data)
+        taken += capture.take()
+    return "".join(piece.text for piece in [*taken, *capture.end()])
 
 
-@given(st.lists(st.binary(max_size=20), max_size=10))
-def test_output_within_the_limit_is_kept_whole(pieces: list[bytes]) -> None:
-    assert kept(pieces, 400) == b"".join(pieces)
+def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    """The data as reads of these sizes, and the rest."""
+    pieces = []
+    for size in sizes:
+        pieces.append(data[:size])
+        data = data[size:]
+    return [*pieces, data]
 
 
-@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20), st.integers(0, 100))
-def test_head_and_tail_are_kept_and_the_rest_is_counted(pieces: list[bytes], limit: int) -> None:
-    data = b"".join(pieces)
-    gap = max(0, len(data) - limit)
-    mark = b"\n[... %d bytes left out ...]\n" % gap if gap else b""
-    head, tail = limit // 2, limit - limit // 2
-    assert kept(pieces, limit) == (data[:head] + mark + data[len(data) - tail :] if gap else data)
+@given(st.text(st.sampled_from(TEXT), max_size=100), st.lists(st.integers(1, 9), max_size=100))
+def test_text_within_the_limit_is_kept_exactly_wherever_reads_cut_it_j33(text: str, sizes: list[int]) -> None:
+    data = text.encode()
+    assert kept(cut(data, sizes), max(1, len(data))) == text
+
+
+@given(st.binary(max_size=100), st.lists(st.integers(1, 9), max_size=100))
+def test_bytes_that_are_no_text_look_the_same_wherever_reads_cut_them_j33(data: bytes, sizes: list[int]) -> None:
+    assert kept(cut(data, sizes), 400) == data.decode("utf-8", "backslashreplace").replace("\0", r"\x00")
+
+
+@given(st.text(st.sampled_from(TEXT), max_size=200), st.lists(st.integers(1, 40), max_size=20), st.integers(0, 100))
+def test_head_and_tail_are_whole_characters_and_the_rest_is_counted_j110(
+    text: str, sizes: list[int], limit: int
+) -> None:
+    whole = text.encode()
+    found = re.fullmatch(
+        r"(.*?)(?:\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n(.*))?", kept(cut(whole, sizes), limit), re.S
+    )
+    assert found
+    head, left_out, tail = found[1].encode(), int(found[2] or 0), (found[3] or "").encode()
+    assert (whole.startswith(head), whole.endswith(tail)) == (True, True)
+    assert len(head) + left_out + len(tail) == len(whole)
+    assert min(limit, len(whole)) - 3 * bool(left_out) <= len(head) + len(tail) <= limit
+
+
+def test_of_a_character_larger_than_the_limit_nothing_is_kept_j110() -> None:
+    assert kept(["é".encode()], 1) == "\n[... 2 bytes left out ...]\n"
 
 
 @pytest.mark.parametrize("stream", ["out", "err"])
 def test_streams_have_a_limit_each(stream: str) -> None:
-    capture = Capture(4)
-    assert capture.add("out", b"ab") + capture.add("err", b"cd") == b"abcd"
-    assert capture.end(stream) == b""
+    capture = Capture(8)
+    for name, data in (("out", b"abcd"), ("err", b"efgh")):
+        capture.add(name, data)
+    assert capture.take() == [("out", "abcd"), ("err", "efgh")]
+    capture.add(stream, b"1234")
+    assert capture.end() == [(stream, "1234")]
+
+
+def test_what_is_read_in_turns_stays_in_order_and_what_is_not_is_joined() -> None:
+    capture = Capture(1000)
+    for stream, data in (("out", b"a"), ("out", b"\xc3"), ("err", b"x"), ("out", b"\xa9"), ("out", b"b")):
+        capture.add(stream, data)
+    assert capture.take() == [("out", "a"), ("err", "x"), ("out", "éb")]
+    assert capture.end() == []
+
+
+def test_no_piece_is_large() -> None:
+    capture = Capture(1 << 24)
+    capture.add("out", b"x" * (1 << 24))
+    pieces = [*capture.take(), *capture.end()]
+    assert {len(piece.text) for piece in pieces} == {PIECE}
+    assert len(pieces) == (1 << 24) / PIECE

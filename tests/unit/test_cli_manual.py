@@ -10,7 +10,8 @@ from scheduler.cli.options import COMMANDS, command_parser
 from tests.needs import need
 
 MANUAL = Path(__file__).resolve().parents[2] / "man/drover.1"
-EVERYWHERE = {"-h", "--help", "-c"}
+EVERYWHERE = {"-h", "--help", "-c", "-d"}
+ANSWER = {"--json", "--wait"}  # of all that command the scheduler
 IN_DROVER_8 = "run"
 TOLD_HERE = [name for name in COMMANDS if name != IN_DROVER_8]
 
@@ -36,4 +37,9 @@ def test_the_manual_tells_of_every_command() -> None:
 def test_the_manual_tells_of_every_option(command: str) -> None:
     told = re.findall(r"^\.It Fl (\S+)", sections()[command], re.MULTILINE)
     options = {option for action in command_parser(command)._actions for option in action.option_strings}
-    assert {f"-{option}" for option in told} == options - EVERYWHERE
+    assert {f"-{option}" for option in told} == options - EVERYWHERE - (ANSWER if COMMANDS[command].module else set())
+
+
+def test_the_manual_tells_once_of_the_options_of_all_that_command() -> None:
+    answers = MANUAL.read_text().partition(".Sh ANSWERS\n")[2].partition("\n.Sh ")[0]
+    assert {f"-{option}" for option in re.findall(r"^\.It Fl (\S+)", answers, re.MULTILINE)} == ANSWER

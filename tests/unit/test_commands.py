@@ -20,6 +20,16 @@ EXAMPLES = {
     "[now]": "now",
 } | {
     "[GROUP]": "default",
+    "JOB|NAME": "noop.nightly",
+    "JOB|CONDITION": "licence",
+    "JOB...": "17 18",
+    "[QUEUE...]": "one two",
+    "QUEUE": "one",
+    "CONCURRENCY": "3",
+    "PRIORITY": "-1",
+    "[MORE...]": "18 KILL",
+    "DAYS": "5",
+    "[failed]": "failed",
 }
 
 
@@ -45,6 +55,13 @@ def test_every_verb_is_about_something() -> None:
         ("shutdown", {"now": None}),
         ("host-max alpha -1", {"name": "alpha", "max": -1, "urgent": None}),
         ("killjob 9223372036854775807", {"job": 2**63 - 1}),
+        ("release 5", {"job": 5}),
+        ("release noop.nightly", {"job": "noop.nightly"}),
+        ("run 5 6 5", {"job": (5, 6, 5)}),
+        ("pause", {"queue": None}),
+        ("continue one two", {"queue": ("one", "two")}),
+        ("signal 5 TERM 6 9", {"job": 5, "signal": "TERM", "more": ("6", "9")}),
+        ("set-queue-priority one -7", {"queue": "one", "priority": -7}),
     ],
 )
 def test_words_are_read(text: str, values: dict[str, object]) -> None:
@@ -58,7 +75,14 @@ def test_words_are_read(text: str, values: dict[str, object]) -> None:
         (" \n ", "an empty command"),
         ("Shutdown", "unknown command 'Shutdown': there are shutdown, reload"),
         ("killjob", "too few words: killjob JOB"),
-        ("poll now", "too many words: poll"),
+        ("reset now", "too many words: reset"),
+        ("run", "too few words: run JOB..."),
+        ("run 5 x", "the number of a job is wanted (got 'x'): run JOB..."),
+        ("release 0", "the number of a job is wanted (got '0'): release JOB|NAME"),
+        ("add-queue one 0", "a concurrency is a number from 1 (got '0'): add-queue QUEUE CONCURRENCY"),
+        ("add-queue one -1", "a concurrency is a number from 1 (got '-1')"),
+        ("set-concurrency one many", "a concurrency is a number from 1 (got 'many')"),
+        ("pause " + "x" * 65, "the name of a queue has at most 64 characters: pause [QUEUE...]"),
         ("killjob 0", "the number of a job is wanted (got '0'): killjob JOB"),
         ("killjob 9223372036854775808", "the number of a job is wanted"),
         ("killjob ١٢", "the number of a job is wanted"),

@@ -87,6 +87,7 @@ def test_every_default_is_as_documented() -> None:
             rescan=60,
             progress_interval=1,
             status_interval=30,
+            retention=0,
             hold=0.1,
             hold_max=2000,
             fetch_limit=1000,
@@ -106,6 +107,7 @@ def test_every_default_is_as_documented() -> None:
             line_limit=1_048_576,
             reconnect_max=30,
             hang_limit=10,
+            reexec=False,
             ready_file="",
             log_level="info",
             log_format="text",
@@ -235,7 +237,12 @@ def test_hundred_hosts_and_five_thousand_slots_are_read_f153() -> None:
             ' (got "PGPASSWORD")',
         ),
         ('pass_env = ["A="]', 'agents.a.pass_env[0]: is not the name of an environment variable (got "A=")'),
-        ("window = 2", "agents.a.window: must be 1; more comes later (got 2)"),
+        ("window = 0", "agents.a.window: must be from 1 to 2147483647 (got 0)"),
+        ('kind = "exec"\nwindow = 2', "agents.a.window: must be 1: an exec agent gets one item (got 2)"),
+        (
+            'db = "sql"\nwindow = 2',
+            "agents.a.window: must be 1: answers to DB: lines would come behind lines ahead (got 2)",
+        ),
         ('statements.s = "select 1"', 'agents.a.statements: are for db = "statements" only (got a table)'),
     ],
 )
@@ -283,9 +290,42 @@ def test_mistake_in_a_timer_is_told(keys: str, told: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1"])
-def test_concurrency_must_be_positive(value: str) -> None:
+def test_concurrency_must_be_positive_j112(value: str) -> None:
     told = f"1.toml:5: queues.q.concurrency: must be from 1 to 2147483647 (got {value})"
     assert mistakes(f"{LEAST}[queues.q]\nconcurrency = {value}") == (told,)
+
+
+def test_concurrency_must_be_a_number_j112() -> None:
+    (told,) = mistakes(f"{LEAST}[queues.q]\nconcurrency = 'x'")
+    assert told.startswith("1.toml:5: queues.q.concurrency: ")
+
+
+@pytest.mark.parametrize(("name", "is_good"), [("1/low", True), ("x" * 64, True), ("x" * 65, False), ("a b", False)])
+def test_name_of_a_queue_has_64_characters_at_most_j12(name: str, is_good: bool) -> None:
+    text = f"{LEAST}[queues.'{name}']"
+    if is_good:
+        assert list(good(text).queues) == [name]
+    else:
+        assert "64 at most" in mistakes(text)[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("types = '('", 'types: is not a regular expression (got "(")'),
+        ("types = '[[:alpha:]]'", 'types: is not a regular expression (got "[[:alpha:]]")'),
+        ("priorities = '^a1'", "priorities: matches no single letter or digit: it is about the first of a priority"),
+        ("queues = ['a b']", "queues[0]: a name has letters, digits and _ . / - (not first), 64 at most"),
+    ],
+)
+def test_mistake_in_a_filter_is_told_r55(keys: str, told: str) -> None:
+    (found,) = mistakes(f"{LEAST}[hosts.beta]\n{keys}")
+    assert found.startswith(f"1.toml:5: hosts.beta.{told}")
+
+
+def test_type_that_no_host_takes_is_refused_r55() -> None:
+    (told,) = mistakes("[hosts.alpha]\ntypes = '^bill'\n[agents.a]\ncommand = 'a'")
+    assert "no host takes it" in told
 
 
 def test_agent_naming_an_unknown_host_is_refused_f152() -> None:
@@ -378,7 +418,7 @@ def test_syntax_error_is_told_with_its_line(text: str, told: str) -> None:
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_files() -> None:
     first = '[hosts.alpha]\nmax = 0\n[agents.a]\nslots = "2"\nhosts = ["beta"]\n[agents.command]\ncommand = 5\n'
-    second = "[scheduler]\nlease = 10\nlease_renewal = 5\n[agents.b]\ncommand = 'b'\nwindow = 2\n"
+    second = "[scheduler]\nlease = 10\nlease_renewal = 5\n[agents.b]\ncommand = 'b'\nwindow = 0\n"
     starts = [" ".join(told.split(" ")[:2]) for told in mistakes(first, second)]
     assert starts == [
         "1.toml:2: hosts.alpha.max:",
@@ -451,7 +491,7 @@ def test_shipped_file_is_right_and_runs_four_agents_f122() -> None:
         "license",
         "noop",
     ]
-    assert list(found.agents) == ["sha256", "mimetype", "license", "noop", "shell"]
+    assert list(found.agents) == ["sha256", "mimetype", "license", "noop", "shell", "cleanup"]
 
 
 def test_shipped_settings_are_commented_at_their_defaults_f122() -> None:

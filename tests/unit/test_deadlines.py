@@ -4,8 +4,10 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
-from scheduler.model.states import ST_FREEING, ST_READY
+from scheduler.model.jobs import Claim
+from scheduler.model.states import ST_FREE, ST_FREEING, ST_READY, ST_SPAWNED
 from scheduler.policy.core import Core
+from scheduler.policy.pools import Slot
 from scheduler.policy.world import MARK_AFTER, MOST_STARTS
 from tests.core_tools import claim, make_core, ready, saved, settle, spawned, turn
 
@@ -219,3 +221,28 @@ def test_nobody_is_started_in_the_next_turn_after_a_stop() -> None:
     core.handle(e.Stop(), 0.0)
     core.tick(0.0)
     assert (spawned(core), core.next_deadline() > 0.0) == ([], True)
+
+
+def starting(*claims: Claim) -> tuple[Core, Slot]:
+    """Claim rows; the agent that is started for them says nothing."""
+    core = make_core()
+    turn(core, *claims)
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    return core, core.world.fleet.slots[number]
+
+
+def test_a_killed_job_does_not_leave_the_agent_that_starts_for_it_to_its_start_limit_f134() -> None:
+    core, slot = starting(claim(1))
+    core.kill(1, 1.0)
+    assert (slot.state, e.Kill(slot.number) in core.take()) == (ST_FREEING, True)
+    assert [row.state for row in saved(settle(core, 1.0))] == ["failed"]
+    core.handle(e.Gone(slot.number, signal="SIGHUP"), 1.1)
+    assert (slot.state, slot.births) == (ST_FREE, [])
+
+
+@pytest.mark.parametrize("other", [claim(2), claim(2, msq=True)], ids=["a job", "a query"])
+def test_an_agent_that_starts_for_another_job_too_goes_on_starting_f134(other: Claim) -> None:
+    core, slot = starting(claim(1), other)
+    core.cancel(1, "no", 1.0)
+    assert slot.state == ST_SPAWNED

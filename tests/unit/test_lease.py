@@ -6,7 +6,8 @@ from scheduler.model.config import Scheduler
 from scheduler.policy.lease import YIELD_LOOK_S, Act, Lease, Owner, Standing
 
 TIMERS = Scheduler(lease=30.0, lease_renewal=10.0)
-NOBODY = Owner(None, True, False)
+TAKEN = "when it was taken"
+NOBODY = Owner(None, True, False, TAKEN)
 OTHER = Owner("other", False, False)
 
 
@@ -24,7 +25,7 @@ def serving(now: float = 0.0) -> Lease:
     lease = standing_by(now)
     look(lease, NOBODY, now)
     assert lease.step(now) is Act.TAKE
-    lease.taken(True, now)
+    lease.taken(TAKEN, now)
     assert lease.step(now) is Act.RESCUE
     lease.rescued(now)
     return lease
@@ -103,3 +104,19 @@ def test_only_who_stands_by_looks_when_it_rings() -> None:
     lease = serving()
     lease.ring(1.0)
     assert lease.next_deadline() == 10.0
+
+
+def test_who_gave_the_group_up_may_take_it_again_once_another_has_had_it() -> None:
+    lease = serving(0.0)
+    lease.give_up(1.0)
+    assert lease.step(1.0) is Act.LEAVE
+    lease.renewed(False, 1.0)
+    assert lease.step(1.0) is Act.REGISTER
+    lease.registered(1.0)
+    assert lease.step(1.0) is Act.LOOK
+    lease.looked(NOBODY, 1.0)
+    assert lease.next_deadline() == 2.0
+    lease.ring(1.5)
+    assert lease.step(1.5) is Act.LOOK
+    lease.looked(Owner(None, True, False, "since then"), 1.5)
+    assert lease.step(1.5) is Act.TAKE

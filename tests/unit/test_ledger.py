@@ -1,10 +1,12 @@
 """In which order the ledger hands out what is to be saved, and how much of it is kept while nobody takes it."""
 
+from dataclasses import replace
+
 from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.events import Mark, NotSaved, Save, Turn, WriteLog, WriteOutput
 from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
-from scheduler.policy.ledger import LOG_SIZE, RESULT_SIZE, Ledger
+from scheduler.policy.ledger import CHUNK, LOG_SIZE, RESULT_SIZE, Ledger
 from scheduler.policy.standing import hold_if_full
 from tests.core_tools import claim, make_core, settle, spawned, turn
 
@@ -87,7 +89,7 @@ def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
 
 
 def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -> None:
-    ledger, rows = Ledger(), [OutputRow(7, 1, "out", "x" * (1 << 20)) for _ in range(40)]
+    ledger, rows = Ledger(), [OutputRow(7, 1, part, "out", "x" * (1 << 20)) for part in range(40)]
     for row in rows:
         ledger.output(row)
     filled = ledger.is_full
@@ -99,6 +101,30 @@ def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -
         ledger.answered()
     assert (filled, len(written), ledger.result_size) == (True, 40 - 16, RESULT_SIZE // 2)
     assert written == rows[: 40 - 16]
+
+
+def test_claims_go_on_however_much_output_there_is() -> None:
+    ledger, requests = Ledger(), []
+    for part in range(4):
+        ledger.output(OutputRow(7, 1, part, "out", "x"))
+        requests.append(type(ledger.next_request([WANT])))
+        ledger.answered()
+    assert requests == [WriteOutput, Turn, WriteOutput, Turn]
+
+
+def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_other() -> None:
+    ledger, pieces = Ledger(), [OutputRow(job, 1, 1, "out", "x" * CHUNK) for job in (7, 9)]
+    for piece in pieces:
+        ledger.output(piece)
+    late, row = END._replace(pk=9), replace(ROW, pk=9)
+    ledger.ends += [END, late]
+    ledger.save(row, ())
+    told = []
+    while (request := ledger.next_request([])) is not None:
+        told.append(request)
+        ledger.answered()
+    first, second = ([WriteOutput([piece], [])] for piece in pieces)
+    assert told == [*first, Turn([END], []), *second, Save([row], []), Turn([late], [])]
 
 
 def test_failed_items_fill_the_ledger_too_until_they_are_saved_or_given_up() -> None:
@@ -114,7 +140,7 @@ def test_agents_are_given_no_work_while_too_much_output_waits() -> None:
     core = make_core({"sha": AgentType(command=("agent",), kind="exec", output_limit=2 * RESULT_SIZE)})
     turn(core, claim(1), claim(2))
     core.handle(e.Created(0, 100), 0.0)
-    core.captured(0, "out", b"x" * (RESULT_SIZE + 1))
+    core.captured(0, "out", b"x" * (RESULT_SIZE + 1), 0.0)
     core.handle(e.Gone(0, 0), 0.0)
     waiting = spawned(core)
     settle(core)

@@ -56,3 +56,24 @@ def test_a_later_attempt_goes_on_from_the_checkpoint() -> None:
     assert cursor_query("x", "k", later.watermark, later.beyond).count("not between E'002' and E'003'") == 1
     later.finish(0, key(1))
     assert (later.watermark, later.beyond) == (key(1), [(key(2), key(3))])
+
+
+@given(st.integers(2, 12).flatmap(lambda count: st.tuples(st.permutations(range(count)), st.integers(0, count))))
+def test_what_failed_and_is_done_again_moves_no_watermark_back_r7(case: tuple[list[int], int]) -> None:
+    order, ended = case
+    count = len(order) // 2  # the first half failed before, each second of ten that were done; the rest is new
+    failed, new = [2 * n for n in range(count)], [100 + n for n in range(len(order) - count)]
+    keys = [key(n) for n in failed + new]
+    progress = Progress({"watermark": key(99), "beyond": [], "again": keys[:count]})
+    for number in order[:ended]:
+        progress.finish(number, keys[number])
+    later = Progress(progress.checkpoint())
+    done = {keys[number] for number in order[:ended]}
+    assert later.again == sorted(set(keys[:count]) - done)
+    assert kept(later, 200) == set(range(100)) | {n for n in new if key(n) in done}
+
+
+def test_a_query_gives_what_is_to_be_done_again_too_r7() -> None:
+    where = " where q.\"k\" is null or (q.\"k\" > E'b') or q.\"k\" in ( E'a', E'''') order by q.\"k\""
+    assert cursor_query("x", "k", "b", [], ["a", "'"]) == f"select * from (x\n) q{where}"
+    assert " in " not in cursor_query("x", "k", None, [], ["a"])

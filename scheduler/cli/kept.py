@@ -1,0 +1,63 @@
+"""`drover queue` and `drover host`: what is kept in tables and may change while daemons run, listed and changed.
+
+It is changed by command rows alone: the scheduler heeds them at once, and says what was wrong with them.
+"""
+
+from argparse import Namespace
+from typing import Final, LiteralString
+
+from scheduler.cli.database import connect, table
+from scheduler.cli.orders import carry_out
+from scheduler.cli.tables import as_json, show
+from scheduler.model.config import Config
+
+LIST: Final = "list"
+# Who serves: the owner of the group, if its lease holds.
+QUEUES = """
+select queue_name as queue, queue_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
+       queue_concurrency as concurrency, queue_priority as priority, queue_paused as paused,
+       count(jq_pk) filter (where jq_state = 'queued') as queued,
+       count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand
+  from drover.queue
+  left join drover.scheduler_group on group_name = queue_group and group_lease_until > now()
+  left join drover.scheduler on scheduler_uuid = group_owner
+  left join drover.jobqueue on jq_queue = queue_name and jq_state in ('queued', 'claimed', 'running')
+ where queue_present
+ group by queue_name, scheduler_uuid order by queue_group, queue_name
+"""
+HOSTS = """
+select host_name as host, host_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
+       host_transport as transport, host_max as max, host_urgent as urgent, host_enabled as enabled,
+       count(status_pid) as agents, host_down_until as down_until, host_reason as reason
+  from drover.host
+  left join drover.scheduler_group on group_name = host_group and group_lease_until > now()
+  left join drover.scheduler on scheduler_uuid = group_owner
+  left join drover.scheduler_status
+         on status_scheduler = scheduler_uuid and status_host = host_name and status_slot >= 0
+ where host_present
+ group by host_name, scheduler_uuid order by host_group, host_name
+"""
+LISTS: Final[dict[str, LiteralString]] = {"queue": QUEUES, "host": HOSTS}
+VERBS: Final = {
+    ("queue", "add"): "add-queue",
+    ("queue", "remove"): "remove-queue",
+    ("queue", "set"): "set-concurrency",
+    ("queue", "priority"): "set-queue-priority",
+    ("host", "enable"): "host-enable",
+    ("host", "disable"): "host-disable",
+    ("host", "max"): "host-max",
+}
+
+
+def run(options: Namespace, config: Config) -> int:
+    """List them, or insert the command, wait for its end and print the answer; 1 if it is refused."""
+    with connect(config) as connection:
+        if options.action != LIST:
+            words = " ".join([VERBS[options.command, options.action], *options.words])
+            return carry_out(connection, [words], options.wait, json=options.json)
+        listed = table(connection, "", LISTS[options.command])
+    if options.json:
+        print("".join(as_json(record) + "\n" for record in listed.records()), end="")
+    else:
+        show(listed)
+    return 0

@@ -1,0 +1,44 @@
+"""Kinds of values on a command line: each reads a word, or says what was wanted instead.
+
+Imports nothing slow, as scheduler.cli.options which uses it. Errors: ArgumentTypeError.
+"""
+
+import re
+from argparse import ArgumentTypeError
+from math import inf, isnan
+from typing import Final
+
+LARGEST: Final = 2**63 - 1
+NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # of a job: type.nonce
+
+
+def count(text: str) -> int:
+    """A number from 0."""
+    return _between(text, 0)
+
+
+def positive(text: str) -> int:
+    """A number from 1."""
+    return _between(text, 1)
+
+
+def job(text: str) -> int | str:
+    """The number of a job, or its name."""
+    return text if NAME.fullmatch(text) else positive(text)
+
+
+def seconds(text: str) -> float:
+    """Seconds, with a fraction or without end."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -inf
+    if isnan(value) or value < 0:
+        raise ArgumentTypeError(f"must be seconds (got {text!r})")
+    return value
+
+
+def _between(text: str, least: int) -> int:
+    if not text.isdecimal() or not least <= int(text) <= LARGEST:
+        raise ArgumentTypeError(f"must be a number from {least} on (got {text!r})")
+    return int(text)

@@ -1,0 +1,157 @@
+"""What commands change in tables: hosts, agent types and queues, and what they remove from them.
+
+Every daemon that follows hosts, types and queues hears of a change at once. We follow before a command ends, so that
+nothing is started after it that it forbids.
+
+A query that gives no row found that the group is no longer ours: another scheduler reads the command.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from scheduler.command_rows import Desk, Doer, Row, text_of
+from scheduler.model.commands import Order
+from scheduler.model.events import Looked
+from scheduler.model.jobs import Cells
+from scheduler.retention import PAUSE_S, Pass
+
+
+def looked(rows: list[Cells]) -> Looked:
+    """Read the answer to query `look_around`."""
+    return Looked(*(json.loads(cell or b"[]") for cell in rows[0]))
+
+
+def _follow(desk: Desk, then: Callable[[], None]) -> None:
+    """Go by what the tables say now."""
+
+    def follow(rows: list[Cells]) -> None:
+        desk.core.handle(looked(rows), desk.now())
+        then()
+
+    desk.ask("look_around", {}, follow)
+
+
+def to_host(desk: Desk, row: Row, order: Order) -> None:
+    """Let a host take agents, or none, or so many."""
+    name = str(order.values["name"])
+    enabled = {"host-enable": True, "host-disable": False}.get(order.verb)
+    values = {
+        "name": name,
+        "enabled": enabled,
+        "most": order.values.get("max"),
+        "urgent": order.values.get("urgent"),
+    }
+    desk.ask("set_host", values, lambda rows: _changed(desk, row, f"host {name}", rows))
+
+
+def to_type(desk: Desk, row: Row, order: Order) -> None:
+    """Serve an agent type, or not."""
+    name, enabled = str(order.values["name"]), order.verb == "agent-enable"
+
+    def changed(rows: list[Cells]) -> None:
+        if rows and enabled:
+            desk.core.thaw(name, desk.now())
+        _changed(desk, row, f"agent type {name}", rows)
+
+    desk.ask("set_type", {"name": name, "enabled": enabled}, changed)
+
+
+def flush(desk: Desk, row: Row, order: Order) -> None:
+    """Remove what is long over, piece by piece; others have their turn in between."""
+    days, failed_too = order.values["days"], order.values["failed"] is not None
+    assert isinstance(days, int)
+    each = desk.passes.setdefault(row.pk, Pass(days, failed_too=failed_too, command=row.pk))
+
+    def removed(rows: list[Cells]) -> None:
+        if not rows:
+            desk.later()
+            return
+        each.take(rows[0])
+        if each.is_over:
+            desk.end(row, str(each), each.removed)
+        else:
+            desk.later(PAUSE_S)
+
+    desk.ask("flush", each.values(), removed)
+
+
+# ---- queues
+
+
+def _pause(desk: Desk, row: Row, order: Order) -> None:
+    paused = order.verb == "pause"
+    word = "paused" if paused else "running"
+
+    def changed(rows: list[Cells]) -> None:
+        if not rows:
+            desk.later()
+            return
+        missing, now, before = (text_of(cell) for cell in rows[0])
+        if missing:
+            desk.end(row, f"no queue {missing}", ok=False)
+            return
+        parts = [f"{word}: {now}"] * bool(now) + [f"{word} already: {before}"] * bool(before)
+        _follow(desk, lambda: desk.end(row, "; ".join(parts)))
+
+    desk.ask("pause_queues", {"names": order.values["queue"] or (), "paused": paused}, changed)
+
+
+def _add(desk: Desk, row: Row, order: Order) -> None:
+    name, concurrency = order.values["queue"], order.values["concurrency"]
+    is_again = row.pk in desk.tried
+
+    def added(rows: list[Cells]) -> None:
+        if not rows:
+            desk.later()
+        elif rows[0][0] == b"t" or is_again:
+            _follow(desk, lambda: desk.end(row, f"queue {name}: concurrency {concurrency}"))
+        else:
+            desk.end(row, f"there is a queue {name} already", ok=False)
+
+    desk.tried.add(row.pk)
+    desk.ask("add_queue", {"name": name, "concurrency": concurrency}, added)
+
+
+def _remove(desk: Desk, row: Row, order: Order) -> None:
+    name, is_again = order.values["queue"], row.pk in desk.tried
+
+    def removed(rows: list[Cells]) -> None:
+        verdict = text_of(rows[0][0]) if rows else ""
+        if not rows:
+            desk.later()
+        elif verdict == "removed" or (verdict == "unknown" and is_again):
+            desk.end(row, f"queue {name}: removed")
+        else:
+            desk.end(row, _REFUSALS[verdict].format(name), ok=False)
+
+    desk.tried.add(row.pk)
+    desk.ask("remove_queue", {"name": name}, removed)
+
+
+def _set(desk: Desk, row: Row, order: Order) -> None:
+    name = order.values["queue"]
+    values = {key: order.values.get(key) for key in ("concurrency", "priority")}
+    desk.ask("set_queue", {"name": name, **values}, lambda rows: _changed(desk, row, f"queue {name}", rows))
+
+
+def _changed(desk: Desk, row: Row, what: str, rows: list[Cells]) -> None:
+    if not rows:
+        desk.later()
+    elif rows[0][0] is None:
+        desk.end(row, f"no {what}", ok=False)
+    else:
+        _follow(desk, lambda: desk.end(row, f"{what}: {text_of(rows[0][0])}"))
+
+
+_REFUSALS: Final = {
+    "unknown": "no queue {}", "own": "queue {} is a group's own", "used": "queue {} is not empty",
+}  # fmt: skip
+QUEUES: Final[dict[str, Doer]] = {
+    "pause": _pause,
+    "continue": _pause,
+    "add-queue": _add,
+    "remove-queue": _remove,
+    "set-concurrency": _set,
+    "set-queue-priority": _set,
+}

@@ -1,0 +1,132 @@
+"""`drover run -t` and `drover agent-check`: each agent is started on each of its hosts: here, far, behind words."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.sshd import Server, serving
+from tests.cli_tools import DROVER, Done
+from tests.integration.daemon import agent, python
+from tests.integration.far import at_work, table
+from tests.integration.test_command_hosts import behind
+from tests.needs import need
+
+HERE = "[hosts.here]\n"
+POLITE = "echo OK; cat"
+BROKEN = ["sh", "-c", 'echo "no licence" >&2; exit 3']
+PATIENCE = "[scheduler]\nstart_limit = 1\nkill_grace = 1\n"
+WORDS = behind("words", ["env", "REACHED=yes"])
+
+Ask = Callable[..., Done]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Run a command on a configuration; there is no database."""
+    config = tmp_path / "drover.toml"
+
+    def ask(text: str, *words: str) -> Done:
+        config.write_text(text)
+        environment = os.environ | {"DROVER_CONFIG": str(config), "DROVER_ALLOW_ROOT": "1"}
+        root = Path(__file__).parents[2]
+        done = subprocess.run([*DROVER, *words], env=environment, cwd=root, capture_output=True, text=True, check=False)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return ask
+
+
+def server(stack: ExitStack, folder: Path, script: str | None = None) -> Server:
+    """Give a host, with a program `polite` on its PATH or with none."""
+    need("sshd")
+    server = stack.enter_context(serving(folder, SetEnv=f"HOME={folder} PATH={folder}:/usr/bin:/bin"))
+    if script is not None:
+        program = folder / "polite"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    return server
+
+
+def test_agents_are_tested_on_each_host_and_none_is_left_f146(ask: Ask, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        beta = server(stack, tmp_path / "beta")
+        types = agent("polite", ["sh", "-c", POLITE]) + agent("lines", ["wc", "-l", "{args}"], kind="exec")
+        done = ask(HERE + WORDS + table("beta", beta) + types, "run", "-t")
+        assert not at_work(beta)
+    lines = [f"{name} on {host}: ok" for name in ("polite", "lines") for host in ("here", "words", "beta")]
+    assert (done.status, done.out.splitlines(), done.err) == (0, [*lines, "0 of 6 agents failed"], "")
+
+
+@pytest.mark.parametrize("option", ["-t", "-T"])
+def test_an_agent_that_does_not_get_ready_is_named_with_its_last_words_f146(ask: Ask, option: str) -> None:
+    types = agent("polite", ["sh", "-c", POLITE]) + agent("broken", BROKEN) + agent("gone", ["no-such"], kind="exec")
+    done = ask(HERE + types, "run", option)
+    assert (done.status, done.out.splitlines()) == (1, [
+        "polite on here: ok",
+        "broken on here: died before its first OK, exit status 3: no licence",
+        "gone on here: no-such: not found",
+        "2 of 3 agents failed",
+    ])  # fmt: skip
+
+
+def test_an_agent_that_says_nothing_is_ended_at_the_limit_of_a_start_f146(ask: Ask) -> None:
+    deaf = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nwhile True: time.sleep(9)"
+    done = ask(PATIENCE + HERE + WORDS + agent("deaf", python(deaf)), "run", "-t")
+    assert (done.status, done.out.splitlines()[:2]) == (
+        1,
+        [f"deaf on {host}: no OK within 1 s" for host in ("here", "words")],
+    )
+
+
+def test_a_host_where_the_program_is_missing_is_named(ask: Ask, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        hosts = [table("one", server(stack, tmp_path / "one", POLITE)), table("two", server(stack, tmp_path / "two"))]
+        done = ask("".join(hosts) + agent("polite", ["polite"]), "agent-check")
+    assert (done.status, done.err) == (1, "")
+    missing, there = done.out.splitlines()
+    assert missing == "FAIL agent polite on two: host two: polite: not found"
+    assert there.startswith("ok   agent polite on one: ")
+
+
+def test_a_host_with_another_version_of_a_program_is_named(ask: Ask, tmp_path: Path) -> None:
+    scripts = {"one": POLITE, "two": POLITE, "three": f"{POLITE} -"}
+    with ExitStack() as stack:
+        hosts = [table(name, server(stack, tmp_path / name, script)) for name, script in scripts.items()]
+        done = ask("".join(hosts) + agent("polite", ["polite"]), "agent-check", "polite")
+    assert done.status == 0
+    said = [line.partition(": ")[0] for line in done.out.splitlines()]
+    assert said == ["WARN agent polite on one, two", "WARN agent polite on three"]
+    assert all(line.endswith("/polite, another version than elsewhere") for line in done.out.splitlines())
+
+
+def test_a_script_that_an_interpreter_is_given_counts_as_the_program(ask: Ask, tmp_path: Path) -> None:
+    script = tmp_path / "agent.sh"
+    script.write_text(POLITE)
+    done = ask(HERE + WORDS + agent("polite", ["sh", str(script)]), "agent-check")
+    assert (done.status, done.out.count("\n")) == (0, 1)
+    assert done.out.startswith("ok   agent polite on here, words: ")
+    assert done.out.endswith(f"; {sum_of(script)}\n")
+
+
+def sum_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return (
+            f"{subprocess.run(['cksum'], stdin=file, capture_output=True, text=True, check=True).stdout.strip()} {path}"
+        )
+
+
+def test_a_host_that_cannot_be_reached_says_why_and_holds_up_nobody(ask: Ask) -> None:
+    far = '[hosts.far]\ntransport = "ssh"\naddress = "127.0.0.1:1"\n'
+    done = ask(HERE + far + agent("polite", ["sh", "-c", POLITE]), "agent-check")
+    failed, fine = done.out.splitlines()
+    assert (done.status, failed.startswith("FAIL agent polite on far: host far: ")) == (1, True)
+    assert failed.endswith("Connection refused")
+    assert fine.startswith("ok   agent polite on here: ")
+
+
+def test_a_type_that_is_not_there_is_a_mistake(ask: Ask) -> None:
+    done = ask(HERE + agent("polite", ["sh", "-c", POLITE]), "agent-check", "rude")
+    assert (done.status, done.err) == (2, "drover agent-check: the configuration has no agent type rude\n")

@@ -1,0 +1,233 @@
+"""What is known of a job when its program has ended, under the real daemon: status, signal and all that it wrote."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, Row, agent, start
+from tests.integration.puppets import LOCAL, Meeting
+
+SHELL = ["sh", "-c", "{args}"]
+MIB = 1 << 20
+
+
+def shell(name: str = "sh", **keys: Any) -> str:
+    """The table of an agent type that runs its parameter."""
+    return agent(name, SHELL, kind="exec", **keys)
+
+
+@pytest.fixture(scope="module")
+def shared(module_database: str) -> Iterator[Daemon]:
+    text = LOCAL + shell(slots=4) + shell("large", output_limit=16 * MIB)
+    with start(text, module_database) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon) -> Daemon:
+    return shared
+
+
+def run(daemon: Daemon, args: str, state: str = "done", **columns: Any) -> Row:
+    return daemon.wait(daemon.insert(**{"jq_type": "sh", "jq_args": args} | columns), state)
+
+
+def output(daemon: Daemon, row: Row, stream: str = "out") -> str:
+    query = """
+        select coalesce(string_agg(out_data, '' order by out_pk), '') from drover.output
+         where out_jq_fk = %s and out_attempt = %s and out_stream = %s
+    """
+    return str(daemon.value(query, row["jq_pk"], row["jq_attempt"], stream))
+
+
+# ---- the end
+
+
+@pytest.mark.parametrize(("status", "state", "bits"), [(0, "done", 1), (1, "failed", 2), (255, "failed", 2)])
+def test_exit_status_decides_and_is_kept_j30_j31(daemon: Daemon, status: int, state: str, bits: int) -> None:
+    job = daemon.insert(jq_type="sh", jq_args=f"exit {status}")
+    row = daemon.wait(job, state)
+    assert (row["jq_exitcode"], row["jq_signal"], row["jq_end_bits"]) == (status, None, bits)
+
+
+def test_no_end_is_known_before_it_has_ended_j30(daemon: Daemon, meeting: Meeting) -> None:
+    job = daemon.insert(jq_type="sh", jq_args=meeting.wait)
+    row = daemon.wait(job, "running")
+    assert (row["jq_exitcode"], row["jq_signal"], row["jq_end_bits"], row["jq_endtime"]) == (None, None, 0, None)
+    meeting.let_go()
+    assert daemon.wait(job)["jq_end_bits"] == 1
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (9, "SIGKILL"), (40, "SIG40")])
+def test_the_signal_that_killed_it_is_kept_by_name_j32(daemon: Daemon, number: int, name: str) -> None:
+    row = run(daemon, f"kill -{number} $$", "failed")
+    assert (row["jq_exitcode"], row["jq_signal"], row["jq_endtext"]) == (None, name, f"killed by {name}")
+
+
+def test_results_are_in_the_row_when_one_comes_back_j38(daemon: Daemon) -> None:
+    job = daemon.insert(jq_type="sh", jq_args="echo done; echo so >&2; exit 3")
+    daemon.login("drover_frontend_sql").close()
+    daemon._roles.clear()
+    daemon.wait(job, "failed")
+    (row,) = daemon.execute("select * from drover.my_jobs where jq_pk = %s", job, role="drover_frontend_sql")
+    query = "select out_stream, out_data from drover.my_output where out_jq_fk = %s order by out_stream"
+    told = daemon.execute(query, job, role="drover_frontend_sql")
+    assert (row["jq_exitcode"], [tuple(each.values()) for each in told]) == (3, [("err", "so\n"), ("out", "done\n")])
+
+
+def test_a_failed_job_leaves_everything_to_be_looked_at_r62_r44(daemon: Daemon, tmp_path: Path) -> None:
+    file = tmp_path / "input"
+    file.write_text("content")
+    args = f"cat {file}; echo why >&2; exit 1"
+    row = run(daemon, args, "failed", jq_delete=[str(file)])
+    assert (output(daemon, row), output(daemon, row, "err")) == ("content", "why\n")
+    assert (row["jq_args"], row["jq_exitcode"], file.read_text()) == (args, 1, "content")
+
+
+def test_each_attempt_has_its_own_output_and_its_own_history_r7(daemon: Daemon, tmp_path: Path) -> None:
+    fixed = tmp_path / "fixed"
+    job = daemon.insert(jq_type="sh", jq_args=f"echo attempt $DROVER_ATTEMPT; test -e {fixed} || exit 4")
+    first = daemon.wait(job, "failed")
+    fixed.touch()
+    daemon.wait(daemon.value("select drover.command(%s)", f"retry {job}"))
+    second = daemon.wait(job)
+    assert (second["jq_attempt"], second["jq_exitcode"], second["jq_end_bits"]) == (2, 0, 1)
+    assert [output(daemon, row) for row in (first, second)] == ["attempt 1\n", "attempt 2\n"]
+    assert [past["att_exitcode"] for past in daemon.attempts(job)] == [4, 0]
+
+
+def test_what_a_killed_command_had_written_is_kept_and_what_it_says_to_the_signal(
+    daemon: Daemon, meeting: Meeting
+) -> None:
+    script = f"trap 'echo cleaned up; exit' HUP; echo begun; {meeting.tell('up')}; while :; do sleep 0.01; done"
+    job = daemon.insert(jq_type="sh", jq_args=script)
+    assert meeting.hear() == "up"
+    daemon.execute("select drover.command(%s)", f"cancel {job} enough")
+    assert output(daemon, daemon.wait(job, "cancelled")) == "begun\ncleaned up\n"
+
+
+def test_true_durations_are_kept_of_every_attempt(daemon: Daemon) -> None:
+    row = run(daemon, "sleep 0.3; exit 1", "failed", jq_retries=2)
+    took = [(past["att_end"] - past["att_start"]).total_seconds() for past in daemon.attempts(row["jq_pk"])]
+    assert len(took) == 3
+    assert min(took) >= 0.3
+
+
+# ---- what it wrote
+
+
+def test_five_mb_are_stored_as_one_mib_and_a_mark_with_the_count_j110(daemon: Daemon) -> None:
+    row = run(daemon, f"head -c {5 * MIB} /dev/zero | tr '\\0' x | tee /dev/stderr")
+    half = "x" * (MIB // 2)
+    kept = f"{half}\n[... {4 * MIB} bytes left out ...]\n{half}"
+    assert [output(daemon, row, stream) == kept for stream in ("out", "err")] == [True, True]
+    assert row["jq_end_bits"] == 1
+
+
+def test_sixteen_mb_are_stored_whole_if_the_limit_says_so_j34(daemon: Daemon) -> None:
+    row = run(daemon, "seq -f %015.0f 1048576", jq_type="large")
+    whole = "".join(f"{number:015}\n" for number in range(1, 1_048_577))
+    assert (len(whole), output(daemon, row) == whole) == (16 * MIB, True)
+
+
+def test_a_thousand_jobs_that_print_64_kb_and_exit_at_once_are_complete_j111(daemon: Daemon) -> None:
+    script = "head -c 65536 /dev/zero | tr '\\0' x"
+    jobs = daemon.insert_all([{"jq_type": "sh", "jq_args": script}] * 1000)
+    daemon.wait_all(jobs, timeout=120)
+    query = """
+        select count(*) from unnest(%s::bigint[]) as pk,
+               lateral (select string_agg(out_data, '' order by out_pk) as text
+                          from drover.output where out_jq_fk = pk) o
+         where text = repeat('x', 65536)
+    """
+    assert daemon.value(query, jobs) == 1000
+
+
+def test_a_character_that_comes_in_two_writes_is_one_j33(daemon: Daemon, meeting: Meeting) -> None:
+    script = (
+        rf"printf 'd\303'; {meeting.tell('half')}; {meeting.wait}; printf '\251j\303\240 \360\237\230'; printf '\200'"
+    )
+    job = daemon.insert(jq_type="sh", jq_args=script)
+    assert meeting.hear() == "half"
+    daemon.until(lambda: output(daemon, daemon.row(job)) == "d")
+    meeting.let_go()
+    assert output(daemon, daemon.wait(job)) == "déjà 😀"
+
+
+def test_bytes_that_are_no_text_are_shown_by_their_number_j33(daemon: Daemon) -> None:
+    row = run(daemon, r"printf '\000a\377\303'; printf '\303(' >&2")
+    assert (output(daemon, row), output(daemon, row, "err")) == (r"\x00a\xff\xc3", r"\xc3(")
+
+
+def test_both_streams_keep_the_order_in_which_they_were_read(daemon: Daemon, meeting: Meeting) -> None:
+    step = f"{meeting.tell('x')}; {meeting.wait}"
+    job = daemon.insert(jq_type="sh", jq_args=f"echo 1; {step}; echo 2 >&2; {step}; echo 3")
+    for count in (1, 2):
+        assert meeting.hear() == "x"
+        daemon.until(lambda count=count: len(pieces(daemon, job)) == count)
+        meeting.let_go()
+    daemon.wait(job)
+    assert pieces(daemon, job) == [("out", "1\n"), ("err", "2\n"), ("out", "3\n")]
+
+
+def pieces(daemon: Daemon, job: int) -> list[tuple[str, str]]:
+    """What was stored of a job, in order."""
+    rows = daemon.execute("select out_stream, out_data from drover.output where out_jq_fk = %s order by out_pk", job)
+    return [(row["out_stream"], row["out_data"]) for row in rows]
+
+
+def test_the_memory_of_the_daemon_is_bounded_whatever_is_printed(daemon: Daemon) -> None:
+    run(daemon, "seq 100000")
+    before = peak(daemon)
+    row = run(daemon, "head -c 300000000 /dev/zero | tr '\\0' x")
+    assert len(output(daemon, row)) < 1.1 * MIB
+    assert peak(daemon) - before < 16 * MIB
+
+
+def peak(daemon: Daemon) -> int:
+    """The most memory that the daemon has had, in bytes."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) * 1024
+
+
+def test_output_of_a_daemon_that_died_and_of_the_next_are_kept_apart(launch: Launch, meeting: Meeting) -> None:
+    text = LOCAL + shell()
+    first = launch(text)
+    job = first.insert(jq_type="sh", jq_args=f"echo attempt $DROVER_ATTEMPT; {meeting.wait}")
+    first.until(lambda: pieces(first, job))
+    first.kill()
+    second = launch(text)
+    second.until(lambda: len(pieces(second, job)) == 2)
+    meeting.let_go()
+    row = second.wait(job)
+    assert [output(second, row | {"jq_attempt": attempt}) for attempt in (1, 2)] == ["attempt 1\n", "attempt 2\n"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_output_is_there_once_though_the_answer_of_the_database_was_lost(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setenv("DROVER_FAILPOINTS", f"write_output:{when}=error")
+    daemon = launch(LOCAL + shell())
+    row = run(daemon, "seq 3; exit 2", "failed")
+    assert output(daemon, row) == "1\n2\n3\n"
+    assert f"failpoint write_output:{when}: error" in daemon.stderr()
+
+
+def test_an_attempt_lasts_as_long_as_its_work_and_not_as_it_waited_for_its_turn(launch: Launch) -> None:
+    daemon = launch(LOCAL + shell("lone"))
+    batch = [*["true"] * 100, "sleep 0.5", *["true", "exit 1"] * 5]  # quick ones: others are claimed in advance
+    jobs = daemon.insert_all([{"jq_type": "lone", "jq_args": args} for args in batch])
+    rows = daemon.wait_all(jobs, {"done", "failed"})
+    slow, *waited = [
+        attempt["att_end"] - attempt["att_start"] for job in jobs[100:] for attempt in daemon.attempts(job)
+    ]
+    assert slow.total_seconds() >= 0.5
+    assert max(waited) < slow / 2
+    assert max(row["jq_elapsedtime"] for row in rows[101:]) > slow

@@ -1,0 +1,274 @@
+"""Commands that wait for jobs and show what came of them, with the real daemon."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.cli_tools import DROVER, Done, Drover, environment
+from tests.integration.daemon import PATIENCE_S, Daemon, start
+from tests.integration.puppets import LOCAL, Meeting, puppet
+from tests.integration.test_outcome import pieces, shell
+
+Begin = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def shared(module_database: str) -> Iterator[Daemon]:
+    with start(LOCAL + shell(slots=4) + puppet(), module_database) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """Give the daemon; the commands of the test are for its database."""
+    monkeypatch.setenv("DROVER_DATABASE_URL", operator(shared))
+    return shared
+
+
+@pytest.fixture
+def begin(shared: Daemon, config: Path) -> Iterator[Begin]:
+    """Start commands that are still at work when the test goes on; give their processes."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start_one(*words: str) -> "subprocess.Popen[str]":
+        variables = environment(operator(shared), config)
+        process = subprocess.Popen([*DROVER, *words], stdout=subprocess.PIPE, text=True, env=variables)
+        begun.append(process)
+        return process
+
+    yield start_one
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def operator(daemon: Daemon) -> str:
+    """How people log in who look and queue."""
+    return make_conninfo(daemon.database, user="drover_operator")
+
+
+def shell_job(daemon: Daemon, args: str, **columns: object) -> int:
+    return daemon.insert(jq_type="sh", jq_args=args, **columns)
+
+
+def line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout
+    return process.stdout.readline()
+
+
+def rest(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """How a command ended, and what it printed until then."""
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out
+
+
+# ---- exit
+
+
+@pytest.mark.parametrize(
+    ("end", "printed", "value"),
+    [("exit 0", "0", 0), ("exit 7", "7", 7), ("exit 255", "255", 255), ("kill -9 $$", "137 SIGKILL", 137),
+     ("kill $$", "143 SIGTERM", 143), ("kill -40 $$", "168 SIG40", 168)],
+)  # fmt: skip
+def test_exit_prints_the_status_and_q_exits_with_it_r63_r64_r67(
+    daemon: Daemon, drover: Drover, end: str, printed: str, value: int
+) -> None:
+    job = shell_job(daemon, end)
+    daemon.wait(job, {"done", "failed"})
+    assert drover("exit", str(job)) == Done(0, printed + "\n", "")
+    assert drover("exit", "-q", str(job)) == Done(value, "", "")
+
+
+@pytest.mark.parametrize(("act", "value"), [(":", 0), ("echo FAIL no", 1), ("exit 0", 1), ("exit 5", 5)])
+def test_the_exit_of_what_did_not_succeed_is_never_0(daemon: Daemon, drover: Drover, act: str, value: int) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args=act)
+    daemon.wait(job, {"done", "failed"})
+    assert drover("exit", str(job)) == Done(0, f"{value}\n", "")
+
+
+@pytest.mark.parametrize("words", [["exit"], ["exit", "-q"]])
+def test_exit_of_a_job_that_has_not_stopped_is_told_r66(
+    daemon: Daemon, drover: Drover, meeting: Meeting, words: list[str]
+) -> None:
+    job = shell_job(daemon, meeting.wait)
+    daemon.wait(job, "running")
+    assert drover(*words, str(job)) == Done(1, "", f"drover: job {job} has not stopped: it is running\n")
+    meeting.let_go()
+    daemon.wait(job)
+
+
+def test_exit_w_waits_and_is_woken_by_the_end_r65(
+    daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch, meeting: Meeting
+) -> None:
+    monkeypatch.setattr("scheduler.cli.waiting.LOOK_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
+    job = shell_job(daemon, f"{meeting.tell('up')}; sleep 0.2; exit 7")
+    assert drover("exit", "-w", "-q", str(job)).status == 7
+    assert meeting.hear() == "up"
+    assert daemon.row(job)["jq_endtime"] is not None
+
+
+def test_exit_w_of_a_job_that_is_tried_again_is_that_of_the_last_attempt_r65(daemon: Daemon, drover: Drover) -> None:
+    job = shell_job(daemon, "exit $DROVER_ATTEMPT", jq_retries=2)
+    assert drover("exit", "-w", str(job)) == Done(0, "3\n", "")
+
+
+# ---- wait
+
+
+def test_wait_tells_each_end_as_it_comes_j53(daemon: Daemon, begin: Begin, meeting: Meeting) -> None:
+    slow, quick = shell_job(daemon, meeting.wait), shell_job(daemon, "true")
+    waiting = begin("wait", str(slow), str(quick))
+    first = line(waiting)
+    meeting.let_go()
+    assert (first, rest(waiting)) == (
+        f"{quick} sh done all data processed\n",
+        (0, f"{slow} sh done all data processed\n"),
+    )
+
+
+def test_wait_tells_what_failed_and_what_is_not_there_and_the_rest_all_the_same_j57(
+    daemon: Daemon, drover: Drover
+) -> None:
+    named = shell_job(daemon, "true", jq_name="sh.wait")
+    bad = shell_job(daemon, "exit 3")
+    done = drover("wait", "4711", "sh.wait", "sh.nosuch", str(bad), str(named))
+    assert done.status == 1
+    assert sorted(done.out.splitlines()) == [f"{named} sh done all data processed", f"{bad} sh failed exit status 3"]
+    assert sorted(done.err.splitlines()) == [
+        f"drover: no job {job}; drover ls --all lists those there are" for job in ("4711", "sh.nosuch")
+    ]
+
+
+@pytest.mark.parametrize(("args", "status"), [("true", 0), ("false", 1)])
+def test_wait_fails_if_a_job_did(daemon: Daemon, drover: Drover, args: str, status: int) -> None:
+    assert drover("wait", str(shell_job(daemon, args))).status == status
+
+
+def test_wait_ends_when_its_time_is_over(daemon: Daemon, drover: Drover, meeting: Meeting) -> None:
+    job = shell_job(daemon, meeting.wait)
+    done = drover("wait", str(job), "--timeout", "0.1")
+    meeting.let_go()
+    assert (done.status, done.out) == (1, "")
+    assert done.err == "drover: after 0.1 s, 1 of 1 jobs have not ended; see drover why\n"
+    daemon.wait(job)
+
+
+@pytest.mark.parametrize("command", ["wait", "exit -w"])
+def test_waiting_for_a_job_that_is_removed_meanwhile_ends(daemon: Daemon, begin: Begin, command: str) -> None:
+    job = shell_job(daemon, "true", jq_state="held")
+    waiting = begin(*command.split(), str(job))
+    daemon.until(lambda: looks(daemon, "there is no such job"))
+    daemon.execute("delete from drover.jobqueue where jq_pk = %s", job)
+    daemon.execute("select pg_notify('drover_event', %s)", f'[{{"jq_pk":{job}}}]')
+    assert rest(waiting) == (1, "")
+
+
+def test_nonsense_on_the_channel_disturbs_nobody_who_waits(daemon: Daemon, begin: Begin, meeting: Meeting) -> None:
+    job = shell_job(daemon, f"{meeting.tell('up')}; {meeting.wait}")
+    waiting = begin("wait", str(job))
+    assert meeting.hear() == "up"
+    for payload in ("", "null", "{", "[1]", "[{}]", "9" * 7000):
+        daemon.execute("select pg_notify('drover_event', %s)", payload)
+    meeting.let_go()
+    assert rest(waiting) == (0, f"{job} sh done all data processed\n")
+
+
+RESULT = {
+    "type": "sh", "state": "failed", "text": "exit status 3", "name": None, "value": None,
+    "result": "fail", "code": 3, "signal": None, "stdout": "é\n", "stderr": "so\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["wait"], ["submit", "--wait"]])
+def test_results_as_json_have_all_that_came_of_a_job_j56(daemon: Daemon, drover: Drover, words: list[str]) -> None:
+    args = "echo é; echo so >&2; exit 3"
+    job = ["sh", args] if words[0] == "submit" else [str(shell_job(daemon, args))]
+    done = drover(*words, "--json", *job)
+    *_, told = done.out.splitlines()
+    found = json.loads(told)
+    assert (done.status, found.pop("job") > 0, found) == (1, True, RESULT)
+
+
+def test_result_as_json_holds_what_a_line_agent_gave(daemon: Daemon, drover: Drover) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args="""echo 'RESULT {"a": 1}'""")
+    found = json.loads(drover("wait", "--json", str(job)).out)
+    assert (found["value"], found["result"], found["code"], found["stdout"]) == ({"a": 1}, "ok", None, "")
+
+
+# ---- out
+
+
+@pytest.mark.parametrize(("flags", "text"), [([], "a\n  b\té"), (["-e"], "oops\n\n")])
+def test_out_is_exactly_what_was_written_r68(daemon: Daemon, begin: Begin, flags: list[str], text: str) -> None:
+    job = shell_job(daemon, r"printf 'a\n  b\té'; printf 'oops\n\n' >&2")
+    daemon.wait(job)
+    assert rest(begin("out", *flags, str(job))) == (0, text)
+
+
+def test_out_of_a_named_job_and_of_any_attempt_r7_r68(daemon: Daemon, drover: Drover) -> None:
+    job = shell_job(daemon, "echo $DROVER_ATTEMPT; exit 1", jq_retries=1, jq_name="sh.out")
+    daemon.wait(job, "failed")
+    assert [drover("out", "sh.out", *words).out for words in ([], ["--attempt", "1"])] == ["2\n", "1\n"]
+    assert drover("out", str(job), "--attempt", "3") == Done(1, "", f"drover: job {job} has had 2 attempts\n")
+
+
+@pytest.mark.parametrize(("flags", "to"), [([], ""), (["-e"], ">&2")])
+def test_out_t_shows_lines_before_the_end_and_ends_with_the_job_r69(
+    daemon: Daemon, begin: Begin, meeting: Meeting, flags: list[str], to: str
+) -> None:
+    job = shell_job(daemon, f"for i in 1 2; do echo line $i {to}; {meeting.wait}; done; echo last {to}; exit 1")
+    following = begin("out", "-t", *flags, str(job))
+    assert line(following) == "line 1\n"
+    meeting.let_go()
+    assert line(following) == "line 2\n"
+    assert daemon.row(job)["jq_endtime"] is None
+    meeting.let_go()
+    assert rest(following) == (0, "last\n")
+
+
+def test_out_t_is_woken_and_does_not_poll_r69(daemon: Daemon, begin: Begin, meeting: Meeting) -> None:
+    job = shell_job(daemon, f"echo line 1; {meeting.wait}; echo line 2; {meeting.wait}")
+    daemon.wait(job, "running")
+    daemon.until(lambda: pieces(daemon, job))
+    following = begin("out", "-t", str(job))
+    assert line(following) == "line 1\n"
+    daemon.until(lambda: looks(daemon))
+    before = looks(daemon)
+    shell_output(daemon, 5)
+    assert looks(daemon) == before  # other jobs wake it not
+    meeting.let_go()
+    assert line(following) == "line 2\n"
+    meeting.let_go()
+    assert rest(following) == (0, "")
+
+
+def test_out_t_goes_on_with_the_next_attempt_but_not_if_it_is_asked_for_one_r69(
+    daemon: Daemon, begin: Begin, meeting: Meeting
+) -> None:
+    job = shell_job(daemon, f"echo $DROVER_ATTEMPT; {meeting.wait}; exit 1", jq_retries=1)
+    daemon.until(lambda: pieces(daemon, job))
+    all_of_it, first = begin("out", "-t", str(job)), begin("out", "-t", "--attempt", "1", str(job))
+    assert (line(all_of_it), line(first)) == ("1\n", "1\n")
+    meeting.let_go()
+    assert rest(first) == (0, "")
+    assert line(all_of_it) == "2\n"
+    meeting.let_go()
+    assert rest(all_of_it) == (0, "")
+
+
+def looks(daemon: Daemon, text: str = "drover.output") -> list[object]:
+    """When those who wait, and whose last statement holds this text, looked last."""
+    query = """
+        select query_start from pg_stat_activity
+         where datname = current_database() and state = 'idle' and strpos(query, %s) > 0 and pid <> pg_backend_pid()
+    """
+    return [row["query_start"] for row in daemon.execute(query, text)]
+
+
+def shell_output(daemon: Daemon, count: int) -> None:
+    """Some more jobs that print."""
+    daemon.wait_all([shell_job(daemon, "echo x") for _ in range(count)])

@@ -1,0 +1,154 @@
+"""Command `flush` and the setting `retention`, by the real daemon: what is long over goes, nothing waits for it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.cli_tools import DROVER
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, rec, records
+from tests.integration.puppets import said
+from tests.integration.test_commands import command, told
+
+HOST = "[hosts.alpha]\n"
+AGE = """
+update drover.jobqueue set jq_queued = jq_queued - interval '10 days', jq_endtime = jq_endtime - interval '10 days'
+ where jq_pk = any (%s)
+"""
+LONG_OVER = """
+insert into drover.jobqueue (jq_type, jq_args, jq_state, jq_attempt, jq_queued, jq_starttime, jq_endtime, jq_end_bits)
+select 'a', 'old', 'done', 1, t, t, t, 1 from generate_series(1, %s), (select now() - interval '10 days' as t) t
+"""
+ROWS = """
+select (select count(*) from drover.output) + (select count(*) from drover.log where log_jq_fk = any (%s))
+       + (select count(*) from drover.item_failure) + (select count(*) from drover.attempt) as rows
+"""
+LEFT = "select array_agg(jq_pk order by jq_pk) from drover.jobqueue where jq_type <> 'command'"
+LATE = "select count(*) from drover.jobqueue where jq_args = 'old'"
+
+
+@pytest.fixture
+def text(record: Path) -> str:
+    shell = agent("sh", ["sh", "-c", "{args}"], kind="exec")
+    return HOST + agent("a", rec(record), slots=2) + shell
+
+
+def add_old(daemon: Daemon, count: int) -> None:
+    """Add jobs that were done ten days ago, behind the back of the triggers."""
+    with psycopg.connect(daemon.database, autocommit=True) as connection:
+        connection.execute("set session_replication_role = replica")
+        connection.execute(LONG_OVER, (count,))
+
+
+def test_flush_removes_what_is_long_over_with_all_that_was_written_about_it_r52(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    query = "select n as id, case n when 2 then 'fail:no' else 'x' end as act from generate_series(1, 3) n"
+    old = [
+        daemon.insert(jq_type="sh", jq_args="echo out; echo err >&2"),
+        daemon.insert(jq_type="a", jq_args=query, jq_msq=True, jq_tolerate=1),
+        daemon.insert(jq_type="a", jq_args="x", jq_retries=1),
+    ]
+    daemon.wait_all(old)
+    daemon.until(lambda: daemon.value("select count(*) from drover.output") == 2)
+    failed = daemon.insert(jq_type="sh", jq_args="exit 3")
+    daemon.wait(failed, "failed")
+    kept = [failed, daemon.insert(jq_type="nobody"), daemon.insert(jq_type="a", jq_args="young")]
+    daemon.wait(kept[2])
+    daemon.execute(AGE, [*old, *kept[:2]])
+    row = daemon.wait(command(daemon, "flush 5"))
+    assert row["jq_endtext"] == "removed 3 jobs, 0 job groups, 0 log lines about no job"
+    assert row["jq_result"] == {"jobs": 3, "groups": 0, "log": 0}
+    assert daemon.value(LEFT) == kept
+    assert daemon.value(ROWS.replace("drover.attempt)", "drover.attempt where att_jq_fk = any (%s))"), old, old) == 0
+    assert told(daemon, "flush 5 failed").startswith("removed 1 jobs")
+    assert daemon.value(LEFT) == kept[1:]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("flush", "too few words: flush DAYS [failed]"),
+        ("flush -1", "a number of days, at most 36500, is wanted (got '-1'): flush DAYS [failed]"),
+        ("flush 3 all", "only `failed` may follow (got 'all'): flush DAYS [failed]"),
+    ],
+)
+def test_a_flush_that_says_nothing_clear_removes_nothing_r52(launch: Launch, text: str, words: str, why: str) -> None:
+    daemon = launch(text)
+    daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
+    assert told(daemon, words, "failed") == why
+    assert len(daemon.value(LEFT)) == 1
+
+
+def test_flush_of_the_command_line_tells_how_many_went_r52(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    add_old(daemon, 3)
+    failed = daemon.insert(jq_type="sh", jq_args="exit 1")
+    daemon.wait(failed, "failed")
+    daemon.execute(AGE, [failed])
+    around = os.environ | {"DROVER_DATABASE_URL": make_conninfo(daemon.database, user="drover_operator")}
+    words = ["flush", "5", "--failed", "-c", str(daemon.folder / "drover.toml")]
+    done = subprocess.run([*DROVER, *words], env=around, capture_output=True, text=True, check=True)
+    assert done.stdout == "removed 4 jobs, 0 job groups, 0 log lines about no job\n"
+
+
+def test_flush_0_removes_what_ended_before_the_command_came_r52(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    daemon.wait_all([daemon.insert(jq_type="a", jq_args="x") for _ in range(3)])
+    assert told(daemon, "flush 0").startswith("removed 3 jobs")
+
+
+def test_other_commands_and_the_lease_go_on_beside_a_flush_r52(launch: Launch, text: str) -> None:
+    daemon = launch("[scheduler]\nlease = 1.5\nlease_renewal = 0.3\n" + text)
+    add_old(daemon, 30_000)
+    flush = command(daemon, "flush 5")
+    daemon.until(lambda: daemon.value(LATE) < 30_000)
+    told(daemon, "status")
+    assert daemon.row(flush)["jq_state"] == "queued"
+    assert daemon.wait(flush)["jq_result"]["jobs"] == 30_000
+    assert "past the lease" not in daemon.stderr()
+    assert daemon.value(LATE) == 0
+
+
+def test_a_drain_beside_a_flush_loses_nothing_r52(launch: Launch, text: str, record: Path) -> None:
+    daemon = launch(text)
+    add_old(daemon, 20_000)
+    flush = command(daemon, "flush 5")
+    pks = daemon.insert_all([{"jq_type": "a", "jq_args": f"n{n}"} for n in range(1000)])
+    daemon.wait_all(pks)
+    daemon.wait(flush)
+    given = [note["line"] for note in records(record) if note["event"] == "line"]
+    assert sorted(given) == sorted(f"n{n}" for n in range(1000))
+    assert daemon.value(LEFT) == pks
+
+
+def test_a_flush_whose_daemon_dies_is_ended_by_the_next_one_r52(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    add_old(daemon, 30_000)
+    flush = command(daemon, "flush 5")
+    daemon.until(lambda: daemon.value(LATE) < 30_000)
+    daemon.kill()
+    heir = launch(text)
+    assert 0 < heir.wait(flush)["jq_result"]["jobs"] < 30_000
+    assert heir.value(LATE) == 0
+
+
+def test_retention_removes_what_is_older_by_itself_r52(launch: Launch, text: str) -> None:
+    daemon = launch("[scheduler]\nretention = 5\n" + text)
+    said(daemon, "older than 5 days: removed 0 jobs")
+    add_old(daemon, 2500)
+    daemon.wait(daemon.insert(jq_type="a", jq_args="young"))
+    told(daemon, "reload")
+    said(daemon, "older than 5 days: removed 2500 jobs")
+    assert len(daemon.value(LEFT)) == 1
+
+
+def test_without_retention_nothing_goes_r52(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    add_old(daemon, 1)
+    told(daemon, "reload")
+    told(daemon, "reload")  # what the first one brought about was due before this one
+    assert daemon.value(LATE) == 1

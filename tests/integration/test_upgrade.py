@@ -1,0 +1,186 @@
+"""A daemon whose own program is replaced while it runs: it drains, and goes on as the new one in the same process."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent
+from tests.integration.puppets import LOCAL, Meeting, puppet, settings
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("scheduler", "schema", "agents", "etc")
+SERVES = "serving group"
+Serve = Callable[..., Daemon]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A copy of the program, to be changed."""
+    folder = tmp_path / "program"
+    for part in PARTS:
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Where an agent's program is, once it is written."""
+    return tmp_path / "own-agent"
+
+
+@pytest.fixture
+def serve(launch: Launch, program: Path, own: Path) -> Serve:
+    """Start a daemon of that copy."""
+    code = f"import sys; sys.path.insert(0, {str(program)!r}); from scheduler.cli.main import main; sys.exit(main())"
+
+    def run(*, wait: bool = True, **scheduler: object) -> Daemon:
+        config = settings(**{"status_interval": 0.1, **scheduler}) + LOCAL + puppet() + agent("own", [str(own)])
+        return launch(config, wait=wait, program=[sys.executable, "-c", code, "run", "--allow-root"])
+
+    return run
+
+
+def replace(program: Path, new: str = "drover-new") -> None:
+    """Put another program there: it introduces itself otherwise."""
+    path = program / "scheduler" / "daemon.py"
+    path.write_text(path.read_text().replace('who = f"drover', f'who = f"{new}'))
+
+
+def again(daemon: Daemon, times: int = 2) -> None:
+    daemon.until(lambda: daemon.stderr().count(SERVES) == times, what="no other program serves")
+
+
+def test_a_replaced_program_goes_on_when_the_work_in_hand_is_done_and_no_job_is_lost_r94(
+    serve: Serve, program: Path, meeting: Meeting
+) -> None:
+    daemon = serve(reexec=True)
+    before = daemon.pid
+    pk = daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
+    assert meeting.hear() == "here"
+    replace(program)
+    daemon.until(lambda: "draining, to go on as the new one" in daemon.stderr(), what="it does not see it")
+    late = daemon.insert(jq_type="puppet", jq_args="true")
+    meeting.let_go()
+    again(daemon)
+    assert "drover-new 0" in daemon.stderr()
+    assert daemon.wait(pk)["jq_attempt"] == daemon.wait(late)["jq_attempt"] == 1
+    assert os.readlink(f"/proc/{before}/exe") == os.path.realpath(sys.executable)
+    assert f"pid={before} group" in daemon.stderr().rpartition("drover-new")[2]
+    assert daemon.stop() == 0
+
+
+def test_signals_that_come_between_the_old_program_and_the_new_are_kept_r94(serve: Serve, program: Path) -> None:
+    daemon = serve(reexec=True)
+    replace(program)
+
+    def served_twice() -> bool:
+        os.kill(daemon.pid, signal.SIGUSR1)  # unhandled it would be the end
+        return daemon.stderr().count(SERVES) == 2
+
+    daemon.until(served_twice, what="no other program serves")
+    replace(program, "drover")
+    replace(program, "drover-newer")
+    again(daemon, times=3)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait_exit() == 0
+
+
+def test_a_program_that_cannot_be_imported_replaces_nothing_r94(serve: Serve, program: Path) -> None:
+    daemon = serve(reexec=True)
+    whole = (program / "scheduler" / "loop.py").read_text()
+    (program / "scheduler" / "loop.py").write_text("def half")
+    daemon.until(lambda: "cannot be imported" in daemon.stderr(), what="it does not try it")
+    assert daemon.wait(daemon.insert(jq_type="puppet", jq_args="true"))["jq_attempt"] == 1
+    (program / "scheduler" / "loop.py").write_text(whole + "\n# whole again\n")
+    again(daemon)
+    assert daemon.stderr().count("cannot be imported") == 1
+    assert daemon.stop() == 0
+
+
+def test_a_daemon_that_is_told_to_end_while_it_drains_for_another_program_ends_r94(
+    serve: Serve, program: Path, meeting: Meeting
+) -> None:
+    daemon = serve(reexec=True)
+    daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
+    assert meeting.hear() == "here"
+    replace(program)
+    daemon.until(lambda: "draining, to go on as the new one" in daemon.stderr(), what="it does not see it")
+    assert daemon.stop() == 0
+    assert daemon.stderr().count(SERVES) == 1
+
+
+def test_nobody_outlives_a_daemon_that_was_executed_anew_r94(serve: Serve, program: Path, meeting: Meeting) -> None:
+    daemon = serve(reexec=True)
+    replace(program)
+    again(daemon)
+    daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
+    assert meeting.hear() == "here"
+    (agent,) = daemon.agent_pids()
+    daemon.signal(signal.SIGKILL)
+    daemon.wait_exit()
+    assert not Path(f"/proc/{agent}").exists()
+
+
+def test_a_new_version_takes_over_from_an_old_one_side_by_side(
+    launch: Launch, serve: Serve, program: Path, meeting: Meeting
+) -> None:
+    old = launch(LOCAL + puppet())
+    pk = old.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
+    assert meeting.hear() == "here"
+    replace(program)
+    new = serve(wait=False)
+    new.until(lambda: "standing by" in new.stderr(), what="it does not stand by")
+    old.insert(role="drover_operator", jq_type="command", jq_args="step-down")
+    assert meeting.hear() == "here"
+    meeting.let_go(2)
+    row = new.wait(pk)
+    assert (row["jq_attempt"], row["jq_interruptions"]) == (2, 0)
+    assert "drover-new" in new.stderr()
+    assert SERVES in new.stderr()
+
+
+def test_agents_of_a_replaced_program_are_started_anew_and_the_daemon_goes_on_as_it_was_r95(
+    serve: Serve, program: Path, own: Path
+) -> None:
+    daemon = serve()
+    replace(program)
+    for times in (1, 2):  # a daemon that followed its own program would have done so at the second look
+        write(own, f"version {times}")
+        pk = daemon.insert(jq_type="own", jq_args="x")
+        daemon.wait(pk)
+        assert f"version {times}" in daemon.log_text(pk)
+        write(own, "other")
+        daemon.until(
+            lambda times=times: daemon.stderr().count("ST_FREEING reason='program") == times, what="it is kept"
+        )
+    assert "draining" not in daemon.stderr()
+    assert daemon.stop() == 0
+
+
+def write(path: Path, what: str, first: str = "") -> None:
+    """Replace the program of an agent by one that logs what it is."""
+    new = path.with_suffix(".new")
+    new.write_text(f"#!/bin/sh\necho OK; while read -r line; do {first}echo LOG {what}; echo OK; done\n")
+    new.chmod(0o755)
+    new.rename(path)
+
+
+def test_a_busy_agent_of_a_replaced_program_ends_after_its_item_and_the_next_job_runs_the_new_one_r95(
+    serve: Serve, own: Path, meeting: Meeting
+) -> None:
+    write(own, "old", f"{meeting.tell('here')}; {meeting.wait}; ")
+    daemon = serve()
+    first = daemon.insert(jq_type="own", jq_args="x")
+    assert meeting.hear() == "here"
+    write(own, "new")
+    second = daemon.insert(jq_type="own", jq_args="x")
+    daemon.until(lambda: "program of agent type own was replaced" in daemon.stderr(), what="nobody sees it")
+    meeting.let_go()
+    assert daemon.wait(first)["jq_attempt"] == daemon.wait(second)["jq_attempt"] == 1
+    assert ("old" in daemon.log_text(first), "new" in daemon.log_text(second)) == (True, True)

@@ -1,0 +1,180 @@
+"""drover.why, under the real daemon: the exact reason, and that it goes away with its cause."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent
+from tests.integration.puppets import Meeting, puppet, rows, settings
+from tests.integration.test_commands import told
+
+TWO = "[hosts.h1]\nmax = 2\n[hosts.h2]\n"
+STALE = settings(status_interval=3600, min_idle=60, lease=4)  # nothing is told but what changes
+
+
+def says(daemon: Daemon, pk: int, reason: str) -> None:
+    """Wait until the reason is exactly this."""
+    daemon.until(lambda: daemon.why(pk) == reason, what=f"why does not say {reason!r}, but {daemon.why(pk)!r}")
+
+
+def busy(daemon: Daemon, meeting: Meeting, **columns: object) -> int:
+    """Queue a job that tells when it is worked on, and waits to be let go."""
+    pk = daemon.insert(jq_args=f"{meeting.tell('here')}; {meeting.wait}", **columns)
+    meeting.hear()
+    return pk
+
+
+def test_a_job_for_a_host_where_its_type_has_no_slots_says_so_until_it_has_c35(launch: Launch) -> None:
+    daemon = launch(TWO + puppet("a", hosts=["h2"]))
+    pk = daemon.insert(jq_type="a", jq_args=":", jq_host="h1")
+    says(daemon, pk, "agent type a has no slots on host h1")
+    (daemon.folder / "conf.d" / "test.toml").write_text(TWO + puppet("a", hosts=["h1", "h2"]))
+    told(daemon, "reload")
+    daemon.wait(pk)
+
+
+def test_a_full_host_is_told_with_its_numbers_until_it_has_room_j18(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(STALE + TWO + puppet("a", slots=2) + puppet("b"))
+    here = [busy(daemon, meeting, jq_type="a", jq_host="h1") for _ in range(2)]
+    first, second = (daemon.insert(jq_type="b", jq_args=":", jq_host="h1") for _ in range(2))
+    says(daemon, first, "in hand, waits for an agent: host h1 is full: 2 of 2 agents")
+    says(daemon, second, "host h1 is full: 2 of 2 agents")
+    told(daemon, "host-max h1 3")
+    daemon.wait_all([first, second])
+    meeting.let_go(2)
+    daemon.wait_all(here)
+
+
+def test_a_host_that_may_have_no_agents_is_full_and_says_so_at_once_j18(launch: Launch) -> None:
+    daemon = launch(STALE + "[hosts.h1]\nmax = 2\nurgent = 0\n" + puppet("a"))
+    told(daemon, "host-max h1 0")
+    first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
+    says(daemon, first, "in hand, waits for an agent: host h1 is full: 0 of 0 agents")
+    says(daemon, second, "host h1 is full: 0 of 0 agents")
+    told(daemon, "host-max h1 1")
+    daemon.wait_all([first, second])
+
+
+def test_every_host_that_is_full_is_named_j18(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(STALE + "[hosts.h1]\nmax = 1\n[hosts.h2]\nmax = 1\n" + puppet("a", slots=2) + puppet("b"))
+    here = [busy(daemon, meeting, jq_type="a", jq_host=host) for host in ("h1", "h2")]
+    first, second = (daemon.insert(jq_type="b", jq_args=":") for _ in range(2))
+    daemon.wait(first, "claimed")
+    says(daemon, second, "host h1 is full: 1 of 1 agents; host h2 is full: 1 of 1 agents")
+    told(daemon, "host-max h2 2")
+    daemon.wait_all([first, second])
+    meeting.let_go(2)
+    daemon.wait_all(here)
+
+
+def test_a_type_all_of_whose_agents_work_says_so_f43(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(STALE + "[hosts.h1]\n[hosts.h2]\n" + puppet("a"))
+    here = [busy(daemon, meeting, jq_type="a", jq_host=host) for host in ("h1", "h2")]
+    first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
+    bound = daemon.insert_all([{"jq_type": "a", "jq_args": ":", "jq_host": "h1"} for _ in range(2)])
+    says(daemon, first, "in hand, waits for an agent: every agent of the type is busy")
+    says(daemon, second, "waits its turn: every agent of the type is busy")
+    says(daemon, bound[1], "waits its turn: every agent of the type is busy on host h1")
+    meeting.let_go(2)
+    daemon.wait_all([*here, first, second, *bound])
+
+
+def test_a_type_whose_agents_are_not_ready_yet_says_so_f43(launch: Launch, meeting: Meeting) -> None:
+    slow = ["sh", "-c", f"{meeting.tell('up')}; {meeting.wait}; echo OK; while read -r line; do echo OK; done"]
+    daemon = launch(STALE + "[hosts.h1]\n" + agent("a", slow))
+    first, second = (daemon.insert(jq_type="a", jq_args="x") for _ in range(2))
+    meeting.hear()
+    says(daemon, first, "in hand, waits for an agent: its agents are starting")
+    meeting.let_go()
+    daemon.wait_all([first, second])
+
+
+def test_a_disabled_host_is_told_of_jobs_in_hand_too_c35(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(STALE + "[hosts.h1]\n" + puppet("a"))
+    here = busy(daemon, meeting, jq_type="a", jq_host="h1")
+    first, second = (daemon.insert(jq_type="a", jq_args=":", jq_host="h1") for _ in range(2))
+    daemon.wait(first, "claimed")
+    told(daemon, "host-disable h1")
+    says(daemon, first, "in hand, waits for an agent: host h1 is disabled")
+    says(daemon, second, "host h1 is disabled")
+    meeting.let_go()
+    told(daemon, "host-enable h1")
+    daemon.wait_all([here, first, second])
+
+
+def test_a_paused_queue_is_told_until_it_goes_on_j79(launch: Launch) -> None:
+    daemon = launch(TWO + puppet("a") + "[queues.heavy]\nconcurrency = 1\npaused = true\n")
+    pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
+    says(daemon, pk, "queue heavy is paused")
+    daemon.execute("update drover.queue set queue_paused = false where queue_name = 'heavy'")
+    daemon.wait(pk)
+
+
+def test_a_full_queue_is_told_until_it_has_room_j18(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(TWO + puppet("a", slots=2) + "[queues.heavy]\nconcurrency = 1\n")
+    here = busy(daemon, meeting, jq_type="a", jq_queue="heavy")
+    waiting = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
+    says(daemon, waiting, "queue heavy is full")
+    daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
+    meeting.let_go()
+    daemon.wait_all([here, waiting])
+
+
+def test_a_query_waits_for_an_expansion_connection_and_then_for_its_own_end_f44(
+    launch: Launch, meeting: Meeting
+) -> None:
+    daemon = launch(settings(expansions=1) + "[hosts.h1]\n" + rows("a", 'eval "$act"', slots=2))
+    first = daemon.insert(
+        jq_type="a", jq_msq=True, jq_args=f"select $$ {meeting.tell('one')}; {meeting.wait} $$ as act"
+    )
+    meeting.hear()
+    slow = "select 1 as n, ':' as act, pg_sleep(2)::text as z"
+    second, third = (daemon.insert(jq_type="a", jq_msq=True, jq_args=slow) for _ in range(2))
+    says(daemon, second, "in hand: waits for an expansion connection")
+    says(daemon, third, "waits its turn: others of its type wait for an expansion connection")
+    meeting.let_go()
+    daemon.wait(first)
+    says(daemon, second, "in hand: its query is running")
+    says(daemon, third, "in hand: waits for an expansion connection")
+    daemon.wait_all([second, third])
+
+
+def test_a_running_query_tells_how_far_it_is_and_the_time_left_f56(launch: Launch) -> None:
+    daemon = launch("[hosts.h1]\n" + rows("a", "sleep 0.01", slots=2))
+    pk = daemon.insert(jq_type="a", jq_msq=True, jq_args="select n from generate_series(1, 1500) n")
+    told_once = daemon.until(lambda: re.fullmatch(r"running: (\d+) of 1,500 items, about \d+ s left", daemon.why(pk)))
+    assert 0 < int(told_once[1]) <= 1500
+    row = daemon.wait(pk)
+    assert (row["jq_expected_end"], daemon.why(pk)) == (None, "done: all data processed")
+
+
+def test_whoever_may_not_use_a_type_is_told_at_the_end_and_may_once_it_is_allowed_c35(launch: Launch) -> None:
+    text = "[hosts.h1]\n" + puppet("a", submitters=["drover_operator"])
+    daemon = launch(text)
+    pk = daemon.insert(jq_type="a", jq_args=":")
+    daemon.wait(pk, "failed")
+    assert daemon.why(pk) == "failed: role drover_frontend_sql may not queue agent type a"
+    (daemon.folder / "conf.d" / "test.toml").write_text("[hosts.h1]\n" + puppet("a"))
+    told(daemon, "reload")
+    daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
+
+
+def test_why_of_a_row_reads_no_more_of_a_long_queue_than_the_row_f43(launch: Launch) -> None:
+    daemon = launch("[hosts.h1]\n[queues.q]\nconcurrency = 1\n" + puppet("a"))
+    daemon.execute("insert into drover.jobqueue (jq_type, jq_queue) select 'a', 'q' from generate_series(1, 20000)")
+    daemon.execute("update drover.agent set agent_enabled = false")
+    daemon.execute("analyze drover.jobqueue")
+    pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="q")
+    (row,) = daemon.execute("explain (analyze, format json) select reason from drover.why where jq_pk = %s", pk)
+    read = [
+        node["Actual Rows"] for node in nodes(row["QUERY PLAN"][0]["Plan"]) if node.get("Relation Name") == "jobqueue"
+    ]
+    assert max(read) <= 2
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give all nodes of a plan."""
+    yield plan
+    for each in plan.get("Plans", ()):
+        yield from nodes(each)

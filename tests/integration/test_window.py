@@ -1,0 +1,142 @@
+"""Lines ahead, with a real daemon and real agents: nothing is lost, nothing is worked twice, order is kept."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.sshd import serving
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, Row, agent, python
+from tests.integration.far import table
+from tests.needs import need
+
+WINDOW = 8
+LOCAL = "[hosts.local]\nmax = 8\n"
+ROWS = "select n from generate_series(1, 200) n"
+# An agent that notes each line it comes to, and how many it has by then: it reads all there is before it works.
+GREEDY = """
+import os, select, sys
+record, dies_at, gate = sys.argv[1:4]
+print("OK")
+held = b""
+while True:
+    while b"\\n" not in held or select.select([0], [], [], 0)[0]:
+        data = os.read(0, 65536)
+        if not data:
+            sys.exit()
+        held += data
+    count = held.count(b"\\n")
+    line, _, held = held.partition(b"\\n")
+    with open(record, "a") as file:
+        file.write(f"{os.getpid()} {count} {line.decode()}\\n")
+    if line.decode() == dies_at and not os.path.exists(gate):
+        open(gate, "w").close()
+        os._exit(3)
+    while gate.endswith("gate") and not os.path.exists(gate):
+        select.select([], [], [], 0.005)
+    print("OK")
+"""
+
+
+class Notes:
+    """What the agents noted: process, how many lines it had, the line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[tuple[str, int, str]]:
+        rows = [line.split(" ", 2) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        return [(pid, int(count), line) for pid, count, line in rows]
+
+    def lines(self) -> list[str]:
+        return [line for _, _, line in self.read()]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
+
+
+def greedy(notes: Notes, *, dies_at: str = "", gate: str = "", **keys: object) -> str:
+    """The table of a type of such agents; those with a gate wait before each OK until it is there."""
+    command = [*python(GREEDY), str(notes.path), dies_at, str(notes.path.parent / gate) if gate else ""]
+    return agent("greedy", command, window=WINDOW, **keys)
+
+
+def jobs(count: int) -> list[Row]:
+    return [{"jq_type": "greedy", "jq_args": f"job {n}"} for n in range(1, count + 1)]
+
+
+def at_work(daemon: Daemon, notes: Notes) -> None:
+    daemon.until(lambda: notes.read(), what="no agent has a line")
+
+
+def test_every_row_is_worked_once_and_agents_have_lines_ahead_but_not_more(launch: Launch, notes: Notes) -> None:
+    daemon = launch(LOCAL + greedy(notes, slots=2))
+    pk = daemon.insert(jq_type="greedy", jq_args=ROWS, jq_msq=True)
+    row = daemon.wait(pk)
+    assert (row["jq_state"], row["jq_itemsprocessed"]) == ("done", 200)
+    assert Counter(notes.lines()) == {f'n="{n}"': 1 for n in range(1, 201)}
+    counts = [count for _, count, _ in notes.read()]
+    assert 1 < max(counts) <= WINDOW
+    for pid in {pid for pid, _, _ in notes.read()}:
+        mine = [int(line[3:-1]) for owner, _, line in notes.read() if owner == pid]
+        assert mine == sorted(mine)
+
+
+def test_an_agent_that_dies_fails_what_it_worked_on_and_nothing_that_it_had_ahead(launch: Launch, notes: Notes) -> None:
+    daemon = launch(LOCAL + greedy(notes, dies_at='n="3"', gate="died"))
+    pk = daemon.insert(jq_type="greedy", jq_args=ROWS, jq_msq=True)
+    row = daemon.wait(pk)
+    assert (row["jq_state"], row["jq_itemsprocessed"], row["jq_itemsfailed"]) == ("done", 200, 0)
+    assert Counter(notes.lines()) == {f'n="{n}"': 1 + (n == 3) for n in range(1, 201)}
+
+
+def test_jobs_ahead_of_an_agent_that_dies_run_at_their_next_attempt(launch: Launch, notes: Notes) -> None:
+    daemon = launch(LOCAL + greedy(notes, dies_at="job 3", gate="died"))
+    pks = daemon.insert_all(jobs(20))
+    states = [row["jq_state"] for row in daemon.wait_all(pks, {"done", "failed"})]
+    assert states == ["done", "done", "failed", *["done"] * 17]
+    assert Counter(notes.lines()) == {f"job {n}": 1 for n in range(1, 21)}
+    twice = daemon.execute("select att_jq_fk, att_attempt from drover.attempt group by 1, 2 having count(*) > 1")
+    assert twice == []
+    given_back = daemon.execute("select att_reason from drover.attempt where att_outcome = 'given back'")
+    assert {row["att_reason"] for row in given_back} <= {"the agent died before it came to it"}
+
+
+def test_a_job_that_is_cancelled_while_its_line_is_ahead_harms_nobody_else(launch: Launch, notes: Notes) -> None:
+    daemon = launch(LOCAL + greedy(notes, gate="gate"))
+    pks = daemon.insert_all(jobs(3))
+    at_work(daemon, notes)
+    daemon.wait(daemon.insert(jq_type="command", jq_args=f"cancel {pks[1]} not wanted", role="drover_operator"))
+    (notes.path.parent / "gate").touch()
+    ends = daemon.wait_all(pks, {"done", "cancelled"})
+    assert [row["jq_state"] for row in ends] == ["done", "cancelled", "done"]
+    assert ends[1]["jq_endtext"] == "not wanted"
+    assert notes.lines().count("job 1") == notes.lines().count("job 3") == 1
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[str]:
+    need("sshd")
+    with serving(tmp_path / "beta") as server:
+        yield table("beta", server, max=4)
+
+
+def test_lines_ahead_go_to_agents_on_other_hosts_too(launch: Launch, notes: Notes, far: str) -> None:
+    daemon = launch(far + greedy(notes, slots=2))
+    pk = daemon.insert(jq_type="greedy", jq_args=ROWS, jq_msq=True)
+    assert daemon.wait(pk)["jq_itemsprocessed"] == 200
+    assert Counter(notes.lines()) == {f'n="{n}"': 1 for n in range(1, 201)}
+    assert 1 < max(count for _, count, _ in notes.read()) <= WINDOW
+
+
+def test_all_that_is_in_hand_and_ahead_goes_back_when_the_daemon_stops(launch: Launch, notes: Notes) -> None:
+    daemon = launch(LOCAL + greedy(notes, gate="gate"))
+    pks = daemon.insert_all(jobs(5))
+    at_work(daemon, notes)
+    assert daemon.stop() == 0
+    rows = [daemon.row(pk) for pk in pks]
+    assert {(row["jq_state"], row["jq_interruptions"]) for row in rows} == {("queued", 0)}

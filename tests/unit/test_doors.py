@@ -1,0 +1,88 @@
+"""Claims about filters: which hosts take which jobs, what is asked of the queue for them, and who waits for whom."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.config import LETTERS, AgentType, Host
+from scheduler.model.events import Woken
+from scheduler.model.jobs import Want
+from scheduler.policy.core import Core
+from scheduler.policy.doors import Doors
+from tests.core_tools import claim, make_core, spawned, turn
+
+A_TO_F = Host(priorities="^[a-f]")
+
+
+def taking(hosts: dict[str, Host], queue: str, letter: str) -> frozenset[str] | None:
+    """Give the hosts that take a job."""
+    return Doors(hosts).at(queue, letter).hosts
+
+
+@pytest.mark.parametrize(
+    ("host", "queue", "letter", "takes"),
+    [
+        (Host(queues=("q1",)), "q1", "n", True),
+        (Host(queues=("q1",)), "q2", "n", False),
+        (A_TO_F, "any", "f", True),
+        (A_TO_F, "any", "g", False),
+        (A_TO_F, "any", "F", False),
+        (Host(priorities="[nz]", queues=("q1", "q2")), "q2", "z", True),
+        (Host(priorities="[nz]", queues=("q1", "q2")), "q3", "z", False),
+    ],
+)
+def test_a_host_takes_what_its_filters_say_r9_r55_t44(host: Host, queue: str, letter: str, takes: bool) -> None:
+    assert taking({"it": host}, queue, letter) == (frozenset(("it",)) if takes else frozenset())
+
+
+def test_jobs_that_the_same_hosts_take_wait_together() -> None:
+    doors = Doors({"choosy": A_TO_F, "open": Host()})
+    found = {letter: doors.at("q", letter) for letter in LETTERS}
+    assert [len(set(map(id, found.values()))), found["a"] is found["f"], found["a"] is found["n"]] == [2, True, False]
+
+
+def test_priorities_are_asked_for_in_ranges_of_their_order_r55() -> None:
+    doors = Doors({"low": Host(priorities="[n-z]"), "high": A_TO_F})
+    assert [letters for letters, _ in doors.runs("q")] == [("a", "g"), ("n", "{")]
+
+
+@pytest.mark.parametrize(("urgent", "bounds"), [(False, ("1a", "1g")), (True, ("0a", "0g"))])
+def test_urgent_rows_of_a_range_are_a_range_of_their_own_r55(urgent: bool, bounds: tuple[str, str]) -> None:
+    want = Want("sha", "q", "", urgent, 1, letters=("a", "g"))
+    assert (want.start.rank, want.below) == bounds
+
+
+def test_a_type_without_filters_has_no_doors() -> None:
+    assert make_core().world.pools["sha"].doors is None
+
+
+def choosy() -> Core:
+    """Give a core with one agent for urgent letters and one for all others, none at work yet."""
+    hosts = {"high": A_TO_F, "low": Host(priorities="[g-z]")}
+    return make_core({"sha": AgentType(command=("agent",))}, hosts=hosts)
+
+
+def letters_wanted(core: Core) -> set[Any]:
+    """Give the priorities of jobs for any host that the core asks for."""
+    core.handle(Woken(), 1.0)
+    request: Any = core.next_request(1.0)
+    return {want.letters for want in request.wants if not want.urgent and not want.host}
+
+
+def test_what_waits_for_a_busy_host_holds_up_nothing_that_another_takes_t44() -> None:
+    core = choosy()
+    turn(core, *(claim(pk)._replace(want=Want("sha", "default", "", False, 9, letters=("g", "{"))) for pk in range(9)))
+    spawned(core)
+    assert letters_wanted(core) == {("a", "g")}
+
+
+def test_a_job_starts_its_agent_on_a_host_that_takes_it_r55() -> None:
+    core = choosy()
+    turn(core, claim(1, rank=b"1c"), claim(2, rank=b"1n"), claim(3, rank=b"1n"))
+    assert {core.world.fleet.slots[slot].host.name for slot in spawned(core)} == {"high", "low"}
+
+
+def test_a_claim_that_no_host_takes_since_a_reload_goes_back_r55() -> None:
+    core = choosy()
+    turn(core, claim(1, rank=b"1A"))
+    assert core.world.jobs == {}
