@@ -79,7 +79,7 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
     if slot.is_unsent:
         _refuse_early(world, slot, now)
         return None
-    if slot.clogged_until <= slot.fed_at + world.timers.write_limit and slot.ahead is None:
+    if slot.clogged_until != NEVER and slot.clogged_until <= slot.fed_at + world.timers.write_limit and not slot.ahead:
         _violate(world, slot, "OK for a line that was not read", now)  # it has not read since before that was sent
         return None
     finish(world, slot, job, now)

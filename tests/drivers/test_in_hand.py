@@ -167,6 +167,7 @@ def test_rescue_keeps_what_another_group_has_in_hand_f45(desk: Desk, database: s
 
 def test_queue_is_full_of_rows_in_hand_not_of_rows_noted_t69(desk: Desk, database: str) -> None:
     fetch(database, "update drover.queue set queue_concurrency = 1")
+    fetch(database, "insert into drover.host (host_name, host_group) values ('h', 'default')")
     fetch(database, "insert into drover.agent (agent_group, agent_type) values ('default', 'a')")
     many(database, 2)
     (claim,) = desk.claim(WANT._replace(most=1))

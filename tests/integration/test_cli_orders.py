@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, default_int_handler, signal
 
 import psycopg
 import pytest
@@ -35,6 +35,7 @@ def text(record: Path) -> str:
 @pytest.fixture
 def follow(database_with_roles: str, config: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
     """Start the real command as a member of drover_operator, and read what it prints; it is interrupted at the end."""
+    before = signal(SIGINT, default_int_handler)  # a shell lets what it starts with & ignore it
     variables = environment(make_conninfo(database_with_roles, user="drover_operator"), config)
     with ExitStack() as started:
 
@@ -45,6 +46,7 @@ def follow(database_with_roles: str, config: Path) -> Iterator[Callable[[str], "
             return process
 
         yield run
+    signal(SIGINT, before)
 
 
 def state(daemon: Daemon, pk: int) -> str:
