@@ -54,7 +54,7 @@ class Chores:
         say: Callable[[str, str], None],
         clock: Callable[[], float],
         stats: Callable[[], dict[str, Stat]],
-        turns: Callable[[], dict[str, float]],
+        vitals: Callable[[], dict[str, float]],
         acts: Mapping[str, Act],
     ) -> None:
         self._timers = timers
@@ -65,7 +65,7 @@ class Chores:
         self._say = say
         self._clock = clock
         self._stats = stats
-        self._turns = turns
+        self._vitals = vitals
         self._slowest: dict[str, float] = {}  # seconds of what was complained about
         self._pass: Pass | None = None  # over what is long over
         self._began = clock()
@@ -221,7 +221,7 @@ class Chores:
     def _show(self, rows: list[dict[str, Any]], now: float) -> None:
         age = now - self._began
         world, pid, standing = self._core.world, self._pid, self._lease.standing.value
-        rows.append(status.scheduler_row(world, pid, standing, age, self._statements(), self._turns()))
+        rows.append(status.scheduler_row(world, pid, standing, age, self._statements(), self._vitals()))
         agents = {"rows": to_json(status.agent_rows(self._core.world, now))}
         shown = {"rows": to_json(rows), "gone": self._core.world.fleet.vacant}
         self._ask("show_status", shown, lambda _: self._ask("show_agents", agents, lambda _: None))

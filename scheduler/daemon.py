@@ -29,7 +29,7 @@ from scheduler.drivers.queue import Courier
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.signals import Signals
 from scheduler.drivers.sql import load
-from scheduler.drivers.system import identity
+from scheduler.drivers.system import identity, resident_mb
 from scheduler.hearing import Hearing
 from scheduler.log import LOG, TRACE, crash_fd
 from scheduler.log import echo as _echo
@@ -86,7 +86,7 @@ class Daemon:
         timers = config.scheduler
         self.watch = Watch(
             config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats,
-            self._controls.acts(), self._turns, self.note,
+            self._controls.acts(), self._vitals, self.note,
         )  # fmt: skip
         self.children = Children(
             self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
@@ -319,9 +319,10 @@ class Daemon:
         """Give what was asked of the database, by statement."""
         return self.queue_link.stats | self.watch_link.stats
 
-    def _turns(self) -> dict[str, float]:
-        """Give how long the loop has kept everybody waiting at most, and how often that was long."""
-        return {"longest_turn_ms": round(self.loop.longest_turn * 1000, 1), "slow_turns": self.loop.slow_turns}
+    def _vitals(self) -> dict[str, float]:
+        """Give the longest time that the loop kept everybody waiting, how often it was long, and our memory."""
+        longest = round(self.loop.longest_turn * 1000, 1)
+        return {"longest_turn_ms": longest, "slow_turns": self.loop.slow_turns, "memory_mb": resident_mb()}
 
     # ---- how it goes, for whoever started us
 

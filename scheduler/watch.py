@@ -51,7 +51,7 @@ class Watch:
         clock: Callable[[], float],
         stats: Callable[[], dict[str, Stat]],
         acts: Mapping[str, CommandAct],
-        turns: Callable[[], dict[str, float]],
+        vitals: Callable[[], dict[str, float]],
         noted: Callable[[], None],
     ) -> None:
         self._config = config
@@ -67,7 +67,7 @@ class Watch:
         self.mistakes: str | None = None  # a clash with another group: the operator's to mend
         self._is_busy = False
         self.chores = Chores(
-            config.scheduler, core, self.lease, identity.pid, self._ask, say, clock, stats, turns, acts
+            config.scheduler, core, self.lease, identity.pid, self._ask, say, clock, stats, vitals, acts
         )
         self.link: Link  # given by `attach`: the link needs our callbacks first
         self.worthwhile: Callable[[str], None]  # so is this: a wake-up led to something

@@ -21,6 +21,11 @@ end $$;
 
 -- What the daemon sets for its connections itself, but not behind a pooler.
 alter role drover_scheduler set jit = off;
+alter role drover_scheduler set enable_seqscan = off;
+alter role drover_scheduler set enable_bitmapscan = off;
+alter role drover_scheduler set enable_sort = off;
+alter role drover_scheduler set enable_hashjoin = off;
+alter role drover_scheduler set enable_mergejoin = off;
 alter role drover_scheduler set lock_timeout = '5s';
 alter role drover_scheduler set search_path = pg_catalog, pg_temp;
 alter role drover_scheduler set client_connection_check_interval = '5s';

@@ -47,6 +47,12 @@ def is_gone(other: Identity) -> bool:
     return started != other.pid_start or state in DEAD
 
 
+def resident_mb() -> float:
+    """Give how much memory this process has, in units of 2**20 bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return round(pages * resource.getpagesize() / 2**20, 1)
+
+
 def open_more_files() -> tuple[int, int]:
     """Raise our limit of open files as far as it goes, for an agent takes four; give what it was, which is theirs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

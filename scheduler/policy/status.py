@@ -52,13 +52,13 @@ def slot_row(slot: Slot, now: float) -> dict[str, Any]:
 
 
 def scheduler_row(
-    world: World, pid: int, name: str, age: float, statements: dict[str, Any], turns: dict[str, float]
+    world: World, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, float]
 ) -> dict[str, Any]:
-    """Give the row of the scheduler, slot -1: its standing, what it holds, what it asked the database, how it turns."""
+    """Give the row of the scheduler, slot -1: its standing, what it holds, what it asked the database, how it is."""
     held = {
         "jobs": len(world.jobs), "expansions": len(world.expanding), "successes": world.successes,
         "placed": world.placed, "spilled": world.spilled,
-    } | turns  # fmt: skip
+    } | vitals  # fmt: skip
     return {
         "slot": -1,
         "state": ST_RUNNING if world.feeding else ST_FREE,

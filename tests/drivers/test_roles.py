@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.errors import CheckViolation, InsufficientPrivilege, ReadOnlySqlTransaction
 
 from scheduler import migrate
+from scheduler.daemon import PLANS
 from scheduler.data import schema_dir
 from scheduler.drivers.sql import load
 
@@ -584,3 +585,10 @@ def test_login_of_sql_jobs_has_limits(login: Login, setting: str, value: str) ->
 
 def test_login_of_sql_jobs_has_ten_connections(login: Login) -> None:
     assert _one(login(""), "select rolconnlimit from pg_roles where rolname = 'drover_msq'") == 10
+
+
+def test_the_login_of_the_scheduler_plans_as_its_connections_do_behind_a_pooler_too(database_with_roles: str) -> None:
+    with psycopg.connect(make_conninfo(database_with_roles, user="drover_scheduler")) as connection:
+        plain = [tuple(statement.removeprefix("set ").split(" = ")) for statement in PLANS]
+        found = [(name, connection.execute(f"show {name}".encode()).fetchone()) for name, _ in plain]
+    assert found == [(name, (value,)) for name, value in plain]

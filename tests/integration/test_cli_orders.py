@@ -246,7 +246,7 @@ def test_poll_is_acknowledged_and_an_unknown_queue_is_told_j75(launch: Launch, t
     assert ask("poll nosuch").status == 1
 
 
-def test_queues_come_and_go_j81_j82_j83(launch: Launch, text: str, ask: Ask) -> None:
+def test_queues_come_and_go_j15_j81_j82_j83(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     assert ask("queue add quick 1").status == 0
     assert ask("queue add quick 1").status == 1

@@ -122,7 +122,7 @@ def test_a_row_that_is_deleted_while_it_is_worked_ends_its_agent_f138(
     daemon.until(lambda: any(each["event"] == "line" and each["line"] == "after" for each in records(record)))
 
 
-def test_cancel_ends_a_job_in_any_state_before_its_end(launch: Launch, text: str, gate: Path) -> None:
+def test_cancel_ends_a_job_in_any_state_before_its_end_t25(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     running = working(daemon, gate)
     queued = daemon.insert(jq_type="unknown")

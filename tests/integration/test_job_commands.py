@@ -9,6 +9,7 @@ from psycopg.errors import InsufficientPrivilege
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, Row, agent, lines, python, rec
+from tests.integration.puppets import Meeting
 from tests.integration.test_commands import HOST, QUICK, command, told, working
 
 ROWS = "select i as id from generate_series(1, 20) i"
@@ -385,6 +386,18 @@ def test_jobs_of_a_run_work_side_by_side_and_others_go_on_meanwhile_j53_j57_j92(
     assert daemon.why(order) == "waits for the jobs that it runs"
     gate.touch()
     daemon.wait(order)
+
+
+def test_a_run_over_three_hosts_works_side_by_side_and_gives_one_result_j68(launch: Launch, meeting: Meeting) -> None:
+    hosts = "".join(f"[hosts.h{n}]\nmax = 1\n" for n in range(3))
+    says = ["sh", "-c", f"{meeting.tell('$DROVER_HOST')}; {meeting.wait}; echo $DROVER_HOST"]
+    daemon = launch(hosts + agent("s", says, kind="exec"))
+    pks = [manual(daemon, jq_host=f"h{n}") for n in range(3)]
+    order = command(daemon, f"run {pks[0]} {pks[1]} {pks[2]}")
+    assert sorted(meeting.hear_all(3)) == ["h0", "h1", "h2"]  # all are at work at once
+    meeting.let_go(3)
+    jobs = daemon.wait(order)["jq_result"]["jobs"]
+    assert {pk: jobs[str(pk)]["stdout"] for pk in pks} == {pk: f"h{n}\n" for n, pk in enumerate(pks)}
 
 
 def test_a_run_folds_what_is_named_twice_and_tells_of_what_it_cannot_run_j54_j57(launch: Launch, printing: str) -> None:

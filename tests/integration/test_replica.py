@@ -33,6 +33,7 @@ MOVING = {
     "unseen_for",
     "slow_turns",
     "longest_turn_ms",
+    "memory_mb",
     "warnings",
     "statements",
 }  # clocks, and whose server it is

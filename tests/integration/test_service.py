@@ -272,6 +272,16 @@ def test_status_tells_of_slow_turns(stuck: Stuck, gate: Path, drover: Drover, mo
     assert shown["longest_turn_ms"] > 400
 
 
+def test_status_tells_what_memory_the_daemon_takes_j80(
+    launch: Launch, drover: Drover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = launch(LOCAL + puppet())
+    monkeypatch.setenv("DROVER_DATABASE_URL", daemon.database)
+    shown = daemon.until(lambda: json.loads(drover("status", "--json").out)["schedulers"][0]["memory_mb"])
+    pages = int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1])
+    assert abs(shown - pages * os.sysconf("SC_PAGESIZE") / 2**20) < 10
+
+
 def slow_turns(daemon: Daemon) -> int:
     """What the daemon shows of itself."""
     query = "select status_parameter::jsonb -> 'slow_turns' from drover.scheduler_status where status_slot = -1"

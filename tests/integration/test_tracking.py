@@ -1,11 +1,14 @@
 """What can be read of a job and of the daemon: attempts, times, texts, status, and how little an idle daemon asks."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, rec, records
@@ -383,3 +386,19 @@ def cut(daemon: Daemon, name: str) -> None:
                 where datname = current_database() and application_name like %s""",
             [f"drover {name}"],
         )
+
+
+# ---- a program that waits
+
+
+def test_the_program_of_the_manual_queues_a_job_and_hears_of_its_end_j130(launch: Launch) -> None:
+    daemon = launch(HOST + agent("sha256", ["drover-agent-sha256"]))
+    manual = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()
+    _, _, after = manual.partition(".Ss A program that waits\n")
+    _, _, block = after.partition(".Bd -literal -offset Ds\n")
+    program = block.partition("\n.Ed")[0]
+    front = make_conninfo(daemon.database, user="drover_frontend")
+    assert "service=drover" in program
+    code = program.replace("service=drover", front)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True).stdout
+    assert told.startswith("done all data processed")
