@@ -324,7 +324,7 @@ def test_cleanup_bounds_what_it_logs(tmp_path: Path) -> None:
     assert told[-1].startswith(b"FAIL 500 of 500 files not removed: x: ")
 
 
-@pytest.mark.parametrize("line", [b"", b"/srv/work/x", b"{}", b"[1]", b'[["a"]]', b'["a"', b'["\\ud800"]'])
+@pytest.mark.parametrize("line", [b"", b"/srv/data/x", b"{}", b"[1]", b'[["a"]]', b'["a"', b'["\\ud800"]'])
 def test_cleanup_fails_what_is_no_list_of_names(line: bytes) -> None:
     with bundled("cleanup", "--root", "/srv") as agent:
         (said,) = agent.work(line)

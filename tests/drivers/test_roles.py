@@ -278,7 +278,7 @@ def test_clean_up_by_copy_is_refused_too_r50(login: Login) -> None:
         pytest.raises(InsufficientPrivilege, match="it is not inserted"),
         ui.cursor().copy("copy drover.jobqueue (jq_type, jq_args) from stdin") as copy,
     ):
-        copy.write_row(("cleanup", '["/srv/work/x"]'))
+        copy.write_row(("cleanup", '["/srv/data/x"]'))
 
 
 def test_trigger_of_a_front_end_inserts_no_clean_up_r50(login: Login) -> None:
@@ -287,7 +287,7 @@ def test_trigger_of_a_front_end_inserts_no_clean_up_r50(login: Login) -> None:
         create temporary table bait (n integer);
         create function pg_temp.forge() returns trigger language plpgsql as $$
         begin
-          insert into drover.jobqueue (jq_type, jq_args) values ('cleanup', '["/srv/work/x"]');
+          insert into drover.jobqueue (jq_type, jq_args) values ('cleanup', '["/srv/data/x"]');
           return null;
         end $$;
         create trigger forge after insert on bait for each row execute function pg_temp.forge()""")
@@ -299,7 +299,7 @@ def test_clean_up_belongs_to_who_has_handed_the_job_in_r43(
     login: Login, tenants: list[psycopg.Connection[Any]]
 ) -> None:
     ours, theirs = tenants
-    insert = "insert into drover.jobqueue (jq_type, jq_delete) values ('noop', '{/srv/work/x}') returning jq_pk"
+    insert = "insert into drover.jobqueue (jq_type, jq_delete) values ('noop', '{/srv/data/x}') returning jq_pk"
     job, daemon = _one(ours, insert), login("drover_scheduler")
     for move in (
         "jq_state = 'claimed', jq_owner = gen_random_uuid(), jq_starttime = now()",
@@ -307,7 +307,7 @@ def test_clean_up_belongs_to_who_has_handed_the_job_in_r43(
     ):
         daemon.execute(f"update drover.jobqueue set {move} where jq_pk = %s".encode(), (job,))
     found = "select jq_args, jq_host, jq_submitter = session_user from drover.my_jobs where jq_name = %s"
-    assert _all(ours, found, f"cleanup.{job}") == [('["/srv/work/x"]', "alpha", True)]
+    assert _all(ours, found, f"cleanup.{job}") == [('["/srv/data/x"]', "alpha", True)]
     assert _all(ours, "select cleanup_state from drover.my_cleanup where jq_pk = %s", job) == [("pending",)]
     assert _all(theirs, found, f"cleanup.{job}") == []
 
