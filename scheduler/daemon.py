@@ -319,7 +319,7 @@ class Daemon:
         """Give what was asked of the database, by statement."""
         return self.queue_link.stats | self.watch_link.stats
 
-    def _vitals(self) -> dict[str, float]:
+    def _vitals(self) -> dict[str, float | None]:
         """Give the longest time that the loop kept everybody waiting, how often it was long, and our memory."""
         longest = round(self.loop.longest_turn * 1000, 1)
         return {"longest_turn_ms": longest, "slow_turns": self.loop.slow_turns, "memory_mb": resident_mb()}

@@ -51,7 +51,7 @@ class Watch:
         clock: Callable[[], float],
         stats: Callable[[], dict[str, Stat]],
         acts: Mapping[str, CommandAct],
-        vitals: Callable[[], dict[str, float]],
+        vitals: Callable[[], dict[str, float | None]],
         noted: Callable[[], None],
     ) -> None:
         self._config = config

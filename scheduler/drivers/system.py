@@ -47,10 +47,12 @@ def is_gone(other: Identity) -> bool:
     return started != other.pid_start or state in DEAD
 
 
-def resident_mb() -> float:
-    """Give how much memory this process has, in units of 2**20 bytes."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return round(pages * resource.getpagesize() / 2**20, 1)
+def resident_mb() -> float | None:
+    """Give how much memory this process has, in units of 2**20 bytes; None when no file can be opened."""
+    with suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return round(pages * resource.getpagesize() / 2**20, 1)
+    return None
 
 
 def open_more_files() -> tuple[int, int]:

@@ -52,7 +52,7 @@ def slot_row(slot: Slot, now: float) -> dict[str, Any]:
 
 
 def scheduler_row(
-    world: World, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, float]
+    world: World, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, float | None]
 ) -> dict[str, Any]:
     """Give the row of the scheduler, slot -1: its standing, what it holds, what it asked the database, how it is."""
     held = {

@@ -264,7 +264,8 @@ def looks(daemon: Daemon, text: str = "drover.output") -> list[object]:
     """When those who wait, and whose last statement holds this text, looked last."""
     query = """
         select query_start from pg_stat_activity
-         where datname = current_database() and state = 'idle' and strpos(query, %s) > 0 and pid <> pg_backend_pid()
+         where datname = current_database() and application_name = 'drover'
+           and state = 'idle' and strpos(query, %s) > 0 and pid <> pg_backend_pid()
     """
     return [row["query_start"] for row in daemon.execute(query, text)]
 

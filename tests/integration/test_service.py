@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
+from typing import Any
 
 import psycopg
 import pytest
@@ -282,10 +283,25 @@ def test_status_tells_what_memory_the_daemon_takes_j80(
     assert abs(shown - pages * os.sysconf("SC_PAGESIZE") / 2**20) < 10
 
 
+def test_a_daemon_that_can_open_no_file_goes_on_and_tells_no_memory_j80(launch: Launch) -> None:
+    daemon = launch(LOCAL + puppet())
+    daemon.until(lambda: vital(daemon, "memory_mb"))
+    limit = ["prlimit", "--pid", str(daemon.pid)]
+    subprocess.run([*limit, "--nofile=3:1024"], check=True)
+    daemon.until(lambda: vital(daemon, "memory_mb") is None)
+    subprocess.run([*limit, "--nofile=1024:1024"], check=True)
+    daemon.until(lambda: vital(daemon, "memory_mb"))
+
+
 def slow_turns(daemon: Daemon) -> int:
-    """What the daemon shows of itself."""
-    query = "select status_parameter::jsonb -> 'slow_turns' from drover.scheduler_status where status_slot = -1"
-    return int(daemon.value(query))
+    """How often it kept everybody waiting."""
+    return int(vital(daemon, "slow_turns"))
+
+
+def vital(daemon: Daemon, name: str) -> Any:
+    """What the daemon shows of itself, once it does."""
+    query = "select max((status_parameter::jsonb ->> %s)::float8) from drover.scheduler_status where status_slot = -1"
+    return daemon.value(query, name)
 
 
 # ---- the log
