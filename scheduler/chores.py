@@ -152,8 +152,7 @@ class Chores:
         now = self._clock()
         if released not in (None, b"0"):
             self._core.handle(Woken(), now)
-        if failed_parents:
-            self._core.settle([int(pk) for pk in failed_parents.split(b",")])
+        self._settle(failed_parents)
         if seconds is not None:
             left, is_more = float(seconds), released not in (None, b"0")
             self._due["due"] = min(self._due["due"], now + (left if left > 0 else DUE_GAP_S if is_more else LOCKED_S))
@@ -161,7 +160,11 @@ class Chores:
     def _rescan(self, now: float) -> None:
         """The belt: dependencies that nobody settled, rows of ours that got lost, wake-ups that were missed."""
         self._due["rescan"] = now + self._timers.rescan
-        self._ask("rescan", {}, lambda _: self.give_back_lost(OWN_AGE_S, self._rescanned))
+        self._ask("rescan", {}, self._unsettled_found)
+
+    def _unsettled_found(self, rows: list[Cells]) -> None:
+        self._settle(rows[0][0])
+        self.give_back_lost(OWN_AGE_S, self._rescanned)
 
     def _rescanned(self, rows: list[Cells]) -> None:
         self.settle_rescued(rows)
@@ -180,8 +183,11 @@ class Chores:
         if count not in (None, b"0"):
             self._say("warning", f"rows given back that had no living owner: {_text(count)}")
             self._core.handle(Woken(), self._clock())
-        if failed_parents:
-            self._core.settle([int(pk) for pk in failed_parents.split(b",")])
+        self._settle(failed_parents)
+
+    def _settle(self, parents: bytes | None) -> None:
+        if parents:
+            self._core.settle([int(pk) for pk in parents.split(b",")])
 
     def _flush(self, now: float) -> None:
         """Remove a piece of what is older than it is to be kept: all of it once a day."""

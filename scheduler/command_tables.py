@@ -7,11 +7,14 @@ A query that gives no row found that the group is no longer ours: another schedu
 """
 
 import json
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
 
 from scheduler.command_rows import Desk, Doer, Row, text_of
-from scheduler.model.commands import Order
+from scheduler.model.commands import CommandError, Order, filter_of
+from scheduler.model.config import FILTERS, Config, Host
 from scheduler.model.events import Looked
 from scheduler.model.jobs import Cells
 from scheduler.retention import PAUSE_S, Pass
@@ -33,16 +36,32 @@ def _follow(desk: Desk, then: Callable[[], None]) -> None:
 
 
 def to_host(desk: Desk, row: Row, order: Order) -> None:
-    """Let a host take agents, or none, or so many."""
+    """Let a host take agents, or none, or so many, or for certain jobs only. Errors: CommandError."""
     name = str(order.values["name"])
     enabled = {"host-enable": True, "host-disable": False}.get(order.verb)
+    words = order.values.get("filter") or ()
+    assert isinstance(words, tuple)
+    filters = dict(filter_of(str(word)) for word in words)
+    _refuse_idle_types(desk.core.world.config, name, filters)
+    letters = Host(priorities=str(filters.get("priorities", ""))).letters
     values = {
         "name": name,
         "enabled": enabled,
         "most": order.values.get("max"),
         "urgent": order.values.get("urgent"),
+        **{key: filters.get(key) for key in FILTERS},
+        "letters": "".join(sorted(letters)) if filters.get("priorities") else None,
     }
     desk.ask("set_host", values, lambda rows: _changed(desk, row, f"host {name}", rows))
+
+
+def _refuse_idle_types(config: Config, name: str, filters: Mapping[str, Any]) -> None:
+    """A type that no host took any more would be a mistake in the configuration too."""
+    if name in config.hosts:
+        hosts = config.hosts | {name: attrs.evolve(config.hosts[name], **filters)}
+        new = attrs.evolve(config, hosts=hosts)
+        if idle := [kind for kind in config.agents if config.hosts_of(kind) and not new.hosts_of(kind)]:
+            raise CommandError(f"no host would take agents of type {', '.join(idle)}")
 
 
 def to_type(desk: Desk, row: Row, order: Order) -> None:

@@ -91,7 +91,7 @@ class Daemon:
         self.children = Children(
             self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
         )
-        self.bell = Bell(self.loop, lambda channel: self.watch.notified(channel, self.loop.now))
+        self.bell = Bell(self.loop, lambda channel: self.watch.notified(channel, self.loop.now), timers.wake_interval)
         queue_plans = (*queue_settings(timers.lock_limit), *PLANS)
         self.queue_link = self._link("queue", conninfo, self._queue_up, self._queue_down, queue_plans)
         self.hearing = Hearing(
@@ -279,7 +279,7 @@ class Daemon:
     def _answered(self, event: e.Event) -> None:
         """What the queue connection was asked is answered; a claim that finds something was worth looking."""
         self._tell(event)
-        if isinstance(event, e.Turned) and event.claims:
+        if isinstance(event, e.Turned) and event.found:
             self.bell.worthwhile("drover_queue")
 
     def _become(self, owner: str) -> None:
@@ -406,6 +406,7 @@ class Daemon:
             self.typed.take(config)
         self._tell(e.Reloaded(config))
         self.watch.take(config)
+        self.bell.gap_s = config.scheduler.wake_interval
 
     def _leave(self) -> None:
         """All is saved and every child is dead: give up the group and end."""

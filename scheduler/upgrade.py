@@ -16,6 +16,7 @@ from typing import Final
 
 from scheduler.data import PACKAGE, schema_dir
 from scheduler.drivers import signals
+from scheduler.drivers.spawning import watch
 from scheduler.drivers.waiting import Loop, Timer
 
 TRIAL_S: Final = 30.0  # for the import of the new program
@@ -46,17 +47,18 @@ class Upgrade:
 
     def look(self) -> None:
         """Look at the files; one that is new is tried at the next look, for this may be half of a replacement."""
-        before, self._seen = self._seen, files()
-        if self._trial is None and self._seen == before and self._seen not in (self._running, self._tried):
-            self._try()
+        with suppress(OSError):  # too many open files, most likely; the next look may find it better
+            before, self._seen = self._seen, files()
+            if self._trial is None and self._seen == before and self._seen not in (self._running, self._tried):
+                self._try()
 
     def _try(self) -> None:
-        self._tried = self._seen
         code = f"import sys; sys.path[:] = {sys.path!r}; import scheduler.cli.run"
         trial = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        self._trial, pidfd = trial, os.pidfd_open(trial.pid)
+        pidfd = watch(trial)
+        self._trial, self._tried = trial, self._seen
         self._limit = self._loop.at(self._loop.now + TRIAL_S, trial.kill)
         self._loop.register(pidfd, EPOLLIN, lambda _mask: self._tried_out(trial, pidfd))
 

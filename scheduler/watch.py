@@ -146,7 +146,7 @@ class Watch:
         def answered(answer: Answer) -> None:
             self._is_busy = False
             if isinstance(answer, Rows):
-                done(answer.rows)
+                done(list(answer.rows))
             elif not answer.lost:
                 self._failed(name, answer)
                 refused()
@@ -293,6 +293,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
                 "kind": agent.kind,
                 "submitters": agent.submitters,
                 "cwd": agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else ""),
+                "fair": agent.fair,
                 "revision": " ".join(agent.command)[:200],
             }
             for name, agent in config.agents.items()

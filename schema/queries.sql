@@ -32,7 +32,7 @@ picked as materialized (
                 :want_queued::timestamptz[], :want_pks::bigint[], :want_counts::integer[])
            with ordinality as w(type, queue, host, below, rank, queued, pk, most, n),
          lateral (
-           select c.ctid as place, j.*, c.claim_rank, c.claim_queued
+           select c.ctid as place, j.*, c.claim_rank, c.claim_queued, c.claim_line
              from drover.claimable c,
                   lateral (
                     select ctid as row_at, jq_pk from drover.jobqueue
@@ -62,7 +62,8 @@ claimed as (
               'checkpoint', jq_checkpoint, 'submitter', jq_submitter, 'roles', case when jq_type = any (:guarded::text[])
               then (select json_agg(r.rolname) from pg_catalog.pg_roles s
                       join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
-                     where s.rolname = jq_submitter) end)::text end as more),
+                     where s.rolname = jq_submitter) end)::text
+            when p.claim_line is not null then to_json(jq_submitter)::text end as more),
 taken as (delete from drover.claimable where ctid = any (array(select place from claimed))),
 held as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0),
 told as materialized (
@@ -147,8 +148,9 @@ with before as (delete from drover.in_hand where hand_owner = :owner::uuid)
 insert into drover.in_hand select :owner::uuid, :pks::bigint[] where cardinality(:pks::bigint[]) > 0
 
 -- name: settle
--- Settle the edges below ended parents; a statement of its own, after the one that ended them.
-select drover.settle(:parents::bigint[])
+-- Settle some edges below ended parents, of the first from a child on; a statement of its own, after the one that ended
+-- them. How many children got nearer; which parents are left, and from which child on.
+select released, array_to_string(unsettled, ','), place from drover.settle(:parents::bigint[], :beyond::bigint, 1000)
 
 -- name: write_log
 insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_pid, log_message)
@@ -224,23 +226,32 @@ me as (
 g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (
   insert into drover.host as t (host_name, host_group, host_max, host_max_file, host_urgent, host_urgent_file,
-                                host_enabled, host_enabled_file, host_transport, host_queues, host_letters)
-  select h.name, :group::text, h.max, h.max, h.urgent, h.urgent, h.enabled, h.enabled, h.transport, nullif(h.queues, '{}'), h.letters
-    from c, jsonb_to_recordset(j -> 'hosts') as h(name text, max integer, urgent integer, enabled boolean, transport text, queues text[],
-                                                  letters text)
+                                host_enabled, host_enabled_file, host_transport, host_types, host_types_file, host_queues,
+                                host_queues_file, host_priorities, host_priorities_file, host_letters)
+  select h.name, :group::text, h.max, h.max, h.urgent, h.urgent, h.enabled, h.enabled, h.transport, h.types, h.types,
+         nullif(h.queues, '{}'), nullif(h.queues, '{}'), h.priorities, h.priorities, h.letters
+    from c, jsonb_to_recordset(j -> 'hosts') as h(name text, max integer, urgent integer, enabled boolean, transport text, types text,
+                                                  queues text[], priorities text, letters text)
   on conflict (host_name) do update
     set host_max = case when t.host_max_file is distinct from excluded.host_max_file then excluded.host_max else t.host_max end,
         host_urgent = case when t.host_urgent_file is distinct from excluded.host_urgent_file then excluded.host_urgent else t.host_urgent end,
         host_enabled = case when t.host_enabled_file is distinct from excluded.host_enabled_file then excluded.host_enabled else t.host_enabled end,
         host_max_file = excluded.host_max_file, host_urgent_file = excluded.host_urgent_file,
+        host_types = case when t.host_types_file is distinct from excluded.host_types_file then excluded.host_types else t.host_types end,
+        host_queues = case when t.host_queues_file is distinct from excluded.host_queues_file then excluded.host_queues else t.host_queues end,
+        host_priorities = case when t.host_priorities_file is distinct from excluded.host_priorities_file
+                               then excluded.host_priorities else t.host_priorities end,
+        host_letters = case when t.host_priorities_file is distinct from excluded.host_priorities_file
+                            then excluded.host_letters else t.host_letters end,
         host_enabled_file = excluded.host_enabled_file, host_transport = excluded.host_transport, host_present = true,
-        host_queues = excluded.host_queues, host_letters = excluded.host_letters
+        host_types_file = excluded.host_types_file, host_queues_file = excluded.host_queues_file,
+        host_priorities_file = excluded.host_priorities_file
     where t.host_group = :group::text
   returning host_name),
 q as (
   insert into drover.queue as t (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file,
-                                 queue_reserved, queue_reserved_file, queue_priority, queue_filter)
-  select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority, q.filter
+                                 queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter)
+  select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority, q.priority, q.filter
     from c, jsonb_to_recordset(j -> 'queues') as q(name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text)
   on conflict (queue_name) do update
     set queue_concurrency = case when t.queue_concurrency_file is distinct from excluded.queue_concurrency_file
@@ -250,17 +261,21 @@ q as (
                               then excluded.queue_reserved else t.queue_reserved end,
         queue_concurrency_file = excluded.queue_concurrency_file, queue_paused_file = excluded.queue_paused_file,
         queue_reserved_file = excluded.queue_reserved_file,
-        queue_priority = excluded.queue_priority, queue_filter = excluded.queue_filter, queue_present = true
+        queue_priority = case when t.queue_priority_file is distinct from excluded.queue_priority_file
+                              then excluded.queue_priority else t.queue_priority end,
+        queue_priority_file = excluded.queue_priority_file, queue_filter = excluded.queue_filter, queue_present = true
     where t.queue_group = :group::text
   returning queue_name),
 a as (
-  insert into drover.agent as t (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_revision)
-  select :group::text, a.type, a.enabled, a.enabled, a.kind, a.submitters, a.cwd, a.revision
-    from c, jsonb_to_recordset(j -> 'agents') as a(type text, enabled boolean, kind text, submitters text[], cwd text, revision text)
+  insert into drover.agent as t (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_fair,
+                                 agent_fair_file, agent_revision)
+  select :group::text, a.type, a.enabled, a.enabled, a.kind, a.submitters, a.cwd, a.fair, a.fair, a.revision
+    from c, jsonb_to_recordset(j -> 'agents') as a(type text, enabled boolean, kind text, submitters text[], cwd text, fair boolean, revision text)
   on conflict (agent_group, agent_type) do update
     set agent_enabled = case when t.agent_enabled_file is distinct from excluded.agent_enabled_file then excluded.agent_enabled else t.agent_enabled end,
         agent_enabled_file = excluded.agent_enabled_file, agent_kind = excluded.agent_kind, agent_submitters = excluded.agent_submitters,
-        agent_cwd = excluded.agent_cwd, agent_revision = excluded.agent_revision, agent_present = true),
+        agent_cwd = excluded.agent_cwd, agent_fair = t.agent_fair or excluded.agent_fair, agent_fair_file = excluded.agent_fair_file,
+        agent_revision = excluded.agent_revision, agent_present = true),
 gone_agents as (
   update drover.agent set agent_present = false
    where agent_group = :group::text and agent_present and exists (select from c)
@@ -704,9 +719,14 @@ with mine as materialized (
 changed as (
   update drover.host
      set host_enabled = coalesce(:enabled::boolean, host_enabled), host_max = coalesce(:most::integer, host_max),
-         host_urgent = coalesce(:urgent::integer, host_urgent)
+         host_urgent = coalesce(:urgent::integer, host_urgent), host_types = coalesce(:types::text, host_types),
+         host_queues = nullif(coalesce(:queues::text[], host_queues), '{}'),
+         host_priorities = coalesce(:priorities::text, host_priorities),
+         host_letters = case when :priorities::text is null then host_letters else :letters::text end
    where host_name = :name::text and exists (select from mine)
-  returning case when host_enabled then 'enabled' else 'disabled' end || ', max ' || host_max || ', urgent ' || host_urgent as said)
+  returning case when host_enabled then 'enabled' else 'disabled' end || ', max ' || host_max || ', urgent ' || host_urgent
+            || coalesce(', types=' || nullif(host_types, ''), '') || coalesce(', queues=' || array_to_string(host_queues, ','), '')
+            || coalesce(', priorities=' || nullif(host_priorities, ''), '') as said)
 select said, case when said is not null then pg_notify('drover_change', '') end from mine left join changed on true limit 1
 
 -- name: set_type
@@ -813,20 +833,30 @@ select case when :name::text not in (select group_name from drover.scheduler_gro
  where g.group_name = :group::text and g.group_owner = :owner::uuid
 
 -- name: rescan
--- The belt to the wake-ups: met dependencies that nobody settled.
-select drover.settle(coalesce(array_agg(distinct p.jq_pk), '{}'))
-  from drover.jobdepends d
-  join drover.jobqueue p on p.jq_pk = d.jdep_jq_depends_fk
-  join drover.jobqueue c on c.jq_pk = d.jdep_jq_fk
- where d.jdep_met_at is null and p.jq_endtime is not null and c.jq_state in ('held', 'queued', 'blocked')
-   and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip')
+-- The belt to the wake-ups: parents of dependencies that nobody settled. And a type that is not configured as fair any more is so
+-- until nobody waits in a line of it: what has no round would always go before what has one.
+with fair as (
+  update drover.agent a set agent_fair = w.is_fair
+    from (select agent_type, agent_present and agent_fair_file or exists (
+                   select from drover.claimable join drover.queue on queue_name = claim_queue
+                    where claim_type = agent_type and claim_line is not null and queue_group = agent_group) as is_fair
+            from drover.agent where agent_group = :group::text) w
+   where a.agent_group = :group::text and a.agent_type = w.agent_type and a.agent_fair <> w.is_fair)
+select string_agg(jq_pk::text, ',')
+  from (select distinct jdep_jq_depends_fk as top from drover.jobdepends where jdep_met_at is null) open
+ cross join lateral (select jq_pk, jq_end_bits from drover.jobqueue where jq_pk = top and jq_endtime is not null offset 0) p
+ where exists (
+   select from drover.jobdepends d join drover.jobqueue c on c.jq_pk = d.jdep_jq_fk
+    where d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null and c.jq_state in ('held', 'queued', 'blocked')
+      and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip') offset 0)
 
 -- name: look_around
 -- What others may have changed: queues, hosts and agent types of the group, and placements, as one JSON value each.
 select (select coalesce(json_agg(json_build_object('name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
                                                     'reserved', queue_reserved)), '[]')
           from drover.queue where queue_group = :group::text),
-       (select coalesce(json_agg(json_build_object('name', host_name, 'max', host_max, 'urgent', host_urgent, 'enabled', host_enabled)), '[]')
+       (select coalesce(json_agg(json_build_object('name', host_name, 'max', host_max, 'urgent', host_urgent, 'enabled', host_enabled,
+                                                    'types', host_types, 'queues', host_queues, 'priorities', host_priorities)), '[]')
           from drover.host where host_group = :group::text and host_present),
        (select coalesce(json_agg(json_build_object('type', agent_type, 'enabled', agent_enabled)), '[]')
           from drover.agent where agent_group = :group::text and agent_present),

@@ -28,6 +28,7 @@ CREATE FUNCTION drover.about(seconds double precision) RETURNS text
 CREATE FUNCTION drover.add_edges() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -39,6 +40,11 @@ declare
   parents bigint[] := array(select distinct jdep_jq_depends_fk from added);
   wrong   record;
   cycle   bigint[];
+  open    bigint[];
+  vain    bigint[];
+  tops    bigint[];
+  todo    bigint[];
+  next    bigint;
 begin
   perform from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) order by jq_pk for no key update;
   select c.jq_pk as child, p.jq_pk as parent, c.jq_type, c.jq_state,
@@ -66,9 +72,23 @@ begin
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
-  update jobqueue set jq_unmet = jq_unmet + n from (select jdep_jq_fk, count(*)::integer as n from added group by jdep_jq_fk) e
-   where jq_pk between jdep_jq_fk and jdep_jq_fk and jq_state in ('held', 'queued');
-  perform drover.settle(array(select jq_pk from jobqueue where jq_pk = any (parents) and jq_endtime is not null));
+  with looked as materialized (  -- edges whose parents have ended
+    select place, jdep_jq_fk as kid, jdep_jq_depends_fk as top, jq_end_bits & jdep_depends_bits <> 0 as is_met, jdep_on_unmet
+      from added a
+     cross join lateral (select jq_end_bits from jobqueue where jq_pk = a.jdep_jq_depends_fk and jq_endtime is not null offset 0) p
+     cross join lateral (
+       select ctid as place from jobdepends d
+        where (d.jdep_jq_fk, d.jdep_jq_depends_fk) = (a.jdep_jq_fk, a.jdep_jq_depends_fk) offset 0) d),
+  met as (update jobdepends set jdep_met_at = now() where ctid = any (array(select place from looked where is_met)))
+  select array(select jdep_jq_fk from added where (jdep_jq_fk, jdep_jq_depends_fk) not in (select kid, top from looked where is_met)),
+         array(select kid from looked where not is_met and jdep_on_unmet = 'skip' order by kid, top),
+         array(select top from looked where not is_met and jdep_on_unmet = 'skip' order by kid, top)
+    into open, vain, tops;
+  perform drover.count_unmet(open, 1);
+  todo := drover.skip(vain, tops);
+  while cardinality(todo) > 0 loop
+    select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000) s;
+  end loop;
   return null;
 end $$;
 
@@ -129,6 +149,45 @@ begin
   insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
   return pk;
 end $_$;
+
+CREATE FUNCTION drover.count_edges() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  is_free boolean;
+begin
+  update jobqueue j set jq_unmet = (select count(*) from jobdepends where jdep_jq_fk = new.jq_pk and jdep_met_at is null)
+   where jq_pk = new.jq_pk and jq_unmet = 2147483647
+  returning jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null into is_free;
+  perform drover.offer_all(array[new.jq_pk]) where is_free;
+  return null;
+end $$;
+
+CREATE FUNCTION drover.count_unmet(jobs bigint[], more integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+  counted integer := 0;
+  moved   bigint[];
+  step    record;
+begin
+  for step in select n, array_agg(pk) as pks from (select pk, count(*)::integer * more as n from unnest(jobs) as pk group by pk) c group by n loop
+    with changed as (
+      update jobqueue j set jq_unmet = drover.unmet(jq_unmet, step.n, j.xmin)
+       where jq_pk = any (step.pks) and jq_unmet < 2147483647 and case when more < 0 then jq_unmet > 0 else jq_state in ('held', 'queued') end
+      returning jq_pk, jq_state = 'queued' and jq_wait_until is null and jq_unmet = greatest(step.n, 0) as is_moved)
+    select counted + count(*), array_agg(jq_pk) filter (where is_moved) into counted, moved from changed;
+    if moved is not null and more < 0 then
+      perform drover.offer_all(moved);
+    elsif moved is not null then
+      perform drover.withdraw_all(moved);
+    end if;
+  end loop;
+  return counted;
+end $$;
 
 CREATE FUNCTION drover.cycle_below(tops bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -214,8 +273,7 @@ CREATE FUNCTION drover.drop_edge() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 begin
-  update drover.jobqueue set jq_unmet = jq_unmet - 1 where jq_pk = old.jdep_jq_fk and jq_unmet > 0;
-  perform pg_notify('drover_queue', '');
+  perform drover.count_unmet(array[old.jdep_jq_fk], -1);
   return null;
 end $$;
 
@@ -512,6 +570,33 @@ CREATE FUNCTION drover.line(variables jsonb) RETURNS text
     from jsonb_each_text(variables) with ordinality as v(key, value, n) where value is not null
 $$;
 
+CREATE FUNCTION drover.line_of(submitter name, is_back boolean) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((submitter)::text || CASE WHEN is_back THEN '/back'::text ELSE ''::text END);
+
+CREATE FUNCTION drover.line_up(jobs bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+begin
+  insert into drover.claimable
+  with came as materialized (
+    select jq_pk as pk, jq_queued as queued, jq_type as type, coalesce(jq_queue, '') as queue, coalesce(jq_host, '') as host,
+           drover.rank(jq_urgent, jq_priority) as rank, drover.line_of(jq_submitter, jq_attempt > 0) as line,
+           exists (select from drover.fair where fair_type = jq_type and fair_queue = jq_queue) as is_fair
+      from drover.jobqueue where jq_pk = any (jobs)),
+  numbered as (
+    select *, row_number() over (partition by type, queue, host, rank, line order by queued, pk) as n from came where is_fair),
+  begun as (
+    select *, case n when 1 then drover.next_round(type, queue, host, rank, line) end as first from numbered)
+  select pk, queued, type, queue, host, rank, null from came where not is_fair
+  union all
+  select pk, queued, type, queue, host,
+         drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line from begun;
+end $$;
+
 CREATE FUNCTION drover.may_command(who name DEFAULT SESSION_USER) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'drover', 'pg_temp'
@@ -553,7 +638,7 @@ begin
     was := false;
   end if;
   if is_so and not was then
-    perform drover.offer(new);
+    perform drover.offer(new, new.jq_attempt > 0 and new.jq_queued = old.jq_queued);
   end if;
   return null;
 end $$;
@@ -564,13 +649,53 @@ CREATE FUNCTION drover.names(list jsonb) RETURNS text[]
   select case jsonb_typeof(list) when 'array' then array(select jsonb_array_elements_text(list)) else array_remove(array[list #>> '{}'], null) end
 $$;
 
-CREATE FUNCTION drover.offer(job drover.jobqueue) RETURNS void
+CREATE FUNCTION drover.next_round(type text, queue text, host text, rank text, line text) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+begin
+  return greatest(
+    (select right(claim_rank, 15)::bigint + 1 from drover.claimable
+      where claim_type = type and claim_queue = queue and claim_host = host and claim_line = line
+        and claim_rank > rank || '.' and claim_rank < rank || '/'
+      order by claim_rank desc limit 1),
+    (select right(claim_rank, 15)::bigint from drover.claimable
+      where claim_type = type and claim_queue = queue and claim_host = host and claim_rank > rank || '.' and claim_rank < rank || '/'
+      order by claim_rank, claim_queued, claim_jq_fk limit 1),
+    0);
+end $$;
+
+CREATE FUNCTION drover.offer(job drover.jobqueue, is_back boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  rank text := drover.rank(job.jq_urgent, job.jq_priority);
+  line text;
+begin
+  if exists (select from drover.fair where fair_type = job.jq_type and fair_queue = job.jq_queue) then
+    line := drover.line_of(job.jq_submitter, is_back);
+    rank := drover.rank_in_round(rank, drover.next_round(job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), rank, line));
+  end if;
+  insert into drover.claimable
+  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line);
+  perform pg_notify('drover_queue', '');
+end $$;
+
+CREATE FUNCTION drover.offer_all(jobs bigint[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-  insert into drover.claimable
-  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
-  perform pg_notify('drover_queue', '');
+  if exists (select from drover.agent where agent_fair) then
+    perform drover.line_up(jobs);
+  else
+    insert into drover.claimable
+    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority)
+      from drover.jobqueue where jq_pk = any (jobs);
+  end if;
+  perform pg_notify('drover_queue', '') where cardinality(jobs) > 0;
 end $$;
 
 CREATE FUNCTION drover.offer_new() RETURNS trigger
@@ -578,9 +703,14 @@ CREATE FUNCTION drover.offer_new() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 begin
-  insert into drover.claimable
-  select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
-   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
+  if exists (select from drover.agent where agent_fair)
+     and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
+    perform drover.line_up(array(select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null));
+  else
+    insert into drover.claimable
+    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
+     where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
+  end if;
   perform pg_notify('drover_queue', '');
   return null;
 end $$;
@@ -654,6 +784,10 @@ CREATE FUNCTION drover.rank(urgent boolean, priority text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (CASE WHEN urgent THEN '0'::text ELSE '1'::text END || priority);
 
+CREATE FUNCTION drover.rank_in_round(rank text, round bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((rank || '.'::text) || lpad((round)::text, 15, '0'::text));
+
 CREATE FUNCTION drover.refuse() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -661,9 +795,11 @@ begin
   raise exception '%', format(tg_argv[0], old.jq_pk, old.jq_state, new.jq_state) using errcode = 'check_violation';
 end $$;
 
-CREATE FUNCTION drover.settle(parents bigint[]) RETURNS integer
+CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, OUT released integer, OUT unsettled bigint[], OUT place bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_sort TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -671,41 +807,68 @@ CREATE FUNCTION drover.settle(parents bigint[]) RETURNS integer
     SET jit TO 'off'
     AS $$
 declare
-  released integer := 0;
-  step     integer;
-  ended    bigint[];
+  looked_at record;
+  skipped   bigint[];
 begin
   perform pg_notify('drover_command', '')  -- a command may wait for them too
-    where exists (select from drover.jobqueue where jq_type = 'command' and jq_wait_until is not null);
-  while cardinality(parents) > 0 loop
-    with met as (
-      update drover.jobdepends d set jdep_met_at = now()
-        from drover.jobqueue p
-       where d.jdep_jq_depends_fk = any (parents) and d.jdep_met_at is null
-         and p.jq_pk between d.jdep_jq_depends_fk and d.jdep_jq_depends_fk
-         and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits <> 0
-      returning d.jdep_jq_fk),
-    counted as (select jdep_jq_fk as pk, count(*)::integer as n from met group by jdep_jq_fk)
-    update drover.jobqueue c set jq_unmet = greatest(c.jq_unmet - n, 0) from counted where c.jq_pk between counted.pk and counted.pk;
-    get diagnostics step = row_count;
-    released := released + step;
-    with skipped as (
-      update drover.jobqueue c
-         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
-             jq_endtext = 'dependency on job ' || p.jq_pk || ' not met'
-        from drover.jobdepends d, drover.jobqueue p
-       where d.jdep_jq_depends_fk = any (parents) and d.jdep_met_at is null and d.jdep_on_unmet = 'skip'
-         and p.jq_pk between d.jdep_jq_depends_fk and d.jdep_jq_depends_fk
-         and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits = 0
-         and c.jq_pk between d.jdep_jq_fk and d.jdep_jq_fk and c.jq_state in ('held', 'queued')
-      returning c.jq_pk, c.jq_has_children)
-    select coalesce(array_agg(jq_pk) filter (where jq_has_children), '{}'), array_agg(jq_pk) into parents, ended from skipped;
-    if ended is not null then
-      perform drover.announce(ended, array_fill('skipped'::text, array[cardinality(ended)]));
+    where exists (select from jobqueue where jq_type = 'command' and jq_wait_until is not null);
+  released := 0;
+  unsettled := parents;
+  place := beyond;
+  while most > 0 and cardinality(unsettled) > 0 loop
+    with looked as materialized (  -- in the order of the array, as nested loops give them
+      select d.*, top, n, row_number() over () as no, jq_end_bits & bits <> 0 as is_met
+        from unnest(unsettled) with ordinality as p(top, n)
+       cross join lateral (select jq_end_bits from jobqueue where jq_pk = top and jq_endtime is not null offset 0) j
+       cross join lateral (
+         select ctid, jdep_jq_fk, jdep_depends_bits, jdep_on_unmet = 'skip' from jobdepends
+          where jdep_jq_depends_fk = top and jdep_jq_fk > case n when 1 then place else 0 end and jdep_met_at is null
+          order by jdep_jq_fk limit most) d(row_at, kid, bits, skips)
+       limit most),
+    met as (
+      update jobdepends set jdep_met_at = now()
+       where ctid = any (array(select row_at from looked where is_met)) and jdep_met_at is null
+      returning jdep_jq_fk)
+    select array(select jdep_jq_fk from met) as met, array(select kid from looked where skips and not is_met) as vain,
+           array(select top from looked where skips and not is_met) as tops, (select count(*) from looked) as count,
+           (select kid from looked order by no desc limit 1) as last_kid, (select max(n) from looked) as last
+      into looked_at;
+    released := released + drover.count_unmet(looked_at.met, -1);
+    skipped := drover.skip(looked_at.vain, looked_at.tops);
+    if looked_at.count = most then
+      unsettled := unsettled[looked_at.last:] || skipped;
+      place := looked_at.last_kid;
+    else
+      unsettled := skipped;
+      place := 0;
     end if;
+    most := most - looked_at.count - 10;  -- a step costs as much as some edges
   end loop;
-  perform pg_notify('drover_queue', '') where released > 0;
-  return released;
+end $$;
+
+CREATE FUNCTION drover.skip(jobs bigint[], tops bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+  ended   bigint[];
+  parents bigint[];
+  skipped bigint[] := '{}';
+  step    record;
+begin
+  for step in select top, array_agg(pk) as pks from unnest(jobs, tops) as u(pk, top) group by top order by top loop
+    with gone as (
+      update jobqueue
+         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
+             jq_endtext = 'dependency on job ' || step.top || ' not met'
+       where jq_pk = any (step.pks) and jq_state in ('held', 'queued')
+      returning jq_pk, jq_has_children)
+    select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_has_children) into ended, parents from gone;
+    perform drover.announce(ended, array_fill('skipped'::text, array[cardinality(ended)])) where ended is not null;
+    skipped := skipped || parents;
+  end loop;
+  return skipped;
 end $$;
 
 CREATE FUNCTION drover.take_edge_turn() RETURNS trigger
@@ -716,6 +879,12 @@ begin
   lock table drover.edge_turn in exclusive mode;
   return null;
 end $$;
+
+CREATE FUNCTION drover.unmet(was integer, more integer, writer xid) RETURNS integer
+    LANGUAGE sql
+    AS $$
+  select case when was >= 100 and age(writer) <= 0 then 2147483647 else greatest(was + more, 0) end
+$$;
 
 CREATE FUNCTION drover.wake() RETURNS trigger
     LANGUAGE plpgsql
@@ -732,6 +901,24 @@ begin
   delete from drover.claimable
    where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '') and claim_host = coalesce(job.jq_host, '')
      and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk;
+  if not found then
+    delete from drover.claimable where claim_jq_fk = job.jq_pk and claim_line is not null;
+  end if;
+end $$;
+
+CREATE FUNCTION drover.withdraw_all(jobs bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  withdrawn integer;
+begin
+  delete from drover.claimable using drover.jobqueue j
+   where j.jq_pk = any (jobs) and claim_type = j.jq_type and claim_queue = coalesce(j.jq_queue, '') and claim_host = coalesce(j.jq_host, '')
+     and claim_rank = drover.rank(j.jq_urgent, j.jq_priority) and claim_queued = j.jq_queued and claim_jq_fk = j.jq_pk;
+  get diagnostics withdrawn = row_count;
+  if withdrawn < cardinality(jobs) then
+    delete from drover.claimable where claim_jq_fk = any (jobs) and claim_line is not null;
+  end if;
 end $$;
 
 CREATE FUNCTION drover.word(words text, n integer) RETURNS text
@@ -750,6 +937,8 @@ CREATE TABLE drover.agent (
     agent_kind text DEFAULT 'line'::text NOT NULL,
     agent_submitters text[] DEFAULT '{*}'::text[] NOT NULL,
     agent_cwd text DEFAULT ''::text NOT NULL,
+    agent_fair boolean DEFAULT false NOT NULL,
+    agent_fair_file boolean DEFAULT false NOT NULL,
     agent_revision text,
     agent_present boolean DEFAULT true NOT NULL,
     agent_blocked_until timestamp with time zone,
@@ -812,7 +1001,8 @@ CREATE TABLE drover.claimable (
     claim_type text NOT NULL COLLATE pg_catalog."C",
     claim_queue text NOT NULL COLLATE pg_catalog."C",
     claim_host text NOT NULL COLLATE pg_catalog."C",
-    claim_rank text NOT NULL COLLATE pg_catalog."C"
+    claim_rank text NOT NULL COLLATE pg_catalog."C",
+    claim_line text COLLATE pg_catalog."C"
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
@@ -845,6 +1035,31 @@ CREATE TABLE drover.command_ack (
 
 CREATE TABLE drover.edge_turn (
 );
+
+CREATE TABLE drover.queue (
+    queue_name text NOT NULL,
+    queue_group text NOT NULL,
+    queue_concurrency integer,
+    queue_concurrency_file integer,
+    queue_paused boolean DEFAULT false NOT NULL,
+    queue_paused_file boolean,
+    queue_reserved integer DEFAULT 0 NOT NULL,
+    queue_reserved_file integer,
+    queue_priority integer DEFAULT 0 NOT NULL,
+    queue_priority_file integer,
+    queue_filter text,
+    queue_present boolean DEFAULT true NOT NULL,
+    CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
+    CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
+    CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
+);
+
+CREATE VIEW drover.fair AS
+ SELECT agent.agent_type AS fair_type,
+    queue.queue_name AS fair_queue
+   FROM (drover.agent
+     JOIN drover.queue ON ((queue.queue_group = agent.agent_group)))
+  WHERE agent.agent_fair;
 
 CREATE TABLE drover.jobdepends (
     jdep_jq_fk bigint NOT NULL,
@@ -888,7 +1103,12 @@ CREATE TABLE drover.host (
     host_enabled boolean DEFAULT true NOT NULL,
     host_enabled_file boolean,
     host_transport text DEFAULT 'local'::text NOT NULL,
+    host_types text DEFAULT ''::text NOT NULL,
+    host_types_file text,
     host_queues text[],
+    host_queues_file text[],
+    host_priorities text DEFAULT ''::text NOT NULL,
+    host_priorities_file text,
     host_letters text,
     host_present boolean DEFAULT true NOT NULL,
     host_down_until timestamp with time zone,
@@ -1236,23 +1456,6 @@ CREATE VIEW drover.my_output WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = o.out_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
-CREATE TABLE drover.queue (
-    queue_name text NOT NULL,
-    queue_group text NOT NULL,
-    queue_concurrency integer,
-    queue_concurrency_file integer,
-    queue_paused boolean DEFAULT false NOT NULL,
-    queue_paused_file boolean,
-    queue_reserved integer DEFAULT 0 NOT NULL,
-    queue_reserved_file integer,
-    queue_priority integer DEFAULT 0 NOT NULL,
-    queue_filter text,
-    queue_present boolean DEFAULT true NOT NULL,
-    CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
-    CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
-    CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
-);
-
 CREATE TABLE drover.scheduler_status (
     status_scheduler uuid NOT NULL,
     status_slot integer NOT NULL,
@@ -1390,9 +1593,9 @@ CREATE VIEW drover.why AS
                 WHEN ((h.host_name IS NULL) AND (j.jq_host IS NOT NULL)) THEN ('no host '::text || quote_literal(j.jq_host))
                 WHEN (h.host_group <> q.queue_group) THEN ((((((('host '::text || h.host_name) || ' belongs to group '::text) || h.host_group) || ', queue '::text) || q.queue_name) || ' to '::text) || q.queue_group)
                 WHEN (NOT h.host_present) THEN (('host '::text || h.host_name) || ' is no longer configured'::text)
-                WHEN ((j.jq_host IS NOT NULL) AND (r.room_agent IS NULL) AND (EXISTS ( SELECT
+                WHEN ((r.room_agent IS NULL) AND (EXISTS ( SELECT
                    FROM drover.scheduler_status
-                  WHERE ((scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot = '-1'::integer))))) THEN ((('agent type '::text || a.agent_type) || ' has no slots on host '::text) || h.host_name)
+                  WHERE ((scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot = '-1'::integer) AND (scheduler_status.status_updated > a.agent_registered))))) THEN ((('agent type '::text || a.agent_type) || ' has no slots on '::text) || COALESCE(('host '::text || h.host_name), 'any host'::text))
                 WHEN (NOT h.host_enabled) THEN (('host '::text || h.host_name) || ' is disabled'::text)
                 WHEN (h.host_down_until > now()) THEN ((('host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
                 WHEN (NOT (EXISTS ( SELECT
@@ -1519,11 +1722,15 @@ ALTER TABLE ONLY drover.scheduler
 ALTER TABLE ONLY drover.scheduler_status
     ADD CONSTRAINT scheduler_status_pkey PRIMARY KEY (status_scheduler, status_slot);
 
+CREATE INDEX claimable_in_line ON drover.claimable USING btree (claim_jq_fk) WHERE (claim_line IS NOT NULL);
+
+CREATE INDEX claimable_lines ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_line, claim_rank) WHERE (claim_line IS NOT NULL);
+
 CREATE INDEX claimable_order ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_jq_fk);
 
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 
-CREATE INDEX jobdepends_of_parent ON drover.jobdepends USING btree (jdep_jq_depends_fk);
+CREATE INDEX jobdepends_of_parent ON drover.jobdepends USING btree (jdep_jq_depends_fk, jdep_jq_fk);
 
 CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_wait_until) WHERE (jq_wait_until IS NOT NULL);
 
@@ -1549,11 +1756,13 @@ CREATE TRIGGER jobdepends_turn BEFORE INSERT ON drover.jobdepends FOR EACH STATE
 
 CREATE TRIGGER jobqueue_clean_up AFTER UPDATE OF jq_state ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) AND (new.jq_state = 'done'::drover.job_state) AND (old.jq_state <> 'done'::drover.job_state))) EXECUTE FUNCTION drover.clean_up();
 
+CREATE CONSTRAINT TRIGGER jobqueue_count_edges AFTER UPDATE OF jq_unmet ON drover.jobqueue DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.jq_unmet = 2147483647)) EXECUTE FUNCTION drover.count_edges();
+
 CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_variables, jq_name, jq_msq, jq_runonpfile, jq_key, jq_delete, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_variables IS DISTINCT FROM new.jq_variables)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_delete IS DISTINCT FROM new.jq_delete)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
 
 CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL))) EXECUTE FUNCTION drover.gone();
 
-CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_unmet, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state = 'claimed'::drover.job_state)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
+CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state = 'claimed'::drover.job_state)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
 
 CREATE TRIGGER jobqueue_offer_new AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.offer_new();
 

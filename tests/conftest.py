@@ -1,7 +1,9 @@
 """One Postgres for the whole session, a fresh database for each test that asks for one."""
 
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -12,12 +14,19 @@ from scheduler import migrate
 from scheduler.embedded import temporary
 from tests.needs import need
 
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 << 30  # free there: for the server, its log of writes, and what tests fill in
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """Give the conninfo of a server that lives as long as the session."""
+    """Give the conninfo of a server that lives as long as the session; in memory if there is room, for that is fast."""
     need("postgres")
-    with temporary() as conninfo:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
+                patch.setattr("tempfile.tempdir", str(MEMORY))
+            conninfo = stack.enter_context(temporary())
         yield conninfo
 
 

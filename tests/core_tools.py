@@ -1,5 +1,6 @@
 """A core with one agent type, driven by hand: what tests of single claims start from."""
 
+from collections import Counter
 from typing import Any
 
 from scheduler.model import events as e
@@ -22,7 +23,7 @@ def make_core(
     kinds = kinds or {"sha": AgentType(command=("agent",))}
     core = Core(Config(scheduler=Scheduler(**timers), hosts=hosts, agents=kinds), 0.0)
     core.handle(e.Serve(10_000.0), 0.0)
-    rows = [{"name": n, "max": h.max, "urgent": h.urgent, "enabled": h.enabled} for n, h in hosts.items()]
+    rows = [{"name": n, "max": h.max, "urgent": h.urgent, "enabled": h.enabled} | h.filters for n, h in hosts.items()]
     core.handle(e.Looked(TABLES["queues"], rows, [{"type": n, "enabled": True} for n in kinds], []), 0.0)
     return core
 
@@ -45,7 +46,9 @@ def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.Turn:
 
 def turned(*claims: Claim, **more: Any) -> e.Turned:
     """Give the answer that these rows were claimed."""
-    return e.Turned(list(claims), reached={c.want: After(c.rank.decode(), "now", c.pk) for c in claims}, **more)
+    reached = {c.want: After(c.rank.decode(), "now", c.pk) for c in claims}
+    size = sum(len(c.args) for c in claims)
+    return e.Turned(claims, reached=reached, found=Counter(c.want for c in claims), size=size, **more)
 
 
 def answer_to(request: e.Request) -> e.Event:
@@ -57,6 +60,8 @@ def answer_to(request: e.Request) -> e.Event:
             return e.Saved(frozenset(pk for pk, _ in rows))
         case e.Turn():
             return e.Turned([])
+        case e.Settle():
+            return e.Settled()
         case _:
             return e.Written()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 
@@ -33,12 +34,12 @@ class Desk:
         self.loop.close()
 
     def ask(self, request: Request) -> Event:
-        """Send a request and give its event."""
+        """Send a request and give its event, with a list of its claims."""
         self.events.clear()
         self.courier.send(request)
         turn_until(self.loop, lambda: self.events)
-        assert len(self.events) == 1
-        return self.events[0]
+        (event,) = self.events
+        return replace(event, claims=list(event.claims)) if isinstance(event, Turned) else event
 
     def turn(self, *wants: Want) -> Turned:
         """Claim and give the answer."""

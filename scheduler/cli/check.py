@@ -41,6 +41,20 @@ ROLES = [*GROUP_ROLES, "drover_scheduler", "drover_msq", AGENT_ROLE]
 MISSING_ROLES = (
     "select name from unnest(%s::text[]) as name where name not in (select rolname from pg_roles) order by name"
 )
+# Clean-ups that nobody can do, with the first of them and why; and how many were tried in vain.
+STUCK = """
+select count(*), min(j.jq_pk), (select reason from drover.why where jq_pk = min(j.jq_pk))
+  from drover.jobqueue j
+  left join drover.queue q on q.queue_name = j.jq_queue
+  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
+  left join drover.host h on h.host_name = j.jq_host
+ where j.jq_type = 'cleanup' and j.jq_state in ('held', 'queued', 'blocked')
+   and not (coalesce(a.agent_present and a.agent_enabled, false)
+            and (j.jq_host is null or coalesce(h.host_present and h.host_enabled, false)))
+"""
+IN_VAIN = """
+select count(*) from drover.jobqueue where jq_type = 'cleanup' and jq_state = 'failed'
+"""
 
 
 def run(options: Namespace, config: Config) -> int:
@@ -119,6 +133,7 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
     if _is_read_only(conninfo):
         yield FAIL, "the database can only be read, and a scheduler writes: name the primary in [database] url"
     yield _roles(conninfo)
+    yield from _clean_ups(conninfo)
     yield from _all_statements(config, conninfo)
 
 
@@ -134,6 +149,17 @@ def _roles(conninfo: str) -> Finding:
     if missing:
         return WARN, f"roles: {', '.join(missing)} missing; run drover init --roles"
     return OK, "roles"
+
+
+def _clean_ups(conninfo: str) -> Iterator[Finding]:
+    """Files that are still there although their jobs are done, if nobody will remove them."""
+    with translated(), psycopg.connect(conninfo) as connection:
+        ((waiting, first, why),) = connection.execute(STUCK).fetchall()
+        ((failed,),) = connection.execute(IN_VAIN).fetchall()
+    if waiting:
+        yield WARN, f"clean-ups: nobody can do {waiting} that wait, as job {first}: {why}"
+    if failed:
+        yield WARN, f"clean-ups: {failed} have failed; drover ls -S failed -t cleanup, and drover retry"
 
 
 def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:

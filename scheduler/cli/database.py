@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -20,6 +20,11 @@ from scheduler.cli.tables import Table
 from scheduler.embedded import default_directory, join
 from scheduler.errors import BugError, ConfigError, WorldError
 from scheduler.model.config import Config
+
+OWN: Final[dict[str, LiteralString]] = {  # the same rows, but only of jobs of one's own
+    "jobqueue": "my_jobs", "output": "my_output", "why": "my_why", "log": "my_log",
+}  # fmt: skip
+MAY_SEE: Final = "select name, has_table_privilege('drover.' || name, 'select') from unnest(%s::text[]) as name"
 
 
 @contextmanager
@@ -90,6 +95,14 @@ def table(connection: psycopg.Connection, title: str, query: LiteralString, para
     """What a query gives; the names of its columns are the headings."""
     cursor = connection.execute(query, parameters)
     return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
+
+
+def visible(connection: psycopg.Connection, query: LiteralString) -> LiteralString:
+    """The query as its asker may ask it: of jobs of one's own, where the role may not see those of others."""
+    hidden = {name for name, may_see in connection.execute(MAY_SEE, (list(OWN),)) if not may_see}
+    for name in hidden:
+        query = query.replace(f"drover.{name} ", f"drover.{OWN[name]} ")
+    return query
 
 
 def listen(connection: psycopg.Connection, *channels: str) -> bool:

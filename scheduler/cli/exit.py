@@ -5,7 +5,7 @@ from math import inf
 from signal import Signals
 
 from scheduler.cli.complain import failed, no_such_job
-from scheduler.cli.database import connect
+from scheduler.cli.database import connect, visible
 from scheduler.cli.orders import numbers
 from scheduler.cli.wait import warn_of_inactive
 from scheduler.cli.waiting import FAILURE, ends
@@ -25,7 +25,7 @@ def run(options: Namespace, config: Config) -> int:
         if options.wait:
             warn_of_inactive(connection, [job])
             list(ends(connection, [job], inf))
-        row = connection.execute(END, (FAILURE, job)).fetchone()
+        row = connection.execute(visible(connection, END), (FAILURE, job)).fetchone()
     if row is None:
         return no_such_job(job)
     has_ended, state, has_failed, code, signal = row

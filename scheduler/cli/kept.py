@@ -28,6 +28,8 @@ select queue_name as queue, queue_group as group, scheduler_host || '.' || sched
 HOSTS = """
 select host_name as host, host_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        host_transport as transport, host_max as max, host_urgent as urgent, host_enabled as enabled,
+       nullif(concat_ws(' ', 'types=' || nullif(host_types, ''), 'queues=' || array_to_string(host_queues, ','),
+                        'priorities=' || nullif(host_priorities, '')), '') as filter,
        count(status_pid) as agents, host_down_until as down_until, host_reason as reason
   from drover.host
   left join drover.scheduler_group on group_name = host_group and group_lease_until > now()
@@ -46,6 +48,7 @@ VERBS: Final = {
     ("host", "enable"): "host-enable",
     ("host", "disable"): "host-disable",
     ("host", "max"): "host-max",
+    ("host", "filter"): "host-filter",
 }
 
 

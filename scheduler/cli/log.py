@@ -7,7 +7,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from scheduler.cli.complain import no_such_job
-from scheduler.cli.database import connect, listen
+from scheduler.cli.database import connect, listen, visible
 from scheduler.cli.orders import numbers
 from scheduler.cli.tables import as_json, cell
 from scheduler.cli.text import printable
@@ -22,7 +22,7 @@ ROWS = """
 select * from (
   select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
          log_pid as pid, log_message as message
-    from drover.log
+    from drover.log l
    where log_pk > %s and (%s::bigint is null or log_jq_fk = %s)
    order by log_pk desc limit %s) newest
  order by pk
@@ -36,7 +36,11 @@ def run(options: Namespace, config: Config) -> int:
         if options.job is not None:
             (options.job,) = numbers(connection, [options.job])
         last = _print_rows(connection, options, 0, options.lines if _is_limited(options) else LAST)
-        if options.job and not last and not connection.execute(IS_THERE, (options.job,)).fetchone():
+        if (
+            options.job
+            and not last
+            and not connection.execute(visible(connection, IS_THERE), (options.job,)).fetchone()
+        ):
             return no_such_job(options.job)
         if options.follow:
             _follow(connection, options, last)
@@ -56,7 +60,7 @@ def _is_limited(options: Namespace) -> bool:
 def _print_rows(connection: psycopg.Connection, options: Namespace, after: int, limit: int | None) -> int:
     """Print what is newer than `after`, and give the number of the newest."""
     cursor = connection.cursor(row_factory=dict_row)
-    for row in cursor.execute(ROWS, (after, options.job, options.job, limit)):
+    for row in cursor.execute(visible(connection, ROWS), (after, options.job, options.job, limit)):
         after = row.pop("pk")
         print(as_json(row) if options.json else line(row), flush=options.follow)
     return after
@@ -73,5 +77,5 @@ def _follow(connection: psycopg.Connection, options: Namespace, last: int) -> No
 
 
 def _has_ended(connection: psycopg.Connection, job: int | None) -> bool:
-    row = connection.execute(IS_THERE, (job,)).fetchone() if job else (False,)
+    row = connection.execute(visible(connection, IS_THERE), (job,)).fetchone() if job else (False,)
     return row is None or bool(row[0])

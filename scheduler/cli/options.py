@@ -137,6 +137,8 @@ def _submit(parser: ArgumentParser) -> None:
     parser.add_argument("--priority", metavar="LETTERS", help="a before z; default n")
     parser.add_argument("--retries", type=kinds.count, metavar="N", help="retries after failure; default 0")
     parser.add_argument("--name", metavar="TYPE.NONCE", help="unique name of the job")
+    text = "remove this file after success; may be given again"
+    parser.add_argument("--delete", action="append", metavar="FILE", help=text)
 
 
 def _ls(parser: ArgumentParser) -> None:
@@ -193,8 +195,14 @@ def _cancel(parser: ArgumentParser) -> None:
 
 
 def _signal(parser: ArgumentParser) -> None:
-    _order(parser)
-    parser.add_argument("signal", metavar="SIGNAL", help="name or number")
+    text = "jobs, then the name or number of a signal; or JOB=SIGNAL, each its own"
+    parser.add_argument("words", nargs="+", metavar="WORD", help=text)
+    _answer(parser)
+
+
+def _unblock(parser: ArgumentParser) -> None:
+    parser.add_argument("words", nargs="+", metavar="JOB|CONDITION", help="a job, or what jobs are blocked on")
+    _answer(parser)
 
 
 def _order(parser: ArgumentParser) -> None:
@@ -216,7 +224,7 @@ def _flush(parser: ArgumentParser) -> None:
 def _kept(*actions: str) -> Callable[[ArgumentParser], None]:
     def declare(parser: ArgumentParser) -> None:
         parser.add_argument("action", nargs="?", default="list", choices=("list", *actions), help="default: list")
-        parser.add_argument("words", nargs="*", metavar="WORD", help="a name, then numbers")
+        parser.add_argument("words", nargs="*", metavar="WORD", help="a name, then what is to be")
         _answer(parser)
 
     return declare
@@ -261,11 +269,14 @@ COMMANDS = {
     "cancel": Command("end a job that has not ended", _cancel, module="order"),
     "kill": Command("kill the agents of a job, which fails", _order, module="order"),
     "signal": Command("send a signal to the agents of a job", _signal, module="order"),
+    "unblock": Command(
+        "look again at a job that is blocked, or at all that are for a reason", _unblock, module="order"
+    ),
     "pause": Command("start no more jobs of a queue", _queues, module="order"),
     "continue": Command("start jobs of a paused queue again", _queues, module="order"),
     "poll": Command("make schedulers look for jobs now", _queues, module="order"),
     "queue": Command("list queues, or change one", _kept("add", "remove", "set", "priority"), module="kept"),
-    "host": Command("list hosts, or change one", _kept("enable", "disable", "max"), module="kept"),
+    "host": Command("list hosts, or change one", _kept("enable", "disable", "max", "filter"), module="kept"),
     "flush": Command("remove jobs that ended long ago", _flush, module="order"),
     "ls": Command("list jobs", _ls),
     "log": Command("show what was logged, of a job or of all", _log),

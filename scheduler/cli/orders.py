@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from scheduler.cli.complain import failed, warn
+from scheduler.cli.database import visible
 from scheduler.cli.tables import as_json
 from scheduler.cli.text import printable
 from scheduler.cli.waiting import ends
@@ -63,7 +64,7 @@ def answered(connection: psycopg.Connection, commands: Sequence[str], limit_s: f
         warn("no scheduler is active: what is commanded waits until one is; start it with drover run")
     for _ in ends(connection, pks, limit_s):
         pass
-    return connection.cursor(row_factory=class_row(Answer)).execute(ANSWERS, (pks,)).fetchall()
+    return connection.cursor(row_factory=class_row(Answer)).execute(visible(connection, ANSWERS), (pks,)).fetchall()
 
 
 def status(answers: Sequence[Answer], asked: int, limit_s: float) -> int:
@@ -77,11 +78,16 @@ def status(answers: Sequence[Answer], asked: int, limit_s: float) -> int:
 
 def numbers(connection: psycopg.Connection, jobs: Sequence[int | str]) -> list[int]:
     """Give the number of each job, which may be its name already. Errors: DroverError if there is none."""
-    names = [job for job in jobs if isinstance(job, str)]
-    found: dict[str, int] = dict(connection.execute(NAMED, (names,)).fetchall()) if names else {}
-    if missing := [name for name in names if name not in found]:
+    wanted = [job for job in jobs if isinstance(job, str)]
+    found = names(connection, wanted) if wanted else {}
+    if missing := [name for name in wanted if name not in found]:
         raise DroverError(f"no job {', '.join(missing)}; drover ls --all lists those there are")
     return [job if isinstance(job, int) else found[job] for job in jobs]
+
+
+def names(connection: psycopg.Connection, words: Sequence[str]) -> dict[str, int]:
+    """Give the numbers of the jobs of these names, as far as there are any."""
+    return dict(connection.execute(NAMED, (list(words),)).fetchall())
 
 
 def _check(words: str) -> None:

@@ -16,6 +16,7 @@ from scheduler.cli.database import connect, table
 from scheduler.cli.health import Limits, warnings
 from scheduler.cli.tables import Table, as_json, cell, show
 from scheduler.cli.text import printable
+from scheduler.cli.waiting import WAITER
 from scheduler.cli.watching import redrawn
 from scheduler.model.config import Config
 from scheduler.model.states import JOB_STATES
@@ -33,8 +34,9 @@ select g.group_name as name, g.group_owner as owner, s.scheduler_host as host, s
 """
 SCHEDULERS = """
 select scheduler_host as host, scheduler_pid as pid,
-       case when group_owner is not null then case status_state_name when 'draining' then 'draining' else 'owner' end
-            when scheduler_seen < now() - interval '1 min' then 'gone?' else 'standby' end as role,
+       case when group_lease_until > now() then case status_state_name when 'draining' then 'draining' else 'owner' end
+            when scheduler_seen < now() - make_interval(secs => scheduler_lease) then 'gone?'
+            else 'standby' end as role,
        scheduler_version as version, scheduler_started as started, now() - scheduler_seen as unseen_for,
        (status_parameter::jsonb ->> 'slow_turns')::bigint as slow_turns,
        (status_parameter::jsonb ->> 'longest_turn_ms')::float8 as longest_turn_ms,
@@ -42,14 +44,15 @@ select scheduler_host as host, scheduler_pid as pid,
   from drover.scheduler
   left join drover.scheduler_status on status_scheduler = scheduler_uuid and status_slot = -1
   left join drover.scheduler_group on group_owner = scheduler_uuid and group_name = scheduler_group
- where scheduler_group = %s order by group_owner is null, scheduler_started
+ where scheduler_group = %s and scheduler_seen > now() - make_interval(secs => 2 * scheduler_lease)
+ order by group_owner is null, scheduler_started
 """
 SLOTS = """
 select status_slot as slot, status_host as host, status_agent as agent, status_state_name as state,
        now() - status_since as since, status_pid as pid, status_jq_fk as job, status_items as items,
        status_spawns as spawns, status_reason as reason
   from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler
- where group_name = %s and status_slot >= 0 order by status_host, status_slot
+ where group_name = %s and status_slot >= 0 and group_lease_until > now() order by status_host, status_slot
 """
 JOBS = "select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2"
 UNSERVED = """
@@ -73,6 +76,8 @@ select queue_name as queue, queue_concurrency as concurrency, queue_paused as pa
  where queue_group = %s and queue_present
  group by queue_name order by queue_name
 """
+# Commands of ours that wait for an end, on this server; whoever waits otherwise may take their name.
+WAITING = "select count(*) from pg_stat_activity where application_name = %s and datname = current_database()"
 STATEMENTS = """
 select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 'mean_ms')::float8 as mean_ms,
        (t.value ->> 'max_ms')::float8 as max_ms
@@ -108,6 +113,11 @@ def note(group: dict[str, Any]) -> str | None:
     return "note: no other scheduler of the group stands by to take over"
 
 
+def patience(clients: int) -> str | None:
+    """One more line, if somebody waits for an end."""
+    return f"{clients} {'client waits' if clients == 1 else 'clients wait'} for jobs or answers" if clients else None
+
+
 def pivot(counts: list[tuple[Any, ...]]) -> Table:
     """Rows of (type, state, jobs) as a row a type and a column for every state that occurs."""
     jobs = Counter({(kind, state): count for kind, state, count in counts})
@@ -119,11 +129,13 @@ def pivot(counts: list[tuple[Any, ...]]) -> Table:
 def _print(connection: psycopg.Connection, name: str, *, json: bool) -> None:
     with connection.transaction():
         group = _group(connection, name)
+        ((clients,),) = connection.execute(WAITING, (WAITER,)).fetchall()
         parts = _parts(connection, name)
         if json:
-            print(as_json({"group": group} | {key: part.records() for key, part in parts}))
+            told = {"group": group, "waiting_clients": clients}
+            print(as_json(told | {key: part.records() for key, part in parts}))
         else:
-            _show(group, parts)
+            _show([headline(group), note(group), patience(clients)], parts)
 
 
 def _group(connection: psycopg.Connection, name: str) -> dict[str, Any]:
@@ -143,8 +155,8 @@ def _parts(connection: psycopg.Connection, name: str) -> Iterator[tuple[str, Tab
     yield "statements", table(connection, "Statements of the schedulers", STATEMENTS, (name,))
 
 
-def _show(group: dict[str, Any], parts: Iterable[tuple[str, Table]]) -> None:
-    print(*filter(None, (headline(group), note(group))), sep="\n", flush=True)
+def _show(lines: Iterable[str | None], parts: Iterable[tuple[str, Table]]) -> None:
+    print(*filter(None, lines), sep="\n", flush=True)
     for _, part in parts:
         if part.rows:
             print()

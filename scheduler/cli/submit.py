@@ -31,6 +31,7 @@ COLUMNS = {
     "priority": "jq_priority",
     "retries": "jq_retries",
     "name": "jq_name",
+    "delete": "jq_delete",
 }
 
 INSERT = """

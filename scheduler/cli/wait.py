@@ -7,7 +7,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from scheduler.cli.complain import failed, no_such_job, warn
-from scheduler.cli.database import connect
+from scheduler.cli.database import connect, visible
 from scheduler.cli.orders import numbers
 from scheduler.cli.tables import as_json
 from scheduler.cli.text import printable
@@ -25,11 +25,13 @@ select distinct q.queue_group
 OUTCOME = """
 select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_endtext as text,
        case when jq_end_bits & 2 = 0 then 'ok' else 'fail' end as result, jq_exitcode as code, jq_signal as signal,
-       coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'out'), '') as stdout,
-       coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'err'), '') as stderr,
-       jq_result as value
-  from drover.jobqueue left join drover.output on out_jq_fk = jq_pk and out_attempt = jq_attempt
- where jq_pk = %s group by jq_pk
+       stdout, stderr, jq_result as value
+  from drover.jobqueue j,
+       lateral (
+         select coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'out'), '') as stdout,
+                coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'err'), '') as stderr
+           from drover.output where out_jq_fk = jq_pk and out_attempt = jq_attempt) o
+ where jq_pk = %s
 """
 
 
@@ -58,7 +60,7 @@ def wait(connection: psycopg.Connection, jobs: Collection[int], limit_s: float, 
 
 def warn_of_inactive(connection: psycopg.Connection, jobs: Collection[int]) -> None:
     """Say at once that nobody will work on them, rather than to wait in silence."""
-    for (group,) in connection.execute(INACTIVE, (list(jobs),)):
+    for (group,) in connection.execute(visible(connection, INACTIVE), (list(jobs),)):
         warn(f"no scheduler is active for group {group}: the job waits until one is; start it with drover run")
 
 
@@ -76,7 +78,7 @@ def _show(connection: psycopg.Connection, end: End, *, json: bool) -> None:
     if end.state == GONE:
         no_such_job(end.job)
     elif json:
-        row = connection.cursor(row_factory=dict_row).execute(OUTCOME, (end.job,)).fetchone()
+        row = connection.cursor(row_factory=dict_row).execute(visible(connection, OUTCOME), (end.job,)).fetchone()
         print(as_json(row), flush=True)
     else:
         print(printable(f"{end.job} {end.type} {end.state} {end.text}"), flush=True)

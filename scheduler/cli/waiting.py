@@ -1,6 +1,6 @@
 """Waiting for jobs: woken by what is announced, with a slow look of its own in case a wake-up is lost.
 
-Reads rows and prints nothing.
+Reads rows and prints nothing. Who waits is known by the name of its session, and so `drover status` can count them.
 """
 
 import re
@@ -11,8 +11,9 @@ from time import monotonic
 import psycopg
 from psycopg.rows import class_row
 
-from scheduler.cli.database import listen
+from scheduler.cli.database import listen, visible
 
+WAITER = "drover-wait"  # application_name of whoever waits for the end of something
 LOOK_S = 5.0
 REPLICA_LOOK_S = 1.0  # a replica wakes nobody
 FAILURE = 2  # in jq_end_bits
@@ -22,7 +23,8 @@ ENDED = """
 select pk as job, coalesce(jq_type, '-') as type, coalesce(jq_state::text, 'gone') as state,
        case when jq_pk is null then 'there is no such job' else coalesce(jq_endtext, '') end as text,
        coalesce(jq_end_bits, 2) as bits
-  from unnest(%s::bigint[]) as pk left join drover.jobqueue on jq_pk = pk
+  from unnest(%(jobs)s::bigint[]) as pk
+  left join (select * from drover.jobqueue where jq_pk = any (%(jobs)s)) j on jq_pk = pk
  where jq_pk is null or jq_endtime is not null order by jq_endtime, pk
 """
 _NUMBER = re.compile(r"\d+")
@@ -44,16 +46,15 @@ class End:
         return bool(self.bits & FAILURE)
 
 
-def ends(
-    connection: psycopg.Connection, jobs: Collection[int], limit_s: float, look_s: float = LOOK_S
-) -> Iterator[End]:
+def ends(connection: psycopg.Connection, jobs: Collection[int], limit_s: float) -> Iterator[End]:
     """Yield the end of each job as it comes; stop when all have ended or after so many seconds."""
     deadline = monotonic() + limit_s
     waiting = set(jobs)
-    look_s = min(look_s, woken(connection, "drover_event"))  # before the first look: what ends from now on is heard
+    look_s = woken(connection, "drover_event")  # before the first look: what ends from now on is heard
+    query = visible(connection, ENDED)
     while waiting:
         cursor = connection.cursor(row_factory=class_row(End))
-        ended = cursor.execute(ENDED, (list(waiting),)).fetchall()
+        ended = cursor.execute(query, {"jobs": list(waiting)}).fetchall()
         yield from ended
         waiting -= {end.job for end in ended}
         left_s = deadline - monotonic()
@@ -63,7 +64,8 @@ def ends(
 
 
 def woken(connection: psycopg.Connection, *channels: str) -> float:
-    """Listen, and give the seconds after which to look all the same."""
+    """Listen, under the name of those who wait; give the seconds after which to look all the same."""
+    connection.execute("select set_config('application_name', %s, false)", (WAITER,))
     return LOOK_S if listen(connection, *channels) else REPLICA_LOOK_S
 
 

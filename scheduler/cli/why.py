@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from scheduler.cli.complain import no_such_job
-from scheduler.cli.database import connect
+from scheduler.cli.database import connect, visible
 from scheduler.cli.orders import numbers
 from scheduler.cli.text import printable
 from scheduler.model.config import Config
@@ -15,7 +15,7 @@ def run(options: Namespace, config: Config) -> int:
     """Print one line: why the job is not running, or what became of it."""
     with connect(config) as connection:
         (job,) = numbers(connection, [options.job])
-        row = connection.execute(REASON, (job,)).fetchone()
+        row = connection.execute(visible(connection, REASON), (job,)).fetchone()
     if row is None:
         return no_such_job(job)
     print(printable(row[0]))

@@ -78,11 +78,12 @@ class _Fetch:
 
     def take(self, rows: Rows) -> bool:
         """Add rows; false when they are too many bytes, which are forgotten."""
-        self.size += sum(map(len, filter(None, chain.from_iterable(rows.rows))))
+        cells = list(rows.rows)
+        self.size += sum(map(len, filter(None, chain.from_iterable(cells))))
         if self.is_too_much:
             self.rows.clear()
             return False
-        self.rows += rows.rows
+        self.rows += cells
         return True
 
     @property

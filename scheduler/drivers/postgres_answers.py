@@ -1,9 +1,9 @@
 """What came of a statement, read from libpq's result: rows of raw cells, or why there are none; and its duration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 from psycopg import pq
 
@@ -12,10 +12,44 @@ from scheduler.model.jobs import Cells
 NO_COPY: Final = "COPY from or to the client is not possible here"
 
 
+class Table(Sequence[Cells]):
+    """The rows of a result, each read when it is asked for, so that what is pressing can be read first."""
+
+    __slots__ = ("_columns", "_count", "_get")
+
+    def __init__(self, result: pq.abc.PGresult) -> None:
+        self._get, self._count, self._columns = result.get_value, result.ntuples, range(result.nfields)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Cells: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Cells]: ...
+    def __getitem__(self, at: int | slice) -> Cells | list[Cells]:
+        if isinstance(at, slice):
+            return list(map(self._read, range(self._count)[at]))
+        return self._read(range(self._count)[at])
+
+    def __iter__(self) -> Iterator[Cells]:
+        return map(self._read, range(self._count))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == (list(other) if isinstance(other, Table) else other)
+
+    def column(self, at: int) -> list[bytes | None]:
+        """Give the cells of one column."""
+        return list(map(self._get, range(self._count), repeat(at)))
+
+    def _read(self, row: int) -> Cells:
+        return tuple(map(self._get, repeat(row), self._columns))
+
+
 class Rows(NamedTuple):
     """What a statement gave: raw cells, column names, and how many rows it affected by its command tag."""
 
-    rows: list[Cells]
+    rows: Table
     names: tuple[bytes, ...] = ()
     tag: int = 0
 
@@ -61,11 +95,9 @@ class Stat:
 
 
 def read_rows(result: pq.abc.PGresult) -> Rows:
-    """Give the raw cells; the hot loop of a claim, hence `map`."""
-    get, columns = result.get_value, range(result.nfields)
-    rows = [tuple(map(get, repeat(row), columns)) for row in range(result.ntuples)]
-    names = tuple(result.fname(column) or b"" for column in columns)
-    return Rows(rows, names, result.command_tuples or 0)
+    """Give what a result says."""
+    names = tuple(result.fname(column) or b"" for column in range(result.nfields))
+    return Rows(Table(result), names, result.command_tuples or 0)
 
 
 def read_failure(result: pq.abc.PGresult) -> Failure:

@@ -5,13 +5,15 @@ the rows of a request, is decided in policy/ledger.py; the SQL is in schema/quer
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import islice, repeat
 from typing import Any, Final, assert_never
 
 from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Rows
+from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Table
 from scheduler.drivers.sql import Query, to_json
 from scheduler.drivers.waiting import Loop
 from scheduler.model.events import (
@@ -22,6 +24,7 @@ from scheduler.model.events import (
     Save,
     Saved,
     Settle,
+    Settled,
     TakeStock,
     Turn,
     Turned,
@@ -111,8 +114,8 @@ class Courier:
                 return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
             case Mark(rows):
                 return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
-            case Settle(parents):
-                return "settle", {"parents": parents}
+            case Settle(parents, beyond):
+                return "settle", {"parents": parents, "beyond": beyond}
             case TakeStock(pks):
                 return "take_stock", {"owner": self.owner, "pks": pks}
             case WriteLog(rows):
@@ -171,19 +174,24 @@ def _event(request: Request, answer: Rows) -> Event:
         case Save() | Mark():
             return _saved(answer.rows)
         case Settle():
-            return Written(_number(answer.rows[0][0]))
+            released, parents, beyond = answer.rows[0]
+            left = Settle(_numbers(parents), _number(beyond)) if parents else None
+            return Settled(_number(released), left)
         case TakeStock() | WriteLog() | WriteOutput():
             return Written()
         case _:
             assert_never(request)
 
 
-def _turned(turn: Turn, rows: Sequence[Cells]) -> Turned:
-    """Read the first row, which is about the ends and the wants, and the claims after it; see query `turn`."""
+def _turned(turn: Turn, rows: Table) -> Turned:
+    """Read the first row, which is about the ends and the wants, and count the claims after it; see query `turn`."""
     _, _, reached, parents, _, kept = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in turn.ends} - set(_numbers(kept))))
     places = {turn.wants[number - 1]: After(*place) for number, *place in json.loads(reached or b"[]")}
-    return Turned([read_claim(row, turn.wants) for row in rows[1:]], _numbers(parents), fenced, places)
+    claims = map(read_claim, islice(rows, 1, None), repeat(turn.wants))
+    found = {turn.wants[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
+    size = sum(map(len, filter(None, rows.column(3)[1:])))
+    return Turned(claims, _numbers(parents), fenced, places, found, size)
 
 
 def _saved(rows: Sequence[Cells]) -> Saved:

@@ -203,7 +203,7 @@ def start(recipe: Recipe) -> Started:
     ours, theirs = _pipes()
     try:
         popen = _popen(recipe, theirs)
-        pidfd = _watch(popen)
+        pidfd = watch(popen)
     except (OSError, ValueError):
         _close(ours)
         raise
@@ -244,7 +244,8 @@ def _popen(recipe: Recipe, ends: tuple[int, int, int]) -> "subprocess.Popen[byte
     )
 
 
-def _watch(popen: "subprocess.Popen[bytes]") -> int:
+def watch(popen: "subprocess.Popen[bytes]") -> int:
+    """Give a pidfd of a child; without one it is killed. Errors: OSError."""
     try:
         return os.pidfd_open(popen.pid)
     except OSError:  # no descriptor left: a child that nobody watches must not be

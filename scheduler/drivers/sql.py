@@ -13,6 +13,7 @@ from scheduler.model.statements import bind
 
 _HEADER: Final = re.compile(r"^-- name: (\S+)$", re.MULTILINE)
 _BARE: Final = ({int}, {float}, {int, float})  # element types that an array literal holds unquoted
+_EXACT: Final = {int, str, type(None)}  # values of one of these types that are equal are written the same
 
 
 class Query(NamedTuple):
@@ -81,15 +82,22 @@ def _text(value: str) -> bytes:
 
 
 def _array(values: Sequence[object]) -> bytes:
-    """Lists of numbers and of plain texts come by the ten thousand: no Python loop for them."""
+    """Lists of numbers, of plain texts and of one value come by the ten thousand: no Python loop for them."""
     kinds = set(map(type, values))
+    if len(kinds) == 1 and kinds <= _EXACT and values.count(values[0]) == len(values):
+        return b"{" + b",".join([_array_of(values[:1], kinds)] * len(values)) + b"}"
+    return b"{" + _array_of(values, kinds) + b"}"
+
+
+def _array_of(values: Sequence[object], kinds: set[type]) -> bytes:
+    """Give what stands between the braces of an array with elements of these types."""
     if kinds in _BARE:
-        return b"{" + repr(list(values))[1:-1].encode() + b"}"
+        return repr(list(values))[1:-1].encode()
     if kinds == {str}:
         joined = '","'.join(values)  # type: ignore[arg-type]
         if joined.count('"') == 2 * len(values) - 2 and "\\" not in joined and "\0" not in joined:
-            return b'{"' + joined.encode("utf-8", "backslashreplace") + b'"}'
-    return b"{" + b",".join(map(_element, values)) + b"}"
+            return b'"' + joined.encode("utf-8", "backslashreplace") + b'"'
+    return b",".join(map(_element, values))
 
 
 def _element(value: object) -> bytes:

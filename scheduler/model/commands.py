@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from scheduler.model.config import FILTERS, filter_mistake
+
 EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
 GROUP, ANY = "a group", "the active scheduler"
 LONGEST_TEXT: Final = 1000  # characters of a command; of what the user says about a job too
@@ -67,6 +69,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "host-enable": Verb(HOST, "NAME"),
     "host-disable": Verb(HOST, "NAME"),
     "host-max": Verb(HOST, "NAME MAX [URGENT]"),
+    "host-filter": Verb(HOST, "NAME FILTER..."),
     "agent-enable": Verb(TYPE, "NAME"),
     "agent-disable": Verb(TYPE, "NAME"),
     "step-down": Verb(GROUP, "[GROUP]"),
@@ -141,6 +144,26 @@ def _word(word: str, _usage: str) -> str:
     return word
 
 
+def _filter(word: str, usage: str) -> str:
+    """One of `types=`, `queues=` and `priorities=`, of which a host may say what the configuration may."""
+    try:
+        filter_of(word)
+    except ValueError as mistake:
+        raise CommandError(f"{mistake}: {usage}") from None
+    return word
+
+
+def filter_of(word: str) -> tuple[str, str | tuple[str, ...]]:
+    """Read `types=PATTERN`, `priorities=PATTERN` or `queues=NAME,NAME`: key and value. Errors: ValueError."""
+    key, equals, text = word.partition("=")
+    if not equals or key not in FILTERS:
+        raise ValueError(f"types=, queues= or priorities= is wanted (got {word!r})")
+    value = tuple(filter(None, text.split(","))) if key == "queues" else text
+    if mistake := filter_mistake(key, value):
+        raise ValueError(f"{key}: {mistake} (got {text!r})")
+    return key, value
+
+
 def _only(wanted: str) -> _Reader:
     def read(word: str, usage: str) -> str:
         if word != wanted:
@@ -167,5 +190,6 @@ _READERS: Final[Mapping[str, _Reader]] = {
     "signal": _word,
     "more": _word,
     "name": _word,
+    "filter": _filter,
     "group": _word,
 }

@@ -33,6 +33,7 @@ USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
 RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # that a priority begins with, in order
+FILTERS = ("types", "queues", "priorities")  # of a host: what it takes
 NAME_RULE = "a name has letters, digits and _ . / - (not first), 64 at most"
 
 
@@ -68,7 +69,9 @@ def _is_pattern(text: str) -> bool:
     return True
 
 
-PATTERN = _must(_is_pattern, "is not a regular expression")
+NO_PATTERN = "is not a regular expression"
+NO_LETTERS = "matches no single letter or digit: it is about the first of a priority"
+PATTERN = _must(_is_pattern, NO_PATTERN)
 SPAN = _must(lambda s: 0 < s <= YEAR, f"must be more than 0 and at most {YEAR} seconds")
 GRACE = _must(lambda s: 0 <= s <= YEAR, f"must be from 0 to {YEAR} seconds")
 COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
@@ -112,6 +115,7 @@ class Scheduler:
     lease_renewal: float = field(default=10.0, validator=SPAN)
     rescan: float = field(default=60.0, validator=SPAN)
     poll_interval: float = field(default=1.0, validator=SPAN)
+    wake_interval: float = field(default=0.1, validator=SPAN)
     progress_interval: float = field(default=1.0, validator=SPAN)
     output_interval: float = field(default=0.2, validator=SPAN)
     status_interval: float = field(default=30.0, validator=SPAN)
@@ -170,6 +174,11 @@ class Host:
         return bool(self.queues) or len(self.letters) < len(LETTERS)
 
     @property
+    def filters(self) -> dict[str, Any]:
+        """Give what it takes."""
+        return {key: getattr(self, key) for key in FILTERS}
+
+    @property
     def is_far(self) -> bool:
         """Say whether it has to be reached before anything can be started there."""
         return self.transport == "ssh"
@@ -209,6 +218,7 @@ class AgentType:
     limits: Limits = field(factory=Limits)
     output_limit: int = field(default=1_048_576, validator=COUNT_OR_NONE)
     window: int = field(default=1, validator=COUNT)
+    fair: bool = False
 
 
 @frozen
@@ -249,7 +259,7 @@ SCHEDULER_RULES: tuple[Rule, ...] = (
 HOST_RULES: tuple[Rule, ...] = (
     ("address", lambda h: h.transport != "ssh" or h.address, 'is needed by transport = "ssh"'),
     ("command", lambda h: h.transport != "command" or h.command, 'is needed by transport = "command"'),
-    ("priorities", lambda h: bool(h.letters), "matches no single letter or digit: it is about the first of a priority"),
+    ("priorities", lambda h: bool(h.letters), NO_LETTERS),
 )
 AGENT_RULES: tuple[Rule, ...] = (
     ("heartbeat", lambda a: a.kind == "line" or not a.heartbeat, "must be 0: exec agents have no heartbeat"),
@@ -327,6 +337,15 @@ def _hosts_words(config: Config) -> Iterator[Contradiction]:
     for name, agent in config.agents.items():
         if config.hosts and set(agent.hosts) <= config.hosts.keys() and not config.hosts_of(name):
             yield ("agents", name), "no host takes it: the key types of each leaves it out"
+
+
+def filter_mistake(key: str, value: str | tuple[str, ...]) -> str:
+    """Say what is wrong with a filter of a host, by itself."""
+    if key == "queues":
+        return "" if all(map(NAME.fullmatch, value)) else NAME_RULE
+    if not _is_pattern(str(value)):
+        return NO_PATTERN
+    return "" if key == "types" or Host(priorities=str(value)).letters else NO_LETTERS
 
 
 def _variable_mistake(name: str) -> str:

@@ -4,7 +4,7 @@ Events are facts, commands are imperatives. What an agent says does not come as 
 Slots are named by number and, where an answer may come late, by the serial of the process it belongs to.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,13 +143,16 @@ class Looked:
 class Turned:
     """The answer to a Turn: what was claimed, which parents to settle, which ends had been lost to another owner.
 
-    `reached` is how far the claim got in the order, for each want that found something.
+    For each want that found something, `reached` is how far the claim got in the order and `found` how many rows it
+    gave. The claims are read once, when they are unpacked: the next request does not wait for that.
     """
 
-    claims: Sequence[Claim]
+    claims: Iterable[Claim]
     parents: Sequence[int] = ()
     fenced: Sequence[int] = ()
     reached: Mapping[Want, After] = field(default_factory=dict)
+    found: Mapping[Want, int] = field(default_factory=dict)
+    size: int = 0  # bytes of their parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +165,15 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A Settle, TakeStock, WriteLog or WriteOutput is done; `released` children may be claimed now."""
+    """A TakeStock, WriteLog or WriteOutput is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Some of what a Settle asks for is done: `released` children got nearer, and this is left."""
 
     released: int = 0
+    left: "Settle | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +216,7 @@ class Reloaded:
 Event = (
     Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
     | Opened | Fetched | NotExpanded | Answered
-    | Woken | Strayed | Looked | Turned | Saved | Written | NotSaved | Serve | Disowned | Drain | Stop
+    | Woken | Strayed | Looked | Turned | Saved | Settled | Written | NotSaved | Serve | Disowned | Drain | Stop
     | Reloaded
 )  # fmt: skip
 
@@ -365,9 +374,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Settle the dependencies on ended rows."""
+    """Settle the dependencies on ended rows, of the first one those of children beyond a number."""
 
     parents: Sequence[int]
+    beyond: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ by policy/outcome.py.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 Cells = tuple[bytes | None, ...]
@@ -23,6 +24,8 @@ class After(NamedTuple):
 
 
 START: Final = After("", "-infinity", 0)
+LONGEST_RANK: Final = 17  # 0 or 1 and a priority; of a fair type there is more
+ROUND_LENGTH: Final = 16  # of that: drover.rank_in_round
 URGENT_BELOW: Final = "1"  # ranks of urgent rows begin with 0, all others with 1
 ALL_BELOW: Final = "2"
 
@@ -79,7 +82,7 @@ class Rules:
     itemsfailed: int = 0
     itemsprocessed: int = 0
     checkpoint: dict[str, Any] | None = None
-    submitter: str = ""  # of guarded types
+    submitter: str = ""  # of guarded and of fair types, at least
     roles: Sequence[str] = ()  # that it is a member of, itself too; of guarded types
     variables: dict[str, str | None] | None = None  # each as text, for exec agents
     variables_json: str = ""  # all of them
@@ -94,7 +97,7 @@ class Claim(NamedTuple):
     pk: int
     attempt: int
     args: bytes
-    rank: bytes  # urgency and letter: smaller goes first
+    rank: bytes  # urgency and letter: smaller goes first; of a fair type without the round
     want: Want  # that it answers
     rules: Rules = PLAIN
 
@@ -184,11 +187,24 @@ def read_claim(cells: Cells, wants: Sequence[Want]) -> Claim:
     """Give the claim in a row of query `turn` (jq_pk, attempt, number of the want, args, rank, more)."""
     pk, attempt, number, args, rank, more = cells
     rules = PLAIN if more is None else _read_rules(more)
-    return Claim(int(pk or 0), int(attempt or 0), args or b"", rank or b"", wants[int(number or 0) - 1], rules)
+    rank = rank or b""
+    if len(rank) > LONGEST_RANK:
+        rank = rank[:-ROUND_LENGTH]
+    return Claim(int(pk or 0), int(attempt or 0), args or b"", rank, wants[int(number or 0) - 1], rules)
+
+
+@lru_cache
+def _plain_but_for(submitter: bytes) -> Rules:
+    return Rules(submitter=json.loads(submitter.decode("utf-8", "surrogateescape")))
 
 
 def _read_rules(more: bytes) -> Rules:
-    """Give the rules of a row; a slice without a key that was cut short begins anew, and so does its count."""
+    """Give the rules of a row: an object, or the submitter alone.
+
+    A slice without a key that was cut short begins anew, and so does its count.
+    """
+    if more.startswith(b'"'):
+        return _plain_but_for(more)
     told = json.loads(more.decode("utf-8", "surrogateescape"))  # no text where the database knows no encoding
     given = {name: value for name, value in told.items() if value is not None}
     if "key" not in given:

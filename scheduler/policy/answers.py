@@ -1,12 +1,9 @@
 """What the database answered: rows claimed, saved or lost, and what others changed in the tables we follow."""
 
 from collections.abc import Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Final
 
 from scheduler.model import events as e
-from scheduler.model.jobs import Claim, Want
 from scheduler.policy import endings, standing, supply
 from scheduler.policy.claims import QueueBook
 from scheduler.policy.feed import sated
@@ -68,22 +65,13 @@ def turned(world: World, event: e.Turned, now: float) -> None:
         return
     request = world.ledger.answered()
     assert isinstance(request, e.Turn)
-    found = _count(event.claims)
-    world.claims.turned(request, found, event.reached, now)
-    world.stock_at = min(world.stock_at, now + STOCK_AFTER if event.claims else NEVER)
+    world.claims.turned(request, event.found, event.reached, now)
+    world.stock_at = min(world.stock_at, now + STOCK_AFTER if event.found else NEVER)
     if event.fenced and not world.ledger.resent:
         world.say("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
-    supply.arrived(world, event.claims, found, now)
-    if (event.claims or world.jobs) and world.progress_at == NEVER:
+    supply.arrived(world, event, now)
+    if (event.found or world.jobs) and world.progress_at == NEVER:
         world.progress_at = now + world.timers.progress_interval
-
-
-def _count(claims: Sequence[Claim]) -> dict[Want, int]:
-    """Give how many rows were claimed for each want; most rows come in runs."""
-    found: dict[Want, int] = {}
-    for want, run in groupby(claims, attrgetter("want")):
-        found[want] = found.get(want, 0) + sum(1 for _ in run)
-    return found
 
 
 def saved(world: World, event: e.Saved, now: float) -> None:
@@ -144,10 +132,19 @@ def not_saved(world: World, event: e.NotSaved, now: float) -> None:
     world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
 
 
-def written(world: World, event: e.Written, now: float) -> None:
-    """Dependencies are settled, or log or output is written."""
+def settled(world: World, event: e.Settled, now: float) -> None:
+    """Some dependencies are settled; whoever owns the group may settle the others."""
     if not world.ledger.was_foreign():
         world.ledger.answered()
+    if event.left is not None:
+        world.ledger.unsettled.append(event.left)
     if event.released:
         world.claims.wake()
+    standing.go_on(world, now)
+
+
+def written(world: World, event: e.Written, now: float) -> None:
+    """Log or output is written."""
+    if not world.ledger.was_foreign():
+        world.ledger.answered()
     standing.go_on(world, now)

@@ -87,6 +87,7 @@ class Claims:
         pools: Iterable[Pool],
         queues: Sequence[QueueBook],
         hosts: Sequence[HostBook],
+        jobs: Iterable[Job],
         timers: Scheduler,
         now: float,
     ) -> list[Want]:
@@ -111,7 +112,7 @@ class Claims:
         first = self._turn % (len(wants) or 1)
         wants = wants[first:] + wants[:first]
         if reserved := {queue.name: queue.reserved for queue in queues if queue.reserved and not queue.paused}:
-            wants = list(kept_free(wants, reserved, pools, hosts))
+            wants = list(kept_free(wants, reserved, pools, hosts, jobs))
         return list(_within(left, wants))
 
     def _of_pool(
@@ -221,11 +222,7 @@ def how_many(pool: Pool, timers: Scheduler, where: Turns | None = None) -> tuple
     held += len(pool.marking)
     feeding = 0
     for job in pool.live_jobs.values():
-        if (
-            job.expansion is None
-            or job.expansion.is_fed
-            or (where is not None and pool.lanes_of(job, job.host) is not where)
-        ):
+        if job.expansion is None or job.expansion.is_fed or (where is not None and pool.place_of(job) is not where):
             continue
         held += not job.expansion.opening
         feeding += job.expansion.opening

@@ -108,7 +108,10 @@ class Core:
         if world.feeding and not world.draining:
             rounds.measure(world, now)
             hosts, queues = list(world.hosts.values()), list(world.queues.values())
-            wants = world.claims.wants(world.pools.values(), queues, hosts, world.timers, now)
+            if [queue for queue in queues if queue.reserved]:
+                self.unpack()  # what is in hand counts
+            pools, jobs = world.pools.values(), world.jobs.values()
+            wants = world.claims.wants(pools, queues, hosts, jobs, world.timers, now)
         world.may_want = bool(wants)
         if not wants and self._gathers(now):
             return None
@@ -124,8 +127,8 @@ class Core:
 
     def live_rows(self) -> list[int]:
         """Give the rows that are ours in memory, or whose end is on its way to the database."""
-        arrivals = (claim.pk for claim in self.world.arrivals)
-        return [*arrivals, *self.world.jobs, *self.world.ledger.pending()]
+        self.unpack()
+        return [*self.world.jobs, *self.world.ledger.pending()]
 
     def in_hand(self) -> list[tuple[int, int]]:
         """Give pk and attempt of the jobs that have not ended."""
@@ -242,10 +245,11 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.NotExpanded: supply.not_expanded,
     e.Woken: answers.woken,
     e.Strayed: answers.strayed,
-    e.Looked: answers.looked,
+    e.Looked: reload.looked,
     e.Turned: answers.turned,
     e.Saved: answers.saved,
     e.NotSaved: answers.not_saved,
+    e.Settled: answers.settled,
     e.Written: answers.written,
     e.Serve: standing.serve,
     e.Disowned: standing.disowned,

@@ -22,9 +22,10 @@ _END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
 class Doors:
     """The doors of one type; each is made when a job or a claim first needs it."""
 
-    __slots__ = ("_by_hosts", "_found", "_queues", "_runs", "_taken", "every", "ways")
+    __slots__ = ("_by_hosts", "_found", "_queues", "_runs", "_taken", "_turns_type", "every", "ways")
 
-    def __init__(self, hosts: Mapping[str, Host]) -> None:
+    def __init__(self, hosts: Mapping[str, Host], turns_type: type[Turns] = Turns) -> None:
+        self._turns_type = turns_type
         self._queues = {name: host.queues for name, host in hosts.items()}
         self._taken = {name: host.letters for name, host in hosts.items()}
         self._by_hosts: dict[frozenset[str], Turns] = {}
@@ -52,7 +53,7 @@ class Doors:
         )
         turns = self._by_hosts.get(hosts)
         if turns is None:
-            turns = self._by_hosts[hosts] = Turns(hosts)
+            turns = self._by_hosts[hosts] = self._turns_type(hosts)
             for ways in (self.every, *(self.ways[name] for name in hosts)):
                 ways.doors.append(turns)
         return turns

@@ -115,7 +115,6 @@ def conclude(world: World, job: Job, now: float) -> None:
     job.pool.live_jobs.pop(job.pk, None)
     if (queue := world.queues.get(job.queue)) is not None:
         queue.in_hand -= 1
-    job.pool.in_hand[job.queue] -= 1
     expansion = job.expansion
     job.lanes = {}  # they name the job: a ring that only the garbage collector would break
     if expansion is not None and expansion.opening:
@@ -195,7 +194,6 @@ def forget(world: World, job: Job, now: float) -> None:
     job.pool.live_jobs.pop(job.pk, None)
     if (queue := world.queues.get(job.queue)) is not None:
         queue.in_hand -= 1
-    job.pool.in_hand[job.queue] -= 1
     if job.pk in world.expanding:
         world.commands.append(CloseQuery(job.pk))
         world.expanding.discard(job.pk)

@@ -28,22 +28,19 @@ HOARD: Final = 20  # batches of rows held for busy hosts while others have nothi
 
 def enqueue(world: World, job: Job, items: list[Item], host: str | None) -> None:
     """Let items wait for agents of a host, or of any."""
-    lane = job.lanes.get(host)
+    pool, lane = job.pool, job.lanes.get(host)
     if lane is None:
         lane = job.lanes[host] = Lane(job, host)
     if not lane.items:
         world.turn = lane.turn = world.turn + 1
-        lane.items.extend(items)
-        pool = job.pool
         turns = pool.any if host is None and pool.doors is None else pool.lanes_of(job, host)
         turns.add(lane)
-    else:
-        lane.items.extend(items)
+    lane.items.extend(items)
     if job.expansion is None:
-        job.pool.singles += len(items)
+        pool.singles += len(items)
     else:
         job.expansion.waiting += len(items)
-    world.stirred.add(job.pool)
+    world.stirred.add(pool)
 
 
 def release(world: World, lane: Lane) -> int:

@@ -105,8 +105,8 @@ class Job:
         if rules is not PLAIN:
             self.expansion = Expansion(rules) if rules.msq else None
             self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
-        if rules.variables is not None:
-            self._take(rules.variables)
+            if rules.variables is not None:
+                self._take(rules.variables)
 
     def _take(self, variables: dict[str, str | None]) -> None:
         values = {as_bytes(name): None if text is None else as_bytes(text) for name, text in variables.items()}

@@ -37,6 +37,8 @@ class Ledger:
         "_given_up",
         "_locked_last",
         "_logged_last",
+        "_rest_last",
+        "_settled_last",
         "_wrote_last",
         "ends",
         "failures",
@@ -56,6 +58,7 @@ class Ledger:
         "resent",
         "result_size",
         "saves",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -64,6 +67,7 @@ class Ledger:
         self.failures: dict[int, list[ItemFailure]] = {}
         self.marks: dict[int, tuple[int, int]] = {}
         self.parents: list[int] = []
+        self.unsettled: deque[Settle] = deque()  # what was left of parents with many children
         self.gather_until = 0.0  # ends that come before go together; 0 is at once
         self.is_stock_due = False  # what is in hand is to be said anew
         self.logs: list[LogRow] = []
@@ -77,7 +81,7 @@ class Ledger:
         self.in_flight: Request | None = None
         self.resent = False  # the one in flight may have been carried out before
         self.lost_logs = 0
-        self._logged_last = self._wrote_last = False
+        self._logged_last = self._wrote_last = self._settled_last = self._rest_last = False
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
@@ -103,7 +107,7 @@ class Ledger:
     def is_empty(self) -> bool:
         """Say whether nothing waits and nothing is on its way."""
         return not (
-            self.ends or self.saves or self.marks or self.parents or self.logs or self.outputs
+            self.ends or self.saves or self.marks or self.parents or self.unsettled or self.logs or self.outputs
             or self.repeats or self.in_flight or self.is_stock_due
         )  # fmt: skip
 
@@ -165,7 +169,8 @@ class Ledger:
     def may_gather(self, now: float) -> bool:
         """Say whether nothing but ends waits, and they may still wait for others."""
         others = (
-            self.is_stock_due, self.saves, self.marks, self.parents, self.logs, self.outputs, self.repeats,
+            self.is_stock_due, self.saves, self.marks, self.parents, self.unsettled, self.logs, self.outputs,
+            self.repeats,
         )  # fmt: skip
         return now < self.gather_until and len(self.ends) < BATCH and not any(others)
 
@@ -176,7 +181,7 @@ class Ledger:
         return self.in_flight
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
-        """What explains an end goes before it; neither logs nor output twice in a row while other things wait."""
+        """What explains an end goes before it; none of logs, output and children twice in a row while others wait."""
         held = {row[0] if isinstance(row, tuple) else row.pk for r in self.repeats for row in _rows(r)}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
         held.update(self.saves)
@@ -188,18 +193,19 @@ class Ledger:
         if (self.outputs or self.repeats) and (unread := self._unread()):
             saves = [pk for pk in saves if pk not in unread]
             ends = [end for end in ends if end.pk not in unread]
-        others = self.parents or saves or marks or ends or wants
-        if self.outputs and not (self._wrote_last and (others or self.logs)):
+        family, others = self.parents or self.unsettled, saves or marks or ends or wants
+        if self.outputs and not (self._wrote_last and (family or others or self.logs)):
             self._wrote_last = True
             return self._write_output()
         self._wrote_last = False
-        if self.logs and not (self._logged_last and others):
+        if self.logs and not (self._logged_last and (family or others)):
             self._logged_last = True
             return self._write_log()
         self._logged_last = False
-        if self.parents:
-            parents, self.parents = self.parents, []
-            return Settle(parents)
+        if family and not (self._settled_last and others):
+            self._settled_last = True
+            return self._settle()
+        self._settled_last = False
         if saves:
             return self._save(saves[:BATCH])
         if marks:
@@ -210,6 +216,14 @@ class Ledger:
             self.ends = _without(self.ends, ends) if len(ends) < len(self.ends) else []
             return Turn(ends, wants)
         return None
+
+    def _settle(self) -> Settle:
+        """What was left goes in turn, and every other time: what has ended since then does not wait for all of it."""
+        self._rest_last = bool(self.unsettled) and not (self.parents and self._rest_last)
+        if self._rest_last:
+            return self.unsettled.popleft()
+        parents, self.parents = self.parents, []
+        return Settle(parents)
 
     def _unread(self) -> set[int]:
         """The jobs with output that is not written yet."""
@@ -331,8 +345,8 @@ def _halves(request: Request) -> list[Request]:
             return [WriteOutput(part, followed) for part in _parts(rows)]
         case TakeStock():
             return []
-        case Settle(parents):
-            return [Settle(part) for part in _parts(parents)]
+        case Settle(parents, beyond):
+            return [Settle(part, 0 if n else beyond) for n, part in enumerate(_parts(parents))]
 
 
 def _without(all_ends: list[End], some: Sequence[End]) -> list[End]:

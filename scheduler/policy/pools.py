@@ -4,7 +4,7 @@ A slot is a place for one agent: (type, host, place within both). A pool is all 
 work that wait for them.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,7 +14,7 @@ from scheduler.model.jobs import Want
 from scheduler.model.states import ST_FREE
 from scheduler.policy.doors import Doors
 from scheduler.policy.jobs import NEVER, Job
-from scheduler.policy.turns import Turns
+from scheduler.policy.turns import FairTurns, Turns
 
 UNLIMITED: Final = -1
 
@@ -93,7 +93,7 @@ class Pool:
 
     __slots__ = (
         "again", "any", "arriving", "blocked_until", "bound", "coming", "doors", "enabled", "finished", "free", "idle",
-        "in_hand", "is_exec", "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason",
+        "is_exec", "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason",
         "rescued", "row_bytes", "singles", "slots", "starving_since",
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ class Pool:
         self.kind = kind
         self.enabled = enabled
         self.slots: list[Slot] = []
-        self.any = Turns()  # lanes for any host
+        self.any = self.turns_type()  # lanes for any host
         self.doors: Doors | None = None  # instead, where some host does not take every job
         self.bound: dict[str, Turns] = {}  # lanes for one host
         self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
@@ -111,7 +111,6 @@ class Pool:
         self.singles = 0  # one-parameter items waiting
         self.arriving = 0  # rows claimed and not unpacked yet
         self.coming: dict[Turns, int] = {}  # the same, by where they are going to wait
-        self.in_hand: Counter[str] = Counter()  # jobs, by queue
         self.rescued: deque[Job] = deque()  # rows rescued before, to be shown as running before they begin
         self.marking: set[int] = set()  # of these, rows whose mark is on its way
         self.live_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
@@ -125,16 +124,26 @@ class Pool:
         self.is_exec = kind.kind == "exec"  # one process an item
         self.is_guarded = "*" not in kind.submitters
 
+    @property
+    def turns_type(self) -> type[Turns]:
+        """Give the kind of lanes that work of this type waits in."""
+        return FairTurns if self.kind.fair else Turns
+
     def filter(self, hosts: Mapping[str, Host]) -> None:
-        """Begin anew with what waits for any host: by doors if some host of the type does not take every job."""
-        self.doors = Doors(hosts) if any(host.is_choosy for host in hosts.values()) else None
-        self.any = Turns() if self.doors is None else self.doors.every
+        """Begin anew with what waits for any host: by doors if some host does not take every job, or there is none."""
+        is_choosy = not hosts or any(host.is_choosy for host in hosts.values())
+        self.doors = Doors(hosts, self.turns_type) if is_choosy else None
+        self.any = self.turns_type() if self.doors is None else self.doors.every
 
     def lanes_of(self, job: Job, host: str | None) -> Turns:
         """Give the lanes in which a job waits for a host, or for any that takes it."""
         if host is not None:
             return self.bound[host]
         return self.any if self.doors is None else self.doors.of(job)
+
+    def place_of(self, job: Job) -> Turns | None:
+        """Give the lanes for which a job was claimed; None if a reload has closed them while it was worked."""
+        return self.lanes_of(job, None) if job.host is None else self.bound.get(job.host)
 
     def lanes_for(self, want: Want) -> Turns | None:
         """Give the lanes for which rows are asked; None if a reload has closed them meanwhile."""

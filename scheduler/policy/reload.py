@@ -9,14 +9,14 @@ of the same name. What has changed in the file wins over what commands have chan
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.events import Reloaded
+from scheduler.model.events import Looked, Reloaded
 from scheduler.model.expand import Item
-from scheduler.policy import endings, orders
+from scheduler.policy import answers, endings, orders
 from scheduler.policy.agents import patience_of
 from scheduler.policy.answers import enable
 from scheduler.policy.feed import enqueue, sated
@@ -73,11 +73,36 @@ def _differences(old: "attrs.AttrsInstance", new: "attrs.AttrsInstance") -> list
 
 
 def reloaded(world: World, event: Reloaded, now: float) -> None:
-    """Go on with another configuration."""
-    old, new = world.config, event.config
-    world.config = new
-    world.timers = world.fleet.timers = new.scheduler
+    """Go on with another configuration; a filter that a command has set stays while the file says no other."""
+    hosts = {name: attrs.evolve(host, **_kept(world, name, host)) for name, host in event.config.hosts.items()}
+    world.file_hosts = event.config.hosts
+    world.timers = world.fleet.timers = event.config.scheduler
     orders.thaw(world, world.pools.values(), now)
+    _go_on(world, attrs.evolve(event.config, hosts=hosts), now)
+
+
+def _kept(world: World, name: str, host: Host) -> dict[str, Any]:
+    """Give the filters of a host of which the file says what it said before."""
+    before, current = world.file_hosts.get(name), world.config.hosts.get(name)
+    if before is None or current is None:
+        return {}
+    return {key: value for key, value in current.filters.items() if getattr(before, key) == getattr(host, key)}
+
+
+def looked(world: World, event: Looked, now: float) -> None:
+    """Go by the tables as they are now; a host that takes other jobs than before makes another configuration."""
+    hosts = dict(world.config.hosts)
+    for row in event.hosts:
+        filters = {"types": row["types"], "queues": tuple(row["queues"] or ()), "priorities": row["priorities"]}
+        if row["name"] in hosts and hosts[row["name"]].filters != filters:
+            hosts[row["name"]] = attrs.evolve(hosts[row["name"]], **filters)
+    if hosts != world.config.hosts:
+        _go_on(world, attrs.evolve(world.config, hosts=hosts), now)
+    answers.looked(world, event, now)
+
+
+def _go_on(world: World, new: Config, now: float) -> None:
+    old, world.config = world.config, new
     for name, host in new.hosts.items():
         _take_host(world, name, old.hosts.get(name), host)
     for name in old.hosts.keys() - new.hosts.keys():
@@ -121,11 +146,14 @@ def _take_type(world: World, name: str, old: Config, new: Config, now: float) ->
         world.pools[name] = Pool(name, kind, enabled)
         old = Config()
     hosts = {host: new.hosts[host] for host in new.hosts_of(name)}
-    were_choosy = any(old.hosts[host].is_choosy for host in (old.hosts_of(name) if name in old.agents else ()))
-    if were_choosy or any(host.is_choosy for host in hosts.values()):
+    were_choosy = world.pools[name].doors is not None
+    is_other_turn = before is not None and before.fair != kind.fair
+    if is_other_turn or were_choosy or not hosts or any(host.is_choosy for host in hosts.values()):
         world.pools[name].filter(hosts)
     _fit_slots(world, world.pools[name], tuple(hosts), now)
-    if were_choosy or world.pools[name].doors is not None:
+    if is_other_turn:
+        _take_turns_anew(world.pools[name])
+    if is_other_turn or were_choosy or world.pools[name].doors is not None:
         _sort_anew(world, world.pools[name])
 
 
@@ -164,6 +192,17 @@ def _fit_slots(world: World, pool: Pool, hosts: Sequence[str], now: float) -> No
         here.sort(key=lambda slot: (slot.state, -slot.number))
         _remove(world, here[: max(0, len(here) - pool.kind.slots)], "fewer slots are configured", now)
         world.add_slots(pool, name, pool.kind.slots - len(here), patience, now)
+
+
+def _take_turns_anew(pool: Pool) -> None:
+    """Let what waits for one host wait in lanes of the other kind; what waits for any is moved by `_sort_anew`."""
+    for host, before in pool.bound.items():
+        pool.bound[host] = turns = pool.turns_type(before.hosts)
+        for lane in sorted(before, key=lambda lane: lane.turn):
+            turns.add(lane)
+    for slot in pool.slots:
+        if slot.bound is not slot.any:
+            slot.bound = pool.bound[slot.host.name]
 
 
 def _sort_anew(world: World, pool: Pool) -> None:

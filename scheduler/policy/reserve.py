@@ -6,17 +6,23 @@ There is no counter to go wrong: what is in hand is what was claimed. Of each ty
 others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scheduler.model.jobs import Want
+from scheduler.policy.jobs import Job
 from scheduler.policy.pools import UNLIMITED, HostBook, Pool
 
 
 def kept_free(
-    wants: Sequence[Want], reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostBook]
+    wants: Sequence[Want],
+    reserved: Mapping[str, int],
+    pools: Sequence[Pool],
+    hosts: Sequence[HostBook],
+    jobs: Iterable[Job],
 ) -> Iterator[Want]:
-    """Give the wants that leave to each queue what is reserved for it."""
-    room, total = _Room(reserved, pools, hosts), sum(reserved.values())
+    """Give the wants that leave to each queue what is reserved for it; jobs: all that are in hand."""
+    room, total = _Room(reserved, pools, hosts, jobs), sum(reserved.values())
     for want in wants:
         others = total - reserved.get(want.queue, 0)
         if not others:
@@ -31,7 +37,9 @@ class _Room:
 
     __slots__ = ("_common", "_own", "_reserved", "_sizes", "_total")
 
-    def __init__(self, reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostBook]) -> None:
+    def __init__(
+        self, reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostBook], jobs: Iterable[Job]
+    ) -> None:
         most = {host.name: host.max for host in hosts if host.is_open}
         on_host = dict.fromkeys(most, 0)
         self._sizes: dict[str, int] = {}
@@ -42,10 +50,10 @@ class _Room:
                 on_host[name] += 1
         self._total = sum(_at_most(on_host[name], limit) for name, limit in most.items())
         self._reserved = reserved
-        self._own = {(pool.name, queue): pool.in_hand.get(queue, 0) for pool in pools for queue in reserved}
-        self._common = {
-            pool.name: sum(count for queue, count in pool.in_hand.items() if queue not in reserved) for pool in pools
-        }
+        self._own = {(pool.name, queue): 0 for pool in pools for queue in reserved}
+        self._common = dict.fromkeys(self._sizes, 0)
+        for (name, queue), count in Counter((job.pool.name, job.queue) for job in jobs).items():
+            self._use(name, queue, count)
 
     def beside(self, want: Want, others: int) -> int:
         """Give how many of a want there may be where so much is for other queues."""
@@ -60,10 +68,13 @@ class _Room:
 
     def use(self, want: Want, count: int) -> None:
         """So many are going to be claimed."""
-        if want.queue in self._reserved:
-            self._own[want.type, want.queue] += count
+        self._use(want.type, want.queue, count)
+
+    def _use(self, name: str, queue: str, count: int) -> None:
+        if queue in self._reserved:
+            self._own[name, queue] += count
         else:
-            self._common[want.type] += count
+            self._common[name] += count
 
 
 def _at_most(count: int, limit: int) -> int:

@@ -5,9 +5,9 @@ A multi-SQL-query waits for an expansion connection: all types share `expansions
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 
-from scheduler.model.events import Expand, Fetched, NotExpanded, Opened
+from scheduler.model.events import Expand, Fetched, NotExpanded, Opened, Turned
 from scheduler.model.expand import (
     LINE_LIMIT,
     Item,
@@ -19,7 +19,7 @@ from scheduler.model.expand import (
     cursor_query,
     line_maker,
 )
-from scheduler.model.jobs import Claim, ItemFailure, Want
+from scheduler.model.jobs import ItemFailure
 from scheduler.model.protocol import printable
 from scheduler.policy.claims import is_urgent
 from scheduler.policy.endings import conclude, conclude_if_over, fail_job, give_back, stop_job
@@ -35,15 +35,16 @@ from scheduler.policy.world import World
 # ---- claims
 
 
-def arrived(world: World, claims: Sequence[Claim], found: Mapping[Want, int], now: float) -> None:
+def arrived(world: World, event: Turned, now: float) -> None:
     """Note rows that are ours now; they are unpacked once the next request is on its way: both sides work then."""
-    world.arrivals.extend(claims)
+    if not event.found:
+        return
+    world.arrivals.append(event.claims)
     world.arrived_at = now
-    row_bytes = sum(map(len, [claim.args for claim in claims])) / len(claims) if claims else 0.0
-    for want, count in found.items():
+    row_bytes = event.size / sum(event.found.values())
+    for want, count in event.found.items():
         pool = world.pools[want.type]
         pool.arriving += count
-        pool.in_hand[want.queue] += count
         if (turns := pool.lanes_for(want)) is not None:
             pool.coming[turns] = pool.coming.get(turns, 0) + count
         pool.row_bytes = max(row_bytes, pool.row_bytes / 2)
@@ -53,25 +54,25 @@ def arrived(world: World, claims: Sequence[Claim], found: Mapping[Want, int], no
 
 def unpack(world: World) -> None:
     """Take the rows that have arrived in hand."""
-    claims, world.arrivals = world.arrivals, []
+    arrivals, world.arrivals = world.arrivals, []
     for pool in world.pools.values():
         pool.arriving = 0
         pool.coming.clear()
     pools, jobs, now = world.pools, world.jobs, world.arrived_at
-    for claim in claims:
-        job = Job(claim, pools[claim.want.type], now)
-        jobs[job.pk] = job
-        is_placed = job.host is not None or job.pool.doors is not None
-        if claim.want.guarded is not job.pool.is_guarded or (is_placed and not job.pool.has_place(job)):
+    for claim in chain.from_iterable(arrivals):
+        want = claim.want
+        pool = pools[want.type]
+        jobs[claim.pk] = job = Job(claim, pool, now)
+        if want.guarded is not pool.is_guarded or ((want.host or pool.doors is not None) and not pool.has_place(job)):
             give_back(world, job, "asked for before a reload", now)
         elif (refusal := _refusal(job)) is not None:
             job.verdict = Verdict(KILLED, refusal)
             conclude(world, job, now)
-        elif not world.feeding or world.draining or not job.pool.enabled or job.pool.blocked_until:
+        elif not world.feeding or world.draining or not pool.enabled or pool.blocked_until:
             give_back(world, job, "released for restart", now)
         elif job.rules.rescued:
-            job.pool.rescued.append(job)
-            world.stirred.add(job.pool)
+            pool.rescued.append(job)
+            world.stirred.add(pool)
         else:
             admit(world, job)
 

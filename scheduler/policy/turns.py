@@ -2,10 +2,12 @@
 
 A lane is a job's items for one host, or for any. A slot takes from the lanes of its host and from those for any host;
 between the two the better rank goes first, then the lane that has waited longer since its last turn.
+
+Of a fair type it is the turn of a submitter, and then of one of its lanes.
 """
 
 from bisect import insort
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -94,3 +96,63 @@ class Turns:
 
     def __iter__(self) -> Iterator[Lane]:
         return (lane for rank in self._ranks for lane in self._lanes[rank])
+
+
+class FairTurns(Turns):
+    """The same of a fair type: within a rank submitters take turns, and so do the lanes of each."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, hosts: frozenset[str] | None = None) -> None:
+        super().__init__(hosts)
+        self._lines: dict[bytes, OrderedDict[str, deque[Lane]]] = {}  # by submitter, the next one first; none is empty
+
+    def add(self, lane: Lane) -> None:
+        """Put a lane that has begun to wait behind its submitter's others, and who did not wait behind all others."""
+        rank = lane.job.rank
+        lines = self._lines.get(rank)
+        if lines is None:
+            lines = self._lines[rank] = OrderedDict()
+            insort(self._ranks, rank)
+        lanes = lines.get(lane.job.rules.submitter)
+        if lanes is None:
+            lanes = lines[lane.job.rules.submitter] = deque()
+        lanes.append(lane)
+        if not self.first or rank < self.first[0].job.rank:
+            self.first = lanes
+
+    def served(self, turn: int) -> None:
+        """The first lane had this turn: it and its submitter go to the end, or leave when nothing of theirs waits."""
+        lanes = self.first
+        lane = lanes[0]
+        lane.turn = turn
+        self._lines[lane.job.rank].move_to_end(lane.job.rules.submitter)
+        if lane.items:
+            lanes.rotate(-1)
+        else:
+            lanes.popleft()
+        self._tidy(lane)
+
+    def drop(self, lane: Lane) -> None:
+        """Take a lane out, wherever it stands."""
+        if lane in self:
+            self._lines[lane.job.rank][lane.job.rules.submitter].remove(lane)
+            self._tidy(lane)
+
+    def _tidy(self, lane: Lane) -> None:
+        """A lane has moved, or left: find who is first."""
+        rank, submitter = lane.job.rank, lane.job.rules.submitter
+        lines = self._lines[rank]
+        if not lines[submitter]:
+            del lines[submitter]
+        if not lines:
+            del self._lines[rank]
+            self._ranks.remove(rank)
+        self.first = next(iter(self._lines[self._ranks[0]].values())) if self._ranks else deque()
+
+    def count(self) -> int:
+        """Give how many lanes wait."""
+        return sum(len(lanes) for lines in self._lines.values() for lanes in lines.values())
+
+    def __iter__(self) -> Iterator[Lane]:
+        return (lane for rank in self._ranks for lanes in self._lines[rank].values() for lane in lanes)

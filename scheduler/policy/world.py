@@ -4,6 +4,7 @@
 """
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from scheduler.model.config import Config, Scheduler
@@ -18,7 +19,6 @@ from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.ledger import Ledger
 from scheduler.policy.placement import Places
 from scheduler.policy.pools import HostBook, Pool, Slot
-from scheduler.policy.turns import Turns
 
 MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
@@ -38,6 +38,7 @@ class World:
         "draining",
         "expanding",
         "feeding",
+        "file_hosts",
         "fleet",
         "hosts",
         "hosts_changed",
@@ -72,7 +73,8 @@ class World:
     )  # fmt: skip
 
     def __init__(self, config: Config, now: float) -> None:
-        self.config = config
+        self.config = config  # with the filters of hosts that commands have set
+        self.file_hosts = config.hosts  # as the file has them
         self.timers: Scheduler = config.scheduler
         self.commands: list[Command] = []
         self.fleet = Fleet(self.timers, self.commands)
@@ -99,7 +101,7 @@ class World:
         self.steps_down = False  # `stopping` is to give the group up, and to live on
         self.over = False  # after a drain or a stop nothing is left to do, and that was told
         self.may_want = True  # what to claim may be more than when nothing was wanted
-        self.arrivals: list[Claim] = []  # rows that are ours and not unpacked yet
+        self.arrivals: list[Iterable[Claim]] = []  # rows that are ours and not unpacked yet
         self.arrived_at = 0.0
         self.stock_at = NEVER  # when to say anew what is in hand
         self.begun: deque[tuple[float, Job]] = deque()  # jobs not looked at since, and when they began
@@ -124,7 +126,7 @@ class World:
     def add_slots(self, pool: Pool, host_name: str, count: int, patience: tuple[float, ...], now: float) -> None:
         """Give a type so many more slots on a host."""
         if host_name not in pool.bound:
-            pool.bound[host_name] = Turns(frozenset((host_name,)))
+            pool.bound[host_name] = pool.turns_type(frozenset((host_name,)))
             pool.free[host_name] = deque()
             pool.idle[host_name] = []
         for _ in range(count):

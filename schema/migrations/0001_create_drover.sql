@@ -107,13 +107,20 @@ create table drover.claimable (
   claim_type   text collate "C" not null,
   claim_queue  text collate "C" not null,
   claim_host   text collate "C" not null,                -- '' means any
-  claim_rank   text collate "C" not null                 -- 0 if urgent, else 1, then the letter: smaller goes first
+  claim_rank   text collate "C" not null,                -- 0 if urgent, else 1, then the letter: smaller goes first
+  claim_line   text collate "C"                          -- of a fair type: whose line it stands in; its rank has a round
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 create index claimable_order on drover.claimable
   (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_jq_fk);
+create index claimable_lines on drover.claimable (claim_type, claim_queue, claim_host, claim_line, claim_rank) where claim_line is not null;
+create index claimable_in_line on drover.claimable (claim_jq_fk) where claim_line is not null;
 
 create function drover.rank(urgent boolean, priority text) returns text language sql immutable parallel safe
   return case when urgent then '0' else '1' end || priority;
+
+-- The dot sorts before all that a longer priority could have there; digits for a few hundred years (scheduler/model/jobs.py).
+create function drover.rank_in_round(rank text, round bigint) returns text language sql immutable parallel safe
+  return rank || '.' || lpad(round::text, 15, '0');
 
 -- What a daemon has in hand: a hint where to look. A claim adds a row; now and then the daemon writes one anew for all
 -- that it still has. So a job named here may be in hand, and one that is in hand is named here.
@@ -134,7 +141,7 @@ create table drover.jobdepends (
 ) with (fillfactor = 50);                                -- met without touching an index
 -- Whoever adds edges locks this, one after the other. An advisory lock would do, if not anybody could take that too.
 create table drover.edge_turn ();
-create index jobdepends_of_parent on drover.jobdepends (jdep_jq_depends_fk);   -- who removes a parent has to look
+create index jobdepends_of_parent on drover.jobdepends (jdep_jq_depends_fk, jdep_jq_fk);   -- the order in which they are settled
 
 -- ---------------------------------------------------------------- what was done (no foreign keys: one bad row must not poison a batch)
 
@@ -228,8 +235,13 @@ create table drover.host (
   host_enabled      boolean not null default true,
   host_enabled_file boolean,
   host_transport    text not null default 'local',
+  host_types        text not null default '',            -- a regular expression: the agent types that it takes
+  host_types_file   text,
   host_queues       text[],                              -- whose jobs it takes; null: of every queue
-  host_letters      text,                                -- first characters of the priorities that it takes; null: any
+  host_queues_file  text[],
+  host_priorities   text not null default '',            -- a regular expression, about the first character of a priority
+  host_priorities_file text,
+  host_letters      text,                                -- the characters that it matches; null: any
   host_present      boolean not null default true,       -- named by the configuration that was read last
   host_down_until   timestamptz,
   host_reason       text
@@ -245,6 +257,7 @@ create table drover.queue (
   queue_reserved         integer not null default 0 check (queue_reserved >= 0),   -- agents that others leave to it
   queue_reserved_file    integer,
   queue_priority         integer not null default 0,
+  queue_priority_file    integer,
   queue_filter           text,
   queue_present          boolean not null default true
 );
@@ -258,6 +271,8 @@ create table drover.agent (
   agent_kind          text not null default 'line' check (agent_kind in ('line', 'exec')),
   agent_submitters    text[] not null default '{*}',
   agent_cwd           text not null default '',          -- where it works, if the configuration says so
+  agent_fair          boolean not null default false,    -- its submitters take turns: while it is configured so, or some wait so
+  agent_fair_file     boolean not null default false,
   agent_revision      text,
   agent_present       boolean not null default true,
   agent_blocked_until timestamptz,                       -- every slot has failed until then
@@ -266,6 +281,9 @@ create table drover.agent (
   agent_registered    timestamptz not null default now(),
   primary key (agent_group, agent_type)
 );
+
+create view drover.fair as
+select agent_type as fair_type, queue_name as fair_queue from drover.agent join drover.queue on queue_group = agent_group where agent_fair;
 
 create table drover.placement (
   placement_pk   bigint generated always as identity primary key,
@@ -429,13 +447,59 @@ begin
   return null;
 end $$;
 
+-- The submitters of a fair type stand in lines, one for each where a claim looks and for each rank. Who is n-th in a line
+-- has a round, and round by round they go (man/decisions/0021). What comes back to its place stands in a line beside that
+-- of its submitter: it neither waits for all that was queued since, nor do others wait for all that comes back. The next
+-- round of a line: behind its last, and not before whoever goes next.
+create function drover.next_round(type text, queue text, host text, rank text, line text) returns bigint
+  language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+  return greatest(
+    (select right(claim_rank, 15)::bigint + 1 from drover.claimable
+      where claim_type = type and claim_queue = queue and claim_host = host and claim_line = line
+        and claim_rank > rank || '.' and claim_rank < rank || '/'
+      order by claim_rank desc limit 1),
+    (select right(claim_rank, 15)::bigint from drover.claimable
+      where claim_type = type and claim_queue = queue and claim_host = host and claim_rank > rank || '.' and claim_rank < rank || '/'
+      order by claim_rank, claim_queued, claim_jq_fk limit 1),
+    0);
+end $$;
+
+create function drover.line_of(submitter name, is_back boolean) returns text language sql immutable parallel safe
+  return submitter || case when is_back then '/back' else '' end;
+
+-- Let jobs be claimed some of which are of fair types.
+create function drover.line_up(jobs bigint[]) returns void
+  language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+begin
+  insert into drover.claimable
+  with came as materialized (
+    select jq_pk as pk, jq_queued as queued, jq_type as type, coalesce(jq_queue, '') as queue, coalesce(jq_host, '') as host,
+           drover.rank(jq_urgent, jq_priority) as rank, drover.line_of(jq_submitter, jq_attempt > 0) as line,
+           exists (select from drover.fair where fair_type = jq_type and fair_queue = jq_queue) as is_fair
+      from drover.jobqueue where jq_pk = any (jobs)),
+  numbered as (
+    select *, row_number() over (partition by type, queue, host, rank, line order by queued, pk) as n from came where is_fair),
+  begun as (
+    select *, case n when 1 then drover.next_round(type, queue, host, rank, line) end as first from numbered)
+  select pk, queued, type, queue, host, rank, null from came where not is_fair
+  union all
+  select pk, queued, type, queue, host,
+         drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line from begun;
+end $$;
+
 -- New rows become claimable all at once, and ring once.
 create function drover.offer_new() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
-  insert into drover.claimable
-  select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
-   where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
+  if exists (select from drover.agent where agent_fair)
+     and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
+    perform drover.line_up(array(select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null));
+  else
+    insert into drover.claimable
+    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
+     where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
+  end if;
   perform pg_notify('drover_queue', '');
   return null;
 end $$;
@@ -465,19 +529,55 @@ create function drover.is_claimable(job drover.jobqueue) returns boolean languag
   select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null
 $$;
 
--- In plpgsql, which keeps plans: a fan of jobs moves at once.
+-- In plpgsql, which keeps plans: a fan of jobs moves at once. What stands in a line has a round, which the job does not know.
 create function drover.withdraw(job drover.jobqueue) returns void language plpgsql as $$
 begin
   delete from drover.claimable
    where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '') and claim_host = coalesce(job.jq_host, '')
      and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk;
+  if not found then
+    delete from drover.claimable where claim_jq_fk = job.jq_pk and claim_line is not null;
+  end if;
 end $$;
 
-create function drover.offer(job drover.jobqueue) returns void language plpgsql as $$
+create function drover.offer(job drover.jobqueue, is_back boolean) returns void language plpgsql as $$
+declare
+  rank text := drover.rank(job.jq_urgent, job.jq_priority);
+  line text;
 begin
+  if exists (select from drover.fair where fair_type = job.jq_type and fair_queue = job.jq_queue) then
+    line := drover.line_of(job.jq_submitter, is_back);
+    rank := drover.rank_in_round(rank, drover.next_round(job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), rank, line));
+  end if;
   insert into drover.claimable
-  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), drover.rank(job.jq_urgent, job.jq_priority));
+  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line);
   perform pg_notify('drover_queue', '');
+end $$;
+
+-- Jobs that may be claimed now, or no more, since jq_unmet is another: a fan of jobs moves at once.
+create function drover.offer_all(jobs bigint[]) returns void language plpgsql as $$
+begin
+  if exists (select from drover.agent where agent_fair) then
+    perform drover.line_up(jobs);
+  else
+    insert into drover.claimable
+    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority)
+      from drover.jobqueue where jq_pk = any (jobs);
+  end if;
+  perform pg_notify('drover_queue', '') where cardinality(jobs) > 0;
+end $$;
+
+create function drover.withdraw_all(jobs bigint[]) returns void language plpgsql as $$
+declare
+  withdrawn integer;
+begin
+  delete from drover.claimable using drover.jobqueue j
+   where j.jq_pk = any (jobs) and claim_type = j.jq_type and claim_queue = coalesce(j.jq_queue, '') and claim_host = coalesce(j.jq_host, '')
+     and claim_rank = drover.rank(j.jq_urgent, j.jq_priority) and claim_queued = j.jq_queued and claim_jq_fk = j.jq_pk;
+  get diagnostics withdrawn = row_count;
+  if withdrawn < cardinality(jobs) then
+    delete from drover.claimable where claim_jq_fk = any (jobs) and claim_line is not null;
+  end if;
 end $$;
 
 -- What a move means: whether it is legal; what of the row depends on its state; whether it may be claimed now, or no
@@ -511,14 +611,15 @@ begin
     was := false;
   end if;
   if is_so and not was then
-    perform drover.offer(new);
+    perform drover.offer(new, new.jq_attempt > 0 and new.jq_queued = old.jq_queued);
   end if;
   return null;
 end $$;
 
--- The moves of a job that is claimed, worked and done pass the WHEN clause without calling anything.
+-- The moves of a job that is claimed, worked and done pass the WHEN clause without calling anything. Those who change
+-- jq_unmet, and that alone, say themselves what that means, of all their jobs at once: drover.offer_all, withdraw_all.
 create trigger jobqueue_moved
-  after update of jq_state, jq_unmet, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued on drover.jobqueue for each row
+  after update of jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued on drover.jobqueue for each row
   when (new.jq_unique_key is not null or new.jq_not_after is not null
         or not (old.jq_state = 'queued' and new.jq_state = 'claimed'
                 or old.jq_state = 'claimed' and (new.jq_state = 'done' or new.jq_state = 'running' or new.jq_state = 'claimed')
@@ -648,18 +749,76 @@ begin
   return cycle;
 end $$;
 
+-- How many edges a job waits for when there are more, or fewer. A transaction that adds or removes many, one by one, would
+-- leave a row version for each, through all of which every later look goes: from a hundred on they are counted at its end.
+create function drover.unmet(was integer, more integer, writer xid) returns integer language sql as $$
+  select case when was >= 100 and age(writer) <= 0 then 2147483647 else greatest(was + more, 0) end
+$$;
+
+-- So many more edges, or fewer, wait below each of these jobs, once for every time it is named: how many jobs that are.
+-- They are found by arrays, group by group, for a join could go through all jobs: plans outlive the time when these are few.
+create function drover.count_unmet(jobs bigint[], more integer) returns integer
+  language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+  counted integer := 0;
+  moved   bigint[];
+  step    record;
+begin
+  for step in select n, array_agg(pk) as pks from (select pk, count(*)::integer * more as n from unnest(jobs) as pk group by pk) c group by n loop
+    with changed as (
+      update jobqueue j set jq_unmet = drover.unmet(jq_unmet, step.n, j.xmin)
+       where jq_pk = any (step.pks) and jq_unmet < 2147483647 and case when more < 0 then jq_unmet > 0 else jq_state in ('held', 'queued') end
+      returning jq_pk, jq_state = 'queued' and jq_wait_until is null and jq_unmet = greatest(step.n, 0) as is_moved)
+    select counted + count(*), array_agg(jq_pk) filter (where is_moved) into counted, moved from changed;
+    if moved is not null and more < 0 then
+      perform drover.offer_all(moved);
+    elsif moved is not null then
+      perform drover.withdraw_all(moved);
+    end if;
+  end loop;
+  return counted;
+end $$;
+
+-- Skip jobs that would wait in vain for these parents, in the same order: those that are parents themselves.
+create function drover.skip(jobs bigint[], tops bigint[]) returns bigint[]
+  language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+  ended   bigint[];
+  parents bigint[];
+  skipped bigint[] := '{}';
+  step    record;
+begin
+  for step in select top, array_agg(pk) as pks from unnest(jobs, tops) as u(pk, top) group by top order by top loop
+    with gone as (
+      update jobqueue
+         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
+             jq_endtext = 'dependency on job ' || step.top || ' not met'
+       where jq_pk = any (step.pks) and jq_state in ('held', 'queued')
+      returning jq_pk, jq_has_children)
+    select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_has_children) into ended, parents from gone;
+    perform drover.announce(ended, array_fill('skipped'::text, array[cardinality(ended)])) where ended is not null;
+    skipped := skipped || parents;
+  end loop;
+  return skipped;
+end $$;
+
 -- The edges of a statement are looked at together: one by one, each would cost a walk through the graph. Their jobs stay
 -- locked until the end of the transaction, so that a child has been claimed before, or is not meanwhile, and a parent has
--- ended before, or does not. What an ended parent means for a child is the business of drover.settle, as ever. A child
--- that an edge before these skipped, in this transaction, takes the rest of its edges in silence.
+-- ended before, or does not. Edges below a parent that has ended are settled at once. A child that an edge before these
+-- skipped, in this transaction, takes the rest of its edges in silence.
 create function drover.add_edges() returns trigger
-  language plpgsql security definer set search_path = drover, pg_temp
+  language plpgsql security definer set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   is_free boolean := drover.may_command();
   parents bigint[] := array(select distinct jdep_jq_depends_fk from added);
   wrong   record;
   cycle   bigint[];
+  open    bigint[];
+  vain    bigint[];
+  tops    bigint[];
+  todo    bigint[];
+  next    bigint;
 begin
   perform from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) order by jq_pk for no key update;
   select c.jq_pk as child, p.jq_pk as parent, c.jq_type, c.jq_state,
@@ -687,9 +846,23 @@ begin
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
-  update jobqueue set jq_unmet = jq_unmet + n from (select jdep_jq_fk, count(*)::integer as n from added group by jdep_jq_fk) e
-   where jq_pk between jdep_jq_fk and jdep_jq_fk and jq_state in ('held', 'queued');
-  perform drover.settle(array(select jq_pk from jobqueue where jq_pk = any (parents) and jq_endtime is not null));
+  with looked as materialized (  -- edges whose parents have ended
+    select place, jdep_jq_fk as kid, jdep_jq_depends_fk as top, jq_end_bits & jdep_depends_bits <> 0 as is_met, jdep_on_unmet
+      from added a
+     cross join lateral (select jq_end_bits from jobqueue where jq_pk = a.jdep_jq_depends_fk and jq_endtime is not null offset 0) p
+     cross join lateral (
+       select ctid as place from jobdepends d
+        where (d.jdep_jq_fk, d.jdep_jq_depends_fk) = (a.jdep_jq_fk, a.jdep_jq_depends_fk) offset 0) d),
+  met as (update jobdepends set jdep_met_at = now() where ctid = any (array(select place from looked where is_met)))
+  select array(select jdep_jq_fk from added where (jdep_jq_fk, jdep_jq_depends_fk) not in (select kid, top from looked where is_met)),
+         array(select kid from looked where not is_met and jdep_on_unmet = 'skip' order by kid, top),
+         array(select top from looked where not is_met and jdep_on_unmet = 'skip' order by kid, top)
+    into open, vain, tops;
+  perform drover.count_unmet(open, 1);
+  todo := drover.skip(vain, tops);
+  while cardinality(todo) > 0 loop
+    select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000) s;
+  end loop;
   return null;
 end $$;
 create trigger jobdepends_add after insert on drover.jobdepends referencing new table as added
@@ -698,55 +871,72 @@ create trigger jobdepends_add after insert on drover.jobdepends referencing new 
 create function drover.drop_edge() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
-  update drover.jobqueue set jq_unmet = jq_unmet - 1 where jq_pk = old.jdep_jq_fk and jq_unmet > 0;
-  perform pg_notify('drover_queue', '');
+  perform drover.count_unmet(array[old.jdep_jq_fk], -1);
   return null;
 end $$;
 create trigger jobdepends_drop after delete on drover.jobdepends for each row
   when (old.jdep_met_at is null) execute function drover.drop_edge();
 
--- Settle the edges below ended parents; a child skipped here is an ended parent too. It must be a statement of its own:
--- in the one that ends the parent, the snapshot misses a new edge and its child waits for ever. A child may be in the
--- queue of another group, so everybody is woken.
-create function drover.settle(parents bigint[]) returns integer
-  language plpgsql security definer set search_path = drover, pg_temp
+-- Whose edges were not counted one by one, for its transaction had many.
+create function drover.count_edges() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  is_free boolean;
+begin
+  update jobqueue j set jq_unmet = (select count(*) from jobdepends where jdep_jq_fk = new.jq_pk and jdep_met_at is null)
+   where jq_pk = new.jq_pk and jq_unmet = 2147483647
+  returning jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null into is_free;
+  perform drover.offer_all(array[new.jq_pk]) where is_free;
+  return null;
+end $$;
+create constraint trigger jobqueue_count_edges after update of jq_unmet on drover.jobqueue deferrable initially deferred for each row
+  when (new.jq_unmet = 2147483647) execute function drover.count_edges();
+
+-- Settle up to so many open edges below ended parents, those of the first parent from a child on: how many children got
+-- nearer, and with which parents, and from where on, to go on; a child skipped here is such a parent too. It must be a
+-- statement of its own: in the one that ends the parent, the snapshot misses a new edge and its child waits for ever. An
+-- edge that comes later is looked at as it comes.
+create function drover.settle(parents bigint[], beyond bigint, most integer, out released integer, out unsettled bigint[], out place bigint)
+  language plpgsql security definer set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan set enable_sort = on
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
-  released integer := 0;
-  step     integer;
-  ended    bigint[];
+  looked_at record;
+  skipped   bigint[];
 begin
   perform pg_notify('drover_command', '')  -- a command may wait for them too
-    where exists (select from drover.jobqueue where jq_type = 'command' and jq_wait_until is not null);
-  while cardinality(parents) > 0 loop
-    with met as (
-      update drover.jobdepends d set jdep_met_at = now()
-        from drover.jobqueue p
-       where d.jdep_jq_depends_fk = any (parents) and d.jdep_met_at is null
-         and p.jq_pk between d.jdep_jq_depends_fk and d.jdep_jq_depends_fk
-         and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits <> 0
-      returning d.jdep_jq_fk),
-    counted as (select jdep_jq_fk as pk, count(*)::integer as n from met group by jdep_jq_fk)
-    update drover.jobqueue c set jq_unmet = greatest(c.jq_unmet - n, 0) from counted where c.jq_pk between counted.pk and counted.pk;
-    get diagnostics step = row_count;
-    released := released + step;
-    with skipped as (
-      update drover.jobqueue c
-         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
-             jq_endtext = 'dependency on job ' || p.jq_pk || ' not met'
-        from drover.jobdepends d, drover.jobqueue p
-       where d.jdep_jq_depends_fk = any (parents) and d.jdep_met_at is null and d.jdep_on_unmet = 'skip'
-         and p.jq_pk between d.jdep_jq_depends_fk and d.jdep_jq_depends_fk
-         and p.jq_endtime is not null and p.jq_end_bits & d.jdep_depends_bits = 0
-         and c.jq_pk between d.jdep_jq_fk and d.jdep_jq_fk and c.jq_state in ('held', 'queued')
-      returning c.jq_pk, c.jq_has_children)
-    select coalesce(array_agg(jq_pk) filter (where jq_has_children), '{}'), array_agg(jq_pk) into parents, ended from skipped;
-    if ended is not null then
-      perform drover.announce(ended, array_fill('skipped'::text, array[cardinality(ended)]));
+    where exists (select from jobqueue where jq_type = 'command' and jq_wait_until is not null);
+  released := 0;
+  unsettled := parents;
+  place := beyond;
+  while most > 0 and cardinality(unsettled) > 0 loop
+    with looked as materialized (  -- in the order of the array, as nested loops give them
+      select d.*, top, n, row_number() over () as no, jq_end_bits & bits <> 0 as is_met
+        from unnest(unsettled) with ordinality as p(top, n)
+       cross join lateral (select jq_end_bits from jobqueue where jq_pk = top and jq_endtime is not null offset 0) j
+       cross join lateral (
+         select ctid, jdep_jq_fk, jdep_depends_bits, jdep_on_unmet = 'skip' from jobdepends
+          where jdep_jq_depends_fk = top and jdep_jq_fk > case n when 1 then place else 0 end and jdep_met_at is null
+          order by jdep_jq_fk limit most) d(row_at, kid, bits, skips)
+       limit most),
+    met as (
+      update jobdepends set jdep_met_at = now()
+       where ctid = any (array(select row_at from looked where is_met)) and jdep_met_at is null
+      returning jdep_jq_fk)
+    select array(select jdep_jq_fk from met) as met, array(select kid from looked where skips and not is_met) as vain,
+           array(select top from looked where skips and not is_met) as tops, (select count(*) from looked) as count,
+           (select kid from looked order by no desc limit 1) as last_kid, (select max(n) from looked) as last
+      into looked_at;
+    released := released + drover.count_unmet(looked_at.met, -1);
+    skipped := drover.skip(looked_at.vain, looked_at.tops);
+    if looked_at.count = most then
+      unsettled := unsettled[looked_at.last:] || skipped;
+      place := looked_at.last_kid;
+    else
+      unsettled := skipped;
+      place := 0;
     end if;
+    most := most - looked_at.count - 10;  -- a step costs as much as some edges
   end loop;
-  perform pg_notify('drover_queue', '') where released > 0;
-  return released;
 end $$;
 
 -- ---------------------------------------------------------------- set-up
@@ -1036,9 +1226,10 @@ select j.jq_pk, j.jq_type, j.jq_state,
       when h.host_name is null and j.jq_host is not null then 'no host ' || quote_literal(j.jq_host)
       when h.host_group <> q.queue_group then 'host ' || h.host_name || ' belongs to group ' || h.host_group || ', queue ' || q.queue_name || ' to ' || q.queue_group
       when not h.host_present then 'host ' || h.host_name || ' is no longer configured'
-      when j.jq_host is not null and r.room_agent is null
-           and exists (select from drover.scheduler_status where status_scheduler = g.group_owner and status_slot = -1)
-        then 'agent type ' || a.agent_type || ' has no slots on host ' || h.host_name
+      when r.room_agent is null and exists (
+             select from drover.scheduler_status
+              where status_scheduler = g.group_owner and status_slot = -1 and status_updated > a.agent_registered)
+        then 'agent type ' || a.agent_type || ' has no slots on ' || coalesce('host ' || h.host_name, 'any host')
       when not h.host_enabled then 'host ' || h.host_name || ' is disabled'
       when h.host_down_until > now() then 'host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
       when not exists (

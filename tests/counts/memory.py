@@ -45,7 +45,7 @@ class Memory:
             given += found
             if found:
                 reached[want] = After("1n", "now", found[-1].pk)
-        return e.Turned(given, reached=reached)
+        return e.Turned(given, reached=reached, found=Counter(claim.want for claim in given))
 
     def expand(self, job: int, query: str) -> e.Event:
         """Run the query of a job."""

@@ -1,13 +1,14 @@
 """What graphs cost: rows that statements look at, counted by the server, never time."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import psycopg
 import pytest
 
 from scheduler.loop import Loop
-from scheduler.model.events import Settle, Turn, Turned
+from scheduler.model.events import Settle, Settled, Turn, Turned
 from scheduler.model.jobs import Claim
 from tests.counts.queues import Real
 from tests.link_tools import take_group
@@ -20,6 +21,10 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tab
 """
 JOBS = "insert into drover.jobqueue (jq_type, jq_args) select 'a', i::text from generate_series(1, %s) i"
 EDGES = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) select child, parent from ({}) e(child, parent)"
+CANCEL_FIRST = """
+update drover.jobqueue set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2
+ where jq_pk = 1
+"""
 CHAIN = "select i, i - 1 from generate_series(2, %s) i"
 BUILDS = {
     "chain from the root": f"{CHAIN} order by i",
@@ -67,6 +72,23 @@ def _end(real: Real, claims: list[Claim]) -> list[int]:
     return list(answer.parents)
 
 
+def _settle(real: Real, parents: list[int]) -> Iterator[int]:
+    """Settle piece by piece; how many children each of them brings nearer."""
+    left: Settle | None = Settle(parents)
+    while left is not None:
+        answer = real.send(left)
+        assert isinstance(answer, Settled)
+        yield answer.released
+        left = answer.left
+
+
+def _written(queue: Connection) -> int:
+    """Give how often jobs were written in this transaction."""
+    query = "select n_tup_upd from pg_stat_xact_user_tables where relid = 'drover.jobqueue'::regclass"
+    ((count,),) = queue.execute(query).fetchall()
+    return int(count)
+
+
 def _unmet(queue: Connection) -> int:
     found = queue.execute("select count(*) from drover.jobqueue where jq_unmet > 0").fetchone()
     assert found is not None
@@ -103,6 +125,60 @@ def test_1000_ends_at_once_free_their_children_with_two_statements_c29_c33(queue
     assert real.asked.total() - asked == 2
     assert _looked_at(queue) - before < 30 * 1000
     assert (len(claims), len(_claim(real, 2000)), _unmet(queue)) == (1000, 1000, 0)
+
+
+def test_a_fan_is_settled_by_statements_of_bounded_size_c29_r33(queue: Connection, real: Real) -> None:
+    _insert(queue, 5001, "select i, 1 from generate_series(2, 5001) i")
+    parents = _end(real, _claim(real, 10))
+    pieces, looks = [], [_looked_at(queue)]
+    for released in _settle(real, parents):
+        pieces.append(released)
+        looks.append(_looked_at(queue))
+    assert pieces == [1000] * 5 + [0]
+    assert max(after - before for before, after in pairwise(looks)) < 30 * 1000
+    assert (_unmet(queue), len(_claim(real, 6000))) == (0, 5000)
+
+
+def test_what_a_failure_skips_is_settled_by_statements_of_bounded_size_c35(queue: Connection, real: Real) -> None:
+    queue.execute(JOBS, (1500,))
+    queue.execute("""
+        insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_on_unmet)
+        select i, case when i < 1000 then i - 1 else 2 end, 'skip' from generate_series(2, 1500) i""")
+    queue.execute(CANCEL_FIRST)
+    before = _looked_at(queue)
+    assert len(list(_settle(real, [1]))) > 10
+    assert _looked_at(queue) - before < 30 * 1500
+    states = queue.execute("select jq_state::text, count(*) from drover.jobqueue group by 1 order by 1").fetchall()
+    assert states == [("cancelled", 1), ("skipped", 1499)]
+
+
+def test_edges_that_come_one_by_one_in_a_transaction_do_not_write_their_child_each_time_r31(queue: Connection) -> None:
+    queue.execute(JOBS, (1001,))
+    queue.commit()
+    edge = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (1, %s)"
+    queue.cursor().executemany(edge, [(parent,) for parent in range(2, 1002)])
+    assert _written(queue) < 1000 + 150  # every parent is written once: it has a child now
+    queue.cursor().executemany(
+        "delete from drover.jobdepends where jdep_jq_depends_fk = %s", [(n,) for n in range(2, 10)]
+    )
+    queue.commit()
+    assert queue.execute("select jq_unmet from drover.jobqueue where jq_pk = 1").fetchone() == (992,)
+    before = _written(queue)
+    queue.execute("delete from drover.jobdepends")
+    assert _written(queue) - before < 150
+    queue.commit()
+    assert queue.execute("select count(*) from drover.claimable where claim_jq_fk = 1").fetchone() == (1,)
+
+
+def test_parents_named_twice_whose_children_wait_for_ever_are_settled_once_and_bounded_c35(
+    queue: Connection, real: Real
+) -> None:
+    _insert(queue, 3001, "select i, case when i < 1300 then 1 else 2 end from generate_series(3, 3001) i")
+    queue.execute(CANCEL_FIRST.replace("= 1\n", "in (1, 2)\n").encode())
+    before = _looked_at(queue)
+    assert list(_settle(real, [1, 2, 1, 2])) == [0] * 6
+    assert _looked_at(queue) - before < 10 * 6000
+    assert _unmet(queue) == 2999
 
 
 def test_children_are_found_by_an_index_of_the_parent_c30(queue: Connection) -> None:

@@ -336,7 +336,7 @@ def test_columns_that_a_site_adds_disturb_nothing_j35(ui: Connection, owner: Con
     _setup(ui, "a.2", depends="a.1")
     owner.execute("update drover.jobqueue set jq_state = 'queued'")
     _move(owner, pk, "done")
-    assert _one(owner, "select drover.settle(%s)", [pk]) == 1
+    assert _one(owner, "select released from drover.settle(%s::bigint[], 0, 1000)", [pk]) == 1
     assert _one(ui, "select drover.job_resubmit(%s)", pk) > pk
 
 

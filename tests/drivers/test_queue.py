@@ -17,6 +17,7 @@ from scheduler.model.events import (
     Save,
     Saved,
     Settle,
+    Settled,
     Turn,
     Turned,
     WriteLog,
@@ -211,7 +212,7 @@ def test_parents_are_named_and_settling_releases_children_r31(desk: Desk, databa
     (claim,) = desk.claim()
     event = desk.ask(Turn([end(claim)], ()))
     assert event == Turned([], (parent,))
-    assert desk.ask(Settle([parent])) == Written(1)
+    assert desk.ask(Settle([parent])) == Settled(1)
     assert [each.pk for each in desk.claim(Want("b", "default", "", False, 1))] == [child]
 
 
@@ -230,7 +231,7 @@ def test_mask_decides_who_may_start_f160(desk: Desk, database: str, mask: int, s
     bits = {"done": 1, "failed": 2}[state]
     event = desk.ask(Save([SaveRow(claim.pk, claim.attempt, state, bits, "over", state)]))
     assert event == Saved(frozenset([parent]), (parent,))
-    assert desk.ask(Settle([parent])) == Written(released)
+    assert desk.ask(Settle([parent])) == Settled(released)
     assert len(desk.claim(Want("b", "default", "", False, 1))) == released
 
 
@@ -243,7 +244,7 @@ def test_nonfatal_errors_alone_do_not_meet_a_mask_of_four_f160(desk: Desk, datab
     )  # fmt: skip
     (claim,) = desk.claim()
     desk.ask(Save([SaveRow(claim.pk, claim.attempt, "done", 1, "over", "done")]))
-    assert desk.ask(Settle([parent])) == Written(0)
+    assert desk.ask(Settle([parent])) == Settled(0)
 
 
 def test_long_chain_of_children_runs_in_order_r31(desk: Desk, database: str) -> None:

@@ -130,6 +130,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "add_edges",
         "clean_up",
         "command",
+        "count_edges",
         "drop_edge",
         "flush",
         "gone",
@@ -160,9 +161,12 @@ def test_no_role_may_change_the_schema(login: Login, role: str) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        "settle(array[1::bigint])",
+        "settle(array[1::bigint], 0, 1)",
         "announce(array[1::bigint], '{done}')",
-        "offer(null)",
+        "offer(null, false)",
+        "offer_all(null)",
+        "withdraw_all(null)",
+        "line_up(null)",
         "withdraw(null)",
         "is_claimable(null)",
     ],

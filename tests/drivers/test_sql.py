@@ -62,6 +62,9 @@ def test_two_queries_of_one_name_are_a_bug_f50() -> None:
         ([None, 1], "integer[]"),
         ([None, "NULL", "null", '"', "\\", "{}", ",", " a ", "ü"], "text[]"),
         ([[1, 2], [3, 4]], "integer[]"),
+        ([7, 7, 7], "integer[]"),
+        ([None, None], "integer[]"),
+        (['a "b"', 'a "b"'], "text[]"),
     ],
 )
 def test_value_arrives_as_it_was_f50(pg: pq.abc.PGconn, value: object, kind: str) -> None:

@@ -1,6 +1,7 @@
 """Large graphs of jobs, while daemons are killed: chains, fans, diamonds, cycles; all end, each in its order."""
 
 import time
+from signal import SIGKILL
 
 import psycopg
 import pytest
@@ -30,6 +31,21 @@ select count(*) from drover.jobdepends join drover.jobqueue c on c.jq_pk = jdep_
 """
 HALF = f"select count(*) > {JOBS // 2} from drover.jobqueue where jq_endtime is not null"
 CYCLE = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (1, %s)"
+FAN = "select i, 1 from generate_series(2, 3000) i"
+OPEN = "select count(*) from drover.jobdepends where jdep_met_at is null"
+
+
+@pytest.mark.fault("kill -9 between the pieces of a fan")
+def test_a_fan_of_which_half_is_settled_goes_on_when_its_daemon_was_killed_c28_c29_r33(site: Site) -> None:
+    site.rows(INSERT_JOBS, 3000)
+    site.rows(INSERT_EDGES.format(FAN))
+    first = site.start("settle:after=kill@2", metered=False)
+    assert first.wait_exit() == -SIGKILL
+    assert 0 < site.value(OPEN) < 2999
+    second = site.serving()
+    assert site.settle(PATIENCE_S) == []
+    assert (site.value(OPEN), site.value(TOO_EARLY)) == (0, 0)
+    second.stop()
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def walk(site: Site, path: Sequence[Step], **options: Any) -> None:
     for step, following in zip(path, [*path[1:], None], strict=True):
         heir = _start(site, following, options) if following else site.start(**options)
         _stand_by(site, heir, following)
-        site.submit(again=AGAIN)
+        site.submit(again=AGAIN if step.action == "stop" else "")
         site.order()
         _come_to(site, daemon, step)
         _fail(site, daemon, heir, step, following)

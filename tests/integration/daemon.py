@@ -26,7 +26,7 @@ from psycopg.rows import dict_row
 
 PATIENCE_S = 20.0
 GONE_S = 5.0  # for what a daemon leaves behind
-LOOK_S = 0.05  # the longest time between two looks for what nobody announces
+LOOK_S = 0.02  # the longest time between two looks for what nobody announces
 TERMINAL = frozenset({"done", "failed", "cancelled", "ignored", "skipped"})
 BASE = """
 [scheduler]

@@ -304,7 +304,7 @@ SIZE = 1 << 29  # of zeros
 SHA256 = "9acca8e8c22201155389f65abbf6bc9723edc7384ead80503839f49dcc56d767"
 
 
-def test_an_agent_that_was_killed_while_it_worked_leaves_the_same_result_behind_f116(
+def test_an_agent_that_was_killed_while_it_worked_leaves_the_same_result_behind_f116_r53(
     launch: Launch, tmp_path: Path
 ) -> None:
     file = tmp_path / "zeros"

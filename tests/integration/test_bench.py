@@ -1,11 +1,15 @@
 """The bench at a tiny size: each case measures, checks its sums and prints its lines; what it finds does not count."""
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scheduler import embedded
 from tests.bench.__main__ import ALL, main
 from tests.needs import need
 
@@ -17,6 +21,20 @@ LINES = {"P1": 6, "P2": 2, "P3": 2, "P4": 4, "P5": 2, "P6": 3, "P7": 2, "P8": 2,
 }  # fmt: skip
 
 FAR = ["P9"]  # wants an sshd
+CHUNK = 500  # of P6; more than are worked in its time
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make small what no scale makes smaller: rests, chunks, and what a disk takes to have it safe."""
+    temporary: Callable[..., AbstractContextManager[str]] = embedded.temporary
+
+    def volatile(**options: Any) -> AbstractContextManager[str]:
+        return temporary(**options | {"durable": False})
+
+    monkeypatch.setattr(embedded, "temporary", volatile)
+    monkeypatch.setattr("tests.bench.place.REST_S", 0.0)
+    monkeypatch.setattr("tests.bench.beside.CHUNK", CHUNK)
 
 
 def test_every_case_measures_and_prints_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from tests.integration.test_commands import HOST, QUICK, command, told, working
 from tests.replica_tools import socket_of
 
 PATIENT = "[scheduler]\nlease = 30\nlease_renewal = 10\nrescan = 1000\n"  # no belt comes to the rescue
-FLOOD = 10_000
+FLOOD = 4_000
 
 
 @pytest.fixture

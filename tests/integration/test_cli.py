@@ -299,6 +299,27 @@ def test_status_tells_that_the_owner_drains_and_no_slots_of_others(drover: Drove
     assert [slot["slot"] for slot in status["slots"]] == [1]
 
 
+def test_a_scheduler_that_was_not_seen_for_its_lease_is_doubted_and_then_left_out_j74(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    active.execute(
+        """insert into drover.scheduler_status (status_scheduler, status_slot, status_host, status_agent,
+                                                status_state, status_state_name, status_since)
+           values (%s, 1, 'alpha', 'noop', 6, 'ST_RUNNING', now())""",
+        (OWNER,),
+    )
+    roles = []
+    for unseen in (0, 31, 61):
+        age = "update drover.scheduler set scheduler_seen = now() - make_interval(secs => %s)"
+        active.execute(age, (unseen,))
+        active.execute(
+            "update drover.scheduler_group set group_lease_until = now() - interval '1 s' where %s > 0", (unseen,)
+        )
+        status = json.loads(drover("status", "--json").out)
+        roles.append(([scheduler["role"] for scheduler in status["schedulers"]], len(status["slots"])))
+    assert roles == [(["owner"], 1), (["gone?"], 0), ([], 0)]
+
+
 def test_status_notes_that_nobody_stands_by_and_does_not_fail_c1(drover: Drover, active: psycopg.Connection) -> None:
     alone = drover("status")
     assert (alone.status, alone.out.splitlines()[1]) == (
@@ -375,6 +396,25 @@ def test_check_finds_everything_in_order(
     monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
     done = drover("check")
     assert (done.status, {line.split()[0] for line in done.out.splitlines()}) == (0, {"ok"})
+
+
+def test_check_warns_of_clean_ups_that_nobody_can_do_and_of_those_in_vain(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    query = (
+        "insert into drover.jobqueue (jq_type, jq_name) select 'cleanup', 'cleanup.' || n from generate_series(1, 3) n"
+    )
+    active.execute(query)
+    finish(active, 3, "failed", 2)
+    done = drover("check")
+    why = "clean-ups: nobody can do 2 that wait, as job 1: no agent type 'cleanup' is configured in group default"
+    vain = "clean-ups: 1 have failed; drover ls -S failed -t cleanup, and drover retry"
+    assert (done.status, [line for line in done.out.splitlines() if "clean-ups" in line]) == (
+        0,
+        [f"WARN {why}", f"WARN {vain}"],
+    )
+    active.execute("insert into drover.agent (agent_group, agent_type) values ('default', 'cleanup')")
+    assert [line for line in drover("check").out.splitlines() if "clean-ups" in line] == [f"WARN {vain}"]
 
 
 def test_check_fails_for_a_missing_program_unless_it_is_switched_off(

@@ -167,6 +167,42 @@ def test_signal_reaches_running_jobs_and_tells_the_others_j84_j85_j119(launch: L
     assert daemon.wait(one, "failed")["jq_signal"] == "SIGTERM"
 
 
+def test_signals_of_their_own_for_several_jobs_by_number_and_name_j84_j85(launch: Launch, text: str, ask: Ask) -> None:
+    daemon = launch(text)
+    one, two = running(daemon), daemon.insert(jq_type="nap", jq_name="nap.x=1")
+    daemon.wait(two, "running")
+    told = ask(f"signal {one}=TERM nap.x=1=9")
+    assert (told.status, told.out.splitlines()) == (
+        0,
+        [f"job {one}: SIGTERM to 1 agents", f"job {two}: SIGKILL to 1 agents"],
+    )
+    assert [daemon.wait(pk, "failed")["jq_signal"] for pk in (one, two)] == ["SIGTERM", "SIGKILL"]
+    before = daemon.value("select count(*) from drover.jobqueue")
+    for wrong in (f"{one}", f"{one} {two}=9", "=9", "x=9"):
+        refused = ask(f"signal {wrong}")
+        assert (refused.status, refused.out) == (2, "")
+        assert refused.err.endswith("; nothing was commanded\n")
+    assert daemon.value("select count(*) from drover.jobqueue") == before
+
+
+def test_blocked_jobs_are_looked_at_again_by_number_name_or_condition(launch: Launch, ask: Ask, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    script = f"test -e {ready} || {{ echo licence none is free; exit 75; }}"
+    daemon = launch(
+        "[scheduler]\nblocked_delay = 3600\n" + HOST + agent("b", ["sh", "-c", script], kind="exec", slots=4)
+    )
+    pks = [daemon.insert(jq_type="b", jq_name=f"b.{n}") for n in range(4)]
+    daemon.until(lambda: all("blocked" in daemon.why(pk) for pk in pks))
+    ready.touch()
+    condition = daemon.why(pks[0]).partition("blocked: ")[2].split()[0]
+    told = ask(f"unblock {pks[0]} b.1")
+    assert (told.status, told.out) == (0, "".join(f"job {pk}: not blocked any more\n" for pk in pks[:2]))
+    daemon.wait_all(pks[:2])
+    assert ask(f"unblock {condition}").out == f"2 jobs were blocked on {condition}\n"
+    daemon.wait_all(pks)
+    assert ask(f"unblock {pks[0]}") == Done(1, "", f"drover: job {pks[0]} is not blocked: it is done\n")
+
+
 def test_words_that_are_no_command_are_2_and_queue_nothing(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     for line in (
@@ -192,6 +228,11 @@ def test_an_owner_commands_from_the_command_line_what_is_about_his_own_job(
     assert (refused.status, refused.out) == (2, "")
     assert "is not yours" in refused.err
     assert state(daemon, other) == "running"
+    mine = daemon.insert(role="drover_frontend", jq_type="nap")
+    daemon.wait(mine, "running")
+    assert ask(f"kill {mine}", DROVER_DATABASE_URL=url) == Done(0, f"job {mine}: kill\n", "")
+    answer = json.loads(ask(f"kill --json {mine}", DROVER_DATABASE_URL=url).out)
+    assert (answer["ok"], answer["text"]) == (False, f"job {mine} is not being worked: it is failed")
 
 
 def test_a_command_that_nobody_hears_says_so_and_is_waited_for_as_long_as_asked(
@@ -274,6 +315,10 @@ def test_hosts_are_listed_and_changed_j116(launch: Launch, text: str, ask: Ask) 
     assert (host["host"], host["max"], host["urgent"], host["enabled"]) == ("alpha", 4, 2, False)
     assert ask("host enable alpha").status == 0
     daemon.wait(waiting)
+    assert ask("host filter alpha queues=default,slow priorities=^[a-z]").status == 0
+    (host,) = [json.loads(line) for line in ask("host --json").out.splitlines()]
+    assert host["filter"] == "queues=default,slow priorities=^[a-z]"
+    assert ask("host filter alpha types=[").status == 2
     assert ask("host enable nosuch") == Done(1, "", "drover: no host nosuch\n")
     assert ask("host").out.split()[:3] == ["HOST", "GROUP", "SCHEDULER"]
 

@@ -33,6 +33,13 @@ def test_submitted_job_is_a_row_with_what_was_asked_for(drover: Drover, active: 
     assert one(row) == ("select 1 as pk", True, "pk", "far", "default", True, "b", 2, "noop.1")
 
 
+def test_files_to_be_deleted_after_success_are_given_one_by_one_r43(drover: Drover, active: psycopg.Connection) -> None:
+    assert drover("submit", "noop", "x", "--delete", "/tmp/a b", "--delete", "c").status == 0
+    assert one(active.execute("select jq_args, jq_delete from drover.jobqueue")) == ("x", ["/tmp/a b", "c"])
+    refused = drover("submit", "noop", "x", "--delete", "")
+    assert (refused.status, "none of them NULL or empty" in refused.err) == (2, True)
+
+
 def test_runonpfile_makes_it_a_query_f160(drover: Drover, active: psycopg.Connection) -> None:
     assert drover("submit", "noop", "--runonpfile", "host", "select 1 as host").status == 0
     assert one(active.execute("select jq_msq, jq_runonpfile from drover.jobqueue")) == (True, "host")
@@ -147,11 +154,12 @@ def test_wait_prints_the_end_and_fails_if_the_job_did_f160(
     assert done == Done(status, f"{job}\n{job} noop {state} that\\nis\\x1b all\n", "")
 
 
-def test_event_wakes_whoever_waits(database: str, active: psycopg.Connection) -> None:
+def test_event_wakes_whoever_waits(database: str, active: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.cli.waiting.LOOK_S", LONG_S)  # no look of its own is in time
     jobs = [insert(active), insert(active)]
     finish(active, jobs[0])
     with psycopg.connect(database, autocommit=True) as connection:
-        waiting = ends(connection, jobs, limit_s=LONG_S, look_s=LONG_S)
+        waiting = ends(connection, jobs, limit_s=LONG_S)
         first = next(waiting)
         finish(active, jobs[1])
         active.execute(ANNOUNCE, (jobs[1], "done"))

@@ -118,6 +118,23 @@ def test_one_parent_with_100_children_and_one_child_with_100_parents_r33_c31(dae
     assert (too_early(daemon), last["jq_unmet"]) == (0, 0)
 
 
+def test_claims_go_on_while_a_fan_is_settled_r33(daemon: Daemon) -> None:
+    with daemon.login("drover_frontend").transaction():
+        first, second, third = (daemon.insert(role="drover_frontend", jq_type="noop") for _ in range(3))
+        fan = """
+            with fan as (
+              insert into drover.jobqueue (jq_type) select 'nobody' from generate_series(1, 8000) returning jq_pk)
+            insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) select jq_pk, %s from fan"""
+        daemon.execute(EDGE, second, first, role="drover_frontend")
+        daemon.execute(EDGE, third, second, role="drover_frontend")
+        daemon.execute(fan, first, role="drover_frontend")
+    chain = daemon.wait_all([second, third], timeout=PATIENCE_S)
+    left = "select count(*) from drover.jobdepends where jdep_jq_depends_fk = %s and jdep_met_at is null"
+    daemon.until(lambda: daemon.value(left, first) == 0)
+    last = daemon.value("select max(jdep_met_at) from drover.jobdepends where jdep_jq_depends_fk = %s", first)
+    assert max(row["jq_starttime"] for row in chain) < last
+
+
 def test_a_cycle_among_jobs_of_one_statement_is_refused_r31(daemon: Daemon) -> None:
     with pytest.raises(psycopg.errors.CheckViolation, match=r"may not depend on \d+: that would be a cycle"):
         graph(daemon, "cycle", 6, [(1, 0), (2, 1), (3, 2), (1, 3), (4, 3), (5, 4)])

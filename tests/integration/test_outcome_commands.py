@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -105,10 +106,16 @@ def test_exit_w_waits_and_is_woken_by_the_end_r65(
     daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch, meeting: Meeting
 ) -> None:
     monkeypatch.setattr("scheduler.cli.waiting.LOOK_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
-    job = shell_job(daemon, f"{meeting.tell('up')}; sleep 0.2; exit 7")
+    job = shell_job(daemon, f"{meeting.wait}; exit 7")
+
+    def end() -> None:
+        daemon.until(lambda: looks(daemon, "there is no such job"))  # it has looked once, in vain
+        meeting.let_go()
+
+    ending = Thread(target=end)
+    ending.start()
     assert drover("exit", "-w", "-q", str(job)).status == 7
-    assert meeting.hear() == "up"
-    assert daemon.row(job)["jq_endtime"] is not None
+    ending.join()
 
 
 def test_exit_w_of_a_job_that_is_tried_again_is_that_of_the_last_attempt_r65(daemon: Daemon, drover: Drover) -> None:
@@ -155,6 +162,21 @@ def test_wait_ends_when_its_time_is_over(daemon: Daemon, drover: Drover, meeting
     assert (done.status, done.out) == (1, "")
     assert done.err == "drover: after 0.1 s, 1 of 1 jobs have not ended; see drover why\n"
     daemon.wait(job)
+
+
+def test_status_counts_those_who_wait_j80(daemon: Daemon, drover: Drover, begin: Begin, meeting: Meeting) -> None:
+    job = shell_job(daemon, f"echo x; {meeting.wait}")
+    waiting = [begin(*words, str(job)) for words in (["wait"], ["exit", "-w"], ["out", "-t"])]
+
+    def counted() -> int:
+        return int(json.loads(drover("status", "--json").out)["waiting_clients"])
+
+    daemon.until(lambda: counted() == 3)
+    assert "3 clients wait for jobs or answers" in drover("status").out.splitlines()
+    meeting.let_go()
+    for process in waiting:
+        rest(process)
+    daemon.until(lambda: counted() == 0)
 
 
 @pytest.mark.parametrize("command", ["wait", "exit -w"])
@@ -260,11 +282,29 @@ def test_out_t_goes_on_with_the_next_attempt_but_not_if_it_is_asked_for_one_r69(
     assert rest(all_of_it) == (0, "")
 
 
+def test_a_front_end_sees_with_the_commands_what_came_of_its_own_jobs_and_of_no_other(
+    daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "echo out; echo err >&2; exit 3"
+    mine, other = shell_job(daemon, script, role="drover_frontend"), shell_job(daemon, script)
+    monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(daemon.database, user="drover_frontend"))
+    told = f"{mine} sh failed exit status 3\n"
+    assert drover("wait", str(mine)) == Done(1, told, "")
+    assert json.loads(drover("wait", "--json", str(mine)).out)["stderr"] == "err\n"
+    assert (drover("exit", "-w", str(mine)).out, drover("out", str(mine)).out) == ("3\n", "out\n")
+    assert (drover("why", str(mine)).out, drover("log", str(mine)).status) == ("failed: exit status 3\n", 0)
+    nothing = Done(1, "", f"drover: no job {other}; drover ls --all lists those there are\n")
+    for command in ("wait", "exit", "out", "why", "log"):
+        assert drover(command, str(other)) == nothing
+    monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(daemon.database, user="drover_readonly"))
+    assert drover("why", str(mine)).out == "failed: exit status 3\n"
+
+
 def looks(daemon: Daemon, text: str = "drover.output") -> list[object]:
     """When those who wait, and whose last statement holds this text, looked last."""
     query = """
         select query_start from pg_stat_activity
-         where datname = current_database() and application_name = 'drover'
+         where datname = current_database() and application_name = 'drover-wait'
            and state = 'idle' and strpos(query, %s) > 0 and pid <> pg_backend_pid()
     """
     return [row["query_start"] for row in daemon.execute(query, text)]

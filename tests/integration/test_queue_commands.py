@@ -166,10 +166,16 @@ def test_a_higher_limit_starts_more_at_once_and_a_lower_one_kills_nothing_j83(
     assert told(daemon, "set-concurrency new 0", "failed").startswith("a concurrency is a number from 1")
 
 
-def test_a_queue_is_given_a_priority(launch: Launch, text: str) -> None:
+def test_a_queue_is_given_a_priority_which_stays_until_the_file_says_another(launch: Launch, text: str) -> None:
     daemon = launch(text)
     assert told(daemon, "set-queue-priority one 7") == "queue one: concurrency unlimited, priority 7"
     assert told(daemon, "set-queue-priority three 7", "failed") == "no queue three"
+    daemon.stop()
+    again = launch(text)
+    kept = "select queue_priority from drover.queue where queue_name = 'one'"
+    assert again.value(kept) == 7
+    again.stop()
+    assert launch(text.replace("[queues.one]\n", "[queues.one]\npriority = 3\n")).value(kept) == 3
 
 
 def test_status_tells_of_queues_j80(launch: Launch, text: str, gate: Path) -> None:

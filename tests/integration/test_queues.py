@@ -147,7 +147,9 @@ def grouped(name: str, *queues: str) -> str:
     return settings(group=name) + f"[hosts.{name}]\n" + puppet(slots=4) + tables
 
 
-def test_daemons_of_two_groups_serve_their_own_queues_side_by_side_j5_j7_j11(launch: Launch, meeting: Meeting) -> None:
+def test_daemons_of_two_groups_serve_their_own_queues_side_by_side_j5_j7_j11_r84(
+    launch: Launch, meeting: Meeting
+) -> None:
     one = launch(grouped("one", "one/a", "one/b"))
     two = launch(grouped("two", "two/a", "two/b"))
     queues = ["one/a", "one/b", "two/a", "two/b"]
@@ -312,6 +314,72 @@ def test_filters_change_at_a_reload_r55(launch: Launch, meeting: Meeting) -> Non
     assert meeting.hear() == "default"
     meeting.let_go(2)
     daemon.wait_all([first, other])
+
+
+def refused(daemon: Daemon, words: str) -> str:
+    return str(daemon.wait(order(daemon, words), "failed")["jq_endtext"])
+
+
+def order(daemon: Daemon, words: str) -> int:
+    return daemon.insert(role="drover_operator", jq_type="command", jq_args=words)
+
+
+def test_a_filter_of_a_host_changes_by_command_and_stays_until_the_file_says_another_r9_r55(
+    launch: Launch, meeting: Meeting, record: Path
+) -> None:
+    text = LOCAL + puppet(slots=3) + agent("rec", rec(record)) + limited("q")
+    daemon = launch(text)
+    working = daemon.insert(**busy(meeting))
+    assert meeting.hear() == "default"
+    told = daemon.wait(order(daemon, "host-filter local queues=q priorities=^[a-f] types=^p"), {"done", "failed"})
+    assert told["jq_endtext"] == "no host would take agents of type rec"
+    told = daemon.wait(order(daemon, "host-filter local queues=q priorities=^[a-f]"))
+    assert told["jq_endtext"] == "host local: enabled, max -1, urgent 1, queues=q, priorities=^[a-f]"
+    other, low = daemon.insert(**busy(meeting)), daemon.insert(**busy(meeting, "q"))
+    daemon.insert(**busy(meeting, "q", jq_priority="a"))
+    assert meeting.hear() == "q"
+    assert daemon.why(other) == "no host takes jobs of queue default with priority n"
+    assert [daemon.row(pk)["jq_state"] for pk in (working, other, low)] == ["running", "queued", "queued"]
+    meeting.let_go(2)
+    daemon.wait(working)
+    daemon.stop()
+    again = launch(text)
+    again.wait(order(again, "host-filter local priorities="))
+    assert meeting.hear() == "q"
+    assert again.row(other)["jq_state"] == "queued"
+    again.stop()
+    last = launch(text.replace(LOCAL, '[hosts.local]\nqueues = ["default"]\n'))
+    assert meeting.hear() == "default"
+    meeting.let_go(2)
+    last.wait(other)
+
+
+def test_a_type_that_a_filter_of_before_leaves_without_a_host_is_told_of_r55(launch: Launch, record: Path) -> None:
+    first = launch(LOCAL + puppet())
+    first.wait(order(first, "host-filter local types=^pup"))
+    first.stop()
+    daemon = launch(LOCAL + puppet() + agent("rec", rec(record)))
+    pk = daemon.insert(jq_type="rec")
+    daemon.until(lambda: daemon.why(pk) == "agent type rec has no slots on any host")
+    daemon.wait(order(daemon, "host-filter local types="))
+    daemon.wait(pk)
+
+
+def test_a_filter_that_makes_no_sense_is_refused_with_the_reason_r55(launch: Launch) -> None:
+    daemon = launch(LOCAL + puppet())
+    usage = "host-filter NAME FILTER..."
+    assert refused(daemon, "host-filter local") == f"too few words: {usage}"
+    assert refused(daemon, "host-filter local max=3").startswith(
+        "types=, queues= or priorities= is wanted (got 'max=3')"
+    )
+    assert refused(daemon, "host-filter local types=[").startswith("types: is not a regular expression (got '[')")
+    assert refused(daemon, "host-filter local priorities=^a1").startswith(
+        "priorities: matches no single letter or digit"
+    )
+    assert refused(daemon, "host-filter local queues=-x").startswith("queues: a name has letters")
+    assert refused(daemon, "host-filter nosuch types=") == "no host nosuch"
+    unchanged = "select host_types, host_queues, host_priorities, host_letters from drover.host"
+    assert list(daemon.execute(unchanged)[0].values()) == ["", None, "", None]
 
 
 # ---- order and spread

@@ -18,8 +18,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from scheduler.bell import BURST, GAP_S
+from scheduler.bell import BURST
 from scheduler.cli.main import main
+from scheduler.model.config import Scheduler
 from tests.integration.conftest import Launch
 from tests.integration.daemon import RUN, Daemon, agent, lines, python, rec, start
 from tests.needs import need
@@ -500,7 +501,8 @@ def test_flood_of_notifications_makes_at_most_one_poll_in_a_tenth_of_a_second(
             flood.join()
     daemon.until(lambda: asked(daemon).get("show_status", 0) > before.get("show_status", 0) + 2)
     polls = asked(daemon)[statement] - before.get(statement, 0)
-    most = (time.monotonic() - began) / GAP_S + BURST + 20  # a few are asked for the job, the status and the clock
+    gap_s = Scheduler().wake_interval
+    most = (time.monotonic() - began) / gap_s + BURST + 20  # a few are asked for the job, the status and the clock
     print(f"{channel}: {sum(told)} notifications, {polls} {statement}, {most:.0f} allowed")
     assert polls < most < sum(told)
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.integration.puppets import LOCAL, Meeting, puppet, settings
 ROOT = Path(__file__).parents[2]
 PARTS = ("scheduler", "schema", "agents", "etc")
 SERVES = "serving group"
+MEMORY = "select max(status_parameter::jsonb ->> 'memory_mb') from drover.scheduler_status where status_slot = -1"
 Serve = Callable[..., Daemon]
 
 
@@ -101,6 +103,17 @@ def test_a_program_that_cannot_be_imported_replaces_nothing_r94(serve: Serve, pr
     again(daemon)
     assert daemon.stderr().count("cannot be imported") == 1
     assert daemon.stop() == 0
+
+
+def test_a_daemon_that_can_open_no_file_looks_again_later_r94(serve: Serve, program: Path) -> None:
+    daemon = serve(reexec=True)
+    limit = ["prlimit", "--pid", str(daemon.pid)]
+    subprocess.run([*limit, "--nofile=3:1024"], check=True)
+    replace(program)
+    daemon.until(lambda: daemon.value(MEMORY) is None, what="it does not look")
+    subprocess.run([*limit, "--nofile=1024:1024"], check=True)
+    again(daemon)
+    assert "drover-new" in daemon.stderr()
 
 
 def test_a_daemon_that_is_told_to_end_while_it_drains_for_another_program_ends_r94(

@@ -49,7 +49,7 @@ def _other_type(rng: Random, old: AgentType, hosts: tuple[str, ...]) -> AgentTyp
     if what < 0.3:
         return (_line if old.kind == "line" else _exec)(rng, hosts)
     if what < 0.5:
-        return attrs.evolve(old, slots=rng.choice((1, 2, 3)), hosts=_some(rng, hosts))
+        return attrs.evolve(old, slots=rng.choice((1, 2, 3)), hosts=_some(rng, hosts), fair=rng.random() < 0.5)
     return attrs.evolve(old, hosts=tuple(name for name in old.hosts if name in hosts))
 
 
@@ -66,7 +66,7 @@ def _line(rng: Random, hosts: tuple[str, ...]) -> AgentType:
     return AgentType(
         command=("agent", rng.choice("ab")), slots=rng.choice((1, 1, 2, 3)), hosts=_some(rng, hosts),
         heartbeat=rng.choice((60.0, 90.0)) if rng.random() < 0.7 else 0.0, item_timeout=100.0,
-        spill=rng.choice((0.0, 0.0, 2.0)), window=rng.choice((1, 1, 2, 7)),
+        spill=rng.choice((0.0, 0.0, 2.0)), window=rng.choice((1, 1, 2, 7)), fair=rng.random() < 0.3,
     )  # fmt: skip
 
 

@@ -4,16 +4,19 @@ Each method is one statement: it happens at one instant, names pk, attempt and o
 row only along the allowed moves. Slowness, losses and locks are the harness's (harness.py); time comes in as `now`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler.model.events import Mark, Save, Turn, Turned
+from scheduler.model.config import AgentType
+from scheduler.model.events import Mark, Save, Settle, Settled, Turn, Turned
 from scheduler.model.jobs import PLAIN, After, Claim, Rules, SaveRow, Want
-from scheduler.model.states import CLAIMED, DONE, FAILED, JOB_MOVES, QUEUED, RUNNING, SKIPPED, TERMINAL
+from scheduler.model.states import BLOCKED, CLAIMED, DONE, FAILED, JOB_MOVES, QUEUED, RUNNING, SKIPPED, TERMINAL
 from tests.sim.broken import Broken
 
 IN_HAND = (CLAIMED, RUNNING)
+PIECE = 2  # edges of one statement
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +41,9 @@ class Row:
     host: str = ""
     urgent: bool = False
     letter: str = "n"
+    submitter: str = ""
+    line: str | None = None  # of a fair type, while it may be claimed
+    round: int = 0  # in that line
     queued: float = 0.0
     wait_until: float | None = None
     not_after: float | None = None
@@ -85,14 +91,20 @@ class Row:
 
     @property
     def rank(self) -> str:
-        """What a claim goes by first: smaller goes first."""
+        """What a claim goes by first, but for the round: smaller goes first."""
         return f"{not self.urgent:d}{self.letter}"
+
+    @property
+    def claim_rank(self) -> str:
+        """The same as the table has it."""
+        return self.rank if self.line is None else f"{self.rank}.{self.round:015}"
 
     def rules(self) -> Rules:
         """Give what query `turn` gives as `more`."""
         if not (self.msq or self.timeout is not None or self.retries or self.rescued):
-            return PLAIN
+            return PLAIN if self.line is None else Rules(submitter=self.submitter)
         return Rules(
+            submitter=self.submitter,
             msq=self.msq, runonpfile=self.runonpfile, key=self.key, tolerate=self.tolerate, repeat=self.repeat,
             timeout=self.timeout, retries=self.retries, failures=self.failures, rescued=self.rescued,
             itemsfailed=self.failed, itemsprocessed=self.processed, checkpoint=self.checkpoint,
@@ -112,6 +124,7 @@ class Database:
         self.lease_until = 0.0
         self.taken = ""  # the group, last
         self.locked: dict[int, float] = {}  # pk -> until when somebody else holds it
+        self.fair: set[str] = set()  # types
         self._notify = notify
         self._ended = ended
 
@@ -121,8 +134,24 @@ class Database:
         """A front-end queues a row (or inserts it held)."""
         self.rows[row.pk] = self.open[row.pk] = row
         if row.state == QUEUED:
-            self.queued.setdefault(row.place, {})[row.pk] = row
+            self._offer(row, is_back=False)
             self._notify()
+
+    def _offer(self, row: Row, *, is_back: bool) -> None:
+        """Let a row wait: if its type is fair at the end of a line, although it may wait for something else as well."""
+        others = self.queued.setdefault(row.place, {})
+        row.line, row.round = None, 0
+        if row.type in self.fair:
+            row.line = row.submitter + "/back" * is_back
+            lined = [other for other in others.values() if other.line is not None and other.rank == row.rank]
+            head = min((other.round for other in lined), default=0)
+            row.round = max((head, *(other.round + 1 for other in lined if other.line == row.line)))
+        others[row.pk] = row
+
+    def register(self, types: Mapping[str, AgentType]) -> None:
+        """Learn which types are fair; one that was stays so while a row has a round."""
+        lined = {row.type for place in self.queued.values() for row in place.values() if row.line is not None}
+        self.fair = {name for name, kind in types.items() if kind.fair} | lined
 
     def add_edge(self, child: Row, parent: Row, mask: int, skips: bool) -> None:
         """A child waits for a parent that lives; with the child's own insert."""
@@ -147,7 +176,7 @@ class Database:
         if state in IN_HAND:
             self.hand[row.pk] = row
         elif state == QUEUED:
-            self.queued.setdefault(row.place, {})[row.pk] = row
+            self._offer(row, is_back=row.attempt > 0 and row.queued < now)
             row.owner, row.start = None, None
         elif state in TERMINAL:
             row.owner, row.end = None, now
@@ -185,14 +214,14 @@ class Database:
         if self.group_owner == owner and now < self.lease_until:
             for want in turn.wants:
                 there = self.claimable(want[:3], want.urgent, now)
-                beyond = (row for row in there if row.rank < want.below and _place(row) > _read(want.after))
+                beyond = (row for row in there if row.claim_rank < want.below and _place(row) > _read(want.after))
                 found = sorted(beyond, key=_place)[: want.most]
                 claims += [self.claim(row, want, owner, now) for row in found]
                 if found:
                     reached[want] = _written(found[-1])
             self.noted.append((owner, [claim.pk for claim in claims]))
-        claims.sort(key=lambda claim: (claim.rank, self.rows[claim.pk].queued, claim.pk))
-        return Turned(claims, parents, fenced, reached)
+        claims.sort(key=lambda claim: _place(self.rows[claim.pk]))
+        return Turned(claims, parents, fenced, reached, Counter(claim.want for claim in claims))
 
     def take_stock(self, owner: str, pks: Sequence[int]) -> None:
         """Say anew what an owner has in hand."""
@@ -240,25 +269,37 @@ class Database:
             self.move(row, RUNNING, now)
         return frozenset(row.pk for row in ours)
 
-    def settle(self, parents: Iterable[int], now: float) -> int:
-        """Settle the edges below ended parents; give how many children got nearer."""
-        released, todo = 0, list(parents)
-        while todo:
-            parent = self.rows[todo.pop()]
-            for edge in parent.edges:
-                if edge.met or parent.end is None:
-                    continue
-                if parent.bits & edge.mask:
-                    edge.met = True
-                    edge.child.unmet -= 1
-                    released += 1
-                elif edge.skips and edge.child.state in ("held", QUEUED):
-                    edge.child.bits, edge.child.text = 2, "dependency not met"
-                    self.move(edge.child, SKIPPED, now)
-                    todo.append(edge.child.pk)
-        if released:
+    def settle(self, parents: Iterable[int], now: float) -> None:
+        """Settle the edges below ended parents, all of them."""
+        left: Settle | None = Settle(list(parents))
+        while left is not None:
+            left = self.settle_some(left, now).left
+
+    def settle_some(self, asked: Settle, now: float) -> Settled:
+        """Settle a few edges below ended parents; a child that is skipped is such a parent."""
+        rows = [self.rows[pk] for pk in dict.fromkeys(asked.parents)]
+        edges = [edge for row in rows for edge in sorted(row.edges, key=lambda edge: edge.child.pk) if not edge.met]
+        edges = [edge for edge in edges if edge.parent is not rows[0] or edge.child.pk > asked.beyond][:PIECE]
+        met = [edge for edge in edges if edge.parent.end is not None and edge.parent.bits & edge.mask]
+        for edge in met:
+            edge.met = True
+            edge.child.unmet -= 1
+        skipped = [edge.child.pk for edge in edges if edge not in met and self._skip(edge, now)]
+        if met:
             self._notify()
-        return released
+        if len(edges) < PIECE:
+            return Settled(len(met), Settle(skipped) if skipped else None)
+        parents = list(asked.parents)
+        parents = parents[parents.index(edges[-1].parent.pk) :]
+        return Settled(len(met), Settle(parents + skipped, edges[-1].child.pk))
+
+    def _skip(self, edge: Edge, now: float) -> bool:
+        """Skip a child that would wait in vain, if it says so."""
+        if not (edge.skips and edge.parent.end is not None and edge.child.state in ("held", QUEUED)):
+            return False
+        edge.child.bits, edge.child.text = 2, "dependency not met"
+        self.move(edge.child, SKIPPED, now)
+        return True
 
     def due(self, now: float) -> tuple[int, list[int], float | None]:
         """Release rows whose time has come, fail those too late; give how many, parents, seconds to the next."""
@@ -293,9 +334,10 @@ class Database:
             self.move(row, QUEUED, now)
         return len(lost), parents
 
-    def rescan(self, now: float) -> None:
-        """Settle what nobody settled."""
-        self.settle([row.pk for row in self.rows.values() if row.end is not None and row.edges], now)
+    def unsettled(self) -> list[int]:
+        """Give the ended parents of dependencies that nobody settled."""
+        ended = [row for row in self.rows.values() if row.end is not None]
+        return [row.pk for row in ended if any(_is_unsettled(edge) for edge in row.edges)]
 
     # ---- the lease
 
@@ -320,12 +362,17 @@ class Database:
             self.group_owner, self.lease_until = None, 0.0
 
 
+def _is_unsettled(edge: Edge) -> bool:
+    waits = edge.child.state in ("held", QUEUED, BLOCKED)
+    return not edge.met and waits and bool(edge.skips or edge.parent.bits & edge.mask)
+
+
 def _place(row: Row) -> tuple[str, float, int]:
-    return row.rank, row.queued, row.pk
+    return row.claim_rank, row.queued, row.pk
 
 
 def _written(row: Row) -> After:
-    return After(row.rank, repr(row.queued), row.pk)
+    return After(row.claim_rank, repr(row.queued), row.pk)
 
 
 def _read(after: After) -> tuple[str, float, int]:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 MOST_OPEN: Final = 40  # rows in the queue before the front-end waits
 MOST_ITEMS: Final = 60
+FILTERS: Final[tuple[dict[str, Any], ...]] = (  # what a command may set
+    {"types": ""}, {"types": "^[ls]"}, {"queues": ()}, {"queues": ("default", "light")}, {"priorities": ""},
+    {"priorities": "^[a-n]"},
+)  # fmt: skip
 
 
 def act(sim: "Sim") -> None:
@@ -39,6 +43,17 @@ def insert_some(sim: "Sim") -> None:
             insert(sim, make_row(sim))
 
 
+def insert_placed(sim: "Sim") -> None:
+    """A user queues a query whose rows are placed on hosts, some of which kill their agents."""
+    row = make_row(sim)
+    if not row.msq and sim.config.agents[row.type].kind == "line" and len(sim.database.open) < MOST_OPEN:
+        row.host, row.unstorable = "", False
+        _make_query(sim, row)
+        row.items, row.runonpfile, row.tolerate = 10, "place", 100
+        row.poison = frozenset(sim.rng.sample(range(row.items), 3))
+        insert(sim, row)
+
+
 def insert(sim: "Sim", row: Row) -> None:
     """Queue a row, perhaps below others."""
     if sim.chance(0.2) and sim.database.open:
@@ -56,6 +71,7 @@ def make_row(sim: "Sim") -> Row:
     pk = sim.new_pk()
     row = Row(pk, kind, queue=rng.choice(sim.queue_names), queued=sim.now, urgent=chance(0.15))
     row.letter = rng.choice("nnnnaz")
+    row.submitter = rng.choice(("anna", "anna", "anna", "bert", "carl"))
     row.args = b"%s:%d" % (b"exec" if sim.config.agents[kind].kind == "exec" else b"one", pk)
     if chance(0.2):
         row.host = rng.choice(sim.config.agents[kind].hosts or list(sim.config.hosts))
@@ -148,6 +164,8 @@ def change_host(sim: "Sim") -> None:
     host["enabled"] = sim.chance(0.7)
     host["max"] = sim.rng.choice((-1, 1, 2, 3))
     host["urgent"] = sim.rng.choice((0, 1, 2))
+    if sim.chance(0.3):
+        host |= sim.rng.choice(FILTERS)
     sim.change()
 
 
@@ -223,7 +241,7 @@ def usurp(sim: "Sim") -> None:
 
 
 ACTS: "Final[dict[Callable[[Any], None], float]]" = {
-    insert_some: 100.0, change_row: 5.0, command_job: 5.0, lock_row: 3.0, change_queue: 3.0, change_host: 3.0,
-    change_type: 2.0, replace_program: 1.0, reload: 1.5, kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 1.0,
-    step_down: 1.0, cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0, cut_link: 3.0,
+    insert_some: 100.0, insert_placed: 3.0, change_row: 5.0, command_job: 5.0, lock_row: 3.0, change_queue: 3.0,
+    change_host: 3.0, change_type: 2.0, replace_program: 1.0, reload: 1.5, kill_daemon: 0.7, stop_daemon: 0.5,
+    drain_daemon: 1.0, step_down: 1.0, cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0, cut_link: 3.0,
 }  # fmt: skip

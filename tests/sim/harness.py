@@ -4,12 +4,14 @@ It does what scheduler/daemon.py does: carries out commands, ferries one request
 a lost connection compares rows with memory before anything else is asked. It decides nothing about jobs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
+import attrs
+
 from scheduler.model import events as e
-from scheduler.model.config import Config
+from scheduler.model.config import FILTERS, Config
 from scheduler.model.states import ST_SPAWNED
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Act, Lease, Owner, Standing
@@ -36,11 +38,17 @@ class Flight:
     limits: dict[str, int | None] = field(default_factory=dict)  # of queues, as it was asked
 
 
+def filtered(config: Config, filters: Mapping[str, dict[str, Any]]) -> Config:
+    """Give a configuration with these filters of its hosts."""
+    hosts = {name: attrs.evolve(host, **filters.get(name, {})) for name, host in config.hosts.items()}
+    return attrs.evolve(config, hosts=hosts)
+
+
 class Daemon:
     """One supervisor, from start to exit or to its violent end."""
 
     def __init__(self, sim: "Sim", config: Config) -> None:
-        self.sim, self.config = sim, config
+        self.sim, self.config, self.file = sim, config, config
         self.core = Core(config, sim.now)
         if sim.seed % 2 == 0:
             self.core.world.most_starts = 1 + sim.seed % 3  # so few that it matters
@@ -372,8 +380,8 @@ class Daemon:
                 return e.Saved(*database.save(owner, save, now, lambda: 0.5 + self.sim.rng.random() / 2))
             case e.Mark() as mark:
                 return e.Saved(database.mark(owner, mark, now))
-            case e.Settle(parents):
-                return e.Written(database.settle(parents, now))
+            case e.Settle() as settle:
+                return database.settle_some(settle, now)
             case e.TakeStock(pks):
                 database.take_stock(owner, pks)
                 return e.Written()
@@ -437,11 +445,17 @@ class Daemon:
 
     def look_around(self) -> None:
         """Read the tables that others may change."""
-        self.tell(self.sim.looked())
+        looked = self.sim.looked()
+        filters = {row["name"]: {key: row[key] for key in FILTERS} for row in looked.hosts}
+        self.config = filtered(self.config, filters)
+        self.tell(looked)
 
     def reload(self, config: Config) -> None:
         """Go on with another configuration; everything commanded so far was done by the old one."""
-        self.config = config
+        same = {name: config.hosts[name].filters.items() & host.filters.items()
+                for name, host in self.file.hosts.items() if name in config.hosts}  # fmt: skip
+        kept = {name: {key: self.config.hosts[name].filters[key] for key, _ in keys} for name, keys in same.items()}
+        self.config, self.file = filtered(config, kept), config
         self.tell(e.Reloaded(config))
         self._reach()
         self.later(self.sim.watch_delay(), self.look_around)
@@ -467,7 +481,7 @@ class Daemon:
 
     def _rescan(self, now: float) -> None:
         self.rescan_at = now + self.config.scheduler.rescan
-        self.sim.database.rescan(now)
+        self.core.settle(self.sim.database.unsettled())
         self.look_due()
         count, parents = self.sim.database.rescue(self.owner, self.core.live_rows(), OWN_AGE, now)
         if count:

@@ -4,6 +4,7 @@ A queueing model with two servers, the daemon's one thread and the database's qu
 as there are agents. What the core decides is real; what anything costs is in COSTS, and nothing else takes time.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count, islice
@@ -245,7 +246,7 @@ class Site:
         took += (len(request.wants) - len(reached)) * cost("db_place")
         took += (len(claims) + len(request.ends)) / 2 * cost("db_job")
         self.wants = len(request.wants)
-        return e.Turned(claims, reached=reached), took
+        return e.Turned(claims, reached=reached, found=Counter(found.want for found in claims)), took
 
     def _claims(self, want: Want) -> Iterator[Claim]:
         """Give what a place has: rows of our types wait for any host, and none is urgent."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from scheduler.model import events as e
-from scheduler.model.config import Config
+from scheduler.model.config import FILTERS, Config, Host
 from scheduler.model.jobs import Want
 from scheduler.policy.pools import Slot
 from tests.sim import configs, frontend, invariants
@@ -25,6 +25,7 @@ PLACES: Final = (b"alpha", b"beta", b"here", b"there", None)
 CALM_LIMIT: Final = 4 * 3600.0  # fake seconds in which everything must have ended
 TURN: Final = 0.002  # seconds: what happens so close together may meet in one turn
 CALM_STEPS: Final = 100_000
+FOLLOWED: Final = ("max", "urgent", "enabled", *FILTERS)  # of hosts: what commands may change
 
 
 class Sim:
@@ -144,6 +145,7 @@ class Sim:
         for host in self.hosts:
             host["enabled"] = True
             host["max"] = max(host["max"], 1) if host["max"] != -1 else -1
+            host |= Host().filters
         for row in self.types:
             row["enabled"] = True
         for waiting in [row for row in self.database.open.values() if row.state == "held"]:
@@ -240,13 +242,14 @@ class Sim:
         self.hosts = [known.get(name, {"name": name}) for name in new.hosts]
         for row in self.hosts:
             before, host = old.hosts.get(row["name"]), new.hosts[row["name"]]
-            keys = [key for key in ("max", "urgent", "enabled") if getattr(before, key, None) != getattr(host, key)]
+            keys = [key for key in FOLLOWED if getattr(before, key, None) != getattr(host, key)]
             row |= {key: getattr(host, key) for key in keys}
         types = {row["type"]: row for row in self.types}
         self.types = [types.get(name, {"type": name, "enabled": True}) for name in new.agents]
         for name in new.agents:
             if name not in self.natures:
                 self.natures[name] = self.rng.choice(CHARACTERS)
+        self.database.register(new.agents)
 
     def settle_later(self, row: Row) -> None:
         """Somebody else ended a row: its trigger settles."""

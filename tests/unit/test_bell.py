@@ -6,7 +6,10 @@ from itertools import count
 
 import pytest
 
-from scheduler.bell import BURST, GAP_S, Bell
+from scheduler.bell import BURST, Bell
+from scheduler.model.config import Scheduler
+
+GAP_S = Scheduler().wake_interval
 
 
 class Clock:
@@ -51,7 +54,7 @@ def woken() -> list[str]:
 
 @pytest.fixture
 def bell(clock: Clock, woken: list[str]) -> Bell:
-    return Bell(clock, woken.append)  # type: ignore[arg-type]
+    return Bell(clock, woken.append, GAP_S)  # type: ignore[arg-type]
 
 
 def flood(bell: Bell, clock: Clock, seconds: float, channel: str = "q", every: float = 0.001) -> None:
@@ -69,6 +72,12 @@ def test_first_wake_ups_pass_at_once(bell: Bell, woken: list[str]) -> None:
 def test_flood_wakes_once_in_a_gap(bell: Bell, clock: Clock, woken: list[str]) -> None:
     flood(bell, clock, 10.0)
     assert BURST + 10 / GAP_S - 2 <= len(woken) <= BURST + 10 / GAP_S
+
+
+@pytest.mark.parametrize("gap_s", [0.02, 0.5])
+def test_the_gap_is_a_setting_j113(clock: Clock, woken: list[str], gap_s: float) -> None:
+    flood(Bell(clock, woken.append, gap_s), clock, 10.0)  # type: ignore[arg-type]
+    assert BURST + 10 / gap_s - 2 <= len(woken) <= BURST + 10 / gap_s
 
 
 def test_last_of_a_flood_is_not_lost(bell: Bell, clock: Clock, woken: list[str]) -> None:

@@ -32,7 +32,7 @@ class Clerk:
         """Ask as the core does."""
         world = self._world
         hosts, queues = list(world.hosts.values()), list(world.queues.values())
-        wants = self.claims.wants(world.pools.values(), queues, hosts, world.timers, now)
+        wants = self.claims.wants(world.pools.values(), queues, hosts, (), world.timers, now)
         turn = Turn(ends, wants)  # type: ignore[arg-type]  # what ended does not matter
         self.claims.asked(turn, now)
         return turn

@@ -30,6 +30,7 @@ EXAMPLES = {
     "[MORE...]": "18 KILL",
     "DAYS": "5",
     "[failed]": "failed",
+    "FILTER...": "types=^a queues= priorities=[a-f]",
 }
 
 
@@ -44,7 +45,7 @@ def test_every_verb_is_understood_as_its_usage_says_and_is_in_the_manual(verb: s
 
 def test_every_verb_is_about_something() -> None:
     assert set(about(EVERY, JOB, HOST, TYPE, GROUP, ANY)) == set(VERBS)
-    assert about(HOST) == ["host-enable", "host-disable", "host-max"]
+    assert about(HOST) == ["host-enable", "host-disable", "host-max", "host-filter"]
 
 
 @pytest.mark.parametrize(

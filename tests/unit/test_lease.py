@@ -11,18 +11,18 @@ NOBODY = Owner(None, True, False, TAKEN)
 OTHER = Owner("other", False, False)
 
 
-def standing_by(now: float = 0.0) -> Lease:
+def standing_by(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
     """A daemon that has registered, and is about to look."""
-    lease = Lease(TIMERS)
+    lease = Lease(timers)
     lease.connected(now)
     assert lease.step(now) is Act.REGISTER
     lease.registered(now)
     return lease
 
 
-def serving(now: float = 0.0) -> Lease:
+def serving(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
     """A daemon that owns its group."""
-    lease = standing_by(now)
+    lease = standing_by(now, timers)
     look(lease, NOBODY, now)
     assert lease.step(now) is Act.TAKE
     lease.taken(TAKEN, now)
@@ -46,6 +46,15 @@ def look(lease: Lease, owner: Owner, now: float) -> None:
     """It looks who owns the group, and is told."""
     assert lease.step(now) is Act.LOOK
     lease.looked(owner, now)
+
+
+@pytest.mark.parametrize(("lease", "renewal"), [(30.0, 10.0), (4.0, 1.0), (600.0, 7.0)])
+def test_the_lease_lasts_and_is_renewed_as_the_settings_say_j113(lease: float, renewal: float) -> None:
+    held = serving(timers=Scheduler(lease=lease, lease_renewal=renewal))
+    assert (held.until, held.next_deadline()) == (lease, renewal)
+    assert held.step(renewal) is Act.RENEW
+    held.renewed(True, renewal)
+    assert (held.until, held.next_deadline()) == (lease + renewal, 2 * renewal)
 
 
 def test_a_group_without_owner_is_taken_at_once() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType
-from scheduler.model.events import Mark, NotSaved, Save, Turn, WriteLog, WriteOutput
+from scheduler.model.events import Mark, NotSaved, Save, Settle, Turn, WriteLog, WriteOutput
 from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
 from scheduler.policy.ledger import CHUNK, LOG_SIZE, RESULT_SIZE, Ledger
 from scheduler.policy.standing import hold_if_full
@@ -44,6 +44,35 @@ def test_endless_logs_hold_up_no_end() -> None:
     ledger.answered()
     ledger.log(log("more"))
     assert ledger.next_request([]) == Turn([END], [])
+
+
+def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
+    ledger, rest = Ledger(), Settle([1], beyond=7)
+    ledger.parents = [1]
+    assert ledger.next_request([WANT]) == Settle([1])
+    ledger.answered()
+    ledger.unsettled.append(rest)
+    assert ledger.next_request([WANT]) == Turn([], [WANT])
+    ledger.answered()
+    assert ledger.next_request([WANT]) == rest
+    ledger.answered()
+    ledger.unsettled.append(rest)
+    ledger.parents = [2, 3]
+    assert ledger.next_request([WANT]) == Turn([], [WANT])
+    ledger.answered()
+    assert ledger.next_request([WANT]) == Settle([2, 3])
+    ledger.answered()
+    assert ledger.next_request([]) == rest
+    ledger.answered()
+    assert ledger.is_empty
+
+
+def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_halved() -> None:
+    ledger = Ledger()
+    ledger.unsettled.append(Settle([1, 2], beyond=7))
+    ledger.next_request([])
+    ledger.failed(NotSaved("lock", "a row is locked"))
+    assert list(ledger.repeats) == [Settle([1], beyond=7), Settle([2])]
 
 
 def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> None:

@@ -11,7 +11,7 @@ from scheduler.model.states import ST_FREE, ST_FREEING, ST_RUNNING
 from scheduler.policy.core import Core
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.reload import FIXED, changes, within_reach
-from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn, turned
+from tests.core_tools import TABLES, claim, make_core, ready, saved, sent, settle, spawned, turn, turned
 
 SHA = AgentType(command=("agent",))
 ALPHA = {"alpha": Host()}
@@ -58,6 +58,22 @@ def test_what_has_changed_is_told_in_one_line(new: Config, text: str) -> None:
 def test_what_waits_for_a_restart_stays_as_it_is() -> None:
     wanted = attrs.evolve(config(group="x", lease=99.0, hold=1.0), database=Database("y"))
     assert within_reach(config(), wanted) == config(hold=1.0)
+
+
+def test_a_host_may_go_while_its_last_row_is_worked_and_more_are_on_their_way() -> None:
+    core = make_core({"sha": SHA}, hosts={"alpha": Host(priorities="^[a-m]"), "beta": Host()})
+    turn(core, claim(1, host="beta", msq=True))
+    core.handle(e.Opened(1, (b"a",), 2), 0.0)
+    core.handle(e.Fetched(1, [(b"x",)], True), 0.0)
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    core.hear(number, b"OK\n", 0.0)
+    core.look()
+    assert sent(core) == [b'a="x"\n']
+    reload(core, config(hosts={"alpha": Host(priorities="^[a-m]")}))
+    assert outcomes(core) == []
+    core.hear(number, b"OK\n", 1.0)
+    assert outcomes(core) == [(1, "given back")]
 
 
 # ---- claims that were asked for before
@@ -140,7 +156,7 @@ def test_a_slot_that_is_gone_is_not_put_to_rest_when_its_agent_dies() -> None:
 def test_tables_that_were_read_before_bring_no_type_or_host_back() -> None:
     core = make_core({"sha": SHA, "md5": SHA}, hosts=BOTH)
     reload(core, config())
-    hosts = [{"name": name, "max": 5, "urgent": 1, "enabled": True} for name in BOTH]
+    hosts = [{"name": name, "max": 5, "urgent": 1, "enabled": True} | Host().filters for name in BOTH]
     core.handle(e.Looked([], hosts, [{"type": name, "enabled": True} for name in ("sha", "md5")], []), 0.0)
     pools, books = core.world.pools, core.world.hosts
     assert (pools["sha"].enabled, pools["md5"].enabled) == (True, False)
@@ -152,6 +168,54 @@ def test_a_type_that_a_command_disabled_stays_disabled_by_another_kind() -> None
     core.handle(e.Looked([], [], [{"type": "sha", "enabled": False}], []), 0.0)
     reload(core, config({"sha": attrs.evolve(SHA, kind="exec")}))
     assert not core.world.pools["sha"].enabled
+
+
+# ---- filters that commands have set
+
+
+def look(core: Core, host: str, **filters: Any) -> None:
+    """Let the core see the tables after a command about a host."""
+    rows = [
+        {"name": name, "max": -1, "urgent": 1, "enabled": True} | each.filters | (filters if name == host else {})
+        for name, each in core.world.config.hosts.items()
+    ]
+    core.handle(e.Looked(TABLES["queues"], rows, [{"type": "sha", "enabled": True}], []), 0.0)
+
+
+def test_a_filter_that_is_set_holds_at_once_and_goes_back_when_it_is_cleared() -> None:
+    core = make_core(hosts=BOTH)
+    look(core, "alpha", queues=["other"])
+    assert ready(core, claim(1)).host.name == "beta"
+    look(core, "alpha", queues=None)
+    assert core.world.config.hosts == BOTH
+
+
+def test_a_filter_stays_through_a_reload_that_says_nothing_new_of_it() -> None:
+    core = make_core(hosts=BOTH)
+    look(core, "alpha", queues=["other"], priorities="^a")
+    reload(core, config(hosts={**BOTH, "alpha": Host(priorities="^b")}))
+    assert core.world.config.hosts["alpha"].filters == {"types": "", "queues": ("other",), "priorities": "^b"}
+
+
+def test_a_type_that_no_host_takes_any_more_gives_its_jobs_back_and_asks_for_none() -> None:
+    core = make_core()
+    slot = ready(core, claim(1), claim(2))
+    assert slot.state == ST_RUNNING
+    look(core, "alpha", types="^md5")
+    assert outcomes(core) == [(2, "given back")]
+    assert core.world.pools["sha"].slots == []
+    core.handle(e.Woken(), 0.0)
+    request = core.next_request(0.0)
+    assert not (isinstance(request, e.Turn) and request.wants)
+    look(core, "alpha", types="")
+    assert turn(core).wants
+
+
+def test_a_look_that_shows_the_same_filters_makes_no_other_configuration() -> None:
+    core = make_core(hosts=BOTH)
+    before = core.world.config
+    look(core, "alpha")
+    assert core.world.config is before
 
 
 # ---- time

@@ -1,11 +1,19 @@
-"""Claims about whose turn it is: rank first, then jobs in turn, and a slot takes from its host and from anywhere."""
+"""Claims about whose turn it is: rank first, then jobs in turn, and a slot takes from its host and from anywhere.
 
+Of a fair type submitters take turns, and then the jobs of each.
+"""
+
+import attrs
 import pytest
 
+from scheduler.model.config import AgentType, Config, Host
+from scheduler.model.events import Reloaded
 from scheduler.model.expand import Item
 from scheduler.policy.turns import Turns
 from tests.core_tools import claim, make_core, ready, sent
 from tests.core_tools import turn as claim_turn
+
+FAIR = {"sha": AgentType(command=("agent",), fair=True)}
 
 
 def order(ranks: list[bytes], *, rounds: int) -> list[int]:
@@ -15,6 +23,11 @@ def order(ranks: list[bytes], *, rounds: int) -> list[int]:
     turns: Turns = core.world.pools["sha"].any
     for lane in turns:
         lane.items.append(Item(b"second\n", 1))
+    return serve(turns, rounds)
+
+
+def serve(turns: Turns, rounds: int) -> list[int]:
+    """Take so many items; give of which jobs they were."""
     served = []
     for number in range(rounds):
         lane = turns.first[0]
@@ -54,3 +67,68 @@ def test_a_slot_takes_the_better_of_its_host_and_anywhere(bound: bytes, free: by
     core = make_core()
     ready(core, claim(1, rank=bound, host="alpha"), claim(2, rank=free))
     assert sent(core) == [b"item %d\n" % first]
+
+
+# ---- fair types
+
+
+def fair(submitters: str, *, items: int = 2, ranks: str = "nnnnnnnnn") -> Turns:
+    """Give lanes of a fair type of so many items each, of jobs that these have queued, a letter each."""
+    core = make_core(FAIR)
+    given = enumerate(zip(submitters, ranks, strict=False))
+    claim_turn(core, *(claim(n + 1, rank=b"1" + letter.encode(), submitter=who) for n, (who, letter) in given))
+    turns = core.world.pools["sha"].any
+    for lane in turns:
+        lane.items.extend(Item(b"more\n", n) for n in range(1, items))
+    return turns
+
+
+@pytest.mark.parametrize(
+    ("submitters", "items", "served"),
+    [
+        ("aab", 2, [1, 3, 2, 3, 1, 2]),
+        ("aaaab", 1, [1, 5, 2, 3, 4]),
+        ("abc", 2, [1, 2, 3, 1, 2, 3]),
+        ("aaa", 2, [1, 2, 3, 1, 2, 3]),
+        ("aabb", 3, [1, 3, 2, 4, 1, 3, 2, 4, 1, 3, 2, 4]),
+    ],
+)
+def test_submitters_take_turns_and_then_the_jobs_of_each(submitters: str, items: int, served: list[int]) -> None:
+    assert serve(fair(submitters, items=items), len(served)) == served
+
+
+def test_rank_goes_before_submitters() -> None:
+    assert serve(fair("abab", ranks="nnaz"), 8) == [3, 3, 1, 2, 1, 2, 4, 4]
+
+
+def test_who_comes_late_goes_before_what_others_have_waiting() -> None:
+    turns = fair("aaaaab", items=1)
+    bert = list(turns)[-1]
+    turns.drop(bert)
+    assert serve(turns, 2) == [1, 2]
+    turns.add(bert)
+    assert serve(turns, 4) == [3, 6, 4, 5]
+    assert (turns.count(), list(turns), list(turns.first)) == (0, [], [])
+
+
+def test_a_lane_of_a_fair_type_that_is_dropped_is_not_served() -> None:
+    turns = fair("aab")
+    first, last = turns.first[0], list(turns)[-1]
+    turns.drop(first)
+    turns.drop(last)
+    turns.drop(last)
+    assert (turns.count(), serve(turns, 2)) == (1, [2, 2])
+
+
+@pytest.mark.parametrize("host", ["", "alpha"])
+@pytest.mark.parametrize(("before", "after", "served"), [(False, True, [1, 3, 2]), (True, False, [1, 2, 3])])
+def test_a_reload_changes_whether_submitters_take_turns(
+    host: str, before: bool, after: bool, served: list[int]
+) -> None:
+    kind = attrs.evolve(FAIR["sha"], fair=before)
+    core = make_core({"sha": kind})
+    claim_turn(core, *(claim(n + 1, host=host, submitter=who) for n, who in enumerate("aab")))
+    core.handle(Reloaded(Config(hosts={"alpha": Host()}, agents={"sha": attrs.evolve(kind, fair=after)})), 0.0)
+    pool = core.world.pools["sha"]
+    assert serve(pool.bound["alpha"] if host else pool.any, 3) == served
+    assert {slot.bound for slot in pool.slots} == {pool.bound["alpha"]}

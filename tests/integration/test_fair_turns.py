@@ -1,0 +1,103 @@
+"""Submitters of a fair type take turns under the real daemon: with their jobs, and with the items of SQL jobs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, lines, rec
+from tests.integration.test_reload import reload
+
+ONE_HOST = "[hosts.alpha]\n"
+PAUSED = "[queues.default]\npaused = true\n"
+ANNA, BERT = "drover_frontend_sql", "drover_frontend"
+
+
+def queue(daemon: Daemon, role: str, count: int) -> list[int]:
+    """Queue jobs in one statement; their parameters begin with who queued them."""
+    rows = daemon.execute(
+        """insert into drover.jobqueue (jq_type, jq_args)
+           select 'rec', session_user || ' ' || i from generate_series(1, %s) i returning jq_pk""",
+        count,
+        role=role,
+    )
+    return [row["jq_pk"] for row in rows]
+
+
+def go_on(daemon: Daemon) -> None:
+    daemon.execute("update drover.queue set queue_paused = false")
+
+
+def whose(record: Path) -> list[str]:
+    """Give who queued what was worked, in order."""
+    return [line.split()[0] for line in lines(record)]
+
+
+@pytest.mark.parametrize(("fair", "before"), [(True, 10), (False, 1000)])
+def test_ten_jobs_wait_for_a_thousand_of_another_only_where_the_type_is_not_fair(
+    launch: Launch, record: Path, fair: bool, before: int
+) -> None:
+    daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=fair))
+    jobs = queue(daemon, ANNA, 1000) + queue(daemon, BERT, 10)
+    go_on(daemon)
+    daemon.wait_all(jobs)
+    order = whose(record)
+    last = max(place for place, who in enumerate(order) if who == BERT)
+    assert order[:last].count(ANNA) == before
+
+
+def test_who_comes_while_others_are_worked_waits_for_few_of_them(launch: Launch, record: Path) -> None:
+    daemon = launch(ONE_HOST + agent("rec", rec(record), fair=True) + "[scheduler]\nhold_max = 50\n")
+    jobs = queue(daemon, ANNA, 3000)
+    daemon.until(lambda: len(lines(record)) > 100)
+    jobs += queue(daemon, BERT, 5)
+    came = len(lines(record))
+    daemon.wait_all(jobs)
+    order = whose(record)[came:]
+    assert order[: 5 * 50].count(BERT) == 5
+
+
+def test_sql_jobs_of_one_take_the_turns_of_one(launch: Launch, record: Path) -> None:
+    daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=True))
+    rows = "select {} as who, i from generate_series(1, 200) i"
+    jobs = [daemon.insert(role=ANNA, jq_type="rec", jq_msq=True, jq_args=rows.format("'anna'")) for _ in range(3)]
+    jobs.append(daemon.insert(role="drover_operator", jq_type="rec", jq_msq=True, jq_args=rows.format("'oper'")))
+    go_on(daemon)
+    daemon.wait_all(jobs)
+    order = [line.split('"')[1] for line in lines(record)]
+    last = max(place for place, who in enumerate(order) if who == "oper")
+    assert order[:last].count("anna") < 400  # 200, and what went before its query was open; else 600
+
+
+def test_a_type_that_is_fair_no_more_is_so_when_nobody_waits_for_a_turn(launch: Launch, record: Path) -> None:
+    daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=True))
+    jobs = queue(daemon, ANNA, 50)
+    assert "rec(fair)" in reload(daemon, ONE_HOST + PAUSED + agent("rec", rec(record)))
+    jobs += queue(daemon, BERT, 2)
+    go_on(daemon)
+    daemon.wait_all(jobs)
+    assert whose(record)[:4] == [ANNA, BERT, ANNA, BERT]
+    daemon.until(lambda: not daemon.value("select agent_fair from drover.agent"))
+    daemon.wait_all(queue(daemon, ANNA, 1))
+
+
+def test_jobs_of_one_host_take_turns_among_themselves(launch: Launch, record: Path) -> None:
+    daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=True))
+    many = [{"jq_type": "rec", "jq_args": f"{ANNA} {n}", "jq_host": "alpha"} for n in range(20)]
+    jobs = daemon.insert_all(many, role=ANNA)
+    jobs.append(daemon.insert(role=BERT, jq_type="rec", jq_args=BERT, jq_host="alpha"))
+    go_on(daemon)
+    daemon.wait_all(jobs)
+    assert whose(record).index(BERT) == 1
+
+
+def test_jobs_of_a_fair_type_that_are_given_back_are_done_by_the_next_scheduler(launch: Launch, record: Path) -> None:
+    daemon = launch(ONE_HOST + agent("rec", rec(record), fair=True))
+    queue(daemon, ANNA, 2000)
+    daemon.until(lambda: lines(record))
+    assert daemon.stop() == 0
+    queue(daemon, BERT, 10)
+    again = launch(ONE_HOST + agent("rec", rec(record), fair=True))
+    again.until(lambda: again.value("select count(*) from drover.jobqueue where jq_state = 'done'") == 2010)
+    assert again.value("select count(*) from drover.claimable") == 0
+    assert len(lines(record)) == len(set(lines(record))) == 2010
