@@ -9,11 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from scheduler.commands import VERBS_ABOUT
+from scheduler.daemon import PLANS
 from scheduler.loop import Loop
 from scheduler.model.events import Mark, Request, Save, TakeStock, Turn, Turned
 from scheduler.model.jobs import START, After, Claim, ItemFailure, SaveRow
 from tests.counts.meters import buffers
-from tests.counts.queues import OWNER, Real
+from tests.counts.queues import OWNER, Real, Straight, queries
 from tests.link_tools import fetch, take_group
 from tests.queue_tools import WANT, end
 
@@ -26,6 +28,20 @@ CLAIM = f"update drover.jobqueue set jq_state = 'claimed', jq_owner = '{OWNER}',
 END = "update drover.jobqueue set jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1"
 SWEEP = "vacuum (truncate false, analyze) drover.jobqueue, drover.claimable, drover.in_hand"  # pages stay, without rows
 STATISTICS = "select relpages >= %s, reltuples from pg_class where oid = 'drover.claimable'::regclass"
+FEW = 200
+GROUP: dict[str, object] = {"group": "default", "owner": OWNER}
+CHORES: dict[str, dict[str, object]] = {
+    "look_at_owner": {},
+    "renew_lease": {"lease": 30.0},
+    "due": {},
+    "look_around": {},
+    "rescan": {},
+    "rescue": {"live": [], "age": 60.0},
+    "read_commands": {**VERBS_ABOUT, "passed": []},
+    "close_runs": {},
+    "close_commands": {"every": VERBS_ABOUT["every"]},
+    "forget_dead": {"age": 60.0},
+}
 ANY = [Claim(pk, 1, b"", b"1n", WANT) for pk in range(1, BATCH + 1)]
 
 
@@ -55,9 +71,29 @@ def test_plan_made_for_an_empty_queue_holds_when_it_is_full_p6(
     fetch(database, FILL)
     event = queue.send(_turn([], START))
     assert isinstance(event, Turned)
-    plans = _explain(queue, event.claims, *event.reached.values())
+    plans = _explain(queue, list(event.claims), *event.reached.values())
     assert {name: _worst(plan) for name, plan in plans.items() if _worst(plan) > BATCH + 1} == {}
     assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > 20 * BATCH} == {}
+
+
+@pytest.mark.parametrize("past", [[], [FILL, "delete from drover.jobqueue"]], ids=["always empty", "all deleted"])
+def test_what_is_asked_again_and_again_looks_at_no_job_that_it_does_not_need_p4_c46(
+    database: str, past: list[str]
+) -> None:
+    take_group(database)
+    for statement in (*past, SWEEP):
+        fetch(database, statement)
+    with psycopg.connect(database, autocommit=True) as connection:
+        link = Straight(connection)
+        for setting in PLANS:
+            link.run(setting)
+        for name, values in CHORES.items():
+            link.explain(queries()[name], GROUP | values)
+        for statement in (FILL, CLAIM, "delete from drover.claimable", END, FILL):
+            fetch(database, statement)
+        plans = {name: link.explain(queries()[name], GROUP | values) for name, values in CHORES.items()}
+    assert {name: _worst(plan) for name, plan in plans.items() if _worst(plan) > FEW} == {}
+    assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > FEW} == {}
 
 
 def _explain(queue: Real, claims: Sequence[Claim], after: After) -> dict[str, Plan]:
