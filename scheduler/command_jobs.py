@@ -55,7 +55,8 @@ def _want(desk: Desk, row: Row, wanted: str, act: Callable[[int], bool]) -> None
 
     def written(rows: list[Cells]) -> None:
         if rows and act(job):
-            desk.end(row, f"job {job}: {wanted}", {"job": job, "was": row.state})
+            said = "killed" if wanted == "kill" else "cancelled"
+            desk.end(row, f"job {job}: is being {said}", {"job": job, "was": row.state})
         else:
             desk.later()
 
@@ -86,7 +87,7 @@ def _signal_one(desk: Desk, row: Row, number: int) -> None:
     told = desk.core.signal(row.job or 0, number) if row.state in WORKED and row.is_ours else 0
     if not told:
         raise CommandError(f"job {row.job} is not running: it is {row.state}")
-    desk.end(row, f"job {row.job}: {Signals(number).name} to {told} agents", {str(row.job): True})
+    desk.end(row, f"job {row.job}: {Signals(number).name} to {told} agent{'s' * (told > 1)}", {str(row.job): True})
 
 
 def _signal_number(word: str) -> int:

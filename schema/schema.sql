@@ -71,6 +71,7 @@ begin
       from unnest(cycle, cycle[2:] || cycle[1]) as u(child, parent) join added on (jdep_jq_fk, jdep_jq_depends_fk) = (child, parent) limit 1;
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
+  perform set_config('drover.has_edges', 'true', true);
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
   with looked as materialized (  -- edges whose parents have ended
     select place, jdep_jq_fk as kid, jdep_jq_depends_fk as top, jq_end_bits & jdep_depends_bits <> 0 as is_met, jdep_on_unmet
@@ -703,7 +704,10 @@ CREATE FUNCTION drover.offer_new() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 begin
-  if exists (select from drover.agent where agent_fair)
+  if coalesce(current_setting('drover.has_edges', true), '') <> '' then
+    perform drover.offer_all(array(
+      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and drover.is_claimable(j)));
+  elsif exists (select from drover.agent where agent_fair)
      and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
     perform drover.line_up(array(select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null));
   else
@@ -1067,9 +1071,9 @@ CREATE TABLE drover.jobdepends (
     jdep_depends_bits integer DEFAULT 1 NOT NULL,
     jdep_on_unmet text DEFAULT 'wait'::text NOT NULL,
     jdep_met_at timestamp with time zone,
-    CONSTRAINT jobdepends_check CHECK ((jdep_jq_fk <> jdep_jq_depends_fk)),
     CONSTRAINT jobdepends_jdep_depends_bits_check CHECK (((jdep_depends_bits >= 1) AND (jdep_depends_bits <= 7))),
-    CONSTRAINT jobdepends_jdep_on_unmet_check CHECK ((jdep_on_unmet = ANY (ARRAY['wait'::text, 'skip'::text])))
+    CONSTRAINT jobdepends_jdep_on_unmet_check CHECK ((jdep_on_unmet = ANY (ARRAY['wait'::text, 'skip'::text]))),
+    CONSTRAINT jobdepends_not_on_itself CHECK ((jdep_jq_fk <> jdep_jq_depends_fk))
 )
 WITH (fillfactor='50');
 

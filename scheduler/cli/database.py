@@ -24,6 +24,20 @@ from scheduler.model.config import Config
 OWN: Final[dict[str, LiteralString]] = {  # the same rows, but only of jobs of one's own
     "jobqueue": "my_jobs", "output": "my_output", "why": "my_why", "log": "my_log",
 }  # fmt: skip
+RULES: Final = {  # what a row breaks, where the name of the constraint would not tell those who know no tables
+    "jobqueue_jq_priority_check": "a priority is up to 16 letters and digits",
+    "jobqueue_jq_retries_check": "jq_retries is a number from 0 on",
+    "jobqueue_jq_max_interruptions_check": "jq_max_interruptions is a number from 0 on",
+    "jobqueue_jq_tolerate_check": "jq_tolerate is a number from 0 on",
+    "jobqueue_jq_timeout_check": "jq_timeout is longer than 0",
+    "jobqueue_key_needs_sql": "a key is a column of SQL: give --sql, or jq_msq, too",
+    "jobqueue_repeat_needs_sql": "jq_repeat is for SQL: give jq_msq too",
+    "jobqueue_name_is_type_dot_nonce": "a name is the type of the job, a dot, and something without a dot or a blank",
+    "jobqueue_jq_name_key": "there is a job of this name already; see drover why",
+    "jobqueue_one_live_row_per_key": "a job with this jq_unique_key has not ended yet",
+    "jobqueue_jq_job_fk_fkey": "there is no such job group",
+    "jobdepends_not_on_itself": "no job waits for itself",
+}
 MAY_SEE: Final = "select name, has_table_privilege('drover.' || name, 'select') from unnest(%s::text[]) as name"
 
 
@@ -120,4 +134,5 @@ def _advice(error: psycopg.Error) -> str:
 
 
 def _primary(error: psycopg.Error) -> str:
-    return error.diag.message_primary or str(error)
+    """What the database says; of a constraint of ours, the rule."""
+    return RULES.get(error.diag.constraint_name or "") or error.diag.message_primary or str(error)

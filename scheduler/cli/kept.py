@@ -9,6 +9,7 @@ from typing import Final, LiteralString
 from scheduler.cli.database import connect, table
 from scheduler.cli.orders import carry_out
 from scheduler.cli.tables import as_json, show
+from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 
 LIST: Final = "list"
@@ -54,6 +55,8 @@ VERBS: Final = {
 
 def run(options: Namespace, config: Config) -> int:
     """List them, or insert the command, wait for its end and print the answer; 1 if it is refused."""
+    if options.action == LIST and options.words:
+        raise ConfigError(f"too many words: drover {options.command} list")
     with connect(config) as connection:
         if options.action != LIST:
             words = " ".join([VERBS[options.command, options.action], *options.words])

@@ -24,7 +24,12 @@ def positive(text: str) -> int:
 
 def job(text: str) -> int | str:
     """The number of a job, or its name."""
-    return text if NAME.fullmatch(text) else positive(text)
+    if NAME.fullmatch(text):
+        return text
+    try:
+        return positive(text)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"must be the number of a job, or its name, TYPE.NONCE (got {text!r})") from None
 
 
 def seconds(text: str) -> float:

@@ -52,7 +52,7 @@ def run(options: Namespace, config: Config) -> int:
         if refusal := _refusal(connection, options):
             return failed(refusal)
         jobs = list(_insert(connection, options, texts))
-        print(*jobs, sep="\n", flush=True)
+        print("".join(f"{job}\n" for job in jobs), end="", flush=True)
         return 0 if options.wait is None else wait(connection, jobs, options.wait, json=options.json)
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from scheduler.model.config import FILTERS, filter_mistake
+from scheduler.model.config import FILTERS, NAME, NAME_RULE, filter_mistake
 
 EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
 GROUP, ANY = "a group", "the active scheduler"
@@ -16,8 +16,6 @@ LONGEST_TEXT: Final = 1000  # characters of a command; of what the user says abo
 LARGEST_PK: Final = 2**63 - 1
 LARGEST_NUMBER: Final = 2**31 - 1
 MOST_DAYS: Final = 36_500
-
-LONGEST_QUEUE: Final = 64  # characters of the name of a queue
 
 Value = int | str | tuple[int | str, ...] | None  # of several words a tuple, but of a text
 _Reader = Callable[[str, str], int | str]
@@ -135,8 +133,8 @@ def _either(number: _Reader) -> _Reader:
 
 
 def _queue(word: str, usage: str) -> str:
-    if len(word) > LONGEST_QUEUE:
-        raise CommandError(f"the name of a queue has at most {LONGEST_QUEUE} characters: {usage}")
+    if not NAME.fullmatch(word):
+        raise CommandError(f"{NAME_RULE} (got {word!r}): {usage}")
     return word
 
 

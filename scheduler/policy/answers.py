@@ -128,7 +128,7 @@ def not_saved(world: World, event: e.NotSaved, now: float) -> None:
     """A request failed: it goes in parts, later, or one row of it is given up."""
     if world.ledger.was_foreign():
         return
-    complaint = world.ledger.failed(event)
+    complaint = world.ledger.failed(event, now)
     world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
 
 

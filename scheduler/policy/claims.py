@@ -238,7 +238,7 @@ def how_many(pool: Pool, timers: Scheduler, where: Turns | None = None) -> tuple
 
 def _held(pool: Pool, where: Turns) -> int:
     """Give how many one-parameter jobs wait there, or are about to, but for those that are being marked."""
-    rescued = sum(pool.lanes_of(job, job.host) is where for job in pool.rescued)
+    rescued = sum(pool.place_of(job) is where for job in pool.rescued)
     lanes = (lane for job in pool.live_jobs.values() for lane in job.lanes.values() if lane.items)
     queries = sum(pool.lanes_of(lane.job, lane.host) is where for lane in lanes)
     return where.count() - queries + pool.coming.get(where, 0) + rescued

@@ -115,7 +115,7 @@ class Core:
         world.may_want = bool(wants)
         if not wants and self._gathers(now):
             return None
-        request = world.ledger.next_request(wants)
+        request = world.ledger.next_request(wants, now)
         world.ledger.gather_until = now + GATHER
         if isinstance(request, e.Turn):
             world.claims.asked(request, now)
@@ -183,6 +183,7 @@ class Core:
             world.fleet.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at, world.start_at,
             world.output_at,
             world.ledger.gather_until if world.ledger.ends and world.ledger.gather_until else NEVER,
+            world.ledger.locked_until if world.ledger.locked and world.ledger.locked_until else NEVER,
             world.serving_until if world.feeding else NEVER,
             world.limits[0][0] if world.limits else NEVER,
         )  # fmt: skip
@@ -202,6 +203,8 @@ class Core:
             processes.store_output(world)
         if now >= world.ledger.gather_until:
             world.ledger.gather_until = 0.0
+        if now >= world.ledger.locked_until:
+            world.ledger.locked_until = 0.0
         if now >= world.stock_at:
             world.stock_at, world.ledger.is_stock_due = NEVER, True
         if now >= world.progress_at:

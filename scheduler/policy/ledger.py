@@ -1,8 +1,8 @@
 """What is to be written to the queue, and what is being written: one request in flight, forgotten only when saved.
 
 A request that fails on its data is halved until the culprit is found, which then ends failed with the reason; one that
-waits for a lock is halved too and goes on. A request whose connection was lost is sent again: every statement names
-the attempt and the owner, so the second time changes nothing.
+waits for a lock is halved too and goes on, and what is locked is tried again now and then. A request whose connection
+was lost is sent again: every statement names the attempt and the owner, so the second time changes nothing.
 
 However long the database takes nothing, memory is bounded: of logs so much is kept, counted until it is saved; of
 output and failed items, which are results, all is kept, and nobody is given work while there is too much of them.
@@ -25,6 +25,7 @@ LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take th
 LOG_SIZE: Final = 8 << 20  # characters of them, likewise: about what one second of a server takes
 RESULT_SIZE: Final = 32 << 20  # characters of output and failed items, from which on no agent is given work
 CHUNK: Final = 1 << 20  # characters of output in one request, unless its first row has more
+LOCK_PAUSE: Final = 1.0  # seconds for which what waits for a lock leaves the connection to others
 
 
 class Ledger:
@@ -35,7 +36,6 @@ class Ledger:
         "_explained_saves",
         "_foreign",
         "_given_up",
-        "_locked_last",
         "_logged_last",
         "_rest_last",
         "_settled_last",
@@ -47,6 +47,8 @@ class Ledger:
         "in_flight",
         "is_full",
         "is_stock_due",
+        "locked",
+        "locked_until",
         "log_rows",
         "log_size",
         "logs",
@@ -85,7 +87,8 @@ class Ledger:
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
-        self._locked_last = False  # one row waits for a lock: others go in between
+        self.locked: deque[Request] = deque()  # of one row each, which somebody keeps locked
+        self.locked_until = 0.0  # when they may be tried again; 0 is at once
         self._foreign = False  # the request in flight was sent in the name of a former owner
 
     def disown(self) -> "Ledger":
@@ -108,12 +111,12 @@ class Ledger:
         """Say whether nothing waits and nothing is on its way."""
         return not (
             self.ends or self.saves or self.marks or self.parents or self.unsettled or self.logs or self.outputs
-            or self.repeats or self.in_flight or self.is_stock_due
+            or self.repeats or self.locked or self.in_flight or self.is_stock_due
         )  # fmt: skip
 
     def pending(self) -> list[int]:
         """Give the rows whose end waits or is on its way."""
-        requests = [*self.repeats, *([self.in_flight] if self.in_flight is not None else [])]
+        requests = [*self.repeats, *self.locked, *([self.in_flight] if self.in_flight is not None else [])]
         sent = [end.pk for r in requests if isinstance(r, Turn) for end in r.ends]
         sent += [row.pk for r in requests if isinstance(r, Save) for row in r.rows]
         return [*(end.pk for end in self.ends), *self.saves, *sent]
@@ -157,13 +160,12 @@ class Ledger:
         self.result_size += more
         self.is_full = self.result_size > (RESULT_SIZE // 2 if self.is_full else RESULT_SIZE)
 
-    def next_request(self, wants: Sequence[Want]) -> Request | None:
+    def next_request(self, wants: Sequence[Want], now: float = 0.0) -> Request | None:
         """Give what to send now, if anything; it is in flight until `answered` or `failed`."""
         assert self.in_flight is None
-        other = self._choose(wants) if self._locked_last or not self.repeats else None
-        self._locked_last = False
-        self.resent = other is None and bool(self.repeats)
-        self.in_flight = self.repeats.popleft() if self.resent else other
+        again = self.repeats or (self.locked if now >= self.locked_until else None)
+        self.resent = bool(again)
+        self.in_flight = again.popleft() if again else self._choose(wants)
         return self.in_flight
 
     def may_gather(self, now: float) -> bool:
@@ -182,7 +184,7 @@ class Ledger:
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
         """What explains an end goes before it; none of logs, output and children twice in a row while others wait."""
-        held = {row[0] if isinstance(row, tuple) else row.pk for r in self.repeats for row in _rows(r)}
+        held = {row[0] if isinstance(row, tuple) else row.pk for r in (*self.repeats, *self.locked) for row in _rows(r)}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
         held.update(self.saves)
         marks = [mark for pk, mark in self.marks.items() if pk not in held]
@@ -190,7 +192,7 @@ class Ledger:
         if self.logs:
             saves = [pk for pk in saves if pk in self._explained_saves]
             ends = ends[: self._explained_ends]
-        if (self.outputs or self.repeats) and (unread := self._unread()):
+        if (self.outputs or self.repeats or self.locked) and (unread := self._unread()):
             saves = [pk for pk in saves if pk not in unread]
             ends = [end for end in ends if end.pk not in unread]
         family, others = self.parents or self.unsettled, saves or marks or ends or wants
@@ -228,7 +230,7 @@ class Ledger:
     def _unread(self) -> set[int]:
         """The jobs with output that is not written yet."""
         unread = {row.job for row in self.outputs}
-        for request in self.repeats:
+        for request in (*self.repeats, *self.locked):
             if isinstance(request, WriteOutput):
                 unread.update(row.job for row in request.rows)
         return unread
@@ -273,7 +275,7 @@ class Ledger:
             case Save(_, failures):
                 self._weigh(-_weight(failures))
 
-    def failed(self, why: NotSaved) -> str | None:
+    def failed(self, why: NotSaved, now: float = 0.0) -> str | None:
         """The request in flight was not carried out; give a complaint when something had to be given up."""
         request = self._landed()
         if isinstance(request, Turn):
@@ -290,8 +292,9 @@ class Ledger:
             self.repeats.extendleft(reversed(halves))
             return None
         if why.why == "lock":
-            self._locked_last = True
-            self.repeats.append(request)
+            self.locked_until = now + LOCK_PAUSE
+            if not (isinstance(request, Settle) and request in self.locked):  # every rescan names it again
+                self.locked.append(request)
             return None
         return self._give_up(request, why.reason)
 

@@ -95,7 +95,10 @@ def looked(world: World, event: Looked, now: float) -> None:
     for row in event.hosts:
         filters = {"types": row["types"], "queues": tuple(row["queues"] or ()), "priorities": row["priorities"]}
         if row["name"] in hosts and hosts[row["name"]].filters != filters:
-            hosts[row["name"]] = attrs.evolve(hosts[row["name"]], **filters)
+            try:
+                hosts[row["name"]] = attrs.evolve(hosts[row["name"]], **filters)
+            except ValueError as mistake:  # no command wrote that
+                world.say("error", f"host {row['name']}: a filter in drover.host {mistake}; it takes what it took")
     if hosts != world.config.hosts:
         _go_on(world, attrs.evolve(world.config, hosts=hosts), now)
     answers.looked(world, event, now)

@@ -137,7 +137,7 @@ create table drover.jobdepends (
   jdep_on_unmet      text not null default 'wait' check (jdep_on_unmet in ('wait', 'skip')),
   jdep_met_at        timestamptz,                        -- an edge is met once, so a retry never counts twice
   primary key (jdep_jq_fk, jdep_jq_depends_fk),
-  check (jdep_jq_fk <> jdep_jq_depends_fk)
+  constraint jobdepends_not_on_itself check (jdep_jq_fk <> jdep_jq_depends_fk)
 ) with (fillfactor = 50);                                -- met without touching an index
 -- Whoever adds edges locks this, one after the other. An advisory lock would do, if not anybody could take that too.
 create table drover.edge_turn ();
@@ -488,11 +488,15 @@ begin
          drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line from begun;
 end $$;
 
--- New rows become claimable all at once, and ring once.
+-- New rows become claimable all at once, and ring once. A statement that adds edges too may have added them before this:
+-- then the rows are not as they were inserted any more.
 create function drover.offer_new() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
-  if exists (select from drover.agent where agent_fair)
+  if coalesce(current_setting('drover.has_edges', true), '') <> '' then
+    perform drover.offer_all(array(
+      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and drover.is_claimable(j)));
+  elsif exists (select from drover.agent where agent_fair)
      and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
     perform drover.line_up(array(select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null));
   else
@@ -845,6 +849,7 @@ begin
       from unnest(cycle, cycle[2:] || cycle[1]) as u(child, parent) join added on (jdep_jq_fk, jdep_jq_depends_fk) = (child, parent) limit 1;
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
+  perform set_config('drover.has_edges', 'true', true);
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
   with looked as materialized (  -- edges whose parents have ended
     select place, jdep_jq_fk as kid, jdep_jq_depends_fk as top, jq_end_bits & jdep_depends_bits <> 0 as is_met, jdep_on_unmet

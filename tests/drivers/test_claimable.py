@@ -25,6 +25,10 @@ BACK = """
     update drover.jobqueue set jq_state = 'queued', jq_owner = null, jq_starttime = null where jq_pk = 1
 """
 TAKE = "delete from drover.claimable where claim_jq_fk = 1"  # as query `turn` does in the statement that claims
+BOTH = """
+    with j as (insert into drover.jobqueue (jq_type) values ('a') returning jq_pk)
+    insert into drover.jobdepends select jq_pk, 1 from j {}
+"""  # with a limit the trigger on the edges comes first
 END = "jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2"
 
 
@@ -61,6 +65,9 @@ def queue(database: str) -> Iterator[psycopg.Connection]:
         pytest.param(
             ["insert into drover.jobdepends values (2, 1)", "delete from drover.jobdepends"], id="waits no longer"
         ),
+        pytest.param([BOTH.format("")], id="inserted with its edge"),
+        pytest.param([BOTH.format("limit 1")], id="its edge is there first"),
+        pytest.param([BOTH.format("limit 1"), "delete from drover.jobdepends"], id="its edge was there first"),
     ],
 )
 def test_claimable_is_what_may_be_claimed(queue: psycopg.Connection, moves: list[str]) -> None:

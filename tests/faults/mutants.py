@@ -49,7 +49,7 @@ MUTANTS: Final = (
          ("turn", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "\n")),
     _sql("turn_guards_no_attempt", " ".join(f"turn:before=stop@{n}" for n in (3, 4, 5, 6, 7)),
          ("turn", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "and j.jq_owner is not null\n")),
-    _sql("save_guards_the_state_only", "save:before=stop save:before=stop@2 save:before=stop@3 save:before=stop@4",
+    _sql("save_guards_the_state_only", " ".join(f"save:before=stop@{n}" for n in (1, 2, 3, 4, 2, 3, 4)),
          ("save", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and", "and")),
     _sql("mark_guards_the_state_only", "mark_running:before=stop mark_running:before=stop",
          ("mark_running", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and", "and")),

@@ -71,7 +71,7 @@ def test_a_command_that_was_done_says_so_however_long_its_row_is_locked(launch: 
         other.execute("select from drover.jobqueue where jq_pk = %s for update", (kill,))
         daemon.signal(SIGCONT)
         daemon.wait(pk, "failed")
-    assert daemon.wait(kill)["jq_endtext"] == f"job {pk}: kill"
+    assert daemon.wait(kill)["jq_endtext"] == f"job {pk}: is being killed"
 
 
 def test_a_lock_on_a_host_holds_back_the_commands_about_it_alone(launch: Launch, text: str) -> None:

@@ -144,7 +144,7 @@ def test_held_again_iced_and_retried_from_the_command_line(launch: Launch, text:
 def test_cancel_and_kill_end_jobs_and_refusals_are_1_j119(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     first, second = running(daemon), daemon.insert(jq_type="unknown")
-    assert ask(f"kill {first}") == Done(0, f"job {first}: kill\n", "")
+    assert ask(f"kill {first}") == Done(0, f"job {first}: is being killed\n", "")
     assert daemon.wait(first, "failed")["jq_endtext"] == "killed"
     assert ask(f"cancel {second} --reason obsolete").status == 0
     assert daemon.wait(second, "cancelled")["jq_endtext"] == "obsolete"
@@ -174,7 +174,7 @@ def test_signals_of_their_own_for_several_jobs_by_number_and_name_j84_j85(launch
     told = ask(f"signal {one}=TERM nap.x=1=9")
     assert (told.status, told.out.splitlines()) == (
         0,
-        [f"job {one}: SIGTERM to 1 agents", f"job {two}: SIGKILL to 1 agents"],
+        [f"job {one}: SIGTERM to 1 agent", f"job {two}: SIGKILL to 1 agent"],
     )
     assert [daemon.wait(pk, "failed")["jq_signal"] for pk in (one, two)] == ["SIGTERM", "SIGKILL"]
     before = daemon.value("select count(*) from drover.jobqueue")
@@ -230,7 +230,7 @@ def test_an_owner_commands_from_the_command_line_what_is_about_his_own_job(
     assert state(daemon, other) == "running"
     mine = daemon.insert(role="drover_frontend", jq_type="nap")
     daemon.wait(mine, "running")
-    assert ask(f"kill {mine}", DROVER_DATABASE_URL=url) == Done(0, f"job {mine}: kill\n", "")
+    assert ask(f"kill {mine}", DROVER_DATABASE_URL=url) == Done(0, f"job {mine}: is being killed\n", "")
     answer = json.loads(ask(f"kill --json {mine}", DROVER_DATABASE_URL=url).out)
     assert (answer["ok"], answer["text"]) == (False, f"job {mine} is not being worked: it is failed")
 
@@ -294,6 +294,7 @@ def test_queues_come_and_go_j15_j81_j82_j83(launch: Launch, text: str, ask: Ask)
     daemon.wait(daemon.insert(jq_type="a", jq_args="x", jq_queue="quick"))
     assert ask("queue set quick 3").status == 0
     assert ask("queue priority quick 5").status == 0
+    assert ask("queue list quick").status == 2
     listed = [json.loads(line) for line in ask("queue list --json").out.splitlines()]
     assert [(queue["concurrency"], queue["priority"]) for queue in listed if queue["queue"] == "quick"] == [(3, 5)]
     waiting = daemon.insert(jq_type="unknown", jq_queue="quick")

@@ -83,9 +83,9 @@ def test_command_is_a_row_f129(drover: Drover, connection: psycopg.Connection) -
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--priority", "!!"), "jq_priority"),
-        (("--key", "k"), "jobqueue_key_needs_sql"),
-        (("--name", "other.1"), "jobqueue_name_is_type_dot_nonce"),
+        (("--priority", "!!"), "a priority is up to 16 letters and digits"),
+        (("--key", "k"), "a key is a column of SQL: give --sql, or jq_msq, too"),
+        (("--name", "other.1"), "a name is the type of the job, a dot, and something without a dot or a blank"),
         (("a\udcff",), "not UTF-8"),
     ],
 )
@@ -99,7 +99,11 @@ def test_row_that_the_database_refuses_is_a_mistake(
 
 def test_name_can_be_used_once(drover: Drover, active: psycopg.Connection) -> None:
     assert drover("submit", "noop", "--name", "noop.setup").status == 0
-    assert drover("submit", "noop", "--name", "noop.setup").status == 2
+    again = drover("submit", "noop", "--name", "noop.setup")
+    assert (again.status, again.err) == (
+        2,
+        "the database refuses it: there is a job of this name already; see drover why\n",
+    )
     assert one(active.execute("select count(*) from drover.jobqueue")) == (1,)
 
 
@@ -118,6 +122,11 @@ def test_bad_line_of_stdin_queues_nothing(database: str, config: Path, active: p
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == b"stdin:25001: is not UTF-8; nothing was queued\n"
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
+
+
+def test_no_line_of_stdin_is_no_job(database: str, config: Path, active: psycopg.Connection) -> None:
+    done = _piped(database, config, "submit noop -", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 # submit --wait

@@ -47,7 +47,7 @@ def working(daemon: Daemon, gate: Path, **columns: Any) -> int:
 def test_killjob_ends_a_job_that_is_worked_as_failed_f134(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     pk = working(daemon, gate, jq_retries=3)
-    assert told(daemon, f"killjob {pk}") == f"job {pk}: kill"
+    assert told(daemon, f"killjob {pk}") == f"job {pk}: is being killed"
     row = daemon.wait(pk, "failed")
     assert (row["jq_endtext"], row["jq_end_bits"], row["jq_wanted"]) == ("killed", 2, None)
     daemon.wait(daemon.insert(jq_type="a", jq_args="next"))

@@ -339,7 +339,8 @@ def test_a_filter_of_a_host_changes_by_command_and_stays_until_the_file_says_ano
     daemon.insert(**busy(meeting, "q", jq_priority="a"))
     assert meeting.hear() == "q"
     assert daemon.why(other) == "no host takes jobs of queue default with priority n"
-    assert [daemon.row(pk)["jq_state"] for pk in (working, other, low)] == ["running", "queued", "queued"]
+    daemon.wait(working, "running")
+    assert [daemon.row(pk)["jq_state"] for pk in (other, low)] == ["queued", "queued"]
     meeting.let_go(2)
     daemon.wait(working)
     daemon.stop()
@@ -363,6 +364,17 @@ def test_a_type_that_a_filter_of_before_leaves_without_a_host_is_told_of_r55(lau
     daemon.until(lambda: daemon.why(pk) == "agent type rec has no slots on any host")
     daemon.wait(order(daemon, "host-filter local types="))
     daemon.wait(pk)
+
+
+def test_a_filter_in_the_table_that_makes_no_sense_is_told_and_ends_nobody_r55(launch: Launch) -> None:
+    daemon = launch(LOCAL + puppet())
+    daemon.execute("update drover.host set host_types = '('")
+    daemon.execute("notify drover_change")
+    daemon.until(lambda: "a filter in drover.host is not a regular expression" in daemon.stderr())
+    daemon.stop()
+    again = launch(LOCAL + puppet())
+    again.wait(order(again, "host-filter local types=^pup"))
+    again.wait(again.insert(jq_type="puppet", jq_args=":"))
 
 
 def test_a_filter_that_makes_no_sense_is_refused_with_the_reason_r55(launch: Launch) -> None:

@@ -441,6 +441,24 @@ def test_nobody_holds_up_dependencies_by_a_lock_of_his_own(daemon: Daemon) -> No
         ui.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, parent))
 
 
+def test_a_child_that_its_owner_keeps_locked_does_not_slow_others_down(launch: Launch, tmp_path: Path) -> None:
+    daemon = launch(HOST + agent("rec", rec(tmp_path / "record")))
+    child, other, parent = (daemon.insert(jq_type="rec", jq_state="held") for _ in range(3))
+    edge = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)"
+    ui = daemon.login("drover_frontend_sql")
+    ui.execute(edge, (child, parent))
+    with ui.transaction():
+        ui.execute(edge, (child, other))
+        daemon.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", parent)
+        daemon.until(lambda: "lock timeout" in daemon.stderr())
+        before = daemon.stderr().count("lock timeout")
+        daemon.wait_all(
+            daemon.insert_all([{"jq_type": "rec", "jq_args": str(n)} for n in range(200)], role="drover_frontend")
+        )
+        assert daemon.stderr().count("lock timeout") - before < 20
+    daemon.until(lambda: daemon.row(child)["jq_unmet"] == 1)
+
+
 # ---- names and wake-ups (16, 17)
 
 

@@ -189,7 +189,7 @@ def has_future(world: World, job: Job) -> None:
         if not expansion.opening or not expansion.opened or expansion.fetching or expansion.more or expansion.again:
             return
     elif job.verdict is None and job.rules.rescued:
-        sent = [ledger.in_flight, *ledger.repeats]
+        sent = [ledger.in_flight, *ledger.repeats, *ledger.locked]
         pool = job.pool
         is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.doom for slot in pool.slots)
         if job in pool.rescued and (is_busy or not world.feeding or not pool.enabled):
@@ -307,7 +307,8 @@ def no_wake_up_is_lost(sim: "Sim", world: World) -> None:
     daemon = sim.daemon
     if not world.feeding or daemon.woken_in_flight or daemon.flight is not None or not daemon.is_watching:
         return
-    if not daemon.is_queue_up or world.ledger.repeats or world.ledger.saves or world.ledger.parents:
+    ledger = world.ledger
+    if not daemon.is_queue_up or ledger.repeats or ledger.locked or ledger.saves or ledger.parents:
         return
     for kind, queue, host, urgent, letters in world.claims.dry:
         rows = sim.database.claimable((kind, queue, host), urgent, sim.now)

@@ -203,7 +203,7 @@ def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
     ledger.answered()
     assert isinstance(other, e.Save)
     assert [row.pk for row in other.rows] == [2]
-    assert ledger.next_request(()) is locked
+    assert ledger.next_request((), ledger.locked_until) is locked
 
 
 def test_a_late_no_to_an_earlier_attempt_does_not_end_a_later_one() -> None:

@@ -63,6 +63,12 @@ def test_misuse_ends_with_2_and_a_message(line: str, capsys: pytest.CaptureFixtu
     assert "error: " in capsys.readouterr().err
 
 
+def test_what_is_no_job_is_told_that_a_name_would_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("why billing")
+    assert "must be the number of a job, or its name, TYPE.NONCE (got 'billing')" in capsys.readouterr().err
+
+
 def test_run_has_the_options_of_the_daemon() -> None:
     options = parsed("run -I -H -R -T --allow-root -vv")
     assert (options.read_stdin, options.ignore_hosts, options.rescue, options.test, options.test_first) == (

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.commands import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
+from scheduler.model.config import NAME_RULE
 
 MANUAL = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()
 EXAMPLES = {
@@ -83,7 +84,8 @@ def test_words_are_read(text: str, values: dict[str, object]) -> None:
         ("add-queue one 0", "a concurrency is a number from 1 (got '0'): add-queue QUEUE CONCURRENCY"),
         ("add-queue one -1", "a concurrency is a number from 1 (got '-1')"),
         ("set-concurrency one many", "a concurrency is a number from 1 (got 'many')"),
-        ("pause " + "x" * 65, "the name of a queue has at most 64 characters: pause [QUEUE...]"),
+        ("add-queue a;b 1", f"{NAME_RULE} (got 'a;b'): add-queue QUEUE CONCURRENCY"),
+        ("pause " + "x" * 65, f"{NAME_RULE} (got '{'x' * 65}'): pause [QUEUE...]"),
         ("killjob 0", "the number of a job is wanted (got '0'): killjob JOB"),
         ("killjob 9223372036854775808", "the number of a job is wanted"),
         ("killjob ١٢", "the number of a job is wanted"),

@@ -75,6 +75,21 @@ def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_ha
     assert list(ledger.repeats) == [Settle([1], beyond=7), Settle([2])]
 
 
+def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> None:
+    ledger = Ledger()
+    ledger.parents = [1]
+    ledger.next_request([])
+    ledger.failed(NotSaved("lock", "a row is locked"), 5.0)
+    assert ledger.next_request([], 5.9) is None
+    ledger.parents = [1]
+    assert ledger.next_request([WANT], 5.9) == Settle([1])
+    ledger.failed(NotSaved("lock", "a row is locked"), 6.0)
+    assert list(ledger.locked) == [Settle([1])]
+    assert ledger.next_request([WANT], ledger.locked_until) == Settle([1])
+    ledger.answered()
+    assert ledger.is_empty
+
+
 def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> None:
     ledger, older = Ledger(), SaveRow(8, 1, "claimed")
     ledger.log(log("first"))
@@ -100,11 +115,12 @@ LOCKED = NotSaved("lock", "somebody locks the table")
 
 def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
     ledger, long = Ledger(), "x" * (LOG_SIZE // 8)
-    for _ in range(100):
+    for now in range(100):
         ledger.log(log(long))
-        ledger.next_request([])
-        ledger.failed(LOCKED)
+        ledger.next_request([], now)
+        ledger.failed(LOCKED, now)
     assert (ledger.log_rows, ledger.lost_logs) == (8, 92)
+    ledger.locked_until = 0.0
     save_all(ledger)
     assert (ledger.log_rows, ledger.log_size, ledger.lost_logs) == (0, 0, 0)
 
