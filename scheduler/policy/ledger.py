@@ -87,7 +87,7 @@ class Ledger:
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
-        self.locked: deque[Request] = deque()  # of one row each, which somebody keeps locked
+        self.locked: deque[Request] = deque()  # of one row each, or of output, which somebody keeps locked
         self.locked_until = 0.0  # when they may be tried again; 0 is at once
         self._foreign = False  # the request in flight was sent in the name of a former owner
 
@@ -196,7 +196,8 @@ class Ledger:
             saves = [pk for pk in saves if pk not in unread]
             ends = [end for end in ends if end.pk not in unread]
         family, others = self.parents or self.unsettled, saves or marks or ends or wants
-        if self.outputs and not (self._wrote_last and (family or others or self.logs)):
+        is_held = any(isinstance(request, WriteOutput) for request in self.locked)
+        if self.outputs and not is_held and not (self._wrote_last and (family or others or self.logs)):
             self._wrote_last = True
             return self._write_output()
         self._wrote_last = False
@@ -287,7 +288,8 @@ class Ledger:
         if why.why == "lost":
             self.repeats.appendleft(request)
             return None
-        halves = _halves(request)
+        is_in_order = why.why == "lock" and isinstance(request, WriteOutput)  # no row of it is to overtake another
+        halves = [] if is_in_order else _halves(request)
         if halves:
             self.repeats.extendleft(reversed(halves))
             return None

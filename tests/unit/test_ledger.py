@@ -113,6 +113,21 @@ def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> Non
 LOCKED = NotSaved("lock", "somebody locks the table")
 
 
+def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -> None:
+    ledger, pieces = Ledger(), [OutputRow(7, 1, part, "out", "x") for part in (1, 2, 3)]
+    ledger.output(pieces[0])
+    ledger.output(pieces[1])
+    first = ledger.next_request([])
+    ledger.failed(LOCKED, 5.0)
+    ledger.output(pieces[2])
+    assert ledger.next_request([WANT], 5.5) == Turn([], [WANT])
+    ledger.answered()
+    assert ledger.next_request([], 5.5) is None
+    assert ledger.next_request([], ledger.locked_until) == first == WriteOutput(pieces[:2], [])
+    ledger.answered()
+    assert ledger.next_request([], 7.0) == WriteOutput(pieces[2:], [])
+
+
 def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
     ledger, long = Ledger(), "x" * (LOG_SIZE // 8)
     for now in range(100):
