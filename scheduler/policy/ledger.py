@@ -160,7 +160,7 @@ class Ledger:
         self.result_size += more
         self.is_full = self.result_size > (RESULT_SIZE // 2 if self.is_full else RESULT_SIZE)
 
-    def next_request(self, wants: Sequence[Want], now: float = 0.0) -> Request | None:
+    def next_request(self, wants: Sequence[Want], now: float) -> Request | None:
         """Give what to send now, if anything; it is in flight until `answered` or `failed`."""
         assert self.in_flight is None
         again = self.repeats or (self.locked if now >= self.locked_until else None)
@@ -276,7 +276,7 @@ class Ledger:
             case Save(_, failures):
                 self._weigh(-_weight(failures))
 
-    def failed(self, why: NotSaved, now: float = 0.0) -> str | None:
+    def failed(self, why: NotSaved, now: float) -> str | None:
         """The request in flight was not carried out; give a complaint when something had to be given up."""
         request = self._landed()
         if isinstance(request, Turn):

@@ -102,7 +102,7 @@ def test_long_lines_of_a_log_are_kept_up_to_a_size_and_counted() -> None:
     for _ in range(100):
         ledger.log(LogRow(None, "LOG", None, None, None, long))
     assert (len(ledger.logs), ledger.lost_logs) == (LOG_SIZE >> 20, 100 - (LOG_SIZE >> 20))
-    while ledger.next_request(()):
+    while ledger.next_request((), 0.0):
         ledger.answered()
     assert (ledger.log_rows, ledger.log_size) == (0, 0)
 

@@ -116,17 +116,17 @@ def test_what_is_wanted_is_asked_anew_after_a_loss() -> None:  # seed 63
 def test_a_refused_word_does_not_replace_a_newer_one() -> None:
     ledger = Ledger()
     ledger.save(SaveRow(1, 1, "running"), ())
-    ledger.next_request(())
+    ledger.next_request((), 0.0)
     ledger.save(SaveRow(1, 1, "done", outcome="done"), ())
-    ledger.failed(e.NotSaved("data", "no"))
+    ledger.failed(e.NotSaved("data", "no"), 0.0)
     assert ledger.saves[1].state == "done"
 
 
 def test_a_slice_that_the_database_refuses_ends_failed() -> None:  # seed 26
     ledger = Ledger()
     ledger.save(SaveRow(1, 1, "queued", outcome="slice"), ())
-    ledger.next_request(())
-    ledger.failed(e.NotSaved("data", "no"))
+    ledger.next_request((), 0.0)
+    ledger.failed(e.NotSaved("data", "no"), 0.0)
     assert ledger.saves[1].state == "failed"
 
 
@@ -196,10 +196,10 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
 def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
     ledger = Ledger()
     ledger.save(SaveRow(1, 1, "failed", outcome="failed"), ())
-    locked = ledger.next_request(())
-    ledger.failed(e.NotSaved("lock", ""))
+    locked = ledger.next_request((), 0.0)
+    ledger.failed(e.NotSaved("lock", ""), 0.0)
     ledger.save(SaveRow(2, 1, "failed", outcome="failed"), ())
-    other = ledger.next_request(())
+    other = ledger.next_request((), 0.0)
     ledger.answered()
     assert isinstance(other, e.Save)
     assert [row.pk for row in other.rows] == [2]

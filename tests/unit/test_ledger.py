@@ -22,47 +22,47 @@ def log(text: str) -> LogRow:
 def test_what_was_logged_of_a_job_is_written_before_its_end() -> None:
     ledger = Ledger()
     ledger.log(first := log("first"))
-    assert ledger.next_request([WANT]) == WriteLog([first])
+    assert ledger.next_request([WANT], 0.0) == WriteLog([first])
     ledger.answered()
     ledger.log(last := log("last words"))
     ledger.ends.append(END)
     ledger.save(ROW, ())
-    assert ledger.next_request([WANT]) == Turn([], [WANT])
+    assert ledger.next_request([WANT], 0.0) == Turn([], [WANT])
     ledger.answered()
-    assert ledger.next_request([WANT]) == WriteLog([last])
+    assert ledger.next_request([WANT], 0.0) == WriteLog([last])
     ledger.answered()
-    assert ledger.next_request([WANT]) == Save([ROW], [])
+    assert ledger.next_request([WANT], 0.0) == Save([ROW], [])
     ledger.answered()
-    assert ledger.next_request([WANT]) == Turn([END], [WANT])
+    assert ledger.next_request([WANT], 0.0) == Turn([END], [WANT])
 
 
 def test_endless_logs_hold_up_no_end() -> None:
     ledger = Ledger()
     ledger.ends.append(END)
     ledger.log(log("first"))
-    assert isinstance(ledger.next_request([]), WriteLog)
+    assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.answered()
     ledger.log(log("more"))
-    assert ledger.next_request([]) == Turn([END], [])
+    assert ledger.next_request([], 0.0) == Turn([END], [])
 
 
 def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
     ledger, rest = Ledger(), Settle([1], beyond=7)
     ledger.parents = [1]
-    assert ledger.next_request([WANT]) == Settle([1])
+    assert ledger.next_request([WANT], 0.0) == Settle([1])
     ledger.answered()
     ledger.unsettled.append(rest)
-    assert ledger.next_request([WANT]) == Turn([], [WANT])
+    assert ledger.next_request([WANT], 0.0) == Turn([], [WANT])
     ledger.answered()
-    assert ledger.next_request([WANT]) == rest
+    assert ledger.next_request([WANT], 0.0) == rest
     ledger.answered()
     ledger.unsettled.append(rest)
     ledger.parents = [2, 3]
-    assert ledger.next_request([WANT]) == Turn([], [WANT])
+    assert ledger.next_request([WANT], 0.0) == Turn([], [WANT])
     ledger.answered()
-    assert ledger.next_request([WANT]) == Settle([2, 3])
+    assert ledger.next_request([WANT], 0.0) == Settle([2, 3])
     ledger.answered()
-    assert ledger.next_request([]) == rest
+    assert ledger.next_request([], 0.0) == rest
     ledger.answered()
     assert ledger.is_empty
 
@@ -70,15 +70,15 @@ def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
 def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_halved() -> None:
     ledger = Ledger()
     ledger.unsettled.append(Settle([1, 2], beyond=7))
-    ledger.next_request([])
-    ledger.failed(NotSaved("lock", "a row is locked"))
+    ledger.next_request([], 0.0)
+    ledger.failed(NotSaved("lock", "a row is locked"), 0.0)
     assert list(ledger.repeats) == [Settle([1], beyond=7), Settle([2])]
 
 
 def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> None:
     ledger = Ledger()
     ledger.parents = [1]
-    ledger.next_request([])
+    ledger.next_request([], 0.0)
     ledger.failed(NotSaved("lock", "a row is locked"), 5.0)
     assert ledger.next_request([], 5.9) is None
     ledger.parents = [1]
@@ -93,18 +93,18 @@ def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> N
 def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> None:
     ledger, older = Ledger(), SaveRow(8, 1, "claimed")
     ledger.log(log("first"))
-    assert isinstance(ledger.next_request([]), WriteLog)
+    assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.log(log("more"))
     ledger.save(older, ())
     ledger.marks = {8: (8, 1), 9: (9, 1)}
     ledger.answered()
-    assert ledger.next_request([]) == Mark([(9, 1)])  # the older word on 8 waits for the log
+    assert ledger.next_request([], 0.0) == Mark([(9, 1)])  # the older word on 8 waits for the log
     ledger.answered()
-    assert isinstance(ledger.next_request([]), WriteLog)
+    assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.answered()
-    assert ledger.next_request([]) == Save([older], [])
+    assert ledger.next_request([], 0.0) == Save([older], [])
     ledger.answered()
-    assert ledger.next_request([]) == Mark([(8, 1)])
+    assert ledger.next_request([], 0.0) == Mark([(8, 1)])
 
 
 # ---- while the database takes nothing
@@ -117,7 +117,7 @@ def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -
     ledger, pieces = Ledger(), [OutputRow(7, 1, part, "out", "x") for part in (1, 2, 3)]
     ledger.output(pieces[0])
     ledger.output(pieces[1])
-    first = ledger.next_request([])
+    first = ledger.next_request([], 0.0)
     ledger.failed(LOCKED, 5.0)
     ledger.output(pieces[2])
     assert ledger.next_request([WANT], 5.5) == Turn([], [WANT])
@@ -143,8 +143,8 @@ def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
 def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
     ledger = Ledger()
     ledger.log(log("odd"))
-    ledger.next_request([])
-    ledger.failed(NotSaved("data", "it is odd"))
+    ledger.next_request([], 0.0)
+    ledger.failed(NotSaved("data", "it is odd"), 0.0)
     assert (ledger.log_rows, ledger.log_size, ledger.is_empty) == (0, 0, True)
 
 
@@ -155,7 +155,7 @@ def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -
     filled = ledger.is_full
     written: list[OutputRow] = []
     while ledger.is_full:
-        request = ledger.next_request([])
+        request = ledger.next_request([], 0.0)
         assert isinstance(request, WriteOutput)
         written += request.rows
         ledger.answered()
@@ -167,7 +167,7 @@ def test_claims_go_on_however_much_output_there_is() -> None:
     ledger, requests = Ledger(), []
     for part in range(4):
         ledger.output(OutputRow(7, 1, part, "out", "x"))
-        requests.append(type(ledger.next_request([WANT])))
+        requests.append(type(ledger.next_request([WANT], 0.0)))
         ledger.answered()
     assert requests == [WriteOutput, Turn, WriteOutput, Turn]
 
@@ -180,7 +180,7 @@ def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_othe
     ledger.ends += [END, late]
     ledger.save(row, ())
     told = []
-    while (request := ledger.next_request([])) is not None:
+    while (request := ledger.next_request([], 0.0)) is not None:
         told.append(request)
         ledger.answered()
     first, second = ([WriteOutput([piece], [])] for piece in pieces)
@@ -191,8 +191,8 @@ def test_failed_items_fill_the_ledger_too_until_they_are_saved_or_given_up() -> 
     ledger, long = Ledger(), "x" * RESULT_SIZE
     ledger.save(ROW, [ItemFailure(8, 1, None, long, "here", "noop", 99, "no")])
     filled = ledger.is_full
-    assert isinstance(ledger.next_request([]), Save)
-    ledger.failed(NotSaved("data", "it is odd"))
+    assert isinstance(ledger.next_request([], 0.0), Save)
+    ledger.failed(NotSaved("data", "it is odd"), 0.0)
     assert (filled, ledger.is_full, ledger.result_size) == (True, False, 0)
 
 
@@ -218,5 +218,5 @@ def test_agents_are_given_work_again_when_failed_items_are_saved() -> None:
 
 def save_all(ledger: Ledger) -> None:
     """Let the database take everything."""
-    while ledger.next_request([]) is not None:
+    while ledger.next_request([], 0.0) is not None:
         ledger.answered()
