@@ -109,7 +109,7 @@ class Commands:
             self._moved.add(row.job)
         if about_what == EVERY:
             self._do_here(row, order)
-        elif about_what == GROUP:
+        elif order.verb == "step-down":
             self._do_to_group(row, order)
         else:
             (_BY_VERB.get(order.verb) or _BY_KIND[about_what])(self, row, order)
@@ -259,8 +259,11 @@ class Commands:
             self._acts[order.verb](order, lambda text, ok: self.later() if ok else self.end(row, text, ok=False))
 
 
-def _answer(desk: Desk, row: Row, _order: Order) -> None:
-    desk.end(row, "see jq_result", status.overview(desk.core.world))
+def _answer(desk: Desk, row: Row, order: Order) -> None:
+    if (group := order.values["group"]) in (None, desk.core.world.config.scheduler.group):
+        desk.end(row, "see jq_result", status.overview(desk.core.world))
+    else:  # it has no active scheduler, or is none
+        desk.end(row, f"no scheduler serves group {group}", ok=False)
 
 
 _REFUSALS: Final = {

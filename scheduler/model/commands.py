@@ -72,7 +72,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "agent-disable": Verb(TYPE, "NAME"),
     "step-down": Verb(GROUP, "[GROUP]"),
     "flush": Verb(ANY, "DAYS [failed]"),
-    "status": Verb(ANY, ""),
+    "status": Verb(GROUP, "[GROUP]"),
 }
 
 

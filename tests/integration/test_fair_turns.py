@@ -10,6 +10,7 @@ from tests.integration.test_reload import reload
 
 ONE_HOST = "[hosts.alpha]\n"
 PAUSED = "[queues.default]\npaused = true\n"
+SLOTS = 2
 ANNA, BERT = "drover_frontend_sql", "drover_frontend"
 
 
@@ -92,12 +93,14 @@ def test_jobs_of_one_host_take_turns_among_themselves(launch: Launch, record: Pa
 
 
 def test_jobs_of_a_fair_type_that_are_given_back_are_done_by_the_next_scheduler(launch: Launch, record: Path) -> None:
-    daemon = launch(ONE_HOST + agent("rec", rec(record), fair=True))
+    text = ONE_HOST + agent("rec", rec(record), fair=True, slots=SLOTS)
+    daemon = launch(text)
     queue(daemon, ANNA, 2000)
     daemon.until(lambda: lines(record))
     assert daemon.stop() == 0
     queue(daemon, BERT, 10)
-    again = launch(ONE_HOST + agent("rec", rec(record), fair=True))
+    again = launch(text)
     again.until(lambda: again.value("select count(*) from drover.jobqueue where jq_state = 'done'") == 2010)
     assert again.value("select count(*) from drover.claimable") == 0
-    assert len(lines(record)) == len(set(lines(record))) == 2010
+    assert len(set(lines(record))) == 2010
+    assert len(lines(record)) <= 2010 + SLOTS  # what an agent was killed at is done again

@@ -8,6 +8,7 @@ import pytest
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, Row, agent, rec, records
 from tests.integration.puppets import LOCAL, Meeting, puppet, said, settings
+from tests.integration.test_commands import command, told
 
 TWO_HOSTS = "[hosts.alpha]\n[hosts.beta]\n"
 NAPS = 40
@@ -171,6 +172,7 @@ def test_a_queue_of_another_group_is_not_taken_over_j11(launch: Launch) -> None:
 def test_what_is_changed_in_one_place_acts_on_the_daemon_that_serves_it_j8(launch: Launch, meeting: Meeting) -> None:
     one, _ = launch(grouped("one", "one/a")), launch(grouped("two", "two/a"))
     one.execute("update drover.queue set queue_paused = true where queue_name = 'two/a'")
+    one.until(lambda: one.wait(command(one, "status two"))["jq_result"]["queues"]["two/a"]["paused"])
     paused = one.insert(**busy(meeting, "two/a"))
     other = one.insert(**busy(meeting, "one/a"))
     assert meeting.hear() == "one/a"
@@ -181,6 +183,13 @@ def test_what_is_changed_in_one_place_acts_on_the_daemon_that_serves_it_j8(launc
     one.execute("update drover.queue set queue_paused = false where queue_name = 'two/a'")
     assert meeting.hear() == "two/a"
     one.wait(paused)
+
+
+def test_a_status_is_of_the_group_that_is_named_j80(launch: Launch) -> None:
+    one, two = launch(grouped("one", "one/a")), launch(grouped("two", "two/a"))
+    for group, daemon in ("one", two), ("two", one):
+        assert f"{group}/a" in daemon.wait(command(daemon, f"status {group}"))["jq_result"]["queues"]
+    assert told(one, "status nobody", "failed") == "no scheduler serves group nobody"
 
 
 # ---- reserved
