@@ -178,8 +178,10 @@ class Chores:
         self._ask("rescue", {"live": self._core.live_rows(), "age": age}, done)
 
     def settle_rescued(self, rows: list[Cells]) -> None:
-        """Say what was given back; parents that failed are settled."""
-        count, failed_parents, _ = rows[0]
+        """Say what was given back; parents that failed are settled, and what is locked is looked for again."""
+        count, failed_parents, is_left, _ = rows[0]
+        if is_left == b"t":
+            self._due["rescue"] = self._clock() + LOCKED_S
         if count not in (None, b"0"):
             self._say("warning", f"rows given back that had no living owner: {_text(count)}")
             self._core.handle(Woken(), self._clock())
@@ -250,6 +252,7 @@ _CHORES: Final[dict[str, Callable[[Chores, float], None]]] = {
     "look": Chores._look_around,
     "due": Chores._look_due,
     "rescan": Chores._rescan,
+    "rescue": lambda chores, _now: chores.give_back_lost(OWN_AGE_S, chores.settle_rescued),
     "flush": Chores._flush,
     "status": Chores._show_changes,
     "hosts": Chores._show_hosts,

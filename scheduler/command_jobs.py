@@ -9,7 +9,7 @@ from collections.abc import Callable
 from signal import Signals
 from typing import Final
 
-from scheduler.command_rows import Desk, Doer, Row, text_of
+from scheduler.command_rows import Desk, Doer, Row, parents_of, text_of
 from scheduler.model.commands import CommandError, Order
 from scheduler.model.jobs import Cells
 
@@ -182,7 +182,7 @@ def _ended(desk: Desk, row: Row, what: str, rows: list[Cells]) -> None:
     if not rows:
         desk.later()
         return
-    desk.settle(pk for pk, is_parent in rows if is_parent == b"t")
+    desk.settle(parents_of(rows))
     desk.end(row, f"job {row.job}: {what}")
 
 

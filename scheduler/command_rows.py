@@ -50,3 +50,8 @@ Doer = Callable[[Desk, Row, Order], None]
 def text_of(cell: bytes | None) -> str:
     """Give a cell as text."""
     return (cell or b"").decode("utf-8", "backslashreplace")
+
+
+def parents_of(ended: Iterable[Cells]) -> list[bytes | None]:
+    """Give those for which others wait, of rows with a number and whether some do."""
+    return [pk for pk, is_parent in ended if is_parent == b"t"]

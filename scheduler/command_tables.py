@@ -52,7 +52,14 @@ def to_host(desk: Desk, row: Row, order: Order) -> None:
         **{key: filters.get(key) for key in FILTERS},
         "letters": "".join(sorted(letters)) if filters.get("priorities") else None,
     }
-    desk.ask("set_host", values, lambda rows: _changed(desk, row, f"host {name}", rows))
+
+    def changed(rows: list[Cells]) -> None:
+        if missing := text_of(rows[0][1]) if rows else "":
+            desk.end(row, f"no such queue: {missing}", ok=False)
+        else:
+            _changed(desk, row, f"host {name}", rows)
+
+    desk.ask("set_host", values, changed)
 
 
 def _refuse_idle_types(config: Config, name: str, filters: Mapping[str, Any]) -> None:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from scheduler.command_jobs import run, to_job
-from scheduler.command_rows import Desk, Doer, Row, text_of
+from scheduler.command_rows import Desk, Doer, Row, parents_of, text_of
 from scheduler.command_tables import QUEUES, flush, to_host, to_type
 from scheduler.drivers.sql import to_json
-from scheduler.model.commands import EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, Order, about, parse
+from scheduler.model.commands import EVERY, GROUP, HOST, JOB, SEE_RESULT, TYPE, VERBS, CommandError, Order, about, parse
 from scheduler.model.jobs import Cells
 from scheduler.policy import status
 from scheduler.policy.core import Core
@@ -147,7 +147,7 @@ class Commands:
 
     def _close_runs(self) -> None:
         """End the commands whose jobs have all ended."""
-        self._run("close_runs", {}, lambda rows: self.settle(pk for (pk,) in rows), _nothing)
+        self._run("close_runs", {}, lambda rows: self.settle(parents_of(rows)), _nothing)
 
     # ---- for those who carry commands out
 
@@ -171,7 +171,7 @@ class Commands:
                 self.later()
                 return
             del self._ends[pk]
-            self.settle(each for each, is_parent in rows if is_parent == b"t")
+            self.settle(parents_of(rows))
             self._next()
 
         self.ask("end_command", self._ends[pk], ended)
@@ -180,7 +180,7 @@ class Commands:
         """End what all have acted on."""
 
         def closed(rows: Sequence[Cells]) -> None:
-            self.settle(pk for (pk,) in rows)
+            self.settle(parents_of(rows))
             then()
 
         self._has_acted = False
@@ -261,7 +261,7 @@ class Commands:
 
 def _answer(desk: Desk, row: Row, order: Order) -> None:
     if (group := order.values["group"]) in (None, desk.core.world.config.scheduler.group):
-        desk.end(row, "see jq_result", status.overview(desk.core.world))
+        desk.end(row, SEE_RESULT, status.overview(desk.core.world))
     else:  # it has no active scheduler, or is none
         desk.end(row, f"no scheduler serves group {group}", ok=False)
 

@@ -72,7 +72,7 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
 def check(conninfo: str, directory: Path | None = None) -> None:
     """Raise WorldError unless every migration is applied, nothing else is, and both know the same states."""
     files = _files(directory or _migrations_dir())
-    with _connection(conninfo) as connection:
+    with _connection(conninfo, "connect as a role that may, see drover-jobqueue(7)") as connection:
         states = {state for (state,) in connection.execute(SELECT_STATES)}
         try:
             missing = _missing(files, _applied(connection))
@@ -171,7 +171,9 @@ def _apply_one(connection: psycopg.Connection, migration: Migration, directory: 
 
 
 @contextmanager
-def _connection(conninfo: str) -> Iterator[psycopg.Connection]:
+def _connection(
+    conninfo: str, next_step: str = "give [database] url a role that owns the database"
+) -> Iterator[psycopg.Connection]:
     try:
         # In a database that is SQL_ASCII, text would come as bytes otherwise.
         with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
@@ -182,7 +184,7 @@ def _connection(conninfo: str) -> Iterator[psycopg.Connection]:
     except psycopg.errors.LockNotAvailable as error:
         raise WorldError(f"somebody else keeps the schema locked: {error}; try again later") from error
     except psycopg.errors.InsufficientPrivilege as error:
-        raise ConfigError(f"{error}: give [database] url a role that owns the database") from error
+        raise ConfigError(f"{error}: {next_step}") from error
     except psycopg.OperationalError as error:
         raise AbsentError(f"database not reachable: {error}; check [database] url") from error
     except psycopg.ProgrammingError as error:

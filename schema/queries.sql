@@ -37,7 +37,7 @@ picked as materialized (
                   lateral (
                     select ctid as row_at, jq_pk from drover.jobqueue
                      where jq_pk = c.claim_jq_fk and jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
-                       and (jq_not_after is null or jq_not_after > now())
+                       and (jq_expires_at is null or jq_expires_at > now())
                        for no key update skip locked) j
             where c.claim_type = w.type and c.claim_queue = w.queue and c.claim_host = w.host and c.claim_rank < w.below
               and (c.claim_rank, c.claim_queued, c.claim_jq_fk) > (w.rank, w.queued, w.pk)
@@ -142,6 +142,13 @@ with marked as (
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked having count(*) > 0)
 select jq_pk from marked left join told on true
 
+-- name: find_locked
+-- Which of these rows somebody else keeps locked.
+with free as materialized (
+  select jq_pk from drover.jobqueue where jq_pk = any (:pks::bigint[]) for no key update skip locked)
+select string_agg(jq_pk::text, ',') from drover.jobqueue
+ where jq_pk = any (:pks::bigint[]) and jq_pk not in (select jq_pk from free)
+
 -- name: take_stock
 -- Say anew what is in hand: everything before is forgotten.
 with before as (delete from drover.in_hand where hand_owner = :owner::uuid)
@@ -149,8 +156,10 @@ insert into drover.in_hand select :owner::uuid, :pks::bigint[] where cardinality
 
 -- name: settle
 -- Settle some edges below ended parents, of the first from a child on; a statement of its own, after the one that ended
--- them. How many children got nearer; which parents are left, and from which child on.
-select released, array_to_string(unsettled, ','), place from drover.settle(:parents::bigint[], :beyond::bigint, 1000)
+-- them. How many children got nearer; which parents are left, and from which child on; and which have children that somebody
+-- keeps locked, who were left out.
+select released, array_to_string(unsettled, ','), place, array_to_string(locked, ',')
+  from drover.settle(:parents::bigint[], :beyond::bigint, 1000, waits => false)
 
 -- name: write_log
 insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_pid, log_message)
@@ -175,7 +184,7 @@ select count(*) from told
 with ours as materialized (select queue_name from drover.queue where queue_group = :group::text),
 ready as materialized (
   select jq_pk from drover.jobqueue
-   where jq_state = 'queued' and jq_wait_until <= now() and (jq_not_after is null or jq_not_after > now())
+   where (jq_state = 'queued' and (jq_expires_at is null or jq_expires_at > now()) or jq_state = 'held') and jq_wait_until <= now()
      and jq_queue in (select queue_name from ours)
    limit 5000
      for no key update skip locked),
@@ -188,7 +197,8 @@ due as (
   update drover.jobqueue set jq_wait_until = null where jq_pk = any (array(select jq_pk from ready)) returning jq_pk),
 expired as (
   update drover.jobqueue
-     set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_endtext = 'not started by ' || jq_not_after
+     set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_endtext = 'not started by ' || jq_not_after,
+         jq_wait_until = null
    where jq_pk = any (array(select jq_pk from late))
   returning jq_pk, jq_has_children),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0)
@@ -326,7 +336,8 @@ returning group_owner
 -- running one an interruption too, and fails when it has no more; one that was to be killed or cancelled is. One
 -- statement with the take-over would miss claims in flight. `live` are rows of ours that are in memory; ours that are not
 -- are given back too. A row that we claimed meanwhile is younger than this statement, and not touched. A row that somebody
--- keeps locked is left to the next rescan, under nobody's name, so that taking stock does not lose it.
+-- keeps locked is left to the next look, under nobody's name, so that taking stock does not lose it. How many were given
+-- back, parents among those that ended, and whether any is left.
 with lost as materialized (
   select jq_pk
     from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h join drover.jobqueue on jq_pk between h.pk and h.pk
@@ -362,14 +373,17 @@ let_go as (
                       where j.jq_state in ('claimed', 'running'))),
 passed_over as (
   insert into drover.in_hand
-  select '00000000-0000-0000-0000-000000000000', array_agg(jq_pk) from lost where jq_pk not in (select jq_pk from over) having count(*) > 0),
+  select '00000000-0000-0000-0000-000000000000', array_agg(jq_pk) from lost
+   where jq_pk not in (select jq_pk from over)
+     and not exists (select from drover.in_hand where hand_owner = '00000000-0000-0000-0000-000000000000' and jq_pk = any (hand_jobs))
+  having count(*) > 0),
 history as (
   insert into drover.attempt_kept (att_jq_fk, att_attempt, att_scheduler, att_start, att_outcome, att_reason)
   select jq_pk, jq_attempt, was_owner, began, 'rescued', 'its scheduler is gone' from rescued
   on conflict do nothing),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from rescued having count(*) > 0)
 select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from rescued where jq_has_children and state <> 'queued'),
-       (select count(*) from told)
+       exists (select from lost where jq_pk not in (select jq_pk from over)), (select count(*) from told)
 
 -- name: read_commands
 -- The commands that are for us, oldest first, with what they name: a job, by number or name, with its state and whether we
@@ -516,15 +530,17 @@ select count(released.jq_pk), (select jq_mode = 'manual' from drover.jobqueue wh
 -- Queue a failed job again, with all its allowances: a row with the reason why not, or null; no row if somebody keeps it
 -- locked. What it printed and how it fared stays in drover.output and drover.attempt. With a key its latest failures, as
 -- many as it counts, are to be done again; when they are too many for a checkpoint, or it works in slices, all is.
+-- Whoever is about to take its jq_unique_key has not committed: that is waited for, but not as long as for the lease.
 with asked as materialized (
   select * from drover.jobqueue
-   where jq_pk = :job::bigint and jq_state = 'failed'
+   where jq_pk = :job::bigint and jq_state = 'failed' and set_config('lock_timeout', '200ms', true) is not null
      and exists (select from drover.scheduler_group
                   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
      for no key update skip locked),
 refused as materialized (
   select case when a.jq_type = 'command' then 'it is a command'
-              when a.jq_not_after <= now() then 'it was to be started by ' || a.jq_not_after
+              when a.jq_attempt = 0 and a.jq_not_after <= now() then 'it was to be started by ' || a.jq_not_after
+                   || '; drover resubmit ' || a.jq_pk || ' queues it once more, without that'
               when exists (select from drover.jobqueue o where o.jq_live_key = a.jq_unique_key)
               then 'another job with its jq_unique_key has not ended' end as why
     from asked a),
@@ -633,7 +649,8 @@ select (select count(*) from queued), errors.found::text,
 
 -- name: close_runs
 -- End the commands all of whose jobs have ended, or are gone, with what became of each. Long output is cut: 8 MiB of
--- characters are shared out. Gives those that others wait for. One that somebody keeps locked is left.
+-- characters are shared out. Gives those that have ended, and whether others wait for them. One that somebody keeps
+-- locked is left.
 with over as materialized (
   select c.jq_pk, c.jq_result, (select count(*) from jsonb_object_keys(c.jq_result -> 'jobs')) as jobs
     from drover.jobqueue c
@@ -666,7 +683,7 @@ ended as (
     from over join answers a using (jq_pk) where j.jq_pk between over.jq_pk and over.jq_pk
   returning j.jq_pk, j.jq_has_children),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('done'::text)) from ended having count(*) > 0)
-select jq_pk from ended left join told on true where jq_has_children
+select jq_pk, jq_has_children from ended left join told on true
 
 -- name: acknowledge
 -- A command for every scheduler: what we have done about it.
@@ -678,7 +695,7 @@ on conflict do nothing
 -- name: close_commands
 -- End the commands for every scheduler on which all that were there have acted or died; a statement of its own after
 -- each acknowledgement, so that the last of two that come together sees both. Who is unseen for two leases of its
--- own is dead. Gives those that others wait for. One that somebody keeps locked is left.
+-- own is dead. Gives those that have ended, and whether others wait for them. One that somebody keeps locked is left.
 with waiting as materialized (
   select c.jq_pk, c.jq_host, c.jq_queued
     from drover.claimable w,
@@ -707,15 +724,19 @@ ended as (
     from over join free using (jq_pk) where j.jq_pk between over.jq_pk and over.jq_pk
   returning j.jq_pk, j.jq_state::text as state, j.jq_has_children),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from ended having count(*) > 0)
-select jq_pk from ended left join told on true where jq_has_children
+select jq_pk, jq_has_children from ended left join told on true
 
 -- name: set_host
 -- Change what a host may take: whoever serves it looks at once. A null changes nothing. Gives what it may take now, null
--- if there is no such host, and nothing at all if the group is no longer ours.
+-- if there is no such host; the queues that are not there, and then nothing is changed; and nothing at all if the group
+-- is no longer ours.
 with mine as materialized (
   select 1 from drover.scheduler_group
    where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
      for share),
+missing as materialized (
+  select string_agg(name, ', ' order by name) as names from unnest(:queues::text[]) as name
+   where not exists (select from drover.queue where queue_name = name and queue_present)),
 changed as (
   update drover.host
      set host_enabled = coalesce(:enabled::boolean, host_enabled), host_max = coalesce(:most::integer, host_max),
@@ -723,11 +744,12 @@ changed as (
          host_queues = nullif(coalesce(:queues::text[], host_queues), '{}'),
          host_priorities = coalesce(:priorities::text, host_priorities),
          host_letters = case when :priorities::text is null then host_letters else :letters::text end
-   where host_name = :name::text and exists (select from mine)
+   where host_name = :name::text and exists (select from mine) and (select names is null from missing)
   returning case when host_enabled then 'enabled' else 'disabled' end || ', max ' || host_max || ', urgent ' || host_urgent
             || coalesce(', types=' || nullif(host_types, ''), '') || coalesce(', queues=' || array_to_string(host_queues, ','), '')
             || coalesce(', priorities=' || nullif(host_priorities, ''), '') as said)
-select said, case when said is not null then pg_notify('drover_change', '') end from mine left join changed on true limit 1
+select said, names, case when said is not null then pg_notify('drover_change', '') end
+  from mine cross join missing left join changed on true limit 1
 
 -- name: set_type
 -- Let a type of agents start, or not, in every group that has it; gives the same as set_host.

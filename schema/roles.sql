@@ -113,7 +113,7 @@ grant execute on function drover.job_setup(text, jsonb), drover.job_named(text),
   to drover_frontend, drover_frontend_sql, drover_operator;
 grant execute on function drover.may_command(name) to drover_frontend, drover_frontend_sql, drover_operator, drover_scheduler;
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
-grant select (job_pk, job_name) on drover.job to drover_frontend, drover_frontend_sql;
+grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup, drover.my_item_failure, drover.my_graph, drover.my_jobd
   to drover_frontend, drover_frontend_sql;
 -- Who serves, and what: a front-end may look before it hands in.
@@ -155,7 +155,7 @@ grant insert, update on drover.host, drover.queue, drover.agent to drover_schedu
 grant delete on drover.queue to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
-grant execute on function drover.settle(bigint[], bigint, integer), drover.announce(bigint[], text[]), drover.word(text, integer) to drover_scheduler;
+grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]), drover.word(text, integer) to drover_scheduler;
 -- It removes nothing but through this: what is long over.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 

@@ -72,6 +72,8 @@ begin
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
   perform set_config('drover.has_edges', 'true', true);
+  perform pg_notify('drover_queue', ''), pg_notify('drover_command', '')  -- while these are locked claims pass them over
+    where exists (select from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) and jq_state = 'queued');
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
   with looked as materialized (  -- edges whose parents have ended
     select place, jdep_jq_fk as kid, jdep_jq_depends_fk as top, jq_end_bits & jdep_depends_bits <> 0 as is_met, jdep_on_unmet
@@ -88,7 +90,7 @@ begin
   perform drover.count_unmet(open, 1);
   todo := drover.skip(vain, tops);
   while cardinality(todo) > 0 loop
-    select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000) s;
+    select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000, waits => true) s;
   end loop;
   return null;
 end $$;
@@ -274,7 +276,8 @@ CREATE FUNCTION drover.drop_edge() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 begin
-  perform drover.count_unmet(array[old.jdep_jq_fk], -1);
+  perform drover.count_unmet(array[old.jdep_jq_fk], -1)
+    where exists (select from jobqueue where jq_pk = old.jdep_jq_fk and (jq_endtime is null or jq_state = 'failed'));
   return null;
 end $$;
 
@@ -629,7 +632,7 @@ begin
       raise exception 'job % may not move from % to %', old.jq_pk, old.jq_state, new.jq_state using errcode = 'check_violation';
     end if;
     update drover.jobqueue
-       set jq_expires_at = case when jq_state in ('held', 'queued') then jq_not_after end,
+       set jq_expires_at = case when jq_state in ('held', 'queued') and jq_attempt = 0 then jq_not_after end,
            jq_live_key = case when jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then jq_unique_key end
      where jq_pk = new.jq_pk and (jq_not_after is not null or jq_unique_key is not null);
   end if;
@@ -767,6 +770,8 @@ CREATE FUNCTION drover.prepare_job() RETURNS trigger
 begin
   if new.jq_state not in ('held', 'queued') then
     raise exception 'a job is inserted held or queued, not %', new.jq_state using errcode = 'check_violation';
+  elsif octet_length(concat(new.jq_type, new.jq_queue, new.jq_host)) > 2000 then  -- the index of claims would refuse it too late
+    raise exception 'jq_type, jq_queue and jq_host are too long: 2,000 bytes at most, together' using errcode = 'check_violation';
   end if;
   if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
   if new.jq_runonpfile is not null then new.jq_msq := true; end if;
@@ -799,7 +804,7 @@ begin
   raise exception '%', format(tg_argv[0], old.jq_pk, old.jq_state, new.jq_state) using errcode = 'check_violation';
 end $$;
 
-CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, OUT released integer, OUT unsettled bigint[], OUT place bigint) RETURNS record
+CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, waits boolean, OUT released integer, OUT unsettled bigint[], OUT place bigint, OUT locked bigint[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -819,6 +824,7 @@ begin
   released := 0;
   unsettled := parents;
   place := beyond;
+  locked := '{}';
   while most > 0 and cardinality(unsettled) > 0 loop
     with looked as materialized (  -- in the order of the array, as nested loops give them
       select d.*, top, n, row_number() over () as no, jq_end_bits & bits <> 0 as is_met
@@ -829,16 +835,21 @@ begin
           where jdep_jq_depends_fk = top and jdep_jq_fk > case n when 1 then place else 0 end and jdep_met_at is null
           order by jdep_jq_fk limit most) d(row_at, kid, bits, skips)
        limit most),
+    held as materialized (
+      select jq_pk from jobqueue where not waits and jq_pk = any (array(select kid from looked)) for no key update skip locked),
+    free as materialized (
+      select * from looked where waits or kid in (select jq_pk from held)),
     met as (
       update jobdepends set jdep_met_at = now()
-       where ctid = any (array(select row_at from looked where is_met)) and jdep_met_at is null
+       where ctid = any (array(select row_at from free where is_met)) and jdep_met_at is null
       returning jdep_jq_fk)
-    select array(select jdep_jq_fk from met) as met, array(select kid from looked where skips and not is_met) as vain,
-           array(select top from looked where skips and not is_met) as tops, (select count(*) from looked) as count,
-           (select kid from looked order by no desc limit 1) as last_kid, (select max(n) from looked) as last
+    select array(select jdep_jq_fk from met) as met, array(select kid from free where skips and not is_met) as vain,
+           array(select top from free where skips and not is_met) as tops, (select count(*) from looked) as count,
+           array(select distinct top from looked where no not in (select no from free)) as locked, (select kid from looked order by no desc limit 1) as last_kid, (select max(n) from looked) as last
       into looked_at;
     released := released + drover.count_unmet(looked_at.met, -1);
     skipped := drover.skip(looked_at.vain, looked_at.tops);
+    locked := array(select unnest(locked) union select unnest(looked_at.locked));
     if looked_at.count = most then
       unsettled := unsettled[looked_at.last:] || skipped;
       place := looked_at.last_kid;
@@ -865,7 +876,7 @@ begin
     with gone as (
       update jobqueue
          set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
-             jq_endtext = 'dependency on job ' || step.top || ' not met'
+             jq_endtext = 'dependency on job ' || step.top || ' not met', jq_wait_until = null
        where jq_pk = any (step.pks) and jq_state in ('held', 'queued')
       returning jq_pk, jq_has_children)
     select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_has_children) into ended, parents from gone;
@@ -1575,7 +1586,7 @@ CREATE VIEW drover.why AS
             END
             WHEN (j.jq_state = 'queued'::drover.job_state) THEN
             CASE
-                WHEN (j.jq_unmet > 0) THEN ((('waits for '::text || j.jq_unmet) ||
+                WHEN (j.jq_unmet > 0) THEN (((('waits for '::text || j.jq_unmet) ||
                 CASE j.jq_unmet
                     WHEN 1 THEN ' dependency: job '::text
                     ELSE ' dependencies: jobs '::text
@@ -1583,7 +1594,16 @@ CREATE VIEW drover.why AS
                    FROM ( SELECT jobdepends.jdep_jq_depends_fk
                            FROM drover.jobdepends
                           WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL))
-                         LIMIT 10) d), '?'::text))
+                         LIMIT 10) d), '?'::text)) || COALESCE(( SELECT (('; job '::text || p.jq_pk) ||
+                        CASE p.jq_state
+                            WHEN 'failed'::drover.job_state THEN ' has failed: retry it, or cancel or ice this one'::text
+                            ELSE ((' is '::text || p.jq_state) || ' for good: cancel or ice this one'::text)
+                        END)
+                   FROM (drover.jobdepends
+                     JOIN drover.jobqueue p ON ((p.jq_pk = jobdepends.jdep_jq_depends_fk)))
+                  WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL) AND (jobdepends.jdep_on_unmet = 'wait'::text) AND (p.jq_endtime IS NOT NULL) AND ((p.jq_end_bits & jobdepends.jdep_depends_bits) = 0))
+                  ORDER BY (p.jq_state = 'failed'::drover.job_state), p.jq_pk
+                 LIMIT 1), ''::text))
                 WHEN (j.jq_wait_until > now()) THEN (('waits until '::text || date_trunc('second'::text, j.jq_wait_until)) ||
                 CASE
                     WHEN (j.jq_retry_at IS NOT NULL) THEN (': '::text || COALESCE(j.jq_endtext, 'back-off'::text))
@@ -1770,7 +1790,7 @@ CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue,
 
 CREATE TRIGGER jobqueue_offer_new AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.offer_new();
 
-CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> 'command'::text) AND ((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL)))) EXECUTE FUNCTION drover.prepare_job();
+CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> 'command'::text) AND ((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL) OR ((octet_length(new.jq_type) + octet_length(new.jq_queue)) > 2000)))) EXECUTE FUNCTION drover.prepare_job();
 
 CREATE TRIGGER jobqueue_prepare_cleanup BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) OR (new.jq_type = 'cleanup'::text))) EXECUTE FUNCTION drover.prepare_cleanup();
 

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
-from scheduler.cli.database import located, make_ready, translated
+from scheduler.cli.database import located, make_ready, sight, translated, unseen, visible
 from scheduler.cli.files import locate
 from scheduler.cli.secrets import with_logins
 from scheduler.cli.text import printable
@@ -154,8 +154,10 @@ def _roles(conninfo: str) -> Finding:
 def _clean_ups(conninfo: str) -> Iterator[Finding]:
     """Files that are still there although their jobs are done, if nobody will remove them."""
     with translated(), psycopg.connect(conninfo) as connection:
-        ((waiting, first, why),) = connection.execute(STUCK).fetchall()
-        ((failed,),) = connection.execute(IN_VAIN).fetchall()
+        ((waiting, first, why),) = connection.execute(visible(connection, STUCK)).fetchall()
+        ((failed,),) = connection.execute(visible(connection, IN_VAIN)).fetchall()
+        missing = unseen(connection, sight(connection), "jobqueue")
+    yield from ((WARN, f"clean-ups: {each}") for each in missing)
     if waiting:
         yield WARN, f"clean-ups: nobody can do {waiting} that wait, as job {first}: {why}"
     if failed:

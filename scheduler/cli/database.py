@@ -5,7 +5,8 @@ that. Knows nothing of jobs.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, LiteralString
@@ -21,9 +22,35 @@ from scheduler.embedded import default_directory, join
 from scheduler.errors import BugError, ConfigError, WorldError
 from scheduler.model.config import Config
 
-OWN: Final[dict[str, LiteralString]] = {  # the same rows, but only of jobs of one's own
-    "jobqueue": "my_jobs", "output": "my_output", "why": "my_why", "log": "my_log",
-}  # fmt: skip
+# How much a role may see of a table: all, all rows but not what jobs work on, its own, or nothing.
+ALL, MASKED, OWN, NOTHING = "all", "masked", "own", "nothing"
+SIGHT: Final = """
+select name, case when has_table_privilege('drover.' || name, 'select') then 'all'
+                  when has_any_column_privilege('drover.' || masked, 'select') then 'masked'
+                  when has_table_privilege('drover.' || own, 'select') then 'own'
+                  else 'nothing' end
+  from (values ('jobqueue', 'jobs_masked', 'my_jobs'), ('scheduler_status', 'scheduler_status', null),
+               ('output', null, 'my_output'), ('why', null, 'my_why'), ('log', null, 'my_log')) as t(name, masked, own)
+"""
+# What whoever sees less is given in place of a table; a column that is hidden is empty.
+IN_STEAD: Final[dict[tuple[str, str], LiteralString]] = {
+    ("jobqueue", MASKED): "select *, null::text as jq_args, null::jsonb as jq_result from drover.jobs_masked",
+    ("jobqueue", OWN): "select * from drover.my_jobs",
+    ("scheduler_status", MASKED): """
+        select status_scheduler, status_slot, status_host, status_agent, status_state_name, status_since, status_pid,
+               status_jq_fk, status_spawns, status_items, status_reason, null::text as status_parameter
+          from drover.scheduler_status""",
+    ("scheduler_status", NOTHING): """
+        select (s).* from (select null::drover.scheduler_status as s) nobody where false""",
+    ("output", OWN): "select * from drover.my_output",
+    ("why", OWN): "select * from drover.my_why",
+    ("log", OWN): "select * from drover.my_log",
+}
+UNSEEN: Final = {
+    ("jobqueue", OWN): "sees its own jobs alone: no others are listed or counted",
+    ("scheduler_status", MASKED): "does not see how long the statements and turns of schedulers take",
+    ("scheduler_status", NOTHING): "does not see slots and agents, nor how schedulers fare",
+}
 RULES: Final = {  # what a row breaks, where the name of the constraint would not tell those who know no tables
     "jobqueue_jq_priority_check": "a priority is up to 16 letters and digits",
     "jobqueue_jq_retries_check": "jq_retries is a number from 0 on",
@@ -38,7 +65,6 @@ RULES: Final = {  # what a row breaks, where the name of the constraint would no
     "jobqueue_jq_job_fk_fkey": "there is no such job group",
     "jobdepends_not_on_itself": "no job waits for itself",
 }
-MAY_SEE: Final = "select name, has_table_privilege('drover.' || name, 'select') from unnest(%s::text[]) as name"
 
 
 @contextmanager
@@ -106,17 +132,29 @@ def translated() -> Iterator[None]:
 
 
 def table(connection: psycopg.Connection, title: str, query: LiteralString, parameters: Sequence[Any] = ()) -> Table:
-    """What a query gives; the names of its columns are the headings."""
-    cursor = connection.execute(query, parameters)
+    """What a query gives whoever asks; the names of its columns are the headings."""
+    cursor = connection.execute(visible(connection, query), parameters)
     return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
 
 
 def visible(connection: psycopg.Connection, query: LiteralString) -> LiteralString:
-    """The query as its asker may ask it: of jobs of one's own, where the role may not see those of others."""
-    hidden = {name for name, may_see in connection.execute(MAY_SEE, (list(OWN),)) if not may_see}
-    for name in hidden:
-        query = query.replace(f"drover.{name} ", f"drover.{OWN[name]} ")
-    return query
+    """The query as its asker may ask it: about jobs of one's own, or without what they work on, if that is all."""
+    stand_ins = []
+    for name, seen in sight(connection).items():
+        if text := IN_STEAD.get((name, seen)):
+            query, count = re.subn(rf"\bdrover\.{name}\b", name, query)
+            stand_ins += [f"{name} as not materialized ({text})"] * bool(count)
+    return f"with {', '.join(stand_ins)} {query}" if stand_ins else query
+
+
+def sight(connection: psycopg.Connection) -> dict[str, str]:
+    """How much the role may see of each table that shows what goes on: all, masked, own, nothing."""
+    return dict(connection.execute(SIGHT).fetchall())
+
+
+def unseen(connection: psycopg.Connection, seen: Mapping[str, str], *tables: str) -> list[str]:
+    """What whoever asks is not shown of these tables, in sentences."""
+    return [f"role {connection.info.user} {UNSEEN[t, seen[t]]}" for t in tables if (t, seen[t]) in UNSEEN]
 
 
 def listen(connection: psycopg.Connection, *channels: str) -> bool:

@@ -14,7 +14,7 @@ import attrs
 
 from scheduler.data import etc_dir
 from scheduler.errors import ConfigError
-from scheduler.model.config import Config
+from scheduler.model.config import Config, Database
 from scheduler.model.config_text import holds_secret, parse
 
 SYSTEM = Path("/etc/drover/drover.toml")
@@ -34,6 +34,12 @@ def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) 
     if not url:
         return config
     return attrs.evolve(config, database=attrs.evolve(config.database, url=url, password_file=""))
+
+
+def database_alone(environ: Mapping[str, str]) -> Config | None:
+    """A configuration of nothing but the database that DROVER_DATABASE_URL names, if it names one."""
+    url = environ.get("DROVER_DATABASE_URL")
+    return Config(database=Database(url=url)) if url else None
 
 
 def locate(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Path:

@@ -1,12 +1,13 @@
-"""`drover queue` and `drover host`: what is kept in tables and may change while daemons run, listed and changed.
+"""`drover queue`, `drover host` and `drover agent`: what is kept in tables and may change while daemons run.
 
-It is changed by command rows alone: the scheduler heeds them at once, and says what was wrong with them.
+It is listed, and changed by command rows alone: the scheduler heeds them at once, and says what was wrong with them.
 """
 
 from argparse import Namespace
 from typing import Final, LiteralString
 
-from scheduler.cli.database import connect, table
+from scheduler.cli.complain import warn
+from scheduler.cli.database import MASKED, connect, sight, table, unseen
 from scheduler.cli.orders import carry_out
 from scheduler.cli.tables import as_json, show
 from scheduler.errors import ConfigError
@@ -40,7 +41,20 @@ select host_name as host, host_group as group, scheduler_host || '.' || schedule
  where host_present
  group by host_name, scheduler_uuid order by host_group, host_name
 """
-LISTS: Final[dict[str, LiteralString]] = {"queue": QUEUES, "host": HOSTS}
+AGENTS = """
+select agent_type as type, agent_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
+       agent_kind as kind, agent_enabled as enabled, count(status_slot) as slots, count(status_pid) as agents,
+       agent_blocked_until as blocked_until, agent_reason as reason
+  from drover.agent
+  left join drover.scheduler_group on group_name = agent_group and group_lease_until > now()
+  left join drover.scheduler on scheduler_uuid = group_owner
+  left join drover.scheduler_status
+         on status_scheduler = scheduler_uuid and status_agent = agent_type and status_slot >= 0
+ where agent_present
+ group by agent_group, agent_type, scheduler_uuid order by agent_group, agent_type
+"""
+LISTS: Final[dict[str, LiteralString]] = {"queue": QUEUES, "host": HOSTS, "agent": AGENTS}
+COUNTED: Final = {"queue": "jobqueue", "host": "scheduler_status", "agent": "scheduler_status"}
 VERBS: Final = {
     ("queue", "add"): "add-queue",
     ("queue", "remove"): "remove-queue",
@@ -50,6 +64,8 @@ VERBS: Final = {
     ("host", "disable"): "host-disable",
     ("host", "max"): "host-max",
     ("host", "filter"): "host-filter",
+    ("agent", "enable"): "agent-enable",
+    ("agent", "disable"): "agent-disable",
 }
 
 
@@ -62,6 +78,10 @@ def run(options: Namespace, config: Config) -> int:
             words = " ".join([VERBS[options.command, options.action], *options.words])
             return carry_out(connection, [words], options.wait, json=options.json)
         listed = table(connection, "", LISTS[options.command])
+        seen = sight(connection)
+        if seen[COUNTED[options.command]] != MASKED:
+            for missing in unseen(connection, seen, COUNTED[options.command]):
+                warn(missing)
     if options.json:
         print("".join(as_json(record) + "\n" for record in listed.records()), end="")
     else:

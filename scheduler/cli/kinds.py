@@ -9,12 +9,18 @@ from math import inf, isnan
 from typing import Final
 
 LARGEST: Final = 2**63 - 1
+LARGEST_INTEGER: Final = 2**31 - 1
 NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # of a job: type.nonce
 
 
 def count(text: str) -> int:
     """A number from 0."""
     return _between(text, 0)
+
+
+def integer(text: str) -> int:
+    """A number from 0 that a column of type integer can hold."""
+    return _between(text, 0, LARGEST_INTEGER)
 
 
 def positive(text: str) -> int:
@@ -43,7 +49,8 @@ def seconds(text: str) -> float:
     return value
 
 
-def _between(text: str, least: int) -> int:
-    if not text.isdecimal() or not least <= int(text) <= LARGEST:
-        raise ArgumentTypeError(f"must be a number from {least} on (got {text!r})")
+def _between(text: str, least: int, most: int = LARGEST) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        limit = "on" if most == LARGEST else f"to {most}"
+        raise ArgumentTypeError(f"must be a number from {least} {limit} (got {text!r})")
     return int(text)

@@ -16,7 +16,7 @@ from scheduler.model.config import Config
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
 
 USUAL = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
-SHOWN = ("job", "type", "state", "priority", "queued", "processed", "total", "host", "args", "text")
+SHOWN = ("job", "name", "type", "state", "priority", "queued", "processed", "total", "host", "args", "text")
 CLIPPED = {"args": 48, "text": 60}
 
 # Named columns only: a site may add its own.
@@ -28,6 +28,7 @@ select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_st
        jq_args as args, jq_endtext as text
   from drover.jobqueue
  where jq_state = any (%s::drover.job_state[]) and (%s::text[] is null or jq_type = any (%s))
+   and (%s or jq_type <> 'command' or jq_endtime is null)
    and (%s or not exists (select from drover.job where job_pk = jq_job_fk and job_hidden))
  order by jq_pk desc limit %s
 """
@@ -44,7 +45,8 @@ def run(options: Namespace, config: Config) -> int:
 
 def _list(connection: psycopg.Connection, options: Namespace) -> None:
     limit = options.rows or None
-    filters = (states(options), options.types, options.types, options.all, limit and limit + 1)
+    wants_commands = options.all or bool(options.types)
+    filters = (states(options), options.types, options.types, wants_commands, options.all, limit and limit + 1)
     jobs = table(connection, "", JOBS, filters)
     newest = replace(jobs, rows=jobs.rows[:limit][::-1])
     if options.json:
@@ -63,12 +65,14 @@ def states(options: Namespace) -> list[str]:
 
 
 def brief(jobs: Table) -> Table:
-    """What fits a line: an urgent job's priority bears a mark, long texts are cut."""
-    return Table("", SHOWN, [tuple(_brief(record)) for record in jobs.records()])
+    """What fits a line: names if there are any; an urgent job's priority bears a mark, long texts are cut."""
+    records = jobs.records()
+    columns = tuple(name for name in SHOWN if name != "name" or any(record["name"] for record in records))
+    return Table("", columns, [tuple(_brief(record, columns)) for record in records])
 
 
-def _brief(record: dict[str, Any]) -> Iterable[Any]:
+def _brief(record: dict[str, Any], columns: Iterable[str]) -> Iterable[Any]:
     shown = record | {"priority": ("!" if record["urgent"] else "") + record["priority"]}
-    for name in SHOWN:
+    for name in columns:
         value = shown[name]
         yield clipped(value, CLIPPED[name]) if value and name in CLIPPED else value

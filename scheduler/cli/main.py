@@ -10,13 +10,21 @@ from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from typing import TYPE_CHECKING
 
 from scheduler.cli.options import COMMANDS, parse
 from scheduler.cli.text import printable
 from scheduler.errors import ConfigError, DroverError, WorldError
 
+if TYPE_CHECKING:
+    from scheduler.model.config import Config
+
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 INTERRUPTED = 130
+ALONE = {
+    "database": "drover {}: only wants to know the database: with -d URL, or DROVER_DATABASE_URL, no file is read",
+    "group": "drover {}: only wants to know database and group: with -d URL and GROUP no file is read",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,17 +44,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Namespace) -> int:
-    from scheduler.cli.files import load  # not for --help: it takes as long as all the rest
-    from scheduler.cli.secrets import shown
-    from scheduler.model.config import Config
+    from scheduler.cli.secrets import shown  # not for --help, as below
 
     _print_anything()
     if options.database is not None:
         os.environ["DROVER_DATABASE_URL"] = shown(options.database)
-    config = load(options.config, os.environ) if COMMANDS[options.command].configured else Config()
     module = COMMANDS[options.command].module or options.command
-    status: int = import_module(f"scheduler.cli.{module}").run(options, config)
+    status: int = import_module(f"scheduler.cli.{module}").run(options, _configuration(options))
     return status
+
+
+def _configuration(options: Namespace) -> "Config":
+    """What the command needs of it; no file is read if only the database is wanted, and is named."""
+    from scheduler.cli.files import database_alone, load  # not for --help: it takes as long as all the rest
+    from scheduler.model.config import Config
+
+    needs = COMMANDS[options.command].needs
+    if needs == "nothing":
+        return Config()
+    is_enough = needs == "database" or getattr(options, "group", None) or getattr(options, "jobs", None)
+    alone = database_alone(os.environ) if is_enough else None
+    try:
+        return alone or load(options.config, os.environ)
+    except ConfigError as error:
+        hint = ALONE.get(needs)
+        raise ConfigError(f"{error}\n{hint.format(options.command)}" if hint else str(error)) from error
 
 
 def _print_anything() -> None:

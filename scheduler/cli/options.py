@@ -8,6 +8,7 @@ from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescript
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from scheduler.cli import kinds
 from scheduler.model.states import JOB_STATES
@@ -15,11 +16,11 @@ from scheduler.model.states import JOB_STATES
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One line of help, what declares the options, whether a configuration is loaded, its module if not of its name."""
+    """A line of help, what declares the options, what it needs of the configuration, its module if of another name."""
 
     help: str
     declare: Callable[[ArgumentParser], None]
-    configured: bool = True
+    needs: Literal["nothing", "database", "group", "all"] = "database"
     module: str = ""
 
 
@@ -58,7 +59,7 @@ def command_parser(name: str) -> ArgumentParser:
     """The options of one command; -c and -d may be given here too, and win."""
     command = COMMANDS[name]
     parser = ArgumentParser(prog=f"drover {name}", description=command.help, allow_abbrev=False)
-    if command.configured:
+    if command.needs != "nothing":
         parser.add_argument("-c", dest="config", metavar="FILE", default=SUPPRESS, help="configuration file")
         parser.add_argument("-d", dest="database", metavar="URL", default=SUPPRESS, help="database")
     command.declare(parser)
@@ -116,6 +117,7 @@ def _demo(parser: ArgumentParser) -> None:
 
 
 def _status(parser: ArgumentParser) -> None:
+    parser.add_argument("group", nargs="?", metavar="GROUP", help="default: that of the configuration")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     _watch(parser)
 
@@ -126,7 +128,9 @@ def _submit(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--wait", nargs="?", type=kinds.seconds, metavar="SECONDS", help="wait for the end; --wait=9: 9 s"
     )
-    parser.add_argument("--json", action="store_true", help="with --wait: one JSON object a line for each end")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object a line: of each job, with --wait of its end"
+    )
     parser.add_argument("--force", action="store_true", help="queue it even if nobody serves the type")
     parser.add_argument("--sql", action="store_const", const=True, help="ARGS is a query: one work item a row")
     parser.add_argument("--runonpfile", metavar="COLUMN", help="like --sql; this column places each row on a host")
@@ -135,7 +139,7 @@ def _submit(parser: ArgumentParser) -> None:
     parser.add_argument("--queue", metavar="QUEUE", help="named queue")
     parser.add_argument("--urgent", action="store_const", const=True, help="before all that are not urgent")
     parser.add_argument("--priority", metavar="LETTERS", help="a before z; default n")
-    parser.add_argument("--retries", type=kinds.count, metavar="N", help="retries after failure; default 0")
+    parser.add_argument("--retries", type=kinds.integer, metavar="N", help="retries after failure; default 0")
     parser.add_argument("--name", metavar="TYPE.NONCE", help="unique name of the job")
     text = "remove this file after success; may be given again"
     parser.add_argument("--delete", action="append", metavar="FILE", help=text)
@@ -187,6 +191,12 @@ def _exit(parser: ArgumentParser) -> None:
 def _setup(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="TYPE.NONCE", help="unique name of the job; its variables come on stdin")
     parser.add_argument("-p", dest="priority", metavar="LETTERS", help="a before z; default n")
+    parser.add_argument("--force", action="store_true", help="set it up even if nobody serves the type")
+
+
+def _jobs_only(parser: ArgumentParser) -> None:
+    _jobs(parser, nargs="+")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line: of each job")
 
 
 def _cancel(parser: ArgumentParser) -> None:
@@ -218,6 +228,11 @@ def _queues(parser: ArgumentParser) -> None:
 def _flush(parser: ArgumentParser) -> None:
     parser.add_argument("days", type=kinds.count, metavar="DAYS", help="what ended more than so many days ago")
     parser.add_argument("--failed", action="store_true", help="failed jobs too")
+    _answer(parser)
+
+
+def _command(parser: ArgumentParser) -> None:
+    parser.add_argument("args", nargs="+", metavar="WORD", help="a verb and what it is about")
     _answer(parser)
 
 
@@ -254,18 +269,21 @@ def _job(parser: ArgumentParser, nargs: str | None = None) -> None:
 
 
 COMMANDS = {
-    "run": Command("be the scheduler daemon, in the foreground; or run jobs by hand", _run),
+    "run": Command("be the scheduler daemon, in the foreground; or run jobs by hand", _run, needs="all"),
     "init": Command("create the schema in the database, or bring it up to date", _init),
-    "check": Command("look whether everything is there that a scheduler needs", _none),
-    "agent-check": Command("start each agent on each host, and compare their programs", _types, module="agent_check"),
-    "demo": Command("show it at work on real files, in a database of its own", _demo, configured=False),
-    "status": Command("show schedulers, slots, jobs and queues", _status),
+    "check": Command("look whether everything is there that a scheduler needs", _none, needs="all"),
+    "agent-check": Command(
+        "start each agent on each host, and compare their programs", _types, needs="all", module="agent_check"
+    ),
+    "demo": Command("show it at work on real files, in a database of its own", _demo, needs="nothing"),
+    "status": Command("show schedulers, slots, jobs and queues", _status, needs="group"),
     "submit": Command("queue a job, or many", _submit),
     "setup": Command("set a job up by name, held until it is released", _setup),
     "release": Command("let a held job go, and all that wait for it", _order, module="order"),
     "hold": Command("keep a job from being started", _order, module="order"),
     "ice": Command("skip a job as if it had been done", _order, module="order"),
     "retry": Command("queue a failed job anew", _order, module="order"),
+    "resubmit": Command("queue a job that has ended once more, as a new one", _jobs_only),
     "cancel": Command("end a job that has not ended", _cancel, module="order"),
     "kill": Command("kill the agents of a job, which fails", _order, module="order"),
     "signal": Command("send a signal to the agents of a job", _signal, module="order"),
@@ -277,13 +295,15 @@ COMMANDS = {
     "poll": Command("make schedulers look for jobs now", _queues, module="order"),
     "queue": Command("list queues, or change one", _kept("add", "remove", "set", "priority"), module="kept"),
     "host": Command("list hosts, or change one", _kept("enable", "disable", "max", "filter"), module="kept"),
+    "agent": Command("list agent types; serve one, or not", _kept("enable", "disable"), module="kept"),
     "flush": Command("remove jobs that ended long ago", _flush, module="order"),
+    "command": Command("tell the scheduler to do anything else", _command, module="order"),
     "ls": Command("list jobs", _ls),
     "log": Command("show what was logged, of a job or of all", _log),
     "why": Command("say why a job is not running", _job),
     "out": Command("print the output of a job", _out),
     "wait": Command("wait until jobs have ended, and show how", _wait),
     "exit": Command("print the exit status of a job", _exit),
-    "completion": Command("print a script that completes commands in a shell", _completion, configured=False),
-    "version": Command("print the version", _none, configured=False),
+    "completion": Command("print a script that completes commands in a shell", _completion, needs="nothing"),
+    "version": Command("print the version", _none, needs="nothing"),
 }

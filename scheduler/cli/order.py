@@ -1,4 +1,4 @@
-"""`drover release`, `hold`, `ice`, `retry`, `cancel`, `kill`, `signal`, `unblock`, `pause` and so on: commands.
+"""`drover release`, `hold`, `ice`, `retry`, `cancel`, `kill`, `signal`, `pause`, and `drover command` for all others.
 
 A command row for each job, or one for all queues that are named; see scheduler.cli.orders for what becomes of them.
 """
@@ -70,4 +70,5 @@ WORDS: Final[dict[str, Words]] = {
     "continue": _of_queues,
     "poll": _of_queues,
     "flush": _flush,
+    "command": lambda _connection, options: [" ".join(options.args)],
 }

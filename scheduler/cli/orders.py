@@ -17,7 +17,7 @@ from scheduler.cli.tables import as_json
 from scheduler.cli.text import printable
 from scheduler.cli.waiting import ends
 from scheduler.errors import ConfigError, DroverError
-from scheduler.model.commands import CommandError, parse
+from scheduler.model.commands import SEE_RESULT, CommandError, parse
 
 INSERT = "select drover.command(words) from unnest(%s::text[]) with ordinality as u(words, n) order by n"
 IS_ACTIVE = (
@@ -43,13 +43,17 @@ class Answer:
 
 
 def carry_out(connection: psycopg.Connection, commands: Sequence[str], limit_s: float, *, json: bool) -> int:
-    """Print the answer to each command, refusals on stderr; 1 if one was refused or not answered in time."""
+    """Print the answer to each command, refusals on stderr; 1 if one was refused or not answered in time.
+
+    What is said twice is commanded once.
+    """
+    commands = list(dict.fromkeys(commands))
     answers = answered(connection, commands, limit_s)
     for answer in answers:
         if json:
             print(as_json(asdict(answer)))
         elif answer.ok:
-            print(printable(answer.text))
+            print(as_json(answer.result) if answer.text == SEE_RESULT else printable(answer.text))
         else:
             warn(answer.text)
     return status(answers, len(commands), limit_s)
@@ -87,7 +91,7 @@ def numbers(connection: psycopg.Connection, jobs: Sequence[int | str]) -> list[i
 
 def names(connection: psycopg.Connection, words: Sequence[str]) -> dict[str, int]:
     """Give the numbers of the jobs of these names, as far as there are any."""
-    return dict(connection.execute(NAMED, (list(words),)).fetchall())
+    return dict(connection.execute(visible(connection, NAMED), (list(words),)).fetchall())
 
 
 def _check(words: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from scheduler.cli.database import connect, table
+from scheduler.cli.database import MASKED, NOTHING, connect, sight, table, unseen, visible
 from scheduler.cli.health import Limits, warnings
 from scheduler.cli.tables import Table, as_json, cell, show
 from scheduler.cli.text import printable
@@ -76,6 +76,8 @@ select queue_name as queue, queue_concurrency as concurrency, queue_paused as pa
  where queue_group = %s and queue_present
  group by queue_name order by queue_name
 """
+# Parts that are empty for whoever sees less than all of drover.scheduler_status.
+HIDDEN = {MASKED: ("statements",), NOTHING: ("slots", "statements")}
 # Commands of ours that wait for an end, on this server; whoever waits otherwise may take their name.
 WAITING = "select count(*) from pg_stat_activity where application_name = %s and datname = current_database()"
 STATEMENTS = """
@@ -89,10 +91,11 @@ select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 
 
 def run(options: Namespace, config: Config) -> int:
     """Print it as a headline and tables, or all of it as one JSON object; --watch does so until Ctrl-C."""
+    name = options.group or config.scheduler.group
     with connect(config) as connection:
         if options.watch:
-            redrawn(connection, lambda: _print(connection, config.scheduler.group, json=options.json))
-        _print(connection, config.scheduler.group, json=options.json)
+            redrawn(connection, lambda: _print(connection, name, json=options.json))
+        _print(connection, name, json=options.json)
     return 0
 
 
@@ -130,12 +133,16 @@ def _print(connection: psycopg.Connection, name: str, *, json: bool) -> None:
     with connection.transaction():
         group = _group(connection, name)
         ((clients,),) = connection.execute(WAITING, (WAITER,)).fetchall()
+        seen = sight(connection)
+        missing = unseen(connection, seen, "jobqueue", "scheduler_status")
         parts = _parts(connection, name)
         if json:
-            told = {"group": group, "waiting_clients": clients}
-            print(as_json(told | {key: part.records() for key, part in parts}))
+            hidden = HIDDEN.get(seen["scheduler_status"], ())
+            told = {"group": group, "waiting_clients": clients, "unseen": missing}
+            print(as_json(told | {key: None if key in hidden else part.records() for key, part in parts}))
         else:
-            _show([headline(group), note(group), patience(clients)], parts)
+            notes = (f"note: {each}" for each in missing)
+            _show([headline(group), note(group), *notes, patience(clients)], parts)
 
 
 def _group(connection: psycopg.Connection, name: str) -> dict[str, Any]:
@@ -149,7 +156,7 @@ def _parts(connection: psycopg.Connection, name: str) -> Iterator[tuple[str, Tab
     yield "warnings", warnings(connection, Limits())
     yield "schedulers", table(connection, "Schedulers", SCHEDULERS, (name,))
     yield "slots", table(connection, "Slots", SLOTS, (name,))
-    yield "jobs", pivot(connection.execute(JOBS).fetchall())
+    yield "jobs", pivot(connection.execute(visible(connection, JOBS)).fetchall())
     yield "unserved", table(connection, "Types that nobody serves", UNSERVED)
     yield "queues", table(connection, "Queues", QUEUES, (name,))
     yield "statements", table(connection, "Statements of the schedulers", STATEMENTS, (name,))

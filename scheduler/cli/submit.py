@@ -14,11 +14,12 @@ from psycopg import sql
 
 from scheduler.cli.complain import failed
 from scheduler.cli.database import connect
+from scheduler.cli.served import refusal
+from scheduler.cli.tables import as_json
 from scheduler.cli.wait import wait
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 
-COMMAND = "command"
 ROWS_AT_ONCE = 10_000
 COLUMNS = {
     "type": "jq_type",
@@ -39,20 +40,17 @@ insert into drover.jobqueue ({columns}, jq_args)
 select {values}, args from unnest(%s::text[]) with ordinality as u(args, n) order by n
 returning jq_pk
 """
-SERVED = """
-select coalesce(array_agg(distinct agent_type order by agent_type), '{}')
-  from drover.agent where agent_present and agent_enabled
-"""
 
 
 def run(options: Namespace, config: Config) -> int:
     """Print the number of each new job; with --wait also how it ended, and 1 if one failed."""
     texts = read_lines(sys.stdin.buffer) if options.args == ["-"] else [_encodable(" ".join(options.args))]
     with connect(config) as connection:
-        if refusal := _refusal(connection, options):
-            return failed(refusal)
-        jobs = list(_insert(connection, options, texts))
-        print("".join(f"{job}\n" for job in jobs), end="", flush=True)
+        if reason := refusal(connection, options.type, options.queue, options.host, force=options.force):
+            return failed(reason)
+        jobs = _insert(connection, options, texts)
+        lines = (as_json({"job": job}) if options.json else str(job) for job in jobs)
+        print("".join(f"{line}\n" for line in lines), end="", flush=True)
         return 0 if options.wait is None else wait(connection, jobs, options.wait, json=options.json)
 
 
@@ -74,17 +72,6 @@ def _encodable(text: str) -> str:
     except UnicodeEncodeError:
         raise ConfigError("the arguments are not UTF-8; nothing was queued") from None
     return text
-
-
-def _refusal(connection: psycopg.Connection, options: Namespace) -> str:
-    """Why this type is not queued; most often it is misspelt."""
-    if options.force or options.type == COMMAND:
-        return ""
-    row = connection.execute(SERVED).fetchone()
-    served: list[str] = row[0] if row else []
-    if options.type in served:
-        return ""
-    return f"nobody serves type {options.type} (served: {', '.join(served) or 'none'}); --force queues it all the same"
 
 
 def _insert(connection: psycopg.Connection, options: Namespace, texts: Iterable[str]) -> list[int]:

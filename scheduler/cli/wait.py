@@ -46,6 +46,8 @@ def run(options: Namespace, config: Config) -> int:
 
 def wait(connection: psycopg.Connection, jobs: Collection[int], limit_s: float, *, json: bool) -> int:
     """Print how each job ended, and give the exit status."""
+    if json:
+        connection.execute(visible(connection, OUTCOME), (0,))  # whoever may not see it hears so now, not at the end
     warn_of_inactive(connection, jobs)
     ended = []
     for end in ends(connection, jobs, limit_s):

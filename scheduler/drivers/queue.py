@@ -18,6 +18,8 @@ from scheduler.drivers.sql import Query, to_json
 from scheduler.drivers.waiting import Loop
 from scheduler.model.events import (
     Event,
+    FindLocked,
+    FoundLocked,
     Mark,
     NotSaved,
     Request,
@@ -114,6 +116,8 @@ class Courier:
                 return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
             case Mark(rows):
                 return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
+            case FindLocked(about):
+                return "find_locked", {"pks": about.pks}
             case Settle(parents, beyond):
                 return "settle", {"parents": parents, "beyond": beyond}
             case TakeStock(pks):
@@ -173,10 +177,12 @@ def _event(request: Request, answer: Rows) -> Event:
             return _turned(request, answer.rows)
         case Save() | Mark():
             return _saved(answer.rows)
+        case FindLocked():
+            return FoundLocked(frozenset(_numbers(answer.rows[0][0])))
         case Settle():
-            released, parents, beyond = answer.rows[0]
+            released, parents, beyond, locked = answer.rows[0]
             left = Settle(_numbers(parents), _number(beyond)) if parents else None
-            return Settled(_number(released), left)
+            return Settled(_number(released), left, _numbers(locked))
         case TakeStock() | WriteLog() | WriteOutput():
             return Written()
         case _:

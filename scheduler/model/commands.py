@@ -16,6 +16,7 @@ LONGEST_TEXT: Final = 1000  # characters of a command; of what the user says abo
 LARGEST_PK: Final = 2**63 - 1
 LARGEST_NUMBER: Final = 2**31 - 1
 MOST_DAYS: Final = 36_500
+SEE_RESULT: Final = "see jq_result"  # the text of an answer that a line cannot hold
 
 Value = int | str | tuple[int | str, ...] | None  # of several words a tuple, but of a text
 _Reader = Callable[[str, str], int | str]

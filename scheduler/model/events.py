@@ -4,7 +4,7 @@ Events are facts, commands are imperatives. What an agent says does not come as 
 Slots are named by number and, where an answer may come late, by the serial of the process it belongs to.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,10 +170,21 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Some of what a Settle asks for is done: `released` children got nearer, and this is left."""
+    """Some of what a Settle asks for is done: `released` children got nearer, and this is left.
+
+    `locked` are parents with children that were passed over, for somebody keeps them locked.
+    """
 
     released: int = 0
     left: "Settle | None" = None
+    locked: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLocked:
+    """The answer to FindLocked: these rows are locked, the others were free."""
+
+    pks: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +227,8 @@ class Reloaded:
 Event = (
     Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
     | Opened | Fetched | NotExpanded | Answered
-    | Woken | Strayed | Looked | Turned | Saved | Settled | Written | NotSaved | Serve | Disowned | Drain | Stop
-    | Reloaded
+    | Woken | Strayed | Looked | Turned | Saved | Settled | Written | FoundLocked | NotSaved
+    | Serve | Disowned | Drain | Stop | Reloaded
 )  # fmt: skip
 
 # ---------------------------------------------------------------- commands
@@ -356,6 +367,15 @@ class Turn:
     ends: Sequence[End]
     wants: Sequence[Want]
 
+    @property
+    def pks(self) -> list[int]:
+        """Give the rows that end."""
+        return [end.pk for end in self.ends]
+
+    def part(self, pks: Container[int]) -> "Turn":
+        """Give the same about these of its rows alone, without claims."""
+        return Turn([end for end in self.ends if end.pk in pks], ())
+
 
 @dataclass(frozen=True, slots=True)
 class Save:
@@ -364,12 +384,37 @@ class Save:
     rows: Sequence[SaveRow]
     failures: Sequence[ItemFailure] = ()
 
+    @property
+    def pks(self) -> list[int]:
+        """Give its rows."""
+        return [row.pk for row in self.rows]
+
+    def part(self, pks: Container[int]) -> "Save":
+        """Give the same about these of its rows alone."""
+        return Save([row for row in self.rows if row.pk in pks], [each for each in self.failures if each.pk in pks])
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Show rows as running."""
 
     rows: Sequence[tuple[int, int]]  # (pk, attempt)
+
+    @property
+    def pks(self) -> list[int]:
+        """Give its rows."""
+        return [pk for pk, _ in self.rows]
+
+    def part(self, pks: Container[int]) -> "Mark":
+        """Give the same about these of its rows alone."""
+        return Mark([row for row in self.rows if row[0] in pks])
+
+
+@dataclass(frozen=True, slots=True)
+class FindLocked:
+    """Find out, without waiting, which rows that a request is about somebody else keeps locked."""
+
+    request: "About"
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,4 +447,5 @@ class WriteOutput:
     followed: Sequence[int] = ()
 
 
-Request = Turn | Save | Mark | Settle | TakeStock | WriteLog | WriteOutput
+About = Turn | Save | Mark  # about rows that are ours
+Request = Turn | Save | Mark | FindLocked | Settle | TakeStock | WriteLog | WriteOutput

@@ -138,9 +138,17 @@ def settled(world: World, event: e.Settled, now: float) -> None:
         world.ledger.answered()
     if event.left is not None:
         world.ledger.unsettled.append(event.left)
+    if event.locked:
+        world.ledger.wait_for_lock(e.Settle(event.locked), now)
     if event.released:
         world.claims.wake()
     standing.go_on(world, now)
+
+
+def found_locked(world: World, event: e.FoundLocked, now: float) -> None:
+    """Some rows are locked: they are saved later, and the others now."""
+    if not world.ledger.was_foreign():
+        world.ledger.found_locked(event.pks, now)
 
 
 def written(world: World, event: e.Written, now: float) -> None:

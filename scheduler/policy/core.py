@@ -253,6 +253,7 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Saved: answers.saved,
     e.NotSaved: answers.not_saved,
     e.Settled: answers.settled,
+    e.FoundLocked: answers.found_locked,
     e.Written: answers.written,
     e.Serve: standing.serve,
     e.Disowned: standing.disowned,

@@ -1,8 +1,10 @@
 """What is to be written to the queue, and what is being written: one request in flight, forgotten only when saved.
 
-A request that fails on its data is halved until the culprit is found, which then ends failed with the reason; one that
-waits for a lock is halved too and goes on, and what is locked is tried again now and then. A request whose connection
-was lost is sent again: every statement names the attempt and the owner, so the second time changes nothing.
+A request that fails on its data is halved until the culprit is found, which then ends failed with the reason. One that
+waits for a lock goes on without the rows that are locked; these are looked at again now and then, and as long as there
+are some nothing is sent about rows before the locked ones among them are found: nobody waits for what another keeps
+locked, however many rows that are. A request whose connection was lost is sent again: every statement names the attempt
+and the owner, so the second time changes nothing.
 
 However long the database takes nothing, memory is bounded: of logs so much is kept, counted until it is saved; of
 output and failed items, which are results, all is kept, and nobody is given work while there is too much of them.
@@ -14,7 +16,19 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, TypeVar
 
-from scheduler.model.events import Mark, NotSaved, Request, Save, Settle, TakeStock, Turn, WriteLog, WriteOutput
+from scheduler.model.events import (
+    About,
+    FindLocked,
+    Mark,
+    NotSaved,
+    Request,
+    Save,
+    Settle,
+    TakeStock,
+    Turn,
+    WriteLog,
+    WriteOutput,
+)
 from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
 from scheduler.model.states import BIT_FAILURE, FAILED
 
@@ -25,7 +39,7 @@ LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take th
 LOG_SIZE: Final = 8 << 20  # characters of them, likewise: about what one second of a server takes
 RESULT_SIZE: Final = 32 << 20  # characters of output and failed items, from which on no agent is given work
 CHUNK: Final = 1 << 20  # characters of output in one request, unless its first row has more
-LOCK_PAUSE: Final = 1.0  # seconds for which what waits for a lock leaves the connection to others
+LOCK_PAUSE: Final = 1.0  # seconds until what waits for a lock has had another try
 
 
 class Ledger:
@@ -87,8 +101,8 @@ class Ledger:
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
-        self.locked: deque[Request] = deque()  # of one row each, or of output, which somebody keeps locked
-        self.locked_until = 0.0  # when they may be tried again; 0 is at once
+        self.locked: deque[Request] = deque()  # what met a lock, one of each kind, but for parts of a Settle
+        self.locked_until = 0.0  # when the first of them may be tried again; 0 is at once
         self._foreign = False  # the request in flight was sent in the name of a former owner
 
     def disown(self) -> "Ledger":
@@ -117,8 +131,7 @@ class Ledger:
     def pending(self) -> list[int]:
         """Give the rows whose end waits or is on its way."""
         requests = [*self.repeats, *self.locked, *([self.in_flight] if self.in_flight is not None else [])]
-        sent = [end.pk for r in requests if isinstance(r, Turn) for end in r.ends]
-        sent += [row.pk for r in requests if isinstance(r, Save) for row in r.rows]
+        sent = [pk for about in map(_about, requests) if isinstance(about, Turn | Save) for pk in about.pks]
         return [*(end.pk for end in self.ends), *self.saves, *sent]
 
     def save(self, row: SaveRow, failures: Sequence[ItemFailure]) -> None:
@@ -161,12 +174,24 @@ class Ledger:
         self.is_full = self.result_size > (RESULT_SIZE // 2 if self.is_full else RESULT_SIZE)
 
     def next_request(self, wants: Sequence[Want], now: float) -> Request | None:
-        """Give what to send now, if anything; it is in flight until `answered` or `failed`."""
+        """Give what to send now, if anything; it is in flight until `answered`, `found_locked` or `failed`."""
         assert self.in_flight is None
-        again = self.repeats or (self.locked if now >= self.locked_until else None)
-        self.resent = bool(again)
-        self.in_flight = again.popleft() if again else self._choose(wants)
+        if self.repeats:
+            self.resent, self.in_flight = True, self.repeats.popleft()
+        elif self.locked and now >= self.locked_until:
+            self.resent, self.in_flight = True, _careful(self.locked.popleft())
+        else:
+            self.resent, self.in_flight = False, self._beside_locks(self._choose(wants))
         return self.in_flight
+
+    def _beside_locks(self, request: Request | None) -> Request | None:
+        """As long as some rows are locked others may be, too: what is wanted goes, and then what is not locked."""
+        if request is None or not any(map(_about, self.locked)):
+            return request
+        if isinstance(request, Turn) and request.ends and request.wants:
+            self.repeats.append(FindLocked(request))
+            return Turn((), request.wants)
+        return _careful(request)
 
     def may_gather(self, now: float) -> bool:
         """Say whether nothing but ends waits, and they may still wait for others."""
@@ -184,7 +209,8 @@ class Ledger:
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
         """What explains an end goes before it; none of logs, output and children twice in a row while others wait."""
-        held = {row[0] if isinstance(row, tuple) else row.pk for r in (*self.repeats, *self.locked) for row in _rows(r)}
+        again = map(_about, (*self.repeats, *self.locked))
+        held = {pk for about in again if isinstance(about, Save | Mark) for pk in about.pks}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
         held.update(self.saves)
         marks = [mark for pk, mark in self.marks.items() if pk not in held]
@@ -288,17 +314,41 @@ class Ledger:
         if why.why == "lost":
             self.repeats.appendleft(request)
             return None
-        is_in_order = why.why == "lock" and isinstance(request, WriteOutput)  # no row of it is to overtake another
-        halves = [] if is_in_order else _halves(request)
-        if halves:
+        if why.why == "lock" or isinstance(request, FindLocked):
+            self._met_lock(request, now)
+            return None
+        if halves := _halves(request):
             self.repeats.extendleft(reversed(halves))
             return None
-        if why.why == "lock":
-            self.locked_until = now + LOCK_PAUSE
-            if not (isinstance(request, Settle) and request in self.locked):  # every rescan names it again
-                self.locked.append(request)
-            return None
         return self._give_up(request, why.reason)
+
+    def _met_lock(self, request: Request, now: float) -> None:
+        """What is not locked goes on at once, unless that was tried."""
+        careful = _careful(request)
+        if self.resent or careful is request:
+            self.wait_for_lock(request, now)
+        else:
+            self.repeats.append(careful)
+
+    def found_locked(self, pks: frozenset[int], now: float) -> None:
+        """These rows of what is in flight are locked: the others go on."""
+        about = _about(self._landed())
+        assert about is not None
+        if free := set(about.pks) - pks:
+            self.repeats.append(about.part(free))
+        if pks:
+            self.wait_for_lock(about.part(pks), now)
+
+    def wait_for_lock(self, request: Request, now: float) -> None:
+        """Send this again when the lock that it met may be gone."""
+        request = _about(request) or request
+        for place, other in enumerate(self.locked):
+            if (both := _joined(other, request)) is not None:
+                self.locked[place] = both
+                break
+        else:
+            self.locked.append(request)
+        self.locked_until = now + LOCK_PAUSE / len(self.locked)
 
     def _give_up(self, request: Request, reason: str) -> str:
         """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""
@@ -330,28 +380,48 @@ def _weight(failures: Iterable[ItemFailure]) -> int:
     return sum(len(failure.line) + len(failure.reason) for failure in failures)
 
 
-def _rows(request: Request) -> Sequence[SaveRow | tuple[int, int]]:
-    """Give the rows that a Save or a Mark is about."""
-    return request.rows if isinstance(request, Save | Mark) else ()
+def _about(request: Request) -> About | None:
+    """Give what a request is that is about rows of ours, or asks which of them are locked."""
+    if isinstance(request, FindLocked):
+        return request.request
+    return request if isinstance(request, Turn | Save | Mark) else None
+
+
+def _careful(request: Request) -> Request:
+    """Before a request that is about rows: which of them are locked? Any other goes as it is."""
+    return FindLocked(request) if isinstance(request, Turn | Save | Mark) and request.pks else request
+
+
+def _joined(one: Request, other: Request) -> Request | None:
+    """Give two requests as one, if they are of one kind."""
+    match one, other:
+        case Turn(ends), Turn(more):
+            return Turn([*ends, *more], ())
+        case Save(rows, failures), Save(others, more):
+            return Save([*rows, *others], [*failures, *more])
+        case Mark(rows), Mark(others):
+            return Mark([*rows, *others])
+        case WriteLog(rows), WriteLog(others):
+            return WriteLog([*rows, *others])
+        case Settle(parents, 0), Settle(others, 0):
+            return Settle(list(dict.fromkeys([*parents, *others])))
+        case _:
+            return None
 
 
 def _halves(request: Request) -> list[Request]:
     """Give the request as two of half the size; none when it holds one row."""
     match request:
-        case Turn(ends, _):
-            return [Turn(part, ()) for part in _parts(ends)]
-        case Save(rows, failures):
-            return [Save(part, [f for f in failures if f.pk in {row.pk for row in part}]) for part in _parts(rows)]
-        case Mark(rows):
-            return [Mark(part) for part in _parts(rows)]
+        case Turn() | Save() | Mark():
+            return [request.part(frozenset(pks)) for pks in _parts(request.pks)]
         case WriteLog(rows):
             return [WriteLog(part) for part in _parts(rows)]
         case WriteOutput(rows, followed):
             return [WriteOutput(part, followed) for part in _parts(rows)]
-        case TakeStock():
-            return []
         case Settle(parents, beyond):
             return [Settle(part, 0 if n else beyond) for n, part in enumerate(_parts(parents))]
+        case TakeStock() | FindLocked():
+            return []
 
 
 def _without(all_ends: list[End], some: Sequence[End]) -> list[End]:

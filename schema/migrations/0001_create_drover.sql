@@ -36,7 +36,7 @@ create table drover.jobqueue (
   jq_not_before        timestamptz,
   jq_not_after         timestamptz,
   jq_wait_until        timestamptz,                      -- derived: greatest(jq_not_before, jq_retry_at), null once due
-  jq_expires_at        timestamptz,                      -- derived: jq_not_after while held or queued
+  jq_expires_at        timestamptz,                      -- derived: jq_not_after until the first claim
   jq_live_key          text,                             -- derived: jq_unique_key until the end
   jq_max_interruptions integer not null default 3 check (jq_max_interruptions >= 0),
   jq_retries           integer not null default 0 check (jq_retries >= 0),
@@ -337,6 +337,8 @@ create function drover.prepare_job() returns trigger
 begin
   if new.jq_state not in ('held', 'queued') then
     raise exception 'a job is inserted held or queued, not %', new.jq_state using errcode = 'check_violation';
+  elsif octet_length(concat(new.jq_type, new.jq_queue, new.jq_host)) > 2000 then  -- the index of claims would refuse it too late
+    raise exception 'jq_type, jq_queue and jq_host are too long: 2,000 bytes at most, together' using errcode = 'check_violation';
   end if;
   if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
   if new.jq_runonpfile is not null then new.jq_msq := true; end if;
@@ -358,7 +360,8 @@ create trigger jobqueue_prepare before insert on drover.jobqueue for each row
   when (new.jq_type <> 'command' and (
         new.jq_state <> 'queued' or new.jq_mode = 'manual' or new.jq_runonpfile is not null
         or new.jq_queue is null or new.jq_host is not null or new.jq_job_fk is not null or new.jq_not_before is not null
-        or new.jq_not_after is not null or new.jq_unique_key is not null))
+        or new.jq_not_after is not null or new.jq_unique_key is not null
+        or octet_length(new.jq_type) + octet_length(new.jq_queue) > 2000))
   execute function drover.prepare_job();
 
 -- A command has no queue and waits for nothing. Whoever may not command may through drover.command alone, which runs as
@@ -605,7 +608,7 @@ begin
       raise exception 'job % may not move from % to %', old.jq_pk, old.jq_state, new.jq_state using errcode = 'check_violation';
     end if;
     update drover.jobqueue
-       set jq_expires_at = case when jq_state in ('held', 'queued') then jq_not_after end,
+       set jq_expires_at = case when jq_state in ('held', 'queued') and jq_attempt = 0 then jq_not_after end,
            jq_live_key = case when jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then jq_unique_key end
      where jq_pk = new.jq_pk and (jq_not_after is not null or jq_unique_key is not null);
   end if;
@@ -796,7 +799,7 @@ begin
     with gone as (
       update jobqueue
          set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
-             jq_endtext = 'dependency on job ' || step.top || ' not met'
+             jq_endtext = 'dependency on job ' || step.top || ' not met', jq_wait_until = null
        where jq_pk = any (step.pks) and jq_state in ('held', 'queued')
       returning jq_pk, jq_has_children)
     select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_has_children) into ended, parents from gone;
@@ -850,6 +853,8 @@ begin
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
   perform set_config('drover.has_edges', 'true', true);
+  perform pg_notify('drover_queue', ''), pg_notify('drover_command', '')  -- while these are locked claims pass them over
+    where exists (select from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) and jq_state = 'queued');
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
   with looked as materialized (  -- edges whose parents have ended
     select place, jdep_jq_fk as kid, jdep_jq_depends_fk as top, jq_end_bits & jdep_depends_bits <> 0 as is_met, jdep_on_unmet
@@ -866,17 +871,19 @@ begin
   perform drover.count_unmet(open, 1);
   todo := drover.skip(vain, tops);
   while cardinality(todo) > 0 loop
-    select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000) s;
+    select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000, waits => true) s;
   end loop;
   return null;
 end $$;
 create trigger jobdepends_add after insert on drover.jobdepends referencing new table as added
   for each statement execute function drover.add_edges();
 
+-- A child that is over for good is left as it is: somebody may keep it locked.
 create function drover.drop_edge() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
-  perform drover.count_unmet(array[old.jdep_jq_fk], -1);
+  perform drover.count_unmet(array[old.jdep_jq_fk], -1)
+    where exists (select from jobqueue where jq_pk = old.jdep_jq_fk and (jq_endtime is null or jq_state = 'failed'));
   return null;
 end $$;
 create trigger jobdepends_drop after delete on drover.jobdepends for each row
@@ -900,8 +907,11 @@ create constraint trigger jobqueue_count_edges after update of jq_unmet on drove
 -- Settle up to so many open edges below ended parents, those of the first parent from a child on: how many children got
 -- nearer, and with which parents, and from where on, to go on; a child skipped here is such a parent too. It must be a
 -- statement of its own: in the one that ends the parent, the snapshot misses a new edge and its child waits for ever. An
--- edge that comes later is looked at as it comes.
-create function drover.settle(parents bigint[], beyond bigint, most integer, out released integer, out unsettled bigint[], out place bigint)
+-- edge that comes later is looked at as it comes. It waits for a child that somebody keeps locked, or leaves it and tells
+-- which parents have such ones.
+create function drover.settle(
+  parents bigint[], beyond bigint, most integer, waits boolean,
+  out released integer, out unsettled bigint[], out place bigint, out locked bigint[])
   language plpgsql security definer set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan set enable_sort = on
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
@@ -913,6 +923,7 @@ begin
   released := 0;
   unsettled := parents;
   place := beyond;
+  locked := '{}';
   while most > 0 and cardinality(unsettled) > 0 loop
     with looked as materialized (  -- in the order of the array, as nested loops give them
       select d.*, top, n, row_number() over () as no, jq_end_bits & bits <> 0 as is_met
@@ -923,16 +934,21 @@ begin
           where jdep_jq_depends_fk = top and jdep_jq_fk > case n when 1 then place else 0 end and jdep_met_at is null
           order by jdep_jq_fk limit most) d(row_at, kid, bits, skips)
        limit most),
+    held as materialized (
+      select jq_pk from jobqueue where not waits and jq_pk = any (array(select kid from looked)) for no key update skip locked),
+    free as materialized (
+      select * from looked where waits or kid in (select jq_pk from held)),
     met as (
       update jobdepends set jdep_met_at = now()
-       where ctid = any (array(select row_at from looked where is_met)) and jdep_met_at is null
+       where ctid = any (array(select row_at from free where is_met)) and jdep_met_at is null
       returning jdep_jq_fk)
-    select array(select jdep_jq_fk from met) as met, array(select kid from looked where skips and not is_met) as vain,
-           array(select top from looked where skips and not is_met) as tops, (select count(*) from looked) as count,
-           (select kid from looked order by no desc limit 1) as last_kid, (select max(n) from looked) as last
+    select array(select jdep_jq_fk from met) as met, array(select kid from free where skips and not is_met) as vain,
+           array(select top from free where skips and not is_met) as tops, (select count(*) from looked) as count,
+           array(select distinct top from looked where no not in (select no from free)) as locked, (select kid from looked order by no desc limit 1) as last_kid, (select max(n) from looked) as last
       into looked_at;
     released := released + drover.count_unmet(looked_at.met, -1);
     skipped := drover.skip(looked_at.vain, looked_at.tops);
+    locked := array(select unnest(locked) union select unnest(looked_at.locked));
     if looked_at.count = most then
       unsettled := unsettled[looked_at.last:] || skipped;
       place := looked_at.last_kid;
@@ -1221,6 +1237,12 @@ select j.jq_pk, j.jq_type, j.jq_state,
         || coalesce((select string_agg(jdep_jq_depends_fk::text, ', ' order by jdep_jq_depends_fk)
                        from (select jdep_jq_depends_fk from drover.jobdepends
                               where jdep_jq_fk = j.jq_pk and jdep_met_at is null limit 10) d), '?')
+        || coalesce((select '; job ' || p.jq_pk || case p.jq_state when 'failed' then ' has failed: retry it, or cancel or ice this one'
+                                                       else ' is ' || p.jq_state || ' for good: cancel or ice this one' end
+                       from drover.jobdepends join drover.jobqueue p on p.jq_pk = jdep_jq_depends_fk
+                      where jdep_jq_fk = j.jq_pk and jdep_met_at is null and jdep_on_unmet = 'wait'
+                        and p.jq_endtime is not null and p.jq_end_bits & jdep_depends_bits = 0
+                      order by p.jq_state = 'failed', p.jq_pk limit 1), '')
       when j.jq_wait_until > now() then 'waits until ' || date_trunc('second', j.jq_wait_until)
         || case when j.jq_retry_at is not null then ': ' || coalesce(j.jq_endtext, 'back-off') else '' end
       when q.queue_name is null then 'no queue ' || quote_literal(j.jq_queue)

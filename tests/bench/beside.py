@@ -15,14 +15,17 @@ CHUNK: Final = 20_000  # jobs of one insert
 AHEAD: Final = 3  # chunks that wait or are worked
 TENTH: Final = 0.1
 
+OLD: Final = "2 days"
+FLUSH: Final = b"insert into drover.jobqueue (jq_type, jq_args) values ('command', 'flush 1')"
+
 # As they would be after their life.
 FINISHED: Final = """
 insert into drover.jobqueue (jq_type, jq_args, jq_queue, jq_state, jq_attempt, jq_starttime, jq_endtime, jq_end_bits,
                              jq_endtext, jq_itemsprocessed, jq_itemstotal, jq_elapsedtime, jq_processedtime,
                              jq_done_by, jq_done_host, jq_done_pid)
-select 'noop', 'argument ' || i, 'default', 'done', 1, now(), now(), 1, 'all data processed', 1, 1, '1 s', '1 s',
-       gen_random_uuid(), 'local', 1
-  from generate_series(1, %s) i
+select 'noop', 'argument ' || i, 'default', 'done', 1, now() - age, now() - age, 1,
+       'all data processed', 1, 1, '1 s', '1 s', gen_random_uuid(), 'local', 1
+  from generate_series(1, %s) i, cast(%s as interval) age
 """
 ENDED_IN: Final = """
 select count(*), count(*) filter (where jq_endtime > to_timestamp(%s)) from drover.jobqueue
@@ -47,11 +50,11 @@ def with_history(place: Place, finished: int, queued: int) -> Place:
     return full
 
 
-def add_finished(place: Place, count: int) -> None:
-    """Add so many jobs that are done, behind the back of the triggers."""
+def add_finished(place: Place, count: int, age: str = "0 s") -> None:
+    """Add so many jobs that are done, so long ago, behind the back of the triggers."""
     with place.database() as database:
         database.execute(b"set session_replication_role = replica")
-        database.execute(FINISHED.encode(), (count,))
+        database.execute(FINISHED.encode(), (count, age))
 
 
 @contextmanager
@@ -68,6 +71,21 @@ def snapshot(place: Place) -> Iterator[None]:
         database.execute(b"select count(*) from drover.jobqueue")
         yield
         database.execute(b"rollback")
+
+
+@contextmanager
+def history(place: Place, count: int) -> Iterator[None]:
+    """Have so many old jobs stand by."""
+    add_finished(place, count, OLD)
+    yield
+
+
+@contextmanager
+def flush(place: Place, count: int) -> Iterator[None]:
+    """Have so many old jobs leave."""
+    with history(place, count), place.database() as database:
+        database.execute(FLUSH)
+        yield
 
 
 def sustained(place: Place, seconds: float, holding: Callable[[Place], AbstractContextManager[None]]) -> Rates:

@@ -12,7 +12,7 @@ from statistics import median, quantiles
 from threading import Event
 from typing import Final
 
-from tests.bench import far, limits, ours
+from tests.bench import beside, far, limits, ours
 from tests.bench.cases import Run, in_turns
 from tests.bench.lines import Line
 from tests.bench.place import JOBS, LAST, LOOK_S, ONE, START_S, Daemon, Place
@@ -75,6 +75,17 @@ def j129(run: Run) -> list[Line]:
     jobs = run.sizes.bundled
     rates = [ours.drain_alone(run.place, ours.Load(jobs, BUNDLED)) for _ in range(run.rounds)]
     return [Line("J129", f"{jobs:,} jobs of the bundled noop agent, one process", "/s", rates, at_least=200)]
+
+
+def r52(run: Run) -> list[Line]:
+    """Old rows that leave beside jobs that are worked."""
+    count, seconds = run.sizes.flushed, run.sizes.flush_s
+    holding = {"stay": partial(beside.history, count=count), "leave": partial(beside.flush, count=count)}
+    rates = in_turns(
+        run.rounds, {name: partial(beside.sustained, run.place, seconds, each) for name, each in holding.items()}
+    )
+    stay, leave = ([each.whole for each in rates[name]] for name in ("stay", "leave"))
+    return [Line("R52", f"{seconds:g} s while {count:,} old jobs leave", "/s", leave, stay, against="limit")]
 
 
 def t10(run: Run) -> list[Line]:
@@ -187,7 +198,7 @@ def f153(run: Run) -> list[Line]:
 
 
 OTHERS: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
-    "KEY": keyed, "J129": j129, "T10": t10, "C38": c38, "C43": c43, "C45": c45, "C46": c46,
+    "KEY": keyed, "J129": j129, "R52": r52, "T10": t10, "C38": c38, "C43": c43, "C45": c45, "C46": c46,
     "C55": c55, "F139": f139, "F153": f153,
 }  # fmt: skip
 

@@ -18,6 +18,8 @@ class Sizes:
     finished: int = 2_000_000  # P6: beside
     queued: int = 1_000_000  # P6: beside
     snapshot_s: float = 60.0  # P6
+    flushed: int = 500_000  # R52
+    flush_s: float = 20.0  # R52
     agents: int = 1000  # P7
     few: int = 16  # P7: compared with
     items: int = 20_000  # P7

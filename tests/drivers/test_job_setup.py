@@ -19,6 +19,7 @@ from psycopg.errors import (
 )
 
 from scheduler.model.expand import line_maker
+from tests.conftest import _database
 
 Connection = psycopg.Connection[Any]
 Login = Callable[[str], Connection]
@@ -273,6 +274,106 @@ def test_an_edge_is_a_row_and_the_same_one_again_is_refused_r89(ui: Connection, 
     assert second > first
 
 
+# ---- what is refused, and that it changes nothing
+
+RECORD = """
+select jsonb_build_array(
+  (select jsonb_agg(jsonb_build_array(j.xmin::text, j) order by jq_pk) from drover.jobqueue j),
+  (select jsonb_agg(jsonb_build_array(d.xmin::text, d) order by d) from drover.jobdepends d),
+  (select jsonb_agg(jsonb_build_array(g.xmin::text, g) order by job_pk) from drover.job g),
+  (select jsonb_agg(c order by c) from drover.claimable c))
+"""
+JOBS = "insert into drover.jobqueue (jq_type, {}) values ('a', {}), ('a', {})"
+EDGES = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (1, 3), "
+LONG = "(select string_agg(sha256(n::text::bytea)::text, '') from generate_series(1, 99) n)"  # 6 kB; shorter it is not
+# Jobs: 1 a.1; 2 a.2, which waits for it; 3 a.3; 4 a.4, claimed; 5 a.5, ended; 6 of somebody else.
+REFUSED = {
+    # dots in names
+    "select drover.job_setup('a.b.c')": "it is the type, a dot, and something without a dot or a blank",
+    JOBS.format("jq_name", "'a.8'", "'a.b.c'"): "jobqueue_name_is_type_dot_nonce",
+    # what is not there
+    """select drover.job_setup('a.9', '{"rjm_blocks": ["a.2", "a.nosuch"]}')""": "no job 'a.nosuch'",
+    """select drover.job_setup('a.9', '{"depends": ["1", "999999"]}')""": "no job '999999'",
+    """select drover.job_setup('a.9', '{"depends": "1000000000000000000000"}')""": "no job '1000000000000000000000'",
+    EDGES + "(3, 999999)": "is not present in table",
+    "select drover.job_resubmit(999999)": "no job 999999 of yours",
+    "select drover.job_hide(999999)": "no job group 999999 of yours",
+    # cycles
+    """select drover.job_setup('a.9', '{"depends": "a.9"}')""": "jobdepends_not_on_itself",
+    """select drover.job_setup('a.9', '{"depends": "a.2", "rjm_blocks": "a.1"}')""": "that would be a cycle",
+    EDGES + "(1, 2)": "that would be a cycle",
+    EDGES + "(3, 3)": "jobdepends_not_on_itself",
+    # wrong states
+    JOBS.format("jq_state", "'queued'", "'running'"): "a job is inserted held or queued, not running",
+    """select drover.job_setup('a.9', '{"rjm_blocks": ["a.2", "a.4"]}')""": "job 4 is claimed already",
+    EDGES + "(4, 3)": "job 4 is claimed already: it takes no new dependency",
+    EDGES + "(5, 3)": "job 5 is done already: it takes no new dependency",
+    "select drover.job_resubmit(1)": "job 1 has not ended: it is held",
+    "select drover.job_resubmit(4)": "job 4 has not ended: it is claimed",
+    # numbers, and what is none
+    """select drover.job_setup('a.9', '{"jq_retries": "x"}')""": "invalid input syntax for type integer",
+    """select drover.job_setup('a.9', '{"jq_retries": -1}')""": "jobqueue_jq_retries_check",
+    """select drover.job_setup('a.9', '{"jq_timeout": "0 s"}')""": "jobqueue_jq_timeout_check",
+    """select drover.job_setup('a.9', '{"jq_not_before": "soon"}')""": "invalid input syntax for type timestamp",
+    """select drover.job_setup('a.9', '{"jq_priority": "a!"}')""": "jobqueue_jq_priority_check",
+    """select drover.job_setup('a.9', '{"jq_mode": "sometimes"}')""": "invalid input value for enum",
+    "select drover.job_setup('a.9', '[]')": "the settings of a job are one JSON object",
+    JOBS.format("jq_tolerate", "1", "-1"): "jobqueue_jq_tolerate_check",
+    "insert into drover.jobdepends values (1, 3, 1), (3, 2, 8)": "jobdepends_jdep_depends_bits_check",
+    # the same twice
+    JOBS.format("jq_name", "'a.8'", "'a.8'"): "jobqueue_jq_name_key",
+    JOBS.format("jq_name", "'a.8'", "'a.1'"): "jobqueue_jq_name_key",
+    JOBS.format("jq_unique_key", "'k'", "'k'"): "jobqueue_one_live_row_per_key",
+    EDGES + "(2, 1)": "jobdepends_pkey",
+    # too long
+    JOBS.format("jq_priority", "'a'", f"'{'a' * 17}'"): "jobqueue_jq_priority_check",
+    JOBS.format("jq_name", "'a.8'", "'a.' || " + LONG): "maximum 2704 for index",
+    JOBS.format("jq_unique_key", "'k'", LONG): "maximum 2704 for index",
+    JOBS.format("jq_queue", "'default'", LONG): "are too long: 2,000 bytes",
+    f"""with child as (insert into drover.jobqueue (jq_type) values ({LONG}) returning jq_pk)
+        insert into drover.jobdepends select jq_pk, 1 from child""": "are too long: 2,000 bytes",
+    JOBS.format("jq_state, jq_queue", "'held', 'default'", f"'held', {LONG}"): "are too long: 2,000 bytes",
+    JOBS.format("jq_not_before, jq_host", "null, null", f"'2100-01-01', {LONG}"): "2,000 bytes at most, together",
+    JOBS.format("jq_delete", "'{x}'", "array[repeat('x', 500000)]"): "jq_delete is too long: 500,000 bytes at most",
+    # what is not permitted
+    JOBS.format("jq_delete", "'{x}'", "'{\"\"}'"): "jq_delete is a list of names: none of them NULL or empty",
+    EDGES + "(3, 6)": "job 3 or 6 is not yours: a dependency needs both",
+    """select drover.job_setup('a.9', '{"depends": "6"}')""": "is not yours: a dependency needs both",
+    "select drover.command('cancel 6')": "job 6 is not yours",
+    "select drover.command('run 1 6')": "job 6 is not yours",
+    "select drover.command('pause')": "only drover_operator may command pause",
+    "insert into drover.jobqueue (jq_type) values ('a'), ('command')": "only drover_operator may insert commands",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def crowd(postgres: str, migrated_with_roles: str) -> Iterator[tuple[Connection, Connection]]:
+    """Give the owner of a queue of six jobs and a front-end whose first five are; nothing in it ever changes."""
+    with _database(postgres, migrated_with_roles) as (_, conninfo):
+        owner = psycopg.connect(conninfo, autocommit=True)
+        ui = psycopg.connect(make_conninfo(conninfo, user="drover_frontend"), autocommit=True)
+        with owner, ui:
+            for n in range(1, 6):
+                _setup(ui, f"a.{n}", **({"depends": "a.1"} if n == 2 else {}))
+            owner.execute("insert into drover.jobqueue (jq_type) values ('a')")
+            owner.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk in (4, 5)")
+            _move(owner, 4, "claimed")
+            _move(owner, 5, "done")
+            yield owner, ui
+
+
+@pytest.mark.parametrize("statement", REFUSED, ids=REFUSED.values())
+def test_what_is_refused_says_why_and_changes_no_row_r22_r26_r31_r37_r89_j25_t26_t27(
+    crowd: tuple[Connection, Connection], statement: str
+) -> None:
+    owner, ui = crowd
+    before = _one(owner, RECORD)
+    with pytest.raises(psycopg.Error) as refusal:
+        ui.execute(statement.encode())
+    assert REFUSED[statement] in str(refusal.value)
+    assert _one(owner, RECORD) == before
+
+
 # ---- once more
 
 
@@ -336,7 +437,7 @@ def test_columns_that_a_site_adds_disturb_nothing_j35(ui: Connection, owner: Con
     _setup(ui, "a.2", depends="a.1")
     owner.execute("update drover.jobqueue set jq_state = 'queued'")
     _move(owner, pk, "done")
-    assert _one(owner, "select released from drover.settle(%s::bigint[], 0, 1000)", [pk]) == 1
+    assert _one(owner, "select released from drover.settle(%s::bigint[], 0, 1000, waits => true)", [pk]) == 1
     assert _one(ui, "select drover.job_resubmit(%s)", pk) > pk
 
 

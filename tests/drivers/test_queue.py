@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,6 +13,8 @@ from psycopg.conninfo import conninfo_to_dict
 from scheduler.drivers import queue
 from scheduler.drivers.postgres_answers import Failure
 from scheduler.model.events import (
+    FindLocked,
+    FoundLocked,
     Mark,
     NotSaved,
     Save,
@@ -26,9 +29,11 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import PLAIN, Claim, ItemFailure, LogRow, OutputRow, Rules, SaveRow, Want
 from scheduler.model.states import JOB_MOVES, JOB_STATES, TERMINAL
-from tests.link_tools import OTHER, OWNER, end_backends, fetch, take_group
+from tests.link_tools import OTHER, OWNER, QUERIES, ask, end_backends, fetch, rows_of, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states, user
+
+B_ONLY = Want("b", "default", "", False, 9)
 
 # ---- claims
 
@@ -140,6 +145,21 @@ def test_row_that_must_wait_is_not_claimed_j51(desk: Desk, database: str, column
     assert desk.claim() == []
 
 
+@pytest.mark.parametrize("back", [{"failures": 1}, {}], ids=["retry", "slice"])
+def test_a_job_that_was_begun_in_its_start_window_goes_on_after_it(
+    desk: Desk, database: str, back: dict[str, Any]
+) -> None:
+    insert(database, "('a', now() + interval '1 hour')", "jq_type, jq_not_after")
+    (claim,) = desk.claim()
+    fetch(database, "update drover.jobqueue set jq_not_after = '2000-01-01'")  # the hour is over
+    assert desk.ask(Save([SaveRow(claim.pk, 1, "queued", 0, "to go on", "failed", **back)])) == Saved(
+        frozenset([claim.pk]), ()
+    )
+    rows_of(ask(desk.loop, desk.link, QUERIES["due"], group="default"))
+
+    assert [(each.pk, each.attempt) for each in desk.claim()] == [(claim.pk, 2)]
+
+
 # ---- ends
 
 
@@ -245,6 +265,36 @@ def test_nonfatal_errors_alone_do_not_meet_a_mask_of_four_f160(desk: Desk, datab
     (claim,) = desk.claim()
     desk.ask(Save([SaveRow(claim.pk, claim.attempt, "done", 1, "over", "done")]))
     assert desk.ask(Settle([parent])) == Settled(0)
+
+
+def test_a_child_that_is_locked_holds_up_no_sister_and_is_told_t2(desk: Desk, database: str) -> None:
+    one, two, *kids = insert(database, "('a', 'one'), ('a', 'two'), ('b', ''), ('b', ''), ('b', '')")
+    edges = [(kid, one) for kid in kids] + [(kids[2], two)]
+    fetch(database, "insert into drover.jobdepends values " + ", ".join(f"({kid}, {top})" for kid, top in edges))
+    desk.ask(Turn([end(claim) for claim in desk.claim()], ()))
+    with psycopg.connect(database) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for update", [kids[0]])
+        assert desk.ask(Settle([one, two])) == Settled(2, None, (one,))
+        assert [each.pk for each in desk.claim(B_ONLY)] == kids[1:]
+        assert desk.ask(Settle([one])) == Settled(0, None, (one,))
+    assert desk.ask(Settle([one])) == Settled(1)
+    assert [each.pk for each in desk.claim(B_ONLY)] == kids[:1]
+
+
+def test_a_locked_child_that_would_wait_in_vain_is_skipped_when_the_lock_is_gone_c35(desk: Desk, database: str) -> None:
+    top, kid = insert(database, "('a', ''), ('b', '')")
+    fetch(
+        database,
+        """insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
+           values (%s, %s, 2, 'skip')""",
+        kid, top,
+    )  # fmt: skip
+    desk.ask(Turn([end(claim) for claim in desk.claim()], ()))
+    with psycopg.connect(database) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for update", [kid])
+        assert desk.ask(Settle([top])) == Settled(0, None, (top,))
+    desk.ask(Settle([top]))
+    assert fetch(database, "select jq_state from drover.jobqueue where jq_pk = %s", kid) == [("skipped",)]
 
 
 def test_long_chain_of_children_runs_in_order_r31(desk: Desk, database: str) -> None:
@@ -437,6 +487,18 @@ def test_locked_row_is_told_as_such_t2(database: str) -> None:
             event = desk.ask(Mark([(claim.pk, 1)]))
     assert isinstance(event, NotSaved)
     assert event.why == "lock"
+
+
+def test_rows_that_are_locked_are_found_without_waiting_and_one_that_is_gone_is_free_t2(
+    desk: Desk, database: str
+) -> None:
+    many(database, 3)
+    ends = [end(claim) for claim in desk.claim()]
+    with locked(database, ends[1].pk):
+        assert desk.ask(FindLocked(Turn(ends, ()))) == FoundLocked(frozenset([ends[1].pk]))
+        assert desk.ask(Turn([ends[0], ends[2]], ())) == Turned([])
+    assert desk.ask(FindLocked(Turn(ends, ()))) == FoundLocked(frozenset())
+    assert desk.ask(FindLocked(Turn([ends[0]._replace(pk=999)], ()))) == FoundLocked(frozenset())
 
 
 def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, database: str) -> None:

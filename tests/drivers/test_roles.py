@@ -161,7 +161,7 @@ def test_no_role_may_change_the_schema(login: Login, role: str) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        "settle(array[1::bigint], 0, 1)",
+        "settle(array[1::bigint], 0, 1, true)",
         "announce(array[1::bigint], '{done}')",
         "offer(null, false)",
         "offer_all(null)",

@@ -75,7 +75,9 @@ def _edge(queue: Connection, child: int, parent: int, mask: int = 1, on_unmet: s
 
 def _settle(queue: Connection, *parents: int) -> int:
     """Settle what is little enough for one statement; give how many children got nearer."""
-    released: int = _one(queue, "select released from drover.settle(%s::bigint[], 0, 1000)", list(parents))
+    released: int = _one(
+        queue, "select released from drover.settle(%s::bigint[], 0, 1000, waits => true)", list(parents)
+    )
     return released
 
 
@@ -515,6 +517,14 @@ def test_failure_skips_the_whole_chain_below_and_tells_it(queue: Connection) -> 
     assert states == [("skipped", 1), ("skipped", 1), ("queued", 0)]
     told = [event for text in _heard(queue, "drover_event") for event in json.loads(text)]
     assert [(event["jq_pk"], event["state"]) for event in told] == [(jobs[1], "skipped"), (jobs[2], "skipped")]
+
+
+def test_a_job_that_is_skipped_waits_for_no_time_any_more(queue: Connection) -> None:
+    parent, child = _job(queue), _job(queue, jq_not_before="9999-01-01")
+    _edge(queue, child, parent, 1, "skip")
+    _end(queue, parent, "failed", 2)
+    _settle(queue, parent)
+    assert _column(queue, child, "(jq_state::text, jq_wait_until)") == ("skipped", None)
 
 
 def test_child_that_waits_outlives_a_failure(queue: Connection) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -11,7 +12,20 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.embedded import default_directory, join
-from tests.cli_tools import ANNOUNCE, CONFIG, DROVER, OWNER, Done, Drover, environment, finish, insert, one, write_log
+from tests.cli_tools import (
+    ACTIVE,
+    ANNOUNCE,
+    CONFIG,
+    DROVER,
+    OWNER,
+    Done,
+    Drover,
+    environment,
+    finish,
+    insert,
+    one,
+    write_log,
+)
 from tests.needs import need
 
 # How commands end
@@ -24,6 +38,7 @@ def test_every_mistake_of_the_configuration_is_told_with_its_line(drover: Drover
     assert [line.split(": ")[:2] for line in done.err.splitlines()] == [
         [f"{config}:2", "hosts.a.max"],
         [f"{config}:4", "agents.b.command"],
+        ["drover ls", "only wants to know the database"],
     ]
 
 
@@ -48,15 +63,126 @@ def test_job_that_is_not_there_is_1(drover: Drover, connection: psycopg.Connecti
     assert (done.status, done.out, done.err) == (1, "", "drover: no job 4711; drover ls --all lists those there are\n")
 
 
+@pytest.mark.parametrize("words", ["submit --force noop x", "setup --force noop.1", "log", "out 1", "wait --json 1"])
 def test_role_without_rights_is_told_so(
-    drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection, words: str
 ) -> None:
-    monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(database_with_roles, user="drover_readonly"))
-    done = drover("ls")
-    assert (done.status, done.err.splitlines()) == (
-        2,
-        ["permission denied for table jobqueue: connect as a role that may, see drover-jobqueue(7)"],
+    insert(active_for_roles)
+    done = _as(database_with_roles, config, "readonly", words)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("permission denied for ")
+    assert done.err.endswith(": connect as a role that may, see drover-jobqueue(7)\n")
+
+
+def test_role_that_knows_nothing_of_the_queue_is_told_so(database_with_roles: str, config: Path) -> None:
+    refused = "permission denied for schema drover: connect as a role that may, see drover-jobqueue(7)\n"
+    assert _as(database_with_roles, config, "msq", "ls").err.endswith(refused)
+
+
+def test_where_the_database_is_named_no_configuration_is_read(
+    drover: Drover, active: psycopg.Connection, config: Path
+) -> None:
+    config.write_text("nonsense")
+    assert drover("submit", "noop", "x") == Done(0, "1\n", "")
+    assert [drover(*words.split()).status for words in ("ls", "why 1", "queue", "status default")] == [0] * 4
+    told = drover("status")
+    assert (told.status, told.out) == (2, "")
+    assert told.err.splitlines()[-1].startswith("drover status: only wants to know database and group: ")
+    assert [drover(command).status for command in ("check", "agent-check")] == [2] * 2
+
+
+# What is seen by those who may not see everything
+
+
+def _as(database: str, config: Path, role: str, words: str) -> Done:
+    variables = environment(make_conninfo(database, user=f"drover_{role}"), config)
+    done = subprocess.run(
+        [*DROVER, *words.split()], capture_output=True, text=True, env=variables, stdin=subprocess.DEVNULL, check=False
     )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def active_for_roles(database_with_roles: str) -> Iterator[psycopg.Connection]:
+    """Connect to a database with all grants, and with a scheduler that serves noop and sha256."""
+    with psycopg.connect(database_with_roles, autocommit=True) as connection:
+        connection.execute(ACTIVE.encode())
+        yield connection
+
+
+def test_watcher_sees_what_goes_on_and_nothing_that_jobs_work_on(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
+) -> None:
+    job, other = (insert(active_for_roles, args="secret") for _ in range(2))
+    finish(active_for_roles, job, "failed", 2, "no")
+    seen = {
+        words: _as(database_with_roles, config, "readonly", words)
+        for words in ("ls --json", "ls", "queue --json", "host", "agent", f"why {other}", f"wait {job}", f"exit {job}")
+    }
+    assert {words: done.err for words, done in seen.items() if done.err} == {}
+    listed = [json.loads(line) for line in seen["ls --json"].out.splitlines()]
+    assert [(each["job"], each["state"], each["text"], each["args"]) for each in listed] == [
+        (job, "failed", "no", None),
+        (other, "queued", None, None),
+    ]
+    assert json.loads(seen["queue --json"].out)["queued"] == 1
+    assert (seen[f"wait {job}"].status, seen[f"wait {job}"].out) == (1, f"{job} noop failed no\n")
+    assert seen[f"exit {job}"].out == "1\n"
+    assert "secret" not in str(seen)
+
+
+def test_watcher_names_a_job_as_anybody_does(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
+) -> None:
+    active_for_roles.execute(
+        "insert into drover.jobqueue (jq_type, jq_name, jq_state) values ('noop', 'noop.a', 'held')"
+    )
+    assert _as(database_with_roles, config, "readonly", "why noop.a") == Done(0, "held: waits for release\n", "")
+
+
+def test_front_end_lists_and_counts_its_own_jobs_and_is_told_so(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
+) -> None:
+    insert(active_for_roles)
+    mine = int(_as(database_with_roles, config, "frontend", "submit noop mine").out)
+    (listed,) = _as(database_with_roles, config, "frontend", "ls --json").out.splitlines()
+    assert (json.loads(listed)["job"], json.loads(listed)["args"]) == (mine, "mine")
+    queues = _as(database_with_roles, config, "frontend", "queue --json")
+    assert json.loads(queues.out)["queued"] == 1
+    assert queues.err == "drover: role drover_frontend sees its own jobs alone: no others are listed or counted\n"
+
+
+@pytest.mark.parametrize(
+    ("role", "count", "hidden"), [("readonly", 2, ["statements"]), ("frontend", 1, ["slots", "statements"])]
+)
+def test_status_says_what_its_asker_may_not_see_and_shows_the_rest(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection, role: str, count: int,
+    hidden: list[str],
+) -> None:  # fmt: skip
+    insert(active_for_roles)
+    with psycopg.connect(make_conninfo(database_with_roles, user="drover_frontend"), autocommit=True) as ui:
+        ui.execute("insert into drover.jobqueue (jq_type) values ('noop')")
+    done = _as(database_with_roles, config, role, "status --json")
+    told = json.loads(done.out)
+    assert (done.status, done.err) == (0, "")
+    assert [part for part in told if told[part] is None] == hidden
+    assert told["jobs"] == [{"type": "noop", "queued": count}]
+    assert told["group"]["active"]
+    shown = _as(database_with_roles, config, role, "status")
+    assert (shown.status, shown.err) == (0, "")
+    assert [line for line in shown.out.splitlines() if line.startswith("note: role ")] == [
+        f"note: {each}" for each in told["unseen"]
+    ]
+
+
+def test_check_of_a_front_end_goes_to_its_end(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
+) -> None:
+    done = _as(database_with_roles, config, "frontend", "check")
+    assert (done.status, done.err) == (0, "")
+    assert [line for line in done.out.splitlines() if not line.startswith("ok ")] == [
+        "WARN clean-ups: role drover_frontend sees its own jobs alone: no others are listed or counted"
+    ]
 
 
 def test_version_needs_nothing(drover: Drover, config: Path) -> None:
@@ -150,11 +276,30 @@ def test_priority_is_printed_r76(drover: Drover, active: psycopg.Connection) -> 
     assert row.split()[:4] == ["1", "noop", "queued", "!c3"]
 
 
+def test_ls_shows_names_where_there_are_any_r59(drover: Drover, active: psycopg.Connection) -> None:
+    drover("submit", "noop", "x")
+    assert "NAME" not in drover("ls").out
+    drover("submit", "noop", "x", "--name", "noop.a")
+    head, *rows = (line.split() for line in drover("ls").out.splitlines())
+    assert (head[:3], [row[:3] for row in rows]) == (
+        ["JOB", "NAME", "TYPE"],
+        [["1", "-", "noop"], ["2", "noop.a", "noop"]],
+    )
+
+
 def test_columns_of_the_site_disturb_nothing_j35(drover: Drover, many: psycopg.Connection) -> None:
     many.execute("alter table drover.job add column job_extra text not null default 'x'")
     many.execute("alter table drover.jobqueue add column jq_extra text not null default 'x'")
     commands = (["submit", "noop"], ["ls"], ["status"], ["why", "3"], ["out", "1"], ["log"])
     assert [drover(*words).status for words in commands] == [0] * 6
+
+
+def test_ls_leaves_out_commands_that_have_ended_unless_asked(drover: Drover, active: psycopg.Connection) -> None:
+    ended, waiting = insert(active, "command", "poll"), insert(active, "command", "reload")
+    finish(active, ended, "failed", 2, "no")
+    told = {words: drover("ls", "--json", *words.split()).out for words in ("", "--all", "-t command")}
+    listed = {words: [json.loads(line)["job"] for line in out.splitlines()] for words, out in told.items()}
+    assert listed == {"": [waiting], "--all": [ended, waiting], "-t command": [ended, waiting]}
 
 
 # why, log, out
@@ -164,6 +309,25 @@ def test_why_tells_that_no_agent_has_the_type_f43(drover: Drover, active: psycop
     job = insert(active, "nosuch")
     assert drover("why", str(job)).out == "no agent type 'nosuch' is configured in group default\n"
     assert one(active.execute("select jq_state, jq_starttime from drover.jobqueue")) == ("queued", None)
+
+
+@pytest.mark.parametrize(
+    ("state", "next_"),
+    [
+        ("failed", "has failed: retry it, or cancel or ice this one"),
+        ("cancelled", "is cancelled for good: cancel or ice this one"),
+    ],
+)
+def test_why_tells_of_a_parent_that_ended_in_vain_and_what_next_r6(
+    drover: Drover, active: psycopg.Connection, state: str, next_: str
+) -> None:
+    parent, other, child = (insert(active) for _ in range(3))
+    edges = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s), (%s, %s)"
+    active.execute(edges, (child, parent, child, other))
+    before = f"waits for 2 dependencies: jobs {parent}, {other}"
+    assert drover("why", str(child)).out == f"{before}\n"
+    finish(active, parent, state, 2)
+    assert drover("why", str(child)).out == f"{before}; job {parent} {next_}\n"
 
 
 def test_why_is_one_safe_line(drover: Drover, active: psycopg.Connection) -> None:

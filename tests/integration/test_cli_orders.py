@@ -90,6 +90,12 @@ def test_setup_twice_gives_the_same_job_and_says_so_r10(launch: Launch, text: st
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [
+        (
+            "a.1",
+            "x=1\njq_retries=many\n",
+            'jq_retries: invalid input syntax for type integer: "many"; nothing was set up',
+        ),
+        ("a.1", "jq_timeout=soon\njq_retries=1\n", "jq_timeout: invalid input syntax for type interval"),
         ("a.1", "x=1\nnonsense\n", "stdin:2: NAME=value or NAME=(a b) is wanted; nothing was set up"),
         ("a.1", "x=$(touch x)\n", "stdin:1: '$(' must be quoted, for nothing is executed; nothing was set up"),
         ("a.1", "rjm_frobnicate=1\n", "names that begin with jq_ or rjm_ are reserved"),
@@ -106,6 +112,21 @@ def test_what_cannot_be_set_up_is_refused_with_the_reason_r20_r22_r26_r37(
     assert (done.status, done.out) == (2, "")
     assert reason in done.err
     assert daemon.value("select count(*) from drover.jobqueue") == 0
+
+
+def test_setup_refuses_as_submit_does_a_type_that_nobody_serves_but_not_what_is_there(
+    launch: Launch, text: str, ask: Ask
+) -> None:
+    daemon = launch(text)
+    refused = ask("setup nosuch.1", "x=1")
+    assert refused == Done(
+        1, "", "drover: nobody serves type nosuch (served: a, nap); --force queues it all the same\n"
+    )
+    forced = ask("setup --force nosuch.1", "x=1")
+    assert (forced.status, daemon.row(int(forced.out))["jq_state"]) == (0, "held")
+    assert ask("setup nosuch.1", "x=1").out == forced.out
+    for where in ("queue", "host"):
+        assert ask("setup a.1", f"jq_{where}=far").err == f"drover: no {where} far; --force queues it all the same\n"
 
 
 # ---- one command for each job
@@ -141,6 +162,21 @@ def test_held_again_iced_and_retried_from_the_command_line(launch: Launch, text:
     assert (refused.status, refused.out) == (1, "")
 
 
+def test_what_may_not_be_retried_is_resubmitted_as_the_refusal_says(launch: Launch, text: str, ask: Ask) -> None:
+    daemon = launch(text)
+    late = daemon.insert(jq_type="a", jq_args="x", jq_not_after=daemon.value("select timestamptz '2000-01-01'"))
+    daemon.wait(late, "failed")
+    refused = ask(f"retry {late}")
+    assert refused.status == 1
+    assert refused.err.endswith(f"; drover resubmit {late} queues it once more, without that\n")
+    again = json.loads(ask(f"resubmit --json {late}").out)
+    assert again["resubmit_of"] == late
+    assert daemon.wait(again["job"])["jq_args"] == "x"
+    waiting = daemon.insert(jq_type="unknown")
+    assert ask(f"resubmit {waiting}").err == f"drover: job {waiting} has not ended: it is queued; nothing was queued\n"
+    assert ask("resubmit 4711").status == 1
+
+
 def test_cancel_and_kill_end_jobs_and_refusals_are_1_j119(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     first, second = running(daemon), daemon.insert(jq_type="unknown")
@@ -151,6 +187,15 @@ def test_cancel_and_kill_end_jobs_and_refusals_are_1_j119(launch: Launch, text: 
     third = daemon.insert(jq_type="unknown")
     mixed = ask(f"kill {third} {first}")
     assert (mixed.status, mixed.out, len(mixed.err.splitlines())) == (1, "", 2)
+
+
+def test_a_job_that_is_named_twice_in_one_request_is_meant_once_j54(launch: Launch, text: str, ask: Ask) -> None:
+    daemon = launch(text)
+    pk = daemon.insert(jq_type="unknown", jq_name="unknown.1")
+    assert ask(f"cancel {pk} unknown.1 {pk}") == Done(0, f"job {pk}: cancelled\n", "")
+    assert len(ask(f"resubmit {pk} unknown.1").out.splitlines()) == 1
+    assert daemon.value("select count(*) from drover.jobqueue where jq_type = 'command'") == 1
+    assert daemon.value("select count(*) from drover.jobqueue where jq_resubmit_of = %s", pk) == 1
 
 
 def test_signal_reaches_running_jobs_and_tells_the_others_j84_j85_j119(launch: Launch, text: str, ask: Ask) -> None:
@@ -308,7 +353,7 @@ def test_queues_come_and_go_j15_j81_j82_j83(launch: Launch, text: str, ask: Ask)
 
 
 def test_hosts_are_listed_and_changed_j116(launch: Launch, text: str, ask: Ask) -> None:
-    daemon = launch(text)
+    daemon = launch(text + "[queues.slow]\n")
     assert ask("host max alpha 4 2").status == 0
     assert ask("host disable alpha").status == 0
     waiting = daemon.insert(jq_type="a", jq_args="x", jq_host="alpha")
@@ -319,9 +364,41 @@ def test_hosts_are_listed_and_changed_j116(launch: Launch, text: str, ask: Ask) 
     assert ask("host filter alpha queues=default,slow priorities=^[a-z]").status == 0
     (host,) = [json.loads(line) for line in ask("host --json").out.splitlines()]
     assert host["filter"] == "queues=default,slow priorities=^[a-z]"
+    assert ask("host filter alpha queues=nosuch,slow,none") == Done(1, "", "drover: no such queue: none, nosuch\n")
+    assert json.loads(ask("host --json").out)["filter"] == host["filter"]
     assert ask("host filter alpha types=[").status == 2
     assert ask("host enable nosuch") == Done(1, "", "drover: no host nosuch\n")
     assert ask("host").out.split()[:3] == ["HOST", "GROUP", "SCHEDULER"]
+
+
+def test_agent_types_are_listed_and_served_or_not(launch: Launch, text: str, ask: Ask) -> None:
+    daemon = launch(text)
+    assert ask("agent disable a").status == 0
+    listed = {each["type"]: each for each in map(json.loads, ask("agent --json").out.splitlines())}
+    assert {name: (each["enabled"], each["slots"], each["kind"]) for name, each in listed.items()} == {
+        "a": (False, 2, "line"),
+        "nap": (True, 2, "exec"),
+    }
+    assert listed["a"]["scheduler"].endswith(f".{daemon.pid}")
+    waiting = daemon.insert(jq_type="a", jq_args="x")
+    assert ask(f"why {waiting}").out == "agent type a is disabled\n"
+    assert ask("agent enable a") == Done(0, "agent type a: enabled\n", "")
+    daemon.wait(waiting)
+    assert ask("agent disable nosuch") == Done(1, "", "drover: no agent type nosuch\n")
+    assert ask("agent disable").status == 2
+
+
+def test_any_command_is_told_from_the_command_line_and_answered_j119(launch: Launch, text: str, ask: Ask) -> None:
+    daemon = launch(text)
+    for words in ("reload", "reset", "verbose 1", "reopen-log", "agent-disable a", "poll default"):
+        assert (ask(f"command {words}").status, ask(f"command {words}").err) == (0, "")
+    assert json.loads(ask("command status").out)["agents"]["nap"] == {"ST_FREE": 2}
+    refused = ask("command step-down")
+    assert refused == Done(1, "", "drover: no other scheduler of the group stands by\n")
+    before = daemon.value("select count(*) from drover.jobqueue")
+    assert ask("command frobnicate").status == 2
+    assert ask("command host-max alpha").err.endswith("; nothing was commanded\n")
+    assert daemon.value("select count(*) from drover.jobqueue") == before
 
 
 def test_queues_and_hosts_of_two_daemons_are_listed_with_the_daemon_of_each_j116(
@@ -329,12 +406,16 @@ def test_queues_and_hosts_of_two_daemons_are_listed_with_the_daemon_of_each_j116
 ) -> None:
     here = launch(text + "[queues.low]\nconcurrency = 1\n")
     there = launch("[scheduler]\ngroup = 'far'\n[hosts.beta]\nmax = 3\n" + agent("a", rec(record)))
+    there.insert_all([{"jq_type": "later", "jq_queue": "far"}] * 2)
+    assert ask("pause far").status == 0
     queues, hosts = (
         [json.loads(line) for line in ask(f"{what} --json").out.splitlines()] for what in ("queue", "host")
     )
     pids = {each.get("queue") or each["host"]: each["scheduler"].rpartition(".")[2] for each in [*queues, *hosts]}
     mine, other = str(here.pid), str(there.pid)
     assert pids == {"default": mine, "low": mine, "alpha": mine, "far": other, "beta": other}
+    told = {each["queue"]: (each["concurrency"], each["queued"], each["paused"]) for each in queues}
+    assert told == {"default": (None, 0, False), "low": (1, 0, False), "far": (None, 2, True)}
 
 
 # ---- by hand
@@ -457,7 +538,8 @@ def test_a_password_on_the_command_line_is_refused_j117(ask: Ask) -> None:
 def test_version_and_help_tell_every_command_j9_j117(ask: Ask) -> None:
     assert ask("--version") == ask("version")
     told = ask("--help").out
-    verbs = "setup release hold ice retry cancel kill signal pause continue poll queue host run ls status out log why"
+    verbs = """setup submit release hold ice retry resubmit unblock cancel kill signal pause continue poll queue host
+               agent command flush run ls status out log why wait exit init check"""
     assert [verb for verb in verbs.split() if f"\n  {verb} " not in told] == []
 
 

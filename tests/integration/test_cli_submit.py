@@ -1,5 +1,6 @@
 """`drover submit`, on a real database."""
 
+import json
 import subprocess
 from pathlib import Path
 from threading import Thread
@@ -22,7 +23,7 @@ def _piped(database: str, config: Path, words: str, data: bytes) -> "subprocess.
 
 
 def test_submitted_job_is_a_row_with_what_was_asked_for(drover: Drover, active: psycopg.Connection) -> None:
-    words = "--sql --key pk --host far --queue default --urgent --priority b --retries 2 --name noop.1"
+    words = "--force --sql --key pk --host far --queue default --urgent --priority b --retries 2 --name noop.1"
     done = drover("submit", "noop", "select", "1", "as", "pk", *words.split())
     assert (done.status, done.err) == (0, "")
     row = active.execute(
@@ -55,6 +56,58 @@ def test_type_that_nobody_serves_is_refused(drover: Drover, active: psycopg.Conn
     assert (done.status, done.out) == (1, "")
     assert done.err == (f"drover: nobody serves type {kind} (served: noop, sha256); --force queues it all the same\n")
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
+
+
+@pytest.mark.parametrize("words", ["--queue nosuch", "--host nosuch"])
+def test_queue_and_host_that_are_not_there_are_refused(drover: Drover, active: psycopg.Connection, words: str) -> None:
+    what = words.removeprefix("--")
+    assert drover("submit", "noop", "x", *words.split()) == Done(
+        1, "", f"drover: no {what}; --force queues it all the same\n"
+    )
+    assert drover("submit", "noop", "x", *words.split(), "--force").status == 0
+    active.execute("insert into drover.host (host_name, host_group) values ('alpha', 'default')")
+    assert drover("submit", "noop", "x", "--queue", "default", "--host", "alpha").status == 0
+
+
+def test_where_no_scheduler_ever_was_the_refusal_says_how_to_start_one(
+    drover: Drover, connection: psycopg.Connection
+) -> None:
+    done = drover("submit", "noop", "x")
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        "drover: nobody serves type noop: no scheduler has been here yet, start one with drover run;"
+        " --force queues it all the same\n"
+    )
+
+
+@pytest.mark.parametrize("words", ["submit cleanup x", "submit --force cleanup x", "setup --force cleanup.1"])
+def test_nobody_queues_clean_ups_not_even_a_superuser_r43(
+    database: str, config: Path, active: psycopg.Connection, words: str
+) -> None:
+    done = _piped(database, config, words, b"")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"drover: a clean-up comes from the files that a job was to delete")
+    assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
+
+
+def test_retries_that_no_column_holds_are_refused_by_their_option(
+    drover: Drover, active: psycopg.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        drover("submit", "noop", "x", "--retries", "2147483648")
+    assert "--retries: must be a number from 0 to 2147483647 (got '2147483648')" in capsys.readouterr().err
+
+
+def test_numbers_of_jobs_are_told_as_json_before_their_ends(
+    database: str, config: Path, active: psycopg.Connection
+) -> None:
+    done = _piped(database, config, "submit --json noop -", b"a\nb\n")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"job": 1}, {"job": 2}]
+    daemon = _finish_next(database, "done", 1, job=3)
+    done = _piped(database, config, "submit --json --wait noop x", b"")
+    daemon.join()
+    first, end = map(json.loads, done.stdout.splitlines())
+    assert (first, end["job"], end["state"]) == ({"job": 3}, 3, "done")
 
 
 GARBAGE = ["", "select from where", "x" * 60_000, "\x01\x7f\u202e'\"\\$`", "a\nb"]
@@ -132,7 +185,7 @@ def test_no_line_of_stdin_is_no_job(database: str, config: Path, active: psycopg
 # submit --wait
 
 
-def _finish_next(database: str, state: str, bits: int, *, announced: bool = True) -> Thread:
+def _finish_next(database: str, state: str, bits: int, *, announced: bool = True, job: int = 1) -> Thread:
     """A thread that ends the next job that is queued, as a daemon would."""
     connection = psycopg.connect(database, autocommit=True)
     connection.execute("listen drover_queue")
@@ -140,7 +193,6 @@ def _finish_next(database: str, state: str, bits: int, *, announced: bool = True
     def act() -> None:
         with connection:
             next(connection.notifies())
-            (job,) = one(connection.execute("select jq_pk from drover.jobqueue where jq_state = 'queued'"))
             finish(connection, job, state, bits, "that\nis\x1b all")
             connection.execute(ANNOUNCE, (job if announced else 0, state))
 

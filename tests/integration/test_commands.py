@@ -122,17 +122,26 @@ def test_a_row_that_is_deleted_while_it_is_worked_ends_its_agent_f138(
     daemon.until(lambda: any(each["event"] == "line" and each["line"] == "after" for each in records(record)))
 
 
-def test_cancel_ends_a_job_in_any_state_before_its_end_t25(launch: Launch, text: str, gate: Path) -> None:
-    daemon = launch(text)
-    running = working(daemon, gate)
-    queued = daemon.insert(jq_type="unknown")
+def test_cancel_ends_a_job_in_any_state_before_its_end_t25(launch: Launch, text: str, record: Path, gate: Path) -> None:
+    types = agent("one", rec(record)) + agent("busy", ["sh", "-c", "exit 75"], kind="exec")
+    daemon = launch("[scheduler]\nblocked_delay = 3600\n" + text + types)
+    gated = {"jq_type": "one", "jq_args": f"gate:{gate}"}
+    running, claimed = daemon.insert_all([gated, gated])
+    daemon.wait(running, "running")
+    daemon.wait(claimed, "claimed")
+    queued, blocked = daemon.insert(jq_type="unknown"), daemon.insert(jq_type="busy")
     held = daemon.insert(jq_type="a", jq_state="held")
     waiting = daemon.insert(jq_type="a", jq_not_before="2100-01-01")
-    for pk in (running, queued, held, waiting):
+    depends = daemon.insert(jq_type="a", jq_state="held")
+    daemon.execute("insert into drover.jobdepends values (%s, %s)", depends, running)
+    told(daemon, f"release {depends}")
+    daemon.until(lambda: "blocked: " in daemon.why(blocked))
+    for pk in (claimed, depends, running, queued, blocked, held, waiting):
         told(daemon, f"cancel {pk} no  longer wanted")
         row = daemon.wait(pk, "cancelled")
         assert (row["jq_endtext"], row["jq_end_bits"]) == ("no longer wanted", 2)
     assert told(daemon, f"cancel {queued}", "failed") == f"job {queued} has ended: it is cancelled"
+    assert lines(record) == [f"gate:{gate}"]
 
 
 def test_a_cancelled_parent_lets_its_children_know(launch: Launch, text: str) -> None:

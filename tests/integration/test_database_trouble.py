@@ -5,6 +5,8 @@ A daemon reaches its database through a door: a path to the server's socket that
 
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from scheduler import migrate
 from scheduler.cli.awaiting import waits
 from scheduler.embedded import temporary
+from tests.bridge.net import cabled
 from tests.cli_tools import Drover
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, start
@@ -176,6 +179,49 @@ def test_what_ends_while_the_database_is_away_is_saved_when_it_is_back_t73_j72(
     assert before == ["running"] * 4
     assert [(row["jq_attempt"], row["jq_rescued"]) for row in rows] == [(1, 0)] * 4
     assert sorted(lines(record)) == sorted(f"gate:{gate};{n}" for n in range(4))
+
+
+# A way to the socket of a server for those who come over a network.
+RELAY = """
+import asyncio, sys
+async def copy(source, sink):
+    while data := await source.read(65536):
+        sink.write(data)
+    sink.close()
+async def serve(*near):
+    far = await asyncio.open_unix_connection(sys.argv[1])
+    await asyncio.gather(copy(near[0], far[1]), copy(far[0], near[1]))
+async def main():
+    server = await asyncio.start_server(serve, "0.0.0.0", 5432)
+    print("up", flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+NOTICED = {"keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 1, "tcp_user_timeout": 2000}
+
+
+def test_a_way_to_the_database_that_falls_silent_is_noticed_within_the_lease_j73(
+    launch: Launch, database_with_roles: str, record: Path, gate: Path
+) -> None:
+    need("netns")
+    argv = [sys.executable, "-c", RELAY, str(socket_of(database_with_roles))]
+    with cabled() as net, subprocess.Popen([*net.inside, *argv], stdout=subprocess.PIPE) as relay:
+        assert relay.stdout is not None
+        assert relay.stdout.readline() == b"up\n"
+        via = make_conninfo(database_with_roles, host=net.address, port=5432, **NOTICED)
+        daemon = launch(SLOW + HOST + agent("rec", rec(record)), via=via)
+        pk = daemon.insert(jq_type="rec", jq_args=f"gate:{gate}")
+        daemon.wait(pk, "running")
+        net.cut()
+        daemon.until(lambda: losses(daemon) > 0)
+        assert "past the lease" not in daemon.stderr()
+        net.mend()
+        gate.touch()
+        assert daemon.wait(pk)["jq_attempt"] == 1
+        daemon.wait(daemon.insert(jq_type="rec", jq_args="after"))
+        daemon.stop()
+        relay.kill()
+    assert lines(record) == [f"gate:{gate}", "after"]
 
 
 def are_idle(daemon: Daemon) -> bool:

@@ -92,7 +92,8 @@ def test_a_child_of_a_failed_parent_waits_for_ever_r6_c35(daemon: Daemon, record
     daemon.until(lambda: daemon.row(pk)["jq_unmet"] == 1)
     after(daemon, "other")
     assert daemon.row(pk)["jq_state"] == "queued"
-    assert daemon.why(pk) == f"waits for 1 dependency: job {bad}"
+    in_vain = f"job {bad} has failed: retry it, or cancel or ice this one"
+    assert daemon.why(pk) == f"waits for 1 dependency: job {bad}; {in_vain}"
     assert "child" not in lines(record)
 
 

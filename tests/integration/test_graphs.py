@@ -38,6 +38,11 @@ with psycopg.connect(sys.argv[1]) as connection:
         connection.execute(setup, (f"rec.made-{n}", json.dumps({"jq_args": f"made {n}", "depends": "rec.made-1"})))
     connection.execute("select drover.command('release ' || jq_pk) from drover.my_jobs where jq_name = 'rec.made-1'")
 """
+LEASE = "select group_lease_until from drover.scheduler_group"
+AT_REST = """
+select exists (select from pg_stat_activity where datname = current_database() and application_name = 'drover queue'
+                  and state = 'idle' and state_change < now() - interval '1 s')
+"""
 CLAIMED = "jq_state = 'claimed', jq_owner = gen_random_uuid(), jq_starttime = now()"
 DONE = "jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1"
 
@@ -233,6 +238,22 @@ def test_of_200_edges_that_race_with_a_claim_each_holds_or_is_refused_r38_r91(da
     daemon.wait_all(holds)
 
 
+def test_no_child_is_claimed_while_one_of_its_parents_fails_beside_it_r91(daemon: Daemon) -> None:
+    with daemon.login("drover_frontend").transaction():
+        kinds = [("rec", "x"), ("rec", "say:FAIL no"), ("noop", ""), ("noop", "free")] * 100
+        jobs = [daemon.insert(role="drover_frontend", jq_type=kind, jq_args=args) for kind, args in kinds]
+        good, bad, children, free = (jobs[n::4] for n in range(4))
+        for parent in good, bad:
+            pairs = list(zip(children, parent, strict=True))
+            daemon.login("drover_frontend").cursor().executemany(EDGE, pairs)
+    daemon.wait_all([*good, *free])
+    daemon.wait_all(bad, "failed")
+    order(daemon, f"cancel {children[0]}")
+    waiting = daemon.execute("select jq_unmet, jq_attempt from drover.jobqueue where jq_pk = any (%s)", children[1:])
+    assert {tuple(row.values()) for row in waiting} == {(1, 0)}
+    assert daemon.value("select count(*) from drover.attempt where att_jq_fk = any (%s)", children) == 0
+
+
 def test_a_child_starts_though_its_scheduler_died_before_it_told_children_c28(launch: Launch) -> None:
     types = "[hosts.alpha]\n" + agent("noop", NOOP)
     daemon = launch(types)
@@ -332,3 +353,56 @@ def test_jobs_of_a_hidden_group_run_but_are_not_listed_until_it_is_shown_t27(
     assert "quiet" in drover("ls", "-t", "noop", "--all", "-n", "0").out
     daemon.execute(hide, group["job_pk"], False, role="drover_frontend")
     assert "quiet" in drover("ls", "-t", "noop").out
+
+
+# ---- locks
+
+
+def test_a_job_that_a_claim_passed_over_since_it_was_locked_goes_on_with_the_commit_j51(
+    launch: Launch, record: Path
+) -> None:
+    paused = "[hosts.alpha]\n[queues.default]\npaused = true\n[scheduler]\nrescan = 60\n"
+    daemon = launch(paused + agent("rec", rec(record)))
+    parent, child = daemon.insert(jq_type="rec"), daemon.insert(jq_type="rec", jq_state="held")
+    with daemon.login("drover_frontend_sql").transaction():
+        daemon.execute(EDGE, child, parent, role="drover_frontend_sql")
+        behind = daemon.insert(role="drover_operator", jq_type="rec")
+        daemon.execute("update drover.queue set queue_paused = false")
+        daemon.wait(behind)
+        daemon.until(lambda: daemon.value(AT_REST))
+        assert daemon.row(parent)["jq_attempt"] == 0
+    daemon.wait(parent)
+
+
+def test_a_command_whose_jobs_ended_while_it_was_locked_ends_with_the_commit_j52(launch: Launch, record: Path) -> None:
+    daemon = launch("[hosts.alpha]\n[scheduler]\nrescan = 60\n" + agent("rec", rec(record)))
+    manual = daemon.insert(role="drover_operator", jq_type="rec", jq_mode="manual", jq_args="nap:0.2")
+    child = daemon.insert(role="drover_operator", jq_type="rec", jq_state="held")
+    command = daemon.insert(role="drover_operator", jq_type="command", jq_args=f"run {manual}")
+    daemon.wait(manual, {"claimed", "running"})
+    with daemon.login("drover_operator").transaction():
+        daemon.execute(EDGE, child, command, role="drover_operator")
+        daemon.wait(manual)
+        for _ in range(3):  # whoever renews the lease has looked at what was to be done before
+            lease = daemon.value(LEASE)
+            daemon.until(lambda lease=lease: daemon.value(LEASE) > lease)
+    daemon.wait(command)
+
+
+def test_a_job_that_was_locked_while_another_took_over_is_given_back_when_the_lock_goes_t69(
+    launch: Launch, record: Path, gate: Path
+) -> None:
+    text = "[hosts.alpha]\n[scheduler]\nrescan = 60\n" + agent("rec", rec(record))
+    first = launch(text)
+    parent = first.insert(jq_type="rec", jq_args=f"gate:{gate}")
+    child = first.insert(jq_type="rec", jq_state="held")
+    first.wait(parent, {"claimed", "running"})
+    with first.login("drover_frontend_sql").transaction():
+        first.execute(EDGE, child, parent, role="drover_frontend_sql")
+        first.kill()
+        gate.touch()
+        second = launch(text)
+        for _ in range(4):
+            lease = second.value(LEASE)
+            second.until(lambda lease=lease: second.value(LEASE) > lease)
+    second.wait(parent)

@@ -59,7 +59,8 @@ def test_what_waits_for_a_bill_that_fails_goes_when_it_is_retried_and_paid_r6_r7
     assert daemon.wait(bill, "failed")["jq_exitcode"] == 7
     assert ask("exit paying.1").out == "7\n"
     assert daemon.row(leaf)["jq_state"] == "queued"
-    assert ask("why shipping.1").out == f"waits for 1 dependency: job {bill}\n"
+    in_vain = f"job {bill} has failed: retry it, or cancel or ice this one"
+    assert ask("why shipping.1").out == f"waits for 1 dependency: job {bill}; {in_vain}\n"
     paid.touch()
     assert ask("retry paying.1").status == 0
     daemon.wait_all([bill, leaf])

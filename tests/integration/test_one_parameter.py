@@ -453,7 +453,7 @@ def test_what_is_in_hand_goes_before_what_is_not_even_if_that_is_older_f38(launc
 
 
 @pytest.mark.parametrize("limit", [100, 0, 1])
-def test_all_jobs_are_fetched_whatever_the_limit_of_one_fetch_j47_j48_j108(
+def test_all_jobs_are_fetched_whatever_the_limit_of_one_fetch_j3_j47_j48_j108(
     launch: Launch, tmp_path: Path, limit: int
 ) -> None:
     record = tmp_path / "record"
@@ -461,6 +461,7 @@ def test_all_jobs_are_fetched_whatever_the_limit_of_one_fetch_j47_j48_j108(
     args = [f"job {n}" for n in range(250)]
     daemon.wait_all(daemon.insert_all([{"jq_type": "a", "jq_args": text} for text in args]))
     assert Counter(lines(record)) == Counter(args)
+    assert daemon.value("select count(*) from drover.jobqueue") == len(args)
 
 
 def test_nothing_is_asked_of_the_queue_while_all_is_full_j49(launch: Launch, tmp_path: Path) -> None:

@@ -123,6 +123,16 @@ def test_exit_w_of_a_job_that_is_tried_again_is_that_of_the_last_attempt_r65(dae
     assert drover("exit", "-w", str(job)) == Done(0, "3\n", "")
 
 
+@pytest.mark.parametrize("words", ["poll", "poll nowhere", "pause nowhere", "submit --wait command reset", "run {job}"])
+def test_who_commands_is_woken_by_the_answer_r65_j56(
+    daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr("scheduler.cli.waiting.LOOK_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
+    job = shell_job(daemon, "true", jq_mode="manual")
+    done = drover(*words.format(job=job).split())
+    assert done.status == ("nowhere" in words)
+
+
 # ---- wait
 
 

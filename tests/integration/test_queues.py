@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, Row, agent, rec, records
+from tests.integration.daemon import Daemon, Row, agent, lines, rec, records
 from tests.integration.puppets import LOCAL, Meeting, puppet, said, settings
 from tests.integration.test_commands import command, told
 
@@ -295,7 +295,7 @@ def test_rows_of_a_query_keep_to_the_filters_too_r55(launch: Launch, record: Pat
     assert {note["host"] for note in records(record) if note["event"] == "line"} == {"other"}
 
 
-def test_targets_of_three_servers_and_one_for_any_j62(launch: Launch, record: Path) -> None:
+def test_targets_of_three_servers_and_one_for_any_j62_j65(launch: Launch, record: Path) -> None:
     servers = ["s1", "s2", "s3"]
     own = {server: [f"{server}/{speed}" for speed in ("low", "normal", "high")] for server in servers}
     hosts = "".join(f"[hosts.{server}]\nqueues = {['any', *own[server]]}\n" for server in servers).replace("'", '"')
@@ -307,6 +307,7 @@ def test_targets_of_three_servers_and_one_for_any_j62(launch: Launch, record: Pa
     found = hosts_of(record)
     assert {queue: found[f"nap:0.01;{queue}"] for queue in queues} == {queue: {queue[:2]} for queue in queues}
     assert found["nap:0.01;any"] == set(servers)
+    assert Counter(lines(record)) == dict.fromkeys((f"nap:0.01;{queue}" for queue in queues), 3) | {"nap:0.01;any": 27}
     assert [most_at_once(daemon, queue) <= 1 + n % 3 for n, queue in enumerate(queues)] == [True] * 9
 
 

@@ -46,7 +46,7 @@ class Row:
     round: int = 0  # in that line
     queued: float = 0.0
     wait_until: float | None = None
-    not_after: float | None = None
+    expires: float | None = None  # until the first claim
     msq: bool = False
     runonpfile: str | None = None
     key: str | None = None
@@ -187,7 +187,7 @@ class Database:
     def claimable(self, place: tuple[str, str, str], urgent: bool, now: float) -> Iterator[Row]:
         """Give the rows of a place that a claim may take, in any order."""
         for row in self.queued.get(place, {}).values():
-            is_time = row.wait_until is None and (row.not_after is None or row.not_after > now)
+            is_time = row.wait_until is None and (row.expires is None or row.expires > now)
             if is_time and row.unmet == 0 and row.urgent >= urgent:
                 yield row
 
@@ -230,7 +230,7 @@ class Database:
     def claim(self, row: Row, want: Want, owner: str, now: float) -> Claim:
         """Take a row in hand, at a new attempt."""
         self.move(row, CLAIMED, now)
-        row.owner, row.start, row.attempt = owner, now, row.attempt + 1
+        row.owner, row.start, row.attempt, row.expires = owner, now, row.attempt + 1, None
         return Claim(row.pk, row.attempt, row.args, row.rank.encode(), want, row.rules())
 
     def save(self, owner: str, save: Save, now: float, jitter: Callable[[], float]) -> tuple[frozenset[int], list[int]]:
@@ -269,29 +269,36 @@ class Database:
             self.move(row, RUNNING, now)
         return frozenset(row.pk for row in ours)
 
+    def locked_of(self, pks: Iterable[int], now: float) -> frozenset[int]:
+        """Give those that somebody else keeps locked."""
+        return frozenset(pk for pk in pks if self.locked.get(pk, 0.0) > now)
+
     def settle(self, parents: Iterable[int], now: float) -> None:
         """Settle the edges below ended parents, all of them."""
         left: Settle | None = Settle(list(parents))
         while left is not None:
-            left = self.settle_some(left, now).left
+            left = self.settle_some(left, now, waits=True).left
 
-    def settle_some(self, asked: Settle, now: float) -> Settled:
-        """Settle a few edges below ended parents; a child that is skipped is such a parent."""
+    def settle_some(self, asked: Settle, now: float, *, waits: bool = False) -> Settled:
+        """Settle a few edges below ended parents; a child that is skipped is such a parent, a locked one is left."""
         rows = [self.rows[pk] for pk in dict.fromkeys(asked.parents)]
         edges = [edge for row in rows for edge in sorted(row.edges, key=lambda edge: edge.child.pk) if not edge.met]
         edges = [edge for edge in edges if edge.parent is not rows[0] or edge.child.pk > asked.beyond][:PIECE]
-        met = [edge for edge in edges if edge.parent.end is not None and edge.parent.bits & edge.mask]
+        busy = frozenset() if waits else self.locked_of((edge.child.pk for edge in edges), now)
+        free = [edge for edge in edges if edge.child.pk not in busy]
+        met = [edge for edge in free if edge.parent.end is not None and edge.parent.bits & edge.mask]
         for edge in met:
             edge.met = True
             edge.child.unmet -= 1
-        skipped = [edge.child.pk for edge in edges if edge not in met and self._skip(edge, now)]
+        skipped = [edge.child.pk for edge in free if edge not in met and self._skip(edge, now)]
+        locked = list(dict.fromkeys(edge.parent.pk for edge in edges if edge not in free))
         if met:
             self._notify()
         if len(edges) < PIECE:
-            return Settled(len(met), Settle(skipped) if skipped else None)
+            return Settled(len(met), Settle(skipped) if skipped else None, locked)
         parents = list(asked.parents)
         parents = parents[parents.index(edges[-1].parent.pk) :]
-        return Settled(len(met), Settle(parents + skipped, edges[-1].child.pk))
+        return Settled(len(met), Settle(parents + skipped, edges[-1].child.pk), locked)
 
     def _skip(self, edge: Edge, now: float) -> bool:
         """Skip a child that would wait in vain, if it says so."""
@@ -304,14 +311,14 @@ class Database:
     def due(self, now: float) -> tuple[int, list[int], float | None]:
         """Release rows whose time has come, fail those too late; give how many, parents, seconds to the next."""
         waiting = [row for place in self.queued.values() for row in place.values()]
-        late = [row for row in waiting if row.not_after is not None and row.not_after <= now]
+        late = [row for row in waiting if row.expires is not None and row.expires <= now]
         due = [row for row in waiting if row.wait_until is not None and row.wait_until <= now and row not in late]
         for row in due:
             row.wait_until = None
         for row in late:
             row.bits, row.text = 2, "not started in time"
             self.move(row, FAILED, now)
-        nexts = [t for row in waiting for t in (row.wait_until, row.not_after) if t is not None and t > now]
+        nexts = [t for row in waiting for t in (row.wait_until, row.expires) if t is not None and t > now]
         return len(due), [row.pk for row in late if row.edges], min(nexts) - now if nexts else None
 
     def rescue(self, owner: str, live: Sequence[int], age: float, now: float) -> tuple[int, list[int]]:

@@ -60,7 +60,7 @@ def insert(sim: "Sim", row: Row) -> None:
         for parent in sim.rng.sample(list(sim.database.open.values()), min(2, len(sim.database.open))):
             sim.database.add_edge(row, parent, sim.rng.choice((1, 1, 2, 3)), sim.chance(0.5))
     sim.database.insert(row)
-    if row.wait_until is not None or row.not_after is not None:
+    if row.wait_until is not None or row.expires is not None:
         sim.daemon.look_due()
 
 
@@ -78,7 +78,7 @@ def make_row(sim: "Sim") -> Row:
     if chance(0.1):
         row.wait_until = sim.now + 30 * rng.random()
     if chance(0.05):
-        row.not_after = sim.now + 60 * rng.random()
+        row.expires = sim.now + 60 * rng.random()
     if chance(0.2):
         row.retries = rng.randrange(3)
     if chance(0.1):

@@ -189,7 +189,7 @@ def has_future(world: World, job: Job) -> None:
         if not expansion.opening or not expansion.opened or expansion.fetching or expansion.more or expansion.again:
             return
     elif job.verdict is None and job.rules.rescued:
-        sent = [ledger.in_flight, *ledger.repeats, *ledger.locked]
+        sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
         pool = job.pool
         is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.doom for slot in pool.slots)
         if job in pool.rescued and (is_busy or not world.feeding or not pool.enabled):

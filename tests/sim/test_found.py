@@ -196,14 +196,18 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
 def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
     ledger = Ledger()
     ledger.save(SaveRow(1, 1, "failed", outcome="failed"), ())
-    locked = ledger.next_request((), 0.0)
+    ledger.next_request((), 0.0)
     ledger.failed(e.NotSaved("lock", ""), 0.0)
+    locked = ledger.next_request((), 0.0)
+    ledger.found_locked(frozenset([1]), 0.0)
     ledger.save(SaveRow(2, 1, "failed", outcome="failed"), ())
+    ledger.next_request((), 0.0)
+    ledger.found_locked(frozenset(), 0.0)
     other = ledger.next_request((), 0.0)
     ledger.answered()
     assert isinstance(other, e.Save)
     assert [row.pk for row in other.rows] == [2]
-    assert ledger.next_request((), ledger.locked_until) is locked
+    assert ledger.next_request((), ledger.locked_until) == locked
 
 
 def test_a_late_no_to_an_earlier_attempt_does_not_end_a_later_one() -> None:

@@ -189,15 +189,13 @@ class Sim:
     def refusal_of(self, request: e.Request) -> str | None:
         """Give why the database refuses a request now: a lock on one of its rows, or data it cannot store."""
         match request:
-            case e.Turn(ends, _):
-                pks = [end.pk for end in ends]
-            case e.Save(rows, _) | e.Mark(rows):
-                pks = [row[0] if isinstance(row, tuple) else row.pk for row in rows]
+            case e.Turn() | e.Save() | e.Mark():
+                pks = request.pks
             case e.WriteLog(rows):
                 return "data" if any("unstorable" in row.message for row in rows) else None
             case _:
                 return None
-        if any(self.database.locked.get(pk, 0.0) > self.now for pk in pks):
+        if self.database.locked_of(pks, self.now):
             return "lock"
         return "data" if isinstance(request, e.Save) and any(map(self._is_unstorable, request.rows)) else None
 

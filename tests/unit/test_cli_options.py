@@ -84,7 +84,7 @@ def test_run_has_the_options_of_the_daemon() -> None:
 def test_demo_needs_no_configuration() -> None:
     options = parsed("demo /usr/share --keep --agents 3 --limit 10")
     assert (options.directory, options.keep, options.agents, options.limit) == ("/usr/share", True, 3, 10)
-    assert not COMMANDS["demo"].configured
+    assert COMMANDS["demo"].needs == "nothing"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -115,8 +115,21 @@ def test_all_lists_every_state() -> None:
 
 
 def test_long_arguments_are_cut_and_urgent_jobs_marked_r76() -> None:
-    names = ("job", "type", "state", "urgent", "priority", "queued", "processed", "total", "host", "args", "text")
-    jobs = Table("", names, [(1, "noop", "queued", True, "b", NOON, 0, None, None, "x" * 60_000, None)])
+    names = (
+        "job",
+        "name",
+        "type",
+        "state",
+        "urgent",
+        "priority",
+        "queued",
+        "processed",
+        "total",
+        "host",
+        "args",
+        "text",
+    )
+    jobs = Table("", names, [(1, None, "noop", "queued", True, "b", NOON, 0, None, None, "x" * 60_000, None)])
     assert brief(jobs).rows == [(1, "noop", "queued", "!b", NOON, 0, None, None, "x" * 47 + "…", None)]
 
 

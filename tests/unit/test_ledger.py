@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from scheduler.model import events as e
 from scheduler.model.config import AgentType
-from scheduler.model.events import Mark, NotSaved, Save, Settle, Turn, WriteLog, WriteOutput
+from scheduler.model.events import FindLocked, Mark, NotSaved, Save, Settle, Turn, WriteLog, WriteOutput
 from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
 from scheduler.policy.ledger import CHUNK, LOG_SIZE, RESULT_SIZE, Ledger
 from scheduler.policy.standing import hold_if_full
@@ -12,6 +14,7 @@ from tests.core_tools import claim, make_core, settle, spawned, turn
 
 END = End(7, 1, 100_000, "here", 99, None)
 ROW = SaveRow(8, 1, "failed", outcome="failed")
+LOCKED = NotSaved("lock", "somebody locks the table")
 WANT = Want("noop", "default", "", False, 1)
 
 
@@ -71,7 +74,7 @@ def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_ha
     ledger = Ledger()
     ledger.unsettled.append(Settle([1, 2], beyond=7))
     ledger.next_request([], 0.0)
-    ledger.failed(NotSaved("lock", "a row is locked"), 0.0)
+    ledger.failed(NotSaved("data", "a row is odd"), 0.0)
     assert list(ledger.repeats) == [Settle([1], beyond=7), Settle([2])]
 
 
@@ -107,10 +110,98 @@ def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> Non
     assert ledger.next_request([], 0.0) == Mark([(8, 1)])
 
 
+# ---- rows that somebody keeps locked
+
+
+def ends(*pks: int) -> list[End]:
+    return [END._replace(pk=pk) for pk in pks]
+
+
+def test_rows_that_are_locked_hold_up_neither_others_nor_claims() -> None:
+    ledger = Ledger()
+    ledger.ends = ends(1, 2, 3)
+    ledger.next_request([WANT], 0.0)
+    ledger.failed(LOCKED, 5.0)
+    assert ledger.next_request([WANT], 5.0) == FindLocked(Turn(ends(1, 2, 3), ()))
+    ledger.found_locked(frozenset([2]), 5.0)
+    assert ledger.next_request([WANT], 5.0) == Turn(ends(1, 3), ())
+    ledger.answered()
+    ledger.ends = ends(4, 5)
+    assert ledger.next_request([WANT], 5.1) == Turn((), [WANT])
+    ledger.answered()
+    assert ledger.next_request([WANT], 5.1) == FindLocked(Turn(ends(4, 5), [WANT]))
+    ledger.found_locked(frozenset([4]), 5.1)
+    assert ledger.next_request([WANT], 5.1) == Turn(ends(5), ())
+    ledger.answered()
+    assert ledger.next_request([], 5.2) is None
+    assert sorted(ledger.pending()) == [2, 4]
+    assert ledger.next_request([], ledger.locked_until) == FindLocked(Turn(ends(2, 4), ()))
+    ledger.found_locked(frozenset(), 6.1)
+    assert ledger.next_request([], 6.1) == Turn(ends(2, 4), ())
+    ledger.answered()
+    assert ledger.is_empty
+
+
+def test_however_many_rows_are_locked_one_question_a_second_is_asked() -> None:
+    ledger, now, asked = Ledger(), 0.0, 0
+    ledger.ends = ends(*range(1000))
+    ledger.next_request([], now)
+    ledger.failed(LOCKED, now)
+    while now < 10.0:
+        while (request := ledger.next_request([], now)) is not None:
+            assert isinstance(request, FindLocked)
+            ledger.found_locked(frozenset(request.request.pks), now)
+            asked += 1
+        now += 0.01
+    assert asked == 10
+
+
+def test_each_kind_that_waits_for_a_lock_is_looked_at_once_a_second() -> None:
+    ledger, asked = Ledger(), []
+    for row in SaveRow(7, 1, "failed", outcome="failed"), (8, 1):
+        ledger.wait_for_lock(Save([row]) if isinstance(row, SaveRow) else Mark([row]), 0.0)
+    ledger.wait_for_lock(Settle([1]), 0.0)
+    ledger.wait_for_lock(Settle([2, 1]), 0.0)
+    for tenth in range(1, 22):
+        while (request := ledger.next_request([], tenth / 10)) is not None:
+            asked.append(type(getattr(request, "request", request)))
+            ledger.failed(LOCKED, tenth / 10)
+    assert asked[:3] == [Save, Mark, Settle]
+    assert {asked.count(kind) for kind in (Save, Mark, Settle)} <= {1, 2}
+    assert Settle([1, 2]) in ledger.locked
+
+
+def test_what_meets_a_lock_although_its_rows_are_free_waits_for_it() -> None:
+    ledger = Ledger()
+    ledger.ends = ends(1, 2)
+    ledger.next_request([], 0.0)
+    ledger.failed(LOCKED, 0.0)
+    ledger.next_request([], 0.0)
+    ledger.found_locked(frozenset(), 0.0)
+    assert ledger.next_request([], 0.0) == Turn(ends(1, 2), ())
+    ledger.failed(LOCKED, 0.2)
+    assert ledger.next_request([WANT], 0.2) == Turn([], [WANT])
+    ledger.answered()
+    assert ledger.next_request([], 0.2) is None
+    assert ledger.next_request([], ledger.locked_until) == FindLocked(Turn(ends(1, 2), ()))
+
+
+@pytest.mark.parametrize("why", ["lost", "lock", "data"])
+def test_a_question_for_locks_that_fails_is_asked_again(why: str) -> None:
+    ledger = Ledger()
+    ledger.ends = ends(1)
+    ledger.next_request([], 0.0)
+    ledger.failed(LOCKED, 0.0)
+    question = ledger.next_request([], 0.0)
+    assert ledger.failed(NotSaved(why, "it failed"), 0.0) is None
+    assert (
+        ledger.next_request([], 0.0 if why == "lost" else ledger.locked_until)
+        == question
+        == FindLocked(Turn(ends(1), ()))
+    )
+
+
 # ---- while the database takes nothing
-
-
-LOCKED = NotSaved("lock", "somebody locks the table")
 
 
 def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -> None:

@@ -1,0 +1,62 @@
+"""Statements of the watch connection, which carries the lease: none may wait long for what a front-end keeps locked.
+
+The connection itself would wait for a lock as long as the lease lets it: here, until the statement's own limit.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from scheduler.loop import Loop
+from tests.link_tools import OWNER, QUERIES, ask, fetch, opened, rows_of, take_group
+
+PATIENT: Final = ["set lock_timeout = '1min'", "set statement_timeout = '10s'"]
+LONG_OVER: Final = "jq_starttime = now() - interval '9 d', jq_endtime = now() - interval '9 d'"
+
+
+@pytest.fixture
+def watch(database: str) -> Iterator[Any]:
+    """Give what runs a named query of the daemon that owns the group."""
+    take_group(database)
+    loop = Loop()
+    link = opened(loop, database, settings=PATIENT)
+    yield lambda name, **values: ask(loop, link, QUERIES[name], group="default", owner=OWNER, **values)
+    link.close()
+    loop.close()
+
+
+def test_a_retry_whose_unique_key_is_about_to_be_taken_gives_up_soon_r59(watch: Any, database: str) -> None:
+    insert = "insert into drover.jobqueue (jq_type, jq_unique_key) values ('a', 'k') returning jq_pk"
+    ((failed,),) = fetch(database, insert)
+    fetch(database, f"update drover.jobqueue set jq_state = 'failed', {LONG_OVER}, jq_end_bits = 2")
+    with psycopg.connect(database) as other:
+        other.execute(insert.encode())
+        assert watch("retry_job", job=failed).sqlstate == "55P03"  # that is lock_timeout
+    ((why,),) = rows_of(watch("retry_job", job=failed))
+    assert why == b"another job with its jq_unique_key has not ended"
+
+
+def test_a_child_that_is_over_and_locked_holds_up_no_flush_of_its_parent_r52(watch: Any, database: str) -> None:
+    fetch(database, "insert into drover.jobqueue (jq_type) values ('a'), ('a'), ('a')")
+    fetch(database, "insert into drover.jobdepends values (2, 1)")
+    fetch(database, f"update drover.jobqueue set jq_state = 'cancelled', {LONG_OVER}, jq_end_bits = 2 where jq_pk < 3")
+    with psycopg.connect(database) as other:
+        other.execute("insert into drover.jobdepends values (3, 2)")
+        piece = {"command": None, "days": 1, "failed": False, "most": 1, "stage": "jobs", "place": 0}
+        assert rows_of(watch("flush", **piece)) == [(b"1", b"groups", b"0")]
+    assert fetch(database, "select jq_pk from drover.jobqueue order by jq_pk") == [(2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("state", "not_after", "then"), [("held", "infinity", "held"), ("queued", "2000-01-01", "failed")]
+)
+def test_a_start_whose_time_has_come_is_looked_for_no_more(
+    watch: Any, database: str, state: str, not_after: str, then: str
+) -> None:
+    columns = "jq_type, jq_state, jq_not_before, jq_not_after"
+    fetch(database, f"insert into drover.jobqueue ({columns}) values ('a', %s, '9999-01-01', %s)", state, not_after)
+    fetch(database, "update drover.jobqueue set jq_wait_until = now() where jq_state = 'held'")
+    watch("due")
+    assert fetch(database, "select jq_state::text, jq_wait_until from drover.jobqueue") == [(then, None)]
