@@ -1519,6 +1519,7 @@ CREATE VIEW drover.room AS
             p.is_failed,
             p.failure,
             h.host_max,
+            h.host_enabled,
             COALESCE(u.used, (0)::bigint) AS used,
             ((h.host_max >= 0) AND (COALESCE(u.used, (0)::bigint) >= h.host_max)) AS is_full,
             (h.host_enabled AND COALESCE((h.host_down_until <= now()), true)) AS is_open
@@ -1530,6 +1531,12 @@ CREATE VIEW drover.room AS
     host.status_agent AS room_agent,
     host.status_host AS room_host,
         CASE
+            WHEN ((NOT bool_or(host.is_open)) AND (count(*) > 3)) THEN (('all '::text || count(*)) || ' hosts with slots are disabled or down'::text)
+            WHEN (NOT bool_or(host.is_open)) THEN string_agg((('host '::text || host.status_host) ||
+            CASE
+                WHEN host.host_enabled THEN ' is down'::text
+                ELSE ' is disabled'::text
+            END), '; '::text ORDER BY host.status_host)
             WHEN (bool_or((host.is_open AND ((host.ready > 0) OR ((host.free > 0) AND (NOT host.is_full))))) OR (NOT bool_or((host.is_open AND (host.free > 0))))) THEN NULL::text
             WHEN (count(*) FILTER (WHERE (host.is_open AND (host.free > 0))) > 3) THEN (('all '::text || count(*) FILTER (WHERE (host.is_open AND (host.free > 0)))) || ' hosts with slots to spare are full'::text)
             ELSE string_agg((((((('host '::text || host.status_host) || ' is full: '::text) || host.used) || ' of '::text) || host.host_max) || ' agents'::text), '; '::text ORDER BY host.status_host) FILTER (WHERE (host.is_open AND (host.free > 0)))

@@ -6,10 +6,12 @@ It is listed, and changed by command rows alone: the scheduler heeds them at onc
 from argparse import Namespace
 from typing import Final, LiteralString
 
+import psycopg
+
 from scheduler.cli.complain import warn
-from scheduler.cli.database import MASKED, connect, sight, table, unseen
+from scheduler.cli.database import MASKED, NOTHING, connect, sight, table, unseen
 from scheduler.cli.orders import carry_out
-from scheduler.cli.tables import as_json, show
+from scheduler.cli.tables import Table, as_json, show
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 
@@ -17,7 +19,7 @@ LIST: Final = "list"
 # Who serves: the owner of the group, if its lease holds.
 QUEUES = """
 select queue_name as queue, queue_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
-       queue_concurrency as concurrency, queue_priority as priority, queue_paused as paused,
+       queue_concurrency as concurrency, queue_reserved as reserved, queue_priority as priority, queue_paused as paused,
        count(jq_pk) filter (where jq_state = 'queued') as queued,
        count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand
   from drover.queue
@@ -54,6 +56,7 @@ select agent_type as type, agent_group as group, scheduler_host || '.' || schedu
  group by agent_group, agent_type, scheduler_uuid order by agent_group, agent_type
 """
 LISTS: Final[dict[str, LiteralString]] = {"queue": QUEUES, "host": HOSTS, "agent": AGENTS}
+OF_SLOTS: Final = {"slots", "agents"}  # columns that are counted from drover.scheduler_status
 COUNTED: Final = {"queue": "jobqueue", "host": "scheduler_status", "agent": "scheduler_status"}
 VERBS: Final = {
     ("queue", "add"): "add-queue",
@@ -77,13 +80,21 @@ def run(options: Namespace, config: Config) -> int:
         if options.action != LIST:
             words = " ".join([VERBS[options.command, options.action], *options.words])
             return carry_out(connection, [words], options.wait, json=options.json)
-        listed = table(connection, "", LISTS[options.command])
-        seen = sight(connection)
-        if seen[COUNTED[options.command]] != MASKED:
-            for missing in unseen(connection, seen, COUNTED[options.command]):
-                warn(missing)
+        listed = _listed(connection, options.command)
     if options.json:
         print("".join(as_json(record) + "\n" for record in listed.records()), end="")
     else:
         show(listed)
     return 0
+
+
+def _listed(connection: psycopg.Connection, what: str) -> Table:
+    """All of them; what the role may not see is said, and what would be counted from it is left empty."""
+    listed, seen = table(connection, "", LISTS[what]), sight(connection)
+    if seen[COUNTED[what]] != MASKED:
+        for missing in unseen(connection, seen, COUNTED[what]):
+            warn(missing)
+    if seen[COUNTED[what]] != NOTHING:
+        return listed
+    rows = [{**record, **dict.fromkeys(record.keys() & OF_SLOTS)} for record in listed.records()]
+    return Table(listed.title, listed.columns, [tuple(row.values()) for row in rows])

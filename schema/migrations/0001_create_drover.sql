@@ -1179,7 +1179,7 @@ select jq_pk, jq_attempt, jq_done_by, jq_done_host, jq_type, jq_done_pid, jq_end
   from drover.jobqueue where jq_done_by is not null;
 
 -- Why work that waits for agents of a type finds none, on each host and (null) on any; from the slots as they were shown.
--- Either there is no room on the hosts that have slots to spare, or all slots are in use; or neither.
+-- Either no host is open, or there is no room on those that have slots to spare, or all slots are in use; or none of it.
 create view drover.room as
 with used as (
   select status_scheduler, status_host, count(*) as used from drover.scheduler_status
@@ -1190,13 +1190,16 @@ place as (
          count(*) filter (where status_state = 0) = count(*) as is_failed, max(status_reason) filter (where status_state = 0) as failure
     from drover.scheduler_status s where status_slot >= 0 group by s.status_scheduler, s.status_agent, s.status_host),
 host as (
-  select p.*, h.host_max, coalesce(u.used, 0) as used, h.host_max >= 0 and coalesce(u.used, 0) >= h.host_max as is_full,
+  select p.*, h.host_max, h.host_enabled, coalesce(u.used, 0) as used, h.host_max >= 0 and coalesce(u.used, 0) >= h.host_max as is_full,
          h.host_enabled and coalesce(h.host_down_until <= now(), true) as is_open
     from place p
     join drover.host h on h.host_name = p.status_host
     left join used u on u.status_scheduler = p.status_scheduler and u.status_host = p.status_host)
 select status_scheduler as room_scheduler, status_agent as room_agent, status_host as room_host,
-       case when bool_or(is_open and (ready > 0 or free > 0 and not is_full)) or not bool_or(is_open and free > 0) then null
+       case when not bool_or(is_open) and count(*) > 3 then 'all ' || count(*) || ' hosts with slots are disabled or down'
+            when not bool_or(is_open)
+              then string_agg('host ' || status_host || case when host_enabled then ' is down' else ' is disabled' end, '; ' order by status_host)
+            when bool_or(is_open and (ready > 0 or free > 0 and not is_full)) or not bool_or(is_open and free > 0) then null
             when count(*) filter (where is_open and free > 0) > 3 then 'all ' || count(*) filter (where is_open and free > 0) || ' hosts with slots to spare are full'
             else string_agg('host ' || status_host || ' is full: ' || used || ' of ' || host_max || ' agents', '; ' order by status_host)
                    filter (where is_open and free > 0) end as room_full,

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGCONT, SIGUSR1
@@ -76,6 +77,11 @@ select pk, jq_args, sum(times) from faults.begun join drover.jobqueue on jq_pk =
  where jq_args !~ 'fail' and jq_args !~ '1000' group by pk, jq_args having sum(times) > 1 order by pk
 """
 STORY = "select to_char(at, 'SS.MS'), daemon, was, state, attempt, owner from faults.move where pk = %s order by seq"
+
+
+LOCK_IN_HAND = """
+select from drover.jobqueue where jq_state in ('claimed', 'running') for no key update skip locked
+"""
 
 
 @dataclass(slots=True)
@@ -280,6 +286,17 @@ class Site:
     def step_down(self) -> None:
         """Order whoever serves to let another serve, if there is one."""
         self._command("step-down")
+
+    @contextmanager
+    def locks(self) -> Iterator[Callable[[], None]]:
+        """Let somebody keep rows in hand locked, those that are so at each call, until the end."""
+        with psycopg.connect(self.database) as other:
+
+            def lock() -> None:
+                other.execute(LOCK_IN_HAND)
+
+            yield lock
+            other.rollback()
 
     def end_victims(self) -> None:
         """Cancel the jobs that would never end, those that are worked on by now."""

@@ -52,10 +52,15 @@ def test_a_daemon_lives_through_an_error_at_every_pipe(site: Site) -> None:
 def live_through(site: Site, path: list[Step]) -> None:
     """Work until every point was come to."""
     daemon = site.serving(points=",".join(step.armed for step in path), config=FAR + site.types("d1"))
+    locked = {step for step in path if step.name == "find_locked"}
     for _ in range(ROUNDS):
         site.submit(plain=3)
         site.order()
         site.step_down()
+        with site.locks() as lock_more:
+            site.until(
+                lambda: lock_more() or locked <= {step for step in path if has_come(daemon, step)}, "no lock is met"
+            )
         assert site.settle() == []
     assert {step.said for step in path if not has_come(daemon, step)} == set()
     daemon.stop()

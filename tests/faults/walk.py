@@ -111,7 +111,15 @@ def _come_to(site: Site, daemon: Daemon, step: Step) -> None:
         daemon.signal(SIGTERM)
     if step.name == "may_step_down":
         site.step_down()
-    site.until(lambda: site.end_victims() or has_come(daemon, step), f"nobody comes to {step.name}:{step.when}")
+    with site.locks() as lock_more:
+
+        def comes() -> bool:
+            site.end_victims()
+            if step.name == "find_locked":
+                lock_more()
+            return has_come(daemon, step)
+
+        site.until(comes, f"nobody comes to {step.name}:{step.when}")
 
 
 def _fail(site: Site, daemon: Daemon, heir: Daemon, step: Step, following: Step | None) -> None:

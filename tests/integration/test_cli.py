@@ -140,6 +140,16 @@ def test_watcher_names_a_job_as_anybody_does(
     assert _as(database_with_roles, config, "readonly", "why noop.a") == Done(0, "held: waits for release\n", "")
 
 
+def test_front_end_is_shown_no_number_of_slots_and_agents_that_it_cannot_see(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
+) -> None:
+    done = _as(database_with_roles, config, "frontend", "agent --json")
+    assert {(each["slots"], each["agents"]) for each in map(json.loads, done.out.splitlines())} == {(None, None)}
+    assert "role drover_frontend does not see slots and agents" in done.err
+    watched = _as(database_with_roles, config, "readonly", "agent --json").out.splitlines()
+    assert {(each["slots"], each["agents"]) for each in map(json.loads, watched)} == {(0, 0)}
+
+
 def test_front_end_lists_and_counts_its_own_jobs_and_is_told_so(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
 ) -> None:

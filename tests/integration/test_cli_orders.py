@@ -297,7 +297,7 @@ def test_a_command_that_nobody_hears_says_so_and_is_waited_for_as_long_as_asked(
 def test_paused_queues_start_nothing_until_they_go_on_j76_j77_j78_j115(
     launch: Launch, text: str, ask: Ask, record: Path
 ) -> None:
-    daemon = launch(text + "[queues.slow]\nconcurrency = 2\n")
+    daemon = launch(text + "[queues.slow]\nconcurrency = 2\nreserved = 1\n")
     for _ in range(2):
         assert ask("pause slow").status == 0
     waiting = daemon.insert(jq_type="a", jq_args="slow", jq_queue="slow")
@@ -306,6 +306,7 @@ def test_paused_queues_start_nothing_until_they_go_on_j76_j77_j78_j115(
     queues = [json.loads(line) for line in ask("queue --json").out.splitlines()]
     slow = next(queue for queue in queues if queue["queue"] == "slow")
     assert (slow["concurrency"], slow["paused"], slow["queued"], slow["in_hand"]) == (2, True, 1, 0)
+    assert [queue["reserved"] for queue in queues] == [0, 1]
     assert slow["scheduler"].endswith(f".{daemon.pid}")
     for _ in range(2):
         assert ask("continue slow").status == 0

@@ -103,6 +103,17 @@ def test_a_disabled_host_is_told_of_jobs_in_hand_too_c35(launch: Launch, meeting
     daemon.wait_all([here, first, second])
 
 
+def test_jobs_for_any_host_are_told_that_every_host_of_their_type_is_disabled_c35(launch: Launch) -> None:
+    daemon = launch(STALE + "[hosts.h1]\n[hosts.h2]\n" + puppet("a"))
+    told(daemon, "host-disable h1")
+    told(daemon, "host-disable h2")
+    first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
+    says(daemon, first, "in hand, waits for an agent: host h1 is disabled; host h2 is disabled")
+    says(daemon, second, "host h1 is disabled; host h2 is disabled")
+    told(daemon, "host-enable h2")
+    daemon.wait_all([first, second])
+
+
 def test_a_paused_queue_is_told_until_it_goes_on_j79(launch: Launch) -> None:
     daemon = launch(TWO + puppet("a") + "[queues.heavy]\nconcurrency = 1\npaused = true\n")
     pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")

@@ -50,6 +50,10 @@ MUTANTS: Final = (
          "return len(recent(births, now, interval)) > count", "return False"),
     _one("finish_before_claim", "done_means_worked only_ready_agents_get_lines", _POLICY + "replies",
          "elif answer is None:", "elif True:"),
+    _one("what_is_locked_is_forgotten", "exit_leaves_nothing", _POLICY + "ledger",
+         "            self.wait_for_lock(about.part(pks), now)\n", "            pass\n", "lock_row"),
+    _one("what_is_not_locked_is_forgotten", "exit_leaves_nothing", _POLICY + "ledger",
+         "            self.repeats.append(about.part(free))\n", "            pass\n", "lock_row"),
     Mutant("overlapping_saves", ("rows_are_memory", "AssertionError"), (
         Patch("tests.sim.harness", "self.is_queue_up and self.flight is None", "self.is_queue_up"),
         Patch(_POLICY + "ledger", "        assert self.in_flight is None\n", ""),
