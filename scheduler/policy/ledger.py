@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 from scheduler.model.events import (
-    About,
     FindLocked,
     Mark,
     NotSaved,
@@ -31,8 +30,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
 from scheduler.model.states import BIT_FAILURE, FAILED
-
-T = TypeVar("T")
+from scheduler.policy.requests import about_rows, careful, halves_of, joined
 
 BATCH: Final = 1000  # rows of one request
 LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take them; more are counted and dropped
@@ -131,7 +129,7 @@ class Ledger:
     def pending(self) -> list[int]:
         """Give the rows whose end waits or is on its way."""
         requests = [*self.repeats, *self.locked, *([self.in_flight] if self.in_flight is not None else [])]
-        sent = [pk for about in map(_about, requests) if isinstance(about, Turn | Save) for pk in about.pks]
+        sent = [pk for about in map(about_rows, requests) if isinstance(about, Turn | Save) for pk in about.pks]
         return [*(end.pk for end in self.ends), *self.saves, *sent]
 
     def save(self, row: SaveRow, failures: Sequence[ItemFailure]) -> None:
@@ -179,19 +177,19 @@ class Ledger:
         if self.repeats:
             self.resent, self.in_flight = True, self.repeats.popleft()
         elif self.locked and now >= self.locked_until:
-            self.resent, self.in_flight = True, _careful(self.locked.popleft())
+            self.resent, self.in_flight = True, careful(self.locked.popleft())
         else:
             self.resent, self.in_flight = False, self._beside_locks(self._choose(wants))
         return self.in_flight
 
     def _beside_locks(self, request: Request | None) -> Request | None:
         """As long as some rows are locked others may be, too: what is wanted goes, and then what is not locked."""
-        if request is None or not any(map(_about, self.locked)):
+        if request is None or not any(map(about_rows, self.locked)):
             return request
         if isinstance(request, Turn) and request.ends and request.wants:
             self.repeats.append(FindLocked(request))
             return Turn((), request.wants)
-        return _careful(request)
+        return careful(request)
 
     def may_gather(self, now: float) -> bool:
         """Say whether nothing but ends waits, and they may still wait for others."""
@@ -209,7 +207,7 @@ class Ledger:
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
         """What explains an end goes before it; none of logs, output and children twice in a row while others wait."""
-        again = map(_about, (*self.repeats, *self.locked))
+        again = map(about_rows, (*self.repeats, *self.locked))
         held = {pk for about in again if isinstance(about, Save | Mark) for pk in about.pks}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
         held.update(self.saves)
@@ -317,22 +315,22 @@ class Ledger:
         if why.why == "lock" or isinstance(request, FindLocked):
             self._met_lock(request, now)
             return None
-        if halves := _halves(request):
+        if halves := halves_of(request):
             self.repeats.extendleft(reversed(halves))
             return None
         return self._give_up(request, why.reason)
 
     def _met_lock(self, request: Request, now: float) -> None:
         """What is not locked goes on at once, unless that was tried."""
-        careful = _careful(request)
-        if self.resent or careful is request:
+        question = careful(request)
+        if self.resent or question is request:
             self.wait_for_lock(request, now)
         else:
-            self.repeats.append(careful)
+            self.repeats.append(question)
 
     def found_locked(self, pks: frozenset[int], now: float) -> None:
         """These rows of what is in flight are locked: the others go on."""
-        about = _about(self._landed())
+        about = about_rows(self._landed())
         assert about is not None
         if free := set(about.pks) - pks:
             self.repeats.append(about.part(free))
@@ -341,9 +339,9 @@ class Ledger:
 
     def wait_for_lock(self, request: Request, now: float) -> None:
         """Send this again when the lock that it met may be gone."""
-        request = _about(request) or request
+        request = about_rows(request) or request
         for place, other in enumerate(self.locked):
-            if (both := _joined(other, request)) is not None:
+            if (both := joined(other, request)) is not None:
                 self.locked[place] = both
                 break
         else:
@@ -380,58 +378,9 @@ def _weight(failures: Iterable[ItemFailure]) -> int:
     return sum(len(failure.line) + len(failure.reason) for failure in failures)
 
 
-def _about(request: Request) -> About | None:
-    """Give what a request is that is about rows of ours, or asks which of them are locked."""
-    if isinstance(request, FindLocked):
-        return request.request
-    return request if isinstance(request, Turn | Save | Mark) else None
-
-
-def _careful(request: Request) -> Request:
-    """Before a request that is about rows: which of them are locked? Any other goes as it is."""
-    return FindLocked(request) if isinstance(request, Turn | Save | Mark) and request.pks else request
-
-
-def _joined(one: Request, other: Request) -> Request | None:
-    """Give two requests as one, if they are of one kind."""
-    match one, other:
-        case Turn(ends), Turn(more):
-            return Turn([*ends, *more], ())
-        case Save(rows, failures), Save(others, more):
-            return Save([*rows, *others], [*failures, *more])
-        case Mark(rows), Mark(others):
-            return Mark([*rows, *others])
-        case WriteLog(rows), WriteLog(others):
-            return WriteLog([*rows, *others])
-        case Settle(parents, 0), Settle(others, 0):
-            return Settle(list(dict.fromkeys([*parents, *others])))
-        case _:
-            return None
-
-
-def _halves(request: Request) -> list[Request]:
-    """Give the request as two of half the size; none when it holds one row."""
-    match request:
-        case Turn() | Save() | Mark():
-            return [request.part(frozenset(pks)) for pks in _parts(request.pks)]
-        case WriteLog(rows):
-            return [WriteLog(part) for part in _parts(rows)]
-        case WriteOutput(rows, followed):
-            return [WriteOutput(part, followed) for part in _parts(rows)]
-        case Settle(parents, beyond):
-            return [Settle(part, 0 if n else beyond) for n, part in enumerate(_parts(parents))]
-        case TakeStock() | FindLocked():
-            return []
-
-
 def _without(all_ends: list[End], some: Sequence[End]) -> list[End]:
     sent = {end.pk for end in some}
     return [end for end in all_ends if end.pk not in sent]
-
-
-def _parts(rows: Sequence[T]) -> list[Sequence[T]]:
-    middle = len(rows) // 2
-    return [rows[:middle], rows[middle:]] if middle else []
 
 
 def _without_data(row: SaveRow, reason: str) -> SaveRow:
