@@ -62,7 +62,7 @@ begin
   elsif found then
     raise exception 'job % is % already: it takes no new dependency', wrong.child, wrong.jq_state using errcode = 'check_violation';
   end if;
-  cycle := drover.cycle_below(array(
+  cycle := drover.cycle_for_sure(array(
     select distinct jdep_jq_fk from added  -- whoever has none below, or whose parent none above, is on no cycle
      where exists (select from jobdepends d where d.jdep_jq_depends_fk = added.jdep_jq_fk and d.jdep_met_at is null offset 0)
        and exists (select from jobdepends d where d.jdep_jq_fk = added.jdep_jq_depends_fk and d.jdep_met_at is null offset 0)));
@@ -192,15 +192,14 @@ begin
   return counted;
 end $$;
 
-CREATE FUNCTION drover.cycle_below(tops bigint[]) RETURNS bigint[]
+CREATE FUNCTION drover.cycle_below(tops bigint[], OUT jobs bigint[], OUT cycle bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     SET search_path TO 'drover', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
     AS $$
-declare
-  jobs    bigint[];   -- by their numbers here, which count from 1
+declare                -- by their numbers here, which count from 1, as in `jobs`
   parents integer[];  -- of the edges, in this order
   kids    integer[];
   first   integer[];  -- edge of a parent
@@ -208,7 +207,6 @@ declare
   ready   integer[];  -- jobs that have none
   job     integer;
   edge    integer;
-  cycle   bigint[];
 begin
   with recursive below(pk) as (
     select unnest(tops)
@@ -226,7 +224,7 @@ begin
          array_agg(parent order by parent), array_agg(kid order by parent)
     into jobs, parents, kids from numbered;
   if jobs is null then
-    return null;
+    return;
   end if;
   above := array_fill(0, array[cardinality(jobs)]);
   first := above;
@@ -251,7 +249,7 @@ begin
     end loop;
   end loop;
   if cardinality(ready) = cardinality(jobs) then
-    return null;
+    return;
   end if;
   for edge in 1 .. cardinality(kids) loop  -- now: one of its parents that are left
     if above[parents[edge]] > 0 then
@@ -267,6 +265,27 @@ begin
     cycle := cycle || jobs[job];
     job := first[job];
     exit when job = edge;
+  end loop;
+end $$;
+
+CREATE FUNCTION drover.cycle_for_sure(tops bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+  cycle bigint[];
+  jobs  bigint[];
+  seen  bigint[];
+begin
+  if tops <> '{}' and current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    raise exception 'a dependency between jobs that have others wants a transaction that is read committed' using errcode = 'invalid_transaction_state';
+  end if;
+  loop
+    select c.cycle, c.jobs into cycle, jobs from drover.cycle_below(tops) c;
+    exit when cycle is not null or jobs is not distinct from seen;
+    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for share;
+    seen := jobs;
   end loop;
   return cycle;
 end $$;
@@ -886,15 +905,6 @@ begin
   return skipped;
 end $$;
 
-CREATE FUNCTION drover.take_edge_turn() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'drover', 'pg_temp'
-    AS $$
-begin
-  lock table drover.edge_turn in exclusive mode;
-  return null;
-end $$;
-
 CREATE FUNCTION drover.unmet(was integer, more integer, writer xid) RETURNS integer
     LANGUAGE sql
     AS $$
@@ -1046,9 +1056,6 @@ CREATE TABLE drover.command_ack (
     ack_ok boolean NOT NULL,
     ack_text text NOT NULL,
     ack_date timestamp with time zone DEFAULT now() NOT NULL
-);
-
-CREATE TABLE drover.edge_turn (
 );
 
 CREATE TABLE drover.queue (
@@ -1782,8 +1789,6 @@ CREATE UNIQUE INDEX output_of_job ON drover.output USING btree (out_jq_fk, out_a
 CREATE TRIGGER jobdepends_add AFTER INSERT ON drover.jobdepends REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION drover.add_edges();
 
 CREATE TRIGGER jobdepends_drop AFTER DELETE ON drover.jobdepends FOR EACH ROW WHEN ((old.jdep_met_at IS NULL)) EXECUTE FUNCTION drover.drop_edge();
-
-CREATE TRIGGER jobdepends_turn BEFORE INSERT ON drover.jobdepends FOR EACH STATEMENT EXECUTE FUNCTION drover.take_edge_turn();
 
 CREATE TRIGGER jobqueue_clean_up AFTER UPDATE OF jq_state ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) AND (new.jq_state = 'done'::drover.job_state) AND (old.jq_state <> 'done'::drover.job_state))) EXECUTE FUNCTION drover.clean_up();
 

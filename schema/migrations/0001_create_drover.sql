@@ -139,8 +139,6 @@ create table drover.jobdepends (
   primary key (jdep_jq_fk, jdep_jq_depends_fk),
   constraint jobdepends_not_on_itself check (jdep_jq_fk <> jdep_jq_depends_fk)
 ) with (fillfactor = 50);                                -- met without touching an index
--- Whoever adds edges locks this, one after the other. An advisory lock would do, if not anybody could take that too.
-create table drover.edge_turn ();
 create index jobdepends_of_parent on drover.jobdepends (jdep_jq_depends_fk, jdep_jq_fk);   -- the order in which they are settled
 
 -- ---------------------------------------------------------------- what was done (no foreign keys: one bad row must not poison a batch)
@@ -670,22 +668,12 @@ create trigger jobqueue_clean_up after update of jq_state on drover.jobqueue for
 
 -- ---------------------------------------------------------------- dependencies
 
--- Row locks alone accepted a four-cycle built by four sessions: whoever adds edges waits for its turn, once a statement.
-create function drover.take_edge_turn() returns trigger
-  language plpgsql security definer set search_path = drover, pg_temp as $$
-begin
-  lock table drover.edge_turn in exclusive mode;
-  return null;
-end $$;
-create trigger jobdepends_turn before insert on drover.jobdepends for each statement execute function drover.take_edge_turn();
-
--- A cycle of open edges among these jobs and all below them, each waiting for the next; null if there is none. Jobs that
+-- All below these jobs, and a cycle of open edges among them, each waiting for the next; null if there is none. Jobs that
 -- wait for no other are taken away, one after the other, until none is left but those on a cycle, or below one. It is
 -- done in arrays, since a query for each job took a minute for a chain of 10,000.
-create function drover.cycle_below(tops bigint[]) returns bigint[]
+create function drover.cycle_below(tops bigint[], out jobs bigint[], out cycle bigint[])
   language plpgsql stable set search_path = drover, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-declare
-  jobs    bigint[];   -- by their numbers here, which count from 1
+declare                -- by their numbers here, which count from 1, as in `jobs`
   parents integer[];  -- of the edges, in this order
   kids    integer[];
   first   integer[];  -- edge of a parent
@@ -693,7 +681,6 @@ declare
   ready   integer[];  -- jobs that have none
   job     integer;
   edge    integer;
-  cycle   bigint[];
 begin
   with recursive below(pk) as (
     select unnest(tops)
@@ -711,7 +698,7 @@ begin
          array_agg(parent order by parent), array_agg(kid order by parent)
     into jobs, parents, kids from numbered;
   if jobs is null then
-    return null;
+    return;
   end if;
   above := array_fill(0, array[cardinality(jobs)]);
   first := above;
@@ -736,7 +723,7 @@ begin
     end loop;
   end loop;
   if cardinality(ready) = cardinality(jobs) then
-    return null;
+    return;
   end if;
   for edge in 1 .. cardinality(kids) loop  -- now: one of its parents that are left
     if above[parents[edge]] > 0 then
@@ -752,6 +739,28 @@ begin
     cycle := cycle || jobs[job];
     job := first[job];
     exit when job = edge;
+  end loop;
+end $$;
+
+-- A cycle among these jobs and all below them, whoever else adds edges at the same time. What is below is locked and looked
+-- at again until it is the same, so that of two transactions whose edges are below each other's one waits: it sees what
+-- the other has added, and of all that make a cycle the last to commit sees all of it. Row locks on the jobs of the edges
+-- alone accepted a four-cycle built by four sessions. A transaction that sees nothing new cannot look again.
+create function drover.cycle_for_sure(tops bigint[]) returns bigint[]
+  language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+  cycle bigint[];
+  jobs  bigint[];
+  seen  bigint[];
+begin
+  if tops <> '{}' and current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    raise exception 'a dependency between jobs that have others wants a transaction that is read committed' using errcode = 'invalid_transaction_state';
+  end if;
+  loop
+    select c.cycle, c.jobs into cycle, jobs from drover.cycle_below(tops) c;
+    exit when cycle is not null or jobs is not distinct from seen;
+    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for share;
+    seen := jobs;
   end loop;
   return cycle;
 end $$;
@@ -843,7 +852,7 @@ begin
   elsif found then
     raise exception 'job % is % already: it takes no new dependency', wrong.child, wrong.jq_state using errcode = 'check_violation';
   end if;
-  cycle := drover.cycle_below(array(
+  cycle := drover.cycle_for_sure(array(
     select distinct jdep_jq_fk from added  -- whoever has none below, or whose parent none above, is on no cycle
      where exists (select from jobdepends d where d.jdep_jq_depends_fk = added.jdep_jq_fk and d.jdep_met_at is null offset 0)
        and exists (select from jobdepends d where d.jdep_jq_fk = added.jdep_jq_depends_fk and d.jdep_met_at is null offset 0)));

@@ -139,7 +139,6 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "offer_new",
         "prepare_job",
         "settle",
-        "take_edge_turn",
     ]
     assert {path.split(";")[0] for path in paths.values()} == {"search_path=drover, pg_temp"}
 

@@ -1,15 +1,13 @@
 """The rules that the schema keeps by itself, whoever writes: states, names, edges, defaults, the index of a claim."""
 
 import json
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise, takewhile
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.errors import CheckViolation, ForeignKeyViolation, LockNotAvailable, UniqueViolation
+from psycopg.errors import CheckViolation, ForeignKeyViolation, UniqueViolation
 
 from scheduler import migrate
 from scheduler.data import schema_dir
@@ -423,39 +421,6 @@ def test_cycle_is_refused(queue: Connection, length: int) -> None:
     )
     with pytest.raises(CheckViolation):
         _edge(queue, jobs[-1], jobs[0])
-
-
-def test_second_half_of_a_cycle_waits_for_the_first(database: str, queue: Connection) -> None:
-    """The two halves share no row, so row locks alone would let both in."""
-    jobs = [_job(queue) for _ in range(4)]
-    _edge(queue, jobs[0], jobs[1])
-    _edge(queue, jobs[2], jobs[3])
-    queue.execute("set lock_timeout = '50ms'")
-    with psycopg.connect(database) as other:
-        _edge(other, jobs[1], jobs[2])
-        with pytest.raises(LockNotAvailable):
-            _edge(queue, jobs[3], jobs[0])
-    with pytest.raises(CheckViolation, match="that would be a cycle"):
-        _edge(queue, jobs[3], jobs[0])
-
-
-def test_cycle_built_by_four_sessions_at_once_lacks_an_edge(database: str, queue: Connection) -> None:
-    jobs = [_job(queue) for _ in range(4)]
-    start = threading.Barrier(4)
-
-    def tie(child: int, parent: int) -> str:
-        with psycopg.connect(database, autocommit=True) as session:
-            start.wait(30)
-            try:
-                _edge(session, child, parent)
-            except CheckViolation as error:
-                return str(error)
-            return "tied"
-
-    with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(tie, jobs, jobs[1:] + jobs[:1]))
-    assert told.count("tied") == 3
-    assert "that would be a cycle" in "".join(told)
 
 
 @pytest.mark.parametrize(
