@@ -1527,6 +1527,7 @@ CREATE VIEW drover.room AS
             p.failure,
             h.host_max,
             h.host_enabled,
+            h.host_reason,
             COALESCE(u.used, (0)::bigint) AS used,
             ((h.host_max >= 0) AND (COALESCE(u.used, (0)::bigint) >= h.host_max)) AS is_full,
             (h.host_enabled AND COALESCE((h.host_down_until <= now()), true)) AS is_open
@@ -1538,12 +1539,15 @@ CREATE VIEW drover.room AS
     host.status_agent AS room_agent,
     host.status_host AS room_host,
         CASE
-            WHEN ((NOT bool_or(host.is_open)) AND (count(*) > 3)) THEN (('all '::text || count(*)) || ' hosts with slots are disabled or down'::text)
-            WHEN (NOT bool_or(host.is_open)) THEN string_agg((('host '::text || host.status_host) ||
+            WHEN bool_or(host.is_open) THEN NULL::text
+            WHEN (count(*) > 3) THEN (('all '::text || count(*)) || ' hosts with slots are disabled or down'::text)
+            ELSE string_agg((('host '::text || host.status_host) ||
             CASE
-                WHEN host.host_enabled THEN ' is down'::text
+                WHEN host.host_enabled THEN (' is down: '::text || COALESCE(host.host_reason, '?'::text))
                 ELSE ' is disabled'::text
             END), '; '::text ORDER BY host.status_host)
+        END AS room_closed,
+        CASE
             WHEN (bool_or((host.is_open AND ((host.ready > 0) OR ((host.free > 0) AND (NOT host.is_full))))) OR (NOT bool_or((host.is_open AND (host.free > 0))))) THEN NULL::text
             WHEN (count(*) FILTER (WHERE (host.is_open AND (host.free > 0))) > 3) THEN (('all '::text || count(*) FILTER (WHERE (host.is_open AND (host.free > 0)))) || ' hosts with slots to spare are full'::text)
             ELSE string_agg((((((('host '::text || host.status_host) || ' is full: '::text) || host.used) || ' of '::text) || host.host_max) || ' agents'::text), '; '::text ORDER BY host.status_host) FILTER (WHERE (host.is_open AND (host.free > 0)))
@@ -1578,6 +1582,11 @@ CREATE VIEW drover.why AS
             WHEN (j.jq_state = 'blocked'::drover.job_state) THEN COALESCE(j.jq_endtext, 'blocked'::text)
             WHEN (j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN
             CASE
+                WHEN ((j.jq_state = 'running'::drover.job_state) AND j.jq_msq AND ((NOT a.agent_enabled) OR (r.room_closed IS NOT NULL))) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) ||
+                CASE
+                    WHEN a.agent_enabled THEN r.room_closed
+                    ELSE (('agent type '::text || a.agent_type) || ' is disabled'::text)
+                END)
                 WHEN ((j.jq_state = 'running'::drover.job_state) AND (j.jq_expected_end IS NOT NULL)) THEN ((((('running: '::text || drover.items(j.*)) || ', about '::text) || drover.about((EXTRACT(epoch FROM (j.jq_expected_end - now())))::double precision)) || ' left'::text) ||
                 CASE
                     WHEN j.jq_repeat THEN ' of this slice'::text
@@ -1591,7 +1600,7 @@ CREATE VIEW drover.why AS
                 WHEN (j.jq_msq AND (j.jq_endtext <> 'in progress'::text)) THEN ('in hand: '::text || j.jq_endtext)
                 WHEN (NOT h.host_enabled) THEN (('in hand, waits for an agent: host '::text || h.host_name) || ' is disabled'::text)
                 WHEN (h.host_down_until > now()) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
-                ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
+                ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_closed, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
             END
             WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN
             CASE
@@ -1647,9 +1656,11 @@ CREATE VIEW drover.why AS
                      JOIN drover.jobqueue r_1 ON ((r_1.jq_pk = pk.pk)))
                   WHERE ((r_1.jq_queue = q.queue_name) AND (r_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state]))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
                 WHEN (a.agent_reason IS NOT NULL) THEN ('waits its turn: '::text || a.agent_reason)
-                WHEN (r.room_full IS NOT NULL) THEN r.room_full
+                WHEN (COALESCE(r.room_closed, r.room_full) IS NOT NULL) THEN COALESCE(r.room_closed, r.room_full)
                 WHEN (j.jq_msq AND a.agent_queries_wait) THEN 'waits its turn: others of its type wait for an expansion connection'::text
-                ELSE COALESCE(('waits its turn: '::text || r.room_busy), 'waits its turn'::text)
+                ELSE ('waits its turn'::text || COALESCE((': '::text || r.room_busy), ( SELECT ('; agents are reserved for queue '::text || string_agg(o.queue_name, ', '::text ORDER BY o.queue_name))
+                   FROM drover.queue o
+                  WHERE ((o.queue_group = q.queue_group) AND (o.queue_name <> q.queue_name) AND o.queue_present AND (o.queue_reserved > 0))), ''::text))
             END
             ELSE ((j.jq_state || ': '::text) || COALESCE(j.jq_endtext, ''::text))
         END AS reason

@@ -252,7 +252,7 @@ def _jobs(parser: ArgumentParser, nargs: str) -> None:
 def _answer(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument(
-        "--wait", type=kinds.seconds, default=inf, metavar="SECONDS", help="for an answer; default: as long as it takes"
+        "--wait", type=kinds.seconds, default=inf, metavar="SECONDS", help="--wait=9: for 9 s; else as long as it takes"
     )
 
 

@@ -1199,16 +1199,17 @@ place as (
          count(*) filter (where status_state = 0) = count(*) as is_failed, max(status_reason) filter (where status_state = 0) as failure
     from drover.scheduler_status s where status_slot >= 0 group by s.status_scheduler, s.status_agent, s.status_host),
 host as (
-  select p.*, h.host_max, h.host_enabled, coalesce(u.used, 0) as used, h.host_max >= 0 and coalesce(u.used, 0) >= h.host_max as is_full,
+  select p.*, h.host_max, h.host_enabled, h.host_reason, coalesce(u.used, 0) as used, h.host_max >= 0 and coalesce(u.used, 0) >= h.host_max as is_full,
          h.host_enabled and coalesce(h.host_down_until <= now(), true) as is_open
     from place p
     join drover.host h on h.host_name = p.status_host
     left join used u on u.status_scheduler = p.status_scheduler and u.status_host = p.status_host)
 select status_scheduler as room_scheduler, status_agent as room_agent, status_host as room_host,
-       case when not bool_or(is_open) and count(*) > 3 then 'all ' || count(*) || ' hosts with slots are disabled or down'
-            when not bool_or(is_open)
-              then string_agg('host ' || status_host || case when host_enabled then ' is down' else ' is disabled' end, '; ' order by status_host)
-            when bool_or(is_open and (ready > 0 or free > 0 and not is_full)) or not bool_or(is_open and free > 0) then null
+       case when bool_or(is_open) then null
+            when count(*) > 3 then 'all ' || count(*) || ' hosts with slots are disabled or down'
+            else string_agg('host ' || status_host || case when host_enabled then ' is down: ' || coalesce(host_reason, '?') else ' is disabled' end,
+                            '; ' order by status_host) end as room_closed,
+       case when bool_or(is_open and (ready > 0 or free > 0 and not is_full)) or not bool_or(is_open and free > 0) then null
             when count(*) filter (where is_open and free > 0) > 3 then 'all ' || count(*) filter (where is_open and free > 0) || ' hosts with slots to spare are full'
             else string_agg('host ' || status_host || ' is full: ' || used || ' of ' || host_max || ' agents', '; ' order by status_host)
                    filter (where is_open and free > 0) end as room_full,
@@ -1234,6 +1235,9 @@ select j.jq_pk, j.jq_type, j.jq_state,
     when j.jq_state = 'held' then case j.jq_mode when 'manual' then 'manual: waits for run' else 'held: waits for release' end
     when j.jq_state = 'blocked' then coalesce(j.jq_endtext, 'blocked')
     when j.jq_state in ('claimed', 'running') then case
+      when j.jq_state = 'running' and j.jq_msq and (not a.agent_enabled or r.room_closed is not null)
+        then 'running' || coalesce(': ' || drover.items(j), '') || ', and no more is begun: '
+          || case when a.agent_enabled then r.room_closed else 'agent type ' || a.agent_type || ' is disabled' end
       when j.jq_state = 'running' and j.jq_expected_end is not null then 'running: ' || drover.items(j) || ', about '
         || drover.about(extract(epoch from j.jq_expected_end - now())::float8) || ' left' || case when j.jq_repeat then ' of this slice' else '' end
       when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', j.jq_starttime)
@@ -1241,7 +1245,7 @@ select j.jq_pk, j.jq_type, j.jq_state,
       when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand: ' || j.jq_endtext
       when not h.host_enabled then 'in hand, waits for an agent: host ' || h.host_name || ' is disabled'
       when h.host_down_until > now() then 'in hand, waits for an agent: host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
-      else coalesce('in hand, waits for an agent: ' || coalesce(a.agent_reason, r.room_full, r.room_busy), 'in hand: waits for an agent') end
+      else coalesce('in hand, waits for an agent: ' || coalesce(a.agent_reason, r.room_closed, r.room_full, r.room_busy), 'in hand: waits for an agent') end
     when j.jq_state = 'queued' and j.jq_type = 'command'
       then case when j.jq_wait_until is null then 'waits for an active scheduler' else 'waits for the jobs that it runs' end
     when j.jq_state = 'queued' then case
@@ -1283,9 +1287,12 @@ select j.jq_pk, j.jq_type, j.jq_state,
                                     where r.jq_queue = q.queue_name and r.jq_state in ('claimed', 'running'))
         then 'queue ' || q.queue_name || ' is full'
       when a.agent_reason is not null then 'waits its turn: ' || a.agent_reason
-      when r.room_full is not null then r.room_full
+      when coalesce(r.room_closed, r.room_full) is not null then coalesce(r.room_closed, r.room_full)
       when j.jq_msq and a.agent_queries_wait then 'waits its turn: others of its type wait for an expansion connection'
-      else coalesce('waits its turn: ' || r.room_busy, 'waits its turn') end
+      else 'waits its turn' || coalesce(': ' || r.room_busy, (
+        select '; agents are reserved for queue ' || string_agg(o.queue_name, ', ' order by o.queue_name)
+          from drover.queue o
+         where o.queue_group = q.queue_group and o.queue_name <> q.queue_name and o.queue_present and o.queue_reserved > 0), '') end
     else j.jq_state || ': ' || coalesce(j.jq_endtext, '')
   end as reason
 from drover.jobqueue j

@@ -114,6 +114,33 @@ def test_jobs_for_any_host_are_told_that_every_host_of_their_type_is_disabled_c3
     daemon.wait_all([first, second])
 
 
+def test_a_query_whose_type_or_hosts_are_disabled_says_that_it_rests_c35(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(settings(progress_interval=0.05) + "[hosts.h1]\n" + rows("a", 'eval "$act"'))
+    act = f"{meeting.tell('here')}; {meeting.wait}"
+    pk = daemon.insert(jq_type="a", jq_msq=True, jq_args=f"select $$ {act} $$ as act from generate_series(1, 3)")
+    meeting.hear()
+    daemon.until(lambda: "of 3 items" in daemon.why(pk), what="its items are not counted")
+    told(daemon, "agent-disable a")
+    says(daemon, pk, "running: 0 of 3 items, and no more is begun: agent type a is disabled")
+    told(daemon, "host-disable h1")
+    told(daemon, "agent-enable a")
+    says(daemon, pk, "running: 0 of 3 items, and no more is begun: host h1 is disabled")
+    told(daemon, "host-enable h1")
+    meeting.let_go(3)
+    daemon.wait(pk)
+
+
+def test_what_waits_beside_agents_that_are_reserved_is_told_for_which_queue_t45(
+    launch: Launch, meeting: Meeting
+) -> None:
+    daemon = launch(STALE + "[hosts.h1]\n[queues.high]\nreserved = 1\n" + puppet("a", slots=2))
+    here = busy(daemon, meeting, jq_type="a")
+    waiting = [daemon.insert(jq_type="a", jq_args=":") for _ in range(2)]
+    says(daemon, waiting[1], "waits its turn; agents are reserved for queue high")
+    meeting.let_go()
+    daemon.wait_all([here, *waiting])
+
+
 def test_a_paused_queue_is_told_until_it_goes_on_j79(launch: Launch) -> None:
     daemon = launch(TWO + puppet("a") + "[queues.heavy]\nconcurrency = 1\npaused = true\n")
     pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
