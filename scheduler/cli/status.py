@@ -18,6 +18,7 @@ from scheduler.cli.tables import Table, as_json, cell, show
 from scheduler.cli.text import printable
 from scheduler.cli.waiting import WAITER
 from scheduler.cli.watching import redrawn
+from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from scheduler.model.states import JOB_STATES
 
@@ -32,6 +33,7 @@ select g.group_name as name, g.group_owner as owner, s.scheduler_host as host, s
   left join drover.scheduler_group g on g.group_name = asked.name
   left join drover.scheduler s on s.scheduler_uuid = g.group_owner
 """
+GROUPS = "select group_name from drover.scheduler_group order by group_name"
 SCHEDULERS = """
 select scheduler_host as host, scheduler_pid as pid,
        case when group_lease_until > now() then case status_state_name when 'draining' then 'draining' else 'owner' end
@@ -93,6 +95,8 @@ def run(options: Namespace, config: Config) -> int:
     """Print it as a headline and tables, or all of it as one JSON object; --watch does so until Ctrl-C."""
     name = options.group or config.scheduler.group
     with connect(config) as connection:
+        if options.group:
+            _check(connection, options.group)
         if options.watch:
             redrawn(connection, lambda: _print(connection, name, json=options.json))
         _print(connection, name, json=options.json)
@@ -143,6 +147,13 @@ def _print(connection: psycopg.Connection, name: str, *, json: bool) -> None:
         else:
             notes = (f"note: {each}" for each in missing)
             _show([headline(group), note(group), *notes, patience(clients)], parts)
+
+
+def _check(connection: psycopg.Connection, name: str) -> None:
+    """A group that was asked for is most often misspelt if it never had a scheduler, and others had."""
+    names = [known for (known,) in connection.execute(GROUPS)]
+    if names and name not in names:
+        raise ConfigError(f"no group {name}: there are {', '.join(names)}")
 
 
 def _group(connection: psycopg.Connection, name: str) -> dict[str, Any]:

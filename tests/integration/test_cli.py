@@ -435,6 +435,11 @@ def test_no_text_of_a_job_reaches_a_terminal_as_it_is(
 # status
 
 
+def test_status_of_a_group_that_is_not_there_is_refused(drover: Drover, active: psycopg.Connection) -> None:
+    assert drover("status", "nosuch") == Done(2, "", "no group nosuch: there are default\n")
+    assert drover("status", "default").status == 0
+
+
 def test_status_of_a_group_without_scheduler(drover: Drover, connection: psycopg.Connection) -> None:
     assert drover("status").out.splitlines()[0] == ("group default: no scheduler is active; start one with drover run")
 
