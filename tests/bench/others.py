@@ -40,6 +40,13 @@ WAITING: Final = """
 insert into drover.jobqueue (jq_type, jq_args, jq_not_before)
 select 'noop', 'argument ' || i, now() + %s::interval from generate_series(1, %s) i
 """
+LENGTH, WIDTH = 100, 1000
+GRAPHS: Final = f"""
+insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
+select base + i, base + case when i <= jobs / 2 then i - 1 else (i - 1) / {WIDTH} * {WIDTH} + 1 end
+  from (values (%s::bigint, %s)) g(base, jobs), generate_series(1, jobs) i
+ where (i - 1) %% case when i <= jobs / 2 then {LENGTH} else {WIDTH} end > 0
+"""
 BUSY_MS: Final = 600_000
 RUNNING: Final = "select count(*) from drover.jobqueue where jq_state = 'running'"
 KILL: Final = """
@@ -75,6 +82,30 @@ def j129(run: Run) -> list[Line]:
     jobs = run.sizes.bundled
     rates = [ours.drain_alone(run.place, ours.Load(jobs, BUNDLED)) for _ in range(run.rounds)]
     return [Line("J129", f"{jobs:,} jobs of the bundled noop agent, one process", "/s", rates, at_least=200)]
+
+
+def r33(run: Run) -> list[Line]:
+    """Jobs that wait for each other, half of them in chains and half in fans."""
+    place, jobs = run.place, run.sizes.crowd
+    place.empty()
+    with place.database() as database:
+        (base,) = database.execute(LAST.encode()).fetchone() or (0,)
+        database.execute(JOBS.encode(), ("noop", "argument ", jobs))
+        database.execute(GRAPHS.encode(), (base, jobs))
+    place.rest()
+    with _logged(place) as log, place.daemon(place.line_agents(ours.AGENTS)) as daemon:
+        rate = jobs / ours._seconds_of(daemon, base, jobs)
+        told = log.read_text(errors="replace")
+    claims, settled = claims_of(told), [ms for ms, text in statements_of(told) if "drover.settle" in text]
+    what = f"{jobs:,} jobs in chains of {LENGTH} and fans of {WIDTH:,}"
+    return [
+        Line("R33", f"{what}: claim, p95", "ms", [quantiles(claims, n=100)[94]], at_most=50),
+        Line("R33", f"{what}: a piece of their edges, p95", "ms", [quantiles(settled, n=100)[94]]),
+        Line(
+            "R33", f"{what}: statements per 1,000 ends", "", [(len(claims) + len(settled)) * 1000 / jobs], at_most=100
+        ),
+        Line("R33", what, "/s", [rate]),
+    ]
 
 
 def r52(run: Run) -> list[Line]:
@@ -198,7 +229,7 @@ def f153(run: Run) -> list[Line]:
 
 
 OTHERS: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
-    "KEY": keyed, "J129": j129, "R52": r52, "T10": t10, "C38": c38, "C43": c43, "C45": c45, "C46": c46,
+    "KEY": keyed, "J129": j129, "R33": r33, "R52": r52, "T10": t10, "C38": c38, "C43": c43, "C45": c45, "C46": c46,
     "C55": c55, "F139": f139, "F153": f153,
 }  # fmt: skip
 
