@@ -89,12 +89,12 @@ def r33(run: Run) -> list[Line]:
     place, jobs = run.place, run.sizes.crowd
     place.empty()
     with place.database() as database:
-        (base,) = database.execute(LAST.encode()).fetchone() or (0,)
         database.execute(JOBS.encode(), ("noop", "argument ", jobs))
-        database.execute(GRAPHS.encode(), (base, jobs))
+        (last,) = database.execute(LAST.encode()).fetchone() or (0,)
+        database.execute(GRAPHS.encode(), (last - jobs, jobs))
     place.rest()
     with _logged(place) as log, place.daemon(place.line_agents(ours.AGENTS)) as daemon:
-        rate = jobs / ours._seconds_of(daemon, base, jobs)
+        rate = jobs / ours._seconds_of(daemon, last - jobs, jobs)
         told = log.read_text(errors="replace")
     claims, settled = claims_of(told), [ms for ms, text in statements_of(told) if "drover.settle" in text]
     what = f"{jobs:,} jobs in chains of {LENGTH} and fans of {WIDTH:,}"

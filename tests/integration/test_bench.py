@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SMALL = ["--scale", "0.002", "--rounds", "1", "--without-peers"]
 LINES = {"P1": 6, "P2": 2, "P3": 2, "P4": 4, "P5": 2, "P6": 3, "P7": 2, "P8": 2, "P10": 1} | {
-    "KEY": 1, "J129": 1, "T10": 1, "C38": 6, "C43": 1, "C45": 1, "C46": 2, "C55": 1, "F139": 1, "F153": 1,
+    "KEY": 1, "J129": 1, "R33": 4, "R52": 1, "T10": 1, "C38": 6, "C43": 1, "C45": 1, "C46": 2, "C55": 1, "F139": 1,
+    "F153": 1,
 }  # fmt: skip
 
 FAR = ["P9"]  # wants an sshd
