@@ -840,8 +840,8 @@ begin
   select c.jq_pk as child, p.jq_pk as parent, c.jq_type, c.jq_state,
          c.jq_submitter = session_user and p.jq_submitter = session_user as is_mine
     into wrong from added
-    join jobqueue c on c.jq_pk between jdep_jq_fk and jdep_jq_fk
-    join jobqueue p on p.jq_pk between jdep_jq_depends_fk and jdep_jq_depends_fk
+   cross join lateral (select * from jobqueue where jq_pk = jdep_jq_fk offset 0) c
+   cross join lateral (select * from jobqueue where jq_pk = jdep_jq_depends_fk offset 0) p
    where not is_free and (c.jq_submitter <> session_user or p.jq_submitter <> session_user) or c.jq_type = 'command'
       or c.jq_state not in ('held', 'queued') and not (c.jq_state = 'skipped' and c.jq_endtime = now())
    limit 1;
