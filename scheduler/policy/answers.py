@@ -137,7 +137,9 @@ def settled(world: World, event: e.Settled, now: float) -> None:
     if not world.ledger.was_foreign():
         world.ledger.answered()
     if event.left is not None:
-        world.ledger.unsettled.append(event.left)
+        first, *others = event.left.parents
+        world.ledger.unsettled.append(e.Settle([first], event.left.beyond))
+        world.ledger.parents.extend(others)  # they do not wait for all of the first one's children
     if event.locked:
         world.ledger.wait_for_lock(e.Settle(event.locked), now)
     if event.released:

@@ -128,7 +128,7 @@ def test_claims_go_on_while_a_fan_is_settled_r33(daemon: Daemon) -> None:
         first, second, third = (daemon.insert(role="drover_frontend", jq_type="noop") for _ in range(3))
         fan = """
             with fan as (
-              insert into drover.jobqueue (jq_type) select 'nobody' from generate_series(1, 8000) returning jq_pk)
+              insert into drover.jobqueue (jq_type) select 'nobody' from generate_series(1, 20000) returning jq_pk)
             insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) select jq_pk, %s from fan"""
         daemon.execute(EDGE, second, first, role="drover_frontend")
         daemon.execute(EDGE, third, second, role="drover_frontend")
