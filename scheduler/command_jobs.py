@@ -12,6 +12,7 @@ from typing import Final
 from scheduler.command_rows import Desk, Doer, Row, parents_of, text_of
 from scheduler.model.commands import CommandError, Order
 from scheduler.model.jobs import Cells
+from scheduler.model.states import TERMINAL
 
 WORKED: Final = ("claimed", "running")
 UNWORKED: Final = ("held", "queued", "blocked")
@@ -115,7 +116,8 @@ def _release(desk: Desk, row: Row, order: Order) -> None:
     if row.state == "held":
         desk.ask("release_job", {"job": row.job, "command": row.pk}, released)
     else:
-        desk.end(row, f"job {row.job} is released already: it is {row.state}", {"job": row.job, "released": 0})
+        what = "has ended" if row.state in TERMINAL else "is released already"
+        desk.end(row, f"job {row.job} {what}: it is {row.state}", {"job": row.job, "released": 0})
 
 
 def _hold(desk: Desk, row: Row, order: Order) -> None:
@@ -154,7 +156,8 @@ def _retry(desk: Desk, row: Row, order: Order) -> None:
     elif row.pk in desk.tried:
         desk.end(row, f"job {row.job}: queued again")
     else:
-        raise CommandError(f"job {row.job} has not failed: it is {row.state}")
+        anew = "; drover resubmit queues it as another job" if row.state in TERMINAL else ""
+        raise CommandError(f"job {row.job} has not failed: it is {row.state}{anew}")
 
 
 def _unblock(desk: Desk, row: Row, order: Order) -> None:

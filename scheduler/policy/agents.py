@@ -23,6 +23,7 @@ from scheduler.model.states import (
     ST_RUNNING,
     ST_SPAWNED,
     STATE_NAMES,
+    THAWED,
     THROTTLED,
 )
 from scheduler.policy.jobs import NEVER
@@ -75,8 +76,10 @@ class Fleet:
         pool.slots.append(slot)
         pool.free[host.name].append(slot)
 
-    def remove(self, slot: Slot) -> None:
+    def remove(self, slot: Slot, now: float) -> None:
         """Use a slot no more; its process, if it has one, is to be ended."""
+        if slot.state == ST_FAIL:
+            self.fire(slot, THAWED, now)
         slot.is_gone = True
         slot.pool.slots.remove(slot)
         if slot.state == ST_FREE:

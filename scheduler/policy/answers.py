@@ -120,7 +120,6 @@ def _fenced(world: World, pk: int, attempt: int, now: float) -> None:
     world.say("warning", f"job={pk}: the row is no longer ours")
     job = world.jobs.get(pk)
     if job is not None and job.attempt == attempt:
-        del world.jobs[pk]
         endings.forget(world, job, now)
 
 

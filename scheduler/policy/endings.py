@@ -57,9 +57,10 @@ def fail_item(world: World, slot: Slot, job: Job, reason: str, *, final: bool) -
     assert item is not None
     if job.expansion is None:
         job.failure = reason
-    elif final or slot.lone:
+    elif final or (slot.lone and item.number not in job.expansion.spared):
         record_failure(world, slot, job, reason)
     elif job.verdict is None:
+        job.expansion.spared.discard(item.number)
         _try_again(world, slot, job, job.expansion)
 
 
@@ -93,6 +94,8 @@ def part(world: World, slot: Slot, job: Job, now: float) -> None:
     job.where = slot.where
     if slot.lone and job.expansion is not None and slot.item in job.expansion.again:
         job.expansion.again.remove(slot.item)
+        if slot.item not in job.expansion.again:
+            job.expansion.spared.discard(slot.item.number)
     slot.lone = False
     slot.part()
     job.in_flight -= 1
@@ -189,6 +192,7 @@ def fail_job(world: World, job: Job, why: str, now: float) -> None:
 
 def forget(world: World, job: Job, now: float) -> None:
     """A job is no longer ours: end what works on it and write nothing."""
+    del world.jobs[job.pk]
     job.verdict = Verdict(GIVEN_BACK, "no longer ours")
     drop_waiting(world, job)
     job.pool.live_jobs.pop(job.pk, None)
@@ -252,6 +256,8 @@ def _interrupt(world: World, slot: Slot, job: Job, why: str) -> None:
         if job.expansion.losses > job.rules.max_interruptions:
             record_failure(world, slot, job, why)
         elif job.verdict is None:
+            if slot.item is not None and not slot.lone:
+                job.expansion.spared.add(slot.item.number)
             _try_again(world, slot, job, job.expansion)
     elif job.rules.interruptions >= job.rules.max_interruptions:
         job.failure = f"interrupted more than {job.rules.max_interruptions} times: {why}"

@@ -39,7 +39,7 @@ class Expansion:
 
     __slots__ = (
         "again", "batch", "failures", "fetched", "fetching", "key_at", "last_key", "losses", "low", "make_line", "more",
-        "opened", "opened_at", "opening", "place_at", "progress", "said", "succeeded", "total", "waiting",
+        "opened", "opened_at", "opening", "place_at", "progress", "said", "spared", "succeeded", "total", "waiting",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
@@ -59,7 +59,8 @@ class Expansion:
         self.batch = FIRST_BATCH  # rows to ask for next
         self.low = 0  # ask for more when no more than these wait
         self.again: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
-        self.losses = 0  # of hosts, each with an item whose second try this was
+        self.losses = 0  # of hosts, each with an item that was tried again
+        self.spared: set[int] = set()  # of `again`, the items whose first try was lost with its host: it was none
         self.succeeded = 0  # items of this slice
         self.failures: list[ItemFailure] = []  # not yet saved
         self.progress = Progress(rules.checkpoint) if rules.key else None

@@ -191,8 +191,8 @@ def _late_while_working(world: World, slot: Slot, now: float) -> None:
 
 
 def thaw_pool(world: World, pool: Pool) -> None:
-    """A slot may be tried again: so may its type."""
-    if pool.blocked_until and any(slot.state != ST_FAIL for slot in pool.slots):
+    """A slot may be tried again, or those that rested are gone: so may its type."""
+    if pool.blocked_until and not (pool.slots and all(slot.state == ST_FAIL for slot in pool.slots)):
         pool.blocked_until = 0.0
         world.claims.wake()
 

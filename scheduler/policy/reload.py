@@ -22,6 +22,7 @@ from scheduler.policy.answers import enable
 from scheduler.policy.feed import enqueue, sated
 from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.pools import HostBook, Pool, Slot
+from scheduler.policy.processes import thaw_pool
 from scheduler.policy.world import World
 
 STARTED_WITH: Final = frozenset(("command", "cwd", "env", "pass_env", "limits", "database"))  # of a type: processes
@@ -195,6 +196,7 @@ def _fit_slots(world: World, pool: Pool, hosts: Sequence[str], now: float) -> No
         here.sort(key=lambda slot: (slot.state, -slot.number))
         _remove(world, here[: max(0, len(here) - pool.kind.slots)], "fewer slots are configured", now)
         world.add_slots(pool, name, pool.kind.slots - len(here), patience, now)
+    thaw_pool(world, pool)
 
 
 def _take_turns_anew(pool: Pool) -> None:
@@ -234,7 +236,7 @@ def _withdraw(world: World, pool: Pool, host: str, slots: Iterable[Slot], now: f
 
 def _remove(world: World, slots: Iterable[Slot], why: str, now: float) -> None:
     for slot in slots:
-        world.fleet.remove(slot)
+        world.fleet.remove(slot, now)
         _dismiss(world, slot, why, now)
 
 

@@ -36,7 +36,6 @@ def disowned(world: World, event: e.Disowned, now: float) -> None:
     if world.steps_down:
         world.steps_down = world.stopping = False
     for job in list(world.jobs.values()):
-        del world.jobs[job.pk]
         endings.forget(world, job, now)
     for slot in world.fleet.slots:
         world.fleet.kill(slot, "the group has another owner", now)

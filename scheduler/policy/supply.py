@@ -22,7 +22,7 @@ from scheduler.model.expand import (
 from scheduler.model.jobs import ItemFailure
 from scheduler.model.protocol import printable
 from scheduler.policy.claims import is_urgent
-from scheduler.policy.endings import conclude, conclude_if_over, fail_job, give_back, stop_job
+from scheduler.policy.endings import conclude, conclude_if_over, fail_job, forget, give_back, stop_job
 from scheduler.policy.feed import enqueue
 from scheduler.policy.give import fetch_more
 from scheduler.policy.jobs import Expansion, Job, Verdict
@@ -62,6 +62,9 @@ def unpack(world: World) -> None:
     for claim in chain.from_iterable(arrivals):
         want = claim.want
         pool = pools[want.type]
+        if (former := jobs.get(claim.pk)) is not None:
+            world.say("warning", f"job={claim.pk}: somebody put the row back in the queue while it was in hand")
+            forget(world, former, now)
         jobs[claim.pk] = job = Job(claim, pool, now)
         if want.guarded is not pool.is_guarded or ((want.host or pool.doors is not None) and not pool.has_place(job)):
             give_back(world, job, "asked for before a reload", now)

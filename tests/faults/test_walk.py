@@ -47,6 +47,7 @@ def test_a_daemon_lives_through_an_error_at_every_statement_and_begins_nothing_t
 @pytest.mark.fault("failpoints: error")
 def test_a_daemon_lives_through_an_error_at_every_pipe(site: Site) -> None:
     live_through(site, [step for step in steps("error") if step.name in WRITES])
+    assert site.tally.violations == 0
 
 
 def live_through(site: Site, path: list[Step]) -> None:

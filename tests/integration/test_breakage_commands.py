@@ -213,3 +213,4 @@ def test_a_command_of_any_length_costs_no_more_than_a_short_one(launch: Launch, 
     insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'killjob 1' || repeat(' a', 20000000)"
     daemon.execute(f"{insert} from generate_series(1, 3)", role="drover_operator")
     daemon.wait(command(daemon, "poll"), timeout=5)
+    assert daemon.value("select count(*) from drover.jobqueue where jq_state = 'failed'") == 3

@@ -254,6 +254,7 @@ def test_a_stopped_daemon_leaves_nothing_at_work_or_waiting_in_slurm_f9(
     daemon.until(lambda: (hosts(record)["beta"], slurm.jobs()) == (CPUS, {"beta": CPUS, "": 1}), what="it is not full")
     daemon.stop()
     freed(daemon, slurm)
+    assert slurm.jobs() == {}
 
 
 @pytest.mark.parametrize("command", [READER, DEAF], ids=["reader", "deaf"])

@@ -120,6 +120,7 @@ def test_a_row_that_is_deleted_while_it_is_worked_ends_its_agent_f138(
     daemon.execute("delete from drover.jobqueue where jq_pk = %s", pk)
     daemon.wait(daemon.insert(jq_type="a", jq_args="after"))
     daemon.until(lambda: any(each["event"] == "line" and each["line"] == "after" for each in records(record)))
+    assert daemon.execute("select from drover.jobqueue where jq_pk = %s", pk) == []
 
 
 def test_cancel_ends_a_job_in_any_state_before_its_end_t25(launch: Launch, text: str, record: Path, gate: Path) -> None:
@@ -354,7 +355,8 @@ def test_more_commands_in_one_transaction_than_one_read_gives_all_end_j88(launch
     daemon = launch(text)
     insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'poll' from generate_series(1, 350)"
     daemon.execute(insert, role="drover_operator")
-    daemon.until(lambda: daemon.value("select count(*) from drover.jobqueue where jq_state = 'done'") == 350)
+    daemon.until(lambda: daemon.value("select count(*) from drover.jobqueue where jq_endtime is not null") == 350)
+    assert daemon.value("select count(*) from drover.jobqueue where jq_state = 'done'") == 350
 
 
 def test_capital_command_is_an_ordinary_type_f130(launch: Launch, text: str) -> None:

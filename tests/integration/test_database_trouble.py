@@ -345,6 +345,21 @@ def test_a_row_that_is_not_ours_any_more_when_the_database_is_back_is_let_go(
     assert (lines(record), [each["att_outcome"] for each in site.attempts(pk)]) == ([f"gate:{gate}"] * 2, ["done"])
 
 
+def test_a_row_that_is_put_back_by_hand_while_it_is_worked_is_worked_anew_and_ends_once(
+    site: Daemon, gate: Path, record: Path
+) -> None:
+    pk = site.insert(jq_type="rec", jq_args=f"gate:{gate}")
+    site.until(lambda: record.exists() and lines(record) == [f"gate:{gate}"])
+    site.execute("set session_replication_role = replica")
+    site.execute(UNCLAIM, pk)
+    site.execute("set session_replication_role = origin")
+    site.execute(RELEASE, pk)
+    site.until(lambda: "job=1: somebody put the row back in the queue while it was in hand" in site.stderr())
+    gate.touch()
+    site.wait(pk)
+    assert (lines(record), [each["att_outcome"] for each in site.attempts(pk)]) == ([f"gate:{gate}"] * 2, ["done"])
+
+
 UNCLAIM = """
 update drover.jobqueue set jq_state = 'held', jq_owner = null, jq_attempt = 0, jq_starttime = null, jq_endtext = null
  where jq_pk = %s"""

@@ -292,4 +292,4 @@ def test_a_daemon_passes_over_servers_that_do_not_answer_c40(
     there = conninfo_to_dict(database_with_roles)
     hosts, ports = f"127.0.0.1,{there['host']}", f"1,{there['port']}"
     daemon = launch(text, via=make_conninfo(database_with_roles, host=hosts, port=ports))
-    daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
+    assert daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_attempt"] == 1

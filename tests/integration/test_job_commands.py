@@ -93,7 +93,7 @@ def test_a_release_of_what_is_not_there_fails_and_of_what_is_released_changes_no
     below(daemon, child, done)
     assert told(daemon, "release 999999", "failed") == "no job 999999"
     assert told(daemon, "release a.nobody", "failed") == "no job a.nobody"
-    assert told(daemon, f"release {done}") == f"job {done} is released already: it is done"
+    assert told(daemon, f"release {done}") == f"job {done} has ended: it is done"
     assert states(daemon, [done, child]) == ["done", "held"]
 
 
@@ -296,7 +296,8 @@ def test_a_retry_has_its_allowances_again(launch: Launch, text: str) -> None:
 def test_a_retry_of_what_has_not_failed_is_refused(launch: Launch, text: str) -> None:
     daemon = launch(text)
     pk = daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_pk"]
-    assert told(daemon, f"retry {pk}", "failed") == f"job {pk} has not failed: it is done"
+    anew = "drover resubmit queues it as another job"
+    assert told(daemon, f"retry {pk}", "failed") == f"job {pk} has not failed: it is done; {anew}"
     wrong = command(daemon, "frobnicate")
     daemon.wait(wrong, "failed")
     assert told(daemon, f"retry {wrong}", "failed") == f"job {wrong} is a command"
@@ -459,7 +460,7 @@ def test_a_run_ends_too_when_its_job_never_runs(launch: Launch, text: str, endin
     order = command(daemon, f"run {pk}")
     daemon.wait(pk, "queued")
     told(daemon, ending.format(pk))
-    daemon.wait(order)
+    assert list(daemon.wait(order)["jq_result"]["jobs"]) == [str(pk)]
 
 
 def test_a_run_ends_too_when_its_job_is_removed(launch: Launch, text: str) -> None:

@@ -120,7 +120,8 @@ def test_few_jobs_in_one_queue_do_not_wait_for_the_flood_in_another_j18(launch: 
 def test_a_thousand_queues_load_and_work_j6(launch: Launch, record: Path) -> None:
     names = [f"q{n}" for n in range(1000)]
     daemon = launch(LOCAL + agent("rec", rec(record), slots=4) + "".join(limited(name, 1) for name in names))
-    daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_queue": name} for name in names]), timeout=60)
+    rows = daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_queue": name} for name in names]), timeout=60)
+    assert {row["jq_attempt"] for row in rows} == {1}
 
 
 @pytest.mark.parametrize("name", ["1/low", "x" * 64])
@@ -373,7 +374,7 @@ def test_a_type_that_a_filter_of_before_leaves_without_a_host_is_told_of_r55(lau
     pk = daemon.insert(jq_type="rec")
     daemon.until(lambda: daemon.why(pk) == "agent type rec has no slots on any host")
     daemon.wait(order(daemon, "host-filter local types="))
-    daemon.wait(pk)
+    assert daemon.wait(pk)["jq_done_host"] == "local"
 
 
 def test_a_filter_in_the_table_that_makes_no_sense_is_told_and_ends_nobody_r55(launch: Launch) -> None:
@@ -384,7 +385,7 @@ def test_a_filter_in_the_table_that_makes_no_sense_is_told_and_ends_nobody_r55(l
     daemon.stop()
     again = launch(LOCAL + puppet())
     again.wait(order(again, "host-filter local types=^pup"))
-    again.wait(again.insert(jq_type="puppet", jq_args=":"))
+    assert again.wait(again.insert(jq_type="puppet", jq_args=":"))["jq_attempt"] == 1
 
 
 def test_a_filter_that_makes_no_sense_is_refused_with_the_reason_r55(launch: Launch) -> None:

@@ -148,7 +148,7 @@ def test_slots_that_have_failed_are_tried_again_at_once_f71(launch: Launch) -> N
     pk = daemon.insert(jq_type="a", jq_args=":")
     said(daemon, "ST_FREE -> ST_FAIL")
     reload(daemon, text + puppet("a"))
-    daemon.wait(pk)
+    assert daemon.wait(pk)["jq_attempt"] == 2
 
 
 # ---- slots and hosts

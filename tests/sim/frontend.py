@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from scheduler.model.events import Drain, Replaced, Stop
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED
 from scheduler.policy.lease import Standing
@@ -46,12 +48,22 @@ def insert_some(sim: "Sim") -> None:
 def insert_placed(sim: "Sim") -> None:
     """A user queues a query whose rows are placed on hosts, some of which kill their agents."""
     row = make_row(sim)
-    if not row.msq and sim.config.agents[row.type].kind == "line" and len(sim.database.open) < MOST_OPEN:
+    if not row.msq and sim.config.agents[row.type].kind == "line" and len(sim.database.open) < 2 * MOST_OPEN:
         row.host, row.unstorable = "", False
         _make_query(sim, row)
         row.items, row.runonpfile, row.tolerate = 10, "place", 100
         row.poison = frozenset(sim.rng.sample(range(row.items), 3))
         insert(sim, row)
+
+
+def insert_crowd(sim: "Sim") -> None:
+    """A user queues so many jobs of a type that its agents are given lines ahead, if the type allows that."""
+    kinds = [name for name, kind in sim.config.agents.items() if kind.kind == "line" and kind.window > 1]
+    if kinds:
+        name = sim.rng.choice(kinds)
+        for _ in range(min(20, 2 * MOST_OPEN - len(sim.database.open))):
+            pk = sim.new_pk()
+            insert(sim, Row(pk, name, queue=sim.queue_names[0], queued=sim.now, args=b"one:%d" % pk))
 
 
 def insert(sim: "Sim", row: Row) -> None:
@@ -128,7 +140,9 @@ def command_job(sim: "Sim") -> None:
     ours = [row for row in sim.database.hand.values() if row.owner == sim.daemon.owner]
     if not ours or not sim.daemon.is_alive:
         return
-    row, core = sim.rng.choice(ours), sim.daemon.core
+    core = sim.daemon.core
+    ahead = {job.pk for slot in core.world.fleet.slots for job, *_ in slot.ahead or () if job is not slot.job}
+    row = sim.rng.choice([row for row in ours if row.pk in ahead] or ours)
     verb = sim.rng.choice(("kill", "cancel", "signal"))
     if verb == "signal":
         core.signal(row.pk, 15)
@@ -187,6 +201,18 @@ def reload(sim: "Sim") -> None:
     sim.reload(configs.other(sim.rng, sim.config))
 
 
+def leave_host(sim: "Sim") -> None:
+    """The operator takes a type off a host where a placed row of it is worked or tried again, or puts it back."""
+    pools = sim.daemon.core.world.pools if sim.daemon.is_alive else {}
+    waiting = [(name, at) for name, pool in pools.items() for *_, at in pool.again]
+    worked = [(name, s.host.name) for name, pool in pools.items() for s in pool.slots if s.job and s.is_bound]
+    name, left = sim.rng.choice(waiting or worked or [(name, None) for name in sim.config.agents])
+    if name in sim.config.agents:
+        hosts = tuple(host for host in sim.config.hosts_of(name) if host != left) if left else ()
+        kind = attrs.evolve(sim.config.agents[name], hosts=hosts)
+        sim.reload(attrs.evolve(sim.config, agents={**sim.config.agents, name: kind}))
+
+
 # ---- the end of daemons
 
 
@@ -204,7 +230,16 @@ def stop_daemon(sim: "Sim") -> None:
 
 
 def drain_daemon(sim: "Sim") -> None:
-    """SIGINT."""
+    """SIGINT: rather while a slice is under way, and rows that came just now are being claimed."""
+    in_hand = sim.database.hand.values()
+    is_time = not sim.daemon.core.world.draining and any(row.msq and row.key is None for row in in_hand)
+    if is_time or sim.chance(0.1):
+        for _ in range(5):
+            insert(sim, make_row(sim))
+        sim.at(2 * sim.delay * sim.rng.random(), _drain, sim)
+
+
+def _drain(sim: "Sim") -> None:
     if sim.daemon.is_alive:
         sim.memory.drained_at = min(sim.memory.drained_at, sim.now)
         sim.daemon.tell(Drain())
@@ -241,7 +276,8 @@ def usurp(sim: "Sim") -> None:
 
 
 ACTS: "Final[dict[Callable[[Any], None], float]]" = {
-    insert_some: 100.0, insert_placed: 3.0, change_row: 5.0, command_job: 5.0, lock_row: 3.0, change_queue: 3.0,
-    change_host: 3.0, change_type: 2.0, replace_program: 1.0, reload: 1.5, kill_daemon: 0.7, stop_daemon: 0.5,
-    drain_daemon: 1.0, step_down: 1.0, cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0, cut_link: 3.0,
+    insert_some: 100.0, insert_placed: 3.0, change_row: 5.0, command_job: 5.0, insert_crowd: 1.0, lock_row: 3.0,
+    change_queue: 3.0, change_host: 3.0, change_type: 2.0, replace_program: 1.0, reload: 1.5, leave_host: 1.0,
+    kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 2.0, step_down: 1.0, cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0,
+    cut_link: 3.0,
 }  # fmt: skip

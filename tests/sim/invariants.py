@@ -58,6 +58,7 @@ def check(sim: "Sim") -> None:
         slots_are_as_configured(sim, world)
         lanes_are_right(world)
         deadlines_are_set(world)
+        what_is_killed_is_worked_no_more(world)
         hosts_keep_their_limits(sim, world)
         urgent_places_are_for_urgent_work(sim, world)
         queues_keep_their_limits(sim, world)
@@ -422,7 +423,8 @@ def failures_were_tried_twice(sim: "Sim", save: Save) -> None:
     for failure in save.failures:
         row = sim.database.rows[failure.pk]
         is_death = failure.reason.startswith("agent terminated") and row.key is not None and not row.was_lied_about
-        if is_death and sim.tries.get((failure.pk, failure.attempt, int(failure.key or 0))) != 2:
+        item = failure.pk, failure.attempt, int(failure.key or 0)
+        if is_death and sim.tries.get(item, 0) - sim.losses[item] != 2:
             broken("failures_were_tried_twice", f"job {failure.pk} item {failure.key}")
 
 
@@ -490,6 +492,14 @@ def query_ends_rightly(sim: "Sim", row: Row) -> None:
     exact = sim.natures[row.type].counts == 0 and not row.disruptions and not row.repeat
     if exact and row.processed + row.failed != row.items:
         broken("counts_are_right", f"job {row.pk}: {row.processed} + {row.failed} of {row.items}")
+
+
+def what_is_killed_is_worked_no_more(world: World) -> None:
+    """An agent that has a line of a job that was killed or cancelled in hand is on its way out."""
+    for slot in world.fleet.slots:
+        verdict = slot.job.verdict if slot.job is not None else None
+        if slot.job is not None and verdict is not None and verdict.kills and slot.state in (ST_READY, ST_RUNNING):
+            broken("commands_are_kept", f"job {slot.job.pk} is killed, and slot {slot.number} works on")
 
 
 def what_is_wanted_is_on_its_way(world: World, row: Row) -> None:

@@ -114,11 +114,12 @@ def test_all_lists_every_state() -> None:
     assert len(states(parse(["ls", "--all"]))) == 10
 
 
-def test_long_arguments_are_cut_and_urgent_jobs_marked_r76() -> None:
+def test_long_arguments_are_cut_urgent_jobs_marked_and_queues_shown_that_are_not_the_usual_r76() -> None:
     names = (
         "job",
         "name",
         "type",
+        "queue",
         "state",
         "urgent",
         "priority",
@@ -129,8 +130,10 @@ def test_long_arguments_are_cut_and_urgent_jobs_marked_r76() -> None:
         "args",
         "text",
     )
-    jobs = Table("", names, [(1, None, "noop", "queued", True, "b", NOON, 0, None, None, "x" * 60_000, None)])
-    assert brief(jobs).rows == [(1, "noop", "queued", "!b", NOON, 0, None, None, "x" * 47 + "…", None)]
+    for queue, shown in (("default", ()), ("mail", ("mail",))):
+        row = (1, None, "noop", queue, "queued", True, "b", NOON, 0, None, None, "x" * 60_000, None)
+        brief_row = (1, "noop", *shown, "queued", "!b", NOON, 0, None, None, "x" * 47 + "…", None)
+        assert brief(Table("", names, [row])).rows == [brief_row]
 
 
 # log and status

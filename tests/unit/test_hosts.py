@@ -104,10 +104,11 @@ def test_a_start_that_a_host_refuses_though_it_can_be_reached_counts() -> None:
     assert len(core.world.fleet.slots[number].births) == 1
 
 
-def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
+def after_a_loss() -> Core:
+    """Give a core whose host was lost with the one item of a query, and is back."""
     core = make_core(hosts=FAR)
     up(core)
-    turn(core, claim(1, msq=True))
+    turn(core, claim(1, msq=True, tolerate=1))
     core.handle(e.Opened(1, (b"a",), 1), 0.0)
     core.handle(e.Fetched(1, [(b"x",)], more=False), 0.0)
     (number,) = spawned(core)
@@ -115,6 +116,11 @@ def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
     core.hear(number, b"OK\n", 0.0)
     core.look()
     lost(core, number)
+    return core
+
+
+def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
+    core = after_a_loss()
     (fresh,) = spawned(core)
     core.handle(e.Created(fresh, 101), 2.0)
     core.hear(fresh, b"OK\n", 2.0)
@@ -122,6 +128,17 @@ def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
     core.hear(fresh, b"OK\n", 3.0)
     (row,) = saved(settle(core, 4.0))
     assert (row.state, row.processed, row.failed) == ("done", 1, 0)
+
+
+def test_a_try_that_was_lost_with_its_host_is_none_of_the_two_that_an_item_has() -> None:
+    core = after_a_loss()
+    for now in (2.0, 3.0):
+        (fresh,) = spawned(core)
+        core.handle(e.Created(fresh, 101), now)
+        core.hear(fresh, b"OK\n", now)
+        assert sent(core) == [b'a="x"\n']
+        core.handle(e.Gone(fresh, code=1), now)
+    assert [(row.processed, row.failed) for row in saved(settle(core, 4.0))][-1:] == [(0, 1)]
 
 
 def given(core: Core, first: int, last: int) -> list[bytes]:

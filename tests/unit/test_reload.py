@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Database, Host, Scheduler
-from scheduler.model.states import ST_FREE, ST_FREEING, ST_RUNNING
+from scheduler.model.states import ST_FAIL, ST_FREE, ST_FREEING, ST_RUNNING
 from scheduler.policy.core import Core
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.reload import FIXED, changes, within_reach
@@ -151,6 +151,40 @@ def test_a_slot_that_is_gone_is_not_put_to_rest_when_its_agent_dies() -> None:
     reload(core, config({"md5": SHA}, respawn_count=0))
     core.handle(e.Gone(slot.number, code=1), 0.0)
     assert (slot.state, core.world.fleet.vacant) == (ST_FREE, [slot.number])
+
+
+def test_a_slot_that_rests_is_free_once_it_is_gone() -> None:
+    core = make_core(respawn_count=0)
+    slot = ready(core, claim(1))
+    core.handle(e.Gone(slot.number, code=1), 0.0)
+    assert slot.state == ST_FAIL
+    look(core, "alpha", types="^md5")
+    assert (slot.state, core.world.fleet.vacant) == (ST_FREE, [slot.number])
+
+
+def test_a_type_whose_failed_slots_went_with_their_host_works_when_the_host_is_back() -> None:
+    core = make_core(respawn_count=0)
+    slot = ready(core, claim(1))
+    core.handle(e.Gone(slot.number, code=1), 0.0)
+    look(core, "alpha", types="^md5")
+    look(core, "alpha", types="")
+    assert turn(core, claim(2)).wants
+    assert len(spawned(core)) == 1
+
+
+def test_a_row_that_is_claimed_while_it_is_in_hand_was_put_back_by_hand_and_begins_anew() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    assert sent(core) == [b"item 1\n"]
+    turn(core, claim(1)._replace(attempt=2))
+    assert slot.state == ST_FREEING
+    core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
+    core.look()
+    core.handle(e.Created(slot.number, 101), 0.0)
+    core.hear(slot.number, b"OK\n", 0.0)
+    assert sent(core) == [b"item 1\n"]
+    core.hear(slot.number, b"OK\n", 0.0)
+    assert [(end.pk, end.attempt) for end in core.world.ledger.ends] == [(1, 2)]
 
 
 def test_tables_that_were_read_before_bring_no_type_or_host_back() -> None:
