@@ -32,9 +32,12 @@ def to_job(desk: Desk, row: Row, order: Order) -> None:
 
 
 def _kill(desk: Desk, row: Row, order: Order) -> None:
-    if row.state not in WORKED:
+    if row.state in WORKED:
+        _want(desk, row, "kill", lambda job: desk.core.kill(job, desk.now()))
+    elif row.state == "failed" and row.took_effect:
+        desk.end(row, f"job {row.job}: killed")
+    else:
         raise CommandError(f"job {row.job} is not being worked: it is {row.state}")
-    _want(desk, row, "kill", lambda job: desk.core.kill(job, desk.now()))
 
 
 def _cancel(desk: Desk, row: Row, order: Order) -> None:
@@ -42,9 +45,9 @@ def _cancel(desk: Desk, row: Row, order: Order) -> None:
     if row.state in WORKED:
         _want(desk, row, f"cancel {text}", lambda job: desk.core.cancel(job, text, desk.now()))
     elif row.state in UNWORKED:
-        desk.tried.add(row.pk)
-        desk.ask("cancel_job", {"job": row.job, "text": text}, lambda rows: _ended(desk, row, "cancelled", rows))
-    elif row.state == "cancelled" and row.pk in desk.tried:
+        values = {"command": row.pk, "job": row.job, "text": text}
+        desk.ask("cancel_job", values, lambda rows: _ended(desk, row, "cancelled", rows))
+    elif row.state == "cancelled" and row.took_effect:
         _ended_before(desk, row, "cancelled")
     else:
         raise CommandError(f"job {row.job} has ended: it is {row.state}")
@@ -62,7 +65,7 @@ def _want(desk: Desk, row: Row, wanted: str, act: Callable[[int], bool]) -> None
             desk.later()
 
     if row.is_ours:
-        desk.ask("want", {"job": job, "wanted": wanted}, written)
+        desk.ask("want", {"command": row.pk, "job": job, "wanted": wanted}, written)
     else:
         desk.later()
 
@@ -133,9 +136,8 @@ def _hold(desk: Desk, row: Row, order: Order) -> None:
 
 def _ice(desk: Desk, row: Row, order: Order) -> None:
     if row.state in ("held", "queued"):
-        desk.tried.add(row.pk)
-        desk.ask("ice_job", {"job": row.job}, lambda rows: _ended(desk, row, "on ice", rows))
-    elif row.state == "skipped" and row.pk in desk.tried:
+        desk.ask("ice_job", {"command": row.pk, "job": row.job}, lambda rows: _ended(desk, row, "on ice", rows))
+    elif row.state == "skipped" and row.took_effect:
         _ended_before(desk, row, "on ice")
     else:
         raise CommandError(f"job {row.job} is neither held nor queued: it is {row.state}")
@@ -150,11 +152,10 @@ def _retry(desk: Desk, row: Row, order: Order) -> None:
         else:
             desk.end(row, f"job {row.job}: queued again")
 
-    if row.state == "failed":
-        desk.tried.add(row.pk)
-        desk.ask("retry_job", {"job": row.job}, retried)
-    elif row.pk in desk.tried:
+    if row.took_effect:
         desk.end(row, f"job {row.job}: queued again")
+    elif row.state == "failed":
+        desk.ask("retry_job", {"command": row.pk, "job": row.job}, retried)
     else:
         anew = "; drover resubmit queues it as another job" if row.state in TERMINAL else ""
         raise CommandError(f"job {row.job} has not failed: it is {row.state}{anew}")
@@ -162,21 +163,20 @@ def _retry(desk: Desk, row: Row, order: Order) -> None:
 
 def _unblock(desk: Desk, row: Row, order: Order) -> None:
     named = order.values["job"]
-    values = {"job": None, "condition": named} if isinstance(named, str) else {"job": named, "condition": None}
-    is_again = row.pk in desk.tried
+    is_word = isinstance(named, str)
+    values = {"command": row.pk, "job": None if is_word else named, "condition": named if is_word else None}
 
     def unblocked(rows: list[Cells]) -> None:
         wanted, done = (int(cell or 0) for cell in rows[0])
         if done < wanted:
             desk.later()
-        elif isinstance(named, str):
+        elif is_word:
             desk.end(row, f"{done} jobs were blocked on {named}", {"unblocked": done})
-        elif done or is_again:
+        elif done or row.took_effect:
             desk.end(row, f"job {named}: not blocked any more", {"unblocked": 1})
         else:
             desk.end(row, f"job {named} is not blocked: it is {row.state}", ok=False)
 
-    desk.tried.add(row.pk)
     desk.ask("unblock", values, unblocked)
 
 
@@ -190,7 +190,7 @@ def _ended(desk: Desk, row: Row, what: str, rows: list[Cells]) -> None:
 
 
 def _ended_before(desk: Desk, row: Row, what: str) -> None:
-    """A job was changed, and the answer was lost."""
+    """A job was changed, and the command did not end: the answer was lost, or who did it."""
     desk.core.settle([row.job or 0])
     desk.end(row, f"job {row.job}: {what}")
 

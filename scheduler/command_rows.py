@@ -18,6 +18,7 @@ class Row(NamedTuple):
     state: str | None  # of that job
     is_ours: bool  # we work on it
     is_command: bool
+    took_effect: bool  # it was done, or begun, and its row did not end: so "done already" is done
 
 
 class Desk(Protocol):
@@ -25,7 +26,6 @@ class Desk(Protocol):
 
     core: Core
     now: Callable[[], float]  # monotonic seconds
-    tried: set[int]  # commands about to do what cannot be done twice: the answer may be lost, so "done already" is done
     passes: dict[int, Pass]  # how far commands have come that are done piece by piece
 
     def ask(self, name: str, values: Mapping[str, object], then: Callable[[list[Cells]], object]) -> None:

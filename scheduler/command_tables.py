@@ -125,34 +125,40 @@ def _pause(desk: Desk, row: Row, order: Order) -> None:
 
 def _add(desk: Desk, row: Row, order: Order) -> None:
     name, concurrency = order.values["queue"], order.values["concurrency"]
-    is_again = row.pk in desk.tried
+
+    def end() -> None:
+        desk.end(row, f"queue {name}: concurrency {concurrency}")
 
     def added(rows: list[Cells]) -> None:
         if not rows:
             desk.later()
-        elif rows[0][0] == b"t" or is_again:
-            _follow(desk, lambda: desk.end(row, f"queue {name}: concurrency {concurrency}"))
+        elif rows[0][0] == b"t":
+            _follow(desk, end)
         else:
             desk.end(row, f"there is a queue {name} already", ok=False)
 
-    desk.tried.add(row.pk)
-    desk.ask("add_queue", {"name": name, "concurrency": concurrency}, added)
+    if row.took_effect:
+        _follow(desk, end)
+    else:
+        desk.ask("add_queue", {"command": row.pk, "name": name, "concurrency": concurrency}, added)
 
 
 def _remove(desk: Desk, row: Row, order: Order) -> None:
-    name, is_again = order.values["queue"], row.pk in desk.tried
+    name = order.values["queue"]
 
     def removed(rows: list[Cells]) -> None:
         verdict = text_of(rows[0][0]) if rows else ""
         if not rows:
             desk.later()
-        elif verdict == "removed" or (verdict == "unknown" and is_again):
+        elif verdict == "removed":
             desk.end(row, f"queue {name}: removed")
         else:
             desk.end(row, _REFUSALS[verdict].format(name), ok=False)
 
-    desk.tried.add(row.pk)
-    desk.ask("remove_queue", {"name": name}, removed)
+    if row.took_effect:
+        desk.end(row, f"queue {name}: removed")
+    else:
+        desk.ask("remove_queue", {"command": row.pk, "name": name}, removed)
 
 
 def _set(desk: Desk, row: Row, order: Order) -> None:

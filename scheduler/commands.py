@@ -1,9 +1,10 @@
 """Command rows: read on the watch connection, so that no full host, paused queue or lock on a job holds one back.
 
 A command is done before its row ends. What its end says is kept until the row has ended, and said again if the answer
-was lost; one that was cut off before is done again: each may be repeated. A command for every scheduler is acknowledged
-by each; whoever sees that all have acted ends the row. Between two commands others may use the connection, and one that
-is refused or finds what it needs locked comes again later, after those behind it.
+was lost; one that was cut off before is done again, by us or by another: each may be repeated, or its row is marked by
+the statement with the effect. A command for every scheduler is acknowledged by each; whoever sees that all have acted
+ends the row. Between two commands others may use the connection, and one that is refused or finds what it needs locked
+comes again later, after those behind it.
 
 What is done about a job is in command_jobs.py, about a host, a type or a queue in command_tables.py. A command `run`
 goes on by itself once it has begun: it is not read again, and whoever sees that its jobs have ended ends it.
@@ -58,7 +59,6 @@ class Commands:
         clock: Callable[[], float],
     ) -> None:
         self.core, self.now = core, clock
-        self.tried: set[int] = set()  # commands about to do what cannot be done twice
         self.passes: dict[int, Pass] = {}  # how far commands have come that are done piece by piece
         self._run, self._again, self._go_on, self._acts = ask, again, go_on, acts
         self._rows: deque[Row] = deque()
@@ -132,7 +132,6 @@ class Commands:
         if not self._is_more:
             pks = {*self._passed, *(row.pk for row in self._rows)}
             self._ends = {pk: values for pk, values in self._ends.items() if pk in pks}
-            self.tried &= pks
             self.passes = {pk: each for pk, each in self.passes.items() if pk in pks}
         self._next()
 
@@ -279,7 +278,7 @@ def _nothing(*_: object) -> None:
 
 
 def _row(cells: Cells) -> Row:
-    pk, text, job, state, is_ours, is_command = (
+    pk, text, job, state, *flags = (
         None if cell is None else cell.decode("utf-8", "backslashreplace") for cell in cells
     )
-    return Row(int(pk or 0), text or "", int(job) if job else None, state, is_ours == "t", is_command == "t")
+    return Row(int(pk or 0), text or "", int(job) if job else None, state, *(flag == "t" for flag in flags))

@@ -117,7 +117,7 @@ class Daemon:
             timers.agentdb_connections, config.agents, timers.statement_limit, self._tell,
             with_queue=_is_same_server(conninfo, database.agentdb_url),
         )  # fmt: skip
-        self.typed = Typed(self.loop, self.watch_link, self._queries["submit"], served(config)) if typed else None
+        self.typed = Typed(self.loop, self.watch_link, self._queries, served(config), _say) if typed else None
         self.core.world.tells_ends = typed
         self.core.world.fleet.tells_routine = LOG.isEnabledFor(logging.DEBUG)
         self._acts = self._command_table()
@@ -206,6 +206,8 @@ class Daemon:
         self.children.close()
         for link in (self.queue_link, self.watch_link):
             link.close()
+        if self.typed is not None:
+            self.typed.close()
         self.expansions.shut()
         self.agentdb.shut()
         self._ready_file.remove()

@@ -170,6 +170,12 @@ def _apply_one(connection: psycopg.Connection, migration: Migration, directory: 
         connection.execute(INSERT_APPLIED, (migration.number, migration.name, migration.checksum))
 
 
+def cancelled(error: psycopg.errors.QueryCanceled) -> str:
+    """Say of a statement that the server gave up by whose will: a time limit, unless somebody ended it by hand."""
+    reason = error.diag.message_primary or str(error)
+    return f"a statement was cancelled: {reason}; ask again, or raise statement_timeout of the role or the database"
+
+
 @contextmanager
 def _connection(
     conninfo: str, next_step: str = "give [database] url a role that owns the database"
@@ -185,6 +191,8 @@ def _connection(
         raise WorldError(f"somebody else keeps the schema locked: {error}; try again later") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"{error}: {next_step}") from error
+    except psycopg.errors.QueryCanceled as error:
+        raise AbsentError(cancelled(error)) from error
     except psycopg.OperationalError as error:
         raise AbsentError(f"database not reachable: {error}; check [database] url") from error
     except psycopg.ProgrammingError as error:

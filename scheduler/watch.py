@@ -7,6 +7,7 @@ chores (chores.py) comes before the lease.
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from importlib import metadata
 from typing import Any, Final
 
@@ -211,17 +212,18 @@ class Watch:
 
     def _take(self, now: float) -> None:
         owner = self.lease.owner
-        if owner.uuid is not None:
-            why = "its process is gone" if owner.is_dead else "its lease has run out"
-            self._say("warning", f"taking over group {self._config.scheduler.group} from {owner.uuid}: {why}")
         values = {
             "lease": self._config.scheduler.lease,
             "dead": owner.uuid if owner.is_dead else None,
             "patient": self.lease.is_patient,
         }
-        self._ask("take_lease", values, self._taken)
+        self._ask("take_lease", values, partial(self._taken, owner))
 
-    def _taken(self, rows: list[Cells]) -> None:
+    def _taken(self, owner: Owner, rows: list[Cells]) -> None:
+        """The group is ours, and was this one's, or somebody was faster, maybe its owner with a renewal."""
+        if rows and owner.uuid is not None:
+            why = "its process is gone" if owner.is_dead else "its lease has run out"
+            self._say("warning", f"taking over group {self._config.scheduler.group} from {owner.uuid}: {why}")
         self.lease.taken(_text(rows[0][0]) if rows else None, self._clock())
 
     def _rescue(self, now: float) -> None:

@@ -387,8 +387,8 @@ select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from
 
 -- name: read_commands
 -- The commands that are for us, oldest first, with what they name: a job, by number or name, with its state and whether we
--- work on it. One for `every` scheduler is for us if it came after us and we have not acted on it; another, if we are
--- active and what it names is of our group, or of none that has an active scheduler; what names nothing is for the first
+-- work on it; and whether they took effect already, and could not end. One for `every` scheduler is for us if it came
+-- after us and we have not acted on it; another, if we are active and what it names is of our group, or of none that has an active scheduler; what names nothing is for the first
 -- of the groups that have one.
 -- They are looked at in the order of the index, those with a host apart, and no more than are given: a flood of them
 -- costs no more than that. Those `passed` over have to wait. Of one that is too long to be understood the beginning is enough.
@@ -398,10 +398,12 @@ with me as materialized (
 active as materialized (
   select group_name, group_owner from drover.scheduler_group where group_owner is not null and group_lease_until > now())
 select f.* from me cross join (values (''), (E'\x01')) as least_host(name) cross join lateral (
-select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_owner = :owner::uuid, t.jq_type = 'command'
+select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_owner = :owner::uuid, t.jq_type = 'command',
+       c.took_effect
   from drover.claimable w
  cross join lateral (
-    select jq_host, jq_queued, left(jq_args, 1001) as args from drover.jobqueue
+    select jq_host, jq_queued, left(jq_args, 1001) as args, coalesce(jq_endtext = 'took effect', false) as took_effect
+      from drover.jobqueue
      where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
  cross join lateral (select drover.word(c.args, 1) as verb, drover.word(c.args, 2) as word offset 0) v
  cross join lateral (select case when v.word ~ '^[0-9]{1,18}$' and v.verb = any (:about_jobs::text[]) then v.word::bigint end as pk,
@@ -447,32 +449,48 @@ select jq_pk, jq_has_children from ended left join told on true
 
 -- name: want
 -- What a command wants of a job that we work on: a scheduler that takes over knows it too. A lock is not waited for.
-update drover.jobqueue j set jq_wanted = :wanted::text
-  from (select jq_pk from drover.jobqueue
-         where jq_pk = :job::bigint and jq_owner = :owner::uuid and jq_state in ('claimed', 'running')
-           for no key update skip locked) free
- where j.jq_pk between free.jq_pk and free.jq_pk
-returning j.jq_pk
+with command as materialized (
+  select jq_pk from drover.jobqueue where jq_pk = :command::bigint and jq_state = 'queued' for no key update skip locked),
+wanted as (
+  update drover.jobqueue j set jq_wanted = :wanted::text
+    from (select jq_pk from drover.jobqueue
+           where jq_pk = :job::bigint and jq_owner = :owner::uuid and jq_state in ('claimed', 'running')
+             and exists (select from command)
+             for no key update skip locked) free
+   where j.jq_pk between free.jq_pk and free.jq_pk
+  returning j.jq_pk),
+marked as (
+  update drover.jobqueue j set jq_endtext = 'took effect' from command
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from wanted))
+select jq_pk from wanted
 
 -- name: cancel_job
--- Cancel a job that nobody works on, unless somebody keeps it locked, or the group is no longer ours.
-with gone as (
+-- Cancel a job that nobody works on, unless somebody keeps it or the command locked, or the group is no longer ours. That
+-- it took effect is marked in the command's row: whoever ends it may be another. So it is with the next ones.
+with command as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued'
+     and exists (select from drover.scheduler_group
+                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+     for no key update skip locked),
+gone as (
   update drover.jobqueue j
      set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_endtext = :text::text,
          jq_wait_until = null
     from (select jq_pk from drover.jobqueue
            where jq_pk = :job::bigint and jq_state in ('held', 'queued', 'blocked') and jq_type <> 'command'
-             and exists (select from drover.scheduler_group
-                          where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+             and exists (select from command)
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk, j.jq_has_children),
+marked as (
+  update drover.jobqueue j set jq_endtext = 'took effect' from command
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from gone)),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('cancelled'::text)) from gone having count(*) > 0)
 select jq_pk, jq_has_children from gone left join told on true
 
 -- name: hold_job
--- Take a job that nobody works on out of the queue, unless somebody keeps it locked, or the group is no longer ours: so
--- it is with the next ones.
+-- Take a job that nobody works on out of the queue, unless somebody keeps it locked, or the group is no longer ours.
 with gone as (
   update drover.jobqueue j set jq_state = 'held'
     from (select jq_pk from drover.jobqueue
@@ -487,16 +505,24 @@ select jq_pk, false from gone left join told on true
 
 -- name: ice_job
 -- Skip a job that nobody works on as if it had been done, unless somebody keeps it locked.
-with gone as (
+with command as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued'
+     and exists (select from drover.scheduler_group
+                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+     for no key update skip locked),
+gone as (
   update drover.jobqueue j
      set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'on ice', jq_wait_until = null
     from (select jq_pk from drover.jobqueue
            where jq_pk = :job::bigint and jq_state in ('held', 'queued')
-             and exists (select from drover.scheduler_group
-                          where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+             and exists (select from command)
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk, j.jq_has_children),
+marked as (
+  update drover.jobqueue j set jq_endtext = 'took effect' from command
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from gone)),
 told as materialized (select drover.announce(array_agg(jq_pk), array_agg('skipped'::text)) from gone having count(*) > 0)
 select jq_pk, jq_has_children from gone left join told on true
 
@@ -531,11 +557,16 @@ select count(released.jq_pk), (select jq_mode = 'manual' from drover.jobqueue wh
 -- locked. What it printed and how it fared stays in drover.output and drover.attempt. With a key its latest failures, as
 -- many as it counts, are to be done again; when they are too many for a checkpoint, or it works in slices, all is.
 -- Whoever is about to take its jq_unique_key has not committed: that is waited for, but not as long as for the lease.
-with asked as materialized (
-  select * from drover.jobqueue
-   where jq_pk = :job::bigint and jq_state = 'failed' and set_config('lock_timeout', '200ms', true) is not null
+with command as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued'
      and exists (select from drover.scheduler_group
                   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+     for no key update skip locked),
+asked as materialized (
+  select * from drover.jobqueue
+   where jq_pk = :job::bigint and jq_state = 'failed' and set_config('lock_timeout', '200ms', true) is not null
+     and exists (select from command)
      for no key update skip locked),
 refused as materialized (
   select case when a.jq_type = 'command' then 'it is a command'
@@ -566,13 +597,22 @@ again as (
     from asked a, refused, plan
    where j.jq_pk between a.jq_pk and a.jq_pk and refused.why is null
   returning j.jq_pk),
+marked as (
+  update drover.jobqueue j set jq_endtext = 'took effect' from command
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from again)),
 told as materialized (
   select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), pg_notify('drover_due', '') from again having count(*) > 0)
 select why from refused left join told on true
 
 -- name: unblock
 -- Let a job, or all that are blocked on a condition, be looked at again now: how many there are, and how many are not locked.
-with wanted as materialized (
+with command as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued'
+     and exists (select from drover.scheduler_group
+                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+     for no key update skip locked),
+wanted as materialized (
   select jq_pk from drover.jobqueue
    where jq_pk = :job::bigint and (jq_state = 'blocked' or jq_state = 'queued' and jq_wait_until is not null and starts_with(jq_endtext, 'blocked: '))
    union
@@ -582,14 +622,16 @@ with wanted as materialized (
 free as materialized (
   select jq_pk from drover.jobqueue
    where jq_pk = any (array(select jq_pk from wanted)) and jq_state in ('blocked', 'queued')
-     and exists (select from drover.scheduler_group
-                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+     and exists (select from command)
    order by jq_pk for no key update skip locked),
 again as (
   update drover.jobqueue j
      set jq_state = 'queued', jq_retry_at = null, jq_wait_until = case when j.jq_not_before > now() then j.jq_not_before end
     from free where j.jq_pk between free.jq_pk and free.jq_pk
-  returning j.jq_pk)
+  returning j.jq_pk),
+marked as (
+  update drover.jobqueue j set jq_endtext = 'took effect' from command
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from again))
 select (select count(*) from wanted), (select count(*) from again)
 
 -- name: begin_run
@@ -797,30 +839,46 @@ select missing.names, (select string_agg(queue_name, ', ' order by queue_name) f
 select string_agg(name, ', ') from unnest(:names::text[]) as name where name not in (select queue_name from drover.queue)
 
 -- name: add_queue
--- A new queue of our group: whether there was none of this name. No row if the group is no longer ours.
+-- A new queue of our group: whether there was none of this name. No row if the group is no longer ours, or somebody keeps
+-- the command locked.
 with mine as materialized (
   select 1 from drover.scheduler_group
    where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
      for share),
+command as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued' and exists (select from mine)
+     for no key update skip locked),
 added as (
-  insert into drover.queue (queue_name, queue_group, queue_concurrency) select :name::text, :group::text, :concurrency::integer from mine
-  on conflict do nothing returning queue_name)
-select exists (select from added) from mine
+  insert into drover.queue (queue_name, queue_group, queue_concurrency) select :name::text, :group::text, :concurrency::integer from command
+  on conflict do nothing returning queue_name),
+marked as (
+  update drover.jobqueue j set jq_endtext = 'took effect' from command
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from added))
+select exists (select from added) from command
 
 -- name: remove_queue
 -- Remove a queue that is not a group's own and in which no job waits or is worked; what became of it. To see that none
--- is, all jobs are looked at. No row if the group is no longer ours.
+-- is, all jobs are looked at. No row if the group is no longer ours, or somebody keeps the command locked.
 with mine as materialized (
   select 1 from drover.scheduler_group
    where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
      for share),
+command as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued' and exists (select from mine)
+     for no key update skip locked),
 verdict as materialized (
   select case when not exists (select from drover.queue where queue_name = :name::text) then 'unknown'
               when :name::text = 'default' or exists (select from drover.scheduler_group where group_name = :name::text) then 'own'
               when exists (select from drover.jobqueue where jq_queue = :name::text and jq_endtime is null) then 'used'
               else 'removed' end as word
-    from mine),
-gone as (delete from drover.queue where queue_name = :name::text and (select word = 'removed' from verdict))
+    from command),
+gone as (delete from drover.queue where queue_name = :name::text and (select word = 'removed' from verdict)
+  returning queue_name),
+marked as (
+  update drover.jobqueue j set jq_endtext = 'took effect' from command
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from gone))
 select word from verdict
 
 -- name: set_queue
@@ -938,9 +996,21 @@ update drover.scheduler_group set group_owner = null, group_lease_until = null
  where group_name = :group::text and group_owner = :owner::uuid
 returning pg_notify('drover_change', '')
 
+-- name: typed_number
+-- The jq_pk of the next line of `drover run -I`.
+select nextval('drover.jobqueue_jq_pk_seq')
+
 -- name: submit
--- A row of `drover run -I` and of `drover submit`.
-insert into drover.jobqueue (jq_type, jq_args, jq_urgent) values (:type::text, :args::text, :urgent::boolean) returning jq_pk
+-- A row of `drover run -I`, under a number of its own, so that it can be sent again.
+insert into drover.jobqueue (jq_pk, jq_type, jq_args, jq_urgent) overriding system value
+values (:pk::bigint, :type::text, :args::text, :urgent::boolean) on conflict (jq_pk) do nothing
+
+-- name: typed_ends
+-- Which of these rows have ended, how, and whether that is good, or are there no more.
+select pk, coalesce(jq_state::text, 'removed'), case when jq_pk is null then 'its row is there no more' else jq_endtext end,
+       coalesce(jq_end_bits & 1 = 1, false)
+  from unnest(:pks::bigint[]) as pk left join drover.jobqueue on jq_pk between pk and pk
+ where jq_pk is null or jq_endtime is not null
 
 -- name: not_ours
 -- Rows that are in hand here and are not so in the database: it is another server, which had not heard of the claim.

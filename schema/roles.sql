@@ -29,7 +29,9 @@ alter role drover_scheduler set enable_mergejoin = off;
 alter role drover_scheduler set lock_timeout = '5s';
 alter role drover_scheduler set search_path = pg_catalog, pg_temp;
 alter role drover_scheduler set client_connection_check_interval = '5s';
+alter role drover_scheduler set idle_session_timeout = 0;
 alter role drover_agentdb set client_connection_check_interval = '5s';
+alter role drover_agentdb set idle_session_timeout = 0;
 
 -- Limits of the SQL that jobs bring along. Its statement timeout is the scheduler's deadline: a role's own can be undone.
 alter role drover_msq connection limit 10;
@@ -37,6 +39,7 @@ alter role drover_msq set default_transaction_read_only = on;
 alter role drover_msq set lock_timeout = '5s';
 alter role drover_msq set client_connection_check_interval = '5s';
 alter role drover_msq set idle_in_transaction_session_timeout = '60s';
+alter role drover_msq set idle_session_timeout = 0;
 
 do $$ begin
   alter role drover_msq set temp_file_limit = '10GB';
@@ -145,7 +148,8 @@ grant select (status_scheduler, status_slot, status_host, status_agent, status_s
 
 -- drover_scheduler moves jobs; it cannot change what they ask for, nor invent any but those of `drover run -I`.
 grant select on all tables in schema drover to drover_scheduler;
-grant insert (jq_type, jq_args, jq_urgent) on drover.jobqueue to drover_scheduler;
+grant insert (jq_pk, jq_type, jq_args, jq_urgent) on drover.jobqueue to drover_scheduler;
+grant usage on sequence drover.jobqueue_jq_pk_seq to drover_scheduler;
 grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_wait_until,
               jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal, jq_result,
               jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime, jq_expected_end, jq_done_by,

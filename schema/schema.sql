@@ -109,17 +109,17 @@ CREATE FUNCTION drover.clean_up() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $$
-declare
-  folder text := (select nullif(agent_cwd, '') || '/' from drover.agent join drover.queue on queue_group = agent_group
-                   where queue_name = new.jq_queue and agent_type = new.jq_type);
 begin
   insert into drover.jobqueue (jq_type, jq_name, jq_args, jq_host, jq_retries, jq_max_interruptions, jq_submitter)
   select 'cleanup', 'cleanup.' || new.jq_pk,
-         json_agg(case when name like '/%' then '' else coalesce(folder, '') end || name order by n)::text,
+         json_build_object(
+           'folder', coalesce((select agent_cwd from drover.agent join drover.queue on queue_group = agent_group
+                                where queue_name = new.jq_queue and agent_type = new.jq_type), ''),
+           'names', new.jq_delete)::text,
          coalesce(new.jq_done_host, (select att_host from drover.attempt_kept where att_jq_fk = new.jq_pk and att_attempt = new.jq_attempt),
                   new.jq_host),
          3, 2147483647, new.jq_submitter
-    from unnest(new.jq_delete) with ordinality as t(name, n) having count(*) > 0
+   where new.jq_delete <> '{}'
   on conflict (jq_name) do nothing;
   return null;
 end $$;
@@ -1043,7 +1043,7 @@ CREATE VIEW drover.cleanup AS
         END AS cleanup_state,
     c.jq_host AS cleanup_host,
         CASE
-            WHEN (c.jq_state = ANY (ARRAY['held'::drover.job_state, 'queued'::drover.job_state, 'blocked'::drover.job_state, 'failed'::drover.job_state, 'cancelled'::drover.job_state])) THEN c.jq_endtext
+            WHEN (c.jq_state <> ALL (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state, 'done'::drover.job_state])) THEN c.jq_endtext
             ELSE NULL::text
         END AS cleanup_text
    FROM (drover.jobqueue j

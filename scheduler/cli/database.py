@@ -65,6 +65,7 @@ RULES: Final = {  # what a row breaks, where the name of the constraint would no
     "jobqueue_jq_job_fk_fkey": "there is no such job group",
     "jobdepends_not_on_itself": "no job waits for itself",
 }
+STYLES: Final = {"DateStyle": "ISO", "IntervalStyle": "postgres"}  # how times and intervals are read
 
 
 @contextmanager
@@ -76,6 +77,7 @@ def connect(config: Config) -> Iterator[psycopg.Connection]:
     with opened(config) as conninfo, translated():
         named = make_conninfo(conninfo, fallback_application_name="drover", client_encoding="utf8")
         with psycopg.connect(named, autocommit=True) as connection:
+            _set_styles(connection)
             yield connection
 
 
@@ -123,6 +125,8 @@ def translated() -> Iterator[None]:
     except psycopg.errors.SerializationFailure as error:
         advice = "ask again, or raise max_standby_streaming_delay of the replica"
         raise WorldError(f"the database gave up: {_primary(error)}; {advice}") from error
+    except psycopg.errors.QueryCanceled as error:
+        raise WorldError(migrate.cancelled(error)) from error
     except (psycopg.IntegrityError, psycopg.DataError) as error:
         raise ConfigError(f"the database refuses it: {_primary(error)}") from error
     except psycopg.OperationalError as error:
@@ -158,11 +162,26 @@ def unseen(connection: psycopg.Connection, seen: Mapping[str, str], *tables: str
 
 
 def listen(connection: psycopg.Connection, *channels: str) -> bool:
-    """Be woken by what is announced; False on a replica, which wakes nobody: there a look now and then must do."""
-    is_primary = connection.execute("select not pg_is_in_recovery()").fetchone() == (True,)
+    """Be woken by what is announced; False on a replica, which wakes nobody: there a look now and then must do.
+
+    From now on the server lets the session be idle for as long as it likes.
+    """
+    cursor = connection.execute("select not pg_is_in_recovery() from set_config('idle_session_timeout', '0', false)")
+    is_primary = cursor.fetchone() == (True,)
     for channel in channels if is_primary else ():
         connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
     return is_primary
+
+
+def _set_styles(connection: psycopg.Connection) -> None:
+    """Have times and intervals in the styles that are read, if those of the role or database are others.
+
+    The server has told its own when we connected: where they are right, nothing is asked.
+    """
+    for name, style in STYLES.items():
+        told = connection.info.parameter_status(name) or ""
+        if told.partition(",")[0] != style:
+            connection.execute("select set_config(%s, %s, false)", (name, style))
 
 
 def _advice(error: psycopg.Error) -> str:

@@ -26,6 +26,7 @@ from scheduler.drivers.postgres_connect import readable
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Event, Fetched, NotExpanded, Opened
+from scheduler.model.expand import doubled_key
 from scheduler.model.jobs import Cells
 
 PATIENCE_S: Final = 30.0  # for a connection that is not up
@@ -62,6 +63,7 @@ class _Run:
     ends_at: float
     patience: Timer
     is_open: bool = False
+    is_given: bool = False  # all of its rows: it wants its connection no more
     total: int = 0
     given: int = 0
     bytes: int = 0  # of the rows that were fetched
@@ -178,7 +180,10 @@ class Expansions:
         self._reasons[name] = reason
         lost = [run for run in self._runs.values() if run.link.name == name and run.is_open]
         for run in lost:
-            self._give_up(run, reason, again=True, interrupted=True)
+            if run.is_given:
+                self.close(run.job)
+            else:
+                self._give_up(run, reason, again=True, interrupted=True)
 
     def _not_connected(self, job: int) -> None:
         run = self._runs[job]
@@ -217,8 +222,8 @@ class Expansions:
     def _fetched(self, run: _Run, count: int, fetch: _Fetch, _answer: Rows) -> None:
         run.given += len(fetch.rows)
         run.bytes += fetch.size
-        more = len(fetch.rows) == count and run.given < run.total
-        self._tell(Fetched(run.job, fetch.rows, more))
+        run.is_given = len(fetch.rows) < count or run.given >= run.total
+        self._tell(Fetched(run.job, fetch.rows, not run.is_given))
 
     def _ask(
         self, run: _Run, sql: str, then: Callable[[Rows], None], limit: float, fetch: _Fetch | None = None
@@ -254,6 +259,8 @@ def _sentence(failure: Failure, before: int) -> str:
     """Say what is wrong, and where in the text of the job, which so many characters of ours come before."""
     if failure.sqlstate is None:
         return failure.message
+    if (doubled := doubled_key(failure.message)) is not None:
+        return doubled
     position = (failure.position or 0) - before - len(WRAPPING)
     place = f", at character {position}" if position > 0 else ""
     return f"{failure.message} (SQLSTATE {failure.sqlstate}{place})"

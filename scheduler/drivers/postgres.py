@@ -49,6 +49,7 @@ STABLE_S: Final = 1.0  # a connection that lived longer starts the back-off anew
 CHUNK_ROWS: Final = 50  # what is refused for its size is held so far
 DISCARD: Final = "discard all"
 TIDY: Final = ("rollback", DISCARD)
+STAY: Final = "set idle_session_timeout = 0"  # whatever role or database say: how long nothing is asked is our business
 WHO: Final = "select pid, extract(epoch from backend_start) from pg_stat_get_activity(pg_backend_pid())"
 STALE: Final = frozenset(("0A000", "26000"))  # the plan of a table that has changed; a statement that is gone
 
@@ -211,7 +212,7 @@ class Link:
 
     def _session(self) -> tuple[str, ...]:
         """Give what is to be run before anything else."""
-        own = [each for each in self._settings if not (self.is_pooled and each.startswith("set "))]
+        own = [each for each in (STAY, *self._settings) if not (self.is_pooled and each.startswith("set "))]
         return (*self._encoding(), *own)
 
     def _encoding(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from scheduler.errors import AgentError, ConfigError
 Row = tuple[bytes | None, ...]
 
 LINE_LIMIT: Final = 1 << 20  # bytes, without the newline
+TWICE: Final = "comes twice: keys must be unique"
 
 
 class Item(NamedTuple):
@@ -74,7 +75,7 @@ def check_argument(args: bytes) -> str | None:
     if b"\n" in args or b"\0" in args:
         return "the parameter holds a newline or NUL: a line agent takes one line"
     if len(args) > LINE_LIMIT:
-        return f"the parameter has {len(args)} bytes: a line holds at most {LINE_LIMIT}"
+        return f"the parameter has over {LINE_LIMIT} bytes: a line holds no more"
     return None
 
 
@@ -133,7 +134,7 @@ def cursor_query(
     """Give the select whose rows are the work left: the job's SQL, less what its checkpoint has.
 
     **shape**: with a key, rows above the watermark and outside the `beyond` ranges (first, last), in key order, and
-    those with a key of `again`.
+    those with a key of `again`. It fails where two keys are equal to the database, however they are written.
     The newline before the bracket ends a comment in the job's SQL.
     """
     inner = sql.strip().removesuffix(";")
@@ -147,4 +148,12 @@ def cursor_query(
     where = f" where {column} is null or (" + " and ".join(wheres) + ")" if wheres else ""
     if wheres and again:
         where += f" or {column} in (" + ",".join(map(quote_literal, again)) + ")"
-    return f"{query}{where} order by {column}"
+    told = f"concat('key ''', left({column}::text, 100), ''' {TWICE}')"
+    unique = f"case when {column} = lag({column}) over (order by {column}) then {told}::integer end"
+    return f"{query}{where} order by {column}, {unique}"  # what is told is no number: the cast fails, and quotes it
+
+
+def doubled_key(message: str) -> str | None:
+    """Find what `cursor_query` tells of a key that comes twice in a message of the database, in any language."""
+    found = re.search(f"key '.*' {TWICE}", message, re.DOTALL)
+    return found and found[0]

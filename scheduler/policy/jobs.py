@@ -38,7 +38,7 @@ class Expansion:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
-        "again", "batch", "failures", "fetched", "fetching", "key_at", "last_key", "losses", "low", "make_line", "more",
+        "again", "batch", "failures", "fetched", "fetching", "key_at", "losses", "low", "make_line", "more",
         "opened", "opened_at", "opening", "place_at", "progress", "said", "spared", "succeeded", "total", "waiting",
     )  # fmt: skip
 
@@ -52,7 +52,6 @@ class Expansion:
         self.make_line: Callable[[Row], bytes] | None = None
         self.key_at: int | None = None  # column numbers
         self.place_at: int | None = None
-        self.last_key: bytes | None = None
         self.total = 0
         self.fetched = 0
         self.waiting = 0  # items in lanes

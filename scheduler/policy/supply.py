@@ -216,8 +216,8 @@ def fetched(world: World, event: Fetched, now: float) -> None:
     expansion.fetching = False
     expansion.more = event.more
     rows = event.rows
-    if (reason := _bad_key(expansion, rows)) is not None:
-        fail_job(world, job, reason, now)
+    if _has_null_key(expansion, rows):
+        fail_job(world, job, "the key column is NULL in a row: every row needs a key", now)
         return
     base = expansion.fetched
     items = _items(job, expansion, rows)
@@ -242,20 +242,9 @@ def _items(job: Job, expansion: Expansion, rows: Sequence[Row]) -> list[Item]:
     return list(map(Item._make, zip(map(make_line, rows), numbers, keys, kept, strict=False)))
 
 
-def _bad_key(expansion: Expansion, rows: Sequence[Row]) -> str | None:
-    """Keys come in order, so one that is doubled follows itself."""
-    at, last = expansion.key_at, expansion.last_key
-    if at is None:
-        return None
-    for row in rows:
-        key = row[at]
-        if key is None:
-            return "the key column is NULL in a row: every row needs a key"
-        if key == last:
-            return f"key {printable(key)!r} comes twice: keys must be unique"
-        last = key
-    expansion.last_key = last
-    return None
+def _has_null_key(expansion: Expansion, rows: Sequence[Row]) -> bool:
+    at = expansion.key_at
+    return at is not None and any(row[at] is None for row in rows)
 
 
 def _size_batch(world: World, expansion: Expansion, items: Sequence[Item]) -> None:

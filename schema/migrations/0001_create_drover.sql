@@ -644,21 +644,22 @@ create trigger jobqueue_gone after delete on drover.jobqueue for each row
 -- ---------------------------------------------------------------- clean-ups
 
 -- A job that was done and has files to remove is followed by a clean-up, in the same transaction: a job of its own, for
--- the host where it ran, tried again and lost by no crash, since what is gone already is no error. A name that does not
--- begin with / is below the working directory of the job. A clean-up is known by its name.
+-- the host where it ran, tried again and lost by no crash, since what is gone already is no error. Names that do not
+-- begin with / are below the working directory of the job; it is given once, so that the list stays as long as it was
+-- when it was inserted. A clean-up is known by its name.
 create function drover.clean_up() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
-declare
-  folder text := (select nullif(agent_cwd, '') || '/' from drover.agent join drover.queue on queue_group = agent_group
-                   where queue_name = new.jq_queue and agent_type = new.jq_type);
 begin
   insert into drover.jobqueue (jq_type, jq_name, jq_args, jq_host, jq_retries, jq_max_interruptions, jq_submitter)
   select 'cleanup', 'cleanup.' || new.jq_pk,
-         json_agg(case when name like '/%' then '' else coalesce(folder, '') end || name order by n)::text,
+         json_build_object(
+           'folder', coalesce((select agent_cwd from drover.agent join drover.queue on queue_group = agent_group
+                                where queue_name = new.jq_queue and agent_type = new.jq_type), ''),
+           'names', new.jq_delete)::text,
          coalesce(new.jq_done_host, (select att_host from drover.attempt_kept where att_jq_fk = new.jq_pk and att_attempt = new.jq_attempt),
                   new.jq_host),
          3, 2147483647, new.jq_submitter
-    from unnest(new.jq_delete) with ordinality as t(name, n) having count(*) > 0
+   where new.jq_delete <> '{}'
   on conflict (jq_name) do nothing;
   return null;
 end $$;
@@ -1311,7 +1312,7 @@ select j.jq_pk, c.jq_pk as cleanup_jq_pk,
        when c.jq_endtime is null then 'pending'
        when c.jq_state = 'done' then 'removed'
        else 'failed' end as cleanup_state,
-  c.jq_host as cleanup_host, case when c.jq_state in ('held', 'queued', 'blocked', 'failed', 'cancelled') then c.jq_endtext end as cleanup_text
+  c.jq_host as cleanup_host, case when c.jq_state not in ('claimed', 'running', 'done') then c.jq_endtext end as cleanup_text
   from drover.jobqueue j left join drover.jobqueue c on c.jq_name = 'cleanup.' || j.jq_pk;
 
 -- A front-end sees its own rows, by the role it logged in as; a function in its WHERE clause sees no others either.

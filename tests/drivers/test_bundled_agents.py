@@ -282,21 +282,38 @@ def test_shell_and_its_command_end_at_sighup_to_the_group_f111() -> None:
         assert all(is_gone(child) for child in children)
 
 
+def files(*names: str, folder: str = "") -> bytes:
+    """The item of a clean-up."""
+    return json.dumps({"folder": folder, "names": names}).encode()
+
+
 def test_cleanup_removes_what_is_named_and_tells_what_was_gone_r43_r46(tmp_path: Path) -> None:
     for name in ("a", 'b "c"\n', "kept"):
         (tmp_path / name).touch()
     names = [str(tmp_path / name) for name in ("a", 'b "c"\n', "gone")]
     with bundled("cleanup", "--root", str(tmp_path)) as agent:
-        assert result(agent.work(json.dumps(names).encode())) == {"removed": 2, "gone": 1}
-        assert result(agent.work(json.dumps(names).encode())) == {"removed": 0, "gone": 3}
+        assert result(agent.work(files(*names))) == {"removed": 2, "gone": 1}
+        assert result(agent.work(files(*names))) == {"removed": 0, "gone": 3}
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_cleanup_finds_relative_names_in_the_folder_r45(tmp_path: Path) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    for path in (folder, other):
+        path.mkdir()
+        (path / "a").touch()
+    with bundled("cleanup", "--root", str(tmp_path)) as agent:
+        assert result(agent.work(files("a", "./b", f"{other}/a", folder=str(folder)))) == {"removed": 2, "gone": 1}
+        (refused,) = agent.work(files("../other", folder=str(folder)))[-1:]
+    assert refused.endswith(b"/folder/../other: has .. in it")
+    assert list(folder.iterdir()) == list(other.iterdir()) == []
 
 
 def test_cleanup_removes_a_name_that_is_no_text_r43(tmp_path: Path) -> None:
     path = tmp_path / "caf\udce9"
     path.touch()
     with bundled("cleanup", "--root", str(tmp_path)) as agent:
-        assert result(agent.work(b'["%s"]' % bytes(path))) == {"removed": 1, "gone": 0}
+        assert result(agent.work(b'{"folder": "", "names": ["%s"]}' % bytes(path))) == {"removed": 1, "gone": 0}
 
 
 def test_cleanup_refuses_logs_and_fails_but_does_what_it_may_r50(tmp_path: Path) -> None:
@@ -306,7 +323,7 @@ def test_cleanup_refuses_logs_and_fails_but_does_what_it_may_r50(tmp_path: Path)
         path.touch()
     names = [str(root / "a"), str(outside), f"{root}/../outside", str(root / "b")]
     with bundled("cleanup", "--root", str(root)) as agent:
-        said = agent.work(json.dumps(names).encode())
+        said = agent.work(files(*names))
     assert said == [
         b"ERROR not removed: %s: not below a permitted root" % bytes(outside),
         b"ERROR not removed: %s/../outside: has .. in it" % bytes(root),
@@ -318,17 +335,24 @@ def test_cleanup_refuses_logs_and_fails_but_does_what_it_may_r50(tmp_path: Path)
 
 def test_cleanup_bounds_what_it_logs(tmp_path: Path) -> None:
     with bundled("cleanup", "--root", str(tmp_path)) as agent:
-        said = agent.work(json.dumps(["x"] * 500).encode())
+        said = agent.work(files(*["x"] * 500))
     told = [line for line in said if line != b"Heartbeat"]
     assert len(told) == 101
     assert told[-1].startswith(b"FAIL 500 of 500 files not removed: x: ")
 
 
-@pytest.mark.parametrize("line", [b"", b"/srv/data/x", b"{}", b"[1]", b'[["a"]]', b'["a"', b'["\\ud800"]'])
+NO_FILES = [
+    b"", b"/srv/data/x", b"{}", b'["a"]', b'{"names": ["a"]}', b'{"folder": null, "names": ["a"]}',
+    b'{"folder": "", "names": "a"}', b'{"folder": "", "names": [1]}', b'{"folder": "", "names": [["a"]]}',
+    b'{"folder": "", "names": ["a"', b'{"folder": "", "names": ["\\ud800"]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", NO_FILES)
 def test_cleanup_fails_what_is_no_list_of_names(line: bytes) -> None:
     with bundled("cleanup", "--root", "/srv") as agent:
         (said,) = agent.work(line)
-        assert said.startswith(b"FAIL not a list of names in JSON: ")
+        assert said.startswith(b"FAIL not a folder and a list of names in JSON: ")
 
 
 @pytest.mark.parametrize("options", [[], ["--root", "here"], ["--root", "/srv/../etc"]])

@@ -1,5 +1,6 @@
 """Queries of jobs: one held cursor each, read-only, bounded in time, and nothing left behind for the next job."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -32,9 +33,9 @@ class Desk:
         turn_until(self.loop, lambda: self.events)
         return self.events.pop(0)
 
-    def open(self, job: int, sql: str) -> Event:
+    def open(self, job: int, sql: str, key: str | None = None) -> Event:
         """Expand the SQL of a job and give what is told."""
-        self.expansions.expand(job, cursor_query(sql, None, None, ()))
+        self.expansions.expand(job, cursor_query(sql, key, None, ()))
         return self.next()
 
     def fetch(self, job: int, count: int) -> Event:
@@ -93,6 +94,21 @@ def test_rows_are_those_of_the_moment_the_query_ran_f17(desk: Desk, database: st
 def test_open_cursor_holds_no_snapshot_f17(desk: Desk, database: str) -> None:
     desk.open(7, "select generate_series(1, 9) as i")
     assert backends(database, "drover exp", "(backend_xmin is not null or state <> 'idle')") == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    ["(1.0), (1.00)", "('[1]'::jsonb), ('[1.0]')", "(row(1, 2)), (row(1, 2))", "('1 day'::interval), ('24:00')"],
+)
+def test_keys_that_are_equal_to_the_database_are_the_same_however_they_are_written(desk: Desk, values: str) -> None:
+    told = desk.open(7, f"select * from (values {values}) v(k)", "k")
+    assert isinstance(told, NotExpanded)
+    assert re.fullmatch("key '.+' comes twice: keys must be unique", told.reason)
+    assert not told.again
+
+
+def test_one_row_with_a_key_that_is_written_in_the_query_is_no_two_f17(desk: Desk) -> None:
+    assert desk.open(7, "select 17 as k", "k") == Opened(7, (b"k",), 1)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +214,16 @@ def test_connection_lost_between_fetches_means_again_f29(desk: Desk, database: s
     assert desk.next() == NotExpanded(7, "server closed the connection unexpectedly", True, True)
     assert desk.expansions.free == 2
     assert desk.open(9, "select 1 as i") == Opened(9, (b"i",), 1)
+
+
+def test_connection_lost_when_all_rows_are_given_means_nothing(desk: Desk, database: str) -> None:
+    desk.open(7, "select 1 as i")
+    desk.fetch(7, 1)
+    desk.open(8, "select generate_series(1, 3) as i")
+    end_backends(database, "drover exp")
+    event = desk.next()
+    assert isinstance(event, NotExpanded)
+    assert (event.job, desk.expansions.free, desk.events) == (8, 2, [])
 
 
 def test_connection_lost_while_the_query_runs_means_again_f29(desk: Desk) -> None:

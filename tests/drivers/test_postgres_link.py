@@ -154,6 +154,17 @@ def test_reset_forgets_the_session_f17(loop: Loop, database: str) -> None:
     link.close()
 
 
+def test_the_server_ends_no_session_for_being_idle(loop: Loop, database: str) -> None:
+    name = conninfo_to_dict(database)["dbname"]
+    fetch(database, f"alter database {name} set idle_session_timeout = '1h'")
+    link = opened(loop, database)
+    first = run(loop, link, "show idle_session_timeout")
+    link.reset()
+    again = run(loop, link, "show idle_session_timeout")
+    link.close()
+    assert [rows_of(first), rows_of(again)] == [[(b"0",)]] * 2
+
+
 # ---- notifications
 
 
@@ -552,6 +563,9 @@ class MuteServer:
         column = b"pid\0" + b"\0" * 18, b"start\0" + b"\0" * 18
         rows = b"T" + _message(b"\0\2" + b"".join(column)) + b"D" + _message(b"\0\2\0\0\0\0011\0\0\0\0010")
         self._client.sendall(b"1\0\0\0\0042\0\0\0\4" + rows + b"C" + _message(b"SELECT 1\0") + ready)
+        loop.turn(loop.now)
+        self._client.recv(1000)  # what every link sets
+        self._client.sendall(b"1\0\0\0\0042\0\0\0\4" + b"C" + _message(b"SET\0") + ready)
 
 
 def _message(body: bytes) -> bytes:

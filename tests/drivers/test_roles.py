@@ -309,7 +309,9 @@ def test_clean_up_belongs_to_who_has_handed_the_job_in_r43(
         "jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1, jq_done_host = 'alpha'",
     ):
         daemon.execute(f"update drover.jobqueue set {move} where jq_pk = %s".encode(), (job,))
-    found = "select jq_args, jq_host, jq_submitter = session_user from drover.my_jobs where jq_name = %s"
+    found = (
+        "select jq_args::json ->> 'names', jq_host, jq_submitter = session_user from drover.my_jobs where jq_name = %s"
+    )
     assert _all(ours, found, f"cleanup.{job}") == [('["/srv/data/x"]', "alpha", True)]
     assert _all(ours, "select cleanup_state from drover.my_cleanup where jq_pk = %s", job) == [("pending",)]
     assert _all(theirs, found, f"cleanup.{job}") == []
@@ -529,7 +531,7 @@ def test_that_test_would_see_a_missing_right(login: Login, name: str, right: str
 
 
 def test_scheduler_may_insert_only_what_submit_gives_j37(login: Login) -> None:
-    assert _insertable(login(""), "drover_scheduler") == {"jq_type", "jq_args", "jq_urgent"}
+    assert _insertable(login(""), "drover_scheduler") == {"jq_pk", "jq_type", "jq_args", "jq_urgent"}
 
 
 @pytest.mark.parametrize("table", ["job", "jobdepends", "placement", "migration"])

@@ -284,7 +284,7 @@ def _clean_up(queue: Connection, job: int) -> list[Any]:
     return _all(queue, "select * from drover.cleanup where jq_pk = %s", job)[0][1:]
 
 
-def _names(queue: Connection, job: int) -> Any:
+def _files(queue: Connection, job: int) -> Any:
     return json.loads(_one(queue, "select jq_args from drover.jobqueue where jq_name = %s", f"cleanup.{job}"))
 
 
@@ -312,7 +312,7 @@ def test_clean_up_has_the_names_as_they_are_r43(queue: Connection) -> None:
     names = ["/a b", '/q"', "/back\\slash", "/new\nline", "/é", "/$(id)", "/,{}"]
     job = _job(queue, jq_delete=names)
     _end(queue, job)
-    assert _names(queue, job) == names
+    assert _files(queue, job) == {"folder": "", "names": names}
     assert "\n" not in _one(queue, "select jq_args from drover.jobqueue where jq_type = 'cleanup'")
 
 
@@ -322,8 +322,8 @@ def test_relative_names_are_below_the_directory_of_the_agent_type_r45(queue: Con
     here, anywhere = (_job(queue, jq_type=kind, jq_delete=["a", "/b"]) for kind in ("here", "anywhere"))
     _end(queue, here)
     _end(queue, anywhere)
-    assert _names(queue, here) == ["/srv/a", "/b"]
-    assert _names(queue, anywhere) == ["a", "/b"]
+    assert _files(queue, here) == {"folder": "/srv", "names": ["a", "/b"]}
+    assert _files(queue, anywhere) == {"folder": "", "names": ["a", "/b"]}
 
 
 def test_clean_up_is_for_the_host_of_the_attempt_that_succeeded_r47(queue: Connection) -> None:
@@ -354,6 +354,16 @@ def test_clean_up_that_failed_or_was_cancelled_says_so_r75(queue: Connection) ->
         _end(queue, job)
         _end(queue, _clean_up(queue, job)[0], state, 2)
         assert _clean_up(queue, job)[1] == "failed"
+
+
+@pytest.mark.parametrize(("state", "bits"), [("cancelled", 2), ("skipped", 1), ("skipped", 2), ("ignored", 2)])
+def test_clean_up_that_was_not_to_be_says_why_r75(queue: Connection, state: str, bits: int) -> None:
+    job = _job(queue, jq_delete=["/a"])
+    _end(queue, job)
+    clean_up = _clean_up(queue, job)[0]
+    _set(queue, clean_up, "jq_state = 'held'")
+    _set(queue, clean_up, f"jq_state = '{state}', {ENDED}, jq_end_bits = {bits}, jq_endtext = 'so'")
+    assert _clean_up(queue, job)[1:] == ("failed", None, "so")
 
 
 def test_clean_up_that_is_there_already_harms_nobody_r46(queue: Connection) -> None:

@@ -31,10 +31,11 @@ def test_a_retry_whose_unique_key_is_about_to_be_taken_gives_up_soon_r59(watch: 
     insert = "insert into drover.jobqueue (jq_type, jq_unique_key) values ('a', 'k') returning jq_pk"
     ((failed,),) = fetch(database, insert)
     fetch(database, f"update drover.jobqueue set jq_state = 'failed', {LONG_OVER}, jq_end_bits = 2")
+    ((order,),) = fetch(database, "insert into drover.jobqueue (jq_type) values ('command') returning jq_pk")
     with psycopg.connect(database) as other:
         other.execute(insert.encode())
-        assert watch("retry_job", job=failed).sqlstate == "55P03"  # that is lock_timeout
-    ((why,),) = rows_of(watch("retry_job", job=failed))
+        assert watch("retry_job", command=order, job=failed).sqlstate == "55P03"  # that is lock_timeout
+    ((why,),) = rows_of(watch("retry_job", command=order, job=failed))
     assert why == b"another job with its jq_unique_key has not ended"
 
 

@@ -17,6 +17,7 @@ from tests.faults.site import Site
 from tests.integration.daemon import Daemon
 
 SHOWN_ELSEWHERE = frozenset(("end_holder",))  # a stopped daemon's large answer: test_daemons.py
+TYPED = frozenset(("typed_number", "submit", "typed_ends"))  # of `drover run -I`
 NAMED = tuple(name for name in load((schema_dir() / "queries.sql").read_text()) if name not in SHOWN_ELSEWHERE)
 UNNAMED = (
     "queue.select", "queue.set", "watch.select", "watch.listen", "watch.set",
@@ -90,8 +91,9 @@ def has_come(daemon: Daemon, step: Step | None) -> bool:
 
 
 def _start(site: Site, step: Step, options: dict[str, Any]) -> Daemon:
-    if step.name == "submit":
-        return site.start(step.armed, options=["-I"], stdin=f"line | {step.when}\n".encode(), metered=False, **options)
+    if step.name in TYPED:
+        line = f"line | {step.name}-{step.when} nap:1.5\n".encode()  # it is looked at while it is open
+        return site.start(step.armed, options=["-I"], stdin=line, metered=False, **options)
     if step.name == "show_hosts":
         options = {**options, "config": FAR + site.types(f"d{len(site.daemons) + 1}")}
     return site.start(step.armed, metered=False, **options)

@@ -1,5 +1,7 @@
 """Commands against locks, cut connections, floods and deaths: each is done once, at once, and holds nobody back."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
@@ -9,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.faults.proxy import Proxy
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, rec
+from tests.integration.daemon import Daemon, agent, python, rec
 from tests.integration.test_commands import HOST, QUICK, command, told, working
 from tests.replica_tools import socket_of
 
@@ -62,7 +64,10 @@ def test_a_lock_on_a_command_holds_back_no_other(launch: Launch, text: str) -> N
     daemon.wait_all([waits, every], timeout=3)
 
 
-def test_a_command_that_was_done_says_so_however_long_its_row_is_locked(launch: Launch, text: str, gate: Path) -> None:
+def test_a_command_whose_row_is_locked_takes_effect_when_the_lock_is_gone(
+    launch: Launch, text: str, gate: Path
+) -> None:
+    """The same statement changes the job and marks the command, so that who comes next knows whose effect it is."""
     daemon = launch(text)
     pk = working(daemon, gate)
     daemon.signal(SIGSTOP)
@@ -70,8 +75,10 @@ def test_a_command_that_was_done_says_so_however_long_its_row_is_locked(launch: 
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.jobqueue where jq_pk = %s for update", (kill,))
         daemon.signal(SIGCONT)
-        daemon.wait(pk, "failed")
+        daemon.wait(command(daemon, "poll"), timeout=3)
+        assert daemon.row(pk)["jq_state"] == "running"
     assert daemon.wait(kill)["jq_endtext"] == f"job {pk}: is being killed"
+    daemon.wait(pk, "failed")
 
 
 def test_a_lock_on_a_host_holds_back_the_commands_about_it_alone(launch: Launch, text: str) -> None:
@@ -122,6 +129,90 @@ def test_a_shutdown_is_done_though_the_answer_to_its_acknowledgement_is_lost(
         command(daemon, "shutdown")
         daemon.until(lambda: proxy.swallowed == 1)
         assert daemon.wait_exit() == 0
+
+
+# ---- daemons that die between the effect of a command and its end
+
+
+@contextmanager
+def endless(daemon: Daemon) -> Iterator[None]:
+    """Commands cannot end, whatever they do; then the daemon is killed."""
+    daemon.execute("""
+        create function drover.stuck() returns trigger language plpgsql as $$ begin raise 'stuck'; end $$;
+        create trigger stuck before update on drover.jobqueue for each row
+          when (new.jq_type = 'command' and new.jq_endtime is not null) execute function drover.stuck()""")
+    yield
+    daemon.until(lambda: "end_command: stuck" in daemon.stderr(), what="nothing was to end")
+    daemon.kill()
+    daemon.execute("drop function drover.stuck cascade")
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "after", "said"),
+    [
+        ("cancel {}", "held", "cancelled", "cancelled"),
+        ("cancel {}", "running", "cancelled", "cancelled"),
+        ("ice {}", "held", "skipped", "on ice"),
+        ("killjob {}", "running", "failed", "killed"),
+    ],
+)
+def test_what_a_dead_daemon_has_done_to_a_job_is_not_refused_by_the_next(
+    launch: Launch, text: str, gate: Path, words: str, before: str, after: str, said: str
+) -> None:
+    first = launch(QUICK + text.removeprefix(PATIENT))
+    pk = working(first, gate) if before == "running" else first.insert(jq_type="unknown", jq_state="held")
+    with endless(first):
+        order = command(first, words.format(pk))
+        first.wait(pk, after)
+    second = launch(QUICK + text.removeprefix(PATIENT))
+    assert second.wait(order)["jq_endtext"] == f"job {pk}: {said}"
+    assert told(second, words.format(pk), "failed").endswith(f"it is {after}")
+
+
+def test_a_retry_by_a_daemon_that_died_is_not_repeated_by_the_next(launch: Launch) -> None:
+    text = QUICK + HOST + agent("bad", ["false"], kind="exec")
+    first = launch(text)
+    pk = first.wait(first.insert(jq_type="bad", jq_args="x"), "failed")["jq_pk"]
+    with endless(first):
+        order = command(first, f"retry {pk}")
+        first.until(lambda: (first.row(pk)["jq_attempt"], first.row(pk)["jq_state"]) == (2, "failed"))
+    second = launch(text)
+    assert second.wait(order)["jq_endtext"] == f"job {pk}: queued again"
+    told(second, "status")
+    assert (second.row(pk)["jq_attempt"], second.row(pk)["jq_state"]) == (2, "failed")
+
+
+def test_a_job_that_a_dead_daemon_has_unblocked_is_not_said_to_be_none_by_the_next(launch: Launch, gate: Path) -> None:
+    says = f"print('OK' if os.path.exists({str(gate)!r}) else 'BLOCKED licence\\nOK')"
+    script = f"import os, sys\nprint('OK')\nfor line in sys.stdin: {says}"
+    text = QUICK + "blocked_delay = 3600\n" + HOST + agent("b", python(script))
+    first = launch(text)
+    pk = first.insert(jq_type="b", jq_args="x")
+    first.until(lambda: "licence" in first.why(pk))
+    gate.touch()
+    with endless(first):
+        order = command(first, f"unblock {pk}")
+        first.wait(pk)
+    second = launch(text)
+    assert second.wait(order)["jq_endtext"] == f"job {pk}: not blocked any more"
+    assert told(second, f"unblock {pk}", "failed") == f"job {pk} is not blocked: it is done"
+
+
+def test_a_queue_that_a_dead_daemon_has_added_or_removed_is_no_error_of_the_next(launch: Launch, text: str) -> None:
+    text = QUICK + text.removeprefix(PATIENT)
+    there = "select max(queue_concurrency) from drover.queue where queue_name = 'new'"
+    for words, said, concurrency in (
+        ("add-queue new 2", "queue new: concurrency 2", 2),
+        ("remove-queue new", "queue new: removed", None),
+    ):
+        first = launch(text)
+        with endless(first):
+            order = command(first, words)
+        second = launch(text)
+        assert second.wait(order)["jq_endtext"] == said
+        assert second.value(there) == concurrency
+        assert told(second, words, "failed") in ("there is a queue new already", "no queue new")
+        second.kill()
 
 
 # ---- order

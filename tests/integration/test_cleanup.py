@@ -3,6 +3,7 @@
 What a name may lead to is tests/unit/test_removal.py's, what the agent says tests/drivers/test_bundled_agents.py's.
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.model.expand import LINE_LIMIT
 from tests.agent_tools import AGENTS
 from tests.bridge.sshd import Server, serving
 from tests.integration.conftest import Launch
@@ -140,6 +142,17 @@ def test_relative_names_are_in_the_directory_of_the_job_r45(launch: Launch, work
     assert left(work) == ["b"]
     homeless = daemon.insert(jq_type="rec", jq_args="x", jq_delete=["b"])
     assert "is relative" in after(daemon, homeless, "failed")["jq_endtext"]
+    assert left(work) == ["b"]
+
+
+def test_the_longest_list_of_relative_names_is_removed_r45(launch: Launch, work: Path, record: Path) -> None:
+    """As many names as an insert takes: with the directory in front of each, they would be more than an item holds."""
+    daemon = launch(LOCAL + agent("rec", rec(record), cwd=str(work)) + cleanup(work))
+    names = ["a", *(f"f{number:05}" for number in range(55_550))]
+    assert 499_900 < len(json.dumps(names, separators=(",", ":"))) <= 500_000
+    assert len(names) * len(str(work)) > LINE_LIMIT
+    pk = daemon.insert(jq_type="rec", jq_args="x", jq_delete=names)
+    assert after(daemon, pk)["jq_result"] == {"removed": 1, "gone": len(names) - 1}
     assert left(work) == ["b"]
 
 

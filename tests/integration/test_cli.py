@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from scheduler.embedded import default_directory, join
@@ -89,6 +90,58 @@ def test_where_the_database_is_named_no_configuration_is_read(
     assert (told.status, told.out) == (2, "")
     assert told.err.splitlines()[-1].startswith("drover status: only wants to know database and group: ")
     assert [drover(command).status for command in ("check", "agent-check")] == [2] * 2
+
+
+# What a role or a database sets for its sessions
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("DateStyle", "SQL, DMY"),
+        ("DateStyle", "German"),
+        ("DateStyle", "Postgres, MDY"),
+        ("IntervalStyle", "iso_8601"),
+        ("IntervalStyle", "postgres_verbose"),
+        ("IntervalStyle", "sql_standard"),
+        ("bytea_output", "escape"),
+        ("search_path", "nowhere"),
+        ("TimeZone", "Asia/Kathmandu"),
+    ],
+)
+def test_commands_work_whatever_the_database_sets_for_its_sessions(
+    drover: Drover, active: psycopg.Connection, setting: str, value: str
+) -> None:
+    job = insert(active)
+    finish(active, job, "failed", 2, "no")
+    write_log(active, job, "said")
+    _set_for_sessions(active, setting, value)
+    words = ("status", "status --json", "ls --all --json", f"why {job}", f"log {job}", "log --json", f"out {job}")
+    told = [drover(*each.split()) for each in words]
+    assert [(each.status, each.err) for each in told] == [(0, "")] * len(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "table"),
+    [("ls", "jobqueue"), ("status", "scheduler_group"), *((each, "migration") for each in ("ls", "init", "check"))],
+)
+def test_a_statement_that_takes_too_long_is_not_a_database_that_is_not_there(
+    drover: Drover, active: psycopg.Connection, command: str, table: str
+) -> None:
+    _set_for_sessions(active, "statement_timeout", "0.5s")
+    with active.transaction():
+        active.execute(sql.SQL("lock table drover.{}").format(sql.Identifier(table)))
+        done = drover(command)
+    reason = "a statement was cancelled: canceling statement due to statement timeout"
+    advice = "ask again, or raise statement_timeout of the role or the database"
+    assert (done.status, (done.out + done.err).count(f"{reason}; {advice}\n")) == (3, 1)
+    assert "not reachable" not in done.out + done.err
+
+
+def _set_for_sessions(connection: psycopg.Connection, setting: str, value: str) -> None:
+    """Set it for those who connect to this database from now on."""
+    names = map(sql.Identifier, (connection.info.dbname, setting))
+    connection.execute(sql.SQL("alter database {} set {} = {}").format(*names, sql.Literal(value)))
 
 
 # What is seen by those who may not see everything

@@ -11,18 +11,20 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from select import select
 from signal import SIGTERM, SIGUSR1
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler import migrate
 from scheduler.cli.awaiting import waits
 from scheduler.embedded import temporary
 from tests.bridge.net import cabled
-from tests.cli_tools import Drover
+from tests.cli_tools import ACTIVE, ANNOUNCE, DROVER, Drover, environment, finish, insert
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, start
 from tests.needs import need
@@ -560,6 +562,55 @@ ABANDON = (
     "insert into drover.in_hand select group_owner, array_agg(jq_pk)"
     " from drover.jobqueue, drover.scheduler_group group by 1",
 )
+
+
+# ---- a server that ends sessions which are idle
+
+
+def test_connections_that_the_server_would_end_for_being_idle_stay(
+    launch: Launch, database_with_roles: str, record: Path, gate: Path
+) -> None:
+    for role in ("scheduler", "msq", "agentdb"):
+        _end_idle(database_with_roles, f"drover_{role}")
+    daemon = launch(HOST + agent("a", rec(record)))
+    query = f"select n, case n when 1 then 'gate:{gate}' end as act from generate_series(1, 200) n"
+    job = daemon.insert(jq_type="a", jq_args=query, jq_msq=True)
+    daemon.until(lambda: lines(record))
+    _wait_for_an_end(make_conninfo(database_with_roles, user="drover_msq"))
+    gate.touch()
+    row = daemon.wait(job)
+    daemon.stop()
+    assert (row["jq_itemsprocessed"], row["jq_interruptions"], row["jq_attempt"]) == (200, 0, 1)
+    assert "idle" not in daemon.stderr()
+
+
+def test_whoever_waits_outlasts_the_patience_of_the_server(database_with_roles: str, config: Path) -> None:
+    _end_idle(database_with_roles, "drover_operator")
+    operator = make_conninfo(database_with_roles, user="drover_operator")
+    with psycopg.connect(database_with_roles, autocommit=True) as owner:
+        owner.execute(ACTIVE.encode())
+        job = insert(owner)
+        argv = [*DROVER, "wait", "--timeout=30", str(job)]
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=environment(operator, config)) as waiting:
+            looked = "query like '%%jq_endtime is not null%%'"
+            until(database_with_roles, f"select from pg_stat_activity where usename = 'drover_operator' and {looked}")
+            _wait_for_an_end(operator)
+            finish(owner, job)
+            owner.execute(ANNOUNCE, (job, "done"))
+            assert waiting.wait() == 0
+
+
+def _end_idle(database: str, role: str) -> None:
+    """Have the server end what a role leaves idle for a while in this database."""
+    with psycopg.connect(database, autocommit=True) as owner:
+        names = map(sql.Identifier, (role, owner.info.dbname))
+        owner.execute(sql.SQL("alter role {} in database {} set idle_session_timeout = '0.5s'").format(*names))
+
+
+def _wait_for_an_end(conninfo: str) -> None:
+    """Until the server has ended a session that was begun now."""
+    with psycopg.connect(conninfo, autocommit=True) as idle:
+        assert select([idle], [], [], 20.0)[0]
 
 
 # ---- behind a pooler

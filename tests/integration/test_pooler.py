@@ -10,6 +10,7 @@ from scheduler.drivers.postgres_answers import Failure
 from scheduler.drivers.sql import Query
 from scheduler.hearing import Hearing
 from scheduler.loop import Loop
+from tests.cli_tools import Drover
 from tests.link_tools import QUERIES, ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.pooler_tools import pooler
@@ -86,6 +87,14 @@ def test_a_statement_is_stopped_behind_a_pooler_and_the_pooler_lives_f100(
     assert answers == [Failure(None, "dropped to stop a statement", lost=True)] * 5
     assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
     until(module_database, "select where not exists (select from pg_stat_activity where query = 'select pg_sleep(60)')")
+
+
+def test_commands_read_times_behind_a_pooler_whatever_their_style(
+    drover: Drover, pooled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", pooled)
+    monkeypatch.setenv("PGDATESTYLE", "German")
+    assert [drover(*words.split()).status for words in ("submit --force noop x", "ls --json", "status")] == [0] * 3
 
 
 # ---- whether LISTEN is heard

@@ -6,6 +6,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege
 
@@ -110,6 +111,20 @@ def test_active_daemons_that_are_killed_or_stopped_in_turn_lose_and_double_nothi
             heir(others)
             daemons = [*others, standby(launch, text)]
     assert_done_once(heir(daemons), pks, record)
+
+
+def test_a_take_over_is_told_when_it_is_one_c13(launch: Launch, text: str, database_with_roles: str) -> None:
+    first, second = launch(text), standby(launch, text)
+    with psycopg.connect(database_with_roles) as somebody:
+        somebody.execute("lock table drover.scheduler_group in share mode")  # it can be read, and no lease be had
+        second.until(lambda: "take_lease: " in second.stderr())
+        tried = second.stderr()
+        first.signal(SIGSTOP)
+    heir([second])
+    second.until(lambda: "serving group" in second.stderr())
+    first.signal(SIGCONT)
+    assert "taking over" not in tried
+    assert second.stderr().count("taking over group default from") == 1
 
 
 def test_a_standby_that_is_killed_changes_nothing_c15(launch: Launch, text: str, record: Path) -> None:

@@ -2,12 +2,23 @@
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, rec, records
 
 HOST = "[hosts.alpha]\n"
+WATCH = """
+select pg_terminate_backend(pid, 5000) from pg_stat_activity
+ where application_name = 'drover watch' and datname = current_database()
+"""
+REFUSE = """
+create function public.refuse() returns trigger language plpgsql as
+  $$ begin raise exception 'not now' using errcode = '{}'; end $$;
+create trigger refuse before insert on drover.jobqueue for each row when (new.jq_args = 'refused')
+  execute function public.refuse()
+"""
 
 
 @pytest.fixture
@@ -26,6 +37,18 @@ def typed(launch: Launch, text: str, stdin: bytes) -> tuple[int, list[str], Daem
     assert daemon.process.stdout is not None
     told = daemon.process.stdout.read().decode()
     return daemon.wait_exit(), told.splitlines(), daemon
+
+
+def output(daemon: Daemon) -> list[str]:
+    """The lines that it prints, up to its end."""
+    assert daemon.process.stdout is not None
+    return daemon.process.stdout.read().decode().splitlines()
+
+
+def execute(database: str, statement: str) -> None:
+    """Run a statement before there is a daemon."""
+    with psycopg.connect(database) as connection:
+        connection.execute(statement.encode())
 
 
 def test_a_typed_line_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
@@ -86,6 +109,98 @@ def test_jobs_of_others_are_served_meanwhile_and_not_told_f123(
     assert daemon.process.stdout.read() == b"1 rec done all data processed\n"
     assert daemon.wait_exit() == 0
     assert daemon.row(other)["jq_state"] in ("done", "queued")
+
+
+# ---- ends that nobody tells of
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [
+        ("cancel", 1, "1 rec cancelled cancelled"),
+        ("ice", 0, "1 rec skipped on ice"),
+        ("remove", 1, "1 rec removed its row is there no more"),
+    ],
+)
+def test_an_end_while_it_waits_is_told_too_f123(launch: Launch, text: str, end: str, status: int, told: str) -> None:
+    daemon = launch("[queues.default]\npaused = true\n" + text, options=["-I"], stdin=b"rec | x\n")
+    daemon.wait(1, "queued")
+    if end == "remove":
+        daemon.execute("delete from drover.jobqueue where jq_pk = 1")
+    else:
+        daemon.insert(role="drover_operator", jq_type="command", jq_args=f"{end} 1")
+    assert output(daemon) == [told]
+    assert daemon.wait_exit() == status
+
+
+def test_a_standby_tells_what_another_has_worked_f123(launch: Launch, text: str) -> None:
+    launch(text)
+    status, told, _ = typed(launch, text, b"rec | say:FAIL no good\nrec | fine\n")
+    assert status == 1
+    assert sorted(told) == ["1 rec failed no good", "2 rec done all data processed"]
+
+
+# ---- a connection that breaks
+
+
+@pytest.mark.parametrize("query", ["typed_number", "submit", "typed_ends"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_line_in_flight_when_the_connection_breaks_is_one_job_f123(
+    launch: Launch, text: str, record: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, query: str, when: str
+) -> None:
+    monkeypatch.setenv("DROVER_FAILPOINTS", f"{query}:{when}=error@2")
+    daemon = launch(text, options=["-I"], stdin=f"rec | one\nrec | gate:{gate}\nrec | three\n".encode())
+    daemon.until(lambda: f"{query}:{when}: error" in daemon.stderr())
+    gate.touch()
+    assert [line.split(" ", 1)[1] for line in output(daemon)] == ["rec done all data processed"] * 3
+    assert daemon.wait_exit() == 0
+    assert sorted(lines(record)) == sorted(["one", f"gate:{gate}", "three"])
+    assert "stdin:" not in daemon.stderr()
+
+
+def test_lines_whose_connection_breaks_again_and_again_are_all_worked_once_f123(
+    launch: Launch, text: str, record: Path
+) -> None:
+    stdin = b"".join(b"rec | %d\n" % n for n in range(1000))
+    daemon = launch(text, options=["-I"], stdin=stdin, wait=False)
+    for count in (50, 250, 500, 750):
+        daemon.until(lambda count=count: daemon.value("select count(*) >= %s from drover.jobqueue", count))
+        daemon.execute(WATCH)
+    assert len(set(output(daemon))) == 1000
+    assert daemon.wait_exit() == 0
+    assert sorted(map(int, lines(record))) == list(range(1000))
+
+
+def test_a_line_that_the_database_cannot_take_now_is_inserted_later_f123(
+    launch: Launch, database_with_roles: str, text: str
+) -> None:
+    execute(database_with_roles, REFUSE.format("53100"))
+    daemon = launch(text, options=["-I"], stdin=b"rec | refused\n")
+    daemon.until(lambda: "submit: not now" in daemon.stderr())
+    daemon.execute("drop trigger refuse on drover.jobqueue")
+    assert output(daemon) == ["1 rec done all data processed"]
+    assert daemon.wait_exit() == 0
+
+
+def test_a_line_that_the_database_refuses_is_a_bad_one_f123(
+    launch: Launch, database_with_roles: str, text: str
+) -> None:
+    execute(database_with_roles, REFUSE.format("23514"))
+    status, told, daemon = typed(launch, text, b"rec | refused\nrec | fine\n")
+    assert (status, told) == (1, ["2 rec done all data processed"])
+    assert "stdin:1: not now" in daemon.stderr()
+
+
+def test_what_is_not_queued_at_the_end_is_told_f123(launch: Launch, database_with_roles: str, text: str) -> None:
+    execute(database_with_roles, REFUSE.format("53100"))
+    daemon = launch(text, options=["-I"], stdin=b"rec | refused\nrec | two\n")
+    daemon.until(lambda: "submit: not now" in daemon.stderr())
+    assert daemon.stop() == 1
+    assert "stdin:1: perhaps queued, as job 1\nstdin:2: not queued\n" in daemon.stderr()
+    assert output(daemon) == []
+
+
+# ---- hosts
 
 
 def test_hosts_that_are_far_are_all_here_with_h_f124(launch: Launch, record: Path) -> None:

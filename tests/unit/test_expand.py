@@ -60,6 +60,11 @@ def test_a_parameter_that_is_not_one_line_is_refused(args: bytes) -> None:
     assert check_argument(args) is not None
 
 
+def test_of_a_parameter_that_is_too_long_the_limit_is_told_for_it_comes_cut() -> None:
+    reasons = {check_argument(b"x" * (LINE_LIMIT + more)) for more in (1, 2_000_000)}
+    assert reasons == {"the parameter has over 1048576 bytes: a line holds no more"}
+
+
 def test_a_parameter_of_the_longest_size_is_sent() -> None:
     assert check_argument(b"x" * LINE_LIMIT) is None
 
@@ -100,8 +105,8 @@ def test_a_query_ends_a_comment_and_loses_one_semicolon() -> None:
 
 
 def test_a_checkpoint_hides_what_is_done_and_never_a_null_key() -> None:
-    query = cursor_query("select k", "k", "b", [("d", "e")])
+    query, _, order = cursor_query("select k", "k", "b", [("d", "e")]).partition(" order by ")
     assert query == (
         "select * from (select k\n) q where q.\"k\" is null or (q.\"k\" > E'b' and q.\"k\" not between E'd' and E'e')"
-        ' order by q."k"'
     )
+    assert order.startswith('q."k", case ')
