@@ -96,7 +96,7 @@ def test_sessions_that_add_edges_at_random_make_no_cycle_r31(database: str, queu
     jobs = _held(database, 24)
     with ThreadPoolExecutor(SESSIONS) as pool:
         tied = list(pool.map(lambda session: _tie(database, jobs, f"{seed} {session}"), range(SESSIONS)))
-    assert min(tied) > 0
+    assert sum(tied) > SESSIONS  # who comes late may find every edge of its own to close a cycle
     parents: dict[int, set[int]] = {job: set() for job in jobs}
     for child, parent in queue.execute(EDGES):
         parents[child].add(parent)
