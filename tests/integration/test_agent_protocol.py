@@ -132,7 +132,7 @@ def test_a_line_of_a_mebibyte_is_sent_whole_and_a_longer_one_fails_the_job(daemo
     whole = daemon.insert(jq_type="reader", jq_args="x" * (1 << 20))
     long = daemon.insert(jq_type="reader", jq_args="x" * ((1 << 20) + 1))
     assert daemon.wait(whole)["jq_end_bits"] == 1
-    assert daemon.wait(long, "failed")["jq_endtext"].startswith("the parameter has 1048577 bytes")
+    assert daemon.wait(long, "failed")["jq_endtext"].startswith("the parameter has over 1048576 bytes")
 
 
 # ---- out

@@ -123,7 +123,7 @@ def test_a_value_of_a_mebibyte_is_worked_and_a_larger_one_fails_its_item_alone(d
 def test_a_parameter_holds_a_mebibyte_and_no_more(daemon: Daemon, record: Path, size: int, state: str) -> None:
     row = daemon.wait(daemon.insert(jq_type="rec", jq_args="x" * size), state)
     assert [len(line) for line in lines(record)] == [size] * (state == "done")
-    assert ("at most 1048576" in row["jq_endtext"]) == (state == "failed")
+    assert ("over 1048576 bytes" in row["jq_endtext"]) == (state == "failed")
 
 
 # ---- bytes that are no text
