@@ -17,7 +17,7 @@ from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, Q
 
 USUAL = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
 SHOWN = ("job", "name", "type", "queue", "state", "priority", "queued", "processed", "total", "host", "args", "text")
-USUALLY = {"name": None, "queue": "default"}  # a column that says nothing else is left out
+USUALLY = {"name": (None,), "queue": ("default", None)}  # a column that says nothing else is left out
 CLIPPED = {"args": 48, "text": 60}
 
 # Named columns only: a site may add its own.
@@ -68,7 +68,7 @@ def states(options: Namespace) -> list[str]:
 def brief(jobs: Table) -> Table:
     """What fits a line: names and queues if one has any; an urgent job's priority bears a mark, long texts are cut."""
     records = jobs.records()
-    usual = {key: value for key, value in USUALLY.items() if all(record[key] == value for record in records)}
+    usual = {key for key, values in USUALLY.items() if all(record[key] in values for record in records)}
     columns = tuple(name for name in SHOWN if name not in usual)
     return Table("", columns, [tuple(_brief(record, columns)) for record in records])
 

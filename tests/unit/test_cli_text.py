@@ -130,7 +130,7 @@ def test_long_arguments_are_cut_urgent_jobs_marked_and_queues_shown_that_are_not
         "args",
         "text",
     )
-    for queue, shown in (("default", ()), ("mail", ("mail",))):
+    for queue, shown in (("default", ()), (None, ()), ("mail", ("mail",))):
         row = (1, None, "noop", queue, "queued", True, "b", NOON, 0, None, None, "x" * 60_000, None)
         brief_row = (1, "noop", *shown, "queued", "!b", NOON, 0, None, None, "x" * 47 + "…", None)
         assert brief(Table("", names, [row])).rows == [brief_row]
