@@ -1,6 +1,7 @@
 """The house as drawn: what stands where, what depends on what, and what is nowhere."""
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -23,20 +24,32 @@ def _project() -> dict[str, list[str]]:
     return project
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "loop.py",  # read and select
-        "drivers/children.py",  # spawn
-        "drivers/signals.py",
-        "drivers/queue.py",  # the queue
-        "drivers/postgres.py",
-        "policy/pools.py",  # hosts
-        "daemon.py",  # configuration and loop
-    ],
-)
-def test_each_concern_has_a_module_of_its_own_f140(module: str) -> None:
-    assert (ROOT / "scheduler" / module).is_file()
+# What only the module of a concern may do, as it is spelled: a second place that does it has no module of its own.
+# Modules of other processes, see OTHERS, and cli/, which runs before the daemon or instead of it, are left out.
+CONCERNS = {
+    r"psycopg(?!\.conninfo)": ("drivers/failpoints.py", "drivers/postgres.py", "drivers/postgres_answers.py",
+                               "drivers/postgres_connect.py"),  # the database; all its SQL: test_sql.py
+    r"select\.epoll\(": ("loop.py",),  # read and select
+    r"\bsocket\.socket\(": ("drivers/notify.py", "log.py"),  # systemd's, which are written only
+    r"\bsubprocess\.Popen\(": ("drivers/bridge.py", "drivers/postgres_connect.py", "drivers/spawning.py", "upgrade.py"),
+    r"\bsignal\.set_wakeup_fd\(": ("drivers/signals.py",),
+    r"\btomllib\.loads\(": ("model/config_text.py", "model/toml_lines.py"),  # configuration
+    r"\bChildren\(": ("daemon.py",),  # main: what puts the others together
+}  # fmt: skip
+BEFORE_OR_BESIDE = ("cli/", "migrate.py", "embedded.py")
+
+
+@pytest.mark.parametrize("what", CONCERNS)
+def test_each_concern_has_a_module_of_its_own_f140(what: str) -> None:
+    names = {path: path.relative_to(ROOT / "scheduler").as_posix() for path in DAEMON}
+    users = [name for path, name in names.items() if re.search(what, "\n".join(_code(path)))]
+    assert tuple(name for name in users if not name.startswith(BEFORE_OR_BESIDE)) == CONCERNS[what]
+
+
+def _code(path: Path) -> list[str]:
+    """Return each statement of a file as one line of code, without comments, texts of annotations and docstrings."""
+    tree = ast.parse(path.read_text())
+    return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call | ast.Import | ast.ImportFrom)]
 
 
 @pytest.mark.parametrize("page", ["drover.1", "drover.8", "drover.toml.5", "drover-agent.7", "drover-jobqueue.7"])
@@ -55,7 +68,7 @@ def test_no_http_in_the_scheduler_t8(path: Path) -> None:
     assert not _imports(path) & served
 
 
-def test_the_process_has_one_thread_f6() -> None:
+def test_no_module_of_the_daemon_starts_a_thread_f6() -> None:
     used = {path.name for path in DAEMON if _imports(path) & {"threading", "concurrent.futures", "asyncio"}}
     assert used == set()
 
