@@ -10,7 +10,8 @@ import pytest
 
 from tests.bridge.sshd import Server, serving
 from tests.cli_tools import DROVER, Done
-from tests.integration.daemon import agent, python
+from tests.integration.conftest import Launch
+from tests.integration.daemon import agent, lines, python, rec
 from tests.integration.far import at_work, table
 from tests.integration.test_command_hosts import behind
 from tests.needs import need
@@ -70,6 +71,25 @@ def test_an_agent_that_does_not_get_ready_is_named_with_its_last_words_f146(ask:
         "gone on here: no-such: not found",
         "2 of 3 agents failed",
     ])  # fmt: skip
+
+
+def test_a_daemon_that_tests_its_agents_first_serves_if_none_failed_f146(launch: Launch, record: Path) -> None:
+    daemon = launch(HERE + agent("rec", rec(record)) + agent("true", ["true"], kind="exec"), options=["-T"], stdin=b"")
+    daemon.wait_all([daemon.insert(jq_type=name, jq_args="x") for name in ("rec", "true")])
+    assert daemon.process.stdout is not None
+    assert daemon.stop() == 0
+    said = daemon.process.stdout.read()
+    assert said == b"rec on here: ok\ntrue on here: ok\n0 of 2 agents failed\n"
+
+
+def test_a_daemon_that_tests_its_agents_first_serves_nobody_if_one_failed_f146(launch: Launch, record: Path) -> None:
+    types = agent("rec", rec(record)) + agent("broken", BROKEN)
+    daemon = launch(HERE + types, options=["-T"], stdin=b"", wait=False)
+    pk = daemon.insert(jq_type="rec", jq_args="x")
+    assert daemon.process.stdout is not None
+    assert daemon.wait_exit() == 1
+    assert daemon.process.stdout.read().endswith(b": no licence\n1 of 2 agents failed\n")
+    assert (daemon.row(pk)["jq_state"], lines(record)) == ("queued", [])
 
 
 def test_an_agent_that_says_nothing_is_ended_at_the_limit_of_a_start_f146(ask: Ask) -> None:

@@ -107,10 +107,62 @@ def test_an_agent_there_inherits_nothing_of_ours_but_what_its_type_says(
     assert said(daemon, pk, "out") == f"given passed {pk}\n77\n/tmp\n"
 
 
-def test_a_program_that_is_not_there_is_a_failed_start_c25(launch: Launch, beta: Server) -> None:
+def test_a_program_that_is_not_there_is_named_c25(launch: Launch, beta: Server) -> None:
     daemon = launch("[scheduler]\nrespawn_count = 1\n" + table("beta", beta) + agent("none", ["no-such-program"]))
     pk = daemon.insert(jq_type="none", jq_args="x")
     daemon.until(lambda: "no-such-program: not found" in daemon.why(pk), what="why does not say so")
+
+
+@pytest.mark.parametrize("host", ["alpha", "beta"])
+def test_what_was_not_started_is_told_apart_from_what_failed_c25(
+    launch: Launch, beta: Server, host: str, gate: Path, record: Path
+) -> None:
+    types = agent("none", ["no-such"]) + agent("gone", ["no-such"], kind="exec") + agent("rec", rec(record))
+    daemon = launch("[scheduler]\nrespawn_count = 1\n" + ALPHA + table("beta", beta) + types)
+    line, command = (daemon.insert(jq_type=name, jq_args="x", jq_host=host) for name in ("none", "gone"))
+    started = daemon.insert(jq_type="rec", jq_args=f"gate:{gate};die:1", jq_host=host)
+    daemon.until(lambda: "no-such" in daemon.why(line), what="why does not say so")
+    row = daemon.row(line)
+    assert (row["jq_state"] in ("queued", "claimed"), row["jq_end_bits"], daemon.attempts(line)) == (True, 0, [])
+    assert daemon.wait(started, "running")["jq_endtext"] == "in progress"
+    gate.touch()
+    not_started, failed = daemon.wait(command, "failed"), daemon.wait(started, "failed")
+    assert "no-such" in not_started["jq_endtext"]
+    assert failed["jq_endtext"] == "agent terminated prematurely, with exit status 1"
+    assert not_started["jq_exitcode"] is None
+    assert [attempt["att_exitcode"] for attempt in daemon.attempts(command)] == [None]
+
+
+def test_work_for_a_host_that_cannot_be_reached_has_not_failed_c25(launch: Launch, beta: Server) -> None:
+    beta.kill()
+    daemon = launch(table("beta", beta) + agent("cat", ["cat"]) + agent("true", ["true"], kind="exec"))
+    pks = daemon.insert_all([{"jq_type": name, "jq_args": "x", "jq_host": "beta"} for name in ("cat", "true")])
+    for pk in pks:
+        daemon.until(lambda: re.search("host beta is down: .*refused", daemon.why(pk)), what="why does not say so")  # noqa: B023
+    rows = [daemon.row(pk) for pk in pks]
+    assert [(row["jq_end_bits"], row["jq_failures"], row["jq_endtime"]) for row in rows] == [(0, 0, None)] * 2
+    assert {row["jq_state"] for row in rows} <= {"queued", "claimed"}
+    assert [each["att_outcome"] for pk in pks for each in daemon.attempts(pk) if each["att_outcome"] == "failed"] == []
+
+
+# ---- one thread
+
+
+def test_the_daemon_has_one_thread_while_agents_run_here_and_there_f6(
+    launch: Launch, beta: Server, record: Path, gate: Path
+) -> None:
+    daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=5))
+    reached(daemon)
+    pks = [
+        daemon.insert(jq_type="rec", jq_args=f"gate:{gate}", jq_host=host)
+        for host in ("alpha", "beta")
+        for _ in "12345"
+    ]
+    daemon.wait_all(pks, "running")
+    assert hosts(record) == {"alpha": 5, "beta": 5}
+    assert re.search(r"^Threads:\s*1$", Path(f"/proc/{daemon.pid}/status").read_text(), re.MULTILINE)
+    gate.touch()
+    daemon.wait_all(pks)
 
 
 # ---- killing
