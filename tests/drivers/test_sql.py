@@ -143,7 +143,7 @@ SILENT = sorted(
 
 
 def sql_in(source: str) -> list[str]:
-    """Return the texts of a module that are SQL, however they are quoted; a docstring is none, a value in one is `x`."""
+    """Return the texts of a module that are SQL, however they are quoted; no docstring is one."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}

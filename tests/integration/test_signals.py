@@ -93,10 +93,21 @@ def test_two_hundred_signals_in_a_burst_lose_no_job_f59(daemon: Daemon) -> None:
 
 
 def test_nothing_is_said_of_the_end_before_the_end_j128(daemon: Daemon, gate: Path) -> None:
-    row = daemon.row(working(daemon, gate))
-    assert (row["jq_end_bits"], row["jq_endtime"], row["jq_exitcode"]) == (0, None, None)
+    pk = working(daemon, gate)
+
+    def seen(columns: str, relation: str, key: str = "jq_pk") -> list[object]:
+        query = f"select {columns} from {relation} where {key} = %s"
+        return list(daemon.execute(query, pk, role="drover_frontend_sql")[0].values())
+
+    row = daemon.row(pk)
+    ends = "jq_end_bits", "jq_endtime", "jq_exitcode", "jq_signal", "jq_result"
+    assert [row[name] for name in ends] == [0, None, None, None, None]
+    assert seen(", ".join(ends), "drover.my_jobs") == [0, None, None, None, None]
+    assert seen("result, return_code, time_finished", "drover.my_jobd", "id") == [None, None, 0]
+    assert daemon.attempts(pk) == []
     gate.touch()
-    assert daemon.wait(row["jq_pk"])["jq_end_bits"] == 1
+    assert daemon.wait(pk)["jq_end_bits"] == 1
+    assert seen("result, return_code", "drover.my_jobd", "id") == ["ok", 0]
 
 
 def test_killing_an_idle_agent_changes_no_job_f112(launch: Launch, record: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, lines, rec, records
+from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 
 HOST = "[hosts.alpha]\nmax = 4\n"
 # Counts every INSERT into the queue by who did it.
@@ -128,6 +128,57 @@ def test_a_job_in_hand_is_claimed_until_its_agent_has_a_line_f48(launch: Launch,
     assert daemon.why(waiting).startswith("running, in hand since")
     (tmp_path / "gate2").touch()
     daemon.wait(waiting)
+
+
+STATES = "select status, result from drover.my_jobd where target = 'q'"
+# It looks at its own row until that says running, and logs each state that it saw.
+LOOKS = python("""
+import sys, time
+print("OK")
+for line in sys.stdin:
+    state = ""
+    while state != "running":
+        time.sleep(0.02)
+        print('DB: state {"args": "%s"}' % line.strip())
+        state = sys.stdin.readline().split('"')[1]
+        print("LOG " + state)
+        assert sys.stdin.readline() == "OK\\n"
+    print("OK")
+""")
+OWN_STATE = {"state": "select jq_state from drover.jobqueue where jq_args = :args"}
+
+
+def test_a_front_end_reads_in_jobds_words_how_far_its_jobs_are_j26_j29(
+    launch: Launch, record: Path, tmp_path: Path
+) -> None:
+    daemon = launch("[scheduler]\nhold = 10\n" + HOST + "[queues.q]\nconcurrency = 4\n" + agent("a", rec(record)))
+    daemon.wait_all(daemon.insert_all([{"jq_type": "a", "jq_args": "x"}] * 50))  # now it knows that they are quick
+    acts = [f"gate:{tmp_path / 'gate'}", "fine", "say:FAIL no", "die:1", "fine", "fine"]
+    pks = daemon.insert_all([{"jq_type": "a", "jq_args": act, "jq_queue": "q"} for act in acts])
+
+    def told() -> list[tuple[str, str | None]]:
+        rows = daemon.execute(f"{STATES} order by id", role="drover_frontend_sql")
+        return [(row["status"], row["result"]) for row in rows]
+
+    held = [("running", None), *[("accepted", None)] * 3, *[("waiting", None)] * 2]
+    daemon.until(lambda: told() == held, what="a full queue of held work is not shown")
+    assert [daemon.row(pk)["jq_state"] for pk in pks] == ["running", *["claimed"] * 3, *["queued"] * 2]
+    (tmp_path / "gate").touch()
+    daemon.wait_all(pks, {"done", "failed"})
+    ok, fail = ("done", "ok"), ("done", "fail")
+    assert told() == [ok, ok, fail, fail, ok, ok]
+    assert [daemon.row(pk)["jq_state"] for pk in pks[:4]] == ["done", "done", "failed", "failed"]
+
+
+def test_an_agent_sees_its_own_row_running_j28(launch: Launch) -> None:
+    daemon = launch(HOST + agent("looks", LOOKS, db="statements", statements=OWN_STATE))
+    daemon.execute("grant usage on schema drover to drover_agentdb")
+    daemon.execute("grant select (jq_args, jq_state) on drover.jobqueue to drover_agentdb")
+    pk = daemon.insert(jq_type="looks", jq_args="mine")
+    daemon.wait(pk)
+    states = [row["log_message"] for row in daemon.log_rows(pk)]
+    assert states[-1] == "running"
+    assert set(states) <= {"queued", "claimed", "running"}
 
 
 def test_a_slow_job_has_taken_as_long_as_its_agent_f47_f159(launch: Launch, record: Path) -> None:
