@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, LiteralString
 
+import attrs
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -19,7 +20,7 @@ from scheduler import migrate
 from scheduler.cli import secrets
 from scheduler.cli.tables import Table
 from scheduler.embedded import default_directory, join
-from scheduler.errors import BugError, ConfigError, WorldError
+from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
 from scheduler.model.config import Config
 
 # How much a role may see of a table: all, all rows but not what jobs work on, its own, or nothing.
@@ -65,20 +66,49 @@ RULES: Final = {  # what a row breaks, where the name of the constraint would no
     "jobqueue_jq_job_fk_fkey": "there is no such job group",
     "jobdepends_not_on_itself": "no job waits for itself",
 }
+# What to do next where a login has not the right, or is refused.
+BE_ANOTHER: Final = "connect as a role that may, see drover-jobqueue(7)"
+SET_PEOPLE_URL: Final = (
+    "[database] url is the login of the daemon: set people_url beside it, or DROVER_DATABASE_URL, "
+    "to a login that may, see drover.toml(5)"
+)
+REFUSED_LOGIN: Final = re.compile("password_file|authentication failed|password supplied|pg_hba.conf|permitted to log")
 STYLES: Final = {"DateStyle": "ISO", "IntervalStyle": "postgres"}  # how times and intervals are read
 
 
 @contextmanager
 def connect(config: Config) -> Iterator[psycopg.Connection]:
-    """A connection in autocommit to the database of the configuration, up to date.
+    """A connection in autocommit to the database of the configuration, up to date, by the login of people.
 
     Errors: WorldError if it cannot be reached or its schema is another; ConfigError if it refuses what was asked.
     """
-    with opened(config) as conninfo, translated():
+    with _login_of_people(config) as (people, next_step), opened(people) as conninfo, translated(next_step):
         named = make_conninfo(conninfo, fallback_application_name="drover", client_encoding="utf8")
         with psycopg.connect(named, autocommit=True) as connection:
             _set_styles(connection)
             yield connection
+
+
+@contextmanager
+def _login_of_people(config: Config) -> Iterator[tuple[Config, str]]:
+    """The configuration with people_url as its url, and what to do where that login has not the right.
+
+    Where only the daemon's login is configured and it is not for people, an error says what to set.
+    """
+    found = config.database
+    if found.people_url:
+        yield attrs.evolve(config, database=attrs.evolve(found, url=found.people_url, password_file="")), BE_ANOTHER
+        return
+    if is_embedded(config) or os.environ.get("DROVER_DATABASE_URL"):
+        yield config, BE_ANOTHER
+        return
+    try:
+        yield secrets.with_password(config, os.environ), SET_PEOPLE_URL
+    except (ConfigError, AbsentError) as error:
+        if not REFUSED_LOGIN.search(str(error)) or SET_PEOPLE_URL in str(error):
+            raise
+        kind = ConfigError if isinstance(error, ConfigError) else AbsentError
+        raise kind(f"{error}; {SET_PEOPLE_URL}") from error
 
 
 @contextmanager
@@ -114,12 +144,12 @@ def make_ready(config: Config, conninfo: str) -> None:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Errors of psycopg by whose fault they are."""
+def translated(next_step: str = BE_ANOTHER) -> Iterator[None]:
+    """Errors of psycopg by whose fault they are; `next_step` is for a login that has not the right."""
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
-        raise ConfigError(f"{_primary(error)}: connect as a role that may, see drover-jobqueue(7)") from error
+        raise ConfigError(f"{_primary(error)}: {next_step}") from error
     except psycopg.errors.ReadOnlySqlTransaction as error:
         raise ConfigError(f"{_primary(error)}: a replica is read only, name its primary in [database] url") from error
     except psycopg.errors.SerializationFailure as error:

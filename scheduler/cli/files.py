@@ -26,14 +26,14 @@ ROOT = 0
 def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Config:
     """The configuration that applies; `option` is the argument of -c. DROVER_DATABASE_URL beats database.url.
 
-    It beats database.password_file too: it may be another login. A password in a file is not read yet.
+    It beats database.people_url and password_file too: it may be another login. A password in a file is not read yet.
     Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of what they say.
     """
     config = parse(read(locate(option, environ, system)))
     url = environ.get("DROVER_DATABASE_URL")
     if not url:
         return config
-    return attrs.evolve(config, database=attrs.evolve(config.database, url=url, password_file=""))
+    return attrs.evolve(config, database=attrs.evolve(config.database, url=url, people_url="", password_file=""))
 
 
 def database_alone(environ: Mapping[str, str]) -> Config | None:

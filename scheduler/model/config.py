@@ -87,9 +87,13 @@ PLACE = _must(lambda path: not path or path.startswith("/"), "must be an absolut
 
 @frozen
 class Database:
-    """Where the queue is; an empty msq_url or agentdb_url means the server of url under that login role."""
+    """Where the queue is, and the logins of the daemon; people_url is the login for the commands that people give.
+
+    An empty msq_url or agentdb_url means the server of url under that login role, an empty people_url means url.
+    """
 
     url: str = field(default="embedded", validator=GIVEN)
+    people_url: str = ""
     msq_url: str = ""
     agentdb_url: str = ""
     password_file: str = ""
