@@ -74,6 +74,7 @@ class Daemon:
         self.config = config
         self._controls = Controls(self, read or (lambda: config))
         self.loop = Loop()
+        self.loop.on_pause = self._resume
         self.notifier = Notifier(self.loop, manager, self._standing, main_pid=has_guardian)
         self._ready_file = ReadyFile(config.scheduler.ready_file)
         self.core = Core(config, self.loop.now)
@@ -349,6 +350,12 @@ class Daemon:
         what = "stopping" if self.core.world.stopping else what
         what = "stepping down" if self.core.world.steps_down else what
         return f"{what}, group {self.config.scheduler.group}{where}: {status.in_short(self.core.world)}"
+
+    def _resume(self, pause: float) -> None:
+        _say(
+            "warning", f"nothing was heard for {pause:.1f} s, the daemon did not run: time limits of agents are put off"
+        )
+        self.core.resume(pause, self.loop.now)
 
     def _say_hung(self, seconds: float, where: str) -> None:
         _say("error", f"the loop was held up for {seconds:.1f} s in {where}")

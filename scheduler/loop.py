@@ -7,6 +7,11 @@ level-triggered.
 
 While something is done an alarm runs. It is put off about ten times in its length and stopped before a wait that may
 last longer, so that it rings only if a turn does not end, and costs a busy loop one call a second.
+
+A process that is stopped, or frozen with its container, wakes up with all its timers due and everything that was said
+meanwhile unread; epoll.poll of Python even returns nothing then, since its wait was interrupted and its time is over.
+So after a pause the descriptors are polled again, `on_pause` is told how long nobody was listened to, and only then
+are events handled and timers called.
 """
 
 import select
@@ -19,6 +24,7 @@ from scheduler.drivers.alarm import Alarm
 
 DAY_S = 86_400.0  # epoll takes no longer waits than 24 days; one idle turn a day costs nothing
 SLOW_S = 0.1  # a turn that took longer is counted
+PAUSE_S = 0.5  # a turn or a wait that lasted so much longer than it should: the process did not run
 
 
 class Timer:
@@ -50,6 +56,7 @@ class Loop:
         "_timers",
         "longest_turn",
         "now",
+        "on_pause",
         "slow_turns",
     )
 
@@ -63,6 +70,7 @@ class Loop:
         self._armed = 0
         self.longest_turn = 0.0  # seconds between two waits
         self.slow_turns = 0
+        self.on_pause: Callable[[float], None] = lambda seconds: None  # called before the events of that turn
         self._alarm: Alarm | None = None
         self._alarm_safe_until = self._put_off_at = inf
 
@@ -97,8 +105,8 @@ class Loop:
 
     def turn(self, until: float) -> None:
         """Wait for an event, a timer or `until`, whichever is first, and make the calls that are due."""
-        left = self._clock()
-        took = left - self.now
+        before, left = self.now, self._clock()
+        took = left - before
         if took > self.longest_turn:
             self.longest_turn = took
         if took > SLOW_S:
@@ -110,6 +118,8 @@ class Loop:
         self.now = now = self._clock()
         if now >= self._put_off_at:
             self._put_off(now)
+        if took > PAUSE_S or now - left - patience > PAUSE_S:
+            events = self._poll_after_pause(now - before)
         callbacks, stale, timers = self._callbacks, self._stale, self._timers
         if stale:
             stale.clear()
@@ -125,6 +135,11 @@ class Loop:
         self._callbacks.clear()
         self._timers.clear()
         self._epoll.close()
+
+    def _poll_after_pause(self, seconds: float) -> list[tuple[int, int]]:
+        """Return all that is ready by now, and not only as many events as epoll gives unasked."""
+        self.on_pause(seconds)
+        return self._epoll.poll(0, max(len(self._callbacks), 1))
 
     def _was_slow(self, took: float) -> None:
         self.slow_turns += 1

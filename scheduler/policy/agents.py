@@ -133,6 +133,17 @@ class Fleet:
         self.soonest = min(waiting, default=NEVER)
         return due
 
+    def extend(self, seconds: float) -> None:
+        """Move what is measured of all processes by a pause: the time in which nobody listened to them."""
+        for slot in self.slots:
+            if slot.state > ST_FREE:
+                slot.since += seconds
+                slot.heard += seconds
+                slot.fed_at += seconds
+                slot.clogged_until += seconds
+                slot.deadline += seconds
+        self.soonest = min((slot.deadline for slot in self.slots), default=NEVER)
+
     def put_off(self, slot: Slot, deadline: float) -> None:
         """Set the deadline of the state a slot is in: the one exception to `fire`, for what the state waits on."""
         slot.deadline = deadline

@@ -192,9 +192,8 @@ class Core:
         """Act on the deadlines that have come."""
         world = self.world
         self.unpack()
-        if world.feeding and now >= world.serving_until:
-            world.feeding = False
-            world.say("warning", "past the lease: no agent is given work until it is renewed")
+        if now >= world.serving_until:
+            standing.judge_lease(world, now)
         for slot in world.fleet.late(now):
             processes.late(world, slot, now)
         if now >= world.mark_at:
@@ -218,6 +217,12 @@ class Core:
         rounds.end_late_jobs(world, now)
         self.look_again(now)
         self._exit_when_over()
+
+    def resume(self, pause: float, now: float) -> None:
+        """Go on after a pause, before anything is heard: agents get that time back, while the lease ran on."""
+        standing.judge_lease(self.world, now)
+        self.world.fleet.extend(pause)
+        rounds.extend_limits(self.world, pause)
 
     def _exit_when_over(self) -> None:
         world = self.world

@@ -68,6 +68,13 @@ def end_late_jobs(world: World, now: float) -> None:
             endings.fail_job(world, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
 
 
+def extend_limits(world: World, seconds: float) -> None:
+    """Move the instants at which jobs are late; the order of the heap stays."""
+    world.limits = [(deadline + seconds, pk) for deadline, pk in world.limits]
+    for job in world.jobs.values():
+        job.deadline += seconds
+
+
 def measure(world: World, now: float) -> None:
     """How many items a second each type eats: what to hold is measured in time."""
     for pool in world.pools.values():

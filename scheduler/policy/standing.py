@@ -21,6 +21,13 @@ def go_on(world: World, now: float) -> None:
         world.stirred.update(world.pools.values())
 
 
+def judge_lease(world: World, now: float) -> None:
+    """Give out no work past the lease, by the clock, however long this process did not run."""
+    if world.feeding and now >= world.serving_until:
+        world.feeding = False
+        world.say("warning", "past the lease: no agent is given work until it is renewed")
+
+
 def hold_if_full(world: World) -> None:
     """Give out no work while too much of what was done waits to be saved."""
     if world.feeding and world.ledger.is_full:

@@ -276,3 +276,38 @@ def test_what_came_before_the_watch_is_no_turn(timed: Loop, clock: Clock) -> Non
     timed.watch_with(None, lambda seconds, where: None)
     timed.turn(timed.now)
     assert (timed.slow_turns, timed.longest_turn) == (0, 0.0)
+
+
+def test_after_a_pause_what_is_ready_is_heard_before_timers_ring(pipe: Callable[[], Pipe]) -> None:
+    pair, said = pipe(), list[str]()
+    reads = iter([100.0, 100.5, 107.0])  # as the loop is made, before the wait and after it
+
+    def thawed() -> float:
+        """The end of the wait is late, and only then there is something to read, as when epoll was interrupted."""
+        if (now := next(reads)) == 107.0:
+            os.write(pair[1], b"x")
+        return now
+
+    loop = Loop(thawed)
+    loop.on_pause = lambda seconds: said.append(f"paused {seconds}")
+    loop.register(pair[0], EPOLLIN, lambda _: said.append("ready"))
+    loop.at(102.0, lambda: said.append("timer"))
+    loop.turn(101.0)
+    loop.close()
+    assert said == ["paused 7.0", "ready", "timer"]
+
+
+def test_a_wait_that_lasts_as_long_as_asked_is_no_pause(loop: Loop) -> None:
+    said: list[float] = []
+    loop.on_pause = said.append
+    loop.turn(loop.now + 0.6)
+    assert said == []
+
+
+def test_a_turn_in_which_the_process_was_stopped_is_a_pause(timed: Loop, clock: Clock) -> None:
+    said: list[float] = []
+    timed.on_pause = said.append
+    timed.at(timed.now, lambda: setattr(clock, "now", clock.now + 7.0))
+    timed.turn(timed.now)
+    timed.turn(timed.now)
+    assert said == [7.0]

@@ -5,7 +5,7 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import Claim
-from scheduler.model.states import ST_FREE, ST_FREEING, ST_READY, ST_SPAWNED
+from scheduler.model.states import ST_FREE, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED
 from scheduler.policy.core import Core
 from scheduler.policy.pools import Slot
 from scheduler.policy.world import MARK_AFTER, MOST_STARTS
@@ -246,3 +246,60 @@ def test_an_agent_that_starts_for_another_job_too_goes_on_starting_f134(other: C
     core, slot = starting(claim(1), other)
     core.cancel(1, "no", 1.0)
     assert slot.state == ST_SPAWNED
+
+
+# ---- pauses of the daemon
+
+
+def beating() -> Core:
+    """Give a core whose agents are to be heard every 4 s."""
+    return make_core({"sha": AgentType(command=("agent",), heartbeat=4.0)})
+
+
+def test_an_agent_is_not_late_by_a_pause_of_the_daemon() -> None:
+    core = beating()
+    slot = ready(core, claim(1), now=1.0)
+    core.take()
+    core.resume(7.0, 10.0)
+    core.tick(11.9)
+    assert slot.state == ST_RUNNING
+    core.tick(12.0)
+    assert slot.state == ST_FREEING
+
+
+def test_what_an_agent_said_during_a_pause_is_heard_before_it_is_judged() -> None:
+    core = beating()
+    slot = ready(core, claim(1), now=1.0)
+    core.take()
+    core.resume(7.0, 20.0)
+    core.hear(slot.number, b"OK\n", 20.0)
+    core.tick(20.0)
+    assert slot.state == ST_READY
+
+
+def test_an_agent_that_starts_is_not_late_by_a_pause() -> None:
+    core = make_core(start_limit=5.0)
+    turn(core, claim(1))
+    core.handle(e.Created(spawned(core)[0], 100), 0.0)
+    core.resume(7.0, 8.0)
+    core.tick(8.0)
+    assert core.world.fleet.slots[0].state == ST_SPAWNED
+
+
+def test_the_time_limit_of_a_job_is_put_off_by_a_pause() -> None:
+    core = make_core()
+    slot = ready(core, claim(1, timeout=5.0), now=1.0)
+    core.take()
+    core.resume(7.0, 10.0)
+    core.tick(12.9)
+    assert slot.state == ST_RUNNING
+    core.tick(13.0)
+    assert slot.state == ST_FREEING
+
+
+def test_the_lease_is_judged_by_the_clock_before_anything_is_heard_after_a_pause() -> None:
+    core = make_core(hosts={"alpha": Host(max=1)})
+    slot = ready(core, claim(1), claim(2))
+    core.take()
+    core.resume(10_000.0, 10_001.0)
+    assert core.hear(slot.number, b"OK\n", 10_001.0) is None
