@@ -139,6 +139,7 @@ class Daemon:
             e.Echo: lambda c: _echo(c.text),
             e.Told: self._told,
             e.LookDue: lambda c: self.watch.chores.bring_forward("due"),
+            e.Renew: lambda c: self.watch.lease.renew(self.loop.now),
             e.GiveUp: lambda c: self._give_up(self.watch.owner),
             e.Exit: lambda c: self._leave(),
         }

@@ -8,8 +8,9 @@
 -- name: turn
 -- End the plain successes of the last batch, then claim for every want: type, queue, host ('' for any), below which rank,
 -- beyond which place in the order, and how many. The claim cannot see what the same statement ended.
--- First row: how many ended, which of them have children, which ended at all if not all did, and how far each want
--- got, as JSON [want, rank, queued, pk]; then a row a claim with the number of its want, in the order to run them.
+-- First row: how many ended, which of them have children, which ended at all if not all did, how far each want got, as
+-- JSON [want, rank, queued, pk], and whether the lease has run out, so that nothing could be claimed; then a row a claim
+-- with the number of its want, in the order to run them.
 with mine as materialized (
   select 1 from drover.scheduler_group
    where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
@@ -78,7 +79,8 @@ select jq_pk, attempt, want, args, rank, more from (
   select null::bigint as jq_pk, (select count(*)::integer from ended) as attempt,
          (select json_agg(json_build_array(n, claim_rank, claim_queued, jq_pk))
             from (select distinct on (n) * from picked order by n, claim_rank desc, claim_queued desc, jq_pk desc) last)::text as want,
-         (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as args, null as rank,
+         (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as args,
+         case when cardinality(:want_types::text[]) > 0 and not exists (select from mine) then 'lapsed' end as rank,
          case when (select count(*) from ended) < cardinality(:pks::bigint[])
               then (select coalesce(string_agg(jq_pk::text, ','), '') from ended) end as more, null::timestamptz as queued
     from (select count(*) from told) t
@@ -309,7 +311,8 @@ select g.group_owner, coalesce(g.group_lease_until <= now(), true) as lapsed, s.
 -- Become the owner of the group: it has none, its lease has run out, it is known to be dead, or it is us. Gives
 -- when that was.
 update drover.scheduler_group
-   set group_owner = :owner::uuid, group_lease_until = now() + make_interval(secs => :lease::float8), group_taken_at = now()
+   set group_owner = :owner::uuid, group_lease_until = now() + make_interval(secs => :lease::float8), group_taken_at = now(),
+       group_number = coalesce(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'), 0)
  where group_name = :group::text
    and (group_owner is null or group_owner = :owner::uuid or group_owner = :dead::uuid
         or (:patient::boolean and group_lease_until <= now()))
@@ -393,7 +396,7 @@ select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from
 -- They are looked at in the order of the index, those with a host apart, and no more than are given: a flood of them
 -- costs no more than that. Those `passed` over have to wait. Of one that is too long to be understood the beginning is enough.
 with me as materialized (
-  select scheduler_started as since, scheduler_host as host, scheduler_host || '.' || scheduler_pid as name
+  select scheduler_number as since, scheduler_host as host, scheduler_host || '.' || scheduler_pid as name
     from drover.scheduler where scheduler_uuid = :owner::uuid),
 active as materialized (
   select group_name, group_owner from drover.scheduler_group where group_owner is not null and group_lease_until > now())
@@ -402,7 +405,7 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_ow
        c.took_effect
   from drover.claimable w
  cross join lateral (
-    select jq_host, jq_queued, left(jq_args, 1001) as args, coalesce(jq_endtext = 'took effect', false) as took_effect
+    select jq_host, left(jq_args, 1001) as args, coalesce(jq_endtext = 'took effect', false) as took_effect
       from drover.jobqueue
      where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
  cross join lateral (select drover.word(c.args, 1) as verb, drover.word(c.args, 2) as word offset 0) v
@@ -424,7 +427,7 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_ow
    and (w.claim_host = '' or least_host.name > '') and not w.claim_jq_fk = any (:passed::bigint[])
    and case
    when v.verb = any (:every::text[])
-     then c.jq_queued > me.since and coalesce(c.jq_host in (me.host, me.name), true)
+     then w.claim_jq_fk > me.since and coalesce(c.jq_host in (me.host, me.name), true)
           and not exists (select from drover.command_ack where ack_jq_fk = w.claim_jq_fk and ack_scheduler = :owner::uuid)
    else :owner::uuid in (select group_owner from active)
         and (g.name = :group::text or (q.queue_name is null and g.name not in (select group_name from active)))
@@ -739,7 +742,7 @@ on conflict do nothing
 -- each acknowledgement, so that the last of two that come together sees both. Who is unseen for two leases of its
 -- own is dead. Gives those that have ended, and whether others wait for them. One that somebody keeps locked is left.
 with waiting as materialized (
-  select c.jq_pk, c.jq_host, c.jq_queued
+  select c.jq_pk, c.jq_host
     from drover.claimable w,
          lateral (select * from drover.jobqueue where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
    where w.claim_type = 'command' and w.claim_queue = ''
@@ -751,7 +754,7 @@ over as materialized (
     from waiting w left join drover.command_ack on ack_jq_fk = w.jq_pk
    where not exists (
      select from drover.scheduler s
-      where s.scheduler_started < w.jq_queued and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
+      where s.scheduler_number < w.jq_pk and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
         and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
         and not exists (select from drover.command_ack where ack_jq_fk = w.jq_pk and ack_scheduler = s.scheduler_uuid))
    group by w.jq_pk),
@@ -899,7 +902,7 @@ select said from mine left join changed on true
 -- taken since the command came; no other of its schedulers was seen within half a lease. No row: it is not ours any more.
 select case when :name::text not in (select group_name from drover.scheduler_group) then 'unknown'
             when :name::text <> g.group_name then 'elsewhere'
-            when g.group_taken_at > c.jq_queued then 'past'
+            when g.group_number >= c.jq_pk then 'past'
             when :name::text is null and (select count(*) from drover.scheduler_group where group_lease_until > now()) > 1 then 'several'
             when not exists (
               select from drover.scheduler s

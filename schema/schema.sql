@@ -1566,7 +1566,8 @@ CREATE TABLE drover.scheduler_group (
     group_name text NOT NULL,
     group_owner uuid,
     group_lease_until timestamp with time zone,
-    group_taken_at timestamp with time zone
+    group_taken_at timestamp with time zone,
+    group_number bigint
 );
 
 CREATE VIEW drover.why AS
@@ -1717,6 +1718,7 @@ CREATE TABLE drover.scheduler (
     scheduler_version text NOT NULL,
     scheduler_lease double precision DEFAULT 30 NOT NULL,
     scheduler_started timestamp with time zone DEFAULT now() NOT NULL,
+    scheduler_number bigint DEFAULT COALESCE(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'::regclass), (0)::bigint) NOT NULL,
     scheduler_seen timestamp with time zone DEFAULT now() NOT NULL
 );
 

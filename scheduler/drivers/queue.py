@@ -191,13 +191,13 @@ def _event(request: Request, answer: Rows) -> Event:
 
 def _turned(turn: Turn, rows: Table) -> Turned:
     """Read the first row, which is about the ends and the wants, and count the claims after it; see query `turn`."""
-    _, _, reached, parents, _, kept = rows[0]
+    _, _, reached, parents, lapsed, kept = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in turn.ends} - set(_numbers(kept))))
     places = {turn.wants[number - 1]: After(*place) for number, *place in json.loads(reached or b"[]")}
     claims = map(read_claim, islice(rows, 1, None), repeat(turn.wants))
     found = {turn.wants[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
     size = sum(map(len, filter(None, rows.column(3)[1:])))
-    return Turned(claims, _numbers(parents), fenced, places, found, size)
+    return Turned(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
 
 
 def _saved(rows: Sequence[Cells]) -> Saved:

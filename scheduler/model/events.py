@@ -153,6 +153,9 @@ class Turned:
     reached: Mapping[Want, After] = field(default_factory=dict)
     found: Mapping[Want, int] = field(default_factory=dict)
     size: int = 0  # bytes of their parameters
+    has_lapsed: bool = (
+        False  # by the clock of the database the lease has run out: that nothing was found proves nothing
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +346,11 @@ class LookDue:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """Renew the lease now."""
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """All is saved and every child is dead: let another daemon have the group."""
 
@@ -354,7 +362,7 @@ class Exit:
 
 Command = (
     Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | Ask | Say | Echo | Told | LookDue
-    | GiveUp | Exit
+    | Renew | GiveUp | Exit
 )  # fmt: skip
 
 # ---- requests: what the queue connection is to do next, one at a time

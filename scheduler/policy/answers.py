@@ -65,7 +65,10 @@ def turned(world: World, event: e.Turned, now: float) -> None:
         return
     request = world.ledger.answered()
     assert isinstance(request, e.Turn)
-    world.claims.turned(request, event.found, event.reached, now)
+    if event.has_lapsed:
+        standing.lapsed(world)
+    else:
+        world.claims.turned(request, event.found, event.reached, now)
     world.stock_at = min(world.stock_at, now + STOCK_AFTER if event.found else NEVER)
     if event.fenced and not world.ledger.resent:
         world.say("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")

@@ -98,6 +98,11 @@ class Lease:
         if self.standing is Standing.STANDBY:
             self._due = now
 
+    def renew(self, now: float) -> None:
+        """Renew the lease now, if the group is ours."""
+        if self.standing is Standing.SERVING:
+            self._due = min(self._due, now)
+
     def next_deadline(self) -> float:
         """Give the instant of the next step."""
         return self._due if self._running is None else NEVER

@@ -13,6 +13,15 @@ def serve(world: World, event: e.Serve, now: float) -> None:
     go_on(world, now)
 
 
+def lapsed(world: World) -> None:
+    """Give out nothing until the lease is renewed, for it has run out by the clock of the database."""
+    if world.feeding:
+        world.say("warning", "the lease has run out by the clock of the database: it is renewed now")
+    world.feeding = False
+    world.serving_until = -NEVER
+    world.commands.append(e.Renew())
+
+
 def go_on(world: World, now: float) -> None:
     """Give out work again, if nothing is in the way."""
     if not world.feeding and _may_feed(world, now):

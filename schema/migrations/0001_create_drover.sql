@@ -205,7 +205,8 @@ create table drover.scheduler_group (
   group_name        text primary key,
   group_owner       uuid,
   group_lease_until timestamptz,
-  group_taken_at    timestamptz
+  group_taken_at    timestamptz,
+  group_number      bigint                               -- the highest jq_pk at that time: later commands have higher ones
 );
 
 create table drover.scheduler (
@@ -219,6 +220,7 @@ create table drover.scheduler (
   scheduler_version   text not null,
   scheduler_lease     float8 not null default 30,        -- seconds; who is not seen for two of its own is dead
   scheduler_started   timestamptz not null default now(),
+  scheduler_number    bigint not null default coalesce(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'), 0),  -- see group_number
   scheduler_seen      timestamptz not null default now()
 );
 

@@ -211,7 +211,8 @@ class Database:
             row.bits, row.text = 1, "all data processed"
             self.move(row, DONE, now)
             parents += [row.pk] if row.edges else []
-        if self.group_owner == owner and now < self.lease_until:
+        is_owner = self.group_owner == owner and now < self.lease_until
+        if is_owner:
             for want in turn.wants:
                 there = self.claimable(want[:3], want.urgent, now)
                 beyond = (row for row in there if row.claim_rank < want.below and _place(row) > _read(want.after))
@@ -221,7 +222,8 @@ class Database:
                     reached[want] = _written(found[-1])
             self.noted.append((owner, [claim.pk for claim in claims]))
         claims.sort(key=lambda claim: _place(self.rows[claim.pk]))
-        return Turned(claims, parents, fenced, reached, Counter(claim.want for claim in claims))
+        found = Counter(claim.want for claim in claims)
+        return Turned(claims, parents, fenced, reached, found, has_lapsed=bool(turn.wants) and not is_owner)
 
     def take_stock(self, owner: str, pks: Sequence[int]) -> None:
         """Say anew what an owner has in hand."""

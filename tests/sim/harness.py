@@ -73,7 +73,7 @@ class Daemon:
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
             e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
             e.LookDue: lambda c: self.look_due(), e.Exit: lambda c: self._exit(), e.Say: self._say,
-            e.GiveUp: lambda c: self._give_up(),
+            e.GiveUp: lambda c: self._give_up(), e.Renew: lambda c: self.lease.renew(self.sim.now),
             e.Signal: self._signal, e.Ask: lambda c: None, e.Echo: lambda c: None, e.Told: lambda c: None,
         }  # fmt: skip
 

@@ -132,7 +132,7 @@ class Site:
         self._order, self._pks = count(), count(1)
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn, e.Send: lambda c: self._fed(c.slot), e.Expand: self._expand, e.Fetch: self._fetch,
-            e.CloseQuery: self._close, e.Say: _nothing, e.LookDue: _nothing, e.Kill: self._kill,
+            e.CloseQuery: self._close, e.Say: _nothing, e.LookDue: _nothing, e.Renew: _nothing, e.Kill: self._kill,
         }  # fmt: skip
         self._later(1.0, self._show)
 

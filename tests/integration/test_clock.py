@@ -1,0 +1,84 @@
+"""The clock of the database is set back or forward while a daemon serves: commands are obeyed, jobs do not wait."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psycopg
+import pytest
+
+from tests.faults.server import server
+from tests.integration.daemon import Daemon, agent, rec, start
+from tests.integration.test_commands import told
+from tests.needs import FAKETIME, need
+
+HOST = "[hosts.alpha]\n"
+# Long, so that nothing comes about by a renewal or a look for lost wake-ups that was due anyway.
+PATIENT = "[scheduler]\nlease = 300\nlease_renewal = 100\nrescan = 300\n"
+
+
+class Site:
+    """A server whose clock can be set, and what its daemons record."""
+
+    def __init__(self, conninfo: str, clock: Path, record: Path) -> None:
+        self.conninfo, self._clock, self._record = conninfo, clock, record
+
+    def set_clock(self, offset: str) -> None:
+        """Let the server's clock differ by so much from now on; it may never see half of it."""
+        new = self._clock.with_suffix(".new")
+        new.write_text(offset)
+        new.chmod(0o644)
+        new.replace(self._clock)
+
+    def serving(self, *, wait: bool = True) -> Daemon:
+        """Start a daemon, and wait until it serves."""
+        return start(PATIENT + HOST + agent("a", rec(self._record)), self.conninfo, wait=wait)
+
+
+@pytest.fixture
+def site(record: Path) -> Iterator[Site]:
+    need("libfaketime")
+    need("postgres account")
+    with TemporaryDirectory(prefix="drover-clock-") as name:
+        folder = Path(name)
+        os.chmod(folder, 0o755)
+        clock = folder / "clock"
+        fake = ("env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={clock}", "FAKETIME_NO_CACHE=1",
+                "DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_FAKE_MONOTONIC=1")  # fmt: skip
+        Site("", clock, record).set_clock("+0")
+        with server(folder / "pg", fake) as own:
+            yield Site(own.conninfo, clock, record)
+
+
+def test_commands_for_every_scheduler_are_obeyed_after_the_clock_was_set_back(site: Site) -> None:
+    with site.serving() as daemon:
+        site.set_clock("-1h")
+        for words in ("verbose 1", "reload", "shutdown"):
+            told(daemon, words)
+        daemon.wait_exit()
+
+
+def test_a_command_to_step_down_is_obeyed_after_the_clock_was_set_back(site: Site) -> None:
+    with site.serving() as first, site.serving(wait=False) as second:
+        first.until(lambda: "standing by" in second.stderr())
+        site.set_clock("-1h")
+        told(first, "step-down")
+        assert "serving group" in second.stderr()
+
+
+def test_an_old_shutdown_stops_no_new_start_after_the_clock_was_set_back(site: Site) -> None:
+    with psycopg.connect(site.conninfo, autocommit=True, user="drover_operator") as operator:
+        ((order,),) = operator.execute("select drover.command('shutdown')")
+    site.set_clock("-1h")
+    with site.serving() as daemon:
+        assert daemon.wait(order, "failed")["jq_endtext"] == "no scheduler was running"
+        daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
+
+
+def test_a_job_is_claimed_at_once_after_the_clock_was_set_forward(site: Site) -> None:
+    with site.serving() as daemon:
+        daemon.wait(daemon.insert(jq_type="a", jq_args="before"))
+        site.set_clock("+1h")
+        daemon.wait(daemon.insert(jq_type="a", jq_args="after"))
+        assert "run out by the clock of the database" in daemon.stderr()
