@@ -38,6 +38,7 @@ CREATE FUNCTION drover.add_edges() RETURNS trigger
 declare
   is_free boolean := drover.may_command();
   parents bigint[] := array(select distinct jdep_jq_depends_fk from added);
+  limits  text := current_setting('lock_timeout');
   wrong   record;
   cycle   bigint[];
   open    bigint[];
@@ -46,7 +47,17 @@ declare
   todo    bigint[];
   next    bigint;
 begin
-  perform from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) order by jq_pk for no key update;
+  if not is_free then
+    select jdep_jq_fk as child, jdep_jq_depends_fk as parent into wrong from added
+     where exists (select from jobqueue where jq_pk in (jdep_jq_fk, jdep_jq_depends_fk) and jq_submitter <> session_user offset 0) limit 1;
+    if found then
+      raise exception 'job % or % is not yours: a dependency needs both', wrong.child, wrong.parent using errcode = 'insufficient_privilege';
+    end if;
+  end if;
+  if limits = '0' or limits::interval > '2 s' then
+    perform set_config('lock_timeout', '2s', true);  -- not by the function's own settings: these would lengthen a shorter one
+  end if;
+  perform drover.lock_jobs(parents || array(select jdep_jq_fk from added), shared => false);
   select c.jq_pk as child, p.jq_pk as parent, c.jq_type, c.jq_state,
          c.jq_submitter = session_user and p.jq_submitter = session_user as is_mine
     into wrong from added
@@ -92,6 +103,7 @@ begin
   while cardinality(todo) > 0 loop
     select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000, waits => true) s;
   end loop;
+  perform set_config('lock_timeout', limits, true);
   return null;
 end $$;
 
@@ -284,7 +296,7 @@ begin
   loop
     select c.cycle, c.jobs into cycle, jobs from drover.cycle_below(tops) c;
     exit when cycle is not null or jobs is not distinct from seen;
-    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for share;
+    perform drover.lock_jobs(jobs, shared => true);
     seen := jobs;
   end loop;
   return cycle;
@@ -618,6 +630,42 @@ begin
   union all
   select pk, queued, type, queue, host,
          drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line from begun;
+end $$;
+
+CREATE FUNCTION drover.lock_in_order(jobs bigint[], shared boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+  if shared then
+    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for share;
+  else
+    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for no key update;
+  end if;
+end $$;
+
+CREATE FUNCTION drover.lock_jobs(jobs bigint[], shared boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+  own      text := (pg_current_xact_id()::text::bigint & 4294967295)::text;
+  stuck    bigint;
+begin
+  if not exists (select from jobqueue where jq_pk = any (jobs) and xmax <> '0' and xmax::text <> own) then
+    perform drover.lock_in_order(jobs, shared);
+    return;
+  end if;
+  begin
+    perform drover.lock_in_order(jobs, shared);
+  exception when lock_not_available then
+    select min(pk) into stuck from unnest(jobs) as pk
+     where pk not in (select jq_pk from jobqueue where jq_pk = any (jobs) for no key update skip locked);
+    raise exception 'job % is kept locked by another transaction: end that one, then add the dependency again', coalesce(stuck, jobs[1])
+      using errcode = 'lock_not_available';
+  end;
 end $$;
 
 CREATE FUNCTION drover.may_command(who name DEFAULT SESSION_USER) RETURNS boolean

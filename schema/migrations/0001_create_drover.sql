@@ -745,6 +745,39 @@ begin
   end loop;
 end $$;
 
+-- Lock jobs in the order of their numbers, against all changes or (shared) against those only; one that stays locked by
+-- another transaction for as long as lock_timeout is named. An exception block costs a subtransaction, and many of them
+-- slow down every session: so there is one only if another transaction may have a row, as its xmax tells.
+create function drover.lock_jobs(jobs bigint[], shared boolean) returns void
+  language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+  own      text := (pg_current_xact_id()::text::bigint & 4294967295)::text;
+  stuck    bigint;
+begin
+  if not exists (select from jobqueue where jq_pk = any (jobs) and xmax <> '0' and xmax::text <> own) then
+    perform drover.lock_in_order(jobs, shared);
+    return;
+  end if;
+  begin
+    perform drover.lock_in_order(jobs, shared);
+  exception when lock_not_available then
+    select min(pk) into stuck from unnest(jobs) as pk
+     where pk not in (select jq_pk from jobqueue where jq_pk = any (jobs) for no key update skip locked);
+    raise exception 'job % is kept locked by another transaction: end that one, then add the dependency again', coalesce(stuck, jobs[1])
+      using errcode = 'lock_not_available';
+  end;
+end $$;
+
+create function drover.lock_in_order(jobs bigint[], shared boolean) returns void
+  language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan as $$
+begin
+  if shared then
+    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for share;
+  else
+    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for no key update;
+  end if;
+end $$;
+
 -- A cycle among these jobs and all below them, whoever else adds edges at the same time. What is below is locked and looked
 -- at again until it is the same, so that of two transactions whose edges are below each other's one waits: it sees what
 -- the other has added, and of all that make a cycle the last to commit sees all of it. Row locks on the jobs of the edges
@@ -762,7 +795,7 @@ begin
   loop
     select c.cycle, c.jobs into cycle, jobs from drover.cycle_below(tops) c;
     exit when cycle is not null or jobs is not distinct from seen;
-    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for share;
+    perform drover.lock_jobs(jobs, shared => true);
     seen := jobs;
   end loop;
   return cycle;
@@ -823,14 +856,16 @@ end $$;
 
 -- The edges of a statement are looked at together: one by one, each would cost a walk through the graph. Their jobs stay
 -- locked until the end of the transaction, so that a child has been claimed before, or is not meanwhile, and a parent has
--- ended before, or does not. Edges below a parent that has ended are settled at once. A child that an edge before these
--- skipped, in this transaction, takes the rest of its edges in silence.
+-- ended before, or does not. Jobs of others are refused before anything is locked, and again after it; nobody waits for a
+-- lock longer than two seconds. Edges below a parent that has ended are settled at once. A child that an edge before
+-- these skipped, in this transaction, takes the rest of its edges in silence.
 create function drover.add_edges() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   is_free boolean := drover.may_command();
   parents bigint[] := array(select distinct jdep_jq_depends_fk from added);
+  limits  text := current_setting('lock_timeout');
   wrong   record;
   cycle   bigint[];
   open    bigint[];
@@ -839,7 +874,17 @@ declare
   todo    bigint[];
   next    bigint;
 begin
-  perform from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) order by jq_pk for no key update;
+  if not is_free then
+    select jdep_jq_fk as child, jdep_jq_depends_fk as parent into wrong from added
+     where exists (select from jobqueue where jq_pk in (jdep_jq_fk, jdep_jq_depends_fk) and jq_submitter <> session_user offset 0) limit 1;
+    if found then
+      raise exception 'job % or % is not yours: a dependency needs both', wrong.child, wrong.parent using errcode = 'insufficient_privilege';
+    end if;
+  end if;
+  if limits = '0' or limits::interval > '2 s' then
+    perform set_config('lock_timeout', '2s', true);  -- not by the function's own settings: these would lengthen a shorter one
+  end if;
+  perform drover.lock_jobs(parents || array(select jdep_jq_fk from added), shared => false);
   select c.jq_pk as child, p.jq_pk as parent, c.jq_type, c.jq_state,
          c.jq_submitter = session_user and p.jq_submitter = session_user as is_mine
     into wrong from added
@@ -885,6 +930,7 @@ begin
   while cardinality(todo) > 0 loop
     select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000, waits => true) s;
   end loop;
+  perform set_config('lock_timeout', limits, true);
   return null;
 end $$;
 create trigger jobdepends_add after insert on drover.jobdepends referencing new table as added
