@@ -19,6 +19,7 @@ class Row(NamedTuple):
     is_ours: bool  # we work on it
     is_command: bool
     took_effect: bool  # it was done, or begun, and its row did not end: so "done already" is done
+    of_operator: bool  # these come before all others
 
 
 class Desk(Protocol):

@@ -73,8 +73,12 @@ class Commands:
         self._owed: Callable[[], object] = _nothing  # such a one that is being acknowledged
 
     def read(self) -> None:
-        """Ask for the commands that are for us, and do them; those that were read come first."""
-        if self._rows:
+        """Read the commands that are for us, and do them in order.
+
+        Those of operators that were read already come first. All others are read again, for an operator may have given
+        one meanwhile, which does not wait for them.
+        """
+        if self._rows and self._rows[0].of_operator:
             self._is_more = True
             self.do_next()
         else:
@@ -133,20 +137,28 @@ class Commands:
             pks = {*self._passed, *(row.pk for row in self._rows)}
             self._ends = {pk: values for pk, values in self._ends.items() if pk in pks}
             self.passes = {pk: each for pk, each in self.passes.items() if pk in pks}
-        self._next()
-
-    def _next(self) -> None:
-        if self._rows:
-            self._go_on()
-            return
-        if self._is_more:
-            self._again(0.0)
-        if self._has_acted or not self._is_more:  # it looks at all that wait
-            self._close(self._close_runs)
+        self._close_runs()
 
     def _close_runs(self) -> None:
-        """End the commands whose jobs have all ended."""
-        self._run("close_runs", {}, lambda rows: self.settle(parents_of(rows)), _nothing)
+        """End the commands whose jobs have all ended, however many others there are to do."""
+
+        def closed(rows: Sequence[Cells]) -> None:
+            self.settle(parents_of(rows))
+            self._next()
+
+        self._run("close_runs", {}, closed, self._go_on)
+
+    def _next(self) -> None:
+        """Do the next command; what an operator commanded of every scheduler is ended before others have their turn."""
+        if self._rows and (self._rows[0].of_operator or not self._has_acted):
+            self._go_on()
+        elif self._rows:
+            self._close(self._go_on)
+        else:
+            if self._is_more:
+                self._again(0.0)
+            if self._has_acted or not self._is_more:  # it looks at all that wait
+                self._close(_nothing)
 
     # ---- for those who carry commands out
 
@@ -182,8 +194,12 @@ class Commands:
             self.settle(parents_of(rows))
             then()
 
+        def refused() -> None:
+            self._pay()
+            self._go_on()
+
         self._has_acted = False
-        self._run("close_commands", {"every": VERBS_ABOUT["every"]}, closed, self._pay)
+        self._run("close_commands", {"every": VERBS_ABOUT["every"]}, closed, refused)
 
     def settle(self, parents: Iterable[bytes | None]) -> None:
         """Others may wait for what has ended."""

@@ -389,8 +389,9 @@ select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from
        exists (select from lost where jq_pk not in (select jq_pk from over)), (select count(*) from told)
 
 -- name: read_commands
--- The commands that are for us, oldest first, with what they name: a job, by number or name, with its state and whether we
--- work on it; and whether they took effect already, and could not end. One for `every` scheduler is for us if it came
+-- The commands that are for us, with what they name: a job, by number or name, with its state and whether we work on it;
+-- whether they took effect already, and could not end; and whether an operator gave them. Those of operators come first, oldest
+-- first, then those of others, whose submitters take turns (drover.offer_command). One for `every` scheduler is for us if it came
 -- after us and we have not acted on it; another, if we are active and what it names is of our group, or of none that has an active scheduler; what names nothing is for the first
 -- of the groups that have one.
 -- They are looked at in the order of the index, those with a host apart, and no more than are given: a flood of them
@@ -400,9 +401,10 @@ with me as materialized (
     from drover.scheduler where scheduler_uuid = :owner::uuid),
 active as materialized (
   select group_name, group_owner from drover.scheduler_group where group_owner is not null and group_lease_until > now())
-select f.* from me cross join (values (''), (E'\x01')) as least_host(name) cross join lateral (
-select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_owner = :owner::uuid, t.jq_type = 'command',
-       c.took_effect
+select f.jq_pk, f.args, f.job, f.jq_state, f.is_ours, f.is_command, f.took_effect, f.of_operator
+  from me cross join (values (''), (E'\x01')) as least_host(name) cross join lateral (
+select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_owner = :owner::uuid as is_ours,
+       t.jq_type = 'command' as is_command, c.took_effect, w.claim_rank < '2' as of_operator, w.claim_rank as rank
   from drover.claimable w
  cross join lateral (
     select jq_host, left(jq_args, 1001) as args, coalesce(jq_endtext = 'took effect', false) as took_effect
@@ -433,7 +435,7 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_ow
         and (g.name = :group::text or (q.queue_name is null and g.name not in (select group_name from active)))
    end
  order by w.claim_host, w.claim_rank, w.claim_queued, w.claim_jq_fk limit 100) f
-order by f.jq_pk
+order by case when f.of_operator then '' else f.rank end, f.jq_pk
 
 -- name: end_command
 -- A command has been done, or cannot be: which row has ended, and whether others wait for it. No row: somebody keeps it
@@ -745,7 +747,7 @@ with waiting as materialized (
   select c.jq_pk, c.jq_host
     from drover.claimable w,
          lateral (select * from drover.jobqueue where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
-   where w.claim_type = 'command' and w.claim_queue = ''
+   where w.claim_type = 'command' and w.claim_queue = '' and w.claim_rank < '2'  -- they are operators'
      and drover.word(left(c.jq_args, 1001), 1) = any (:every::text[])),
 over as materialized (
   select w.jq_pk, coalesce(bool_and(ack_ok), false) as ok,

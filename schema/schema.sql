@@ -141,25 +141,37 @@ CREATE FUNCTION drover.command(words text) RETURNS bigint
     SET search_path TO 'drover', 'pg_temp'
     AS $_$
 declare
-  verb   text := drover.word(words, 1);
-  rest   text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
-  job    text;
-  number bigint;
-  pk     bigint;
+  owners  text[] := '{killjob,cancel,signal,release,hold,ice,retry,run}';
+  verbs   text[] := owners || '{unblock,shutdown,reload,reopen-log,verbose,reset,poll,pause,continue,add-queue,remove-queue,set-concurrency,'
+                              'set-queue-priority,host-enable,host-disable,host-max,host-filter,agent-enable,agent-disable,step-down,flush,status}';
+  is_free boolean := drover.may_command();
+  verb    text := drover.word(words, 1);
+  rest    text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
+  given   text;
+  number  bigint;
+  pk      bigint;
 begin
-  if not drover.may_command() then
-    if verb is null or verb not in ('killjob', 'cancel', 'signal', 'release', 'hold', 'ice', 'retry', 'run') then
-      raise exception 'only drover_operator may command %', coalesce(verb, 'nothing') using errcode = 'insufficient_privilege';
-    end if;
-    foreach job in array coalesce(nullif(case
+  if (verb = any (verbs)) is not true then
+    raise exception 'no such command: %; there are %', coalesce(quote_literal(left(nullif(verb, ''), 64)), 'nothing'),
+      array_to_string(case when is_free then verbs else owners end, ', ') using errcode = 'invalid_parameter_value';
+  elsif not is_free and verb <> all (owners) then
+    raise exception 'only drover_operator may command %', verb using errcode = 'insufficient_privilege';
+  elsif not is_free then
+    foreach given in array coalesce(nullif(case
         when verb = 'run' then rest
         when verb = 'signal' then array(select w from unnest(rest) with ordinality as u(w, n) where n % 2 = 1 order by n)
         else rest[1:1] end, '{}'), '{?}') loop
-      number := case when job ~ '^[0-9]{1,18}$' then job::bigint end;
-      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = job)) then
-        raise exception 'job % is not yours', job using errcode = 'insufficient_privilege';
+      number := case when given ~ '^[0-9]{1,18}$' then given::bigint end;
+      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = given)) then
+        raise exception 'job % is not yours', given using errcode = 'insufficient_privilege';
       end if;
     end loop;
+    select w into given from unnest(rest) with ordinality as u(w, n)
+     where verb = 'signal' and n % 2 = 0 and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}') limit 1;
+    if found then
+      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2', left(given, 64)
+        using errcode = 'insufficient_privilege', hint = 'killjob ends a job with its agents.';
+    end if;
   end if;
   insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
   return pk;
@@ -769,6 +781,24 @@ begin
   perform pg_notify('drover_queue', '') where cardinality(jobs) > 0;
 end $$;
 
+CREATE FUNCTION drover.offer_command() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  host text := coalesce(new.jq_host, '');
+  rank text := drover.rank(new.jq_urgent, new.jq_priority);
+  line text;
+begin
+  if not drover.may_command(new.jq_submitter) then
+    line := new.jq_submitter;
+    rank := '2' || new.jq_priority;
+    rank := drover.rank_in_round(rank, drover.next_round('command', '', host, rank, line));
+  end if;
+  insert into drover.claimable values (new.jq_pk, new.jq_queued, 'command', '', host, rank, line);
+  return null;
+end $$;
+
 CREATE FUNCTION drover.offer_new() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -776,14 +806,15 @@ CREATE FUNCTION drover.offer_new() RETURNS trigger
 begin
   if coalesce(current_setting('drover.has_edges', true), '') <> '' then
     perform drover.offer_all(array(
-      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and drover.is_claimable(j)));
+      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and j.jq_type <> 'command' and drover.is_claimable(j)));
   elsif exists (select from drover.agent where agent_fair)
      and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
-    perform drover.line_up(array(select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null));
+    perform drover.line_up(array(
+      select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'));
   else
     insert into drover.claimable
     select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
-     where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
+     where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command';
   end if;
   perform pg_notify('drover_queue', '');
   return null;
@@ -1860,6 +1891,8 @@ CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_variables, jq
 CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL))) EXECUTE FUNCTION drover.gone();
 
 CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state = 'claimed'::drover.job_state)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
+
+CREATE TRIGGER jobqueue_offer_command AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type = 'command'::text)) EXECUTE FUNCTION drover.offer_command();
 
 CREATE TRIGGER jobqueue_offer_new AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.offer_new();
 

@@ -414,29 +414,42 @@ create trigger jobqueue_prepare_cleanup before insert on drover.jobqueue for eac
 create function drover.word(words text, n integer) returns text language sql immutable parallel safe
   return (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[n];
 
--- What owners may command: what is about jobs of their own, by number or name.
+-- Insert a command. Whoever is no operator gives commands about jobs of their own alone, by number or name, and no signal
+-- that stops an agent without an end: it may have lines of others.
 create function drover.command(words text) returns bigint
   language plpgsql security definer set search_path = drover, pg_temp as $$
 declare
-  verb   text := drover.word(words, 1);
-  rest   text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
-  job    text;
-  number bigint;
-  pk     bigint;
+  owners  text[] := '{killjob,cancel,signal,release,hold,ice,retry,run}';
+  verbs   text[] := owners || '{unblock,shutdown,reload,reopen-log,verbose,reset,poll,pause,continue,add-queue,remove-queue,set-concurrency,'
+                              'set-queue-priority,host-enable,host-disable,host-max,host-filter,agent-enable,agent-disable,step-down,flush,status}';
+  is_free boolean := drover.may_command();
+  verb    text := drover.word(words, 1);
+  rest    text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
+  given   text;
+  number  bigint;
+  pk      bigint;
 begin
-  if not drover.may_command() then
-    if verb is null or verb not in ('killjob', 'cancel', 'signal', 'release', 'hold', 'ice', 'retry', 'run') then
-      raise exception 'only drover_operator may command %', coalesce(verb, 'nothing') using errcode = 'insufficient_privilege';
-    end if;
-    foreach job in array coalesce(nullif(case
+  if (verb = any (verbs)) is not true then
+    raise exception 'no such command: %; there are %', coalesce(quote_literal(left(nullif(verb, ''), 64)), 'nothing'),
+      array_to_string(case when is_free then verbs else owners end, ', ') using errcode = 'invalid_parameter_value';
+  elsif not is_free and verb <> all (owners) then
+    raise exception 'only drover_operator may command %', verb using errcode = 'insufficient_privilege';
+  elsif not is_free then
+    foreach given in array coalesce(nullif(case
         when verb = 'run' then rest
         when verb = 'signal' then array(select w from unnest(rest) with ordinality as u(w, n) where n % 2 = 1 order by n)
         else rest[1:1] end, '{}'), '{?}') loop
-      number := case when job ~ '^[0-9]{1,18}$' then job::bigint end;
-      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = job)) then
-        raise exception 'job % is not yours', job using errcode = 'insufficient_privilege';
+      number := case when given ~ '^[0-9]{1,18}$' then given::bigint end;
+      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = given)) then
+        raise exception 'job % is not yours', given using errcode = 'insufficient_privilege';
       end if;
     end loop;
+    select w into given from unnest(rest) with ordinality as u(w, n)
+     where verb = 'signal' and n % 2 = 0 and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}') limit 1;
+    if found then
+      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2', left(given, 64)
+        using errcode = 'insufficient_privilege', hint = 'killjob ends a job with its agents.';
+    end if;
   end if;
   insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
   return pk;
@@ -491,25 +504,46 @@ begin
          drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line from begun;
 end $$;
 
--- New rows become claimable all at once, and ring once. A statement that adds edges too may have added them before this:
--- then the rows are not as they were inserted any more.
+-- New rows become claimable all at once, and ring once; commands were offered one by one. A statement that adds edges too may
+-- have added them before this: then the rows are not as they were inserted any more.
 create function drover.offer_new() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
   if coalesce(current_setting('drover.has_edges', true), '') <> '' then
     perform drover.offer_all(array(
-      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and drover.is_claimable(j)));
+      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and j.jq_type <> 'command' and drover.is_claimable(j)));
   elsif exists (select from drover.agent where agent_fair)
      and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
-    perform drover.line_up(array(select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null));
+    perform drover.line_up(array(
+      select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'));
   else
     insert into drover.claimable
     select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
-     where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
+     where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command';
   end if;
   perform pg_notify('drover_queue', '');
   return null;
 end $$;
+
+-- Commands of operators come first, then those of others: their submitters take turns, as those of a fair type do.
+create function drover.offer_command() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  host text := coalesce(new.jq_host, '');
+  rank text := drover.rank(new.jq_urgent, new.jq_priority);
+  line text;
+begin
+  if not drover.may_command(new.jq_submitter) then
+    line := new.jq_submitter;
+    rank := '2' || new.jq_priority;
+    rank := drover.rank_in_round(rank, drover.next_round('command', '', host, rank, line));
+  end if;
+  insert into drover.claimable values (new.jq_pk, new.jq_queued, 'command', '', host, rank, line);
+  return null;
+end $$;
+
+create trigger jobqueue_offer_command after insert on drover.jobqueue for each row
+  when (new.jq_type = 'command') execute function drover.offer_command();
 create trigger jobqueue_offer_new after insert on drover.jobqueue referencing new table as arrived
   for each statement execute function drover.offer_new();
 

@@ -11,12 +11,13 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from psycopg.errors import CheckViolation, InsufficientPrivilege, ReadOnlySqlTransaction
+from psycopg.errors import CheckViolation, InsufficientPrivilege, InvalidParameterValue, ReadOnlySqlTransaction
 
 from scheduler import migrate
 from scheduler.daemon import PLANS
 from scheduler.data import schema_dir
 from scheduler.drivers.sql import load
+from scheduler.model.commands import VERBS
 
 Login = Callable[[str], psycopg.Connection[Any]]
 
@@ -26,6 +27,7 @@ FRONTEND = {
     "jq_queue", "jq_urgent", "jq_priority", "jq_not_before", "jq_not_after", "jq_max_interruptions", "jq_retries",
     "jq_timeout", "jq_unique_key", "jq_delete", "jq_mode", "jq_state",
 }  # fmt: skip
+OWNERS = ["killjob", "cancel", "signal", "release", "hold", "ice", "retry", "run"]
 SQL_ONLY = {"jq_msq", "jq_runonpfile", "jq_key", "jq_repeat"}
 MINE = [
     "my_jobs", "my_why", "my_log", "my_output", "my_attempt", "my_cleanup", "my_item_failure", "my_graph", "my_jobd",
@@ -136,6 +138,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "gone",
         "job_hide",
         "moved",
+        "offer_command",
         "offer_new",
         "prepare_job",
         "settle",
@@ -258,6 +261,33 @@ def test_front_end_cannot_forge_a_state_j25(login: Login, state: str) -> None:
 def test_command_of_somebody_who_is_no_operator_is_refused_j96(login: Login, role: str) -> None:
     with pytest.raises(InsufficientPrivilege, match="only drover_operator may insert commands"):
         login(f"drover_{role}").execute("insert into drover.jobqueue (jq_type, jq_args) values ('command', 'shutdown')")
+
+
+@pytest.mark.parametrize("signal", ["STOP", "SIGSTOP", "sigstop", "19", "TSTP", "CONT", "KILL", "9", "x"])
+def test_owner_sends_no_signal_that_stops_an_agent_of_others(login: Login, signal: str) -> None:
+    job = _one(login("drover_frontend"), PLAIN)
+    for words in (f"signal {job} {signal}", f"signal {job} TERM {job} {signal}"):
+        with pytest.raises(
+            InsufficientPrivilege, match=f"may send signal {signal}: owners send INT, TERM, HUP, USR1 or USR2"
+        ):
+            login("drover_frontend").execute("select drover.command(%s)", (words,))
+    assert _one(login("drover_operator"), "select drover.command(%s)", f"signal {job} {signal}")
+
+
+@pytest.mark.parametrize("signal", ["INT", "SIGTERM", "hup", "10", "USR2"])
+def test_owner_sends_the_signals_that_ask(login: Login, signal: str) -> None:
+    ui = login("drover_frontend")
+    assert _one(ui, "select drover.command(%s)", f"signal {_one(ui, PLAIN)} {signal}")
+
+
+@pytest.mark.parametrize("words", ["fly 9", "", "Cancel 9", " \n"])
+def test_what_is_no_command_is_told_those_there_are(login: Login, words: str) -> None:
+    for role, verbs in (("operator", VERBS), ("frontend", OWNERS)):
+        with pytest.raises(InvalidParameterValue) as refused:
+            login(f"drover_{role}").execute("select drover.command(%s)", (words,))
+        said, _, those = str(refused.value.diag.message_primary).partition("; there are ")
+        assert said == f"no such command: {repr(words.split()[0]) if words.split() else 'nothing'}"
+        assert set(those.split(", ")) == set(verbs)
 
 
 def test_command_by_copy_is_refused_too(login: Login) -> None:

@@ -9,7 +9,10 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from scheduler.commands import VERBS_ABOUT
 from scheduler.loop import Loop
+from tests.cli_tools import ACTIVE
+from tests.cli_tools import OWNER as ACTIVE_OWNER
 from tests.link_tools import OWNER, QUERIES, ask, fetch, opened, rows_of, take_group
 
 PATIENT: Final = ["set lock_timeout = '1min'", "set statement_timeout = '10s'"]
@@ -61,3 +64,20 @@ def test_a_start_whose_time_has_come_is_looked_for_no_more(
     fetch(database, "update drover.jobqueue set jq_wait_until = now() where jq_state = 'held'")
     watch("due")
     assert fetch(database, "select jq_state::text, jq_wait_until from drover.jobqueue") == [(then, None)]
+
+
+def test_operators_commands_are_read_first_and_those_of_others_in_turn(database_with_roles: str) -> None:
+    fetch(database_with_roles, ACTIVE)
+    for role, number in (("drover_frontend", 3), ("drover_frontend_sql", 2), ("drover_operator", 2)):
+        with psycopg.connect(database_with_roles, user=role, autocommit=True) as login:
+            login.execute("insert into drover.jobqueue (jq_type, jq_name) values ('a', %s)", (f"a.{role}",))
+            for _ in range(number):
+                login.execute("select drover.command(%s)", (f"hold a.{role}",))
+    loop = Loop()
+    link = opened(loop, database_with_roles, settings=PATIENT)
+    values = {**VERBS_ABOUT, "group": "default", "owner": ACTIVE_OWNER, "passed": []}
+    rows = rows_of(ask(loop, link, QUERIES["read_commands"], **values))
+    link.close()
+    loop.close()
+    one, two, free = b"hold a.drover_frontend", b"hold a.drover_frontend_sql", b"hold a.drover_operator"
+    assert [row[1] for row in rows] == [free, free, one, two, one, two, one]

@@ -299,6 +299,22 @@ def test_a_flood_of_commands_keeps_nothing_else_waiting(launch: Launch, text: st
     daemon.wait(order)
 
 
+def test_a_flood_of_one_front_end_delays_no_operator_and_no_other_front_end(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    mine, other = (
+        daemon.insert(role="drover_frontend", jq_type="x"),
+        daemon.insert(role="drover_frontend_sql", jq_type="x"),
+    )
+    flood = f"select count(drover.command('killjob {mine}')) from generate_series(1, {FLOOD})"
+    daemon.execute(flood, role="drover_frontend")
+    order = command(daemon, "poll")
+    (row,) = daemon.execute(f"select drover.command('cancel {other}') as pk", role="drover_frontend_sql")
+    daemon.wait(order)
+    daemon.wait(row["pk"])
+    ended = "select count(*) from drover.jobqueue where jq_args like 'killjob%%' and jq_endtime is not null"
+    assert daemon.value(ended) < FLOOD // 2
+
+
 def test_a_command_of_any_length_costs_no_more_than_a_short_one(launch: Launch, text: str) -> None:
     daemon = launch(text)
     insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'killjob 1' || repeat(' a', 20000000)"
