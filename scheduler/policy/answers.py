@@ -9,7 +9,7 @@ from scheduler.policy.claims import QueueBook
 from scheduler.policy.feed import sated
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.placement import Places
-from scheduler.policy.pools import Pool
+from scheduler.policy.pools import DISABLED, Pool
 from scheduler.policy.world import World
 
 STOCK_AFTER: Final = 1.0  # seconds of claims after which is said anew what is in hand
@@ -48,13 +48,14 @@ def looked(world: World, event: e.Looked, now: float) -> None:
 
 
 def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
-    """A type that is disabled starts nothing: what it has not begun goes back to the queue."""
+    """A type that is disabled starts nothing: its jobs that have not begun go back, its agents without an item end."""
     if pool.enabled and not enabled:
         pool.enabled = False
         sated(world, pool)
-        endings.give_back_all(
-            world, "agent type disabled", now, lambda job: job.pool is pool and endings.is_untouched(job)
-        )
+        endings.give_back_all(world, DISABLED, now, lambda job: job.pool is pool and endings.is_untouched(job))
+        for slot in pool.slots:
+            if slot.job is None:
+                world.fleet.kill(slot, DISABLED, now)
     pool.enabled = enabled
 
 

@@ -47,7 +47,10 @@ def _succeed(slot: Slot, job: Job) -> None:
 
 def _block(world: World, slot: Slot, job: Job) -> None:
     """The item cannot be done now: feeding stops, items in hand finish, the job waits."""
-    job.verdict = job.verdict or Verdict(BLOCKED_AGAIN, f"blocked: {slot.blocked}", world.timers.blocked_delay)
+    if job.verdict is None:
+        job.verdict = Verdict(BLOCKED_AGAIN, f"blocked: {slot.blocked}", world.timers.blocked_delay)
+    else:
+        world.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
     drop_waiting(world, job)
 
 
@@ -133,7 +136,8 @@ def conclude(world: World, job: Job, now: float) -> None:
     failures = expansion.failures if expansion is not None else ()
     world.ledger.save(row, failures)
     if row.outcome in ("failed", "retry", "blocked"):
-        world.log_job(job, "ERROR", row.text or row.outcome)
+        if row.text != job.logged:
+            world.log_job(job, "ERROR", row.text or row.outcome)
         world.say("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")
     if row.state in TERMINAL:
         _tell(world, job, row.state, row.text or "")

@@ -178,7 +178,7 @@ def _start_for(world: World, pool: Pool, turns: Turns, again: list[Job], now: fl
         slot = _find_room(world, pool, turns, job, now)
         if slot is None:
             return True
-        _start(world, slot, turns, now)
+        _start(world, slot, turns, job, now)
         coming += 1
     return False
 
@@ -208,13 +208,14 @@ def has_more_than(turns: Turns, count: int) -> bool:
     return False
 
 
-def _start(world: World, slot: Slot, turns: Turns, now: float) -> None:
-    """Start the process of a slot; an exec agent gets its item with it."""
+def _start(world: World, slot: Slot, turns: Turns, cause: Job, now: float) -> None:
+    """Start the process of a slot because a job waits; an exec agent gets its item with it."""
     pool = slot.pool
     world.starting += 1
     slot.serial += 1
     slot.spawns += 1
     slot.born = now
+    slot.about = cause.pk
     if pool.kind.window > 1:
         slot.ahead = deque()
     if slot.host.kept_for is pool:

@@ -88,6 +88,7 @@ class Job:
     nonfatal = False
     interrupted = False  # its query lost its connection: that costs an allowance
     failure: str | None = None  # why a one-parameter job failed
+    logged: str | None = None  # why its agent died, if drover.log has that
     code: int | None = None
     signal: str | None = None
     result: object = None

@@ -17,6 +17,7 @@ from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.turns import FairTurns, Turns
 
 UNLIMITED: Final = -1
+DISABLED: Final = "agent type disabled"
 
 Ahead = tuple[Job, Item, bool]  # a line that an agent has before it is done with another; may it run here only
 SecondTry = tuple[Job, Item, str | None]  # an item whose agent died, and the host it is bound to
@@ -181,8 +182,8 @@ class Slot:
     """A place for one agent; `state` and `deadline` are written by Fleet.fire only."""
 
     __slots__ = (
-        "ahead", "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code", "counted",
-        "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
+        "about", "ahead", "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code",
+        "counted", "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
         "is_bound", "is_cut", "is_gone", "is_unsent", "item", "items", "job", "leaves", "lone", "number",
         "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "told",
         "told_of", "total", "where",
@@ -212,6 +213,7 @@ class Slot:
         self.pid: int | None = None
         self.where = (self.host.name, self.pool.name, 0)  # and the pid: what is noted of a job it has
         self.born = 0.0
+        self.about: int | None = None  # without an item: the job it was started for, later the last one it had
         self.doom: str | None = None  # why we want it dead
         self.counts = True  # whether its death counts against the slot
         self.items = 0  # finished by this process

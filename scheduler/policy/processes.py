@@ -118,7 +118,9 @@ def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float, *, los
 def _died(world: World, slot: Slot, how: str, now: float, *, lost: bool) -> None:
     """A death that nobody asked for is told to the log, one that we caused only settles the item."""
     if slot.doom is None:
-        world.log(slot, "ERROR", how)
+        if slot.state == ST_READY:
+            slot.about = None  # the job that it had last has nothing to do with this
+        world.log_death(slot, how, killed=False)
         world.fleet.say("warning", slot, how)
     if slot.counts:
         slot.pool.reason = how
@@ -186,7 +188,7 @@ def _late_while_working(world: World, slot: Slot, now: float) -> None:
     if deadline > now:
         world.fleet.put_off(slot, deadline)
         return
-    world.log(slot, "ERROR", f"{why}; killed")
+    world.log_death(slot, why, killed=True)
     world.fleet.kill(slot, why, now, counts=counts)
 
 

@@ -13,14 +13,15 @@ from typing import Final
 
 from scheduler.model import protocol
 from scheduler.model.events import Ask, Echo, Send
+from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import NEXT, OK, SAID, ST_READY
 from scheduler.policy.ahead import advance, fill, recall_unsent
 from scheduler.policy.endings import finish
 from scheduler.policy.feed import first_job, leave, must_leave
 from scheduler.policy.give import give, next_turns, put_back
-from scheduler.policy.jobs import NEVER
-from scheduler.policy.pools import Slot
+from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.pools import DISABLED, Slot
 from scheduler.policy.world import World
 
 Act = Callable[[World, Slot, bytes, float], None]
@@ -33,7 +34,7 @@ def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
         return answer if slot.ahead is None else _with_more(world, slot, answer, now)
     *lines, slot.held = (slot.held + data).split(b"\n")
     slot.heard = now
-    limit, answer = world.timers.line_limit, None
+    limit, answer, before = world.timers.line_limit, None, slot.job
     for line in lines:
         if slot.doom is not None:
             break
@@ -43,9 +44,10 @@ def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
         elif keyword != protocol.OK:
             said(world, slot, keyword, text, now)
         elif answer is None:
+            before = slot.job or before
             answer = ok(world, slot, now)
         else:
-            _violate(world, slot, "OK for a line that was not sent yet", now)
+            _second_ok(world, slot, before, now)
     if len(slot.held) > limit and slot.doom is None:
         _violate(world, slot, f"line over {limit} bytes", now)
     if slot.doom is None:
@@ -74,6 +76,8 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
         slot.pool.reason = None
         slot.pool.idle[slot.host.name].append(slot)
         slot.host.idle[slot] = None
+        if not slot.pool.enabled:
+            world.fleet.kill(slot, DISABLED, now)
         world.stirred.add(slot.pool)
         return None
     if slot.is_unsent:
@@ -90,6 +94,7 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
     if turns is not None and not slot.host.is_tight:
         fire(slot, NEXT, now)
         return give(world, slot, turns, now)
+    slot.about = job.pk
     _rest(world, slot, now)
     return None
 
@@ -103,6 +108,8 @@ def _rest(world: World, slot: Slot, now: float) -> None:
     slot.host.idle[slot] = None
     if slot.leaves is not None:
         world.fleet.kill(slot, slot.leaves, now)
+    elif not slot.pool.enabled:
+        world.fleet.kill(slot, DISABLED, now)
     elif slot.host.is_tight and must_leave(slot, first_job(next_turns(slot))):
         leave(world, slot, now)
     world.stirred.add(slot.pool)
@@ -133,8 +140,17 @@ def take_back(world: World, slot: Slot) -> None:
 
 
 def _violate(world: World, slot: Slot, what: str, now: float) -> None:
-    world.log(slot, "ERROR", f"protocol violation: {what}; killed")
-    world.fleet.kill(slot, f"protocol violation: {what}", now, counts=True)
+    why = f"protocol violation: {what}"
+    world.log_death(slot, why, killed=True)
+    world.fleet.kill(slot, why, now, counts=True)
+
+
+def _second_ok(world: World, slot: Slot, job: Job | None, now: float) -> None:
+    """One read had two OKs: the job that the first one ended is to blame, not the one whose line is not sent yet."""
+    why = "protocol violation: OK for a line that was not sent yet"
+    pk = job.pk if job is not None else slot.about
+    world.ledger.log(LogRow(pk, "ERROR", slot.host.name, slot.pool.name, slot.pid, f"{why}; killed"))
+    world.fleet.kill(slot, why, now, counts=True)
 
 
 # ---- everything but OK
@@ -211,15 +227,19 @@ def _echo(world: World, slot: Slot, text: bytes, now: float) -> None:
 
 
 def _fail(world: World, slot: Slot, text: bytes, now: float) -> None:
+    """Logged at the end of the item; of several reasons all but the last at once."""
     if slot.job is not None:
+        if _is_written(world, slot, text, now) and slot.failed is not None:
+            world.log(slot, "ERROR", f"FAIL {slot.failed}")
         slot.failed = printable(text) or "the agent said FAIL"
-        _write(world, slot, "ERROR", b"FAIL " + (text or b"the agent said FAIL"), now)
 
 
 def _blocked(world: World, slot: Slot, text: bytes, now: float) -> None:
+    """The same for the reason why the item cannot be done now."""
     if slot.job is not None:
+        if _is_written(world, slot, text, now) and slot.blocked is not None:
+            world.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
         slot.blocked = printable(text) or "the agent said BLOCKED"
-        _write(world, slot, "WARNING", b"BLOCKED " + (text or b"the agent said BLOCKED"), now)
 
 
 def _result(world: World, slot: Slot, text: bytes, now: float) -> None:
@@ -235,8 +255,8 @@ def _result(world: World, slot: Slot, text: bytes, now: float) -> None:
 
 def _storable(text: bytes) -> object:
     """Give the value of a JSON text; ValueError or RecursionError when it could not be written as JSON again."""
-    json.loads(b"[" * _SPARE_DEPTH + text + b"]" * _SPARE_DEPTH)  # it is written inside of other things, elsewhere
     value: object = json.loads(text)
+    json.loads(b"[" * _SPARE_DEPTH + text + b"]" * _SPARE_DEPTH)  # it is written inside of other things, elsewhere
     json.dumps(value, allow_nan=False)
     return value
 

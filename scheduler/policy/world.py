@@ -133,14 +133,22 @@ class World:
             self.fleet.add(pool, self.hosts[host_name], patience, now)
 
     def log(self, slot: Slot, kind: str, text: bytes | str) -> None:
-        """Write a line to drover.log in the name of an agent."""
-        job = slot.job.pk if slot.job is not None else None
+        """Write a line to drover.log in the name of an agent, about its job or, without one, about `slot.about`."""
+        job = slot.job.pk if slot.job is not None else slot.about
         message = text if isinstance(text, str) else printable(text)
         self.ledger.log(LogRow(job, kind, slot.host.name, slot.pool.name, slot.pid, message))
 
+    def log_death(self, slot: Slot, why: str, *, killed: bool) -> None:
+        """Write to drover.log why an agent died or is killed; the end of its job need not repeat it."""
+        self.log(slot, "ERROR", f"{why}; killed" if killed else why)
+        if slot.job is not None:
+            slot.job.logged = why
+
     def log_job(self, job: Job, kind: str, text: str) -> None:
-        """Write a line about a job to drover.log."""
-        self.ledger.log(LogRow(job.pk, kind, None, job.pool.name, None, text))
+        """Write a line about a job to drover.log; of a job of one parameter with the process that had it last."""
+        where = job.where if job.expansion is None else None
+        host, agent, pid = where or (None, job.pool.name, None)
+        self.ledger.log(LogRow(job.pk, kind, host, agent, pid, text))
 
     def say(self, level: str, text: str) -> None:
         """Write a line to the daemon's own log."""

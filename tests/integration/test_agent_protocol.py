@@ -260,7 +260,7 @@ def test_fail_fails_the_item_and_the_agent_lives_on(daemon: Daemon) -> None:
     daemon.wait(next_job)
     assert (row["jq_endtext"], row["jq_end_bits"], row["jq_exitcode"]) == ("no such file", 2, None)
     assert logged(daemon, job, "LOG") == logged(daemon, next_job, "LOG")
-    assert logged(daemon, job, "ERROR")[0] == "FAIL no such file"
+    assert logged(daemon, job, "ERROR") == ["no such file"]
 
 
 def test_only_ok_ends_an_item_that_has_failed(daemon: Daemon, meeting: Meeting) -> None:
@@ -333,6 +333,16 @@ def test_an_ok_that_answers_nothing_costs_the_agent_its_life(daemon: Daemon, kin
     assert row["jq_end_bits"] == 1
     meeting.let_go()
     said(daemon, f"every slot of agent {kind} has failed: protocol violation: OK in ST_READY")
+    daemon.until(lambda: "ERROR protocol violation: OK in ST_READY; killed" in daemon.log_text(row["jq_pk"]))
+
+
+def test_a_crash_before_the_first_ok_is_in_the_log_of_the_job(launch: Launch) -> None:
+    crash = agent("crash", ["sh", "-c", "echo no module named foo >&2; exit 3"])
+    daemon = launch(settings(respawn_count=0) + LOCAL + crash)
+    job = daemon.insert(jq_type="crash", jq_args="x")
+    said(daemon, "every slot of agent crash has failed")
+    daemon.until(lambda: "exit status 3" in daemon.log_text(job))
+    assert "STDERR no module named foo\n" in daemon.log_text(job)
 
 
 def test_two_oks_at_once_end_one_item_only(daemon: Daemon, kind: str) -> None:

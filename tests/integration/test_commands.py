@@ -313,6 +313,18 @@ def test_the_maximum_of_a_host_changes_at_once(launch: Launch, text: str, record
     daemon.wait_all([first, second])
 
 
+def test_agent_disable_ends_idle_agents_and_busy_ones_after_their_item(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    busy = working(daemon, gate)
+    daemon.wait(daemon.insert(jq_type="a", jq_args="soon done"))
+    assert len(daemon.agent_pids()) == 2
+    told(daemon, "agent-disable a")
+    daemon.until(lambda: len(daemon.agent_pids()) == 1, what="the idle agent lives on")
+    gate.touch()
+    daemon.wait(busy)
+    daemon.until(lambda: not daemon.agent_pids(), what="the other agent lives on after its item")
+
+
 def test_a_type_is_disabled_and_enabled_again(launch: Launch, text: str) -> None:
     daemon = launch(text)
     told(daemon, "agent-disable a")

@@ -163,7 +163,7 @@ def test_nothing_that_an_agent_says_steers_a_terminal_or_forges_a_record_f80_f95
     monkeypatch.setenv("DROVER_DATABASE_URL", daemon.database)
     job = daemon.insert(jq_type="bad", jq_args="x")
     assert daemon.wait(job, "failed")["jq_endtext"].startswith("last ")
-    daemon.until(lambda: "FAIL last" in daemon.log_text(job))
+    daemon.until(lambda: "ERROR last" in daemon.log_text(job))
     told = [daemon.stderr(), drover("log").out, drover("ls", "--all").out, drover("why", str(job)).out]
     lines = [line for text in told for line in text.split("\n")]
     assert [line for line in lines if not line.replace("\t", "").isprintable()] == []

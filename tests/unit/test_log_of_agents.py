@@ -1,0 +1,167 @@
+"""What drover.log has of what agents say and of how they die: each thing once, and about the job that it concerns."""
+
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType
+from scheduler.policy.core import Core
+from tests.core_tools import claim, logged, make_core, ready, settle, spawned, turn
+
+DISABLED = [{"type": "sha", "enabled": False}]
+
+
+def query(core: Core, rows: int, **rules: object) -> int:
+    """Take a query of so many rows in hand, with one agent that is at work; give its slot."""
+    turn(core, claim(1, msq=True, **rules))
+    core.take()
+    core.handle(e.Opened(1, (b"n",), rows), 0.0)
+    core.handle(e.Fetched(1, [(b"%d" % n,) for n in range(rows)], more=False), 0.0)
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    core.hear(number, b"OK\n", 0.0)
+    core.take()
+    return number
+
+
+def errors(core: Core) -> list[tuple[int | None, str]]:
+    """Give (job, message) of the errors that wait for drover.log."""
+    return [(job, message) for job, kind, message in logged(core) if kind == "ERROR"]
+
+
+@pytest.mark.parametrize(("text", "column"), [("nonsense", 1), ('{"a": nonsense}', 7), ("[1, 2", 6), ("1 2", 3)])
+def test_warning_of_a_result_that_is_not_json_names_the_column_in_its_text(text: str, column: int) -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, f"RESULT {text}\n".encode(), 0.0)
+    ((_, kind, message),) = logged(core)
+    assert kind == "WARNING"
+    assert f"line 1 column {column} " in message
+
+
+def test_fail_of_a_one_parameter_job_is_logged_once_with_its_process() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"FAIL no such file\nOK\n", 0.0)
+    (row,) = core.world.ledger.logs
+    assert row == (1, "ERROR", "alpha", "sha", 100, "no such file")
+
+
+def test_fail_of_an_item_of_a_query_is_logged_once() -> None:
+    core = make_core()
+    number = query(core, 1, tolerate=1)
+    core.hear(number, b"FAIL no such file\nOK\n", 0.0)
+    assert errors(core) == [(1, 'item failed: no such file: n="0"')]
+
+
+def test_every_reason_of_an_item_that_says_fail_twice_is_logged() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"FAIL first\nFAIL second\nOK\n", 0.0)
+    assert errors(core) == [(1, "FAIL first"), (1, "second")]
+
+
+def test_blocked_is_logged_once() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"BLOCKED tape none\nOK\n", 0.0)
+    assert [message for _, _, message in logged(core)] == ["blocked: tape none"]
+
+
+def test_death_of_the_agent_of_a_one_parameter_job_is_logged_once() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.handle(e.Gone(slot.number, 3, None), 0.0)
+    assert errors(core) == [(1, "agent terminated prematurely, with exit status 3")]
+
+
+def test_breach_of_the_protocol_is_logged_once() -> None:
+    core = make_core(line_limit=10)
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"x" * 11 + b"\n", 0.0)
+    core.handle(e.Gone(slot.number, None, "SIGKILL"), 0.0)
+    assert errors(core) == [(1, "protocol violation: line over 10 bytes; killed")]
+
+
+def test_what_an_agent_says_before_its_first_ok_is_logged_with_the_job_it_was_started_for() -> None:
+    core = make_core()
+    turn(core, claim(7))
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    core.hear_err(number, b"no module named foo\n", 0.0)
+    core.hear(number, b"LOG loading\n", 0.0)
+    core.handle(e.Gone(number, 1, None), 0.0)
+    died = "agent terminated prematurely, with exit status 1"
+    assert logged(core) == [(7, "STDERR", "no module named foo"), (7, "LOG", "loading"), (7, "ERROR", died)]
+
+
+def test_second_ok_that_is_read_later_is_logged_with_the_job_that_the_first_one_ended() -> None:
+    core = make_core()
+    slot = ready(core, claim(7))
+    core.take()
+    core.hear(slot.number, b"OK\n", 0.0)
+    core.hear(slot.number, b"OK\n", 0.1)
+    assert errors(core) == [(7, "protocol violation: OK in ST_READY; killed")]
+
+
+@pytest.mark.parametrize("waiting", [(), (8,)])
+def test_second_ok_in_one_read_is_logged_with_the_job_that_the_first_one_ended(waiting: tuple[int, ...]) -> None:
+    core = make_core()
+    slot = ready(core, claim(7), *map(claim, waiting))
+    core.take()
+    core.hear(slot.number, b"OK\nOK\n", 0.0)
+    ((job, message),) = errors(core)
+    assert job == 7
+    assert message.startswith("protocol violation: OK")
+
+
+def test_death_of_an_idle_agent_is_not_logged_with_the_job_that_it_had_last() -> None:
+    core = make_core()
+    slot = ready(core, claim(7))
+    core.take()
+    core.hear(slot.number, b"OK\n", 0.0)
+    core.handle(e.Gone(slot.number, 1, None), 1.0)
+    assert errors(core) == [(None, "agent terminated prematurely, with exit status 1")]
+
+
+# ---- a type that is disabled
+
+
+def killed(core: Core) -> list[int]:
+    """Give the slots whose agents are told to exit."""
+    return [command.slot for command in core.take() if isinstance(command, e.Kill)]
+
+
+def test_idle_agent_of_a_type_that_is_disabled_is_ended() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.hear(slot.number, b"OK\n", 0.0)
+    core.handle(e.Looked([], [], DISABLED, []), 0.0)
+    assert killed(core) == [slot.number]
+
+
+def test_busy_agent_of_a_type_that_is_disabled_is_ended_after_its_item() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take()
+    core.handle(e.Looked([], [], DISABLED, []), 0.0)
+    assert killed(core) == []
+    core.hear(slot.number, b"OK\n", 0.0)
+    assert killed(core) == [slot.number]
+    assert [end.pk for request in settle(core) if isinstance(request, e.Turn) for end in request.ends] == [1]
+
+
+def test_agent_that_was_starting_when_its_type_was_disabled_is_ended() -> None:
+    core = make_core({"sha": AgentType(command=("agent",), slots=1)})
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    core.take()
+    core.handle(e.Looked([], [], DISABLED, []), 0.0)
+    assert killed(core) == [number]
