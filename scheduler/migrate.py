@@ -37,6 +37,7 @@ INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (
 SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
 
 OLDEST = 14  # major version of PostgreSQL
+ENCODINGS = ("UTF8", "SQL_ASCII")  # of databases whose every text can be read out
 
 # Lines of pg_dump that depend on its version, on chance, or on the connection that replays them.
 DUMP_NOISE = re.compile(r"--|\\|SET (?!check_function_bodies)|SELECT pg_catalog\.set_config")
@@ -62,6 +63,7 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
     with _connection(conninfo) as connection:
         connection.execute("select set_config('lock_timeout', %s, false)", (lock_timeout,))
         connection.execute("select pg_advisory_lock(%s)", (LOCK,))
+        _check_encoding(connection)
         connection.execute(CREATE_TABLE)
         missing = _missing(files, _applied(connection))
         for migration in missing:
@@ -109,6 +111,14 @@ def normalise(text: str) -> str:
     """Leave out comments, settings and meta-commands of a pg_dump, and fold its blank lines."""
     kept = "\n".join(line for line in text.splitlines() if not DUMP_NOISE.match(line))
     return re.sub(r"\n{3,}", "\n\n", kept).strip() + "\n"
+
+
+def wrong_encoding(name: str | None) -> str:
+    """Say what is wrong with the encoding of a database, and what next."""
+    problem = (
+        f"the encoding of the database is {name}, which holds bytes that are no characters: one job could stop all"
+    )
+    return f"{problem}; use one made by: create database NAME encoding 'UTF8' template template0"
 
 
 # Files and what the database remembers of them
@@ -161,6 +171,14 @@ def _names(migrations: Iterable[Migration]) -> str:
 
 
 # The database
+
+
+def _check_encoding(connection: psycopg.Connection) -> None:
+    """Raise ConfigError for a new database in an encoding other than ENCODINGS; one that has our schema may stay."""
+    name = connection.info.parameter_status("server_encoding")
+    is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
+    if name not in ENCODINGS and is_ours == (False,):
+        raise ConfigError(wrong_encoding(name))
 
 
 def _apply_one(connection: psycopg.Connection, migration: Migration, directory: Path) -> None:

@@ -47,13 +47,6 @@ exception when insufficient_privilege then
   raise notice 'drover_msq has no temp_file_limit: only a superuser may set it';
 end $$;
 
--- In Postgres 14 everybody may create tables in schema public.
-do $$ begin
-  revoke create on schema public from public;
-exception when insufficient_privilege or invalid_schema_name then
-  raise notice 'schema public is left as it is: it belongs to somebody else';
-end $$;
-
 -- ---------------------------------------------------------------- whose it is
 
 -- Functions with `security definer` run as drover_owner, which nobody logs in as.

@@ -872,6 +872,7 @@ begin
     raise exception 'jq_type, jq_queue and jq_host are too long: 2,000 bytes at most, together' using errcode = 'check_violation';
   end if;
   if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
+  new.jq_runonpfile := nullif(new.jq_runonpfile, '');
   if new.jq_runonpfile is not null then new.jq_msq := true; end if;
   if new.jq_queue is null or (new.jq_queue = 'default' and new.jq_host is not null) then
     new.jq_queue := coalesce(

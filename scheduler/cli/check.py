@@ -12,7 +12,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
-from scheduler.cli.database import located, make_ready, sight, translated, unseen, visible
+from scheduler import migrate
+from scheduler.cli.database import located, make_ready, session, sight, translated, unseen, visible
 from scheduler.cli.files import locate
 from scheduler.cli.secrets import with_logins
 from scheduler.cli.text import printable
@@ -41,6 +42,10 @@ ROLES = [*GROUP_ROLES, "drover_scheduler", "drover_msq", AGENT_ROLE]
 MISSING_ROLES = (
     "select name from unnest(%s::text[]) as name where name not in (select rolname from pg_roles) order by name"
 )
+PUBLIC_CREATES = """
+select exists (select from pg_namespace, aclexplode(coalesce(nspacl, acldefault('n', nspowner)))
+                where nspname = 'public' and grantee = 0 and privilege_type = 'CREATE')
+"""
 # Clean-ups that nobody can do, with the first of them and why; and how many were tried in vain.
 STUCK = """
 select count(*), min(j.jq_pk), (select reason from drover.why where jq_pk = min(j.jq_pk))
@@ -133,27 +138,46 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
     if _is_read_only(conninfo):
         yield FAIL, "the database can only be read, and a scheduler writes: name the primary in [database] url"
     yield _roles(conninfo)
+    yield from _encoding(conninfo)
+    yield from _public(conninfo)
     yield from _clean_ups(conninfo)
     yield from _all_statements(config, conninfo)
 
 
 def _is_read_only(conninfo: str) -> bool:
     """Whether it is a replica, or its transactions are read only unless they say otherwise."""
-    with translated(), psycopg.connect(conninfo) as connection:
+    with translated(), session(conninfo) as connection:
         return connection.execute("show transaction_read_only").fetchone() == ("on",)
 
 
 def _roles(conninfo: str) -> Finding:
-    with translated(), psycopg.connect(conninfo) as connection:
+    with translated(), session(conninfo) as connection:
         missing = [name for (name,) in connection.execute(MISSING_ROLES, (ROLES,))]
     if missing:
         return WARN, f"roles: {', '.join(missing)} missing; run drover init --roles"
     return OK, "roles"
 
 
+def _encoding(conninfo: str) -> Iterator[Finding]:
+    """A database that was made by an older version may have an encoding that `drover init` refuses."""
+    with translated(), session(conninfo) as connection:
+        name = connection.info.parameter_status("server_encoding")
+    if name not in migrate.ENCODINGS:
+        yield WARN, migrate.wrong_encoding(name)
+
+
+def _public(conninfo: str) -> Iterator[Finding]:
+    """Everybody may create objects in schema public: so it is in a database made by PostgreSQL 14."""
+    with translated(), session(conninfo) as connection:
+        is_open = connection.execute(PUBLIC_CREATES).fetchone()
+    if is_open == (True,):
+        problem = "schema public: every role may create tables and functions there, SQL of jobs and agents too"
+        yield WARN, f"{problem}; unless that is wanted: revoke create on schema public from public"
+
+
 def _clean_ups(conninfo: str) -> Iterator[Finding]:
     """Files that are still there although their jobs are done, if nobody will remove them."""
-    with translated(), psycopg.connect(conninfo) as connection:
+    with translated(), session(conninfo) as connection:
         ((waiting, first, why),) = connection.execute(visible(connection, STUCK)).fetchall()
         ((failed,),) = connection.execute(visible(connection, IN_VAIN)).fetchall()
         missing = unseen(connection, sight(connection), "jobqueue")
@@ -171,7 +195,7 @@ def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:
         return
     try:
         login = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=AGENT_ROLE)
-        with translated(), psycopg.connect(login, autocommit=True) as connection:
+        with translated(), session(login) as connection:
             for name, agent in agents.items():
                 yield from _statements(connection, name, agent)
     except DroverError as error:

@@ -4,6 +4,7 @@ The embedded database is brought up to date by whoever opens it; any other is on
 that. Knows nothing of jobs.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,10 @@ from typing import Any, Final, LiteralString
 import attrs
 import psycopg
 from psycopg import sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
+from psycopg.types.json import set_json_loads
 
 from scheduler import migrate
 from scheduler.cli import secrets
@@ -73,6 +77,7 @@ SET_PEOPLE_URL: Final = (
     "to a login that may, see drover.toml(5)"
 )
 REFUSED_LOGIN: Final = re.compile("password_file|authentication failed|password supplied|pg_hba.conf|permitted to log")
+TEXTS: Final = ("text", "varchar", "name", "bpchar", '"char"', 0)  # 0: types that psycopg does not know, as an enum
 STYLES: Final = {"DateStyle": "ISO", "IntervalStyle": "postgres"}  # how times and intervals are read
 
 
@@ -83,10 +88,37 @@ def connect(config: Config) -> Iterator[psycopg.Connection]:
     Errors: WorldError if it cannot be reached or its schema is another; ConfigError if it refuses what was asked.
     """
     with _login_of_people(config) as (people, next_step), opened(people) as conninfo, translated(next_step):
-        named = make_conninfo(conninfo, fallback_application_name="drover", client_encoding="utf8")
-        with psycopg.connect(named, autocommit=True) as connection:
+        named = make_conninfo(conninfo, fallback_application_name="drover")
+        with session(named) as connection:
             _set_styles(connection)
             yield connection
+
+
+@contextmanager
+def session(conninfo: str) -> Iterator[psycopg.Connection]:
+    """A connection in autocommit that gives every text as str.
+
+    A database in SQL_ASCII holds any bytes: the server refuses to give those that are not UTF-8 to a client of that
+    encoding, and psycopg gives no text without one. Such bytes become surrogates here, which `printable` escapes.
+    """
+    with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
+        if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+            connection.execute("set client_encoding = 'SQL_ASCII'")
+            for kind in TEXTS:
+                connection.adapters.register_loader(kind, _AnyBytes)
+            set_json_loads(lambda data: json.loads(_decoded(data)), connection)
+        yield connection
+
+
+class _AnyBytes(Loader):
+    """Text of whatever encoding."""
+
+    def load(self, data: Buffer) -> str:
+        return _decoded(data)
+
+
+def _decoded(data: Buffer | str) -> str:
+    return data if isinstance(data, str) else bytes(data).decode("utf-8", "surrogateescape")
 
 
 @contextmanager

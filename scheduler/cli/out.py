@@ -73,7 +73,7 @@ class _Printer:
         if self._is_terminal:
             sys.stdout.write(printable_lines(text))
         else:
-            sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
 
 
 def _follow(printer: _Printer, attempt: int) -> None:

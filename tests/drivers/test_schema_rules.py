@@ -391,6 +391,16 @@ def test_query_with_files_needs_a_host_r47(queue: Connection, columns: dict[str,
     assert _job(queue, jq_delete=["/a"], jq_host="alpha", **columns)
 
 
+def test_empty_name_of_a_column_for_hosts_is_none_f160(queue: Connection) -> None:
+    job = _job(queue, jq_args="a parameter", jq_runonpfile="")
+    assert _column(queue, job, "(jq_msq, jq_runonpfile)") == (False, None)
+
+
+def test_empty_name_of_a_column_for_hosts_leaves_sql_as_it_is_f160(queue: Connection) -> None:
+    job = _job(queue, jq_args="select 1 as n", jq_msq=True, jq_runonpfile="")
+    assert _column(queue, job, "(jq_msq, jq_runonpfile)") == (True, None)
+
+
 def test_files_of_a_job_never_change_r71(queue: Connection) -> None:
     job = _job(queue, jq_delete=["/a"])
     with pytest.raises(CheckViolation, match="never changes"):

@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from scheduler import migrate
 from scheduler.embedded import default_directory, join
 from tests.cli_tools import (
     ACTIVE,
@@ -628,6 +629,17 @@ def test_check_finds_everything_in_order(
     monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
     done = drover("check")
     assert (done.status, {line.split()[0] for line in done.out.splitlines()}) == (0, {"ok"})
+
+
+def test_check_warns_where_everybody_may_create_in_schema_public(
+    drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
+    with psycopg.connect(database_with_roles, autocommit=True) as connection:
+        connection.execute("grant create on schema public to public")
+    migrate.apply_roles(database_with_roles)
+    (warning,) = [line for line in drover("check").out.splitlines() if "schema public" in line]
+    assert warning.startswith("WARN schema public: every role may create tables and functions there")
 
 
 def test_check_warns_of_clean_ups_that_nobody_can_do_and_of_those_in_vain(

@@ -29,7 +29,7 @@ NOON = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
         ("a\nb\tc\r", r"a\nb\tc\r"),
         ("\x1b[2J\x00\x7f\x9b", r"\x1b[2J\x00\x7f\x9b"),
         ("\u202egpj.exe\u2066\u2028", r"\u202egpj.exe\u2066\u2028"),
-        ("\udcff", r"\udcff"),
+        ("\udcff\ud800", r"\xff\ud800"),
     ],
 )
 def test_nothing_that_steers_a_terminal_is_printed(text: str, shown: str) -> None:
