@@ -1,5 +1,6 @@
 """One Postgres for the whole session, a fresh database for each test that asks for one."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +9,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg.conninfo import make_conninfo
 
 from scheduler import migrate
@@ -15,6 +17,10 @@ from scheduler.embedded import temporary
 from tests.needs import need
 
 MEMORY = Path("/dev/shm")
+SERVER = "DROVER_TEST_SERVER"  # the conninfo of a server that is there already, for the tests of a copy
+# Whether a test passes is no matter of load.
+settings.register_profile("drover", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("drover")
 ROOM_BYTES = 4 << 30  # free there: for the server, its log of writes, and what tests fill in
 
 
@@ -22,6 +28,9 @@ ROOM_BYTES = 4 << 30  # free there: for the server, its log of writes, and what 
 def postgres() -> Iterator[str]:
     """Give the conninfo of a server that lives as long as the session; in memory if there is room, for that is fast."""
     need("postgres")
+    if SERVER in os.environ:
+        yield os.environ[SERVER]
+        return
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:

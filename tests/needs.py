@@ -61,6 +61,8 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "uts": lambda: _runs("unshare", "--uts", "hostname", "elsewhere"),
     "mount": lambda: _runs("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"),
     "postgres account": _may_run_postgres,
+    "root": lambda: os.geteuid() == 0,
+    "puremagic": lambda: importlib.util.find_spec("puremagic") is not None,
     "runuser": lambda: os.geteuid() == 0 and shutil.which("runuser") is not None,
 }
 

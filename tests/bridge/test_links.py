@@ -4,11 +4,12 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.bridge import Bridge
+from scheduler.drivers.bridge import LONG_LIFE_S, Bridge
 from scheduler.loop import Loop
 from scheduler.model.bridge import Ended, LinkDown, LinkUp, Lost, NotStarted, Start, Started
 from tests.agent_tools import is_gone, watch
@@ -178,6 +179,22 @@ def test_attempts_are_as_many_as_reports_and_later_each_time(join: Join, server:
     assert 0.2 <= downs[4].retry_s <= 0.4
 
 
+@pytest.mark.parametrize(("lived", "least", "most"), [("sleep 0.5", 0.02, 0.04), ("exit 0", 0.2, 0.4)])
+def test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted(
+    server: Server, join: Join, lived: str, least: float, most: float
+) -> None:
+    server.kill()
+    host = join(server.reach(retry_base_s=0.04, retry_max_s=0.4))
+    host.await_report(LinkDown, 5)
+    server.begin()
+    host.await_report(LinkUp)
+    begun = len(host.all(LinkDown))
+    host.sh(lived)
+    host.end()
+    server.kill()
+    assert least <= host.await_report(LinkDown, begun + 1).retry_s <= most
+
+
 def test_who_wants_to_start_while_the_host_is_down_is_told_at_once_why(server: Server, join: Join) -> None:
     host = join(server.reach(address=f"127.0.0.1:{free_port()}", retry_base_s=60.0, retry_max_s=60.0))
     why = why_down(host)
@@ -218,6 +235,28 @@ def test_a_killed_bridge_loses_its_agents_and_they_die_and_another_comes(host: H
     assert all_gone(watched)
     host.await_report(LinkUp, 2)
     host.up(1)
+
+
+def test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one_has_lasted(server: Server) -> None:
+    passed = [0.0]
+    loop, downs = Loop(lambda: time.monotonic() + passed[0]), list[LinkDown]()
+    bridge = Bridge(
+        loop,
+        server.reach(retry_base_s=1.0, retry_max_s=60.0),
+        lambda told: downs.extend([told] * isinstance(told, LinkDown)),
+    )
+    try:
+        for lifetime_s in (0.0, 0.0, 0.0, LONG_LIFE_S, 0.0):
+            turn_until(loop, lambda: bridge.pid)
+            passed[0] += lifetime_s
+            died = len(downs) + 1
+            kill(bridge.pid or 0)
+            turn_until(loop, lambda died=died: len(downs) == died)
+            passed[0] += downs[-1].retry_s
+        assert [down.retry_s for down in downs] == [1.0, 2.0, 4.0, 1.0, 2.0]
+    finally:
+        bridge.close()
+        loop.close()
 
 
 def test_who_starts_while_no_bridge_runs_is_told(server: Server, join: Join) -> None:

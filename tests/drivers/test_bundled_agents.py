@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent_tools import AGENTS, Agent, bundled, is_gone, record, watch
+from tests.needs import need
 
 NAMES = ["sha256", "mimetype", "license", "noop", "shell", "cleanup"]
 NEEDED = {"cleanup": ["--root", "/srv"]}
@@ -169,7 +170,7 @@ def test_an_agent_that_waits_for_an_answer_exits_when_stdin_closes_f83(tmp_path:
     ],
 )
 def test_a_type_is_told_by_content_then_by_name(name: str, data: bytes, expected: str, tmp_path: Path) -> None:
-    pytest.importorskip("puremagic")
+    need("puremagic")
     (tmp_path / name).write_bytes(data)
     with bundled("mimetype") as agent:
         assert result(agent.work(bytes(tmp_path / name))) == {"mimetype": expected}

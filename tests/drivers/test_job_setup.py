@@ -400,6 +400,34 @@ def test_an_sql_job_is_done_anew_by_who_may_hand_in_sql_t26(login: Login, owner:
     assert _column(ui, again, "(jq_msq, jq_key, jq_args)") == ("t", "n", "select 1 as n")
 
 
+ALL_OF_A_JOB = {
+    "jq_type": "a", "jq_args": "select 1 as n", "jq_variables": '{"userid": 5}', "jq_msq": True, "jq_runonpfile": "n",
+    "jq_host": "alpha", "jq_key": "n", "jq_tolerate": 2, "jq_repeat": True, "jq_queue": "slow", "jq_urgent": True,
+    "jq_priority": "c", "jq_max_interruptions": 7, "jq_retries": 2, "jq_timeout": "3 s", "jq_unique_key": "k",
+    "jq_delete": ["x"], "jq_mode": "manual",
+}  # fmt: skip
+OF_ONE_JOB_ONLY = {"jq_name", "jq_not_before", "jq_not_after", "jq_state", "jq_resubmit_of"}
+GIVEN = """
+select column_name from information_schema.columns
+ where table_schema = 'drover' and table_name = 'jobqueue'
+   and has_column_privilege('drover_frontend_sql', 'drover.jobqueue', column_name, 'insert')
+"""
+
+
+def test_a_job_that_is_done_anew_has_all_that_the_first_asked_for_t26(login: Login, owner: Connection) -> None:
+    ui = login("drover_frontend_sql")
+    asked = ALL_OF_A_JOB | {"jq_job_fk": _one(ui, "insert into drover.job (job_name) values ('g') returning job_pk")}
+    assert set(asked) | OF_ONE_JOB_ONLY == {name for (name,) in owner.execute(GIVEN)}
+    columns, places = ", ".join(asked), ", ".join(["%s"] * len(asked))
+    pk = _one(ui, f"insert into drover.jobqueue ({columns}) values ({places}) returning jq_pk", *asked.values())
+    _move(owner, pk, "cancelled")
+    again = _one(ui, "select drover.job_resubmit(%s)", pk)
+    assert _row(ui, f"select {columns} from drover.my_jobs where jq_pk = %s", again) == _row(
+        ui, f"select {columns} from drover.my_jobs where jq_pk = %s", pk
+    )
+    assert _column(ui, again, "jq_queue || jq_host || jq_mode || jq_delete[1]") == "slowalphamanualx"
+
+
 @pytest.mark.parametrize("state", ["queued", "claimed", "running", "blocked"])
 def test_what_has_not_ended_is_not_done_anew_t26(ui: Connection, owner: Connection, state: str) -> None:
     pk, _ = _setup(ui, "a.1")

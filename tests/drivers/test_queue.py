@@ -353,6 +353,17 @@ def test_row_goes_back_with_a_delay_t2(desk: Desk, database: str) -> None:
     assert desk.claim() == []
 
 
+@pytest.mark.parametrize(("jitter", "delays"), [(False, 1), (True, 50)])
+def test_jobs_that_fail_together_do_not_all_come_back_together(
+    desk: Desk, database: str, jitter: bool, delays: int
+) -> None:
+    many(database, 50)
+    rows = [SaveRow(each.pk, 1, "queued", outcome="retry", retry_in=60.0, jitter=jitter) for each in desk.claim()]
+    desk.ask(Save(rows))
+    query = "select count(distinct jq_retry_at), bool_and(jq_retry_at - now() <= '60 s') from drover.jobqueue"
+    assert fetch(database, query) == [(delays, True)]
+
+
 def test_row_that_goes_back_at_once_is_claimed_under_another_attempt_t2(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = desk.claim()

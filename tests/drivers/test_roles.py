@@ -290,6 +290,15 @@ def test_what_is_no_command_is_told_those_there_are(login: Login, words: str) ->
         assert set(those.split(", ")) == set(verbs)
 
 
+@pytest.mark.parametrize("words", ["signal {0} INT {1} INT", "run {0} {1}", "signal {1} INT {0} INT", "cancel {1}"])
+def test_a_command_about_several_jobs_needs_all_of_them_to_be_ones_own(login: Login, words: str) -> None:
+    ui = login("drover_frontend")
+    ((mine,),) = ui.execute(PLAIN).fetchall()
+    ((other,),) = login("drover_operator").execute(PLAIN).fetchall()
+    with pytest.raises(InsufficientPrivilege, match=f"job {other} is not yours"):
+        ui.execute("select drover.command(%s)", (words.format(mine, other),))
+
+
 def test_command_by_copy_is_refused_too(login: Login) -> None:
     ui = login("drover_frontend")
     with (

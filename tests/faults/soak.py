@@ -1,6 +1,7 @@
 """A soak: jobs of every kind, several daemons, and faults that one seed draws, none of which may cost a job.
 
-The seed is printed; the same seed draws the same faults in the same order, though not at the same instants.
+The seed is printed before anything begins; the same seed draws the same faults in the same order, though not at the
+same instants.
 """
 
 import os

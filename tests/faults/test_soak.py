@@ -15,6 +15,7 @@ from tests.faults.soak import Soak
 from tests.needs import need
 
 JOBS, FAULTS = (20_000, 100) if FULL else (2_000, 15)
+SEED = 12
 FIGURES = """
 select count(*), count(*) filter (where jq_attempt > 1), sum(jq_rescued), sum(jq_failures), sum(jq_interruptions)
   from drover.jobqueue
@@ -28,13 +29,20 @@ def place() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.fixture
+def seed(capfd: pytest.CaptureFixture[str]) -> int:
+    """Give the seed: the same in every run of the suite, another in each long one; shown before anything begins."""
+    chosen = os.environ.get("DROVER_FAULTS_SEED") or (random.SystemRandom().randrange(1 << 32) if FULL else SEED)
+    with capfd.disabled():  # what is captured is lost with a process that hangs and is killed
+        print(f"\nsoak: seed {chosen} (DROVER_FAULTS_SEED)", flush=True)
+    return int(chosen)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if FULL else 300)
 @pytest.mark.fault(f"soak: {JOBS} jobs, {FAULTS} faults")
-def test_a_soak_loses_nothing_and_ends_each_job_once(place: Path, tmp_path: Path, tally: Tally) -> None:
+def test_a_soak_loses_nothing_and_ends_each_job_once(place: Path, tmp_path: Path, tally: Tally, seed: int) -> None:
     need("postgres account")
-    seed = int(os.environ.get("DROVER_FAULTS_SEED") or random.SystemRandom().randrange(1 << 32))
-    print(f"soak: seed {seed} (DROVER_FAULTS_SEED)")
     with server(place / "pg") as own, Site(own.conninfo, tmp_path, tally) as site:
         soak = Soak(site, own, seed)
         soak.run(JOBS, FAULTS)

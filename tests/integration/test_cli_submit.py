@@ -236,8 +236,14 @@ def test_end_that_nobody_announced_is_seen_all_the_same(
     assert done.status == 0
 
 
-def test_wait_says_at_once_that_no_scheduler_is_active(drover: Drover, active: psycopg.Connection) -> None:
-    active.execute("update drover.scheduler_group set group_owner = null")
+def test_wait_for_a_name_that_nobody_has_fails_j57(drover: Drover, active: psycopg.Connection) -> None:
+    done = drover("wait", "noop.nosuch")
+    assert done == Done(1, "", "drover: no job noop.nosuch; drover ls --all lists those there are\n")
+
+
+@pytest.mark.parametrize("gone", ["group_owner = null", "group_lease_until = now() - interval '1 s'"])
+def test_wait_says_at_once_that_no_scheduler_is_active(drover: Drover, active: psycopg.Connection, gone: str) -> None:
+    active.execute(f"update drover.scheduler_group set {gone}".encode())
     done = drover("submit", "--wait=0", "noop", "x")
     assert done.status == 1
     assert done.err.splitlines() == [

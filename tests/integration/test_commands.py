@@ -359,7 +359,8 @@ def test_commands_act_with_every_slot_busy_and_the_queue_full_f139(launch: Launc
 
 def test_many_commands_over_one_connection_all_end_j92_j88(launch: Launch, text: str) -> None:
     daemon = launch(text)
-    pks = [command(daemon, random.choice(["status", "poll", "reset", "verbose 0"])) for _ in range(50)]
+    dice = random.Random(88)
+    pks = [command(daemon, dice.choice(["status", "poll", "reset", "verbose 0"])) for _ in range(50)]
     assert all(row["jq_endtext"] for row in daemon.wait_all(pks))
 
 

@@ -21,7 +21,8 @@ update drover.jobqueue set jq_queued = jq_queued - interval '10 days', jq_endtim
 """
 LONG_OVER = """
 insert into drover.jobqueue (jq_type, jq_args, jq_state, jq_attempt, jq_queued, jq_starttime, jq_endtime, jq_end_bits)
-select 'a', 'old', 'done', 1, t, t, t, 1 from generate_series(1, %s), (select now() - interval '10 days' as t) t
+select 'a', 'old', %s::drover.job_state, 1, t, t, t, %s
+  from generate_series(1, %s), (select now() - interval '10 days' as t) t
 """
 ROWS = """
 select (select count(*) from drover.output) + (select count(*) from drover.log where log_jq_fk = any (%s))
@@ -37,11 +38,11 @@ def text(record: Path) -> str:
     return HOST + agent("a", rec(record), slots=2) + shell
 
 
-def add_old(daemon: Daemon, count: int) -> None:
-    """Add jobs that were done ten days ago, behind the back of the triggers."""
+def add_old(daemon: Daemon, count: int, state: str = "done", bits: int = 1) -> None:
+    """Add jobs that ended ten days ago, behind the back of the triggers."""
     with psycopg.connect(daemon.database, autocommit=True) as connection:
         connection.execute("set session_replication_role = replica")
-        connection.execute(LONG_OVER, (count,))
+        connection.execute(LONG_OVER, (state, bits, count))
 
 
 def test_flush_removes_what_is_long_over_with_all_that_was_written_about_it_r52(launch: Launch, text: str) -> None:
@@ -144,6 +145,18 @@ def test_retention_removes_what_is_older_by_itself_r52(launch: Launch, text: str
     told(daemon, "reload")
     said(daemon, "older than 5 days: removed 2500 jobs")
     assert len(daemon.value(LEFT)) == 1
+
+
+def test_retention_keeps_jobs_that_failed_r52(launch: Launch, text: str) -> None:
+    daemon = launch("[scheduler]\nretention = 5\n" + text)
+    said(daemon, "older than 5 days: removed 0 jobs")
+    add_old(daemon, 1, "failed", 2)
+    add_old(daemon, 1)
+    told(daemon, "reload")
+    daemon.until(lambda: daemon.value(LATE) < 2)
+    assert daemon.execute("select jq_state::text from drover.jobqueue where jq_args = 'old'") == [
+        {"jq_state": "failed"}
+    ]
 
 
 def test_without_retention_nothing_goes_r52(launch: Launch, text: str) -> None:

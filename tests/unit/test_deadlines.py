@@ -60,6 +60,44 @@ def test_the_place_goes_to_the_type_it_was_made_for_f120() -> None:
     assert [command.type for command in core.take() if isinstance(command, e.Spawn)] == ["mime"]
 
 
+THREE = TWO | {"zip": AgentType(command=("agent",))}
+CROWD = [claim(pk, kind) for pk, kind in enumerate(sorted(THREE) * 4)]  # of each type more than it gets done
+
+
+def test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120() -> None:
+    core = make_core(THREE, hosts={"alpha": Host(max=1)})
+    first = ready(core, *CROWD).number
+    assert kills_after_ok(core, first, 20.0) == [e.Kill(first)]  # both others have waited long enough
+    second = succeeded(core, first, 20.0)
+    assert [kills_after_ok(core, second, now) for now in (20.0, 39.9, 40.0)] == [[], [], [e.Kill(second)]]
+
+
+def test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120() -> None:
+    core = make_core(THREE, hosts={"alpha": Host(max=1)})
+    first = ready(core, claim(99)).number
+    assert kills_after_ok(core, first, 1.0) == []
+    turn(core, *[each for each in CROWD if each.want.type != "sha"], now=2.0)
+    core.tick(22.0)
+    second = succeeded(core, first, 22.0)
+    assert [kills_after_ok(core, second, now) for now in (22.0, 41.9, 42.0)] == [[], [], [e.Kill(second)]]
+
+
+def succeeded(core: Core, number: int, now: float) -> int:
+    """Let an agent that was killed be gone; give the one that is started in its place."""
+    core.handle(e.Gone(number, signal="SIGHUP"), now)
+    (successor,) = spawned(core)
+    core.handle(e.Created(successor, 101), now)
+    return successor
+
+
+def kills_after_ok(core: Core, number: int, now: float) -> list[e.Kill]:
+    """Let an agent say OK; give who is to go then."""
+    core.tick(now)
+    commands = list(core.take())  # its line among them
+    core.hear(number, b"OK\n", now)
+    return [command for command in (*commands, *core.take()) if isinstance(command, e.Kill)]
+
+
 def test_the_longest_idle_agent_makes_room_f121() -> None:
     kinds = {"sha": AgentType(command=("agent",), slots=3), "mime": AgentType(command=("agent",))}
     core = make_core(kinds, hosts={"alpha": Host(max=3)})

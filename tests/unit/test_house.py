@@ -19,6 +19,12 @@ def _imports(path: Path) -> set[str]:
     return plain | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
 
+def test_what_a_test_needs_of_the_machine_is_asked_in_one_place() -> None:
+    words = ("pytest.skip", "importorskip", "skipif", "mark.skip", "xfail")
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name not in ("needs.py", Path(__file__).name)]
+    assert [path for path in tests if any(word in path.read_text() for word in words)] == []
+
+
 def _project() -> dict[str, list[str]]:
     project: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return project

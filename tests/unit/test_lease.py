@@ -57,6 +57,21 @@ def test_the_lease_lasts_and_is_renewed_as_the_settings_say_j113(lease: float, r
     assert (held.until, held.next_deadline()) == (lease + renewal, 2 * renewal)
 
 
+def test_a_lease_that_was_taken_counts_from_before_it_was_asked_for_c14() -> None:
+    lease = standing_by()
+    look(lease, NOBODY, 0.0)
+    assert lease.step(1.0) is Act.TAKE
+    lease.taken(TAKEN, 5.0)
+    assert lease.until == 31.0
+
+
+def test_a_lease_that_was_renewed_counts_from_before_it_was_asked_for_c14() -> None:
+    lease = serving()
+    assert lease.step(10.0) is Act.RENEW
+    lease.renewed(True, 17.0)
+    assert (lease.until, lease.next_deadline()) == (40.0, 20.0)
+
+
 def test_a_group_without_owner_is_taken_at_once() -> None:
     lease = standing_by()
     look(lease, NOBODY, 0.0)

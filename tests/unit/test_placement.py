@@ -27,12 +27,16 @@ PLACES = Places(
         ("mime", b"x", "beta"),  # the type's own rule comes first
         ("sha", b"bb", "beta"),
         ("mime", b"bb", "alpha"),
-        ("sha", b"zzz", None),
+        ("sha", b"a", "beta"),  # both ends of a range belong to it
+        ("sha", b"m", "beta"),
+        ("sha", b"ma", None),
+        ("sha", b"A", None),
+        ("mime", b"c", "alpha"),
         ("sha", None, None),
         ("sha", b"\xff", None),
     ],
 )
-def test_a_value_becomes_a_host(kind: str, value: bytes | None, host: str | None) -> None:
+def test_a_value_becomes_a_host_f15(kind: str, value: bytes | None, host: str | None) -> None:
     assert PLACES.host_of(kind, value) == host
 
 

@@ -1,0 +1,337 @@
+"""Faults that no test saw when they were first planted, and for each the tests that were written to see it.
+
+A fault is a text of the product that becomes another, in a copy of the project: the product has no hooks for it.
+`python -m tests.faults.planted NAME...` plants these faults (all, if none is named) and prints which tests fail.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple
+
+from scheduler.embedded import temporary
+from tests.conftest import SERVER
+
+ROOT: Final = Path(__file__).parents[2]
+PARTS: Final = ("scheduler", "schema", "agents", "etc", "man", "tests", "pyproject.toml", "README.md", "CHANGELOG.md")
+QUERIES: Final = "schema/queries.sql"
+MIGRATIONS: Final = "schema/migrations/*.sql"  # the last one that has the text: a later one replaces a function
+LIMIT_S: Final = 30  # of one test: some faults make it wait for ever
+_YEARS: Final = count(1_000_000_000, 100)
+
+
+class Planted(NamedTuple):
+    """A fault: in the paragraph of `file` that has the text `near`, `old` becomes `new`; `tests` must fail."""
+
+    name: str
+    file: str
+    near: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    needs: tuple[str, ...]  # what its tests need of the machine: see tests/needs.py
+
+
+def _fault(name: str, file: str, old: str, new: str, *tests: str, near: str = "", needs: str = "") -> Planted:
+    return Planted(name, file, near, old, new, tuple(f"tests/{test}" for test in tests), tuple(needs.split()))
+
+
+FAULTS: Final = (
+    _fault(
+        "lease_taken_counts_from_the_answer",
+        "scheduler/policy/lease.py",
+        "            self.until = self._asked_at + self._timers.lease\n            self.standing",
+        "            self.until = now + self._timers.lease\n            self.standing",
+        "unit/test_lease.py::test_a_lease_that_was_taken_counts_from_before_it_was_asked_for_c14",
+    ),
+    _fault(
+        "lease_renewed_counts_from_the_answer",
+        "scheduler/policy/lease.py",
+        "            self.until = self._asked_at + self._timers.lease\n            self._due",
+        "            self.until = now + self._timers.lease\n            self._due",
+        "unit/test_lease.py::test_a_lease_that_was_renewed_counts_from_before_it_was_asked_for_c14",
+    ),
+    _fault(
+        "owner_check_of_the_first_pair_only",
+        MIGRATIONS,
+        "where n % 2 = 1 order by n",
+        "where n = 1",
+        "drivers/test_roles.py::test_a_command_about_several_jobs_needs_all_of_them_to_be_ones_own",
+    ),
+    _fault(
+        "owner_check_of_the_first_run_only",
+        MIGRATIONS,
+        "when verb = 'run' then rest\n",
+        "when verb = 'run' then rest[1:1]\n",
+        "drivers/test_roles.py::test_a_command_about_several_jobs_needs_all_of_them_to_be_ones_own",
+    ),
+    *(
+        _fault(
+            f"resubmit_drops_{column}",
+            MIGRATIONS,
+            f"{column},",
+            "",
+            "drivers/test_job_setup.py::test_a_job_that_is_done_anew_has_all_that_the_first_asked_for_t26",
+            near="value not in ('null', 'false')",
+        )
+        for column in ("jq_host", "jq_queue", "jq_unique_key", "jq_delete", "jq_max_interruptions")
+    ),
+    _fault(
+        "locked_rows_that_expire_are_waited_for",
+        QUERIES,
+        "(select queue_name from ours)\n   limit 5000\n     for no key update skip locked),\ndue",
+        "(select queue_name from ours)\n   limit 5000\n     for no key update),\ndue",
+        "drivers/test_watch_statements.py::test_a_locked_row_whose_time_is_over_holds_up_no_other_c23",
+    ),
+    _fault(
+        "retry_keeps_used_interruptions",
+        QUERIES,
+        "jq_interruptions = 0, ",
+        "",
+        "drivers/test_watch_statements.py::test_a_job_that_is_retried_has_used_up_none_of_its_allowances",
+    ),
+    _fault(
+        "retry_keeps_used_rescues",
+        QUERIES,
+        "jq_rescued = 0, ",
+        "",
+        "drivers/test_watch_statements.py::test_a_job_that_is_retried_has_used_up_none_of_its_allowances",
+    ),
+    _fault(
+        "retries_without_jitter",
+        QUERIES,
+        "0.5 + random() / 2",
+        "0.75",
+        "drivers/test_queue.py::test_jobs_that_fail_together_do_not_all_come_back_together",
+    ),
+    _fault(
+        "retries_ask_for_no_jitter",
+        "scheduler/policy/outcome.py",
+        "retry_in=delay, jitter=True",
+        "retry_in=delay",
+        "unit/test_outcome.py::test_a_job_that_is_tried_again_waits_longer_each_time_with_jitter",
+    ),
+    _fault(
+        "unblock_takes_conditions_that_begin_alike",
+        QUERIES,
+        "|| :condition::text || ' ')",
+        "|| :condition::text)",
+        "drivers/test_watch_statements.py::test_the_jobs_that_are_unblocked_wait_for_that_condition_alone_t85",
+    ),
+    _fault(
+        "daemon_never_goes_on_after_a_test",
+        "scheduler/cli/run.py",
+        "if options.test or failed:",
+        "if True:",
+        "integration/test_agent_check.py::test_a_daemon_that_tests_its_agents_first_serves_if_none_failed_f146",
+    ),
+    _fault(
+        "back_off_of_a_host_is_never_reset",
+        "scheduler/bridge/links.py",
+        "            self._failures = 0\n",
+        "            pass\n",
+        "bridge/test_links.py::test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted",
+        needs="sshd",
+    ),
+    _fault(
+        "back_off_of_a_host_is_always_reset",
+        "scheduler/bridge/links.py",
+        "if self._loop.now - link.up_at > self._reach.retry_max_s:",
+        "if True:",
+        "bridge/test_links.py::test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted",
+        needs="sshd",
+    ),
+    _fault(
+        "deaths_of_a_bridge_are_never_reset",
+        "scheduler/drivers/bridge.py",
+        "            self._deaths = 0\n",
+        "            pass\n",
+        "bridge/test_links.py::test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one_has_lasted",
+        needs="sshd",
+    ),
+    _fault(
+        "dot_of_known_hosts_is_any_character",
+        "scheduler/bridge/pinned.py",
+        r'wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")',
+        'wild = pattern.replace("*", ".*").replace("?", ".")',
+        "bridge/test_known_hosts.py::test_a_host_that_no_pattern_means_is_refused_f8",
+    ),
+    _fault(
+        "upper_end_of_a_range_is_outside",
+        "scheduler/policy/placement.py",
+        "first <= value <= last",
+        "first <= value < last",
+        "unit/test_placement.py::test_a_value_becomes_a_host_f15",
+    ),
+    _fault(
+        "lower_end_of_a_range_is_outside",
+        "scheduler/policy/placement.py",
+        "first <= value <= last",
+        "first < value <= last",
+        "unit/test_placement.py::test_a_value_becomes_a_host_f15",
+    ),
+    _fault(
+        "retention_removes_failed_jobs",
+        "scheduler/chores.py",
+        "failed_too=False",
+        "failed_too=True",
+        "integration/test_retention.py::test_retention_keeps_jobs_that_failed_r52",
+    ),
+    _fault(
+        "wait_for_an_unknown_name_exits_0",
+        "scheduler/cli/wait.py",
+        "return status or int(None in found)",
+        "return status",
+        "integration/test_cli_submit.py::test_wait_for_a_name_that_nobody_has_fails_j57",
+    ),
+    _fault(
+        "no_warning_of_an_expired_lease",
+        "scheduler/cli/wait.py",
+        " or g.group_lease_until < now()",
+        "",
+        "integration/test_cli_submit.py::test_wait_says_at_once_that_no_scheduler_is_active",
+    ),
+    _fault(
+        "last_line_on_stderr_is_lost",
+        "scheduler/policy/processes.py",
+        "    if slot.held_err:\n",
+        "    if False:\n",
+        "unit/test_stderr.py::test_each_line_on_stderr_is_logged_the_last_one_without_its_end_too_f80",
+    ),
+    _fault(
+        "host_yields_again_at_once",
+        "scheduler/policy/room.py",
+        "max(pool.starving_since, host.yielded_at)",
+        "pool.starving_since",
+        "unit/test_deadlines.py::test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120",
+        "unit/test_deadlines.py::test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120",
+    ),
+    _fault(
+        "busy_host_that_yields_is_not_noted",
+        "scheduler/policy/feed.py",
+        "        host.yielded_at = now\n",
+        "",
+        "unit/test_deadlines.py::test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120",
+    ),
+    _fault(
+        "idle_host_that_yields_is_not_noted",
+        "scheduler/policy/feed.py",
+        "        room.victim.host.yielded_at = now\n",
+        "",
+        "unit/test_deadlines.py::test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120",
+    ),
+)
+
+
+class UnplantableError(Exception):
+    """The text that a fault changes is not in the product any more, or is there more than once."""
+
+
+def mutated(fault: Planted, root: Path = ROOT) -> tuple[Path, str]:
+    """Return the file that has the text of a fault, and its content with the fault. Errors: UnplantableError."""
+    found = [(path, text) for path in sorted(root.glob(fault.file)) if fault.old in (text := path.read_text())]
+    if not found:
+        raise UnplantableError(f"{fault.name} cannot be planted any more: {fault.file} has no {fault.old!r}")
+    path, text = found[-1]
+    places = [place for place in _paragraphs(text) if fault.near in text[place] and fault.old in text[place]]
+    times = sum(text[place].count(fault.old) for place in places)
+    if times != 1:
+        where = f"{fault.file} near {fault.near!r}" if fault.near else fault.file
+        raise UnplantableError(
+            f"{fault.name} cannot be planted any more: {where} has {fault.old!r} {times} times, not once"
+        )
+    (place,) = places
+    return path, text[: place.start] + text[place].replace(fault.old, fault.new) + text[place.stop :]
+
+
+def _paragraphs(text: str) -> list[slice]:
+    """Return where the paragraphs are: what stands between empty lines."""
+    ends = [each.end() for each in re.finditer(r"\n\n+", text)]
+    return [slice(begin, end) for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+class Copy:
+    """A copy of the project in which faults are planted, one at a time."""
+
+    def __init__(self, root: Path, server: str) -> None:
+        self.root = root
+        self._environment = os.environ | {SERVER: server, "DROVER_TEST_REQUIRE": "all"}
+        for part in PARTS:
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
+            copy(ROOT / part, root / part)
+        self._python = _interpreter(root)
+
+    @contextmanager
+    def planted(self, fault: Planted) -> Iterator[None]:
+        """Plant a fault for a while."""
+        path, text = mutated(fault, self.root)
+        before = path.read_text()
+        self._write(path, text)
+        try:
+            yield
+        finally:
+            self._write(path, before)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a file, with a time that no compiled module has: two edits in one second look the same."""
+        path.write_text(text)
+        os.utime(path, (stamp := next(_YEARS), stamp))
+
+    def failures(self, tests: tuple[str, ...]) -> tuple[set[str], str]:
+        """Run tests; return which of them failed, an error in their set-up not counted, and what pytest said."""
+        words = ["-m", "pytest", "--tb=short", "-rfE", f"--timeout={LIMIT_S}", *tests]
+        done = subprocess.run(
+            [str(self._python), *words],
+            cwd=self.root,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        failed = re.findall(r"^FAILED (\S+)", done.stdout, re.MULTILINE)
+        named = {test for test in tests if any(re.fullmatch(re.escape(test) + r"(\[.*)?", each) for each in failed)}
+        return named, done.stdout + done.stderr
+
+
+def _interpreter(root: Path) -> Path:
+    """Return a Python that imports the copy, in every process that it starts, and from here what is installed."""
+    folder = root / ".venv"
+    venv.create(folder, symlinks=True, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    installed = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
+    (packages / "copy.pth").write_text("\n".join([str(root), *installed]))
+    return folder / "bin" / "python"
+
+
+@contextmanager
+def copied() -> Iterator[Copy]:
+    """Give a copy of the project, and a server for its tests."""
+    with TemporaryDirectory(prefix="drover-planted-") as folder, temporary() as server:
+        yield Copy(Path(folder), server)
+
+
+def main(names: list[str]) -> int:
+    """Plant faults and print which tests fail; the exit status is how many faults no test saw."""
+    survivors = 0
+    with copied() as copy:
+        for fault in FAULTS:
+            if names and fault.name not in names:
+                continue
+            with copy.planted(fault):
+                failed, _ = copy.failures(fault.tests)
+            print(f"{fault.name}: {', '.join(sorted(failed)) or 'SURVIVES'}", flush=True)
+            survivors += not failed
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

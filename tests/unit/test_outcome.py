@@ -1,0 +1,28 @@
+"""What becomes of the row of a job that has failed: when it is tried again, and how often."""
+
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.jobs import SaveRow
+from tests.core_tools import claim, make_core, ready, saved, settle
+
+
+def row_after_death(failures: int, retries: int) -> SaveRow:
+    """Let the agent of a job die that has failed so often; give the row that is saved."""
+    core = make_core(retry_base=4.0, retry_max=10.0)
+    slot = ready(core, claim(1, failures=failures, retries=retries))
+    core.handle(e.Gone(slot.number, code=3), 1.0)
+    (row,) = saved(settle(core, 1.0))
+    assert isinstance(row, SaveRow)
+    return row
+
+
+@pytest.mark.parametrize(("failures", "wait_s"), [(0, 4.0), (1, 8.0), (2, 10.0), (2000, 10.0)])
+def test_a_job_that_is_tried_again_waits_longer_each_time_with_jitter(failures: int, wait_s: float) -> None:
+    row = row_after_death(failures, retries=5000)
+    assert (row.state, row.failures, row.retry_in, row.jitter) == ("queued", failures + 1, wait_s, True)
+
+
+@pytest.mark.parametrize(("failures", "state"), [(0, "queued"), (1, "queued"), (2, "failed")])
+def test_a_job_is_tried_again_as_often_as_it_has_retries(failures: int, state: str) -> None:
+    assert row_after_death(failures, retries=2).state == state
