@@ -113,7 +113,7 @@ grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, dr
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup, drover.my_item_failure, drover.my_graph, drover.my_jobd
   to drover_frontend, drover_frontend_sql;
 -- Who serves, and what: a front-end may look before it hands in.
-grant select on drover.migration, drover.queue, drover.host, drover.agent, drover.scheduler, drover.scheduler_group
+grant select on drover.migration, drover.queue, drover.host, drover.agent, drover.scheduler, drover.scheduler_group, drover.size_limit
   to drover_frontend, drover_frontend_sql;
 
 -- drover_frontend_sql hands in SQL too, which reads all that drover_msq may.
@@ -130,6 +130,7 @@ grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of
               jq_msq, jq_runonpfile, jq_key, jq_repeat)
   on drover.jobqueue to drover_operator;
 grant insert, update, delete on drover.placement to drover_operator;
+grant update (limit_bytes) on drover.size_limit to drover_operator;
 
 -- drover_readonly sees what goes on, and nothing that a job works on or an agent says.
 grant select on drover.jobs_masked, drover.why, drover.graph, drover.jobdepends, drover.attempt, drover.cleanup, drover.queue, drover.host, drover.agent,

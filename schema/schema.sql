@@ -609,6 +609,35 @@ begin
   select drover.job_named(child), jq_pk from unnest(drover.names(settings -> 'rjm_blocks')) as child;
 end $_$;
 
+CREATE FUNCTION drover.json_bytes(value jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when pg_column_size(value) > 134217728 then pg_column_size(value) else octet_length(value::text) end
+$$;
+
+CREATE FUNCTION drover.limit_group() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform drover.refuse_long('{job_name,job_tenant,job_data}',
+                             array[octet_length(new.job_name), octet_length(new.job_tenant), drover.json_bytes(new.job_data)]);
+  return new;
+end $$;
+
+CREATE FUNCTION drover.limit_job() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform drover.refuse_long(
+    '{jq_args,jq_variables,jq_name,jq_unique_key,jq_runonpfile,jq_key}',
+    array[octet_length(new.jq_args), drover.json_bytes(new.jq_variables), octet_length(new.jq_name), octet_length(new.jq_unique_key),
+          octet_length(new.jq_runonpfile), octet_length(new.jq_key)])
+    where new.jq_type <> 'cleanup';
+  return new;
+end $$;
+
 CREATE FUNCTION drover.line(variables jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'drover', 'pg_temp'
@@ -901,6 +930,24 @@ CREATE FUNCTION drover.refuse() RETURNS trigger
     AS $$
 begin
   raise exception '%', format(tg_argv[0], old.jq_pk, old.jq_state, new.jq_state) using errcode = 'check_violation';
+end $$;
+
+CREATE FUNCTION drover.refuse_long(columns text[], bytes integer[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  wrong record;
+begin
+  select name, size, coalesce(limit_bytes, 2000) as most, limit_bytes is not null as is_set into wrong
+    from unnest(columns, bytes) as u(name, size) left join size_limit on limit_column = name
+   where size > coalesce(limit_bytes, 2000) limit 1;
+  if wrong.is_set then
+    raise exception '% has % bytes, and % are let in: put them in a file or a table and name that, or ask an operator to raise drover.size_limit',
+      wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
+  elsif found then
+    raise exception '% has % bytes, and % are let in: choose a shorter one', wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
+  end if;
 end $$;
 
 CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, waits boolean, OUT released integer, OUT unsettled bigint[], OUT place bigint, OUT locked bigint[]) RETURNS record
@@ -1802,6 +1849,12 @@ CREATE TABLE drover.scheduler (
     scheduler_seen timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE TABLE drover.size_limit (
+    limit_column text NOT NULL,
+    limit_bytes integer NOT NULL,
+    CONSTRAINT size_limit_limit_bytes_check CHECK (((limit_bytes >= 65536) AND (limit_bytes <= 16777216)))
+);
+
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);
 
@@ -1853,6 +1906,9 @@ ALTER TABLE ONLY drover.scheduler
 ALTER TABLE ONLY drover.scheduler_status
     ADD CONSTRAINT scheduler_status_pkey PRIMARY KEY (status_scheduler, status_slot);
 
+ALTER TABLE ONLY drover.size_limit
+    ADD CONSTRAINT size_limit_pkey PRIMARY KEY (limit_column);
+
 CREATE INDEX claimable_in_line ON drover.claimable USING btree (claim_jq_fk) WHERE (claim_line IS NOT NULL);
 
 CREATE INDEX claimable_lines ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_line, claim_rank) WHERE (claim_line IS NOT NULL);
@@ -1879,6 +1935,8 @@ CREATE INDEX log_of_no_job ON drover.log USING btree (log_pk) WHERE (log_jq_fk I
 
 CREATE UNIQUE INDEX output_of_job ON drover.output USING btree (out_jq_fk, out_attempt, out_part);
 
+CREATE TRIGGER job_limit BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((octet_length(new.job_name) > 2000) OR (octet_length(new.job_tenant) > 2000) OR (new.job_data IS NOT NULL))) EXECUTE FUNCTION drover.limit_group();
+
 CREATE TRIGGER jobdepends_add AFTER INSERT ON drover.jobdepends REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION drover.add_edges();
 
 CREATE TRIGGER jobdepends_drop AFTER DELETE ON drover.jobdepends FOR EACH ROW WHEN ((old.jdep_met_at IS NULL)) EXECUTE FUNCTION drover.drop_edge();
@@ -1890,6 +1948,8 @@ CREATE CONSTRAINT TRIGGER jobqueue_count_edges AFTER UPDATE OF jq_unmet ON drove
 CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_variables, jq_name, jq_msq, jq_runonpfile, jq_key, jq_delete, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_variables IS DISTINCT FROM new.jq_variables)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_delete IS DISTINCT FROM new.jq_delete)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
 
 CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL))) EXECUTE FUNCTION drover.gone();
+
+CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 2000) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
 
 CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state = 'claimed'::drover.job_state)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
 

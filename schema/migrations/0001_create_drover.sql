@@ -365,6 +365,64 @@ create trigger jobqueue_prepare before insert on drover.jobqueue for each row
         or octet_length(new.jq_type) + octet_length(new.jq_queue) > 2000))
   execute function drover.prepare_job();
 
+-- How much is let in, in bytes: a claim brings many rows into the memory of a daemon at once. An operator may change it;
+-- rows that are there already are worked as they are, unless they have more than 16 MiB. No limit may be below what the
+-- triggers let pass unseen.
+create table drover.size_limit (
+  limit_column text primary key,
+  limit_bytes  integer not null check (limit_bytes between 65536 and 16777216)
+);
+insert into drover.size_limit values ('jq_args', 1048576), ('jq_variables', 1048576), ('job_data', 1048576);
+
+-- Bytes of JSON as text. What has very many in its own form is not made text: there might be no memory for that.
+create function drover.json_bytes(value jsonb) returns integer language sql immutable parallel safe as $$
+  select case when pg_column_size(value) > 134217728 then pg_column_size(value) else octet_length(value::text) end
+$$;
+
+-- Refuse a row with a text that is too long. Names have 2,000 bytes at most: an index takes no more.
+create function drover.refuse_long(columns text[], bytes integer[]) returns void
+  language plpgsql set search_path = drover, pg_temp as $$
+declare
+  wrong record;
+begin
+  select name, size, coalesce(limit_bytes, 2000) as most, limit_bytes is not null as is_set into wrong
+    from unnest(columns, bytes) as u(name, size) left join size_limit on limit_column = name
+   where size > coalesce(limit_bytes, 2000) limit 1;
+  if wrong.is_set then
+    raise exception '% has % bytes, and % are let in: put them in a file or a table and name that, or ask an operator to raise drover.size_limit',
+      wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
+  elsif found then
+    raise exception '% has % bytes, and % are let in: choose a shorter one', wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
+  end if;
+end $$;
+
+-- A clean-up comes with the end of a job, which may not fail; its files had their limit when that was inserted.
+create function drover.limit_job() returns trigger language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  perform drover.refuse_long(
+    '{jq_args,jq_variables,jq_name,jq_unique_key,jq_runonpfile,jq_key}',
+    array[octet_length(new.jq_args), drover.json_bytes(new.jq_variables), octet_length(new.jq_name), octet_length(new.jq_unique_key),
+          octet_length(new.jq_runonpfile), octet_length(new.jq_key)])
+    where new.jq_type <> 'cleanup';
+  return new;
+end $$;
+create trigger jobqueue_limit before insert on drover.jobqueue for each row
+  when (octet_length(new.jq_args) > 65536
+        or pg_column_size(new.jq_variables) > 65536 or octet_length(new.jq_variables::text) > 65536
+        or octet_length(new.jq_name) > 2000 or octet_length(new.jq_unique_key) > 2000
+        or octet_length(new.jq_runonpfile) > 2000 or octet_length(new.jq_key) > 2000)
+  execute function drover.limit_job();
+
+create function drover.limit_group() returns trigger language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  perform drover.refuse_long('{job_name,job_tenant,job_data}',
+                             array[octet_length(new.job_name), octet_length(new.job_tenant), drover.json_bytes(new.job_data)]);
+  return new;
+end $$;
+create trigger job_limit before insert on drover.job for each row
+  when (octet_length(new.job_name) > 2000 or octet_length(new.job_tenant) > 2000 or new.job_data is not null)
+  execute function drover.limit_group();
+
 -- A command has no queue and waits for nothing. Whoever may not command may through drover.command alone, which runs as
 -- the owner: so this function must run as whoever inserts.
 create function drover.prepare_command() returns trigger

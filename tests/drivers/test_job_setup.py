@@ -329,8 +329,8 @@ REFUSED = {
     EDGES + "(2, 1)": "jobdepends_pkey",
     # too long
     JOBS.format("jq_priority", "'a'", f"'{'a' * 17}'"): "jobqueue_jq_priority_check",
-    JOBS.format("jq_name", "'a.8'", "'a.' || " + LONG): "maximum 2704 for index",
-    JOBS.format("jq_unique_key", "'k'", LONG): "maximum 2704 for index",
+    JOBS.format("jq_name", "'a.8'", "'a.' || " + LONG): "jq_name has 6536 bytes, and 2000 are let in: choose a shorter",
+    JOBS.format("jq_unique_key", "'k'", LONG): "jq_unique_key has 6534 bytes, and 2000 are let in",
     JOBS.format("jq_queue", "'default'", LONG): "are too long: 2,000 bytes",
     f"""with child as (insert into drover.jobqueue (jq_type) values ({LONG}) returning jq_pk)
         insert into drover.jobdepends select jq_pk, 1 from child""": "are too long: 2,000 bytes",

@@ -137,6 +137,8 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "flush",
         "gone",
         "job_hide",
+        "limit_group",
+        "limit_job",
         "moved",
         "offer_command",
         "offer_new",

@@ -119,11 +119,16 @@ def test_a_value_of_a_mebibyte_is_worked_and_a_larger_one_fails_its_item_alone(d
     assert len(lines(record)) == row["jq_itemsprocessed"] >= 1
 
 
-@pytest.mark.parametrize(("size", "state"), [(MEBIBYTE, "done"), (MEBIBYTE + 1, "failed")])
-def test_a_parameter_holds_a_mebibyte_and_no_more(daemon: Daemon, record: Path, size: int, state: str) -> None:
-    row = daemon.wait(daemon.insert(jq_type="rec", jq_args="x" * size), state)
-    assert [len(line) for line in lines(record)] == [size] * (state == "done")
-    assert ("over 1048576 bytes" in row["jq_endtext"]) == (state == "failed")
+def test_a_parameter_holds_a_mebibyte(daemon: Daemon, record: Path) -> None:
+    daemon.wait(daemon.insert(jq_type="rec", jq_args="x" * MEBIBYTE))
+    assert [len(line) for line in lines(record)] == [MEBIBYTE]
+
+
+def test_a_parameter_that_no_line_holds_fails_where_a_larger_one_is_let_in(daemon: Daemon, record: Path) -> None:
+    daemon.execute("update drover.size_limit set limit_bytes = 2000000 where limit_column = 'jq_args'")
+    row = daemon.wait(daemon.insert(jq_type="rec", jq_args="x" * (MEBIBYTE + 1)), "failed")
+    daemon.execute("update drover.size_limit set limit_bytes = 1048576 where limit_column = 'jq_args'")
+    assert (lines(record), "over 1048576 bytes" in row["jq_endtext"]) == ([], True)
 
 
 # ---- bytes that are no text
