@@ -114,13 +114,30 @@ class Fleet:
     def bury(self, slot: Slot, event: int, now: float) -> None:
         """The process is dead (GONE) or was never made: free the slot, or rest it when that is too often."""
         timers = self.timers
+        is_failed_start = slot.counts and not slot.is_gone and not slot.is_up
         if slot.counts and not slot.is_gone:
             slot.births = [*recent(slot.births, now, timers.respawn_interval), slot.born]
         elif slot.doom is not None:
             slot.births = []
+        if is_failed_start:
+            self._count_failed_start(slot, now)
         self.fire(slot, event, now)
         slot.clear()
-        if is_too_fast(slot.births, now, timers.respawn_interval, timers.respawn_count):
+        if is_failed_start and slot.pool.failed_starts[slot.host.name] > timers.respawn_count:
+            self._rest(list(slot.pool.free[slot.host.name]), now)
+        elif is_too_fast(slot.births, now, timers.respawn_interval, timers.respawn_count):
+            self._rest([slot], now)
+
+    def _count_failed_start(self, slot: Slot, now: float) -> None:
+        """Note a process that ended before its first OK; its place is left to others for as long as it held it."""
+        counts, host = slot.pool.failed_starts, slot.host
+        counts[host.name] = counts.get(host.name, 0) + 1
+        host.probe_at = max(host.probe_at, now + (now - slot.born))
+        host.revoke_promises()
+
+    def _rest(self, slots: list[Slot], now: float) -> None:
+        """Start nothing in these slots for a while."""
+        for slot in slots:
             slot.births = []
             self.fire(slot, THROTTLED, now)
 
@@ -164,6 +181,11 @@ class Fleet:
     def _moved(self, slot: Slot, old: int, new: int) -> None:
         self.changed.add(slot)
         host, pool = slot.host, slot.pool
+        if old == ST_SPAWNED and new in (ST_READY, ST_RUNNING):
+            slot.is_up = True
+            pool.failed_starts.pop(host.name, None)
+        if host.probe is slot and (slot.is_up or new == ST_FREE):
+            host.probe = None
         host.used += (old in _UNUSED) - (new in _UNUSED)
         host.leaving += (new == ST_FREEING) - (old == ST_FREEING)
         host.note()

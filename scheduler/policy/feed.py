@@ -220,6 +220,9 @@ def _start(world: World, slot: Slot, turns: Turns, cause: Job, now: float) -> No
         slot.ahead = deque()
     if slot.host.kept_for is pool:
         slot.host.kept_for = None
+    if slot.host.name in pool.failed_starts:
+        slot.host.probe = slot
+        slot.host.revoke_promises()
     world.fleet.fire(slot, CHOSEN, now)
     if not pool.is_exec:
         world.commands.append(Spawn(slot.number, slot.serial, pool.name, slot.host.name))

@@ -61,6 +61,7 @@ def thaw(world: World, pools: Iterable[Pool], now: float) -> int:
     """Try the slots again that have failed; give how many there are."""
     thawed = 0
     for pool in pools:
+        pool.failed_starts.clear()
         for slot in pool.slots:
             slot.births = []
             if slot.state == ST_FAIL:

@@ -36,6 +36,8 @@ class HostBook:
         "leaving",
         "max",
         "name",
+        "probe",
+        "probe_at",
         "reason",
         "urgent",
         "used",
@@ -57,6 +59,8 @@ class HostBook:
         self.yields_to: Pool | None = None  # a starving type that gets the next agent's place
         self.yielded_at = -NEVER  # when that happened last
         self.kept_for: Pool | None = None  # the starving type for which room was made
+        self.probe: Slot | None = None  # the agent that starts here of a type whose last start failed
+        self.probe_at = -NEVER  # from when the next such agent may be started
         self.note()
 
     def has_room(self, urgent: bool) -> bool:
@@ -88,12 +92,20 @@ class HostBook:
         self.yields_to = pool
         self.note()
 
+    def revoke_promises(self) -> None:
+        """Promise no place to a type that may not be started here at present, since its starts here fail."""
+        if self.yields_to is not None and self.name in self.yields_to.failed_starts:
+            self.yield_to(None)
+        if self.kept_for is not None and self.name in self.kept_for.failed_starts:
+            self.kept_for = None
+
 
 class Pool:
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "again", "any", "arriving", "blocked_until", "bound", "coming", "doors", "enabled", "finished", "free", "idle",
+        "again", "any", "arriving", "blocked_until", "bound", "coming", "doors", "enabled", "failed_starts", "finished",
+        "free", "idle",
         "is_exec", "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason",
         "rescued", "row_bytes", "singles", "slots", "starving_since",
     )  # fmt: skip
@@ -108,6 +120,7 @@ class Pool:
         self.bound: dict[str, Turns] = {}  # lanes for one host
         self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
         self.free: dict[str, deque[Slot]] = {}
+        self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
         self.again: deque[SecondTry] = deque()  # each waits for a fresh process
         self.singles = 0  # one-parameter items waiting
         self.arriving = 0  # rows claimed and not unpacked yet
@@ -184,7 +197,7 @@ class Slot:
     __slots__ = (
         "about", "ahead", "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code",
         "counted", "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
-        "is_bound", "is_cut", "is_gone", "is_unsent", "item", "items", "job", "leaves", "lone", "number",
+        "is_bound", "is_cut", "is_gone", "is_unsent", "is_up", "item", "items", "job", "leaves", "lone", "number",
         "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "told",
         "told_of", "total", "where",
     )  # fmt: skip
@@ -216,6 +229,7 @@ class Slot:
         self.about: int | None = None  # without an item: the job it was started for, later the last one it had
         self.doom: str | None = None  # why we want it dead
         self.counts = True  # whether its death counts against the slot
+        self.is_up = False  # it said its first OK, or is a command that runs
         self.items = 0  # finished by this process
         self.heard = 0.0
         self.held = b""  # an unfinished line

@@ -44,7 +44,10 @@ def created(world: World, event: e.Created, now: float) -> None:
     if slot.pool.is_exec:
         slot.fed_at = now
         world.captures[slot.number] = Capture(slot.pool.kind.output_limit)
+        is_probe = slot.host.probe is slot
         world.fleet.fire(slot, LAUNCHED, now)
+        if is_probe:
+            world.stirred.add(slot.pool)  # and so all those that wait to be the next
     elif world.timers.start_hint < world.timers.start_limit:
         world.fleet.put_off(slot, now + world.timers.start_hint)
 
@@ -136,7 +139,7 @@ def _bury(world: World, slot: Slot, now: float, event: int) -> None:
     world.fleet.bury(slot, event, now)
     pool = slot.pool
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
-        pool.blocked_until = max(other.deadline for other in pool.slots)
+        pool.blocked_until = min(other.deadline for other in pool.slots)
         world.say("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
         endings.give_back_all(
             world,
@@ -203,6 +206,7 @@ def replaced(world: World, event: e.Replaced, now: float) -> None:
     """Idle agents of the old program go at once, busy ones after their item; failed slots may try the new one."""
     pool = world.pools[event.type]
     world.say("info", f"the program of agent type {pool.name} was replaced")
+    pool.failed_starts.clear()
     for slot in pool.slots:
         if slot.state == ST_FAIL:
             world.fleet.fire(slot, THAWED, now)

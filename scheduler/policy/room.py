@@ -3,13 +3,15 @@
 A host is full when its agents have reached its maximum, idle ones included. Then an agent of another type is asked to
 go: the one idle longest, if it has been idle for `min_idle` (F119, F121). A type whose work has waited that long for
 room takes the next agent of another type that becomes free instead, once per `min_idle` and host, so that no type can
-lock out another by never being idle and two types cannot kill each other's agents in turns (F2, F120).
+lock out another by never being idle and two types cannot kill each other's agents in turns (F2, F120). A type whose
+last start on a host failed is started there as throttle.py says.
 """
 
 from typing import NamedTuple
 
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import HostBook, Pool, Slot
+from scheduler.policy.throttle import start_from
 from scheduler.policy.turns import Turns
 
 
@@ -40,6 +42,15 @@ def startable(pool: Pool, *, urgent: bool, hosts: frozenset[str] | None = None) 
 def find_room(pool: Pool, where: Turns, urgent: bool, now: float, min_idle: float) -> Room:
     """Say what to do for one more agent of a type for what waits there."""
     free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
+    if not pool.failed_starts:
+        return _find_among(free, pool, urgent, now, min_idle)
+    begin = {slot: start_from(pool, slot.host) for slot in free}
+    room = _find_among([slot for slot in free if begin[slot] <= now], pool, urgent, now, min_idle)
+    later = min((instant for instant in begin.values() if instant > now), default=NEVER)
+    return room._replace(until=min(room.until, later))
+
+
+def _find_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle: float) -> Room:
     ready = [slot for slot in free if slot.host.has_room(urgent) and not slot.host.is_kept_from(pool)]
     if ready:
         return Room(slot=min(ready, key=_load))

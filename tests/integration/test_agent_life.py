@@ -43,6 +43,17 @@ def count(births: Path) -> int:
     return len(births.read_text().splitlines())
 
 
+def most_at_once(daemon: Daemon, which: str, since: int) -> int:
+    """How many of these agents had a process at once after so many had ended."""
+    alive, ended, most = 0, 0, 0
+    for line in daemon.stderr().splitlines():
+        alive += "ST_FREE -> ST_PREP" in line and which in line
+        if "-> ST_FREE " in line and which in line:
+            alive, ended = alive - 1, ended + 1
+        most = max(most, alive) if ended > since else 0
+    return most
+
+
 @pytest.fixture(scope="module")
 def kinds() -> Iterator[str]:
     """The agent types of the shared daemon that nobody has used."""
@@ -210,6 +221,27 @@ def test_a_failed_type_keeps_its_jobs_and_blocks_no_other_f75(launch: Launch, tm
     rows = daemon.wait_all(kept, "queued")
     assert [row["jq_failures"] for row in rows] == [0, 0, 0]
     daemon.until(lambda: "exit status 1" in daemon.why(kept[0]))
+
+
+def test_an_agent_that_never_says_ok_is_failed_though_no_two_starts_are_close(launch: Launch, tmp_path: Path) -> None:
+    births = tmp_path / "births"
+    mute = agent("mute", ["sh", "-c", f"echo born >>{births}; exec sleep 60"])
+    daemon = launch(settings(start_limit=0.2, respawn_interval=1) + LOCAL + mute)
+    daemon.insert(jq_type="mute", jq_args=":")
+    (slot,) = slots(daemon, "ST_FAIL")
+    assert (slot["status_spawns"], count(births)) == (6, 6)
+    assert "no OK within 0.2 s" in slot["status_reason"]
+
+
+def test_agents_that_never_say_ok_leave_room_for_other_types_f2(launch: Launch) -> None:
+    names = [f"mute{number}" for number in range(4)]
+    mute = "".join(agent(name, ["sleep", "60"]) for name in names)
+    daemon = launch(settings(start_limit=1) + "[hosts.local]\nmax = 4\n" + mute + puppet())
+    daemon.insert_all([{"jq_type": name, "jq_args": ":"} for name in names])
+    daemon.until(lambda: daemon.stderr().count("ST_SPAWNED -> ST_FREEING") >= 4)
+    daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
+    daemon.until(lambda: daemon.stderr().count("ST_SPAWNED -> ST_FREEING") >= 6)
+    assert most_at_once(daemon, "agent=mute", since=4) == 1
 
 
 def test_five_agents_that_die_in_one_instant_all_leave_their_state_f76_t9(launch: Launch, meeting: Meeting) -> None:

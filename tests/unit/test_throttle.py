@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.model import events as e
-from scheduler.model.config import AgentType, Scheduler
+from scheduler.model.config import AgentType, Host, Scheduler
 from scheduler.model.states import ST_FAIL, ST_FREE
 from scheduler.policy.core import Core
 from scheduler.policy.throttle import is_too_fast, recent
@@ -81,3 +81,127 @@ def test_a_failed_type_gives_its_jobs_back_and_blocks_no_other_f75() -> None:
     request = turn(core, claim(2, "mime"))
     assert {want.type for want in request.wants} <= {"mime"}
     assert len(spawned(core)) == 1
+
+
+# ---- starts that end before the first OK
+
+MUTE = AgentType(command=("agent",), slots=4)
+LINE = AgentType(command=("agent",))
+
+
+def start_limit_passes(core: Core, numbers: list[int], now: float) -> None:
+    """Let these agents, which were started at `now`, say nothing until they are killed for it a minute later."""
+    for number in numbers:
+        core.handle(e.Created(number, 100), now)
+    core.tick(now + 60.0)
+    for number in numbers:
+        core.handle(e.Gone(number, signal="SIGHUP"), now + 60.0)
+
+
+def mute_starts(core: Core, now: float, until: float) -> list[float]:
+    """Give the instants at which agents are started that never say OK, looked at every minute."""
+    started = []
+    while now < until:
+        core.tick(now)
+        numbers = spawned(core)
+        started += [now] * len(numbers)
+        start_limit_passes(core, numbers, now)
+        now += 60.0
+    return started
+
+
+def test_an_agent_that_never_says_ok_is_started_six_times_however_long_each_takes() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    assert len(mute_starts(core, 0.0, 660.0)) == 6
+    assert core.world.fleet.slots[0].state == ST_FAIL
+
+
+def test_after_each_rest_one_start_is_tried_until_one_says_ok() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    mute_starts(core, 0.0, 660.0)
+    core.tick(1000.0)
+    core.handle(e.Woken(), 1000.0)
+    turn(core, claim(2), now=1000.0)
+    assert len(mute_starts(core, 1020.0, 1200.0)) == 1
+    assert core.world.fleet.slots[0].state == ST_FAIL
+
+
+def test_the_first_ok_forgets_the_starts_that_failed() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    mute_starts(core, 0.0, 300.0)
+    core.tick(400.0)
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 400.0)
+    core.hear(number, b"OK\n", 400.0)
+    assert core.world.pools["sha"].failed_starts == {}
+
+
+def test_failed_starts_count_for_all_slots_of_a_type_on_a_host() -> None:
+    core = make_core({"mute": MUTE})
+    turn(core, *(claim(pk, "mute") for pk in range(1, 9)))
+    mute_starts(core, 0.0, 540.0)
+    assert {slot.state for slot in core.world.fleet.slots} == {ST_FAIL}
+    assert sum(slot.spawns for slot in core.world.fleet.slots) == 6
+
+
+def test_after_a_failed_start_one_agent_of_the_type_is_started_at_a_time() -> None:
+    core = make_core({"mute": MUTE})
+    turn(core, *(claim(pk, "mute") for pk in range(1, 9)))
+    first = spawned(core)
+    start_limit_passes(core, first, 0.0)
+    core.tick(120.0)
+    assert (len(first), len(spawned(core))) == (4, 1)
+
+
+def test_after_a_failed_start_its_place_is_left_to_others_for_as_long_as_it_was_held() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    start_limit_passes(core, spawned(core), 0.0)
+    assert (spawned(core), core.world.room_at) == ([], 120.0)
+    core.tick(120.0)
+    assert len(spawned(core)) == 1
+
+
+def test_types_that_do_not_come_up_share_one_place_of_a_host() -> None:
+    mute = {f"mute{n}": LINE for n in range(4)}
+    core = make_core(mute | {"sha": LINE}, hosts={"alpha": Host(max=4)})
+    turn(core, *(claim(n + 1, name) for n, name in enumerate(mute)))
+    start_limit_passes(core, spawned(core), 0.0)
+    core.tick(120.0)
+    assert len(spawned(core)) == 1
+    turn(core, claim(9), now=121.0)
+    assert [core.world.fleet.slots[number].pool.name for number in spawned(core)] == ["sha"]
+
+
+def test_no_place_is_kept_for_a_type_whose_starts_fail() -> None:
+    core = make_core({"mute": LINE, "sha": LINE}, hosts={"alpha": Host(max=1)})
+    turn(core, claim(1, "mute"))
+    (number,) = spawned(core)
+    host = core.world.hosts["alpha"]
+    host.kept_for = core.world.pools["mute"]
+    host.yield_to(core.world.pools["mute"])
+    start_limit_passes(core, [number], 0.0)
+    assert (host.kept_for, host.yields_to) == (None, None)
+
+
+def test_a_command_that_could_not_be_started_and_then_is_lets_the_next_begin() -> None:
+    core = make_core({"run": AgentType(command=("run",), kind="exec", slots=2)})
+    turn(core, claim(1, "run"), claim(2, "run"), claim(3, "run"))
+    first, second = spawned(core)
+    core.handle(e.NotCreated(first, "no program"), 0.0)
+    core.handle(e.Created(second, 100), 0.0)
+    (third,) = spawned(core)
+    core.handle(e.Created(third, 101), 0.0)
+    assert core.world.hosts["alpha"].probe is None
+
+
+def test_agent_enable_forgets_the_starts_that_failed() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    mute_starts(core, 0.0, 660.0)
+    core.thaw("sha", 700.0)
+    assert core.world.pools["sha"].failed_starts == {}
+    assert core.world.fleet.slots[0].state != ST_FAIL
