@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 
 from scheduler.data import schema_dir
+from scheduler.drivers.session import STANDARD, setting
 from scheduler.embedded import find_binaries, temporary
 from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
 from scheduler.model.states import JOB_STATES
@@ -204,6 +205,7 @@ def _connection(
             if connection.info.server_version < OLDEST * 10_000:
                 version = connection.info.parameter_status("server_version")
                 raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
+            connection.execute(setting(STANDARD))
             yield connection
     except psycopg.errors.LockNotAvailable as error:
         raise WorldError(f"somebody else keeps the schema locked: {error}; try again later") from error

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows
-from scheduler.drivers.queue import WORLD, why
+from scheduler.drivers.queue import why
 from scheduler.drivers.sql import Query
 from scheduler.loop import Loop
 from scheduler.model.config import Config
@@ -168,7 +168,7 @@ class Typed:
                 then(answer)
             elif answer.lost:
                 again()
-            elif why(answer) == "data" or answer.sqlstate in WORLD:
+            elif why(answer) == "data" or (answer.sqlstate or "").startswith("42"):  # a right is missing
                 self._complain(self._lines[0].number, answer.message)
                 self._open.pop(self._first or 0, None)
                 self._next()

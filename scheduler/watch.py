@@ -17,6 +17,7 @@ from scheduler.chores import Chores
 from scheduler.commands import Act as CommandAct
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat
+from scheduler.drivers.session import OURS, setting
 from scheduler.drivers.spawning import EXEC_DIRECTORY
 from scheduler.drivers.sql import Query
 from scheduler.drivers.system import Identity, is_gone
@@ -35,7 +36,7 @@ LOCKED: Final = "55P03"  # SQLSTATE: somebody keeps what we wait for
 def settings(timers: Scheduler) -> list[str]:
     """Give what the watch connection sets: it listens, and waits for no lock so long that the lease would lapse."""
     wait_s = (timers.lease - timers.lease_renewal) / 4
-    return [*LISTEN, f"set lock_timeout = {max(1, round(wait_s * 1000))}", "set jit = off"]
+    return [*LISTEN, setting(OURS), f"set lock_timeout = {max(1, round(wait_s * 1000))}", "set jit = off"]
 
 
 class Watch:

@@ -30,6 +30,11 @@ alter role drover_scheduler set lock_timeout = '5s';
 alter role drover_scheduler set search_path = pg_catalog, pg_temp;
 alter role drover_scheduler set client_connection_check_interval = '5s';
 alter role drover_scheduler set idle_session_timeout = 0;
+alter role drover_scheduler set statement_timeout = 0;
+alter role drover_scheduler set array_nulls = on;
+alter role drover_scheduler set standard_conforming_strings = on;
+alter role drover_scheduler set default_transaction_isolation = 'read committed';
+alter role drover_scheduler set extra_float_digits = 1;
 alter role drover_agentdb set client_connection_check_interval = '5s';
 alter role drover_agentdb set idle_session_timeout = 0;
 

@@ -328,9 +328,9 @@ CREATE FUNCTION drover.escape(value text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $_$
   select coalesce(string_agg(
-           case when c in ('"', '\', '''', '$', '`') then '\' || c
-                when c = E'\n' then '\n' when c = E'\r' then '\r' when c = E'\t' then '\t'
-                when ascii(c) < 32 or ascii(c) = 127 then '\x' || lpad(to_hex(ascii(c)), 2, '0')
+           case when c in ('"', E'\\', '''', '$', '`') then E'\\' || c  -- so, whatever standard_conforming_strings says
+                when c = E'\n' then E'\\n' when c = E'\r' then E'\\r' when c = E'\t' then E'\\t'
+                when ascii(c) < 32 or ascii(c) = 127 then E'\\x' || lpad(to_hex(ascii(c)), 2, '0')
                 else c end, '' order by n), '')
     from string_to_table(value, null) with ordinality as t(c, n)
 $_$;

@@ -23,6 +23,7 @@ from psycopg.types.json import set_json_loads
 from scheduler import migrate
 from scheduler.cli import secrets
 from scheduler.cli.tables import Table
+from scheduler.drivers.session import STANDARD, setting
 from scheduler.embedded import default_directory, join
 from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
 from scheduler.model.config import Config
@@ -78,7 +79,6 @@ SET_PEOPLE_URL: Final = (
 )
 REFUSED_LOGIN: Final = re.compile("password_file|authentication failed|password supplied|pg_hba.conf|permitted to log")
 TEXTS: Final = ("text", "varchar", "name", "bpchar", '"char"', 0)  # 0: types that psycopg does not know, as an enum
-STYLES: Final = {"DateStyle": "ISO", "IntervalStyle": "postgres"}  # how times and intervals are read
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def connect(config: Config) -> Iterator[psycopg.Connection]:
     with _login_of_people(config) as (people, next_step), opened(people) as conninfo, translated(next_step):
         named = make_conninfo(conninfo, fallback_application_name="drover")
         with session(named) as connection:
-            _set_styles(connection)
+            connection.execute(setting(STANDARD))
             yield connection
 
 
@@ -233,17 +233,6 @@ def listen(connection: psycopg.Connection, *channels: str) -> bool:
     for channel in channels if is_primary else ():
         connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
     return is_primary
-
-
-def _set_styles(connection: psycopg.Connection) -> None:
-    """Have times and intervals in the styles that are read, if those of the role or database are others.
-
-    The server has told its own when we connected: where they are right, nothing is asked.
-    """
-    for name, style in STYLES.items():
-        told = connection.info.parameter_status(name) or ""
-        if told.partition(",")[0] != style:
-            connection.execute("select set_config(%s, %s, false)", (name, style))
 
 
 def _advice(error: psycopg.Error) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat, one_line
+from scheduler.drivers.session import THEIRS, setting
 from scheduler.drivers.sql import Query
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import AgentError
@@ -172,6 +173,7 @@ class AgentDb:
             f"agentdb {len(self._links) + 1}",
             self._conninfo,
             settings=(
+                setting(THEIRS),
                 f"set synchronous_commit = {self._durability}",
                 f"set statement_timeout = {round(self._limit * 1000)}",
             ),

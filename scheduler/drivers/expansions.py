@@ -23,6 +23,7 @@ from typing import Final
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows
 from scheduler.drivers.postgres_connect import readable
+from scheduler.drivers.session import THEIRS, setting
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Event, Fetched, NotExpanded, Opened
@@ -35,6 +36,7 @@ FIRST_ROWS: Final = 50  # of a query, whose size nobody knows
 TOO_MUCH: Final = 64  # times what one fetch should bring
 
 SETTINGS: Final = (
+    setting(THEIRS),
     "set default_transaction_read_only = on",
     "set idle_in_transaction_session_timeout = '60s'",
     "set client_connection_check_interval = '5s'",  # a query does not outlive a daemon that was killed

@@ -39,6 +39,7 @@ from scheduler.drivers.postgres_answers import (
     read_rows,
 )
 from scheduler.drivers.postgres_connect import Attempt, Cancel
+from scheduler.drivers.session import SETTING
 from scheduler.drivers.sql import Query, encode
 from scheduler.drivers.waiting import Loop, Timer
 
@@ -212,7 +213,7 @@ class Link:
 
     def _session(self) -> tuple[str, ...]:
         """Give what is to be run before anything else."""
-        own = [each for each in (STAY, *self._settings) if not (self.is_pooled and each.startswith("set "))]
+        own = [each for each in (STAY, *self._settings) if not (self.is_pooled and each.startswith(("set ", SETTING)))]
         return (*self._encoding(), *own)
 
     def _encoding(self) -> tuple[str, ...]:

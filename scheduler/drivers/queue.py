@@ -14,6 +14,7 @@ from typing import Any, Final, assert_never
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Table
+from scheduler.drivers.session import OURS, setting
 from scheduler.drivers.sql import Query, to_json
 from scheduler.drivers.waiting import Loop
 from scheduler.model.events import (
@@ -42,8 +43,10 @@ LAST_PAUSE_S: Final = 5.0
 
 LOCK: Final = frozenset(("55P03", "40P01", "40001"))
 # The rows sent are at fault. Anything else is the world's: no job may fail for want of a grant, a column or disk.
-DATA_CLASSES: Final = frozenset(("21", "22", "23", "42", "44", "54", "P0"))
-WORLD: Final = frozenset(("42501", "42P01", "42703", "42883"))  # a grant, table, column or function is missing
+DATA_CLASSES: Final = frozenset(("21", "22", "23", "44", "54", "P0"))
+# Nor for the form of a statement of ours, as in class 42: that is our bug, or a setting of the site. We write arrays,
+# JSON and numbers ourselves, so that one that cannot be read is no row's fault either.
+FORM: Final = frozenset(("22P02", "22P03"))
 
 Arrays = dict[str, object]
 WANTS: Final = (
@@ -59,6 +62,7 @@ select set_config('synchronous_commit', 'on', false) where current_setting('sync
 def settings(lock_limit: float) -> list[str]:
     """Give what the queue connection sets; seconds. Claims and ends are durable before anything follows from them."""
     return [
+        setting(OURS),
         f"set lock_timeout = {round(lock_limit * 1000)}",
         "set plan_cache_mode = force_generic_plan",
         DURABLE,
@@ -68,7 +72,7 @@ def settings(lock_limit: float) -> list[str]:
 def why(failure: Failure) -> str:
     """Give whose fault it is: lost (send it again), lock (again, in parts) or data (find the row)."""
     state = failure.sqlstate or ""
-    if failure.lost or state in WORLD:
+    if failure.lost or state in FORM:
         return "lost"
     if state in LOCK:
         return "lock"

@@ -1116,9 +1116,9 @@ end $$;
 -- A value as it stands between the quotes of an agent's line (scheduler/model/expand.py).
 create function drover.escape(value text) returns text language sql immutable as $$
   select coalesce(string_agg(
-           case when c in ('"', '\', '''', '$', '`') then '\' || c
-                when c = E'\n' then '\n' when c = E'\r' then '\r' when c = E'\t' then '\t'
-                when ascii(c) < 32 or ascii(c) = 127 then '\x' || lpad(to_hex(ascii(c)), 2, '0')
+           case when c in ('"', E'\\', '''', '$', '`') then E'\\' || c  -- so, whatever standard_conforming_strings says
+                when c = E'\n' then E'\\n' when c = E'\r' then E'\\r' when c = E'\t' then E'\\t'
+                when ascii(c) < 32 or ascii(c) = 127 then E'\\x' || lpad(to_hex(ascii(c)), 2, '0')
                 else c end, '' order by n), '')
     from string_to_table(value, null) with ordinality as t(c, n)
 $$;
