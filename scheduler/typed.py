@@ -22,6 +22,7 @@ from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows
 from scheduler.drivers.queue import why
 from scheduler.drivers.sql import Query
+from scheduler.log import escaped
 from scheduler.loop import Loop
 from scheduler.model.config import Config
 from scheduler.model.events import Told
@@ -207,7 +208,7 @@ class Typed:
         kind = self._open.pop(pk, None)
         if kind is not None:
             self.failed += not is_good
-            print(pk, kind, state, text, flush=True)  # noqa: T201
+            print(pk, kind, state, escaped(text), flush=True)  # noqa: T201
 
 
 def _text(cell: bytes | None) -> str:

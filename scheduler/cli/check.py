@@ -13,13 +13,22 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
 from scheduler import migrate
-from scheduler.cli.database import located, make_ready, session, sight, translated, unseen, visible
+from scheduler.cli.database import (
+    located,
+    make_ready,
+    session,
+    sight,
+    translated,
+    unseen,
+    visible,
+    why_read_only,
+)
 from scheduler.cli.files import locate
 from scheduler.cli.secrets import with_logins
 from scheduler.cli.text import printable
 from scheduler.daemon import agent_folders
 from scheduler.drivers.far import FarHost, far_hosts
-from scheduler.drivers.spawning import Surroundings, fingerprint
+from scheduler.drivers.spawning import Surroundings, find_program, interpreter_mistake, search_path
 from scheduler.errors import DroverError, WorldError
 from scheduler.loop import Loop
 from scheduler.model.config import AgentType, Config, Host
@@ -98,10 +107,16 @@ def _program(who: str, agent: AgentType, hosts: Sequence[Host], around: Surround
     word = agent.command[0]
     if all(host.transport != "local" for host in hosts):
         return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
-    if found := fingerprint(agent, around):
-        return OK, who + found[0]
     severity = FAIL if agent.enabled else WARN
-    return severity, f"{who}{word} is no program in agents/ or on PATH; install it or correct its command"
+    try:
+        program = find_program(word, search_path(agent, around), agent.cwd or None)
+    except PermissionError as error:
+        return severity, f"{who}{error.filename2} is not executable; chmod +x {error.filename2}"
+    except OSError:
+        return severity, f"{who}{word} is no program in agents/ or on PATH; install it or correct its command"
+    if problem := interpreter_mistake(program, search_path(agent, around)):
+        return severity, f"{who}{program}: {problem}"
+    return OK, who + program
 
 
 # Hosts
@@ -135,19 +150,14 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
     """Give what is wrong with a database that can be reached; WorldError otherwise."""
     make_ready(config, conninfo)
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
-    if _is_read_only(conninfo):
-        yield FAIL, "the database can only be read, and a scheduler writes: name the primary in [database] url"
+    with translated(), session(conninfo) as connection:
+        if why := why_read_only(connection):
+            yield FAIL, f"the database can only be read, and a scheduler writes: {why}"
     yield _roles(conninfo)
     yield from _encoding(conninfo)
     yield from _public(conninfo)
     yield from _clean_ups(conninfo)
     yield from _all_statements(config, conninfo)
-
-
-def _is_read_only(conninfo: str) -> bool:
-    """Whether it is a replica, or its transactions are read only unless they say otherwise."""
-    with translated(), session(conninfo) as connection:
-        return connection.execute("show transaction_read_only").fetchone() == ("on",)
 
 
 def _roles(conninfo: str) -> Finding:

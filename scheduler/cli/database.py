@@ -79,6 +79,10 @@ SET_PEOPLE_URL: Final = (
 )
 REFUSED_LOGIN: Final = re.compile("password_file|authentication failed|password supplied|pg_hba.conf|permitted to log")
 TEXTS: Final = ("text", "varchar", "name", "bpchar", '"char"', 0)  # 0: types that psycopg does not know, as an enum
+READ_ONLY: Final = (
+    "name the primary in [database] url if this is a replica, else look at default_transaction_read_only"
+    " of the database and the role"
+)
 
 
 @contextmanager
@@ -183,7 +187,7 @@ def translated(next_step: str = BE_ANOTHER) -> Iterator[None]:
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"{_primary(error)}: {next_step}") from error
     except psycopg.errors.ReadOnlySqlTransaction as error:
-        raise ConfigError(f"{_primary(error)}: a replica is read only, name its primary in [database] url") from error
+        raise ConfigError(f"{_primary(error)}: {READ_ONLY}") from error
     except psycopg.errors.SerializationFailure as error:
         advice = "ask again, or raise max_standby_streaming_delay of the replica"
         raise WorldError(f"the database gave up: {_primary(error)}; {advice}") from error
@@ -233,6 +237,17 @@ def listen(connection: psycopg.Connection, *channels: str) -> bool:
     for channel in channels if is_primary else ():
         connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
     return is_primary
+
+
+def why_read_only(connection: psycopg.Connection) -> str:
+    """Why nothing can be written, and what next; empty if it can. Errors: psycopg.Error."""
+    query = "select current_setting('transaction_read_only')::boolean, pg_is_in_recovery()"
+    match connection.execute(query).fetchone():
+        case (True, True):
+            return "it is a replica: name its primary in [database] url"
+        case (True, False):
+            return "default_transaction_read_only is on: reset it for the database or the role"
+    return ""
 
 
 def _advice(error: psycopg.Error) -> str:

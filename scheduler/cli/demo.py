@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from scheduler import embedded, migrate
+from scheduler.cli.text import printable
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.states import DONE, TERMINAL
@@ -195,7 +196,7 @@ def _watch(connection: psycopg.Connection, console: Console) -> tuple[float, boo
             _wait(connection)
     for pk, _, _, state, text in rows:
         if state != DONE:
-            console.print(f"job {pk} {state}: {text}", highlight=False)
+            console.print(printable(f"job {pk} {state}: {text}"), highlight=False, markup=False)
     return time.monotonic() - began, any(state != DONE for _, _, _, state, _ in rows)
 
 
@@ -241,7 +242,7 @@ def _print_summary(connection: psycopg.Connection, console: Console, seconds: fl
     for pk, reason, line in connection.execute(
         "select item_jq_fk, item_reason, item_line from drover.item_failure limit 5"
     ):
-        console.print(f"job {pk}: item failed: {reason}: {line}", highlight=False, markup=False)
+        console.print(printable(f"job {pk}: item failed: {reason}: {line}"), highlight=False, markup=False)
 
 
 def _one(connection: psycopg.Connection, query: str) -> tuple[int, ...]:

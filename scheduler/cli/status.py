@@ -59,16 +59,22 @@ select status_slot as slot, status_host as host, status_agent as agent, status_s
 JOBS = "select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2"
 UNSERVED = """
 select j.jq_type as type, q.queue_group as group, count(*) as jobs,
-       case when q.queue_name is null then 'no such queue'
-            when a.agent_type is null then 'not configured'
+       case when a.agent_type is null then 'not configured'
             when not a.agent_present then 'no longer configured'
             else 'disabled' end as reason
   from drover.jobqueue j
-  left join drover.queue q on q.queue_name = j.jq_queue
+  join drover.queue q on q.queue_name = j.jq_queue
   left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
  where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
    and not coalesce(a.agent_present and a.agent_enabled, false)
  group by 1, 2, 4 order by 1, 2, 4
+"""
+LOST = """
+select j.jq_queue as queue, count(*) as jobs, string_agg(distinct j.jq_type, ', ' order by j.jq_type) as types
+  from drover.jobqueue j
+ where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
+   and not exists (select from drover.queue where queue_name = j.jq_queue)
+ group by 1 order by 1
 """
 QUEUES = """
 select queue_name as queue, queue_concurrency as concurrency, queue_paused as paused,
@@ -169,6 +175,7 @@ def _parts(connection: psycopg.Connection, name: str) -> Iterator[tuple[str, Tab
     yield "slots", table(connection, "Slots", SLOTS, (name,))
     yield "jobs", pivot(connection.execute(visible(connection, JOBS)).fetchall())
     yield "unserved", table(connection, "Types that nobody serves", UNSERVED)
+    yield "unknown_queues", table(connection, "Jobs in queues that do not exist", LOST)
     yield "queues", table(connection, "Queues", QUEUES, (name,))
     yield "statements", table(connection, "Statements of the schedulers", STATEMENTS, (name,))
 

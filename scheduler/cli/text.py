@@ -3,23 +3,24 @@
 Pure: text in, text out. Source: RELIABILITY threat 3.
 """
 
-import re
+import unicodedata
+from typing import Final
 
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-# C0, DEL and C1; marks that reorder text; line separators; and halves of characters, which cannot be encoded: such a
-# half from \udc80 on is a byte that is not UTF-8 (cli/database.py).
-UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-UNSAFE_IN_LINES = re.compile(UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+# By category: control characters, format characters (what reorders or hides text), private use, halves of characters,
+# unassigned ones, of which nobody knows what they will be; and what separates lines. Blanks of any width are shown.
+UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
+# Such a half from \udc80 on is a byte that is not UTF-8 (cli/database.py).
 
 
 def printable(text: str) -> str:
-    r"""One line that shows every control character as `\n`, `\xHH` or `\uHHHH`."""
-    return UNSAFE.sub(_escaped, text)
+    r"""One line that shows every control and format character as `\n`, `\xHH`, `\uHHHH` or `\UHHHHHHHH`."""
+    return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def printable_lines(text: str) -> str:
     """The same, but newlines and tabs stay what they are."""
-    return UNSAFE_IN_LINES.sub(_escaped, text)
+    return "".join(c if c in "\n\t" else _shown(c) for c in text)
 
 
 def clipped(text: str, width: int) -> str:
@@ -28,8 +29,10 @@ def clipped(text: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00
-    return NAMED.get(found[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+def _shown(c: str) -> str:
+    if c.isprintable() or unicodedata.category(c) not in UNSAFE:
+        return c
+    if c in NAMED:
+        return NAMED[c]
+    code = ord(c) - 0xDC00 if "\udc80" <= c <= "\udcff" else ord(c)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -20,6 +20,8 @@ KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMP
 OWN = "DROVER_"  # DROVER_DATABASE_URL may hold our password: never inherited, not even by name
 EXEC_DIRECTORY = "/tmp"
 
+SHEBANG_BYTES = 256  # of a file that Linux looks at for its interpreter
+
 OPTIONS = {  # of prlimit(1)
     "nofile": "--nofile",
     "memory": "--as",
@@ -163,15 +165,46 @@ def prefix_of(config: Config, name: str) -> tuple[str, ...]:
 
 
 def find_program(word: str, path: str, directory: str | None) -> str:
-    """Give the path of a program as execvp(3) would find it in `directory`; errors: OSError, of `word`."""
+    """Give the path of a program as execvp(3) would find it in `directory`.
+
+    Errors: FileNotFoundError; PermissionError, with the file that may not be executed as filename2.
+    """
     folders = [""] if "/" in word else path.split(os.pathsep)
     places = [os.path.join(directory or os.getcwd(), folder, word) for folder in folders]
     files = [place for place in places if os.path.isfile(place)]
     for place in files:
         if os.access(place, os.X_OK):
             return place
-    number = errno.EACCES if files else errno.ENOENT
-    raise OSError(number, os.strerror(number), word)
+    if files:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), word, None, files[0])
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), word)
+
+
+def interpreter_mistake(program: str, path: str) -> str:
+    """Say what is wrong with the `#!` line of a program, with PATH as its agents have it; empty if nothing is.
+
+    A file that may be executed but not read is not looked at.
+    """
+    try:
+        with open(program, "rb") as file:
+            head = file.read(SHEBANG_BYTES)
+    except OSError:
+        return ""
+    if not head.startswith(b"#!"):
+        return ""
+    words = os.fsdecode(head[2:].partition(b"\n")[0]).split()
+    if not words:
+        return "its first line names no interpreter"
+    interpreter, *given = words
+    if not os.access(interpreter, os.X_OK):
+        return f"its interpreter {interpreter} is not there or not executable; install it or correct the first line"
+    called = next((word for word in given if not word.startswith("-") and "=" not in word), None)
+    if os.path.basename(interpreter) == "env" and called is not None:
+        try:
+            find_program(called, path, None)
+        except OSError:
+            return f"its interpreter {called} is not on PATH; install it or correct the first line"
+    return ""
 
 
 def limiting(limits: Limits, path: str) -> tuple[str, ...]:

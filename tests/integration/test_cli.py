@@ -590,6 +590,15 @@ def test_status_lists_types_that_nobody_serves_with_their_counts(drover: Drover,
     ]
 
 
+def test_status_lists_jobs_in_a_queue_that_does_not_exist_beside_types_that_nobody_serves(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    active.execute("insert into drover.jobqueue (jq_type, jq_queue) values ('noop', 'defualt'), ('sha256', 'defualt')")
+    told = json.loads(drover("status", "--json").out)
+    assert told["unserved"] == []
+    assert told["unknown_queues"] == [{"queue": "defualt", "jobs": 2, "types": "noop, sha256"}]
+
+
 # check
 
 STATEMENTS = """
@@ -689,6 +698,48 @@ address = "remote"
         "idle": "WARN",
         "far": "ok",
     }
+
+
+@pytest.mark.parametrize(
+    ("mode", "head", "complaint"),
+    [
+        (0o644, "#!/bin/sh", "is not executable; chmod +x "),
+        (0o755, "#!/no/such/interpreter -x", "its interpreter /no/such/interpreter is not there or not executable"),
+        (0o755, "#!/usr/bin/env -S A=b no-such-python -u", "its interpreter no-such-python is not on PATH"),
+        (0o755, "#! ", "its first line names no interpreter"),
+    ],
+)
+def test_check_tells_what_keeps_a_program_that_is_there_from_starting(
+    drover: Drover, config: Path, connection: psycopg.Connection, tmp_path: Path, mode: int, head: str, complaint: str
+) -> None:
+    program = tmp_path / "agent"
+    program.write_text(f"{head}\n")
+    program.chmod(mode)
+    config.write_text(f'{CONFIG}[agents.mine]\ncommand = ["{program}"]\n')
+    done = drover("check")
+    (told,) = (line for line in done.out.splitlines() if "agent mine" in line)
+    assert told.startswith("FAIL agent mine: ")
+    assert complaint in told
+    assert str(program) in told
+
+
+@pytest.mark.parametrize("head", ["#!/bin/sh", "#!/usr/bin/env sh", "#! /usr/bin/env -S sh -u", "\x7fELF"])
+def test_check_finds_a_program_whose_interpreter_is_there_in_order(
+    drover: Drover, config: Path, connection: psycopg.Connection, tmp_path: Path, head: str
+) -> None:
+    (tmp_path / "agent").write_text(f"{head}\n")
+    (tmp_path / "agent").chmod(0o755)
+    config.write_text(f'{CONFIG}[agents.mine]\ncommand = ["{tmp_path / "agent"}"]\n')
+    assert f"ok   agent mine: {tmp_path / 'agent'}\n" in drover("check").out
+
+
+def test_a_database_that_is_read_only_is_not_called_a_replica(drover: Drover, connection: psycopg.Connection) -> None:
+    connection.execute(f"alter database {connection.info.dbname} set default_transaction_read_only = on".encode())
+    done = drover("check")
+    assert "a scheduler writes: default_transaction_read_only is on: reset it for the database or the role" in done.out
+    done = drover("submit", "--force", "noop", "x")
+    assert done.status == 2
+    assert "if this is a replica, else look at default_transaction_read_only" in done.err
 
 
 # The embedded database

@@ -30,10 +30,18 @@ NOON = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
         ("\x1b[2J\x00\x7f\x9b", r"\x1b[2J\x00\x7f\x9b"),
         ("\u202egpj.exe\u2066\u2028", r"\u202egpj.exe\u2066\u2028"),
         ("\udcff\ud800", r"\xff\ud800"),
+        ("a\u200bb\ufeff\u180e\ufff9\U000e0001\xad", r"a\u200bb\ufeff\u180e\ufff9\U000e0001\xad"),
+        ("\xa0\u3000wide", "\xa0\u3000wide"),
     ],
 )
 def test_nothing_that_steers_a_terminal_is_printed(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+@given(st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp"]))
+def test_no_control_or_format_character_is_printed_whatever_unicode_adds(character: str) -> None:
+    assert printable(f"a{character}b").isascii()
+    assert printable_lines(character).isascii()
 
 
 def test_output_keeps_its_lines() -> None:
