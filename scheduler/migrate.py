@@ -21,7 +21,6 @@ from scheduler.embedded import find_binaries, temporary
 from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
 from scheduler.model.states import JOB_STATES
 
-LOCK = 0x64726F766572  # "drover"
 FILE_NAME = re.compile(r"(\d{4})_[a-z0-9]+(_[a-z0-9]+)+\.sql")
 
 CREATE_TABLE = """
@@ -32,6 +31,13 @@ create table if not exists drover.migration (
     checksum text not null,
     applied_at timestamptz not null default now()
 )
+"""
+# Only who may write here can hold this lock, or keep us from it: an advisory lock could be any login's.
+LOCK = "lock table drover.migration in share row exclusive mode"
+HOLDERS = """
+select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relation::regclass::text
+  from pg_locks join pg_class c on c.oid = relation join pg_stat_activity using (pid)
+ where relnamespace = to_regnamespace('drover') and granted and pid <> pg_backend_pid() order by xact_start limit 1
 """
 SELECT_APPLIED = "select number, name, checksum from drover.migration order by number"
 INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
@@ -63,13 +69,12 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
     files = _files(directory)
     with _connection(conninfo) as connection:
         connection.execute("select set_config('lock_timeout', %s, false)", (lock_timeout,))
-        connection.execute("select pg_advisory_lock(%s)", (LOCK,))
         _check_encoding(connection)
-        connection.execute(CREATE_TABLE)
-        missing = _missing(files, _applied(connection))
-        for migration in missing:
-            _apply_one(connection, migration, directory)
-    return [migration.name for migration in missing]
+        _create_table(connection)
+        applied = []
+        while migration := _apply_next(connection, files, directory):
+            applied.append(migration.name)
+    return applied
 
 
 def check(conninfo: str, directory: Path | None = None) -> None:
@@ -90,11 +95,12 @@ def check(conninfo: str, directory: Path | None = None) -> None:
         raise WorldError(f"schema unknown: {problem}: install the drover that made the database")
 
 
-def apply_roles(conninfo: str) -> None:
+def apply_roles(conninfo: str, lock_timeout: str = "60s") -> None:
     """Create the roles and their grants: schema/roles.sql, which may be run again and again."""
     text = (schema_dir() / "roles.sql").read_bytes()
     with _connection(conninfo) as connection, connection.transaction(), _blamed("roles.sql"):
-        connection.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
+        connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
+        connection.execute(LOCK)
         connection.execute(text)
 
 
@@ -182,11 +188,24 @@ def _check_encoding(connection: psycopg.Connection) -> None:
         raise ConfigError(wrong_encoding(name))
 
 
-def _apply_one(connection: psycopg.Connection, migration: Migration, directory: Path) -> None:
-    text = (directory / migration.name).read_bytes()
-    with _blamed(migration.name), connection.transaction():
-        connection.execute(text)
-        connection.execute(INSERT_APPLIED, (migration.number, migration.name, migration.checksum))
+def _create_table(connection: psycopg.Connection) -> None:
+    """Create drover.migration; if another does so at the same time, it is there a moment later."""
+    try:
+        connection.execute(CREATE_TABLE)
+    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
+        connection.execute(CREATE_TABLE)
+
+
+def _apply_next(connection: psycopg.Connection, files: list[Migration], directory: Path) -> Migration | None:
+    """Apply the first migration that is missing, and give it; one at a time, whoever else applies them."""
+    with connection.transaction():
+        connection.execute(LOCK)
+        migration = next(iter(_missing(files, _applied(connection))), None)
+        if migration:
+            with _blamed(migration.name):
+                connection.execute((directory / migration.name).read_bytes())
+                connection.execute(INSERT_APPLIED, (migration.number, migration.name, migration.checksum))
+    return migration
 
 
 def cancelled(error: psycopg.errors.QueryCanceled) -> str:
@@ -206,9 +225,10 @@ def _connection(
                 version = connection.info.parameter_status("server_version")
                 raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
             connection.execute(setting(STANDARD))
-            yield connection
-    except psycopg.errors.LockNotAvailable as error:
-        raise WorldError(f"somebody else keeps the schema locked: {error}; try again later") from error
+            try:
+                yield connection
+            except psycopg.errors.LockNotAvailable as error:
+                raise WorldError(_locked(connection)) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"{error}: {next_step}") from error
     except psycopg.errors.QueryCanceled as error:
@@ -217,6 +237,18 @@ def _connection(
         raise AbsentError(f"database not reachable: {error}; check [database] url") from error
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"database: {error}; check [database] url") from error
+
+
+def _locked(connection: psycopg.Connection) -> str:
+    """Say who keeps the schema locked, of all the one whose transaction is the oldest."""
+    holder = connection.execute(HOLDERS).fetchone()
+    if holder is None:
+        return "somebody else kept the schema locked for too long: try again"
+    pid, user, program, since, table = holder
+    who = f"pid {pid}, user {user}" + (f", {program}" if program else "")
+    return (
+        f"{who}, keeps {table} locked since {since}: try again when it is done, or select pg_terminate_backend({pid})"
+    )
 
 
 @contextmanager

@@ -96,7 +96,7 @@ revoke all on all functions in schema drover from public, drover_scheduler, drov
 grant usage on schema drover to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
 -- What a view calls is called with the rights of whoever looks.
-grant execute on function drover.about(float8), drover.items(drover.jobqueue)
+grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.word(text, integer)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
 -- drover_frontend hands in jobs of one parameter and reads its own. It cannot say who it is, nor how its jobs fare.
@@ -118,8 +118,12 @@ grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, dr
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup, drover.my_item_failure, drover.my_graph, drover.my_jobd
   to drover_frontend, drover_frontend_sql;
 -- Who serves, and what: a front-end may look before it hands in.
-grant select on drover.migration, drover.queue, drover.host, drover.agent, drover.scheduler, drover.scheduler_group, drover.size_limit
+grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group, drover.size_limit
   to drover_frontend, drover_frontend_sql;
+-- Not agent_revision, a command line, in which there may be a password.
+grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_fair, agent_fair_file,
+              agent_present, agent_blocked_until, agent_reason, agent_queries_wait, agent_registered)
+  on drover.agent to drover_frontend, drover_frontend_sql, drover_readonly;
 
 -- drover_frontend_sql hands in SQL too, which reads all that drover_msq may.
 grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to drover_frontend_sql;
@@ -138,8 +142,11 @@ grant insert, update, delete on drover.placement to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
 
 -- drover_readonly sees what goes on, and nothing that a job works on or an agent says.
-grant select on drover.jobs_masked, drover.why, drover.graph, drover.jobdepends, drover.attempt, drover.cleanup, drover.queue, drover.host, drover.agent,
+grant select on drover.jobs_masked, drover.why_masked, drover.graph, drover.jobdepends, drover.queue, drover.host,
   drover.placement, drover.scheduler, drover.scheduler_group, drover.migration to drover_readonly;
+grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome, att_exitcode, att_signal)
+  on drover.attempt to drover_readonly;
+grant select (jq_pk, cleanup_jq_pk, cleanup_state, cleanup_host) on drover.cleanup to drover_readonly;
 grant select (job_pk, job_name, job_priority, job_queued, job_tenant, job_user, job_hidden) on drover.job to drover_readonly;
 grant select (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since, status_pid,
               status_jq_fk, status_spawns, status_items, status_reason, status_updated)
@@ -158,7 +165,7 @@ grant insert, update on drover.host, drover.queue, drover.agent to drover_schedu
 grant delete on drover.queue to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
-grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]), drover.word(text, integer) to drover_scheduler;
+grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]) to drover_scheduler;
 -- It removes nothing but through this: what is long over.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 

@@ -470,13 +470,14 @@ CREATE TABLE drover.jobqueue (
     CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
     CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
     CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= 0)),
-    CONSTRAINT jobqueue_jq_timeout_check CHECK ((jq_timeout > '00:00:00'::interval)),
+    CONSTRAINT jobqueue_jq_timeout_check CHECK (((jq_timeout > '00:00:00'::interval) AND (jq_timeout <= '100 years'::interval))),
     CONSTRAINT jobqueue_jq_tolerate_check CHECK ((jq_tolerate >= 0)),
     CONSTRAINT jobqueue_jq_unmet_check CHECK ((jq_unmet >= 0)),
     CONSTRAINT jobqueue_jq_variables_check CHECK ((jsonb_typeof(jq_variables) = 'object'::text)),
     CONSTRAINT jobqueue_key_needs_sql CHECK (((jq_key IS NULL) OR jq_msq)),
     CONSTRAINT jobqueue_name_is_type_dot_nonce CHECK (((jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$'::text) AND (split_part(jq_name, '.'::text, 1) = jq_type))),
     CONSTRAINT jobqueue_repeat_needs_sql CHECK (((NOT jq_repeat) OR jq_msq)),
+    CONSTRAINT jobqueue_start_window_is_of_dates CHECK (((((jq_not_before AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((jq_not_before AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone)) AND (((jq_not_after AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((jq_not_after AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone)))),
     CONSTRAINT jobqueue_state_says_who_and_when CHECK (
 CASE
     WHEN ((jq_state = 'claimed'::drover.job_state) OR (jq_state = 'running'::drover.job_state)) THEN ((jq_owner IS NOT NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NULL) AND (jq_end_bits = 0))
@@ -1302,7 +1303,8 @@ CREATE TABLE drover.job (
     job_tenant text,
     job_user name DEFAULT SESSION_USER NOT NULL,
     job_data jsonb,
-    job_hidden boolean DEFAULT false NOT NULL
+    job_hidden boolean DEFAULT false NOT NULL,
+    CONSTRAINT job_queued_is_a_date CHECK ((((job_queued AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((job_queued AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone)))
 );
 
 ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
@@ -1403,11 +1405,10 @@ CREATE VIEW drover.jobs_masked AS
     jobqueue.jq_rescued,
     jobqueue.jq_retry_at,
     jobqueue.jq_unmet,
-    jobqueue.jq_wanted,
+    drover.word(jobqueue.jq_wanted, 1) AS jq_wanted,
     jobqueue.jq_queued,
     jobqueue.jq_starttime,
     jobqueue.jq_endtime,
-    jobqueue.jq_endtext,
     jobqueue.jq_end_bits,
     jobqueue.jq_exitcode,
     jobqueue.jq_signal,
@@ -1697,17 +1698,23 @@ CREATE TABLE drover.scheduler_group (
     group_number bigint
 );
 
-CREATE VIEW drover.why AS
+CREATE VIEW drover.reason AS
  SELECT j.jq_pk,
     j.jq_type,
     j.jq_state,
+        CASE
+            WHEN ((j.jq_state = 'blocked'::drover.job_state) OR ((j.jq_state = 'claimed'::drover.job_state) AND j.jq_msq AND (j.jq_endtext <> 'in progress'::text))) THEN j.jq_endtext
+            WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type <> 'command'::text) AND (j.jq_unmet = 0) AND (j.jq_wait_until > now()) AND (j.jq_retry_at IS NOT NULL)) THEN COALESCE(j.jq_endtext, 'back-off'::text)
+            WHEN (j.jq_endtime IS NOT NULL) THEN COALESCE(j.jq_endtext, ''::text)
+            ELSE NULL::text
+        END AS text,
         CASE
             WHEN (j.jq_state = 'held'::drover.job_state) THEN
             CASE j.jq_mode
                 WHEN 'manual'::drover.job_mode THEN 'manual: waits for run'::text
                 ELSE 'held: waits for release'::text
             END
-            WHEN (j.jq_state = 'blocked'::drover.job_state) THEN COALESCE(j.jq_endtext, 'blocked'::text)
+            WHEN (j.jq_state = 'blocked'::drover.job_state) THEN 'blocked'::text
             WHEN (j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN
             CASE
                 WHEN ((j.jq_state = 'running'::drover.job_state) AND j.jq_msq AND ((NOT a.agent_enabled) OR (r.room_closed IS NOT NULL))) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) ||
@@ -1725,7 +1732,7 @@ CREATE VIEW drover.why AS
                     WHEN j.jq_msq THEN COALESCE((': '::text || drover.items(j.*)), ''::text)
                     ELSE ''::text
                 END)
-                WHEN (j.jq_msq AND (j.jq_endtext <> 'in progress'::text)) THEN ('in hand: '::text || j.jq_endtext)
+                WHEN (j.jq_msq AND (j.jq_endtext <> 'in progress'::text)) THEN 'in hand'::text
                 WHEN (NOT h.host_enabled) THEN (('in hand, waits for an agent: host '::text || h.host_name) || ' is disabled'::text)
                 WHEN (h.host_down_until > now()) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
                 ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_closed, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
@@ -1755,11 +1762,7 @@ CREATE VIEW drover.why AS
                   WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL) AND (jobdepends.jdep_on_unmet = 'wait'::text) AND (p.jq_endtime IS NOT NULL) AND ((p.jq_end_bits & jobdepends.jdep_depends_bits) = 0))
                   ORDER BY (p.jq_state = 'failed'::drover.job_state), p.jq_pk
                  LIMIT 1), ''::text))
-                WHEN (j.jq_wait_until > now()) THEN (('waits until '::text || date_trunc('second'::text, j.jq_wait_until)) ||
-                CASE
-                    WHEN (j.jq_retry_at IS NOT NULL) THEN (': '::text || COALESCE(j.jq_endtext, 'back-off'::text))
-                    ELSE ''::text
-                END)
+                WHEN (j.jq_wait_until > now()) THEN ('waits until '::text || date_trunc('second'::text, j.jq_wait_until))
                 WHEN (q.queue_name IS NULL) THEN ('no queue '::text || quote_literal(j.jq_queue))
                 WHEN q.queue_paused THEN (('queue '::text || q.queue_name) || ' is paused'::text)
                 WHEN (a.agent_type IS NULL) THEN ((('no agent type '::text || quote_literal(j.jq_type)) || ' is configured in group '::text) || q.queue_group)
@@ -1790,14 +1793,21 @@ CREATE VIEW drover.why AS
                    FROM drover.queue o
                   WHERE ((o.queue_group = q.queue_group) AND (o.queue_name <> q.queue_name) AND o.queue_present AND (o.queue_reserved > 0))), ''::text))
             END
-            ELSE ((j.jq_state || ': '::text) || COALESCE(j.jq_endtext, ''::text))
-        END AS reason
+            ELSE (j.jq_state)::text
+        END AS says
    FROM (((((drover.jobqueue j
      LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
      LEFT JOIN drover.scheduler_group g ON ((g.group_name = q.queue_group)))
      LEFT JOIN drover.agent a ON (((a.agent_group = q.queue_group) AND (a.agent_type = j.jq_type))))
      LEFT JOIN drover.host h ON ((h.host_name = j.jq_host)))
      LEFT JOIN drover.room r ON (((r.room_scheduler = g.group_owner) AND (r.room_agent = j.jq_type) AND (COALESCE(r.room_host, ''::text) = COALESCE(j.jq_host, ''::text)))));
+
+CREATE VIEW drover.why AS
+ SELECT reason.jq_pk,
+    reason.jq_type,
+    reason.jq_state,
+    (reason.says || COALESCE((': '::text || reason.text), ''::text)) AS reason
+   FROM drover.reason;
 
 CREATE VIEW drover.my_why WITH (security_barrier='true') AS
  SELECT w.jq_pk,
@@ -1854,6 +1864,13 @@ CREATE TABLE drover.size_limit (
     limit_bytes integer NOT NULL,
     CONSTRAINT size_limit_limit_bytes_check CHECK (((limit_bytes >= 65536) AND (limit_bytes <= 16777216)))
 );
+
+CREATE VIEW drover.why_masked AS
+ SELECT reason.jq_pk,
+    reason.jq_type,
+    reason.jq_state,
+    reason.says AS reason
+   FROM drover.reason;
 
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);

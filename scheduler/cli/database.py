@@ -36,11 +36,13 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                   when has_table_privilege('drover.' || own, 'select') then 'own'
                   else 'nothing' end
   from (values ('jobqueue', 'jobs_masked', 'my_jobs'), ('scheduler_status', 'scheduler_status', null),
-               ('output', null, 'my_output'), ('why', null, 'my_why'), ('log', null, 'my_log')) as t(name, masked, own)
+               ('output', null, 'my_output'), ('why', 'why_masked', 'my_why'), ('log', null, 'my_log'))
+         as t(name, masked, own)
 """
 # What whoever sees less is given in place of a table; a column that is hidden is empty.
 IN_STEAD: Final[dict[tuple[str, str], LiteralString]] = {
-    ("jobqueue", MASKED): "select *, null::text as jq_args, null::jsonb as jq_result from drover.jobs_masked",
+    ("jobqueue", MASKED): """
+        select *, null::text as jq_args, null::text as jq_endtext, null::jsonb as jq_result from drover.jobs_masked""",
     ("jobqueue", OWN): "select * from drover.my_jobs",
     ("scheduler_status", MASKED): """
         select status_scheduler, status_slot, status_host, status_agent, status_state_name, status_since, status_pid,
@@ -49,6 +51,7 @@ IN_STEAD: Final[dict[tuple[str, str], LiteralString]] = {
     ("scheduler_status", NOTHING): """
         select (s).* from (select null::drover.scheduler_status as s) nobody where false""",
     ("output", OWN): "select * from drover.my_output",
+    ("why", MASKED): "select * from drover.why_masked",
     ("why", OWN): "select * from drover.my_why",
     ("log", OWN): "select * from drover.my_log",
 }
@@ -62,7 +65,9 @@ RULES: Final = {  # what a row breaks, where the name of the constraint would no
     "jobqueue_jq_retries_check": "jq_retries is a number from 0 on",
     "jobqueue_jq_max_interruptions_check": "jq_max_interruptions is a number from 0 on",
     "jobqueue_jq_tolerate_check": "jq_tolerate is a number from 0 on",
-    "jobqueue_jq_timeout_check": "jq_timeout is longer than 0",
+    "jobqueue_jq_timeout_check": "jq_timeout is longer than 0, and 100 years at most",
+    "jobqueue_start_window_is_of_dates": "a time is of a year from 1 to 9999; what has no limit is left out",
+    "job_queued_is_a_date": "a time is of a year from 1 to 9999",
     "jobqueue_key_needs_sql": "a key is a column of SQL: give --sql, or jq_msq, too",
     "jobqueue_repeat_needs_sql": "jq_repeat is for SQL: give jq_msq too",
     "jobqueue_name_is_type_dot_nonce": "a name is the type of the job, a dot, and something without a dot or a blank",

@@ -14,7 +14,9 @@ create table drover.job (
   job_tenant   text,
   job_user     name not null default session_user,
   job_data     jsonb,
-  job_hidden   boolean not null default false
+  job_hidden   boolean not null default false,
+  -- Not all that reads times knows infinity, or a year of five digits; such a row would break a listing of all.
+  constraint job_queued_is_a_date check (job_queued at time zone 'UTC' between '0001-01-02' and '9999-12-31 09:59:59')
 );
 
 create table drover.jobqueue (
@@ -40,7 +42,7 @@ create table drover.jobqueue (
   jq_live_key          text,                             -- derived: jq_unique_key until the end
   jq_max_interruptions integer not null default 3 check (jq_max_interruptions >= 0),
   jq_retries           integer not null default 0 check (jq_retries >= 0),
-  jq_timeout           interval check (jq_timeout > interval '0'),
+  jq_timeout           interval check (jq_timeout > interval '0' and jq_timeout <= interval '100 years'),
   jq_unique_key        text,
   jq_delete            text[],
   jq_mode              drover.job_mode not null default 'background',
@@ -76,6 +78,9 @@ create table drover.jobqueue (
   jq_submitter         name not null default session_user,
   jq_resubmit_of       bigint,                           -- the job that this one does anew; no foreign key: that one may go
   constraint jobqueue_name_is_type_dot_nonce check (jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$' and split_part(jq_name, '.', 1) = jq_type),
+  constraint jobqueue_start_window_is_of_dates check (
+    jq_not_before at time zone 'UTC' between '0001-01-02' and '9999-12-31 09:59:59'
+    and jq_not_after at time zone 'UTC' between '0001-01-02' and '9999-12-31 09:59:59'),
   constraint jobqueue_key_needs_sql check (jq_key is null or jq_msq),
   constraint jobqueue_repeat_needs_sql check (not jq_repeat or jq_msq),
   -- What a state means. No start: may run. Start without end: being worked. Both: finished.
@@ -1370,12 +1375,19 @@ create function drover.items(job drover.jobqueue) returns text language sql immu
   return to_char(job.jq_itemsprocessed + job.jq_itemsfailed, 'FM999,999,999,999,990') || ' of '
          || to_char(job.jq_itemstotal, 'FM999,999,999,999,990') || ' items';
 
--- Why a job is not running: the first reason that holds, most lasting first.
-create view drover.why as
+-- Why a job is not running: the first reason that holds, most lasting first; and what was said of it, by an agent maybe, or by
+-- the database, which is not for those who see no parameters.
+create view drover.reason as
 select j.jq_pk, j.jq_type, j.jq_state,
   case
+    when j.jq_state = 'blocked' or j.jq_state = 'claimed' and j.jq_msq and j.jq_endtext <> 'in progress' then j.jq_endtext
+    when j.jq_state = 'queued' and j.jq_type <> 'command' and j.jq_unmet = 0 and j.jq_wait_until > now() and j.jq_retry_at is not null
+      then coalesce(j.jq_endtext, 'back-off')
+    when j.jq_endtime is not null then coalesce(j.jq_endtext, '')
+  end as text,
+  case
     when j.jq_state = 'held' then case j.jq_mode when 'manual' then 'manual: waits for run' else 'held: waits for release' end
-    when j.jq_state = 'blocked' then coalesce(j.jq_endtext, 'blocked')
+    when j.jq_state = 'blocked' then 'blocked'
     when j.jq_state in ('claimed', 'running') then case
       when j.jq_state = 'running' and j.jq_msq and (not a.agent_enabled or r.room_closed is not null)
         then 'running' || coalesce(': ' || drover.items(j), '') || ', and no more is begun: '
@@ -1384,7 +1396,7 @@ select j.jq_pk, j.jq_type, j.jq_state,
         || drover.about(extract(epoch from j.jq_expected_end - now())::float8) || ' left' || case when j.jq_repeat then ' of this slice' else '' end
       when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', j.jq_starttime)
         || case when j.jq_msq then coalesce(': ' || drover.items(j), '') else '' end
-      when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand: ' || j.jq_endtext
+      when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand'
       when not h.host_enabled then 'in hand, waits for an agent: host ' || h.host_name || ' is disabled'
       when h.host_down_until > now() then 'in hand, waits for an agent: host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
       else coalesce('in hand, waits for an agent: ' || coalesce(a.agent_reason, r.room_closed, r.room_full, r.room_busy), 'in hand: waits for an agent') end
@@ -1402,7 +1414,6 @@ select j.jq_pk, j.jq_type, j.jq_state,
                         and p.jq_endtime is not null and p.jq_end_bits & jdep_depends_bits = 0
                       order by p.jq_state = 'failed', p.jq_pk limit 1), '')
       when j.jq_wait_until > now() then 'waits until ' || date_trunc('second', j.jq_wait_until)
-        || case when j.jq_retry_at is not null then ': ' || coalesce(j.jq_endtext, 'back-off') else '' end
       when q.queue_name is null then 'no queue ' || quote_literal(j.jq_queue)
       when q.queue_paused then 'queue ' || q.queue_name || ' is paused'
       when a.agent_type is null then 'no agent type ' || quote_literal(j.jq_type) || ' is configured in group ' || q.queue_group
@@ -1435,8 +1446,8 @@ select j.jq_pk, j.jq_type, j.jq_state,
         select '; agents are reserved for queue ' || string_agg(o.queue_name, ', ' order by o.queue_name)
           from drover.queue o
          where o.queue_group = q.queue_group and o.queue_name <> q.queue_name and o.queue_present and o.queue_reserved > 0), '') end
-    else j.jq_state || ': ' || coalesce(j.jq_endtext, '')
-  end as reason
+    else j.jq_state::text
+  end as says
 from drover.jobqueue j
 left join drover.queue q on q.queue_name = j.jq_queue
 left join drover.scheduler_group g on g.group_name = q.queue_group
@@ -1444,6 +1455,12 @@ left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.j
 left join drover.host h on h.host_name = j.jq_host
 left join drover.room r on r.room_scheduler = g.group_owner and r.room_agent = j.jq_type
                        and coalesce(r.room_host, '') = coalesce(j.jq_host, '');
+
+create view drover.why as
+select jq_pk, jq_type, jq_state, says || coalesce(': ' || text, '') as reason from drover.reason;
+
+create view drover.why_masked as
+select jq_pk, jq_type, jq_state, says as reason from drover.reason;
 
 -- What becomes of the files that jobs name in jq_delete: none (no clean-up, or not yet), pending, removing, removed, failed.
 create view drover.cleanup as
@@ -1510,11 +1527,11 @@ select jq_pk as id, jq_queue as target,
 create view drover.my_jobd with (security_barrier) as
 select d.* from drover.jobd d join drover.jobqueue j on j.jq_pk = d.id where j.jq_submitter = session_user;
 
--- Every job without what it works on: for dashboards.
+-- Every job without what it works on, and without what an agent or a person said of it: for dashboards.
 create view drover.jobs_masked as
 select jq_pk, jq_job_fk, jq_name, jq_type, length(jq_args) as jq_args_length, jq_msq, jq_runonpfile, jq_host, jq_key, jq_tolerate,
        jq_repeat, jq_queue, jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_wait_until, jq_max_interruptions, jq_retries,
        jq_timeout, jq_mode, jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at,
-       jq_unmet, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal,
+       jq_unmet, drover.word(jq_wanted, 1) as jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_end_bits, jq_exitcode, jq_signal,
        jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_elapsedtime, jq_processedtime, jq_expected_end, jq_submitter
   from drover.jobqueue;

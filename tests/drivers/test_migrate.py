@@ -1,6 +1,8 @@
 """Migrations on a real Postgres: once each, in order, never changed, and data outlive them."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -133,12 +135,36 @@ def test_directory_without_migrations_is_refused(empty_database: str, tmp_path: 
         migrate.apply(empty_database, tmp_path)
 
 
-def test_second_init_waits_for_the_first(empty_database: str, two: Path) -> None:
-    with psycopg.connect(empty_database, autocommit=True) as other:
-        other.execute("select pg_advisory_lock(%s)", (migrate.LOCK,))
-        with pytest.raises(WorldError, match="somebody else keeps the schema locked"):
+def test_second_init_waits_for_the_first_and_tells_who_that_is(empty_database: str, two: Path) -> None:
+    first, second = "0001_create_thing.sql", "0002_add_size.sql"
+    (two / second).rename(two / "later")
+    assert migrate.apply(empty_database, two) == [first]
+    (two / "later").rename(two / second)
+    with psycopg.connect(empty_database) as other:
+        other.execute(migrate.LOCK.encode())
+        holder = f"pid {other.info.backend_pid}, user {other.info.user}, keeps drover.migration locked since"
+        with pytest.raises(WorldError, match=holder):
             migrate.apply(empty_database, two, lock_timeout="100ms")
-    assert migrate.apply(empty_database, two) == ["0001_create_thing.sql", "0002_add_size.sql"]
+    assert migrate.apply(empty_database, two) == [second]
+
+
+def test_two_inits_at_once_apply_each_migration_once(empty_database: str, two: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        applied = [threads.submit(migrate.apply, empty_database, two) for _ in range(4)]
+    assert sorted(name for each in applied for name in each.result()) == ["0001_create_thing.sql", "0002_add_size.sql"]
+
+
+@pytest.mark.parametrize("role", ["readonly", "frontend", "frontend_sql", "operator", "msq", "agentdb"])
+def test_no_lock_of_another_role_keeps_init_from_its_work(database_with_roles: str, role: str) -> None:
+    with psycopg.connect(database_with_roles, user=f"drover_{role}") as reader:
+        reader.execute("select pg_advisory_lock(n) from unnest(array[1, 7310597, 110442659079538]) n")
+        with suppress(psycopg.errors.InsufficientPrivilege), reader.transaction():
+            reader.execute("lock table drover.migration in access share mode")
+        for mode in ("row share", "row exclusive", "share", "share row exclusive", "exclusive", "access exclusive"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), reader.transaction():
+                reader.execute(f"lock table drover.migration in {mode} mode".encode())
+        assert migrate.apply(database_with_roles, lock_timeout="1s") == []
+        migrate.apply_roles(database_with_roles, lock_timeout="1s")
 
 
 def test_check_accepts_a_migrated_database_f143(database: str) -> None:

@@ -542,7 +542,30 @@ def test_watcher_sees_jobs_and_why_without_arguments(login: Login) -> None:
     job = _one(login("drover_frontend"), PLAIN)
     watcher = login("drover_readonly")
     assert _one(watcher, "select jq_args_length from drover.jobs_masked where jq_pk = %s", job) == len("secret")
-    assert "secret" not in str(_all(watcher, "select * from drover.jobs_masked, drover.why"))
+    assert "secret" not in str(_all(watcher, "select * from drover.jobs_masked, drover.why_masked"))
+
+
+SAYING = """
+insert into drover.jobqueue (jq_type, jq_state, jq_attempt, jq_owner, jq_starttime, jq_endtime, jq_endtext, jq_end_bits,
+                             jq_retry_at, jq_wait_until, jq_wanted)
+values ('a', 'failed', 1, null, now(), now(), 'secret', 2, null, null, null),
+       ('a', 'queued', 1, null, null, null, 'secret', 0, now() + '1 h', now() + '1 h', null),
+       ('a', 'running', 1, gen_random_uuid(), now(), null, 'secret', 0, null, null, 'cancel secret');
+insert into drover.attempt_kept (att_jq_fk, att_attempt, att_start, att_outcome, att_reason)
+values (1, 1, now(), 'failed', 'secret');
+insert into drover.agent (agent_group, agent_type, agent_revision) values ('default', 'a', 'a --password secret')
+"""
+
+
+def test_watcher_and_front_end_read_nothing_that_an_agent_said_or_that_starts_it(login: Login) -> None:
+    owner, watcher = login(""), login("drover_readonly")
+    owner.execute("alter table drover.jobqueue disable trigger user")
+    owner.execute(SAYING.encode())
+    assert _one(owner, "select reason from drover.why where jq_pk = 1") == "failed: secret"
+    assert _one(watcher, "select reason from drover.why_masked where jq_pk = 1") == "failed"
+    seen = [_everything(watcher), _everything(login("drover_frontend"))]
+    assert "running" in seen[0]
+    assert "secret" not in str(seen)
 
 
 # ---- the scheduler
@@ -638,3 +661,13 @@ def test_the_login_of_the_scheduler_plans_as_its_connections_do_behind_a_pooler_
         plain = [tuple(statement.removeprefix("set ").split(" = ")) for statement in PLANS]
         found = [(name, connection.execute(f"show {name}".encode()).fetchone()) for name, _ in plain]
     assert found == [(name, (value,)) for name, value in plain]
+
+
+def _everything(connection: psycopg.Connection[Any]) -> str:
+    """Give all that may be read in the schema, of whole tables or of columns."""
+    query = """select relname, string_agg(quote_ident(attname), ', ' order by attnum)
+                 from pg_class c join pg_attribute on attrelid = c.oid
+                where relnamespace = 'drover'::regnamespace and relkind in ('r', 'v') and attnum > 0
+                  and not attisdropped and has_column_privilege(c.oid, attnum, 'select') group by 1"""
+    readable = _all(connection, query)
+    return str([_all(connection, f"select {columns} from drover.{table}") for table, columns in readable])

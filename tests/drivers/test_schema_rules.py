@@ -630,3 +630,34 @@ def test_claim_costs_the_same_beside_jobs_that_wait_j36(active: Connection) -> N
     before = _pages(_claims(active, "custom"))
     _fill(active, 100_000, unmet=1)
     assert _pages(_claims(active, "custom")) <= before + 8
+
+
+# ---- times
+
+
+@pytest.mark.parametrize("column", ["jq_not_before", "jq_not_after"])
+@pytest.mark.parametrize(
+    "time", ["infinity", "-infinity", "294276-12-31", "4713-01-01 BC", "10000-01-01", "0001-01-01 BC"]
+)
+def test_a_start_window_that_not_all_can_read_is_refused(queue: Connection, column: str, time: str) -> None:
+    with pytest.raises(CheckViolation, match="jobqueue_start_window_is_of_dates"):
+        queue.execute(f"insert into drover.jobqueue (jq_type, {column}) values ('a', %s)".encode(), (time,))
+
+
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "294276-12-31", "4713-01-01 BC", "10000-01-01"])
+def test_a_time_of_a_job_group_that_not_all_can_read_is_refused(queue: Connection, time: str) -> None:
+    with pytest.raises(CheckViolation, match="job_queued_is_a_date"):
+        queue.execute("insert into drover.job (job_queued) values (%s)", (time,))
+
+
+@pytest.mark.parametrize("length", ["178000000 years", "101 years", "0", "-1 s"])
+def test_a_time_limit_that_is_none_is_refused(queue: Connection, length: str) -> None:
+    with pytest.raises(CheckViolation, match="jobqueue_jq_timeout_check"):
+        queue.execute("insert into drover.jobqueue (jq_type, jq_timeout) values ('a', %s)", (length,))
+
+
+def test_times_of_all_years_that_can_be_read_are_taken(queue: Connection) -> None:
+    queue.execute("insert into drover.job (job_queued) values ('0001-01-02 UTC'), ('9999-12-31 09:59:59 UTC')")
+    insert = "insert into drover.jobqueue (jq_type, jq_not_before, jq_not_after, jq_timeout) values"
+    queue.execute(f"{insert} ('a', '0001-01-02 UTC', '9999-12-31', '100 years')".encode())
+    assert len(_all(queue, "select job_queued from drover.job")) == 2

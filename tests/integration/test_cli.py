@@ -168,7 +168,7 @@ def test_watcher_sees_what_goes_on_and_nothing_that_jobs_work_on(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
 ) -> None:
     job, other = (insert(active_for_roles, args="secret") for _ in range(2))
-    finish(active_for_roles, job, "failed", 2, "no")
+    finish(active_for_roles, job, "failed", 2, "the secret is out")
     seen = {
         words: _as(database_with_roles, config, "readonly", words)
         for words in ("ls --json", "ls", "queue --json", "host", "agent", f"why {other}", f"wait {job}", f"exit {job}")
@@ -176,11 +176,11 @@ def test_watcher_sees_what_goes_on_and_nothing_that_jobs_work_on(
     assert {words: done.err for words, done in seen.items() if done.err} == {}
     listed = [json.loads(line) for line in seen["ls --json"].out.splitlines()]
     assert [(each["job"], each["state"], each["text"], each["args"]) for each in listed] == [
-        (job, "failed", "no", None),
+        (job, "failed", None, None),
         (other, "queued", None, None),
     ]
     assert json.loads(seen["queue --json"].out)["queued"] == 1
-    assert (seen[f"wait {job}"].status, seen[f"wait {job}"].out) == (1, f"{job} noop failed no\n")
+    assert (seen[f"wait {job}"].status, seen[f"wait {job}"].out) == (1, f"{job} noop failed \n")
     assert seen[f"exit {job}"].out == "1\n"
     assert "secret" not in str(seen)
 
