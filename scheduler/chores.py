@@ -138,11 +138,14 @@ class Chores:
 
     # ---- what
 
-    def _look_around(self, now: float) -> None:
-        self._ask("look_around", {}, self._looked_around)
+    def look_around(self, done: Callable[[], object] = lambda: None) -> None:
+        """Read what others may change of queues, hosts and types, then call `done`."""
 
-    def _looked_around(self, rows: list[Cells]) -> None:
-        self._core.handle(looked(rows), self._clock())
+        def answered(rows: list[Cells]) -> None:
+            self._core.handle(looked(rows), self._clock())
+            done()
+
+        self._ask("look_around", {}, answered)
 
     def _look_due(self, now: float) -> None:
         self._ask("due", {}, self._due_looked)
@@ -249,7 +252,7 @@ class Chores:
 _CHORES: Final[dict[str, Callable[[Chores, float], None]]] = {
     "command": lambda chores, _now: chores.commands.do_next(),
     "commands": lambda chores, _now: chores.commands.read(),
-    "look": Chores._look_around,
+    "look": lambda chores, _now: chores.look_around(),
     "due": Chores._look_due,
     "rescan": Chores._rescan,
     "rescue": lambda chores, _now: chores.give_back_lost(OWN_AGE_S, chores.settle_rescued),

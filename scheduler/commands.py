@@ -63,6 +63,7 @@ class Commands:
         self._run, self._again, self._go_on, self._acts = ask, again, go_on, acts
         self._rows: deque[Row] = deque()
         self._is_more = False  # there may be others than these
+        self._is_read = False  # since we began to serve, or lost the connection
         self._moved: set[int] = set()  # jobs that commands were about since these were read
         self._moved_others = False  # and jobs that they did not name
         self._has_acted = False  # on one for every scheduler
@@ -118,9 +119,19 @@ class Commands:
         else:
             (_BY_VERB.get(order.verb) or _BY_KIND[about_what])(self, row, order)
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Say whether all commands were carried out that were there at the last `begin` or loss of the connection."""
+        return self._is_read and not self._rows and not self._is_more
+
+    def begin(self) -> None:
+        """Expect commands that nobody carried out while the group had no daemon."""
+        self._is_read = False
+
     def cut_off(self) -> None:
         """The connection or the group was lost: all is to be read anew."""
         self._rows.clear()
+        self._is_read = False
         self._pay()
 
     def refused(self) -> None:
@@ -130,6 +141,7 @@ class Commands:
         self._go_on()
 
     def _found(self, rows: Sequence[Cells]) -> None:
+        self._is_read = True
         self._rows = deque(map(_row, rows))
         self._moved, self._moved_others = set(), False
         self._is_more = len(rows) >= ONE_READ

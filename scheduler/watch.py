@@ -68,6 +68,7 @@ class Watch:
         self.owner = str(uuid.uuid4())
         self.mistakes: str | None = None  # a clash with another group: the operator's to mend
         self._is_busy = False
+        self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         self.chores = Chores(
             config.scheduler, core, self.lease, identity.pid, self._ask, say, clock, stats, vitals, acts
         )
@@ -128,6 +129,10 @@ class Watch:
     def step(self, now: float) -> None:
         """Run the next statement, if it is time."""
         if self._is_busy or not self.link.is_up:
+            return
+        if self._is_opening and self.chores.commands.is_caught_up:
+            self._is_opening = False
+            self.chores.look_around(self._give_out_work)
             return
         act = self.lease.step(now)
         if act is not None:
@@ -228,17 +233,27 @@ class Watch:
         self.lease.taken(_text(rows[0][0]) if rows else None, self._clock())
 
     def _rescue(self, now: float) -> None:
-        """Give back what former owners had; then, and only then, serve."""
+        """Give back what former owners had; then, and only then, serve: first the commands that waited."""
         self.chores.give_back_lost(0.0, self._rescued)
 
     def _rescued(self, rows: list[Cells]) -> None:
         now = self._clock()
         self.chores.settle_rescued(rows)
         self.lease.rescued(now)
-        self._core.handle(Serve(self.lease.until), now)
+        self._is_opening = True
+        self.chores.commands.begin()
         self.chores.all_due()
         self.chores.rescan_for_locked()
         self._say("info", f"serving group {self._config.scheduler.group} as {self.owner}")
+
+    def _give_out_work(self) -> None:
+        """Let jobs begin while the lease lasts.
+
+        Commands that were given while no daemon ran are done by now, and what they changed is known: a job that was
+        cancelled, or whose queue was paused, does not begin. A flood of them holds up the first job until the lease is
+        renewed, and no longer.
+        """
+        self._core.handle(Serve(self.lease.until), self._clock())
 
     def _renew(self, now: float) -> None:
         self._ask("renew_lease", {"lease": self._config.scheduler.lease}, self._renewed)
@@ -250,8 +265,9 @@ class Watch:
         now, was_yielding = self._clock(), self.lease.standing is Standing.YIELDING
         self.lease.renewed(bool(rows), now)
         if rows:
-            self._core.handle(Serve(self.lease.until), now)
+            self._give_out_work()
             return
+        self._is_opening = False
         why = "is given up" if was_yielding else "has another owner"
         self._say("warning", f"group {self._config.scheduler.group} {why}: standing by")
         self._core.handle(Disowned(), now)

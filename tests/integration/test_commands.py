@@ -10,12 +10,16 @@ import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege
 
+from scheduler.model.commands import HOST as HOST_VERB
+from scheduler.model.commands import TYPE as TYPE_VERB
+from scheduler.model.commands import VERBS
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 
 HOST = "[hosts.alpha]\n"
 NAPPING = "import signal,sys; print('OK'); [signal.pause() for _ in sys.stdin]"
 QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
+ENDED = {"done", "failed"}
 NUMBERS = "select i as id, 'gate:{}' as act from generate_series(1, 10) i"
 
 
@@ -286,6 +290,55 @@ def test_reset_tries_failed_slots_at_once(launch: Launch, tmp_path: Path) -> Non
     daemon.wait(pk)
 
 
+# ---- before the first job
+
+
+def test_a_job_is_seen_at_once_and_one_that_is_cancelled_before_it_begins_never_does_t66(
+    launch: Launch, text: str, record: Path, gate: Path
+) -> None:
+    daemon = launch(text)
+    busy = [working(daemon, gate) for _ in range(2)]
+    pks = daemon.insert_all([{"jq_type": "a", "jq_args": "never"}] * 20, role="drover_frontend")
+    seen = "select count(*) from drover.my_jobs where jq_state in ('queued', 'claimed') and jq_args = 'never'"
+    assert daemon.execute(seen, role="drover_frontend") == [{"count": 20}]
+    for pk in pks:
+        daemon.execute(f"select drover.command('cancel {pk}')", role="drover_frontend")
+    daemon.wait_all(pks, "cancelled")
+    gate.touch()
+    daemon.wait_all(busy)
+    daemon.wait(daemon.insert(jq_type="a", jq_args="last"))
+    assert lines(record) == [f"gate:{gate}"] * 2 + ["last"]
+    assert {(daemon.row(pk)["jq_state"], daemon.row(pk)["jq_end_bits"]) for pk in pks} == {("cancelled", 2)}
+
+
+def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: Launch, text: str, record: Path) -> None:
+    first = launch(text)
+    first.stop()
+    pks = first.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(120)])
+    orders = [command(first, f"cancel {pk} not wanted") for pk in pks]
+    second = launch(text)
+    rows = second.wait_all(pks, "cancelled")
+    assert {(row["jq_attempt"], row["jq_endtext"]) for row in rows} == {(0, "not wanted")}
+    second.wait_all(orders)
+    second.wait(second.insert(jq_type="a", jq_args="wanted"))
+    assert lines(record) == ["wanted"]
+
+
+def test_what_was_paused_held_or_iced_while_no_daemon_ran_does_not_start(
+    launch: Launch, text: str, record: Path
+) -> None:
+    config = "[queues.one]\n" + text
+    first = launch(config)
+    first.stop()
+    held, iced, paused = (first.insert(jq_type="a", jq_args="x", jq_queue=name) for name in ("default", None, "one"))
+    orders = [command(first, words) for words in (f"hold {held}", f"ice {iced}", "pause one", "host-max alpha 1")]
+    second = launch(config)
+    second.wait_all(orders)
+    second.wait(second.insert(jq_type="a", jq_args="wanted"))
+    assert [second.row(pk)["jq_state"] for pk in (held, iced, paused)] == ["held", "skipped", "queued"]
+    assert lines(record) == ["wanted"]
+
+
 # ---- hosts and types
 
 
@@ -357,11 +410,44 @@ def test_commands_act_with_every_slot_busy_and_the_queue_full_f139(launch: Launc
     assert daemon.value("select count(*) from drover.jobqueue where jq_state = 'queued'") > 19_000
 
 
-def test_many_commands_over_one_connection_all_end_j92_j88(launch: Launch, text: str) -> None:
+def test_many_commands_over_one_connection_all_end_j92(launch: Launch, text: str) -> None:
     daemon = launch(text)
     dice = random.Random(88)
     pks = [command(daemon, dice.choice(["status", "poll", "reset", "verbose 0"])) for _ in range(50)]
     assert all(row["jq_endtext"] for row in daemon.wait_all(pks))
+
+
+ARGUMENTS = {
+    "JOB": "{job}", "JOB|NAME": "{job}", "JOB|CONDITION": "{job}", "JOB...": "{job}", "SIGNAL": "TERM", "LEVEL": "0",
+    "QUEUE": "{queue}", "CONCURRENCY": "2", "PRIORITY": "1", "MAX": "4", "DAYS": "1", "FILTER...": "types=",
+}  # fmt: skip
+NAMES = {HOST_VERB: "alpha", TYPE_VERB: "a"}
+ENDS_DAEMONS = ("shutdown", "step-down")
+
+
+def one_of(verb: str, job: int) -> str:
+    """Return a command that a scheduler understands, without what may be left out."""
+    name = NAMES.get(VERBS[verb].about, "")
+    words = [ARGUMENTS.get(each, name) for each in VERBS[verb].usage.split() if not each.startswith("[")]
+    return " ".join([verb, *words]).format(job=job, queue="new" if verb in ("add-queue", "remove-queue") else "one")
+
+
+def test_a_command_of_each_verb_ends_with_an_answer_j88(launch: Launch, text: str) -> None:
+    daemon = launch("[queues.one]\n" + text)
+    second = launch("[queues.one]\n" + text, wait=False)
+    second.until(lambda: "standing by" in second.stderr())
+    verbs = [verb for verb in VERBS if verb not in ENDS_DAEMONS]
+    orders = [one_of(verb, daemon.insert(jq_type="a", jq_state="held")) for verb in verbs]
+    rows = dict(zip(verbs, daemon.wait_all([command(daemon, order) for order in orders], ENDED), strict=True))
+    assert [verb for verb, row in rows.items() if not row["jq_endtext"]] == []
+    assert [verb for verb, row in rows.items() if row["jq_state"] == "done" and row["jq_result"] is None] == []
+    told_of = rows["pause"]["jq_endtext"], rows["continue"]["jq_endtext"]
+    assert told_of == ("paused: default, one", "running: default, one")
+    failed = {verb for verb, row in rows.items() if row["jq_state"] == "failed"}
+    assert failed == {"killjob", "signal", "retry", "unblock"}  # what they name neither runs nor failed nor is blocked
+    for verb in ENDS_DAEMONS[::-1]:
+        assert daemon.wait(command(daemon, verb))["jq_endtext"]
+    assert [each.wait_exit() for each in (daemon, second)] == [0, 0]
 
 
 def test_more_commands_in_one_transaction_than_one_read_gives_all_end_j88(launch: Launch, text: str) -> None:
