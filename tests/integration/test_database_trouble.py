@@ -527,7 +527,28 @@ def test_a_second_daemon_that_resets_the_queue_takes_nothing_from_one_that_lives
     assert len(lines(record)) == 4
 
 
-def test_a_daemon_that_resets_the_queue_serves_what_a_dead_one_had_at_once_f126_f127(
+def test_rows_of_a_daemon_that_was_killed_elsewhere_are_given_back_once_its_lease_is_over_f126(
+    launch: Launch, record: Path, gate: Path
+) -> None:
+    text = QUICK + HOST + agent("a", rec(record), slots=4)
+    first = launch(text)
+    pks = first.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate};{n}"} for n in range(4)])
+    first.wait_all(pks, "running")
+    first.kill()
+    first.execute("update drover.scheduler set scheduler_boot_id = 'of another machine'")
+    lease_end = first.value("select group_lease_until from drover.scheduler_group")
+    gate.touch()
+    second = launch(text)
+    rows = second.wait_all(pks)
+    assert {(row["jq_attempt"], row["jq_rescued"]) for row in rows} == {(2, 1)}
+    for pk in pks:
+        rescued, done = second.attempts(pk)
+        assert (rescued["att_outcome"], done["att_outcome"]) == ("rescued", "done")
+        assert lease_end <= rescued["att_end"] <= done["att_start"]
+    assert "its lease has run out" in second.stderr()
+
+
+def test_a_daemon_that_resets_the_queue_serves_what_a_dead_one_had_at_once_f127(
     launch: Launch, record: Path, gate: Path
 ) -> None:
     text = QUICK.replace("lease = 1.5", "lease = 600") + HOST + agent("a", rec(record), slots=4)

@@ -123,7 +123,7 @@ def test_a_row_without_start_is_run_and_one_with_an_end_never_again_f30_f32(daem
     assert daemon.row(pk)["jq_attempt"] == 1
 
 
-def test_one_connection_sees_at_once_what_another_did_r70_c5(daemon: Daemon) -> None:
+def test_one_connection_sees_at_once_what_another_did_r70(daemon: Daemon) -> None:
     pk = daemon.insert(jq_type="rec", jq_args="x")
     row = daemon.wait(pk)
     seen = daemon.execute(

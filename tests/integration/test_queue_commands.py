@@ -1,13 +1,16 @@
 """Commands about queues: what changes holds at once, for what is queued and for what is in hand, and lasts."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
 from tests.integration.test_commands import HOST, command, told
+from tests.integration.test_groups import standby
 
+PATIENT = "[scheduler]\nlease = 600\nlease_renewal = 200\nrescan = 600\n"  # nobody looks by himself while a test lasts
 TWO = "[queues.one]\n[queues.two]\n"
 
 
@@ -109,7 +112,25 @@ def test_poll_takes_queues_and_fails_with_one_that_is_none_j75_j46(launch: Launc
 # ---- adding and removing
 
 
-def test_a_queue_that_is_added_works_at_once_and_only_once_j81_j63(launch: Launch, text: str, gate: Path) -> None:
+def test_a_queue_that_is_added_is_known_to_all_at_once_j63(launch: Launch, record: Path, gate: Path, ask: Ask) -> None:
+    text = PATIENT + HOST + agent("a", rec(record), slots=4)
+    first, second = launch(text), standby(launch, text)
+    told(first, "add-queue new 2")
+    (row,) = first.execute("select * from drover.queue where queue_name = 'new'", role="drover_readonly")
+    assert (row["queue_group"], row["queue_concurrency"], row["queue_paused"]) == ("default", 2, False)
+    listed = {each["queue"]: each["concurrency"] for each in map(json.loads, ask("queue list --json").out.splitlines())}
+    assert listed["new"] == 2
+    asked = command(first, "status")
+    assert first.wait(asked)["jq_result"]["queues"]["new"]["concurrency"] == 2
+    first.stop()
+    pks = queue(second, 4, gate, jq_queue="new")
+    second.until(lambda: in_hand(second, pks) == 2)
+    second.until(lambda: second.why(pks[3]) == "queue new is full")
+    gate.touch()
+    second.wait_all(pks)
+
+
+def test_a_queue_that_is_added_works_at_once_and_only_once_j81(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     assert told(daemon, "add-queue new 2") == "queue new: concurrency 2"
     pks = queue(daemon, 3, gate, jq_queue="new")

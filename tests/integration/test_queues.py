@@ -163,11 +163,39 @@ def test_daemons_of_two_groups_serve_their_own_queues_side_by_side_j5_j7_j11_r84
     assert [most_at_once(two, queue) for queue in queues] == [2, 1, 2, 1]
 
 
-def test_a_queue_of_another_group_is_not_taken_over_j11(launch: Launch) -> None:
-    launch(grouped("one", "same"))
-    other = launch(grouped("two", "same"), wait=False)
-    assert other.wait_exit() != 0
-    assert "queue same belongs to group one" in other.stderr()
+def test_jobs_of_two_groups_that_name_no_queue_are_kept_apart_each_within_its_limit_j11(
+    launch: Launch, meeting: Meeting
+) -> None:
+    limits = {"one": 3, "two": 1}
+    one, _ = (
+        launch(settings(group=name) + f"[hosts.{name}]\n" + puppet(slots=4) + limited(name, limit))
+        for name, limit in limits.items()
+    )
+    begin = {name: f"{meeting.tell(name)}; {meeting.wait}" for name in limits}
+    pks = one.insert_all(
+        [{"jq_type": "puppet", "jq_host": name, "jq_args": begin[name]} for name in limits for _ in range(4)]
+    )
+    assert meeting.hear_all(4) == ["one"] * 3 + ["two"]
+    assert {name: in_hand(one, name) for name in limits} == limits
+    meeting.let_go(8)
+    assert [row["jq_queue"] for row in one.wait_all(pks)] == ["one"] * 4 + ["two"] * 4
+    assert {name: most_at_once(one, name) for name in limits} == limits
+
+
+def test_a_queue_of_another_group_is_not_taken_over_and_keeps_its_limit_j11(launch: Launch, meeting: Meeting) -> None:
+    one = launch(settings(group="one") + "[hosts.one]\n" + puppet(slots=4) + limited("same", 2))
+    other = settings(group="two") + "[hosts.two]\n" + puppet(slots=4)
+    two = launch(other + limited("same", 1), wait=False)
+    assert two.wait_exit() == 2
+    assert "queue same belongs to group one: another group has it; rename it here" in two.stderr()
+    two = launch(other)
+    assert told(two, "add-queue same 1", "failed") == "there is a queue same already"
+    pks = one.insert_all([busy(meeting, "same")] * 3)
+    assert meeting.hear_all(2) == ["same"] * 2
+    assert in_hand(one, "same") == 2
+    meeting.let_go(3)
+    assert {row["jq_done_host"] for row in one.wait_all(pks)} == {"one"}
+    assert most_at_once(one, "same") == 2
 
 
 def test_what_is_changed_in_one_place_acts_on_the_daemon_that_serves_it_j8(launch: Launch, meeting: Meeting) -> None:

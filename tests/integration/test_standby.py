@@ -1,5 +1,6 @@
 """Several daemons of a group under load: whoever serves is killed, stopped or steps down; no job is lost or doubled."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from psycopg.errors import InsufficientPrivilege
 
 from tests.cli_tools import Drover
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec
 from tests.integration.test_groups import serving, standby
 
@@ -125,6 +126,28 @@ def test_a_take_over_is_told_when_it_is_one_c13(launch: Launch, text: str, datab
     first.signal(SIGCONT)
     assert "taking over" not in tried
     assert second.stderr().count("taking over group default from") == 1
+
+
+def test_what_the_active_daemon_commits_is_what_the_standby_knows_at_once_c5(
+    launch: Launch, record: Path, gate: Path, ask: Ask
+) -> None:
+    text = QUICK + HOST + "[queues.slow]\n" + agent("a", rec(record), slots=2)
+    first, second = launch(text), standby(launch, text)
+    done = first.insert(jq_type="a", jq_args="x")
+    first.wait(done)
+    running = first.insert(jq_type="a", jq_args=f"gate:{gate}")
+    first.wait(running, "running")
+    stepped_down(first, "pause slow")
+    paused = first.insert(jq_type="a", jq_args="y", jq_queue="slow")
+    listed = {job["job"]: job["state"] for job in map(json.loads, ask("ls --all --json").out.splitlines())}
+    assert [listed[pk] for pk in (done, running, paused)] == ["done", "running", "queued"]
+    first.kill()
+    gate.touch()
+    assert second.wait(running)["jq_attempt"] == 2
+    second.wait(second.insert(jq_type="a", jq_args="z"))
+    assert (second.row(done)["jq_attempt"], second.row(paused)["jq_attempt"]) == (1, 0)
+    assert second.why(paused) == "queue slow is paused"
+    assert lines(record).count("x") == 1
 
 
 def test_a_standby_that_is_killed_changes_nothing_c15(launch: Launch, text: str, record: Path) -> None:
