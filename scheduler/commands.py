@@ -63,7 +63,7 @@ class Commands:
         self._run, self._again, self._go_on, self._acts = ask, again, go_on, acts
         self._rows: deque[Row] = deque()
         self._is_more = False  # there may be others than these
-        self._is_read = False  # since we began to serve, or lost the connection
+        self._is_read = False  # the last read was answered
         self._moved: set[int] = set()  # jobs that commands were about since these were read
         self._moved_others = False  # and jobs that they did not name
         self._has_acted = False  # on one for every scheduler
@@ -87,6 +87,7 @@ class Commands:
             self._passed = {pk: until for pk, until in self._passed.items() if until > now}
             if self._passed:
                 self._again(min(self._passed.values()) - now)
+            self._is_read = False
             self._run("read_commands", {**VERBS_ABOUT, "passed": list(self._passed)}, self._found, _nothing)
 
     def do_next(self) -> None:
@@ -121,11 +122,11 @@ class Commands:
 
     @property
     def is_caught_up(self) -> bool:
-        """Say whether all commands were carried out that were there at the last `begin` or loss of the connection."""
+        """Say whether all commands were carried out, or passed over, that were there when they were read last."""
         return self._is_read and not self._rows and not self._is_more
 
     def begin(self) -> None:
-        """Expect commands that nobody carried out while the group had no daemon."""
+        """Forget that they were read: there may be some that nobody carried out while the group had no daemon."""
         self._is_read = False
 
     def cut_off(self) -> None:

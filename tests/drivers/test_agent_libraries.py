@@ -1,6 +1,9 @@
 """Claims about the two libraries for agents: small agents that use them, as processes between pipes."""
 
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from tests.agent_tools import LIBRARY, Agent, record
 
 PYTHON_AGENT = f"""#!{sys.executable}
-import drover_agent
+import time, drover_agent
 for item in drover_agent.items():
     {{body}}
 """
@@ -62,6 +65,36 @@ def test_an_exception_ends_the_agent_and_not_the_item(tmp_path: Path) -> None:
         assert agent.end() == 3
 
 
+HANG_UPS = [lambda agent: agent.hang_up(), lambda agent: os.killpg(agent.process.pid, signal.SIGHUP)]
+hang_up = pytest.mark.parametrize(
+    ("hang_up", "status"), list(zip(HANG_UPS, (0, -signal.SIGHUP), strict=True)), ids=["stdin closes", "SIGHUP"]
+)
+
+
+@hang_up
+def test_an_idle_agent_in_python_exits_at_once_f83_f111(
+    tmp_path: Path, hang_up: Callable[[Agent], None], status: int
+) -> None:
+    with python_agent(tmp_path, "pass") as agent:
+        assert agent.work(b"x") == []
+        hang_up(agent)
+        assert agent.end() == status
+
+
+@pytest.mark.parametrize(
+    "body", ["while not time.sleep(0.01): drover_agent.heartbeat()", "drover_agent.log('on'); drover_agent.db('x')"]
+)
+@hang_up
+def test_an_agent_in_python_that_works_exits_at_once_f83_f111(
+    tmp_path: Path, body: str, hang_up: Callable[[Agent], None], status: int
+) -> None:
+    with python_agent(tmp_path, body) as agent:
+        agent.say(b"x")
+        assert agent.hear() in (b"Heartbeat", b"LOG on")
+        hang_up(agent)
+        assert agent.end() == status
+
+
 SHELL_AGENT = """#!/bin/sh
 . "$LIBRARY"
 drover_ready
@@ -110,10 +143,14 @@ def test_the_shell_library_tells_null_from_nonsense_f87(line: bytes, said: bytes
         assert agent.work(line) == [said]
 
 
-def test_an_agent_in_shell_exits_at_once_when_stdin_closes_f83(tmp_path: Path) -> None:
+@hang_up
+def test_an_idle_agent_in_shell_exits_at_once_f83_f111(
+    tmp_path: Path, hang_up: Callable[[Agent], None], status: int
+) -> None:
     with shell_agent(tmp_path, "b") as agent:
-        agent.hang_up()
-        assert agent.end() == 0
+        assert agent.work(b'b="1"') == [b"LOG 0 31"]
+        hang_up(agent)
+        assert agent.end() == status
 
 
 WORDS = """#!/bin/sh

@@ -11,7 +11,7 @@ import pytest
 from tests.agent_tools import AGENTS, Agent, bundled, is_gone, record, watch
 from tests.needs import need
 
-NAMES = ["sha256", "mimetype", "license", "noop", "shell", "cleanup"]
+NAMES = sorted(path.parent.name for path in AGENTS.glob("*/drover-agent-*"))
 NEEDED = {"cleanup": ["--root", "/srv"]}
 FILE_AGENTS = ["sha256", "mimetype", "license"]
 EMPTY = hashlib.sha256().hexdigest()
@@ -35,6 +35,12 @@ def huge(tmp_path: Path) -> Path:
     with path.open("wb") as file:
         file.truncate(1 << 40)
     return path
+
+
+def test_every_agent_that_is_shipped_is_tested() -> None:
+    folders = {path.name for path in AGENTS.iterdir() if path.is_dir() and not path.name.startswith("_")} - {"lib"}
+    assert set(NAMES) == folders
+    assert set(NAMES) >= {"sha256", "mimetype", "license", "noop", "shell", "cleanup"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,6 +76,25 @@ def test_a_long_file_is_left_at_once_when_stdin_closes_f83(huge: Path) -> None:
 def test_a_long_file_is_left_at_once_at_sighup_f111(huge: Path) -> None:
     with bundled("sha256") as agent:
         agent.say(bytes(huge))
+        assert agent.hear() == b"Heartbeat"
+        os.killpg(agent.process.pid, signal.SIGHUP)
+        assert agent.end() == -signal.SIGHUP
+
+
+MANY_NAMES = json.dumps({"folder": "/srv/none", "names": ["x"] * 200_000}).encode()  # about the longest line
+
+
+def test_a_long_clean_up_is_left_at_once_when_stdin_closes_f83() -> None:
+    with bundled("cleanup", "--root", "/srv") as agent:
+        agent.say(MANY_NAMES)
+        assert agent.hear() == b"Heartbeat"
+        agent.hang_up()
+        assert agent.end() == 0
+
+
+def test_a_long_clean_up_is_left_at_once_at_sighup_f111() -> None:
+    with bundled("cleanup", "--root", "/srv") as agent:
+        agent.say(MANY_NAMES)
         assert agent.hear() == b"Heartbeat"
         os.killpg(agent.process.pid, signal.SIGHUP)
         assert agent.end() == -signal.SIGHUP

@@ -19,6 +19,7 @@ from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 HOST = "[hosts.alpha]\n"
 NAPPING = "import signal,sys; print('OK'); [signal.pause() for _ in sys.stdin]"
 QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
+PATIENT = "[scheduler]\nlease = 120\nlease_renewal = 50\n"  # until when the first job may wait for commands
 ENDED = {"done", "failed"}
 NUMBERS = "select i as id, 'gate:{}' as act from generate_series(1, 10) i"
 
@@ -312,11 +313,11 @@ def test_a_job_is_seen_at_once_and_one_that_is_cancelled_before_it_begins_never_
 
 
 def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: Launch, text: str, record: Path) -> None:
-    first = launch(text)
+    first = launch(PATIENT + text)
     first.stop()
     pks = first.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(120)])
     orders = [command(first, f"cancel {pk} not wanted") for pk in pks]
-    second = launch(text)
+    second = launch(PATIENT + text)
     rows = second.wait_all(pks, "cancelled")
     assert {(row["jq_attempt"], row["jq_endtext"]) for row in rows} == {(0, "not wanted")}
     second.wait_all(orders)
@@ -327,7 +328,7 @@ def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: La
 def test_what_was_paused_held_or_iced_while_no_daemon_ran_does_not_start(
     launch: Launch, text: str, record: Path
 ) -> None:
-    config = "[queues.one]\n" + text
+    config = PATIENT + "[queues.one]\n" + text
     first = launch(config)
     first.stop()
     held, iced, paused = (first.insert(jq_type="a", jq_args="x", jq_queue=name) for name in ("default", None, "one"))
