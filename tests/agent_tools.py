@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, TracebackType
+from unittest.mock import patch
 
 AGENTS = Path(__file__).parents[1] / "agents"
 LIBRARY = AGENTS / "lib"
@@ -29,7 +30,8 @@ def module(path: str) -> ModuleType:
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
-    spec.loader.exec_module(loaded)
+    with patch.object(sys, "path", [str((AGENTS / path).parent), *sys.path]):  # for the modules beside it
+        spec.loader.exec_module(loaded)
     return loaded
 
 

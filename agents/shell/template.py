@@ -2,8 +2,8 @@ r"""The shell agent's macros: a template and an item become a script and its arg
 
 Data never becomes a part of the script. A macro is put in as a reference to a positional parameter, so
 whatever the data holds, the shell sees a value: `cp %{1} /tmp` runs as `cp "${1}" /tmp` with the data as
-argument 1. The one exception is the template `%{*}` alone, which says that the item is the script. Quotes are
-followed, so that a macro may stand bare, in "double" or in 'single' quotes.
+argument 1. The one exception is the template `%{*}` alone, which says that the item is the script. Where a macro
+stands, bare, in "double" or in 'single' quotes, quoting.py says.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
+from quoting import BARE, DOUBLE, MACRO, SINGLE, check, pieces
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WHOLE_LINE = "%{*}"
-_PIECE = re.compile(r"(?P<macro>%\{(?P<name>[^{}]*)\})|(?P<escape>\\.)|(?P<quote>[\"'])|.", re.DOTALL)
+_MACRO = re.compile(MACRO)
 _WORD = re.compile(r"[1-9][0-9]*")
 
 # By the open quote a reference stands in: what to write around ${n}, so that it is always one value.
-_AROUND = {"": '"%s"', '"': "%s", "'": "'\"%s\"'"}
+_AROUND = {BARE: '"%s"', DOUBLE: "%s", SINGLE: "'\"%s\"'"}
 
 
 class Command(NamedTuple):
@@ -52,30 +54,24 @@ class Macros(NamedTuple):
         return shlex.split(self.line)
 
 
+def refuse_unsafe(template: str) -> None:
+    """Raise ValueError for a template in which a value could be anything but one word."""
+    if template.strip() != WHOLE_LINE:
+        check(template)
+
+
 def expand(template: str, macros: Macros) -> Command:
-    """The command of one item; an unknown macro stays as it is. Raises ValueError as `words` does."""
+    """The command of one item; an unknown macro stays as it is. Raises ValueError as `words` and `refuse_unsafe` do."""
     if template.strip() == WHOLE_LINE:
         return Command(macros.line, ())
     written: list[str] = []
     values: list[str] = []
-    quote = ""
-    for piece in _PIECE.finditer(template):
-        name = piece["name"] or ""
+    for piece, quotes in pieces(template):
+        name = piece[2:-1] if _MACRO.fullmatch(piece) else ""
         value = macros.value(name)
         if value is None:
-            written.append("%" if name == "%" else piece[0])
-            quote = _quote_after(quote, piece)
+            written.append("%" if name == "%" else piece)
         else:
             values.append(value)
-            written.append(_AROUND[quote] % f"${{{len(values)}}}")
+            written.append(_AROUND[quotes] % f"${{{len(values)}}}")
     return Command("".join(written), tuple(values))
-
-
-def _quote_after(quote: str, piece: re.Match[str]) -> str:
-    """The quote that is open after a piece, as a shell has it: in single quotes a backslash means itself."""
-    if piece["escape"]:
-        return "" if piece["escape"] == "\\'" and quote == "'" else quote
-    mark = piece["quote"] or ""
-    if not mark or quote not in ("", mark):
-        return quote
-    return "" if quote else mark

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import attrs
 
+from scheduler.cli.templates import template_mistakes
 from scheduler.data import etc_dir
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Database
@@ -29,7 +30,7 @@ def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) 
     It beats database.people_url and password_file too: it may be another login. A password in a file is not read yet.
     Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of what they say.
     """
-    config = parse(read(locate(option, environ, system)))
+    config = parse(read(locate(option, environ, system)), template_mistakes)
     url = environ.get("DROVER_DATABASE_URL")
     if not url:
         return config

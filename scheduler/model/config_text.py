@@ -8,7 +8,7 @@ import difflib
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
@@ -23,7 +23,7 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn, override
 
-from scheduler.model.config import Argv, Config, ConfigMistakes, Path, contradictions
+from scheduler.model.config import Argv, Config, ConfigMistakes, Contradiction, Path, contradictions
 from scheduler.model.toml_lines import key_lines
 
 Tree = dict[str, Any]
@@ -57,8 +57,8 @@ class Document:
     places: dict[Path, Place]
 
 
-def parse(texts: Sequence[tuple[str, str]]) -> Config:
-    """The configuration of (file name, TOML text) pairs, the main file first.
+def parse(texts: Sequence[tuple[str, str]], *checks: Callable[[Config], Iterable[Contradiction]]) -> Config:
+    """The configuration of (file name, TOML text) pairs, the main file first; `checks` give further mistakes.
 
     Later texts add tables and keys; a key given twice has its later value, arrays whole.
     Errors: ConfigMistakes, with every mistake.
@@ -66,7 +66,8 @@ def parse(texts: Sequence[tuple[str, str]]) -> Config:
     document = _read(texts)
     config, mistakes = _structure(document.tree)
     told = {mistake.path for mistake in mistakes}
-    mistakes += [Mistake(*found) for found in contradictions(config) if found[0] not in told]
+    found = (each for check in (contradictions, *checks) for each in check(config))
+    mistakes += [Mistake(*each) for each in found if each[0] not in told]
     if mistakes:
         raise ConfigMistakes(_told(document, mistakes))
     return config

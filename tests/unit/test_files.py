@@ -220,3 +220,26 @@ def test_all_files_that_cannot_be_trusted_are_told_at_once(own: Path) -> None:
     written(own.parent / "conf.d/10.toml", "", 0o666)
     own.chmod(0o666)
     assert len(refusal(own).splitlines()) == 2
+
+
+# Templates of the shell agent.
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        '["drover-agent-shell", "--heartbeat", "2", "trap \'rm %{path}\' EXIT"]',
+        '["/opt/drover/agents/drover-agent-shell", "--", "trap \'rm %{path}\' EXIT"]',
+        '"drover-agent-shell --heartbeat=2 \'trap \\"rm %{path}\\" EXIT\'"',
+    ],
+)
+def test_template_that_would_run_an_item_is_refused_with_its_line(own: Path, command: str) -> None:
+    own.write_text(f"{LEAST}[agents.clean]\ncommand = {command}\n")
+    told = refusal(own)
+    assert told.startswith(f"{own}:5: agents.clean.command: is no safe template: %{{path}} is a word of trap")
+
+
+def test_template_that_is_safe_is_taken(own: Path) -> None:
+    safe = 'v="$(wc -l -- "%{path}")"; echo "$v"'
+    own.write_text(f"{LEAST}[agents.b]\ncommand = ['drover-agent-shell', '{safe}']\n")
+    assert "b" in load(str(own), {}).agents

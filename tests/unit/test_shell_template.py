@@ -1,14 +1,18 @@
 """Claims about the shell agent's macros; that data is never run is proved with a real shell."""
 
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.agent_tools import module
 
 template = module("shell/template.py")
+quoting = sys.modules["quoting"]
+SHELLS = [shell for shell in ("/bin/sh", "/bin/bash") if Path(shell).exists()]
 AROUND = {"U": "7", "A": "shell", "P": "4711"}
 
 
@@ -64,3 +68,104 @@ def test_an_open_quote_is_refused_only_where_words_are_wanted_f170() -> None:
 def test_a_column_is_a_macro_and_a_word_f170(name: str, value: str | None) -> None:
     columns = {"path": "a b", "U": "not this"}
     assert template.Macros("the line", columns, AROUND).value(name) == value
+
+
+# ---- whatever stands around a macro, its value is one word
+
+HOSTILE = [
+    "", "a  b", "$(id)", "`id`", "; id #", "' id '", '" id "', "\\", "\\'", "*", "[a-z]*", "${HOME}", "~", "\n", "-n",
+    "a\n'\"$(id)`id`)",
+]  # fmt: skip
+SHOW = 'f() { printf "%s:%s." "$#" "$1"; }; '
+SAFE = [
+    "f %{*}",
+    'f "%{*}"',
+    "f '%{*}'",
+    "f ''%{*}\"\"",
+    ": # it's a \"comment\nf %{*}",
+    'v="$(f "%{*}")"; printf %s "$v"',
+    'v="$(f %{*})"; printf %s "$v"',
+    'v="$(: # it\'s )\nf \'%{*}\')"; printf %s "$v"',
+    'v="$( (f %{*}) )"; printf %s "$v"',
+    'v="$(printf %s "$(f "%{*}")")"; printf %s "$v"',
+    ": $((1 + (2))); f %{*}",
+    ': `echo "it\'s"`; f %{*}',
+    ': "${x:-y}" ${#x} $#; f %{*}',
+    "case %{*} in x) ;; *) f %{*};; esac",
+    "( f %{*} )",
+    'v=%{*}; f "$v"',
+    'sh -c \'printf "%s:%s." "$#" "$1"\' sh %{*}',
+]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("pattern", SAFE)
+def test_a_hostile_value_is_one_word_in_every_place(pattern: str, shell: str) -> None:
+    for value in HOSTILE:
+        command = template.expand(SHOW + pattern, template.Macros(value, {}, AROUND))
+        argv = [shell, "-c", command.script, "sh", *command.values]
+        done = subprocess.run(argv, check=True, capture_output=True, text=True, cwd="/")
+        assert done.stdout == f"1:{value}."
+
+
+PLACES = st.sampled_from(
+    ["%{*}", '"%{*}"', "'%{*}'", '"$(printf %s. %{*})"', '"$(printf %s. "%{*}")"', "$(: # it's\n)%{*}"]
+)
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8) | st.sampled_from(HOSTILE)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(PLACES, min_size=1, max_size=3), VALUES)
+def test_the_number_of_words_does_not_depend_on_the_value(places: list[str], value: str) -> None:
+    for shell in SHELLS:
+        command = template.expand(f"set -- {' '.join(places)}; echo $#", template.Macros(value, {}, AROUND))
+        argv = [shell, "-c", command.script, "sh", *command.values]
+        done = subprocess.run(argv, check=True, capture_output=True, text=True, cwd="/")
+        assert done.stdout == f"{len(places)}\n"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        ("echo `cat %{1}`", "%{1} stands in backquotes, where a shell reads it anew; use $( ) instead"),
+        ('echo "`cat %{1}`"', "%{1} stands in backquotes"),
+        ("echo $((%{1} + 1))", "%{1} stands in $(( ))"),
+        ('echo "$((1 + $(echo) ))" %{1}', "$( in $(( )) and macros do not go together"),
+        ("echo ${x:-%{1}}", "%{1} stands in ${ }"),
+        ('echo "${x:-"a"}" %{1}', '" in ${ } and macros do not go together'),
+        ("trap 'rm %{1}' EXIT", "%{1} is a word of trap, which evaluates it"),
+        ("eval echo %{1}", "%{1} is a word of eval"),
+        ("if true; then eval \"x=$(echo '%{1}')\"; fi", "%{1} is a word of eval"),
+        ("ssh host cat %{1}", "%{1} is a word of ssh"),
+        ("sh -c 'cat %{1}'", "%{1} is in the program of sh -c; give it behind the program"),
+        ('/bin/bash -euc "cat %{1}"', "%{1} is in the program of bash -euc"),
+        ("cat <<END\n%{1}\nEND", "a here-document and macros do not go together"),
+        ("echo $'it\\'s' %{1}", "$'...' and macros do not go together"),
+        ("((x = %{1}))", "(( )) and macros do not go together"),
+        ("[[ %{1} -eq 1 ]]", "%{1} is a word of [["),
+        ('echo "$(case x in x) echo %{1};; esac)"', "case in $( ) and macros do not go together"),
+        ('echo "$%{1}"', "%{1} stands right behind a $"),
+        ("echo 'it %{1}", "' is not closed"),
+        ('echo "$(echo %{1}"', '" is not closed'),
+    ],
+)
+def test_a_template_in_which_a_value_could_be_read_anew_is_refused(pattern: str, complaint: str) -> None:
+    with pytest.raises(quoting.TemplateError) as refused:
+        template.expand(pattern, template.Macros("x", {}, AROUND))
+    assert str(refused.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["eval ls", "cat <<END\nx\nEND", "echo `date` $((1)) 100%{%}", "eval %{%}", "%{*}", " %{*}\n"]
+)
+def test_a_template_without_values_may_say_anything(pattern: str) -> None:
+    template.refuse_unsafe(pattern)
+
+
+@given(st.text(alphabet="ab%{}1*$()`'\"\\#; \n<"))
+def test_any_text_is_a_template_or_refused(text: str) -> None:
+    try:
+        found = "".join(piece for piece, _ in quoting.pieces(text))
+    except quoting.TemplateError:
+        return
+    assert found == text
