@@ -27,6 +27,7 @@ from scheduler.drivers.postgres_answers import Stat
 from scheduler.drivers.postgres_connect import writable
 from scheduler.drivers.queue import Courier
 from scheduler.drivers.queue import settings as queue_settings
+from scheduler.drivers.refusals import Refusals
 from scheduler.drivers.signals import Signals
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import identity, resident_mb
@@ -85,9 +86,10 @@ class Daemon:
         self._upgrade = Upgrade(self.loop, _say, self._supersede) if config.scheduler.reexec and not typed else None
         self._is_queue_ready = False
         timers = config.scheduler
+        self.refusals = Refusals(_say, self._refused)
         self.watch = Watch(
             config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats,
-            self._controls.acts(), self._vitals, self.note,
+            self._controls.acts(), self._vitals, self.note, self.refusals,
         )  # fmt: skip
         self.children = Children(
             self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
@@ -101,7 +103,9 @@ class Daemon:
         )  # fmt: skip
         watch_words = (*watch_settings(timers), *PLANS, f"listen {self.hearing.channel}")
         self.watch_link = self._link("watch", conninfo, self._watch_up, self._watch_down, watch_words, self._notified)
-        self._rejoin = Rejoin(self.loop, self.queue_link, self._queries, self.core, timers.group, self._tell, _say)
+        self._rejoin = Rejoin(
+            self.loop, self.queue_link, self._queries, self.core, timers.group, self._tell, self.refusals
+        )
         self.watch.attach(self.watch_link, self.bell.worthwhile)
         self.hearing.attach(self.queue_link, self.watch_link, LISTEN)
         self.courier = self._courier()
@@ -278,6 +282,7 @@ class Daemon:
             self.config.scheduler.group,
             schedinfo,
             self._answered,
+            self.refusals,
         )
 
     def _answered(self, event: e.Event) -> None:
@@ -285,6 +290,12 @@ class Daemon:
         self._tell(event)
         if isinstance(event, e.Turned) and event.found:
             self.bell.worthwhile("drover_queue")
+
+    def _refused(self, text: str | None) -> None:
+        """Other statements are refused than before: show it."""
+        self.core.world.refused = text
+        self.watch.chores.bring_forward("all")
+        self.notifier.note()
 
     def _become(self, owner: str) -> None:
         """We were disowned: what is done from now on is done under another name."""
@@ -303,6 +314,7 @@ class Daemon:
 
     def _queue_down(self, reason: str) -> None:
         self._is_queue_ready = False
+        self.refusals.forget()
         _say("warning", f"queue connection: {reason}")
         self.note()
 
@@ -316,6 +328,7 @@ class Daemon:
 
     def _watch_down(self, reason: str) -> None:
         self.watch.down()
+        self.refusals.forget()
         _say("warning", f"watch connection: {reason}")
         self.note()
 
@@ -346,7 +359,8 @@ class Daemon:
     def _standing(self) -> str:
         """Give one line for people."""
         is_away = not self.watch_link.is_up or (self.queue_link.losses and not self.queue_link.is_up)
-        where = ", the database is away" if is_away else ""
+        where = ", the database refuses statements" if self.core.world.refused else ""
+        where = ", the database is away" if is_away else where
         what = "draining" if self.core.world.draining else self.watch.lease.standing.value
         what = "stopping" if self.core.world.stopping else what
         what = "stepping down" if self.core.world.steps_down else what

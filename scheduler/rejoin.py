@@ -10,6 +10,7 @@ from typing import Final
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows
+from scheduler.drivers.refusals import Refusals
 from scheduler.drivers.sql import Query
 from scheduler.drivers.waiting import Loop
 from scheduler.model.events import Event, Strayed, Woken
@@ -29,10 +30,10 @@ class Rejoin:
         core: Core,
         group: str,
         tell: Callable[[Event], None],
-        say: Callable[[str, str], None],
+        refusals: Refusals,
     ) -> None:
         self._loop, self._link, self._queries, self._core = loop, link, queries, core
-        self._group, self._tell, self._say = group, tell, say
+        self._group, self._tell, self._refusals = group, tell, refusals
 
     def begin(self, owner: str, done: Callable[[], None]) -> None:
         """The connection is up again; `done` is called when rows and memory agree, unless it is lost before."""
@@ -67,9 +68,10 @@ class Rejoin:
     ) -> None:
         def answered(answer: Answer) -> None:
             if not isinstance(answer, Failure):
+                self._refusals.taken(name)
                 then(answer)
             elif not answer.lost:
-                self._say("error", f"{name}: {answer.message}")
+                self._refusals.refused(name, answer)
                 self._loop.at(self._loop.now + AGAIN_S, again)
 
         self._link.ask(self._queries[name], values, answered)

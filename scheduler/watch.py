@@ -17,6 +17,7 @@ from scheduler.chores import Chores
 from scheduler.commands import Act as CommandAct
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat
+from scheduler.drivers.refusals import Refusals
 from scheduler.drivers.session import OURS, setting
 from scheduler.drivers.spawning import EXEC_DIRECTORY
 from scheduler.drivers.sql import Query
@@ -55,6 +56,7 @@ class Watch:
         acts: Mapping[str, CommandAct],
         vitals: Callable[[], dict[str, float | None]],
         noted: Callable[[], None],
+        refusals: Refusals,
     ) -> None:
         self._config = config
         self._core = core
@@ -63,6 +65,7 @@ class Watch:
         self._say = say
         self._new_owner = new_owner
         self._clock = clock
+        self._refusals = refusals
         self._noted = noted  # an answer has come, after which our standing may be another
         self.lease = Lease(config.scheduler)
         self.owner = str(uuid.uuid4())
@@ -147,12 +150,13 @@ class Watch:
         done: Callable[[list[Cells]], object],
         refused: Callable[[], object] = lambda: None,
     ) -> None:
-        """Run a query; a failure is said, and tried again with the next chance of its chore."""
+        """Run a query; a failure is logged, and the query tried again with the next chance of its chore."""
         self._is_busy = True
 
         def answered(answer: Answer) -> None:
             self._is_busy = False
             if isinstance(answer, Rows):
+                self._refusals.taken(name)
                 done(list(answer.rows))
             elif not answer.lost:
                 self._failed(name, answer)
@@ -168,7 +172,10 @@ class Watch:
 
     def _failed(self, name: str, failure: Failure) -> None:
         """The statement was refused: ask anew later, from the beginning when it was the lease's."""
-        self._say("error", f"{name}: {failure.message}")
+        if failure.sqlstate == LOCKED:
+            self._say("error", f"{name}: {failure.message}")
+        else:
+            self._refusals.refused(name, failure)
         if name not in {act.value for act in Act}:
             self.chores.refused()
             return

@@ -8,6 +8,7 @@ import psycopg
 
 from scheduler.drivers import queue
 from scheduler.drivers.queue import Courier
+from scheduler.drivers.refusals import Refusals
 from scheduler.loop import Loop
 from scheduler.model.events import Event, Request, Turn, Turned
 from scheduler.model.jobs import Claim, End, Want
@@ -17,6 +18,11 @@ from tests.loop_tools import turn_until
 WANT = Want("a", "default", "", False, 100)
 
 
+def quiet() -> Refusals:
+    """Make one that tells nobody."""
+    return Refusals(lambda level, text: None, lambda text: None)
+
+
 class Desk:
     """A courier with all it needs, and the events it told."""
 
@@ -24,7 +30,7 @@ class Desk:
         self.loop = Loop()
         self.link = opened(self.loop, conninfo, settings=queue.settings(lock_limit))
         self.events: list[Event] = []
-        self.courier = Courier(self.loop, self.link, QUERIES, owner, "default", "here.7", self.events.append)
+        self.courier = Courier(self.loop, self.link, QUERIES, owner, "default", "here.7", self.events.append, quiet())
 
     def __enter__(self) -> "Desk":
         return self

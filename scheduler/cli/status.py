@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 
 from scheduler.cli.database import MASKED, NOTHING, connect, sight, table, unseen, visible
 from scheduler.cli.health import Limits, warnings
+from scheduler.cli.refused import refused
 from scheduler.cli.tables import Table, as_json, cell, show
 from scheduler.cli.text import printable
 from scheduler.cli.waiting import WAITER
@@ -170,7 +171,8 @@ def _group(connection: psycopg.Connection, name: str) -> dict[str, Any]:
 
 def _parts(connection: psycopg.Connection, name: str) -> Iterator[tuple[str, Table]]:
     """Each table when it is asked for: what is wrong comes before the queue, which somebody may keep locked."""
-    yield "warnings", warnings(connection, Limits())
+    found = warnings(connection, Limits())
+    yield "warnings", Table(found.title, found.columns, [*refused(connection, name), *found.rows])
     yield "schedulers", table(connection, "Schedulers", SCHEDULERS, (name,))
     yield "slots", table(connection, "Slots", SLOTS, (name,))
     yield "jobs", pivot(connection.execute(visible(connection, JOBS)).fetchall())

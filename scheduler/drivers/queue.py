@@ -14,6 +14,7 @@ from typing import Any, Final, assert_never
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Table
+from scheduler.drivers.refusals import Refusals
 from scheduler.drivers.session import OURS, setting
 from scheduler.drivers.sql import Query, to_json
 from scheduler.drivers.waiting import Loop
@@ -95,18 +96,20 @@ class Courier:
         group: str,
         schedinfo: str,
         tell: Callable[[Event], None],
+        refusals: Refusals,
         *,
         limit: float = REQUEST_LIMIT_S,
     ) -> None:
         self.owner = owner  # another one after the lease was lost
         self._loop, self._link, self._queries = loop, link, queries
         self._group, self._schedinfo, self._tell, self._limit = group, schedinfo, tell, limit
+        self._refusals = refusals
         self._pause = FIRST_PAUSE_S
 
     def send(self, request: Request) -> None:
         """Carry out a request; its event comes later."""
         name, values = self._put(request)
-        done = partial(self._answered, request)
+        done = partial(self._answered, request, name)
         self._link.ask(self._queries[name], values, done, deadline=self._limit)
 
     # ---- there
@@ -147,14 +150,17 @@ class Courier:
 
     # ---- and back
 
-    def _answered(self, request: Request, answer: Answer) -> None:
+    def _answered(self, request: Request, name: str, answer: Answer) -> None:
         if isinstance(answer, Failure):
-            return self._failed(request, answer)
+            return self._failed(request, name, answer)
         self._pause = FIRST_PAUSE_S
+        self._refusals.taken(name)
         return self._tell(_event(request, answer))
 
-    def _failed(self, request: Request, failure: Failure) -> None:
+    def _failed(self, request: Request, name: str, failure: Failure) -> None:
         event = NotSaved(why(failure), failure.sentence)
+        if event.why == "lost" and not failure.lost:
+            self._refusals.refused(name, failure)
         is_claim = isinstance(request, Turn) and not request.ends  # nothing of ours to halve: it will come again
         if failure.lost or (event.why != "lost" and not is_claim):
             return self._tell(event)

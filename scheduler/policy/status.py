@@ -68,6 +68,7 @@ def scheduler_row(
         "parameter": json.dumps(held | {"statements": statements}),
         "spawns": sum(slot.spawns for slot in world.fleet.slots),
         "items": sum(slot.total for slot in world.fleet.slots),
+        "reason": world.refused,
     }
 
 

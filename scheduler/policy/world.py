@@ -55,6 +55,7 @@ class World:
         "pools",
         "progress_at",
         "queues",
+        "refused",
         "room_at",
         "serving_until",
         "spilled",
@@ -84,6 +85,7 @@ class World:
         self.hosts = {name: HostBook(name, host) for name, host in config.hosts.items()}
         self.hosts_changed = {host for host in self.hosts.values() if not host.is_up}  # since they were shown
         self.queues: dict[str, QueueBook] = {}
+        self.refused: str | None = None  # statements that the database refuses, and its words, to be shown
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[int, Job] = {}
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one

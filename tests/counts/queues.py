@@ -22,6 +22,7 @@ from scheduler.loop import Loop
 from scheduler.model import events as e
 from scheduler.model.config import Scheduler
 from scheduler.watch import settings as watch_settings
+from tests.queue_tools import quiet
 
 OWNER: Final = "00000000-0000-0000-0000-000000000001"
 GROUP: Final = "default"
@@ -97,7 +98,7 @@ class Real:
         self._total = self._given = 0
 
     def _courier_on(self, link: Link) -> Courier:
-        return Courier(self._loop, link, queries(), OWNER, GROUP, "alpha.1", self._told.append)
+        return Courier(self._loop, link, queries(), OWNER, GROUP, "alpha.1", self._told.append, quiet())
 
     @property
     def asked(self) -> Counter[str]:
