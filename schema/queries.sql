@@ -18,7 +18,7 @@ with mine as materialized (
 ended as (
   update drover.jobqueue j
      set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed', jq_exitcode = u.code,
-         jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = jq_itemsprocessed + 1, jq_itemstotal = 1,
+         jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = 1, jq_itemstotal = 1,
          jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.micros * 1e-6),
          jq_done_by = :owner::uuid, jq_done_host = u.host, jq_done_pid = u.pid
     from unnest(:pks::bigint[], :attempts::integer[], :micros::bigint[], :hosts::text[], :pids::integer[], :codes::integer[])
@@ -47,7 +47,8 @@ picked as materialized (
 claimed as (
   update drover.jobqueue j
      set jq_state = 'claimed', jq_attempt = jq_attempt + 1, jq_owner = :owner::uuid, jq_schedinfo = :schedinfo::text,
-         jq_starttime = now(), jq_endtext = 'in progress'
+         jq_starttime = coalesce(jq_first_start, now()), jq_attempt_start = case when jq_first_start is not null then now() end,
+         jq_endtext = 'in progress'
     from picked p
    where j.ctid = p.row_at
   returning p.place, j.jq_pk, jq_attempt, p.n,
@@ -58,7 +59,9 @@ claimed as (
               'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
               'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
               'rescued', jq_rescued, 'interruptions', jq_interruptions,
-              'max_interruptions', jq_max_interruptions, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', jq_itemsprocessed,
+              'max_interruptions', jq_max_interruptions, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', case when jq_msq then jq_itemsprocessed end,
+              'elapsed', case when jq_msq then extract(epoch from jq_elapsedtime) end,
+              'busy', case when jq_msq then extract(epoch from jq_processedtime) end,
               'variables', (select json_object_agg(key, value) from jsonb_each_text(jq_variables)), 'variables_json', jq_variables::text,
               'checkpoint', jq_checkpoint, 'submitter', jq_submitter, 'roles', case when jq_type = any (:guarded::text[])
               then (select json_agg(r.rolname) from pg_catalog.pg_roles s
@@ -90,16 +93,18 @@ order by jq_pk is not null, rank collate "C", queued, jq_pk
 
 -- name: save
 -- Save what is not a plain success: other ends, what goes back to the queue, and progress of rows still in hand,
--- together with the items that failed. `retry_in` seconds from now, times a random half to one, when `jitter`.
+-- together with the items that failed. `retry_in` seconds from now, times a random half to one, when `jitter`; `took` is
+-- of this attempt, `elapsed` and `busy` of an SQL job are of all its attempts, and it keeps the start of the first one.
 with u as materialized (
   select * from jsonb_to_recordset(:rows::jsonb) as u(
     pk bigint, attempt integer, state text, bits integer, text text, outcome text, code integer, signal text, result jsonb,
-    processed bigint, failed bigint, total bigint, elapsed float8, busy float8, remaining float8, failures integer, interruptions integer, retry_in float8,
+    processed bigint, failed bigint, total bigint, elapsed float8, busy float8, took float8, remaining float8, failures integer, interruptions integer, retry_in float8,
     jitter boolean, checkpoint jsonb, back boolean, host text, agent text, pid integer)),
 saved as (
   update drover.jobqueue j
      set jq_state = u.state::drover.job_state,
          jq_starttime = case when u.state in ('queued', 'blocked') then null else j.jq_starttime end,
+         jq_first_start = case when u.state in ('queued', 'blocked') and j.jq_msq and u.busy > 0 then j.jq_starttime else j.jq_first_start end,
          jq_endtime = case when u.state in ('done', 'failed', 'cancelled') then now() end,
          jq_end_bits = coalesce(u.bits, 0), jq_endtext = coalesce(u.text, j.jq_endtext),
          jq_owner = case when u.state in ('claimed', 'running') then j.jq_owner end,
@@ -117,8 +122,7 @@ saved as (
          jq_queued = case when u.back then now() else j.jq_queued end
     from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
    where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
-  returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.host, u.agent, u.pid,
-            case when j.jq_msq or u.busy = 0 then u.elapsed else u.busy end as took),  -- one line: without its wait for an agent
+  returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.host, u.agent, u.pid, u.took),
 history as (
   insert into drover.attempt_kept
     (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode, att_signal, att_reason)
@@ -345,22 +349,23 @@ with lost as materialized (
   select jq_pk
     from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h join drover.jobqueue on jq_pk between h.pk and h.pk
    where jq_state in ('claimed', 'running')
-     and (jq_owner <> :owner::uuid or (not jq_pk = any (:live::bigint[]) and jq_starttime < now() - make_interval(secs => :age::float8)))
+     and (jq_owner <> :owner::uuid or (not jq_pk = any (:live::bigint[]) and coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8)))
      and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)),
 over as materialized (
-  select jq_pk, jq_attempt, jq_owner as was_owner, jq_starttime as began,
+  select jq_pk, jq_attempt, jq_owner as was_owner, coalesce(jq_attempt_start, jq_starttime) as began,
          case when jq_wanted = 'kill' then 'failed' when jq_wanted like 'cancel %' then 'cancelled'
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions then 'failed' end as ends,
          case when jq_wanted = 'kill' then 'killed' when jq_wanted like 'cancel %' then substr(jq_wanted, 8)
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions
               then 'interrupted more than ' || jq_max_interruptions || ' times' else 'released for restart' end as text
     from drover.jobqueue where jq_pk = any (array(select jq_pk from lost)) and jq_state in ('claimed', 'running')
-     and (jq_owner <> :owner::uuid or jq_starttime < now() - make_interval(secs => :age::float8))
+     and (jq_owner <> :owner::uuid or coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8))
      for no key update skip locked),
 rescued as (
   update drover.jobqueue j
      set jq_state = coalesce(over.ends, 'queued')::drover.job_state,
          jq_starttime = case when over.ends is not null then j.jq_starttime end,
+         jq_first_start = case when j.jq_msq and j.jq_state = 'running' then j.jq_starttime else j.jq_first_start end,
          jq_endtime = case when over.ends is not null then now() end,
          jq_end_bits = case when over.ends is not null then 2 else 0 end, jq_endtext = over.text,
          jq_owner = null, jq_wanted = null, jq_schedinfo = null, jq_expected_end = null, jq_rescued = j.jq_rescued + 1,
@@ -480,7 +485,7 @@ with command as materialized (
      for no key update skip locked),
 gone as (
   update drover.jobqueue j
-     set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_endtext = :text::text,
+     set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2, jq_endtext = :text::text,
          jq_wait_until = null
     from (select jq_pk from drover.jobqueue
            where jq_pk = :job::bigint and jq_state in ('held', 'queued', 'blocked') and jq_type <> 'command'
@@ -518,7 +523,7 @@ with command as materialized (
      for no key update skip locked),
 gone as (
   update drover.jobqueue j
-     set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'on ice', jq_wait_until = null
+     set jq_state = 'skipped', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'on ice', jq_wait_until = null
     from (select jq_pk from drover.jobqueue
            where jq_pk = :job::bigint and jq_state in ('held', 'queued')
              and exists (select from command)
@@ -591,12 +596,14 @@ plan as materialized (
 again as (
   update drover.jobqueue j
      set jq_state = 'queued', jq_starttime = null, jq_endtime = null, jq_end_bits = 0, jq_endtext = 'to be tried again',
+         jq_first_start = case when a.jq_msq and j.jq_processedtime > interval '0' then j.jq_starttime end,
          jq_failures = 0, jq_interruptions = 0, jq_rescued = 0, jq_retry_at = null,
          jq_wait_until = case when a.jq_not_before > now() then a.jq_not_before end,
          jq_exitcode = null, jq_signal = null, jq_result = null, jq_itemsfailed = 0, jq_itemstotal = null,
          jq_expected_end = null,
          jq_itemsprocessed = case when a.jq_msq and a.jq_key is null then coalesce((a.jq_checkpoint ->> 'itemsprocessed')::bigint, 0)
-                                  when plan.is_rest or a.jq_repeat then a.jq_itemsprocessed else 0 end,
+                                  when plan.is_rest or a.jq_repeat then coalesce((a.jq_checkpoint ->> 'itemsprocessed')::bigint, a.jq_itemsprocessed)
+                                  else 0 end,
          jq_checkpoint = case when a.jq_msq and a.jq_key is null then a.jq_checkpoint || '{"itemsfailed": 0}'
                               when plan.is_rest then coalesce(a.jq_checkpoint, '{}') || jsonb_build_object('again', plan.keys) end
     from asked a, refused, plan
@@ -672,7 +679,7 @@ queued as (
   returning j.jq_pk),
 ignored as (
   update drover.jobqueue j
-     set jq_state = 'ignored', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_wait_until = null,
+     set jq_state = 'ignored', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2, jq_wait_until = null,
          jq_endtext = 'queue ' || coalesce(j.jq_queue, '') || ' is served by no scheduler'
     from asked a, ready where j.jq_pk between a.pk and a.pk and a.wrong is null and a.is_unserved
   returning j.jq_pk, j.jq_endtext, j.jq_has_children),

@@ -159,7 +159,7 @@ grant usage on sequence drover.jobqueue_jq_pk_seq to drover_scheduler;
 grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_wait_until,
               jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal, jq_result,
               jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime, jq_expected_end, jq_done_by,
-              jq_done_host, jq_done_pid, jq_has_children)
+              jq_done_host, jq_done_pid, jq_first_start, jq_attempt_start, jq_has_children)
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant delete on drover.queue to drover_scheduler;

@@ -460,6 +460,8 @@ CREATE TABLE drover.jobqueue (
     jq_checkpoint jsonb,
     jq_elapsedtime interval,
     jq_processedtime interval,
+    jq_first_start timestamp with time zone,
+    jq_attempt_start timestamp with time zone,
     jq_expected_end timestamp with time zone,
     jq_done_by uuid,
     jq_done_host text,
@@ -1022,7 +1024,7 @@ begin
   for step in select top, array_agg(pk) as pks from unnest(jobs, tops) as u(pk, top) group by top order by top loop
     with gone as (
       update jobqueue
-         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
+         set jq_state = 'skipped', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
              jq_endtext = 'dependency on job ' || step.top || ' not met', jq_wait_until = null
        where jq_pk = any (step.pks) and jq_state in ('held', 'queued')
       returning jq_pk, jq_has_children)
@@ -1571,6 +1573,8 @@ CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
     jobqueue.jq_checkpoint,
     jobqueue.jq_elapsedtime,
     jobqueue.jq_processedtime,
+    jobqueue.jq_first_start,
+    jobqueue.jq_attempt_start,
     jobqueue.jq_expected_end,
     jobqueue.jq_done_by,
     jobqueue.jq_done_host,
@@ -1727,7 +1731,7 @@ CREATE VIEW drover.reason AS
                     WHEN j.jq_repeat THEN ' of this slice'::text
                     ELSE ''::text
                 END)
-                WHEN (j.jq_state = 'running'::drover.job_state) THEN (('running, in hand since '::text || date_trunc('second'::text, j.jq_starttime)) ||
+                WHEN (j.jq_state = 'running'::drover.job_state) THEN (('running, in hand since '::text || date_trunc('second'::text, COALESCE(j.jq_attempt_start, j.jq_starttime))) ||
                 CASE
                     WHEN j.jq_msq THEN COALESCE((': '::text || drover.items(j.*)), ''::text)
                     ELSE ''::text

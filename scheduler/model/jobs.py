@@ -81,6 +81,8 @@ class Rules:
     max_interruptions: int = 3
     itemsfailed: int = 0
     itemsprocessed: int = 0
+    elapsed: float = 0.0  # in hand before this attempt
+    busy: float = 0.0  # of agents, likewise
     checkpoint: dict[str, Any] | None = None
     submitter: str = ""  # of guarded and of fair types, at least
     roles: Sequence[str] = ()  # that it is a member of, itself too; of guarded types
@@ -131,6 +133,7 @@ class SaveRow:
     total: int | None = None
     elapsed: float | None = None
     busy: float | None = None
+    took: float | None = None  # of this attempt
     remaining: float | None = None  # seconds until all its items are over, at their rate
     failures: int | None = None
     interruptions: int | None = None
@@ -201,7 +204,8 @@ def _plain_but_for(submitter: bytes) -> Rules:
 def _read_rules(more: bytes) -> Rules:
     """Give the rules of a row: an object, or the submitter alone.
 
-    A slice without a key that was cut short begins anew, and so does its count.
+    A slice without a key that was cut short begins anew, and so does its count; with a key the row may count items that
+    were not ended, and its checkpoint does not.
     """
     if more.startswith(b'"'):
         return _plain_but_for(more)
@@ -209,4 +213,6 @@ def _read_rules(more: bytes) -> Rules:
     given = {name: value for name, value in told.items() if value is not None}
     if "key" not in given:
         given |= given.pop("checkpoint", {})
+    elif "itemsprocessed" in given.get("checkpoint", {}):
+        given["itemsprocessed"] = given["checkpoint"]["itemsprocessed"]
     return Rules(**given)

@@ -59,7 +59,7 @@ def fail_item(world: World, slot: Slot, job: Job, reason: str, *, final: bool) -
     item = slot.item
     assert item is not None
     if job.expansion is None:
-        job.failure = reason
+        job.failure, job.done = reason, slot.counted or 0
     elif final or (slot.lone and item.number not in job.expansion.spared):
         record_failure(world, slot, job, reason)
     elif job.verdict is None:
@@ -81,6 +81,7 @@ def record_failure(world: World, slot: Slot, job: Job, reason: str) -> None:
     assert item is not None
     assert expansion is not None
     job.failed += 1
+    job.done += slot.counted or 0
     key = None if item.key is None else printable(item.key)
     if expansion.progress is not None and key is not None:
         expansion.progress.finish(item.number, key)
@@ -232,6 +233,8 @@ def lose(world: World, slot: Slot, why: str, now: float, *, interrupted: bool = 
         return
     job.busy += now - slot.fed_at
     slot.total += 1
+    if job.expansion is None:
+        job.done = slot.counted or 0
     if slot.counts:
         slot.counts = not slot.lone and (job.expansion is None or slot.items == 0)
     if job.verdict is None or job.verdict.state == GIVEN_BACK:

@@ -84,7 +84,8 @@ class Job:
     pieces = 0  # of output, stored in this attempt
     done = 0  # as counted for the row, over all its slices
     failed = 0
-    busy = 0.0  # seconds of agents
+    shown = 0  # what its row counts of items that are still worked
+    busy = 0.0  # seconds of agents, in all attempts of a query
     nonfatal = False
     interrupted = False  # its query lost its connection: that costs an allowance
     failure: str | None = None  # why a one-parameter job failed
@@ -105,7 +106,7 @@ class Job:
         self.lanes: dict[str | None, Lane] = {}
         if rules is not PLAIN:
             self.expansion = Expansion(rules) if rules.msq else None
-            self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
+            self.done, self.failed, self.busy = rules.itemsprocessed, rules.itemsfailed, rules.busy
             if rules.variables is not None:
                 self._take(rules.variables)
 

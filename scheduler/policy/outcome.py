@@ -51,10 +51,11 @@ def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
     return _row(job, now, DONE, "done", ALL_DONE)
 
 
-def progress(job: Job, now: float, text: str) -> SaveRow:
-    """Give what to show of a job that is still in hand."""
-    job.marked = job.marked or job.started
-    return _row(job, now, RUNNING if job.marked else CLAIMED, None, text, remaining=_remaining(job, now))
+def progress(job: Job, now: float, text: str, counted: int = 0) -> SaveRow:
+    """Return the row that shows a job still in hand; `counted` is what agents say of items that they work on."""
+    job.marked, job.shown = job.marked or job.started, counted
+    state = RUNNING if job.marked else CLAIMED
+    return _row(job, now, state, None, text, remaining=_remaining(job, now), counted=counted)
 
 
 def _remaining(job: Job, now: float) -> float | None:
@@ -68,7 +69,7 @@ def _remaining(job: Job, now: float) -> float | None:
 def _is_plain(job: Job) -> bool:
     return (
         not job.code and job.signal is None and job.result is None and not job.nonfatal
-        and job.rules.failures == 0 and job.done == job.rules.itemsprocessed + 1
+        and job.rules.failures == 0 and job.done == 1 and not job.shown
     )  # fmt: skip
 
 
@@ -105,17 +106,22 @@ def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
 def _row(
     job: Job, now: float, state: str, outcome: str | None, text: str | None,
     *, failures: int | None = None, retry_in: float | None = None, jitter: bool = False, back: bool = False,
-    remaining: float | None = None,
+    remaining: float | None = None, counted: int = 0,
 ) -> SaveRow:  # fmt: skip
     host, agent, pid = job.where or (None, None, None)
-    done, failed, total, checkpoint = _counts(job, state)
+    done, failed, total, checkpoint = _counts(job, state, counted)
     return SaveRow(
         pk=job.pk, attempt=job.attempt, state=state, bits=_bits(job, state), text=text, outcome=outcome,
         code=job.code, signal=job.signal, result=job.result, processed=done, failed=failed, total=total,
-        elapsed=now - job.since, busy=job.busy, remaining=remaining, failures=failures, retry_in=retry_in,
-        jitter=jitter, checkpoint=checkpoint, back=back,
+        elapsed=job.rules.elapsed + now - job.since, busy=job.busy, took=_took(job, now), remaining=remaining,
+        failures=failures, retry_in=retry_in, jitter=jitter, checkpoint=checkpoint, back=back,
         interruptions=job.rules.interruptions + 1 if job.interrupted else None, host=host, agent=agent, pid=pid,
     )  # fmt: skip
+
+
+def _took(job: Job, now: float) -> float:
+    """Give the seconds of this attempt: of a single line without its wait for an agent."""
+    return now - job.since if job.expansion is not None or not job.busy else job.busy
 
 
 def _bits(job: Job, state: str) -> int | None:
@@ -126,20 +132,23 @@ def _bits(job: Job, state: str) -> int | None:
     return BIT_FAILURE | (BIT_NONFATAL if job.nonfatal else 0)
 
 
-def _counts(job: Job, state: str) -> tuple[int, int, int | None, dict[str, object] | None]:
+def _counts(job: Job, state: str, counted: int) -> tuple[int, int, int | None, dict[str, object] | None]:
     """Give processed, failed, total and checkpoint: with a key its progress, without one the counts to begin anew with.
 
-    What a slice without a key did is not kept if it must run again.
+    What a slice without a key did is not kept if it must run again, nor what a line did, nor what is `counted` of items
+    that are still worked: the checkpoint of a job with a key has the processed items without these.
     """
     expansion = job.expansion
     if expansion is None:
-        return job.done, job.failed, 1, None
+        return 0 if state == QUEUED else job.done + counted, job.failed, 1, None
     total = job.rules.itemsprocessed + job.rules.itemsfailed + expansion.total if expansion.opened else None
     is_slice = state == QUEUED and expansion.is_fed and job.in_flight == 0 and job.verdict is None
     if expansion.progress is not None:  # a checkpoint is of its slice: the next one asks anew
-        return job.done, job.failed, total, Progress(None).checkpoint() if is_slice else expansion.progress.checkpoint()
+        checkpoint = Progress(None).checkpoint() if is_slice else expansion.progress.checkpoint()
+        only_done = {"itemsprocessed": job.done} if counted else {}
+        return job.done + counted, job.failed, total, checkpoint | only_done
     old_done, old_failed = job.rules.itemsprocessed, job.rules.itemsfailed
     if state != QUEUED:
-        return job.done, job.failed, total, {"itemsprocessed": old_done, "itemsfailed": old_failed}
+        return job.done + counted, job.failed, total, {"itemsprocessed": old_done, "itemsfailed": old_failed}
     done, failed = (job.done, job.failed) if is_slice else (old_done, old_failed)
     return done, failed, total, {"itemsprocessed": done, "itemsfailed": failed}

@@ -212,7 +212,9 @@ def _success(world: World, slot: Slot, text: bytes, now: float) -> None:
 
 def _items(world: World, slot: Slot, text: bytes, now: float) -> None:
     """Counts in place of the 1 that the item would count."""
-    if text.isdigit() and len(text) < 10:
+    if slot.job is None:
+        _write(world, slot, "WARNING", b"ItemsProcessed without an item in hand: it is to come before the OK", now)
+    elif text.isdigit() and len(text) < 10:
         slot.counted = (slot.counted or 0) + int(text)
     else:
         _write(world, slot, "WARNING", b"ItemsProcessed without a number: " + text[:100], now)

@@ -23,21 +23,35 @@ def mark_running(world: World, now: float) -> None:
 
 
 def show_progress(world: World, now: float) -> None:
-    """Once a second: how far the queries in hand are."""
+    """Once a second: how far the queries in hand are, and lines of which agents say ItemsProcessed."""
     world.progress_at = now + world.timers.progress_interval if world.jobs else NEVER
+    counted = _counted(world)
     for job in world.jobs.values():
-        expansion = job.expansion
-        if expansion is None or job.verdict is not None or job.pk in job.pool.marking:
+        expansion, count = job.expansion, counted.get(job.pk, 0)
+        if job.verdict is not None or job.pk in job.pool.marking:
+            continue
+        if expansion is None:
+            if count != job.shown:
+                world.ledger.save(progress(job, now, IN_PROGRESS, count), ())
             continue
         said, expansion.said = expansion.said, _phase(world, job, expansion)
         if expansion.opened or expansion.said != said:
             failures, expansion.failures = expansion.failures, []
-            world.ledger.save(progress(job, now, expansion.said), failures)
+            world.ledger.save(progress(job, now, expansion.said, count), failures)
     spill(world, now)
     standing.hold_if_full(world)
     for slot in world.fleet.slots:
         if slot.state == ST_RUNNING or status.is_shown_otherwise(slot):
             world.fleet.changed.add(slot)
+
+
+def _counted(world: World) -> dict[int, int]:
+    """Return what agents have counted so far of the items that they work on, by job."""
+    counted: dict[int, int] = {}
+    for slot in world.fleet.slots:
+        if slot.counted and slot.job is not None:
+            counted[slot.job.pk] = counted.get(slot.job.pk, 0) + slot.counted
+    return counted
 
 
 def _phase(world: World, job: Job, expansion: Expansion) -> str:

@@ -71,6 +71,8 @@ create table drover.jobqueue (
   jq_checkpoint        jsonb,                            -- keyed jobs: {"watermark": text, "beyond": [[first, last], ...]}
   jq_elapsedtime       interval,
   jq_processedtime     interval,
+  jq_first_start       timestamptz,                      -- of an SQL job that was worked before: when it began first
+  jq_attempt_start     timestamptz,                      -- of such a job in hand: when this attempt began; null is jq_starttime
   jq_expected_end      timestamptz,                      -- of a multi-SQL-query that is worked, at the rate of its items
   jq_done_by           uuid,                             -- the attempt that was a plain success: which daemon,
   jq_done_host         text,                             -- on which host,
@@ -941,7 +943,7 @@ begin
   for step in select top, array_agg(pk) as pks from unnest(jobs, tops) as u(pk, top) group by top order by top loop
     with gone as (
       update jobqueue
-         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
+         set jq_state = 'skipped', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
              jq_endtext = 'dependency on job ' || step.top || ' not met', jq_wait_until = null
        where jq_pk = any (step.pks) and jq_state in ('held', 'queued')
       returning jq_pk, jq_has_children)
@@ -1394,7 +1396,7 @@ select j.jq_pk, j.jq_type, j.jq_state,
           || case when a.agent_enabled then r.room_closed else 'agent type ' || a.agent_type || ' is disabled' end
       when j.jq_state = 'running' and j.jq_expected_end is not null then 'running: ' || drover.items(j) || ', about '
         || drover.about(extract(epoch from j.jq_expected_end - now())::float8) || ' left' || case when j.jq_repeat then ' of this slice' else '' end
-      when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', j.jq_starttime)
+      when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', coalesce(j.jq_attempt_start, j.jq_starttime))
         || case when j.jq_msq then coalesce(': ' || drover.items(j), '') else '' end
       when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand'
       when not h.host_enabled then 'in hand, waits for an agent: host ' || h.host_name || ' is disabled'

@@ -120,6 +120,18 @@ def test_rescue_leaves_alone_what_is_in_memory_or_new_t69(desk: Desk, database: 
     assert [claim.pk for claim in desk.claim()] == [second.pk]
 
 
+def test_rescue_leaves_alone_a_slice_that_was_claimed_a_moment_ago_of_a_job_that_began_long_ago_t69(
+    desk: Desk, database: str
+) -> None:
+    insert(database, "('a', 'select 1', true)", "jq_type, jq_args, jq_msq")
+    fetch(database, "update drover.jobqueue set jq_first_start = now() - interval '1 hour'")
+    desk.claim()
+    assert fetch(database, "select jq_starttime < now() - interval '1 minute' from drover.jobqueue") == [(True,)]
+    assert _rescue(desk, age=10.0) == 0
+    fetch(database, "update drover.jobqueue set jq_attempt_start = now() - interval '1 minute'")
+    assert (_rescue(desk, age=10.0), states(database)) == (1, ["queued"])
+
+
 def test_locked_row_of_ours_that_is_lost_is_rescued_next_time_although_stock_was_taken_f45_t69(
     desk: Desk, database: str
 ) -> None:

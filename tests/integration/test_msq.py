@@ -35,11 +35,11 @@ for line in sys.stdin:
 DONE = {"done": "update pending set done_by = current_user where id = :id::integer"}
 # Every change of a job, written down as it happens.
 AUDIT = """
-create table history (at bigserial, jq_pk bigint, state text, started boolean, ended boolean);
+create table history (at bigserial, jq_pk bigint, state text, started boolean, ended boolean, start timestamptz);
 create function note() returns trigger language plpgsql security definer as $$
 begin
-  insert into public.history (jq_pk, state, started, ended)
-    values (new.jq_pk, new.jq_state, new.jq_starttime is not null, new.jq_endtime is not null);
+  insert into public.history (jq_pk, state, started, ended, start)
+    values (new.jq_pk, new.jq_state, new.jq_starttime is not null, new.jq_endtime is not null, new.jq_starttime);
   return null;
 end $$;
 create trigger note after update on drover.jobqueue for each row execute function note();
@@ -309,6 +309,20 @@ def test_a_repeating_query_goes_back_to_the_queue_until_it_gives_no_rows_f33_f47
     ] * 3
     assert history[-1] == {"state": "done", "started": True, "ended": True}
     assert marking.execute("select distinct done_by from pending") == [{"done_by": "drover_agentdb"}]
+
+
+@pytest.mark.parametrize("columns", [{}, {"jq_key": "id"}])
+def test_start_and_times_of_a_repeating_query_are_those_of_all_its_slices_f159(
+    marking: Daemon, columns: dict[str, Any]
+) -> None:
+    pk = marking.insert(jq_type="marks", jq_args=SLICE, jq_msq=True, jq_repeat=True, **columns)
+    row, slices = marking.wait(pk), marking.attempts(pk)
+    took = sum((each["att_end"] - each["att_start"]).total_seconds() for each in slices)
+    assert abs(row["jq_elapsedtime"].total_seconds() - took) < 0.001
+    assert row["jq_processedtime"].total_seconds() > 0
+    assert row["jq_starttime"] < slices[1]["att_start"]
+    starts = marking.execute("select distinct start from history where start is not null")
+    assert starts == [{"start": row["jq_starttime"]}]
 
 
 @pytest.mark.parametrize("order", ["id", "id desc", "id % 3"])

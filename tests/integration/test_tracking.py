@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
+from tests.integration.puppets import Meeting, rows
 
 HOST = "[hosts.alpha]\nmax = 4\n"
 # Counts every INSERT into the queue by who did it.
@@ -205,6 +206,36 @@ def test_an_agent_may_count_otherwise_than_one_an_item_f158(
 ) -> None:
     daemon = launch(HOST + agent("a", rec(record)))
     assert daemon.wait(daemon.insert(jq_type="a", jq_args=said))["jq_itemsprocessed"] == count
+
+
+@pytest.mark.parametrize("is_query", [False, True])
+def test_items_that_an_agent_counts_show_while_it_works_and_are_counted_once_f158(
+    launch: Launch, meeting: Meeting, is_query: bool
+) -> None:
+    daemon = launch(HOST + rows("a", 'eval "$act"'))
+    act = f"echo ItemsProcessed 500; {meeting.wait}; echo ItemsProcessed 20"
+    args = f"select '{act}' as act" if is_query else f'act="{act}"'
+    pk = daemon.insert(jq_type="a", jq_args=args, jq_msq=is_query)
+    daemon.until(lambda: daemon.row(pk)["jq_itemsprocessed"] == 500, what="the count is not live")
+    assert daemon.row(pk)["jq_state"] == "running"
+    meeting.let_go()
+    assert daemon.wait(pk)["jq_itemsprocessed"] == 520
+
+
+@pytest.mark.parametrize("columns", [{}, {"jq_retries": 1}])
+@pytest.mark.parametrize("query", ["", "select '{}' as act, 1 as k"])
+def test_items_that_were_counted_before_a_crash_are_not_counted_twice_f158_t70(
+    launch: Launch, meeting: Meeting, query: str, columns: dict[str, Any]
+) -> None:
+    text, act = HOST + rows("a", 'eval "$act"'), f"echo ItemsProcessed 500; {meeting.wait}"
+    more = columns | ({"jq_msq": True, "jq_key": "k", "jq_args": query.format(act)} if query else {})
+    daemon = launch(text)
+    pk = daemon.insert(**{"jq_type": "a", "jq_args": f'act="{act}"'} | more)
+    daemon.until(lambda: daemon.row(pk)["jq_itemsprocessed"] == 500, what="the count is not live")
+    daemon.kill()
+    meeting.let_go()
+    row = launch(text).wait(pk)
+    assert (row["jq_itemsprocessed"], row["jq_rescued"]) == (500, 1)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class Row:
             submitter=self.submitter,
             msq=self.msq, runonpfile=self.runonpfile, key=self.key, tolerate=self.tolerate, repeat=self.repeat,
             timeout=self.timeout, retries=self.retries, failures=self.failures, rescued=self.rescued,
-            itemsfailed=self.failed, itemsprocessed=self.processed, checkpoint=self.checkpoint,
+            itemsfailed=self.failed, itemsprocessed=self.processed if self.msq else 0, checkpoint=self.checkpoint,
         )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ class Database:
             if row is None:
                 fenced.append(end.pk)
                 continue
-            row.processed += 1
+            row.processed = 1
             row.bits, row.text = 1, "all data processed"
             self.move(row, DONE, now)
             parents += [row.pk] if row.edges else []
