@@ -71,10 +71,11 @@ def test_what_names_the_manager_is_not_left_for_what_we_start() -> None:
 
 @pytest.mark.parametrize(
     ("pid", "microseconds", "seconds"),
-    [("", "500000", 0.5), ("1", "500000", 0.0), (str(os.getpid()), "x", 0.0), (str(os.getpid()), "", 0.0)],
+    [("", "500000", 0.5), ("1", "500000", 0.0), ("own", "x", 0.0), ("own", "", 0.0)],
 )
 def test_a_watchdog_for_somebody_else_is_not_ours(pid: str, microseconds: str, seconds: float) -> None:
-    environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_PID": pid, "WATCHDOG_USEC": microseconds}
+    named = str(os.getpid()) if pid == "own" else pid
+    environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_PID": named, "WATCHDOG_USEC": microseconds}
     assert take_manager(environment) == Manager("@x", seconds)
 
 
