@@ -246,8 +246,7 @@ class Daemon:
             self._tell(e.NotExpanded(command.job, "a bug of the scheduler; see its log"))
 
     def _request(self) -> None:
-        is_answered = self.core.world.ledger.in_flight is None  # a failure may be told after a pause
-        if is_answered and self._is_queue_ready and self.queue_link.is_idle:
+        if self._is_queue_ready and self.queue_link.is_idle:
             request = self.core.next_request(self.loop.now)
             if request is not None:
                 self.courier.send(request)

@@ -96,8 +96,10 @@ class Core:
     # ---- the queue
 
     def next_request(self, now: float) -> e.Request | None:
-        """Give what the queue connection is to do next; it is answered by an event before the next call."""
+        """Give what the queue connection is to do next; None while the last request has no answer yet."""
         world = self.world
+        if world.ledger.in_flight is not None:
+            return None
         if not world.may_want and world.ledger.is_empty:
             return None
         if not world.may_want and self._gathers(now):

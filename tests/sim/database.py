@@ -12,7 +12,19 @@ from typing import Any
 from scheduler.model.config import AgentType
 from scheduler.model.events import Mark, Save, Settle, Settled, Turn, Turned
 from scheduler.model.jobs import PLAIN, After, Claim, Rules, SaveRow, Want
-from scheduler.model.states import BLOCKED, CLAIMED, DONE, FAILED, JOB_MOVES, QUEUED, RUNNING, SKIPPED, TERMINAL
+from scheduler.model.states import (
+    BLOCKED,
+    CANCELLED,
+    CLAIMED,
+    DONE,
+    FAILED,
+    HELD,
+    JOB_MOVES,
+    QUEUED,
+    RUNNING,
+    SKIPPED,
+    TERMINAL,
+)
 from tests.sim.broken import Broken
 
 IN_HAND = (CLAIMED, RUNNING)
@@ -90,6 +102,15 @@ class Row:
         return self.type, self.queue, self.host
 
     @property
+    def is_claimable(self) -> bool:
+        """Say whether it waits for nothing but its turn."""
+        return self.state == QUEUED and self.unmet == 0 and self.wait_until is None
+
+    def leave_line(self) -> None:
+        """Stand in no line, until it may be claimed again."""
+        self.line, self.round = None, 0
+
+    @property
     def rank(self) -> str:
         """What a claim goes by first, but for the round: smaller goes first."""
         return f"{not self.urgent:d}{self.letter}"
@@ -108,6 +129,7 @@ class Row:
             msq=self.msq, runonpfile=self.runonpfile, key=self.key, tolerate=self.tolerate, repeat=self.repeat,
             timeout=self.timeout, retries=self.retries, failures=self.failures, rescued=self.rescued,
             itemsfailed=self.failed, itemsprocessed=self.processed if self.msq else 0, checkpoint=self.checkpoint,
+            interruptions=self.interruptions, max_interruptions=self.max_interruptions,
         )  # fmt: skip
 
 
@@ -130,38 +152,43 @@ class Database:
 
     # ---- front-ends
 
-    def insert(self, row: Row) -> None:
-        """A front-end queues a row (or inserts it held)."""
-        self.rows[row.pk] = self.open[row.pk] = row
-        if row.state == QUEUED:
-            self._offer(row, is_back=False)
-            self._notify()
+    def insert(self, rows: Sequence[Row], edges: Sequence[Edge], now: float) -> None:
+        """A front-end queues rows (or inserts them held), and edges below them or others, in one transaction."""
+        for row in rows:
+            self.rows[row.pk] = self.open[row.pk] = row
+            if row.state == QUEUED:
+                self.queued.setdefault(row.place, {})[row.pk] = row
+                self._line_up(row, is_back=False)
+        for edge in edges:
+            self._add_edge(edge)
+        self._notify()
+        self.settle([edge.parent.pk for edge in edges if edge.parent.end is not None], now)
 
-    def _offer(self, row: Row, *, is_back: bool) -> None:
-        """Let a row wait: if its type is fair at the end of a line, although it may wait for something else as well."""
-        others = self.queued.setdefault(row.place, {})
-        row.line, row.round = None, 0
-        if row.type in self.fair:
-            row.line = row.submitter + "/back" * is_back
-            lined = [other for other in others.values() if other.line is not None and other.rank == row.rank]
-            head = min((other.round for other in lined), default=0)
-            row.round = max((head, *(other.round + 1 for other in lined if other.line == row.line)))
-        others[row.pk] = row
+    def _add_edge(self, edge: Edge) -> None:
+        """A child waits for a parent, unless that has ended as it should."""
+        edge.met = edge.parent.end is not None and bool(edge.parent.bits & edge.mask)
+        edge.parent.edges.append(edge)
+        edge.child.above.append(edge)
+        if not edge.met:
+            edge.child.unmet += 1
+            edge.child.leave_line()
+
+    def _line_up(self, row: Row, *, is_back: bool) -> None:
+        """A row that may be claimed from now on stands, if its type is fair, at the end of a line."""
+        if not row.is_claimable or row.line is not None or row.type not in self.fair:
+            return
+        line = row.submitter + "/back" * is_back
+        others = [
+            other for other in self.queued[row.place].values() if other.line is not None and other.rank == row.rank
+        ]
+        head = min((other.round for other in others), default=0)
+        row.round = max((head, *(other.round + 1 for other in others if other.line == line)))
+        row.line = line
 
     def register(self, types: Mapping[str, AgentType]) -> None:
         """Learn which types are fair; one that was stays so while a row has a round."""
         lined = {row.type for place in self.queued.values() for row in place.values() if row.line is not None}
         self.fair = {name for name, kind in types.items() if kind.fair} | lined
-
-    def add_edge(self, child: Row, parent: Row, mask: int, skips: bool) -> None:
-        """A child waits for a parent that lives; with the child's own insert."""
-        edge = Edge(child, parent, mask, skips)
-        if parent.end is not None:
-            edge.met = bool(parent.bits & mask)
-        if not edge.met:
-            child.unmet += 1
-            parent.edges.append(edge)
-            child.above.append(edge)
 
     def move(self, row: Row, state: str, now: float) -> None:
         """Change a row's state: along the allowed moves, to an end once only."""
@@ -171,15 +198,20 @@ class Database:
             raise Broken("moves_are_legal", f"job {row.pk}: {row.state} -> {state}")
         if row.state == QUEUED:
             del self.queued[row.place][row.pk]
+            row.leave_line()
         row.state = state
         self.hand.pop(row.pk, None)
+        if state not in IN_HAND:
+            row.owner = row.start = None
+        if state not in (HELD, QUEUED):
+            row.expires = None
         if state in IN_HAND:
             self.hand[row.pk] = row
         elif state == QUEUED:
-            self._offer(row, is_back=row.attempt > 0 and row.queued < now)
-            row.owner, row.start = None, None
+            self.queued.setdefault(row.place, {})[row.pk] = row
+            self._line_up(row, is_back=row.attempt > 0 and row.queued < now)
         elif state in TERMINAL:
-            row.owner, row.end = None, now
+            row.end, row.wait_until = now, None
             row.ends += 1
             del self.open[row.pk]
             self._ended(row)
@@ -187,8 +219,8 @@ class Database:
     def claimable(self, place: tuple[str, str, str], urgent: bool, now: float) -> Iterator[Row]:
         """Give the rows of a place that a claim may take, in any order."""
         for row in self.queued.get(place, {}).values():
-            is_time = row.wait_until is None and (row.expires is None or row.expires > now)
-            if is_time and row.unmet == 0 and row.urgent >= urgent:
+            is_time = row.expires is None or row.expires > now
+            if is_time and row.is_claimable and row.urgent >= urgent:
                 yield row
 
     # ---- the daemon's statements
@@ -200,7 +232,8 @@ class Database:
 
     def turn(self, owner: str, turn: Turn, now: float) -> Turned:
         """End the plain successes and claim."""
-        parents, fenced, claims = [], [], []
+        parents, fenced = [], []
+        taken: list[tuple[tuple[str, float, int], Claim]] = []
         reached: dict[Want, After] = {}
         for end in turn.ends:
             row = self.owned(owner, end.pk, end.attempt)
@@ -211,17 +244,17 @@ class Database:
             row.bits, row.text = 1, "all data processed"
             self.move(row, DONE, now)
             parents += [row.pk] if row.edges else []
-        is_owner = self.group_owner == owner and now < self.lease_until
+        is_owner = self._serves(owner, now)
         if is_owner:
             for want in turn.wants:
                 there = self.claimable(want[:3], want.urgent, now)
                 beyond = (row for row in there if row.claim_rank < want.below and _place(row) > _read(want.after))
-                found = sorted(beyond, key=_place)[: want.most]
-                claims += [self.claim(row, want, owner, now) for row in found]
-                if found:
-                    reached[want] = _written(found[-1])
-            self.noted.append((owner, [claim.pk for claim in claims]))
-        claims.sort(key=lambda claim: _place(self.rows[claim.pk]))
+                some = sorted(beyond, key=_place)[: want.most]
+                if some:
+                    reached[want] = _written(some[-1])
+                taken += [(_place(row), self.claim(row, want, owner, now)) for row in some]
+            self.noted.append((owner, [claim.pk for _, claim in taken]))
+        claims = [claim for _, claim in sorted(taken, key=lambda each: each[0])]
         found = Counter(claim.want for claim in claims)
         return Turned(claims, parents, fenced, reached, found, has_lapsed=bool(turn.wants) and not is_owner)
 
@@ -231,9 +264,10 @@ class Database:
 
     def claim(self, row: Row, want: Want, owner: str, now: float) -> Claim:
         """Take a row in hand, at a new attempt."""
+        rules = row.rules()
         self.move(row, CLAIMED, now)
-        row.owner, row.start, row.attempt, row.expires = owner, now, row.attempt + 1, None
-        return Claim(row.pk, row.attempt, row.args, row.rank.encode(), want, row.rules())
+        row.owner, row.start, row.attempt = owner, now, row.attempt + 1
+        return Claim(row.pk, row.attempt, row.args, row.rank.encode(), want, rules)
 
     def save(self, owner: str, save: Save, now: float, jitter: Callable[[], float]) -> tuple[frozenset[int], list[int]]:
         """Save ends, ways back and progress with the items that failed; give the rows that were ours, and parents."""
@@ -292,6 +326,7 @@ class Database:
         for edge in met:
             edge.met = True
             edge.child.unmet -= 1
+            self._line_up(edge.child, is_back=edge.child.attempt > 0)
         skipped = [edge.child.pk for edge in free if edge not in met and self._skip(edge, now)]
         locked = list(dict.fromkeys(edge.parent.pk for edge in edges if edge not in free))
         if met:
@@ -304,7 +339,7 @@ class Database:
 
     def _skip(self, edge: Edge, now: float) -> bool:
         """Skip a child that would wait in vain, if it says so."""
-        if not (edge.skips and edge.parent.end is not None and edge.child.state in ("held", QUEUED)):
+        if not (edge.skips and edge.parent.end is not None and edge.child.state in (HELD, QUEUED)):
             return False
         edge.child.bits, edge.child.text = 2, "dependency not met"
         self.move(edge.child, SKIPPED, now)
@@ -314,9 +349,13 @@ class Database:
         """Release rows whose time has come, fail those too late; give how many, parents, seconds to the next."""
         waiting = [row for place in self.queued.values() for row in place.values()]
         late = [row for row in waiting if row.expires is not None and row.expires <= now]
-        due = [row for row in waiting if row.wait_until is not None and row.wait_until <= now and row not in late]
-        for row in due:
+        held = [row for row in self.open.values() if row.state == HELD]
+        due = [
+            row for row in held + waiting if row.wait_until is not None and row.wait_until <= now and row not in late
+        ]
+        for row in sorted(due, key=lambda row: row.pk):
             row.wait_until = None
+            self._line_up(row, is_back=row.attempt > 0)
         for row in late:
             row.bits, row.text = 2, "not started in time"
             self.move(row, FAILED, now)
@@ -334,14 +373,56 @@ class Database:
         for row in lost:
             row.rescued += 1
             row.disruptions += 1
-            if row.wanted or (row.state == RUNNING and row.interruptions >= row.max_interruptions):
+            was_running, allowance = row.state == RUNNING, row.max_interruptions - row.interruptions
+            row.interruptions += was_running
+            if row.wanted or (was_running and allowance <= 0):
                 row.bits, row.text = 2, "by a command, or interrupted too often"
                 parents += [row.pk] if row.edges else []
                 self.move(row, row.wanted or FAILED, now)
-                continue
-            row.interruptions += row.state == RUNNING
-            self.move(row, QUEUED, now)
+            else:
+                self.move(row, QUEUED, now)
         return len(lost), parents
+
+    # ---- commands
+
+    def cancel(self, owner: str, row: Row, now: float) -> bool:
+        """Cancel a row that nobody works on; False when it is none or the group is another's."""
+        if not self._serves(owner, now) or row.state not in (HELD, QUEUED, BLOCKED):
+            return False
+        row.bits, row.wait_until = 2, None
+        self.move(row, CANCELLED, now)
+        return True
+
+    def hold(self, owner: str, row: Row, now: float) -> bool:
+        """Take a row that nobody works on out of the queue; False as above."""
+        if not self._serves(owner, now) or row.state not in (QUEUED, BLOCKED):
+            return False
+        self.move(row, HELD, now)
+        return True
+
+    def release(self, owner: str, row: Row, now: float) -> int:
+        """Queue a held row and all below it that are held; give how many."""
+        if not self._serves(owner, now) or row.state != HELD:
+            return 0
+        below, new = {row.pk: row}, [row]
+        while new:
+            new = [edge.child for one in new for edge in one.edges if edge.child.pk not in below]
+            below |= {child.pk: child for child in new}
+        held = [child for _, child in sorted(below.items()) if child.state == HELD]
+        for child in held:
+            self.move(child, QUEUED, now)
+        self._notify()
+        return len(held)
+
+    def want(self, owner: str, row: Row, state: str) -> bool:
+        """Note how a row that its owner works on is to end."""
+        if row.owner != owner or row.state not in IN_HAND:
+            return False
+        row.wanted = state
+        return True
+
+    def _serves(self, owner: str | None, now: float) -> bool:
+        return self.group_owner == owner and now < self.lease_until
 
     def unsettled(self) -> list[int]:
         """Give the ended parents of dependencies that nobody settled."""
@@ -372,7 +453,7 @@ class Database:
 
 
 def _is_unsettled(edge: Edge) -> bool:
-    waits = edge.child.state in ("held", QUEUED, BLOCKED)
+    waits = edge.child.state in (HELD, QUEUED, BLOCKED)
     return not edge.met and waits and bool(edge.skips or edge.parent.bits & edge.mask)
 
 

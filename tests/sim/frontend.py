@@ -8,7 +8,7 @@ from scheduler.model.events import Drain, Replaced, Stop
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED
 from scheduler.policy.lease import Standing
 from tests.sim import configs, invariants
-from tests.sim.database import Row
+from tests.sim.database import Edge, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,10 +68,11 @@ def insert_crowd(sim: "Sim") -> None:
 
 def insert(sim: "Sim", row: Row) -> None:
     """Queue a row, perhaps below others."""
+    edges = []
     if sim.chance(0.2) and sim.database.open:
-        for parent in sim.rng.sample(list(sim.database.open.values()), min(2, len(sim.database.open))):
-            sim.database.add_edge(row, parent, sim.rng.choice((1, 1, 2, 3)), sim.chance(0.5))
-    sim.database.insert(row)
+        parents = sim.rng.sample(list(sim.database.open.values()), min(2, len(sim.database.open)))
+        edges = [Edge(row, parent, sim.rng.choice((1, 1, 2, 3)), sim.chance(0.5)) for parent in parents]
+    sim.database.insert([row], edges, sim.now)
     if row.wait_until is not None or row.expires is not None:
         sim.daemon.look_due()
 

@@ -117,7 +117,7 @@ class Daemon:
             self.pump()
 
     def _request(self) -> None:
-        if self.is_alive and self.is_queue_up and self.flight is None:
+        if self.is_alive and self.is_queue_up:
             request = self.core.next_request(self.sim.now)
             if request is not None:
                 self._fly(request)

@@ -1,0 +1,194 @@
+"""The fake queue of the simulation answers as the real one does, statement by statement, row by row."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from typing import Final
+
+import pytest
+
+from scheduler.data import schema_dir
+from scheduler.drivers.sql import Query, load
+from scheduler.model.jobs import Claim, End, SaveRow, Want
+from scheduler.model.states import BLOCKED, CANCELLED, DONE, FAILED, HELD, QUEUED, RUNNING
+from tests.link_tools import OTHER, OWNER, QUERIES
+from tests.sim.database import Edge, Row
+from tests.sim.twins import FAIR, HOST, QUEUES, DiffersError, Twins
+
+STATEMENTS: Final = 150
+OWNERS: Final = (OWNER, OTHER)
+TYPES: Final = ("a", "b", FAIR, FAIR)
+LEASE: Final = 30.0
+
+
+class Program:
+    """Random statements of two daemons, front-ends and operators, in the order of a seed."""
+
+    def __init__(self, twins: Twins, seed: int) -> None:
+        self.twins, self.rng = twins, Random(seed)
+        self.claims: list[Claim] = []  # of whomever, ended or not
+        self.pk = 1  # the row of commands has it
+        self.acts = {
+            self.insert: 20, self.turn: 30, self.save: 15, self.mark: 8, self.command: 10, self.due: 8, self.lease: 6,
+            self.rescue: 4, self.take_stock: 4, self.wait: 8, self.unsettled: 2,
+        }  # fmt: skip
+
+    def run(self, statements: int) -> None:
+        """Run so many statements, and compare after each."""
+        for _ in range(statements):
+            (act,) = self.rng.choices(list(self.acts), list(self.acts.values()))
+            act()
+
+    # ---- front-ends
+
+    def insert(self) -> None:
+        rows = [self.make_row() for _ in range(self.rng.choice((1, 1, 2, 5)))]
+        older = list(self.twins.fake.rows.values())
+        edges = []
+        for number, row in enumerate(rows):
+            if self.rng.random() < 0.4:
+                parents = self.rng.sample(older + rows[:number], min(2, len(older) + number))
+                edges += [
+                    Edge(row, parent, self.rng.choice((1, 1, 2, 3)), self.rng.random() < 0.5) for parent in parents
+                ]
+        self.twins.insert(rows, edges)
+
+    def make_row(self) -> Row:
+        rng = self.rng
+        self.pk += 1
+        row = Row(self.pk, rng.choice(TYPES), b"line", queue=rng.choice(QUEUES), urgent=rng.random() < 0.2)
+        row.letter, row.submitter = rng.choice("nnnaz"), rng.choice(("anna", "anna", "bert"))
+        row.host = HOST if rng.random() < 0.2 else ""
+        row.max_interruptions, row.retries = rng.choice((0, 1, 3)), rng.choice((0, 0, 2))
+        row.state = HELD if rng.random() < 0.1 else QUEUED
+        if row.type != FAIR and rng.random() < 0.15:  # whose turn is first, of those due at once, is left to chance
+            row.wait_until = self.twins.now + rng.choice((10, 60))
+        row.expires = self.twins.now + rng.choice((20, 90)) if rng.random() < 0.1 else None
+        row.timeout = 90.0 if rng.random() < 0.1 else None
+        if rng.random() < 0.2:
+            row.msq, row.key, row.repeat = True, rng.choice((None, "n")), rng.random() < 0.3
+        return row
+
+    # ---- daemons
+
+    def turn(self) -> None:
+        ends = [End(claim.pk, self.attempt_of(claim), 1000, HOST, 7, None) for claim in self.some_claims()]
+        places = {(row.type, row.queue, row.host) for row in self.twins.fake.rows.values()}
+        chosen = self.rng.sample(sorted(places), min(len(places), self.rng.choice((0, 1, 3))))
+        wants = [Want(*place, self.rng.random() < 0.2, self.rng.choice((1, 2, 10))) for place in chosen]
+        if ends or wants:
+            self.claims += self.twins.turn(self.rng.choice(OWNERS), ends, wants)
+
+    def save(self) -> None:
+        if rows := [self.make_save(claim) for claim in self.some_claims()]:
+            self.twins.save(self.rng.choice(OWNERS), rows)
+
+    def make_save(self, claim: Claim) -> SaveRow:
+        rng = self.rng
+        row = SaveRow(claim.pk, self.attempt_of(claim), rng.choice((DONE, FAILED, QUEUED, RUNNING, BLOCKED, CANCELLED)))
+        bits = {DONE: rng.choice((1, 5)), FAILED: 2, CANCELLED: 2}.get(row.state)
+        outcome = None if row.state == RUNNING else {DONE: "done", BLOCKED: "blocked"}.get(row.state, "failed")
+        values = {
+            "bits": bits, "outcome": outcome, "processed": rng.choice((None, 5)), "failed": rng.choice((None, 1)),
+            "failures": rng.choice((None, 2)), "interruptions": rng.choice((None, 1)),
+        }  # fmt: skip
+        if row.state in (QUEUED, BLOCKED):
+            retry_in = None if self.twins.fake.rows[row.pk].type == FAIR else rng.choice((None, 15.0))
+            values |= {"retry_in": retry_in, "back": rng.random() < 0.5}
+        return SaveRow(row.pk, row.attempt, row.state, **values)
+
+    def mark(self) -> None:
+        if rows := [(claim.pk, self.attempt_of(claim)) for claim in self.some_claims()]:
+            self.twins.mark(self.rng.choice(OWNERS), rows)
+
+    def due(self) -> None:
+        self.twins.due()
+
+    def lease(self) -> None:
+        owner, dead = self.rng.sample(OWNERS, 2)
+        if self.rng.random() < 0.5:
+            self.twins.renew_lease(owner, LEASE)
+        else:
+            self.twins.take_lease(owner, self.rng.choice((None, dead)), self.rng.random() < 0.5, LEASE)
+
+    def rescue(self) -> None:
+        live = [row.pk for row in self.twins.fake.hand.values() if self.rng.random() < 0.7]
+        self.twins.rescue(self.rng.choice(OWNERS), live, self.rng.choice((0.0, 10.0)))
+
+    def take_stock(self) -> None:
+        owner = self.rng.choice(OWNERS)
+        self.twins.take_stock(owner, [row.pk for row in self.twins.fake.hand.values() if row.owner == owner])
+
+    def unsettled(self) -> None:
+        self.twins.unsettled()
+
+    # ---- operators and time
+
+    def command(self) -> None:
+        if not self.twins.fake.rows:
+            return
+        row, owner = self.rng.choice(list(self.twins.fake.rows.values())), self.rng.choice(OWNERS)
+        match self.rng.choice(("cancel", "hold", "release", "release", "kill", "cancel in hand")):
+            case "cancel":
+                self.twins.cancel(owner, row)
+            case "hold":
+                self.twins.hold(owner, row)
+            case "release":
+                self.twins.release(owner, row)
+            case "kill":
+                self.twins.want(owner, row, FAILED)
+            case _:
+                self.twins.want(owner, row, CANCELLED)
+
+    def wait(self) -> None:
+        with self.twins.instant(self.rng.choice((1.0, 12.0, 40.0))):
+            pass
+
+    # ---- below
+
+    def some_claims(self) -> list[Claim]:
+        latest = {claim.pk: claim for claim in self.claims[-30:]}
+        return self.rng.sample(list(latest.values()), min(len(latest), self.rng.choice((0, 1, 3))))
+
+    def attempt_of(self, claim: Claim) -> int:
+        """Give its attempt; now and then one that is over, or that never was."""
+        return claim.attempt + self.rng.choice((0, 0, 0, 0, 0, 0, 0, 1, -1))
+
+
+@contextmanager
+def twins(conninfo: str, queries: Mapping[str, Query] = QUERIES) -> Iterator[Twins]:
+    twins = Twins(conninfo, queries)
+    try:
+        yield twins
+    finally:
+        twins.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_fake_queue_answers_as_the_real_one_does(database: str, seed: int) -> None:
+    with twins(database) as both:
+        Program(both, seed).run(STATEMENTS)
+
+
+FAULTS: Final = {  # in a query: this text becomes that one
+    "end_guarded_by_the_owner_only": ("turn", "and j.jq_attempt = u.attempt and", "and"),
+    "save_guarded_by_the_state_only": ("save", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid", ""),
+    "claim_past_the_lease": ("turn", "and group_lease_until > now()", ""),
+    "claim_of_rows_that_are_late": ("turn", "and (jq_expires_at is null or jq_expires_at > now())", ""),
+    "interruption_not_counted": ("rescue", "+ (j.jq_state = 'running')::integer", ""),
+    "lease_taken_at_once": ("take_lease", ":patient::boolean and", ""),
+    "held_row_waits_for_ever": ("due", "or jq_state = 'held'", ""),
+    "cancelled_by_whoever_comes": ("cancel_job", "and group_lease_until > now()", ""),
+    "skip_forgotten": ("rescan", "or d.jdep_on_unmet = 'skip'", ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_a_statement_is_seen(database: str, name: str) -> None:
+    query, *change = FAULTS[name]
+    text = (schema_dir() / "queries.sql").read_text().split(f"-- name: {query}\n")[1].split("-- name: ")[0]
+    assert change[0] in text
+    wrong = load(f"-- name: {query}\n" + text.replace(*change))
+    with twins(database, {**QUERIES, **wrong}) as both, pytest.raises(DiffersError):
+        Program(both, 0).run(20 * STATEMENTS)

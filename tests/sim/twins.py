@@ -1,0 +1,355 @@
+"""The fake queue beside the real one: each statement runs on both, and every answer and every row is compared.
+
+The real side is schema/queries.sql on Postgres, sent and read by the daemon's own driver. Its clock is the program's:
+each statement runs in a transaction that first moves all instants in the tables, so that just as much time has passed
+since the last one as the program says, and `now()` stands for the fake's `now`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from scheduler.drivers import queue
+from scheduler.drivers.queue import Courier
+from scheduler.drivers.sql import Query, load
+from scheduler.loop import Loop
+from scheduler.model.config import AgentType
+from scheduler.model.events import (
+    Event,
+    FindLocked,
+    FoundLocked,
+    Mark,
+    Request,
+    Save,
+    Saved,
+    Settle,
+    Settled,
+    Turn,
+    Turned,
+)
+from scheduler.model.jobs import Claim, End, SaveRow, Want
+from scheduler.model.states import CANCELLED, FAILED
+from tests.link_tools import QUERIES, ask, opened, rows_of, run
+from tests.loop_tools import turn_until
+from tests.queue_tools import quiet
+from tests.sim.database import Database, Edge, Row
+
+TICK: Final = 0.001  # seconds from one statement to the next: what is queued later stands behind
+FAIR: Final = "fair"  # an agent type whose submitters take turns
+QUEUES: Final = ("default", "heavy")
+HOST: Final = "alpha"
+
+SITE: Final = (
+    "insert into drover.queue (queue_name, queue_group) values ('heavy', 'default')",
+    f"insert into drover.host (host_name, host_group) values ('{HOST}', 'default')",
+    "insert into drover.agent (agent_group, agent_type, agent_fair, agent_fair_file)"
+    f" values ('default', '{FAIR}', true, true)",
+    "insert into drover.scheduler_group (group_name) values ('default')",
+    "insert into drover.jobqueue (jq_type, jq_args) values ('command', 'of the program')",
+    "create temporary table clock as select now() as at",
+)
+COMMAND: Final = 1  # the row that commands of the program are given in
+
+OURS: Final = load("""
+-- name: insert
+insert into drover.jobqueue (
+  jq_type, jq_args, jq_queue, jq_host, jq_urgent, jq_priority, jq_submitter, jq_not_before, jq_not_after, jq_msq,
+  jq_key, jq_tolerate, jq_repeat, jq_retries, jq_timeout, jq_max_interruptions, jq_state)
+values (
+  :type, :args, :queue, :host, :urgent, :letter, :submitter, now() + make_interval(secs => :wait),
+  now() + make_interval(secs => :expires), :msq, :key, :tolerate, :repeat, :retries, make_interval(secs => :timeout),
+  :max_interruptions, :state::drover.job_state)
+returning jq_pk
+
+-- name: add_edges
+insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
+select * from unnest(:children::bigint[], :parents::bigint[], :masks::integer[], :wishes::text[])
+
+-- name: time_passed
+select extract(epoch from now() - at) from clock
+
+-- name: move_clock
+update clock set at = now()
+
+-- name: instants
+select attname from pg_attribute
+ where attrelid = :name::regclass and atttypid = 'timestamptz'::regtype and not attisdropped
+
+-- name: rows
+select jq_pk, jq_state, jq_attempt, jq_owner, jq_rescued, jq_interruptions, jq_failures, jq_itemsprocessed,
+       jq_itemsfailed, jq_end_bits, jq_unmet,
+       round(extract(epoch from jq_wait_until - now()), 3), round(extract(epoch from jq_expires_at - now()), 3),
+       round(extract(epoch from jq_queued - now()), 3),
+       round(extract(epoch from s.began - now()), 3),
+       claim_rank
+  from drover.jobqueue left join drover.claimable on claim_jq_fk = jq_pk
+ cross join lateral (
+   select case when jq_state in ('claimed', 'running') then coalesce(jq_attempt_start, jq_starttime) end as began) s
+ where jq_type <> 'command' order by jq_pk
+""")
+
+
+MOVED: Final = ("drover.jobqueue", "drover.claimable", "drover.scheduler_group")  # tables whose instants time moves
+
+
+class DiffersError(AssertionError):
+    """The fake and the real one do not say the same."""
+
+
+class Twins:
+    """A fake queue and a real one, which are the same as far as anybody can see."""
+
+    def __init__(self, conninfo: str, queries: Mapping[str, Query] = QUERIES) -> None:
+        self.queries = queries
+        self.now = 1000.0
+        self.fake = Database(lambda: None, lambda row: None)
+        self.fake.register({FAIR: AgentType(command=("true",), fair=True)})
+        self.events: list[Event] = []
+        self.loop = Loop()
+        self.link = opened(self.loop, conninfo, settings=queue.settings(0.2))
+        self.courier = Courier(self.loop, self.link, queries, "", "default", "here.7", self.events.append, quiet())
+        for statement in SITE:
+            self._run(statement)
+        self._moves = [_move(name, self._ask(OURS["instants"], name=name)) for name in MOVED]
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.link.close()
+        self.loop.close()
+
+    @contextmanager
+    def instant(self, seconds: float = TICK) -> Iterator[None]:
+        """Let time pass, and run what follows at one instant."""
+        self.now += seconds
+        self._run("begin")
+        ((passed,),) = self._ask(OURS["time_passed"])
+        self._ask(OURS["move_clock"])
+        late = float(passed or 0) - seconds
+        self._run("set local session_replication_role = replica")  # no trigger: nothing moves but time
+        for statement in self._moves:
+            self._ask(statement, seconds=late)
+        self._run("set local session_replication_role = origin")
+        yield
+        self.compare_rows()
+        self._run("commit")
+
+    def compare_rows(self) -> None:
+        """Compare every row of the queue."""
+        real = [tuple(cell and cell.decode() for cell in cells) for cells in self._ask(OURS["rows"])]
+        fake = [self._seen(row) for _, row in sorted(self.fake.rows.items())]
+        for ours, theirs in zip(fake, real, strict=True):
+            _same("row", ours, theirs)
+
+    # ---- statements
+
+    def insert(self, rows: Sequence[Row], edges: Sequence[Edge]) -> None:
+        """Queue rows, and edges between them or to others, in one transaction."""
+        with self.instant():
+            for row in rows:
+                row.queued = self.now
+                _same("jq_pk", row.pk, int(self._ask(OURS["insert"], **_columns(row, self.now))[0][0] or 0))
+            if edges:
+                self._ask(
+                    OURS["add_edges"],
+                    children=[edge.child.pk for edge in edges], parents=[edge.parent.pk for edge in edges],
+                    masks=[edge.mask for edge in edges], wishes=["skip" if edge.skips else "wait" for edge in edges],
+                )  # fmt: skip
+            self.fake.insert(rows, edges, self.now)
+
+    def turn(self, owner: str, ends: Sequence[End], wants: Sequence[Want]) -> list[Claim]:
+        """End and claim; give the claims."""
+        with self.instant():
+            real = self._request(owner, Turn(ends, wants))
+            fake = self.fake.turn(owner, Turn(ends, wants), self.now)
+            assert isinstance(real, Turned)
+            claims = list(real.claims)
+            _same("claims", list(fake.claims), claims)
+            _same("fenced", sorted(fake.fenced), sorted(real.fenced))
+            _same("parents", sorted(fake.parents), sorted(real.parents))
+            _same("found", (dict(fake.found), fake.has_lapsed), (dict(real.found), real.has_lapsed))
+            places = [{want: (at.rank, at.pk) for want, at in answer.reached.items()} for answer in (fake, real)]
+            _same("reached", *places)
+        self.settle(real.parents)
+        return claims
+
+    def save(self, owner: str, rows: Sequence[SaveRow]) -> None:
+        """Save what became of rows, or how far they are."""
+        with self.instant():
+            real = self._request(owner, Save(rows, ()))
+            pks, parents = self.fake.save(owner, Save(rows, ()), self.now, lambda: 1.0)
+            assert isinstance(real, Saved)
+            _same("saved", (sorted(pks), sorted(parents)), (sorted(real.pks), sorted(real.parents)))
+        self.settle(real.parents)
+
+    def mark(self, owner: str, rows: Sequence[tuple[int, int]]) -> None:
+        """Show rows as running."""
+        with self.instant():
+            real = self._request(owner, Mark(rows))
+            assert isinstance(real, Saved)
+            _same("marked", sorted(self.fake.mark(owner, Mark(rows), self.now)), sorted(real.pks))
+
+    def settle(self, parents: Iterable[int]) -> None:
+        """Settle all edges below ended parents, in as many statements as each wants."""
+        asked: Settle | None = Settle(sorted(parents)) if parents else None
+        real = fake = False
+        with self.instant():
+            left = asked
+            while left is not None:
+                told = self._request("", left)
+                assert isinstance(told, Settled)
+                real, left = real or bool(told.released), told.left
+            left = asked
+            while left is not None:
+                some = self.fake.settle_some(left, self.now)
+                fake, left = fake or bool(some.released), some.left
+        _same("released", fake, real)
+
+    def take_stock(self, owner: str, pks: Sequence[int]) -> None:
+        """Say anew what an owner has in hand."""
+        with self.instant():
+            self._ask(self.queries["take_stock"], owner=owner, pks=pks)
+            self.fake.take_stock(owner, pks)
+
+    def find_locked(self, pks: Sequence[int]) -> None:
+        """Ask which rows are locked, while none is."""
+        with self.instant():
+            real = self._request("", FindLocked(Mark([(pk, 1) for pk in pks])))
+            assert isinstance(real, FoundLocked)
+            _same("locked", self.fake.locked_of(pks, self.now), real.pks)
+
+    def due(self) -> None:
+        """Release rows whose time has come, fail those whose time is over."""
+        with self.instant():
+            ((released, parents, seconds),) = self._ask(self.queries["due"], group="default")
+            real = int(released or 0), _numbers(parents), _rounded(seconds)
+            count, tops, left = self.fake.due(self.now)
+            _same("due", (count, sorted(tops), left and round(left, 3)), real)
+        self.settle(real[1])
+
+    def take_lease(self, owner: str, dead: str | None, patient: bool, lease: float) -> bool:
+        """Become the owner of the group, if that may be; say whether it was."""
+        with self.instant():
+            values = {"owner": owner, "dead": dead, "patient": patient, "lease": lease, "group": "default"}
+            real = bool(self._ask(self.queries["take_lease"], **values))
+            _same("taken", self.fake.take_lease(owner, dead, patient, lease, self.now) is not None, real)
+        return real
+
+    def renew_lease(self, owner: str, lease: float) -> None:
+        """Stay the owner."""
+        with self.instant():
+            real = bool(self._ask(self.queries["renew_lease"], owner=owner, lease=lease, group="default"))
+            _same("renewed", self.fake.renew_lease(owner, lease, self.now), real)
+
+    def rescue(self, owner: str, live: Sequence[int], age: float) -> None:
+        """Give back what others had, and what an owner has and does not know."""
+        with self.instant():
+            ((count, parents, *_),) = self._ask(
+                self.queries["rescue"], owner=owner, live=live, age=age, group="default"
+            )
+            fake = self.fake.rescue(owner, live, age, self.now)
+            _same("rescued", (fake[0], sorted(fake[1])), (int(count or 0), _numbers(parents)))
+        self.settle(_numbers(parents))
+
+    def unsettled(self) -> None:
+        """Find ended parents that nobody settled, and settle them."""
+        with self.instant():
+            ((parents,),) = self._ask(self.queries["rescan"], group="default")
+            _same("unsettled", sorted(self.fake.unsettled()), _numbers(parents))
+        self.settle(_numbers(parents))
+
+    # ---- commands
+
+    def cancel(self, owner: str, row: Row) -> None:
+        """Cancel a row that nobody works on."""
+        with self.instant():
+            done = self._ask(
+                self.queries["cancel_job"], owner=owner, group="default", command=COMMAND, job=row.pk, text="not wanted"
+            )
+            if _same("cancelled", self.fake.cancel(owner, row, self.now), bool(done)):
+                _same("is a parent", bool(row.edges), done[0][1] == b"t")
+        self.settle([row.pk] if done else [])
+
+    def hold(self, owner: str, row: Row) -> None:
+        """Take a row that nobody works on out of the queue."""
+        with self.instant():
+            done = self._ask(self.queries["hold_job"], owner=owner, group="default", job=row.pk)
+            _same("held", self.fake.hold(owner, row, self.now), bool(done))
+
+    def release(self, owner: str, row: Row) -> None:
+        """Queue a held row and those below it."""
+        with self.instant():
+            ((count, _),) = self._ask(
+                self.queries["release_job"], owner=owner, group="default", command=COMMAND, job=row.pk
+            )
+            _same("released", self.fake.release(owner, row, self.now), int(count or 0))
+
+    def want(self, owner: str, row: Row, wanted: str) -> None:
+        """Note what a command wants of a row that is worked."""
+        with self.instant():
+            text = {FAILED: "kill", CANCELLED: "cancel by hand"}[wanted]
+            done = self._ask(self.queries["want"], owner=owner, command=COMMAND, job=row.pk, wanted=text)
+            _same("wanted", self.fake.want(owner, row, wanted), bool(done))
+
+    # ---- below
+
+    def _request(self, owner: str, request: Request) -> Event:
+        self.events.clear()
+        self.courier.owner = owner
+        self.courier.send(request)
+        turn_until(self.loop, lambda: self.events)
+        (event,) = self.events
+        return replace(event, claims=list(event.claims)) if isinstance(event, Turned) else event
+
+    def _ask(self, query: Query, **values: object) -> list[tuple[bytes | None, ...]]:
+        return list(rows_of(ask(self.loop, self.link, query, **values)))
+
+    def _run(self, text: str) -> None:
+        rows_of(run(self.loop, self.link, text))
+
+    def _seen(self, row: Row) -> tuple[str | None, ...]:
+        """Give what query `rows` shows of a row."""
+        numbers = (row.rescued, row.interruptions, row.failures, row.processed, row.failed, row.bits, row.unmet)
+        start = row.start if row.state in ("claimed", "running") else None
+        return (
+            str(row.pk), row.state, str(row.attempt), row.owner, *map(str, numbers),
+            self._until(row.wait_until), self._until(row.expires), self._until(row.queued), self._until(start),
+            row.claim_rank if row.is_claimable else None,
+        )  # fmt: skip
+
+    def _until(self, instant: float | None) -> str | None:
+        return None if instant is None else f"{instant - self.now:.3f}"
+
+
+def _move(table: str, columns: Iterable[tuple[bytes | None, ...]]) -> Query:
+    """Give the statement that moves all instants of a table by :seconds."""
+    moves = ", ".join(f"{name} = {name} + d" for cells in columns for name in [(cells[0] or b"").decode()])
+    name = "move_" + table.partition(".")[2]
+    return load(f"-- name: {name}\nupdate {table} set {moves} from make_interval(secs => :seconds) d")[name]
+
+
+def _columns(row: Row, now: float) -> dict[str, object]:
+    """Give the parameters of query `insert`."""
+    lengths = {"wait": row.wait_until, "expires": row.expires}
+    return {
+        "type": row.type, "args": row.args, "queue": row.queue, "host": row.host or None, "urgent": row.urgent,
+        "letter": row.letter, "submitter": row.submitter, "msq": row.msq, "key": row.key, "tolerate": row.tolerate,
+        "repeat": row.repeat, "retries": row.retries, "timeout": row.timeout, "state": row.state,
+        "max_interruptions": row.max_interruptions,
+        **{name: None if at is None else at - now for name, at in lengths.items()},
+    }  # fmt: skip
+
+
+def _numbers(cell: bytes | None) -> list[int]:
+    return sorted(map(int, cell.split(b","))) if cell else []
+
+
+def _rounded(cell: bytes | None) -> float | None:
+    return None if cell is None else round(float(cell), 3)
+
+
+def _same(what: str, fake: Any, real: Any) -> Any:
+    """Give what both say."""
+    if fake != real:
+        raise DiffersError(f"{what}: the fake says {fake}, the real one {real}")
+    return real
