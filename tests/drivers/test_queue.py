@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -123,8 +123,33 @@ def test_row_with_a_new_child_can_be_claimed_j51(desk: Desk, database: str) -> N
         assert [claim.pk for claim in desk.claim()] == [pk]
 
 
+def test_of_eight_claimers_at_once_no_two_get_the_same_row_r4(database: str) -> None:
+    take_group(database)
+    many(database, 1000)
+    got: list[Claim] = []
+    with ExitStack() as stack:
+        desks = [stack.enter_context(Desk(database)) for _ in range(8)]
+
+        def claims_of_all() -> list[Claim]:
+            for desk in desks:  # all are asked before any is heard
+                desk.events.clear()
+                desk.courier.send(Turn((), (WANT._replace(most=25),)))
+            for desk in desks:
+                turn_until(desk.loop, lambda desk=desk: desk.events)
+            return [claim for desk in desks for event in desk.events for claim in event.claims]
+
+        while found := claims_of_all():
+            got += found
+    assert len(got) == 1000
+    assert sorted(claim.args for claim in got) == sorted(b"%d" % n for n in range(1, 1001))
+    assert {claim.attempt for claim in got} == {1}
+    assert fetch(database, "select jq_state, jq_attempt, count(*) from drover.jobqueue group by 1, 2") == [
+        ("claimed", 1, 1000)
+    ]
+
+
 @pytest.mark.parametrize("lease", ["1 hour", "-1 second"])
-def test_who_does_not_hold_the_lease_claims_nothing_j51_r4_c7(database: str, lease: str) -> None:
+def test_who_does_not_hold_the_lease_claims_nothing_j51_c7(database: str, lease: str) -> None:
     take_group(database, OTHER if lease == "1 hour" else OWNER, lease)
     insert(database)
     with Desk(database) as desk:

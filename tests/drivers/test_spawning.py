@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,22 @@ def test_a_started_process_is_told_with_its_pid_f79(family: Make) -> None:
     assert one.events == [Created(0, pid)]
     assert int(first) == pid
     assert [end.partition(":")[0] for end in ends] == ["pipe"] * 3
+
+
+def test_a_death_right_before_each_of_a_thousand_starts_frees_that_slot_and_no_other_f63(family: Make) -> None:
+    one = family(exec=command())
+    before = open_descriptors()
+    for slot in range(1000):
+        one.run(b"true", slot=slot)  # the one before it is dead, and nobody was told
+        os.kill(os.getpid(), signal.SIGCHLD)
+        os.waitid(os.P_PID, one.children.pids()[slot], os.WEXITED | os.WNOWAIT)
+        if slot % 50 == 49:  # no more descriptors than a process may have
+            one.until(lambda slot=slot: one.all(Gone, slot))
+    one.until(lambda: not one.children.pids())
+    created = [event.slot for event in one.events if isinstance(event, Created)]
+    gone = [event.slot for event in one.events if isinstance(event, Gone) and (event.code, event.signal) == (0, None)]
+    assert created == sorted(gone) == list(range(1000))
+    assert open_descriptors() == before
 
 
 def test_an_agent_does_not_push_us_off_the_cpu_p2(family: Make) -> None:

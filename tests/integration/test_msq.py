@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,12 @@ for line in sys.stdin:
         pass
     print("OK")
 """)
+A_SECOND = timedelta(seconds=1)
 DONE = {"done": "update pending set done_by = current_user where id = :id::integer"}
 # Every change of a job, written down as it happens.
 AUDIT = """
-create table history (at bigserial, jq_pk bigint, state text, started boolean, ended boolean, start timestamptz);
+create table history (at bigserial, jq_pk bigint, state text, started boolean, ended boolean, start timestamptz,
+                      seen timestamptz default now());
 create function note() returns trigger language plpgsql security definer as $$
 begin
   insert into public.history (jq_pk, state, started, ended, start)
@@ -298,7 +301,7 @@ def marking(launch: Launch) -> Daemon:
 SLICE = "select id from pending where done_by is null order by id limit 5"
 
 
-def test_a_repeating_query_goes_back_to_the_queue_until_it_gives_no_rows_f33_f47(marking: Daemon) -> None:
+def test_a_repeating_query_goes_back_to_the_queue_until_it_gives_no_rows_f33(marking: Daemon) -> None:
     pk = marking.insert(jq_type="marks", jq_args=SLICE, jq_msq=True, jq_repeat=True)
     row = marking.wait(pk)
     assert [a["att_outcome"] for a in marking.attempts(pk)] == ["slice", "slice", "slice", "done"]
@@ -323,6 +326,62 @@ def test_start_and_times_of_a_repeating_query_are_those_of_all_its_slices_f159(
     assert row["jq_starttime"] < slices[1]["att_start"]
     starts = marking.execute("select distinct start from history where start is not null")
     assert starts == [{"start": row["jq_starttime"]}]
+
+
+# The same, and it writes down from when to when it worked; the seventh item waits for the gate.
+TIMED = """
+import os, sys, time
+print("OK")
+for line in sys.stdin:
+    number = line.split('id="')[1].split('"')[0]
+    begin = time.time()
+    while number == "7" and not os.path.exists({gate!r}):
+        time.sleep(0.005)
+    time.sleep(0.05)
+    with open({notes!r}, "a") as file:
+        print(begin, time.time(), file=file)
+    print('DB: done {{"id": "%s"}}' % number)
+    while sys.stdin.readline() != "OK\\n":
+        pass
+    print("OK")
+"""
+
+
+def test_attempts_tell_how_long_a_job_took_though_its_start_is_reset_f47(launch: Launch, tmp_path: Path) -> None:
+    gate, notes = tmp_path / "gate", tmp_path / "notes"
+    script = python(TIMED.format(gate=str(gate), notes=str(notes)))
+    text = "[hosts.alpha]\n" + agent("timed", script, db="statements", statements=DONE)
+    first = launch(text)
+    first.execute(PENDING)
+    first.execute(AUDIT)
+    pk = first.insert(jq_type="timed", jq_args=SLICE, jq_msq=True, jq_repeat=True)
+    first.until(lambda: first.value("select count(done_by) from pending") == 6)
+    first.stop()
+    assert first.row(pk)["jq_starttime"] is None
+    gate.touch()
+    second = launch(text)
+    end = second.wait(pk)["jq_endtime"]
+    attempts = [(each["att_start"], each["att_end"]) for each in second.attempts(pk)]
+    outcomes = [each["att_outcome"] for each in second.attempts(pk)]
+    assert outcomes == ["slice", "given back", "slice", "slice", "done"]  # the last finds no row
+    changes = "select state, seen, lag(state, 1, 'queued') over (order by at) as before from history order by at"
+    moves = [step for step in second.execute(changes) if step["state"] != step["before"]]
+    starts = [step["seen"] for step in moves if step["before"] == "queued"]
+    ends = [step["seen"] for step in moves if step["state"] in ("queued", "done")]
+    assert attempts == sorted(attempts)
+    assert max(abs(seen - told) for seen, (told, _) in zip(starts, attempts, strict=True)) < A_SECOND
+    assert max(abs(seen - told) for seen, (_, told) in zip(ends, attempts, strict=True)) < A_SECOND
+    assert attempts[-1][1] == end
+    took = sum(map(_length, attempts), timedelta())
+    assert abs(took - sum(map(_length, zip(starts, ends, strict=True)), timedelta())) < A_SECOND
+    worked = [tuple(map(float, line.split())) for line in notes.read_text().splitlines()]
+    assert len(worked) == 12
+    assert took + A_SECOND > timedelta(seconds=sum(map(_length, worked)))
+
+
+def _length(span: tuple[Any, ...]) -> Any:
+    begin, end = span
+    return end - begin
 
 
 @pytest.mark.parametrize("order", ["id", "id desc", "id % 3"])

@@ -48,6 +48,24 @@ def pids(daemon: Daemon, name: str) -> list[int]:
     return [row["status_pid"] for row in daemon.execute(query, name) if row["status_pid"] is not None]
 
 
+# ---- hosts
+
+
+def test_a_host_that_is_added_doubles_what_is_worked_at_once_t10(launch: Launch, meeting: Meeting) -> None:
+    one = "[hosts.one]\nmax = 4\n" + puppet(slots=4)
+    daemon = launch(one)
+    act = f"{meeting.tell('$DROVER_HOST')}; {meeting.wait}"
+    pks = daemon.insert_all([{"jq_type": "puppet", "jq_args": act}] * 16)
+    assert meeting.hear_all(4) == ["one"] * 4
+    slots(daemon, "ST_RUNNING", count=4)
+    reload(daemon, one + "[hosts.two]\nmax = 4\n")
+    assert meeting.hear_all(4) == ["two"] * 4
+    slots(daemon, "ST_RUNNING", count=8)  # twice as many sleep at once: twice the jobs in the same time
+    meeting.let_go(16)
+    daemon.wait_all(pks)
+    assert daemon.value("select count(distinct jq_done_host) from drover.jobqueue where jq_type = 'puppet'") == 2
+
+
 # ---- types
 
 
