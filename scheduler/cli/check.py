@@ -29,6 +29,7 @@ from scheduler.cli.text import printable
 from scheduler.daemon import agent_folders
 from scheduler.drivers.far import FarHost, far_hosts
 from scheduler.drivers.spawning import Surroundings, find_program, interpreter_mistake, search_path
+from scheduler.drivers.users import user_mistakes
 from scheduler.errors import DroverError, WorldError
 from scheduler.loop import Loop
 from scheduler.model.config import AgentType, Config, Host
@@ -97,6 +98,8 @@ def told(finding: Finding) -> Finding:
 
 def _programs(config: Config) -> Iterator[Finding]:
     around = Surroundings(os.environ, agent_folders())
+    for path, mistake in user_mistakes(config):
+        yield WARN, f"{'.'.join(map(str, path))}: {mistake}; run by this user, drover run would refuse it"
     for name, agent in config.agents.items():
         hosts = [config.hosts[host] for host in config.hosts_of(name)]
         yield _program(f"agent {name}: ", agent, hosts, around)

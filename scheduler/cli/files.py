@@ -7,7 +7,7 @@ there are secrets in them.
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -15,22 +15,25 @@ import attrs
 from scheduler.cli.templates import template_mistakes
 from scheduler.data import etc_dir
 from scheduler.errors import ConfigError
-from scheduler.model.config import Config, Database
+from scheduler.model.config import Config, Contradiction, Database
 from scheduler.model.config_text import holds_secret, parse
 
 SYSTEM = Path("/etc/drover/drover.toml")
 USER = Path(".config/drover/drover.toml")
+Check = Callable[[Config], Iterable[Contradiction]]
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
 
 
-def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Config:
+def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, *checks: Check) -> Config:
     """The configuration that applies; `option` is the argument of -c. DROVER_DATABASE_URL beats database.url.
+
+    `checks` give mistakes beside those of every configuration: what only a daemon needs.
 
     It beats database.people_url and password_file too: it may be another login. A password in a file is not read yet.
     Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of what they say.
     """
-    config = parse(read(locate(option, environ, system)), template_mistakes)
+    config = parse(read(locate(option, environ, system)), template_mistakes, *checks)
     url = environ.get("DROVER_DATABASE_URL")
     if not url:
         return config

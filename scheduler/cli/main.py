@@ -56,16 +56,18 @@ def _run(options: Namespace) -> int:
 
 def _configuration(options: Namespace) -> "Config":
     """What the command needs of it; no file is read if only the database is wanted, and is named."""
-    from scheduler.cli.files import database_alone, load  # not for --help: it takes as long as all the rest
+    from scheduler.cli.files import SYSTEM, database_alone, load  # not for --help: it takes as long as all the rest
+    from scheduler.drivers.users import user_mistakes
     from scheduler.model.config import Config
 
+    checks = (user_mistakes,) if options.command == "run" else ()  # nobody else starts agents
     needs = COMMANDS[options.command].needs
     if needs == "nothing":
         return Config()
     is_enough = needs == "database" or getattr(options, "group", None) or getattr(options, "jobs", None)
     alone = database_alone(os.environ) if is_enough else None
     try:
-        return alone or load(options.config, os.environ)
+        return alone or load(options.config, os.environ, SYSTEM, *checks)
     except ConfigError as error:
         hint = ALONE.get(needs)
         raise ConfigError(f"{error}\n{hint.format(options.command)}" if hint else str(error)) from error

@@ -14,13 +14,14 @@ from scheduler import guardian, log, upgrade
 from scheduler.cli import manual
 from scheduler.cli.awaiting import awaited
 from scheduler.cli.database import is_embedded
-from scheduler.cli.files import load, locate
+from scheduler.cli.files import SYSTEM, load, locate
 from scheduler.cli.secrets import with_logins
 from scheduler.cli.selftest import test_agents
 from scheduler.daemon import Daemon
 from scheduler.drivers import failpoints
 from scheduler.drivers.notify import Manager, take_manager
 from scheduler.drivers.system import hide
+from scheduler.drivers.users import user_mistakes
 from scheduler.errors import ConfigError
 from scheduler.loop import Loop
 from scheduler.model.config import Config, Database
@@ -83,7 +84,7 @@ def _reader(options: Namespace, written: Database, used: Database) -> Callable[[
     file = str(locate(options.config, os.environ))
 
     def read() -> Config:
-        config = as_asked(load(file, os.environ), options)
+        config = as_asked(load(file, os.environ, SYSTEM, user_mistakes), options)
         return attrs.evolve(config, database=used) if config.database == written else config
 
     return read

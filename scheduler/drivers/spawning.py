@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
+from scheduler.drivers import users
 from scheduler.model.config import AgentType, Config, Limits
 from scheduler.model.events import Spawn
 
@@ -72,7 +73,7 @@ class Surroundings:
 class Mould:
     """What the processes of a type on a host have in common; `programs` are the paths of words that were looked up."""
 
-    limiter: tuple[str, ...]
+    wrapper: tuple[str, ...]
     path: str
     directory: str | None
     environment: dict[bytes, bytes]
@@ -95,7 +96,7 @@ class Recipes:
         if program is None:
             program = mould.programs[word] = find_program(word, mould.path, mould.directory)
         environment = mould.environment | own_of(spawn)
-        return Recipe((*mould.limiter, program, *arguments), mould.directory, environment, mould.files)
+        return Recipe((*mould.wrapper, program, *arguments), mould.directory, environment, mould.files)
 
     def forget(self) -> None:
         """Look again where programs are."""
@@ -110,7 +111,8 @@ class Recipes:
         prefix = prefix_of(self._config, spawn.host)
         files = self._around.files if prefix or agent.limits.nofile is None else None
         limiter = () if prefix else limiting(agent.limits, path)
-        mould = Mould(limiter, path, directory, coded, files, {})
+        wrapper = (*limiter, *becoming(agent.user, path))
+        mould = Mould(wrapper, path, directory, coded, files, {})
         self._moulds[spawn.type, spawn.host] = mould
         return mould
 
@@ -119,6 +121,7 @@ def environment_of(agent: AgentType, spawn: Spawn, around: Surroundings) -> dict
     """Give the environment that all processes of a type on a host have: kept, passed, given, ours; the later wins."""
     known = around.inherited.items()
     kept = {name: text for name, text in known if name in KEPT or name.startswith("LC_")}
+    kept |= users.environment(agent.user)
     return {**kept, **passed_on(agent, spawn, around.inherited), "PATH": search_path(agent, around)}
 
 
@@ -211,6 +214,12 @@ def limiting(limits: Limits, path: str) -> tuple[str, ...]:
     """Give the words that set limits; none without limits, for a wrapper costs a start 0.8 ms. Errors: OSError."""
     options = limits_of(limits)
     return (find_program("prlimit", path, None), *options, "--") if options else ()
+
+
+def becoming(user: str, path: str) -> tuple[str, ...]:
+    """Give the words that change the user; none if nothing is to be changed. Errors: OSError, no such user."""
+    options = users.switching(user)
+    return (find_program("setpriv", path, None), *options, "--") if options else ()
 
 
 def limits_of(limits: Limits) -> tuple[str, ...]:

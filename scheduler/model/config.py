@@ -216,6 +216,7 @@ class AgentType:
     item_timeout: float = field(default=0.0, validator=GRACE)
     spill: float = field(default=0.0, validator=GRACE)
     enabled: bool = True
+    user: str = field(default="", validator=_matches(USER, "is not a login name"))
     cwd: str = ""
     env: dict[str, str] = field(factory=dict)
     pass_env: tuple[str, ...] = ()
@@ -339,8 +340,13 @@ def _hosts_words(config: Config) -> Iterator[Contradiction]:
             if not NAME.fullmatch(queue):
                 yield ("hosts", name, "queues", number), NAME_RULE
     for name, agent in config.agents.items():
-        if config.hosts and set(agent.hosts) <= config.hosts.keys() and not config.hosts_of(name):
+        if not config.hosts or not set(agent.hosts) <= config.hosts.keys():
+            continue
+        if not config.hosts_of(name):
             yield ("agents", name), "no host takes it: the key types of each leaves it out"
+        far = [host for host in config.hosts_of(name) if config.hosts[host].transport != "local"]
+        if agent.user and far:
+            yield ("agents", name, "user"), f"is for local hosts, which {far[0]} is not; name others in its key hosts"
 
 
 def filter_mistake(key: str, value: str | tuple[str, ...]) -> str:

@@ -25,7 +25,9 @@ from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.processes import thaw_pool
 from scheduler.policy.world import World
 
-STARTED_WITH: Final = frozenset(("command", "cwd", "env", "pass_env", "limits", "database"))  # of a type: processes
+STARTED_WITH: Final = frozenset(
+    ("command", "cwd", "env", "pass_env", "limits", "database", "user")
+)  # of a type: processes
 REACHED_BY: Final = frozenset(("transport", "address", "user", "identity", "known_hosts", "command"))  # of a host
 FIXED: Final = (  # of the scheduler: what connections, lease and log were made with, until they are made again
     "group", "lease", "lease_renewal", "rescan", "poll_interval", "statement_limit", "lock_limit", "reconnect_max",

@@ -139,6 +139,7 @@ def test_every_default_is_as_documented() -> None:
                 heartbeat=0,
                 item_timeout=0,
                 enabled=True,
+                user="",
                 cwd="",
                 env={},
                 pass_env=(),
@@ -620,3 +621,11 @@ def test_damaged_file_gives_mistakes_and_nothing_else(text: str, edits: list[tup
 @given(st.lists(st.tuples(KEYS, VALUES), max_size=4))
 def test_any_value_anywhere_gives_mistakes_and_nothing_else(pairs: list[tuple[str, str]]) -> None:
     assert _outcome("\n".join(f"{key} = {value}" for key, value in pairs)) in {"Config", "mistakes"}
+
+
+def test_user_of_a_type_is_for_local_hosts() -> None:
+    far = '[hosts.b]\ntransport = "ssh"\naddress = "b"\n'
+    assert mistakes(agent('user = "nobody"') + far) == (
+        '1.toml:4: agents.a.user: is for local hosts, which b is not; name others in its key hosts (got "nobody")',
+    )
+    assert good(agent('user = "nobody"\nhosts = ["alpha"]') + far).agents["a"].user == "nobody"

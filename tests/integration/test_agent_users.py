@@ -1,0 +1,123 @@
+"""Agents that run as another user: what they are, what they cannot do to others, and that they are killed as any."""
+
+import json
+import os
+import pwd
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import RUN, Daemon, agent, rec
+from tests.needs import need
+
+HOST = "[hosts.local]\n"
+USER = "nobody"
+FORGE = ["sh", "-c", 'printf "FAIL forged\\nOK\\n" > /proc/"$1"/fd/1', "sh", "{args}"]
+WHOAMI = ["sh", "-c", 'echo $(id -u) $(id -g) $(id -G) "$HOME" "$USER" "$LOGNAME"; grep ^Cap[IPEA] /proc/self/status']
+SLEEPY = ["sh", "-c", "echo OK; while read -r line; do sleep 1000 & wait; done"]
+
+
+@pytest.fixture(autouse=True)
+def _as_root() -> None:
+    need("root")
+    need("setpriv")
+
+
+def attack(daemon: Daemon, gate: Path) -> tuple[str, str]:
+    """Let one agent write into the pipe of another that works; the ends of the victim's job and of the attacker's."""
+    victim = daemon.insert(jq_type="victim", jq_args=f"gate:{gate}")
+    daemon.wait(victim, "running")
+    pids = "select status_pid from drover.scheduler_status where status_agent = 'victim' and status_jq_fk = %s"
+    (row,) = daemon.until(lambda: daemon.execute(pids, victim))
+    attacker = daemon.wait(daemon.insert(jq_type="forger", jq_args=str(row["status_pid"])), {"done", "failed"})
+    gate.touch()
+    return str(daemon.wait(victim, {"done", "failed"})["jq_state"]), str(attacker["jq_state"])
+
+
+def output(daemon: Daemon, pk: int) -> str:
+    """What a job has printed."""
+    query = "select string_agg(out_data, '' order by out_pk) from drover.output where out_jq_fk = %s"
+    return str(daemon.value(query, pk))
+
+
+def test_an_agent_of_the_same_user_can_forge_what_another_says(launch: Launch, record: Path, gate: Path) -> None:
+    daemon = launch(HOST + agent("victim", rec(record)) + agent("forger", FORGE, kind="exec"))
+    assert attack(daemon, gate) == ("failed", "done")
+
+
+def test_an_agent_of_another_user_cannot_write_into_the_pipe_of_another(
+    launch: Launch, record: Path, gate: Path
+) -> None:
+    daemon = launch(HOST + agent("victim", rec(record)) + agent("forger", FORGE, kind="exec", user=USER))
+    assert attack(daemon, gate) == ("done", "failed")
+
+
+def test_an_agent_is_that_user_in_all_that_a_program_looks_at(launch: Launch) -> None:
+    daemon = launch(HOST + agent("who", WHOAMI, kind="exec", user=USER, limits={"nofile": 64}))
+    pk = daemon.wait(daemon.insert(jq_type="who"))["jq_pk"]
+    account = pwd.getpwnam(USER)
+    groups = " ".join(map(str, os.getgrouplist(USER, account.pw_gid)))
+    first, *capabilities = output(daemon, pk).splitlines()
+    assert first == f"{account.pw_uid} {account.pw_gid} {groups} {account.pw_dir} {USER} {USER}"
+    assert {line.split()[1] for line in capabilities} == {"0" * 16}
+
+
+def test_an_agent_of_another_user_is_killed_and_reaped_as_any(launch: Launch) -> None:
+    daemon = launch(HOST + agent("sleepy", SLEEPY, user=USER))
+    pk = daemon.insert(jq_type="sleepy", jq_args="x")
+    daemon.wait(pk, "running")
+    pids = daemon.agent_pids()
+    assert {Path(f"/proc/{pid}").stat().st_uid for pid in pids} == {pwd.getpwnam(USER).pw_uid}
+    daemon.insert(role="drover_operator", jq_type="command", jq_args=f"killjob {pk}")
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
+    daemon.until(lambda: not daemon.agent_pids())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_agent_of_another_user_outlives_its_daemon(launch: Launch, number: int) -> None:
+    daemon = launch(HOST + agent("sleepy", SLEEPY, user=USER))
+    pk = daemon.insert(jq_type="sleepy", jq_args="x")
+    daemon.wait(pk, "running")
+    daemon.stop(number)  # it looks for what is left
+
+
+def test_a_daemon_that_is_not_root_keeps_its_capabilities_to_itself(launch: Launch) -> None:
+    given = "+setuid,+setgid,+kill,+dac_read_search"  # the last for the files of this test
+    ours = [
+        "setpriv",
+        "--reuid=1",
+        "--regid=1",
+        "--clear-groups",
+        f"--inh-caps={given}",
+        f"--ambient-caps={given}",
+        "--",
+    ]
+    own, other = agent("own", WHOAMI, kind="exec"), agent("other", WHOAMI, kind="exec", user=USER)
+    daemon = launch(HOST + own + other + agent("sleepy", SLEEPY, user=USER), program=[*ours, *RUN])
+    for kind in ("own", "other"):
+        pk = daemon.wait(daemon.insert(jq_type=kind))["jq_pk"]
+        first, *capabilities = output(daemon, pk).splitlines()
+        assert first.split()[0] == ("1" if kind == "own" else str(pwd.getpwnam(USER).pw_uid))
+        assert {line.split()[1] for line in capabilities} == {"0" * 16}
+    daemon.wait(daemon.insert(jq_type="sleepy", jq_args="x"), "running")
+    daemon.stop()
+
+
+@pytest.mark.parametrize(
+    ("lacking", "user", "mistake"),
+    [
+        ("-setuid,-kill", USER, 'needs a daemon that is root, or that has CAP_SETUID, CAP_KILL (got "nobody")'),
+        ("-setpcap", "no-such-user", 'is no user of this machine (got "no-such-user")'),
+    ],
+)
+def test_a_daemon_that_cannot_become_the_user_refuses_to_start(
+    tmp_path: Path, lacking: str, user: str, mistake: str
+) -> None:
+    file = tmp_path / "drover.toml"
+    file.write_text(f"{HOST}[agents.a]\ncommand = {json.dumps(SLEEPY)}\nuser = '{user}'\n")
+    without = ["setpriv", f"--bounding-set={lacking}", "--"]
+    done = subprocess.run([*without, *RUN, "-c", str(file)], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (2, f"{file}:4: agents.a.user: {mistake}\n")
