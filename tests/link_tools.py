@@ -14,6 +14,7 @@ from tests.loop_tools import turn_until
 
 OWNER = str(UUID(int=1))
 OTHER = str(UUID(int=2))
+PATIENT = ["set lock_timeout = '1min'", "set statement_timeout = '10s'"]  # of a connection that carries the lease
 QUERIES = load((schema_dir() / "queries.sql").read_text())
 
 

@@ -1,13 +1,14 @@
 """What tests of several drivers share."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from scheduler.loop import Loop
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.child_tools import LONG_S, Family, Make
-from tests.link_tools import take_group
+from tests.link_tools import OWNER, PATIENT, QUERIES, ask, opened, take_group
 from tests.queue_tools import Desk
 
 
@@ -39,3 +40,14 @@ def desk(database: str) -> Iterator[Desk]:
     take_group(database)
     with Desk(database) as desk:
         yield desk
+
+
+@pytest.fixture
+def watch(database: str) -> Iterator[Any]:
+    """Give what runs a named query of the daemon that owns the group."""
+    take_group(database)
+    loop = Loop()
+    link = opened(loop, database, settings=PATIENT)
+    yield lambda query, /, **values: ask(loop, link, QUERIES[query], **{"group": "default", "owner": OWNER, **values})
+    link.close()
+    loop.close()

@@ -100,6 +100,28 @@ def test_rescue_finds_the_rows_of_a_dead_owner_f45_t70(desk: Desk, database: str
     assert [claim.attempt for claim in desk.claim()] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("columns", "interruptions", "end"),
+    [
+        ("jq_state = 'claimed', jq_interruptions = 3", 3, ("queued", "released for restart")),
+        ("jq_state = 'running', jq_interruptions = 2", 3, ("queued", "released for restart")),
+        ("jq_state = 'running', jq_interruptions = 3", 4, ("failed", "interrupted more than 3 times")),
+        ("jq_state = 'claimed', jq_wanted = 'kill'", 0, ("failed", "killed")),
+        ("jq_state = 'running', jq_wanted = 'cancel why'", 1, ("cancelled", "why")),
+    ],
+)
+def test_rescue_ends_what_was_to_end_and_what_was_interrupted_too_often_f126(
+    desk: Desk, database: str, columns: str, interruptions: int, end: tuple[str, str]
+) -> None:
+    insert(database)
+    _claimed_by_other(database)
+    fetch(database, f"update drover.jobqueue set {columns}, jq_expected_end = now()")
+    assert _rescue(desk) == 1
+    counts = "jq_interruptions, jq_rescued, jq_wanted, jq_expected_end, jq_owner"
+    saved = fetch(database, f"select jq_state::text, jq_endtext, {counts} from drover.jobqueue")
+    assert saved == [(*end, interruptions, 1, None, None, None)]
+
+
 def test_rescue_finds_what_a_dead_owner_noted_by_taking_stock_f45_t69(desk: Desk, database: str) -> None:
     many(database, 3)
     take_group(database, OTHER)

@@ -389,6 +389,14 @@ def test_jobs_that_fail_together_do_not_all_come_back_together(
     assert fetch(database, query) == [(delays, True)]
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_row_that_goes_back_keeps_its_place_unless_a_slice_of_it_is_done(desk: Desk, database: str, back: bool) -> None:
+    insert(database, "('a', '2000-01-01')", "jq_type, jq_queued")
+    (claim,) = desk.claim()
+    desk.ask(Save([SaveRow(claim.pk, 1, "queued", outcome="slice", back=back)]))
+    assert fetch(database, "select jq_queued > '2000-01-01' from drover.jobqueue") == [(back,)]
+
+
 def test_row_that_goes_back_at_once_is_claimed_under_another_attempt_t2(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = desk.claim()

@@ -3,7 +3,6 @@
 The connection itself would wait for a lock as long as the lease lets it: here, until the statement's own limit.
 """
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import psycopg
@@ -13,22 +12,10 @@ from scheduler.commands import VERBS_ABOUT
 from scheduler.loop import Loop
 from tests.cli_tools import ACTIVE
 from tests.cli_tools import OWNER as ACTIVE_OWNER
-from tests.link_tools import OWNER, QUERIES, ask, fetch, opened, rows_of, take_group
+from tests.link_tools import PATIENT, QUERIES, ask, fetch, opened, rows_of
 from tests.queue_tools import locked, states
 
-PATIENT: Final = ["set lock_timeout = '1min'", "set statement_timeout = '10s'"]
 LONG_OVER: Final = "jq_starttime = now() - interval '9 d', jq_endtime = now() - interval '9 d'"
-
-
-@pytest.fixture
-def watch(database: str) -> Iterator[Any]:
-    """Give what runs a named query of the daemon that owns the group."""
-    take_group(database)
-    loop = Loop()
-    link = opened(loop, database, settings=PATIENT)
-    yield lambda name, **values: ask(loop, link, QUERIES[name], group="default", owner=OWNER, **values)
-    link.close()
-    loop.close()
 
 
 def test_a_retry_whose_unique_key_is_about_to_be_taken_gives_up_soon_r59(watch: Any, database: str) -> None:
@@ -67,6 +54,16 @@ def test_a_start_whose_time_has_come_is_looked_for_no_more(
     assert fetch(database, "select jq_state::text, jq_wait_until from drover.jobqueue") == [(then, None)]
 
 
+def test_a_row_that_may_start_when_it_is_too_late_fails(watch: Any, database: str) -> None:
+    fetch(
+        database, "insert into drover.jobqueue (jq_type, jq_not_before, jq_not_after) values ('a', '9999-01-01', now())"
+    )
+    fetch(database, "update drover.jobqueue set jq_wait_until = now()")
+    watch("due")
+    assert states(database) == ["failed"]
+    assert fetch(database, "select count(*) from drover.claimable") == [(0,)]
+
+
 def test_operators_commands_are_read_first_and_those_of_others_in_turn(database_with_roles: str) -> None:
     fetch(database_with_roles, ACTIVE)
     for role, number in (("drover_frontend", 3), ("drover_frontend_sql", 2), ("drover_operator", 2)):
@@ -90,28 +87,3 @@ def test_a_locked_row_whose_time_is_over_holds_up_no_other_c23(watch: Any, datab
         ((_, _, seconds),) = rows_of(watch("due"))
     assert states(database) == ["queued", "failed"]
     assert float(seconds or 0) <= 0  # so that it is looked at again soon
-
-
-def test_a_job_that_is_retried_has_used_up_none_of_its_allowances(watch: Any, database: str) -> None:
-    ((failed,), (order,)) = fetch(
-        database, "insert into drover.jobqueue (jq_type) values ('a'), ('command') returning jq_pk"
-    )
-    used = "jq_failures = 1, jq_interruptions = 2, jq_rescued = 3, jq_retry_at = now()"
-    fetch(
-        database,
-        f"update drover.jobqueue set jq_state = 'failed', {LONG_OVER}, jq_end_bits = 2, {used} where jq_pk = 1",
-    )
-    assert rows_of(watch("retry_job", command=order, job=failed)) == [(None,)]
-    counts = "select jq_failures, jq_interruptions, jq_rescued, jq_retry_at from drover.jobqueue where jq_pk = 1"
-    assert fetch(database, counts) == [(0, 0, 0, None)]
-
-
-def test_the_jobs_that_are_unblocked_wait_for_that_condition_alone_t85(watch: Any, database: str) -> None:
-    ((order,),) = fetch(database, "insert into drover.jobqueue (jq_type) values ('command') returning jq_pk")
-    for words in ("disk", "disk is full", "disk2", "disk2 is full", "dis"):
-        fetch(database, "insert into drover.jobqueue (jq_type, jq_args) values ('a', %s)", words)
-    blocked = "jq_wait_until = 'infinity', jq_endtext = 'blocked: ' || jq_args"
-    fetch(database, f"update drover.jobqueue set {blocked} where jq_type = 'a'")
-    assert rows_of(watch("unblock", command=order, job=None, condition="disk")) == [(b"2", b"2")]
-    free = "select jq_args from drover.jobqueue where jq_type = 'a' and jq_wait_until is null order by jq_pk"
-    assert fetch(database, free) == [("disk",), ("disk is full",)]

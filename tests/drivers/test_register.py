@@ -1,0 +1,107 @@
+"""What a daemon writes down of its configuration: a value that changed in the file wins, else the current one stays."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from scheduler.drivers.sql import to_json
+from scheduler.loop import Loop
+from tests.link_tools import OWNER, QUERIES, ask, fetch, opened, rows_of
+
+DAEMON: Final = {
+    "host": "here", "pid": 7, "boot_id": "b", "pid_space": "s", "pid_start": 1, "version": "0", "lease": 30.0,
+}  # fmt: skip
+HOST: Final[dict[str, Any]] = {
+    "name": "alpha", "max": 4, "urgent": 1, "enabled": True, "transport": "local", "types": "", "queues": [],
+    "priorities": "", "letters": None,
+}  # fmt: skip
+QUEUE: Final[dict[str, Any]] = {
+    "name": "slow", "concurrency": None, "paused": False, "reserved": 0, "priority": 0, "filter": None,
+}  # fmt: skip
+AGENT: Final[dict[str, Any]] = {
+    "type": "sha", "enabled": True, "kind": "line", "submitters": ["*"], "cwd": "", "fair": False, "revision": None,
+}  # fmt: skip
+# What may change at run time: part of the configuration, setting, column, and two values of the file, one of a command.
+CHANGEABLE: Final = [
+    ("hosts", "max", "host.host_max", 4, 5, 6),
+    ("hosts", "urgent", "host.host_urgent", 1, 2, 3),
+    ("hosts", "enabled", "host.host_enabled", True, False, False),
+    ("hosts", "types", "host.host_types", "a", "b", "c"),
+    ("hosts", "queues", "host.host_queues", ["a"], ["b"], ["c"]),
+    ("hosts", "priorities", "host.host_priorities", "a", "b", "c"),
+    ("queues", "concurrency", "queue.queue_concurrency", None, 1, 2),
+    ("queues", "paused", "queue.queue_paused", False, True, True),
+    ("queues", "reserved", "queue.queue_reserved", 0, 1, 2),
+    ("queues", "priority", "queue.queue_priority", 0, 1, 2),
+    ("agents", "enabled", "agent.agent_enabled", True, False, False),
+]
+Register = Callable[..., list[tuple[bytes | None, ...]]]
+
+
+def configuration(**parts: Any) -> dict[str, Any]:
+    """Give what a daemon registers with one host, queue and type; `parts` are instead of these."""
+    return {**DAEMON, "hosts": [HOST], "queues": [QUEUE], "agents": [AGENT], **parts}
+
+
+@pytest.fixture
+def register(database: str) -> Iterator[Register]:
+    """Give what registers a daemon of the default group with these parts of its configuration."""
+    loop = Loop()
+    link = opened(loop, database)
+
+    def go(**parts: Any) -> list[tuple[bytes | None, ...]]:
+        config = to_json(configuration(**parts))
+        return rows_of(ask(loop, link, QUERIES["register"], group="default", owner=OWNER, config=config))
+
+    yield go
+    link.close()
+    loop.close()
+
+
+@pytest.mark.parametrize(("part", "key", "column", "first", "second", "commanded"), CHANGEABLE)
+def test_a_value_of_the_file_wins_each_time_it_has_changed_and_only_then(
+    register: Register, database: str, part: str, key: str, column: str, first: Any, second: Any, commanded: Any
+) -> None:
+    table, _, name = column.partition(".")
+    entry = {"hosts": HOST, "queues": QUEUE, "agents": AGENT}[part]
+    where = f"where {table}_{'type' if part == 'agents' else 'name'} = '{entry.get('name', 'sha')}'"
+
+    def registered(value: Any) -> Any:
+        assert register(**{part: [{**entry, key: value}]}) == []
+        return fetch(database, f"select {name} from drover.{table} {where}")[0][0]
+
+    def command() -> None:
+        fetch(database, f"update drover.{table} set {name} = %s {where}", commanded)
+
+    assert registered(first) == first
+    command()
+    assert registered(first) == commanded
+    assert registered(second) == second
+    command()
+    assert registered(second) == commanded
+    assert registered(first) == first
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "query"),
+    [
+        ("hosts", HOST, "select host_present from drover.host"),
+        ("agents", AGENT, "select agent_present from drover.agent"),
+    ],
+)
+def test_what_is_configured_no_more_is_marked_so_until_it_is_again(
+    register: Register, database: str, part: str, entry: dict[str, Any], query: str
+) -> None:
+    told = []
+    for entries in ([entry], [], [entry]):
+        register(**{part: entries})
+        told.append(fetch(database, query))
+    assert told == [[(True,)], [(False,)], [(True,)]]
+
+
+def test_what_belongs_to_another_group_is_told_and_nothing_is_written_down(register: Register, database: str) -> None:
+    fetch(database, "insert into drover.host (host_name, host_group) values ('alpha', 'others')")
+    assert register() == [(b"host alpha belongs to group others",)]
+    written = "select (select count(*) from drover.scheduler), (select count(*) from drover.agent)"
+    assert fetch(database, written) == [(0, 0)]
