@@ -98,7 +98,7 @@ class Daemon:
         queue_plans = (*queue_settings(timers.lock_limit), *PLANS)
         self.queue_link = self._link("queue", conninfo, self._queue_up, self._queue_down, queue_plans)
         self.hearing = Hearing(
-            self.loop, self._queries["ring"], _say, self.watch.poll,
+            self.loop, self._queries["ring"], _say, self.watch.poll, self.refusals,
             every=timers.rescan, poll_interval=timers.poll_interval,
         )  # fmt: skip
         watch_words = (*watch_settings(timers), *PLANS, f"listen {self.hearing.channel}")
@@ -108,6 +108,7 @@ class Daemon:
         )
         self.watch.attach(self.watch_link, self.bell.worthwhile)
         self.hearing.attach(self.queue_link, self.watch_link, LISTEN)
+        self.refusals.attach(self.queue_link, self.watch_link)
         self.courier = self._courier()
         database = config.database
         self.expansions = Expansions(

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure
+from scheduler.drivers.refusals import NOTIFY, Refusals
 from scheduler.drivers.sql import Query
 from scheduler.drivers.waiting import Loop, Timer
 
@@ -19,6 +20,7 @@ WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at mo
 AGAIN_S: Final = 1.0  # when a ring proved nothing
 POOLER: Final = "a pooler gives each transaction another connection"
 SILENCE: Final = "the database tells us nothing"
+FULL: Final = "the NOTIFY queue of the server is full"
 
 
 class Hearing:
@@ -30,6 +32,7 @@ class Hearing:
         ring: Query,
         say: Callable[[str, str], None],
         poll: Callable[[], None],
+        refusals: Refusals,
         *,
         every: float,
         poll_interval: float,
@@ -37,6 +40,8 @@ class Hearing:
         self.channel = f"drover_probe_{uuid4().hex}"
         self.is_deaf = False
         self._loop, self._query, self._say, self._poll = loop, ring, say, poll
+        self._refusals = refusals
+        refusals.notify_is_full = self.up
         self._every, self._poll_interval = every, poll_interval
         self._sent: int | None = None  # statements of the ear when we rang; None: we have not
         self._timer: Timer | None = None
@@ -48,7 +53,7 @@ class Hearing:
         self._voice, self._ear, self._listen = voice, ear, (*listen, f"listen {self.channel}")
 
     def up(self) -> None:
-        """The ear is connected: see whether it hears."""
+        """Ring now: the ear is connected, or there may be no room for notifications."""
         self._wait(0.0, self._ring)
 
     def heard(self, channel: str) -> bool:
@@ -95,7 +100,13 @@ class Hearing:
         if isinstance(answer, Failure):
             self._sent = None
             self._wait(AGAIN_S, self._ring)
-        elif self._sent is not None:
+            if answer.is_of_notify:
+                self._refusals.refused(NOTIFY, answer)
+                self._go_deaf(FULL)
+            return
+        if answer.rows[0][-1] == b"t":
+            self._refusals.taken(NOTIFY)
+        if self._sent is not None:
             self._wait(WITHIN_S, self._unheard)
 
     # ---- what came of it
@@ -112,10 +123,12 @@ class Hearing:
             self._wait(AGAIN_S, self._ring)
             return
         self._wait(self._every, self._ring)
+        self._go_deaf(POOLER if self._ear.is_pooled else SILENCE)
+
+    def _go_deaf(self, why: str) -> None:
         if self.is_deaf:
             return
         self.is_deaf = True
-        why = POOLER if self._ear.is_pooled else SILENCE
         self._say("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
         self._look()
 

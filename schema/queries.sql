@@ -72,7 +72,7 @@ taken as (delete from drover.claimable where ctid = any (array(select place from
 held as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0),
 told as materialized (
   -- drover.announce by hand: what it looks up is at hand here
-  select pg_notify('drover_event', '[' || string_agg(events, ',') || ']') from (
+  select drover.notify('drover_event', '[' || string_agg(events, ',') || ']') from (
     select chunk, '{"jq_pk":' || string_agg(jq_pk::text, ',"state":"done","job_pk":' || job || '},{"jq_pk":')
                   || ',"state":"done","job_pk":' || job || '}' as events
       from (select jq_pk, n / 100 as chunk, coalesce(jq_job_fk::text, 'null') as job from ended) e
@@ -178,7 +178,7 @@ with written as (
   select * from unnest(:jobs::bigint[], :attempts::integer[], :parts::integer[], :streams::text[], :texts::text[])
   on conflict do nothing),
 told as materialized (
-  select pg_notify('drover_output', json_agg(job)::text)
+  select drover.notify('drover_output', json_agg(job)::text)
     from unnest(:followed::bigint[]) with ordinality as u(job, n) group by (n - 1) / 300)
 select count(*) from told
 
@@ -559,7 +559,7 @@ released as (
    where j.jq_pk between free.jq_pk and free.jq_pk and (select count(*) from free) = (select count(*) from wanted)
   returning j.jq_pk),
 told as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), pg_notify('drover_due', '') from released having count(*) > 0)
+  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), drover.notify('drover_due', '') from released having count(*) > 0)
 select count(released.jq_pk), (select jq_mode = 'manual' from drover.jobqueue where jq_pk = :job::bigint) from released left join told on true
 
 -- name: retry_job
@@ -613,7 +613,7 @@ marked as (
   update drover.jobqueue j set jq_endtext = 'took effect' from command
    where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from again)),
 told as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), pg_notify('drover_due', '') from again having count(*) > 0)
+  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), drover.notify('drover_due', '') from again having count(*) > 0)
 select why from refused left join told on true
 
 -- name: unblock
@@ -696,7 +696,7 @@ begun as (
 changed as (
   select jq_pk, 'queued' as state from queued union all select jq_pk, 'ignored' from ignored),
 told as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg(state)), pg_notify('drover_due', '') from changed having count(*) > 0)
+  select drover.announce(array_agg(jq_pk), array_agg(state)), drover.notify('drover_due', '') from changed having count(*) > 0)
 select (select count(*) from queued), errors.found::text,
        (select string_agg(jq_pk::text, ',') from ignored where jq_has_children)
   from ready cross join errors left join told on true
@@ -802,7 +802,7 @@ changed as (
   returning case when host_enabled then 'enabled' else 'disabled' end || ', max ' || host_max || ', urgent ' || host_urgent
             || coalesce(', types=' || nullif(host_types, ''), '') || coalesce(', queues=' || array_to_string(host_queues, ','), '')
             || coalesce(', priorities=' || nullif(host_priorities, ''), '') as said)
-select said, names, case when said is not null then pg_notify('drover_change', '') end
+select said, names, case when said is not null then drover.notify('drover_change', '') end
   from mine cross join missing left join changed on true limit 1
 
 -- name: set_type
@@ -815,7 +815,7 @@ changed as (
   update drover.agent set agent_enabled = :enabled::boolean
    where agent_type = :name::text and exists (select from mine)
   returning case when agent_enabled then 'enabled' else 'disabled' end as said)
-select said, case when said is not null then pg_notify('drover_change', '') end from mine left join changed on true limit 1
+select said, case when said is not null then drover.notify('drover_change', '') end from mine left join changed on true limit 1
 
 -- name: flush
 -- Remove one piece of what ended so many days before a command came, or before now; see drover.flush. Gives how many
@@ -1006,7 +1006,7 @@ with mine as (delete from drover.scheduler where scheduler_uuid = :owner::uuid),
 shown as (delete from drover.scheduler_status where status_scheduler = :owner::uuid)
 update drover.scheduler_group set group_owner = null, group_lease_until = null
  where group_name = :group::text and group_owner = :owner::uuid
-returning pg_notify('drover_change', '')
+returning drover.notify('drover_change', '')
 
 -- name: typed_number
 -- The jq_pk of the next line of `drover run -I`.
@@ -1032,8 +1032,9 @@ select pk from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
                       and jq_state in ('claimed', 'running'))
 
 -- name: ring
--- Ring our own bell: whether the connection that listens hears it is whether it hears others.
-select pg_notify(:channel::text, '')
+-- Ring our own bell: whether the connection that listens hears it is whether it hears others. Whether there is room for more
+-- notifications, which is asked for even while none are sent.
+select set_config('drover.notify', 'on', true), drover.notify(:channel::text, ''), pg_notification_queue_usage() < 0.9
 
 -- name: end_backend
 -- After a lost connection: end what the server may still run for us, and wait until it is gone. A process of that number

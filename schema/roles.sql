@@ -38,6 +38,13 @@ alter role drover_scheduler set extra_float_digits = 1;
 alter role drover_agentdb set client_connection_check_interval = '5s';
 alter role drover_agentdb set idle_session_timeout = 0;
 
+-- Whoever listens and stays in a transaction keeps all notifications since then in the server's queue, which has 8 GB and is
+-- everybody's; and any transaction that stays open keeps dead rows. These are settings of the role itself: a login that is
+-- only a member of it wants its own, and may take it back.
+alter role drover_frontend set idle_in_transaction_session_timeout = '5min';
+alter role drover_frontend_sql set idle_in_transaction_session_timeout = '5min';
+alter role drover_readonly set idle_in_transaction_session_timeout = '5min';
+
 -- Limits of the SQL that jobs bring along. Its statement timeout is the scheduler's deadline: a role's own can be undone.
 alter role drover_msq connection limit 10;
 alter role drover_msq set default_transaction_read_only = on;
@@ -94,6 +101,9 @@ revoke all on all functions in schema drover from public, drover_scheduler, drov
   drover_readonly, drover_msq, drover_agentdb;
 
 grant usage on schema drover to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
+
+-- It is called by triggers, with the rights of whoever inserts, and does what everybody may.
+grant execute on function drover.notify(text, text) to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
 -- What a view calls is called with the rights of whoever looks.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.word(text, integer)

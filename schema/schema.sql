@@ -83,7 +83,7 @@ begin
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
   perform set_config('drover.has_edges', 'true', true);
-  perform pg_notify('drover_queue', ''), pg_notify('drover_command', '')  -- while these are locked claims pass them over
+  perform drover.notify('drover_queue', ''), drover.notify('drover_command', '')  -- while these are locked claims pass them over
     where exists (select from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) and jq_state = 'queued');
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
   with looked as materialized (  -- edges whose parents have ended
@@ -110,7 +110,7 @@ end $$;
 CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
     LANGUAGE sql
     AS $$
-  select count(pg_notify('drover_event', chunk)) from (
+  select count(drover.notify('drover_event', chunk)) from (
     select json_agg(json_build_object('jq_pk', u.pk, 'state', u.state, 'job_pk', j.jq_job_fk))::text as chunk
       from unnest(pks, states) with ordinality as u(pk, state, n)
       left join drover.jobqueue j on j.jq_pk = u.pk
@@ -783,6 +783,12 @@ begin
     0);
 end $$;
 
+CREATE FUNCTION drover.notify(channel text, payload text) RETURNS void
+    LANGUAGE sql
+    AS $$
+  select case when coalesce(current_setting('drover.notify', true), '') <> 'off' then pg_catalog.pg_notify(channel, payload) end;
+$$;
+
 CREATE FUNCTION drover.offer(job drover.jobqueue, is_back boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -796,7 +802,7 @@ begin
   end if;
   insert into drover.claimable
   values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line);
-  perform pg_notify('drover_queue', '');
+  perform drover.notify('drover_queue', '');
 end $$;
 
 CREATE FUNCTION drover.offer_all(jobs bigint[]) RETURNS void
@@ -810,7 +816,7 @@ begin
     select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority)
       from drover.jobqueue where jq_pk = any (jobs);
   end if;
-  perform pg_notify('drover_queue', '') where cardinality(jobs) > 0;
+  perform drover.notify('drover_queue', '') where cardinality(jobs) > 0;
 end $$;
 
 CREATE FUNCTION drover.offer_command() RETURNS trigger
@@ -848,7 +854,7 @@ begin
     select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
      where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command';
   end if;
-  perform pg_notify('drover_queue', '');
+  perform drover.notify('drover_queue', '');
   return null;
 end $$;
 
@@ -889,7 +895,7 @@ begin
   new.jq_not_after := null;
   new.jq_delete := null;
   new.jq_live_key := new.jq_unique_key;
-  perform pg_notify('drover_command', '');
+  perform drover.notify('drover_command', '');
   return new;
 end $$;
 
@@ -968,7 +974,7 @@ declare
   looked_at record;
   skipped   bigint[];
 begin
-  perform pg_notify('drover_command', '')  -- a command may wait for them too
+  perform drover.notify('drover_command', '')  -- a command may wait for them too
     where exists (select from jobqueue where jq_type = 'command' and jq_wait_until is not null);
   released := 0;
   unsettled := parents;
@@ -1045,7 +1051,7 @@ CREATE FUNCTION drover.wake() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 begin
-  perform pg_notify(tg_argv[0], '');
+  perform drover.notify(tg_argv[0], '');
   return null;
 end $$;
 

@@ -34,6 +34,7 @@ class Limits:
     query: timedelta = timedelta(seconds=10)
     lock: timedelta = timedelta(minutes=1)
     blocked: timedelta = timedelta(seconds=10)
+    notifications: float = 0.1  # of the server's queue
     patience_ms: int = 2000  # of ours, for each check
 
 
@@ -147,6 +148,12 @@ select format('pid %%s, user %%s, application %%s', pid, usename, coalesce(nulli
    and (pid = any (blockers) or state like 'idle in transaction%%' and now() - state_change > %(lock)s)
  order by 2 desc
 """
+# A session that listens and stays in a transaction keeps all that was told since: nobody sees which one it is.
+NOTIFICATIONS: Final = """
+select 'NOTIFY queue', (select max(now() - xact_start) from pg_stat_activity where state like 'idle in transaction%%'),
+       round((100 * usage)::numeric) || ' %% full: when it is full, commits that tell of anything fail'
+  from pg_notification_queue_usage() as usage where usage > %(notifications)s
+"""
 END_IT: Final = "let its owner end it, or select pg_terminate_backend(pid)"
 CHECKS: Final = (
     Check("hidden", HIDDEN, "look as drover_operator, or let a superuser grant pg_read_all_stats to this role"),
@@ -159,6 +166,7 @@ CHECKS: Final = (
     Check("scans", SCANS, "find it with pg_stat_statements; ask by jq_pk or jq_job_fk, or a replica"),
     Check("slow query", QUERIES, "ask by jq_pk or jq_job_fk, or a replica; to end it: select pg_cancel_backend(pid)"),
     Check("lock", LOCKS, END_IT),
+    Check("notifications", NOTIFICATIONS, "end the sessions that listen and are idle in transaction, the oldest first"),
 )
 
 

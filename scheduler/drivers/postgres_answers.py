@@ -9,6 +9,7 @@ from psycopg import pq
 
 from scheduler.model.jobs import Cells
 
+NOTIFY_FULL: Final = "too many notifications in the NOTIFY queue"
 NO_COPY: Final = "COPY from or to the client is not possible here"
 
 
@@ -61,6 +62,12 @@ class Failure(NamedTuple):
     message: str
     lost: bool = False
     position: int | None = None  # character of the statement, from 1
+    source: str | None = None  # file of the server that says so
+
+    @property
+    def is_of_notify(self) -> bool:
+        """Say whether the NOTIFY queue is full: 54000 is also what is too large, and words may be translated."""
+        return self.sqlstate == "54000" and (self.source == "async.c" or self.message == NOTIFY_FULL)
 
     @property
     def sentence(self) -> str:
@@ -105,10 +112,12 @@ def read_failure(result: pq.abc.PGresult) -> Failure:
     field = pq.DiagnosticField
     state, position = result.error_field(field.SQLSTATE), result.error_field(field.STATEMENT_POSITION)
     message = (result.error_field(field.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+    source = result.error_field(field.SOURCE_FILE)
     return Failure(
         state.decode() if state else None,
         one_line(message or result.get_error_message()),
         position=int(position) if position else None,
+        source=source.decode() if source else None,
     )
 
 

@@ -73,7 +73,7 @@ def settings(lock_limit: float) -> list[str]:
 def why(failure: Failure) -> str:
     """Give whose fault it is: lost (send it again), lock (again, in parts) or data (find the row)."""
     state = failure.sqlstate or ""
-    if failure.lost or state in FORM:
+    if failure.lost or state in FORM or failure.is_of_notify:
         return "lost"
     if state in LOCK:
         return "lock"

@@ -2,21 +2,34 @@
 
 They are tried again until they are taken, and hold up others meanwhile. That is logged at once, when the reason
 changes and when it is over, however often it is tried; `text` is for those who ask how the daemon is.
+
+One kind needs no mending of ours: while the NOTIFY queue of the server is full, every commit with a notification fails.
+Then our statements send none (see drover.notify in the schema), and jobs are saved without their events.
 """
 
 from collections.abc import Callable
+from typing import Final
 
+from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Failure
+
+NOTIFY: Final = "NOTIFY"  # its name, whatever statement met it
 
 
 class Refusals:
     """What is being refused, by the name of the statement; `changed` is called with `text` when that changes."""
 
-    __slots__ = ("_changed", "_say", "_texts")
+    __slots__ = ("_changed", "_links", "_say", "_texts", "notify_is_full")
 
     def __init__(self, say: Callable[[str, str], None], changed: Callable[[str | None], None]) -> None:
         self._say, self._changed = say, changed
         self._texts: dict[str, str] = {}
+        self._links: tuple[Link, ...] = ()
+        self.notify_is_full: Callable[[], object] = lambda: None
+
+    def attach(self, *links: Link) -> None:
+        """Take the connections whose statements send no notifications while there is no room for them."""
+        self._links = links
 
     @property
     def text(self) -> str | None:
@@ -25,15 +38,22 @@ class Refusals:
 
     def refused(self, name: str, failure: Failure) -> None:
         """Note that a statement was refused."""
+        if failure.is_of_notify:
+            name = NOTIFY
+            self._notify("off")
         text = failure.sentence
         if self._texts.get(name) != text:
             self._texts[name] = text
             self._say("warning", f"the database refuses {name}: {text}; it is tried again until it is taken")
             self._changed(self.text)
+            if name == NOTIFY:
+                self.notify_is_full()
 
     def taken(self, name: str) -> None:
         """Note that a statement was carried out."""
         if self._texts and self._texts.pop(name, None) is not None:
+            if name == NOTIFY:
+                self._notify("on")
             self._say("info", f"the database takes {name} again")
             self._changed(self.text)
 
@@ -42,3 +62,9 @@ class Refusals:
         if self._texts:
             self._texts.clear()
             self._changed(None)
+
+    def _notify(self, word: str) -> None:
+        """Send notifications, or none; behind a pooler nothing can be set, and statements wait until there is room."""
+        for link in self._links:
+            if link.is_up and not link.is_pooled:
+                link.run(f"set drover.notify = '{word}'", lambda _: None)

@@ -122,6 +122,12 @@ create index claimable_order on drover.claimable
 create index claimable_lines on drover.claimable (claim_type, claim_queue, claim_host, claim_line, claim_rank) where claim_line is not null;
 create index claimable_in_line on drover.claimable (claim_jq_fk) where claim_line is not null;
 
+-- pg_notify, unless the session has set drover.notify = off: while the NOTIFY queue of the server is full, every commit
+-- with a notification fails.
+create function drover.notify(channel text, payload text) returns void language sql as $$
+  select case when coalesce(current_setting('drover.notify', true), '') <> 'off' then pg_catalog.pg_notify(channel, payload) end;
+$$;
+
 create function drover.rank(urgent boolean, priority text) returns text language sql immutable parallel safe
   return case when urgent then '0' else '1' end || priority;
 
@@ -448,7 +454,7 @@ begin
   new.jq_not_after := null;
   new.jq_delete := null;
   new.jq_live_key := new.jq_unique_key;
-  perform pg_notify('drover_command', '');
+  perform drover.notify('drover_command', '');
   return new;
 end $$;
 create trigger jobqueue_prepare_command before insert on drover.jobqueue for each row
@@ -525,7 +531,7 @@ end $$;
 -- tables they follow are others now.
 create function drover.wake() returns trigger language plpgsql as $$
 begin
-  perform pg_notify(tg_argv[0], '');
+  perform drover.notify(tg_argv[0], '');
   return null;
 end $$;
 
@@ -587,7 +593,7 @@ begin
     select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
      where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command';
   end if;
-  perform pg_notify('drover_queue', '');
+  perform drover.notify('drover_queue', '');
   return null;
 end $$;
 
@@ -658,7 +664,7 @@ begin
   end if;
   insert into drover.claimable
   values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line);
-  perform pg_notify('drover_queue', '');
+  perform drover.notify('drover_queue', '');
 end $$;
 
 -- Jobs that may be claimed now, or no more, since jq_unmet is another: a fan of jobs moves at once.
@@ -671,7 +677,7 @@ begin
     select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority)
       from drover.jobqueue where jq_pk = any (jobs);
   end if;
-  perform pg_notify('drover_queue', '') where cardinality(jobs) > 0;
+  perform drover.notify('drover_queue', '') where cardinality(jobs) > 0;
 end $$;
 
 create function drover.withdraw_all(jobs bigint[]) returns void language plpgsql as $$
@@ -1010,7 +1016,7 @@ begin
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
   perform set_config('drover.has_edges', 'true', true);
-  perform pg_notify('drover_queue', ''), pg_notify('drover_command', '')  -- while these are locked claims pass them over
+  perform drover.notify('drover_queue', ''), drover.notify('drover_command', '')  -- while these are locked claims pass them over
     where exists (select from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) and jq_state = 'queued');
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
   with looked as materialized (  -- edges whose parents have ended
@@ -1076,7 +1082,7 @@ declare
   looked_at record;
   skipped   bigint[];
 begin
-  perform pg_notify('drover_command', '')  -- a command may wait for them too
+  perform drover.notify('drover_command', '')  -- a command may wait for them too
     where exists (select from jobqueue where jq_type = 'command' and jq_wait_until is not null);
   released := 0;
   unsettled := parents;
@@ -1214,7 +1220,7 @@ end $$;
 
 -- Tell user interfaces what became of jobs: arrays under 8,000 bytes on channel drover_event.
 create function drover.announce(pks bigint[], states text[]) returns bigint language sql as $$
-  select count(pg_notify('drover_event', chunk)) from (
+  select count(drover.notify('drover_event', chunk)) from (
     select json_agg(json_build_object('jq_pk', u.pk, 'state', u.state, 'job_pk', j.jq_job_fk))::text as chunk
       from unnest(pks, states) with ordinality as u(pk, state, n)
       left join drover.jobqueue j on j.jq_pk = u.pk

@@ -14,6 +14,7 @@ from tests.cli_tools import Drover
 from tests.link_tools import QUERIES, ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.pooler_tools import pooler
+from tests.queue_tools import quiet
 from tests.replica_tools import until
 
 Open = Callable[..., Link]
@@ -112,6 +113,7 @@ class Ears:
             QUERIES["ring"],
             lambda level, text: self.said.append(text),
             self._poll,
+            quiet(),
             every=0.05,
             poll_interval=0.05,
         )
