@@ -16,7 +16,16 @@ from select import EPOLLIN, EPOLLOUT
 
 from scheduler.drivers.far import FarHost, far_hosts, reach_of
 from scheduler.drivers.process import LocalProcess, Process
-from scheduler.drivers.spawning import Recipes, Started, Surroundings, fingerprint, reason, start
+from scheduler.drivers.spawning import (
+    SHORTAGES,
+    Recipes,
+    Started,
+    Surroundings,
+    UnwatchedError,
+    fingerprint,
+    reason,
+    start,
+)
 from scheduler.drivers.system import open_more_files
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import BugError
@@ -117,8 +126,7 @@ class Children:
         try:
             started = self._start(spawn)
         except (OSError, ValueError) as error:
-            is_too_long = isinstance(error, OSError) and error.errno == errno.E2BIG and spawn.argv is not None
-            self._tell(NotCreated(spawn.slot, reason(self._config, spawn, error), is_items_fault=is_too_long))
+            self._tell(self._not_created(spawn, error))
             return
         self._adopt(Child(spawn.slot, agent.kind == "line"), started, spawn.stdin or b"")
 
@@ -131,7 +139,7 @@ class Children:
             )
         except OSError as error:
             del self._children[spawn.slot]
-            self._tell(NotCreated(spawn.slot, reason(self._config, spawn, error)))
+            self._tell(self._not_created(spawn, error))
             return
         child.process = process
         child.stdin, child.stdout, child.stderr = process.ends.stdin, process.ends.stdout, process.ends.stderr
@@ -216,6 +224,18 @@ class Children:
         self._children.clear()
 
     # The life of a child: started, adopted, dead, buried.
+
+    def _not_created(self, spawn: Spawn, error: OSError | ValueError) -> NotCreated:
+        """Say whose fault it is; the process of which nobody could learn the end had begun."""
+        number = error.errno if isinstance(error, OSError) else None
+        has_begun = isinstance(error, UnwatchedError)
+        return NotCreated(
+            spawn.slot,
+            reason(self._config, spawn, error),
+            is_items_fault=number == errno.E2BIG and spawn.argv is not None,
+            lost=has_begun,
+            is_machines_fault=number in SHORTAGES and not has_begun,
+        )
 
     def _start(self, spawn: Spawn) -> Started:
         try:

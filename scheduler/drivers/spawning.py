@@ -36,7 +36,14 @@ ADVICE = {
     errno.EACCES: "look at the rights of the file and its folders",
     errno.EMFILE: "raise LimitNOFILE of the scheduler",
     errno.EAGAIN: "raise TasksMax of the scheduler, or run fewer agents",
+    errno.ENFILE: "raise fs.file-max of the machine, or run fewer agents",
+    errno.ENOMEM: "raise MemoryMax of the scheduler, or run fewer agents",
 }
+SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))  # of the machine, whatever is started
+
+
+class UnwatchedError(OSError):
+    """A process had begun and was killed at once, since it could not be watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,13 +294,13 @@ def _popen(recipe: Recipe, ends: tuple[int, int, int]) -> "subprocess.Popen[byte
 
 
 def watch(popen: "subprocess.Popen[bytes]") -> int:
-    """Give a pidfd of a child; without one it is killed. Errors: OSError."""
+    """Give a pidfd of a child; without one it is killed. Errors: UnwatchedError."""
     try:
         return os.pidfd_open(popen.pid)
-    except OSError:  # no descriptor left: a child that nobody watches must not be
+    except OSError as error:  # no descriptor left: a child that nobody watches must not be
         popen.kill()
         popen.wait()
-        raise
+        raise UnwatchedError(error.errno, error.strerror) from error
 
 
 def _calm(pid: int) -> None:

@@ -25,12 +25,16 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """The process of a slot could not be made; a fault of the item, or of the way there, says nothing against it."""
+    """The process of a slot could not be made; a fault of the item, of the way there or of the machine is not its own.
+
+    `is_machines_fault`: there was no descriptor, process or memory for one more, and nothing of it has begun.
+    """
 
     slot: int
     reason: str
     is_items_fault: bool = False
     lost: bool = False
+    is_machines_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,11 +109,11 @@ class Core:
         wants = []
         if world.feeding and not world.draining:
             rounds.measure(world, now)
-            hosts, queues = list(world.hosts.values()), list(world.queues.values())
+            books, queues = list(world.hosts.values()), list(world.queues.values())
             if [queue for queue in queues if queue.reserved]:
                 self.unpack()  # what is in hand counts
             pools, jobs = world.pools.values(), world.jobs.values()
-            wants = world.claims.wants(pools, queues, hosts, jobs, world.timers, now)
+            wants = world.claims.wants(pools, queues, books, jobs, world.timers, now)
         world.may_want = bool(wants)
         if not wants and self._gathers(now):
             return None
@@ -183,7 +183,7 @@ class Core:
         world = self.world
         return min(
             world.fleet.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at, world.start_at,
-            world.output_at,
+            world.output_at, world.uncap_at,
             world.ledger.gather_until if world.ledger.ends and world.ledger.gather_until else NEVER,
             world.ledger.locked_until if world.ledger.locked and world.ledger.locked_until else NEVER,
             world.serving_until if world.feeding else NEVER,
@@ -213,6 +213,8 @@ class Core:
         if now >= world.room_at:
             world.room_at = NEVER
             world.stirred |= world.starving
+        if now >= world.uncap_at:
+            hosts.uncap(world, now)
         world.starting, world.start_at = 0, NEVER
         world.stirred |= world.unstarted
         world.unstarted.clear()

@@ -110,7 +110,7 @@ def put_back(world: World, job: Job, item: Item, host: str | None) -> None:
     lane.items.appendleft(item)
     if job.expansion is None:
         job.pool.singles += 1
-        job.started = False
+        job.started, job.deadline = False, NEVER  # its time limit begins anew
     else:
         job.expansion.waiting += 1
     world.stirred.add(job.pool)

@@ -35,10 +35,14 @@ class HostBook:
         "kept_for",
         "leaving",
         "max",
+        "most",
         "name",
+        "pause",
         "probe",
         "probe_at",
         "reason",
+        "shortage",
+        "tried_again_at",
         "urgent",
         "used",
         "yielded_at",
@@ -61,12 +65,20 @@ class HostBook:
         self.kept_for: Pool | None = None  # the starving type for which room was made
         self.probe: Slot | None = None  # the agent that starts here of a type whose last start failed
         self.probe_at = -NEVER  # from when the next such agent may be started
+        self.shortage: str | None = None  # why the machine could start no more agents, until it could again
+        self.most = NEVER  # agents at once, while nothing else is tried
+        self.pause = 0.0  # seconds from one try to the next
+        self.tried_again_at = NEVER
         self.note()
 
     def has_room(self, urgent: bool) -> bool:
         """Say whether one more agent may be started here."""
-        limit = self.max + (self.urgent if urgent else 0)
-        return self.is_open and (self.max == UNLIMITED or self.used < limit)
+        return self.is_open and self.spare(urgent) > 0
+
+    def spare(self, urgent: bool) -> float:
+        """Return how many more agents this host takes; inf if nothing limits it."""
+        limit = NEVER if self.max == UNLIMITED else self.max + (self.urgent if urgent else 0)
+        return min(limit, self.most) - self.used
 
     @property
     def is_open(self) -> bool:

@@ -22,7 +22,7 @@ from scheduler.model.states import (
     ST_SPAWNED,
     THAWED,
 )
-from scheduler.policy import endings, replies, standing
+from scheduler.policy import endings, hosts, replies, standing
 from scheduler.policy.ahead import recall
 from scheduler.policy.capture import Capture, Piece
 from scheduler.policy.jobs import NEVER, Job
@@ -38,6 +38,8 @@ def created(world: World, event: e.Created, now: float) -> None:
     slot.pid = event.pid
     slot.where = (slot.host.name, slot.pool.name, event.pid)
     slot.heard = slot.born = now
+    if slot.host.shortage is not None and slot.host.most == NEVER:
+        hosts.recovered(world, slot.host)
     world.fleet.fire(slot, CREATED, now)
     if slot.state != ST_SPAWNED:
         return
@@ -55,6 +57,9 @@ def created(world: World, event: e.Created, now: float) -> None:
 def not_created(world: World, event: e.NotCreated, now: float) -> None:
     """A start that failed counts as a death; the item of an exec agent fails with the reason."""
     slot = world.fleet.slots[event.slot]
+    if event.is_machines_fault:
+        _not_startable(world, slot, event.reason, now)
+        return
     world.log(slot, "ERROR", event.reason)
     if slot.job is not None and event.lost and not event.is_items_fault:
         endings.lose(world, slot, event.reason, now, interrupted=True)
@@ -68,6 +73,20 @@ def not_created(world: World, event: e.NotCreated, now: float) -> None:
     if slot.counts:
         slot.pool.reason = event.reason
     _bury(world, slot, now, NOT_CREATED)
+
+
+def _not_startable(world: World, slot: Slot, reason: str, now: float) -> None:
+    """The machine cannot start one more: nothing has begun, the item waits again, and fewer agents are started."""
+    job = slot.job
+    if job is not None and job.verdict is None:
+        replies.take_back(world, slot)
+        if world.draining and job.expansion is None:
+            endings.give_back(world, job, "released for restart", now)
+    elif job is not None:
+        endings.part(world, slot, job, now)
+    slot.counts = False
+    _bury(world, slot, now, NOT_CREATED)
+    hosts.run_short(world, slot.host, reason, now)
 
 
 def gone(world: World, event: e.Gone, now: float) -> None:

@@ -34,8 +34,7 @@ def startable(pool: Pool, *, urgent: bool, hosts: frozenset[str] | None = None) 
             continue
         host = slots[0].host
         if host.has_room(urgent):
-            limit = host.max + (host.urgent if urgent else 0) - host.used if host.max >= 0 else len(slots)
-            new += min(len(slots), limit)
+            new += int(min(len(slots), host.spare(urgent)))
     return idle + new
 
 

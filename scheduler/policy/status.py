@@ -8,7 +8,8 @@ from typing import Any
 
 from scheduler.model.protocol import printable
 from scheduler.model.states import ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
-from scheduler.policy.pools import Pool, Slot
+from scheduler.policy.jobs import NEVER
+from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.supply import has_connection
 from scheduler.policy.world import World
 
@@ -58,6 +59,7 @@ def scheduler_row(
     held = {
         "jobs": len(world.jobs), "expansions": len(world.expanding), "successes": world.successes,
         "placed": world.placed, "spilled": world.spilled,
+        "shortages": [_shortage(host) for host in world.hosts.values() if host.most < NEVER],
     } | vitals  # fmt: skip
     return {
         "slot": -1,
@@ -110,8 +112,15 @@ def _why_waiting(pool: Pool) -> str | None:
         return "every host of the type is disabled"
     if not any(host.is_open for host in hosts):
         return "; ".join(sorted(f"host {host.name} cannot be reached: {host.reason or '?'}" for host in hosts))
+    if all(host.spare(urgent=False) <= 0 and host.shortage for host in hosts):
+        return "; ".join(sorted(_shortage(host) for host in hosts))
     is_up = any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots)
     return None if is_up and not pool.blocked_until else pool.reason  # why its agents do not come up, if it is known
+
+
+def _shortage(host: HostBook) -> str:
+    again = f", tried again within {host.pause:g} s"
+    return f"host {host.name} cannot start more than {host.most:g} agents{again}: {host.shortage}"
 
 
 def in_short(world: World) -> str:

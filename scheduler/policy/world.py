@@ -70,6 +70,7 @@ class World:
         "tells_ends",
         "timers",
         "turn",
+        "uncap_at",
         "unstarted",
     )  # fmt: skip
 
@@ -117,6 +118,7 @@ class World:
         self.starting = 0  # agents started since the last tick
         self.unstarted: set[Pool] = set()  # pools whose next agent waits for the next tick
         self.start_at = NEVER  # when that is to be: at once
+        self.uncap_at = NEVER  # when more agents are tried again on a host that could start no more
         for name, kind in config.agents.items():
             self.pools[name] = pool = Pool(name, kind, kind.enabled)
             patience = patience_of(kind, self.timers)

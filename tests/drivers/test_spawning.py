@@ -225,6 +225,7 @@ def test_without_descriptors_nothing_is_started_and_nothing_leaks(
     allow(more)
     one.spawn()
     (told,) = one.all(NotCreated)
+    assert (told.is_machines_fault, told.lost) == (True, False)
     assert f"(errno {errno.EMFILE}); raise LimitNOFILE" in told.reason
     assert open_descriptors() == before
 

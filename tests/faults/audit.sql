@@ -92,6 +92,9 @@ union all
    where jq_state = 'done' and not jq_msq and jq_type in ('line', 'exec', 'free', 'sleeper')
      and not exists (select from faults.begun b where b.pk = j.jq_pk)
 union all
+  select 'I1 a fault has failed a job', jq_pk, null, jq_args || ': ' || jq_endtext
+    from drover.jobqueue where jq_state = 'failed' and jq_max_interruptions = 1000 and jq_endtext <> 'killed'
+union all
   select 'I2 a row of a daemon that is not the owner any more', c.pk, c.seq, c.daemon || ' until ' || c.until
     from (select at, owner, lead(at, 1, 'infinity') over (order by at) as next_at, lag(owner) over (order by at) as before from faults.ownership) o
     join faults.claim c on c.at < o.at and c.until > o.at + interval '5 s' and c.owner <> o.owner

@@ -35,7 +35,8 @@ PATIENCE_S = 40.0
 LOOK_S = 0.02
 STORY_S = 0.5  # for daemons to tell how they are, when a test has failed
 BIG = 150_000  # more than a pipe holds
-LASTING = {"jq_retries": 1000, "jq_max_interruptions": 1000}  # no fault of ours may use them up
+LASTING = {"jq_max_interruptions": 1000}  # no fault may use them up; no retries, which would hide a job that fails
+RETRIED = LASTING | {"jq_retries": 1000}  # where agents are killed, which fails a job
 QUICK = """
 [scheduler]
 log_level = "info"
@@ -118,6 +119,7 @@ class Site:
         self.record = folder / "record"
         self.record.touch()
         (folder / "work").mkdir()
+        self.lasting: dict[str, Any] = LASTING  # columns of each job
         self.daemons: list[Daemon] = []
         self._tokens = 0
         self._gaps: list[Path] = []
@@ -250,14 +252,15 @@ class Site:
         with self._front.transaction():
             for _ in range(plain):
                 self._queue("line", again)
-            for acts in ("nap:0.25", "log", "note", "fail"):
+            for acts in ("nap:0.25", "log", "note"):
                 self._queue("line", f"{acts} {again}")
+            self._queue("line", f"fail {again}", jq_retries=1000)
             self._queue("free", f"sql {again}")
             self._queue("exec", f"out {again}")
             self._queue("line", "x" * BIG)
             self._edge(self._queue("line"), self._queue("exec"))
-            for acts in ("", "fail"):  # both ways to save an end
-                self._queue("line", acts, jq_delete=[self._file()])
+            self._queue("line", jq_delete=[self._file()])  # both ways to save an end
+            self._queue("line", "fail", jq_delete=[self._file()], jq_retries=1000)
             self._queue("line", jq_not_before="0.3 s")
             self._rows("a", jq_key="n")
             self._rows("b")
@@ -318,7 +321,7 @@ class Site:
         self._tokens += 1
         if "jq_not_before" in columns:
             columns["jq_not_before"] = self.value("select now() + %s::interval", columns["jq_not_before"])
-        row = {"jq_type": kind, "jq_args": f"t{self._tokens} {acts}".strip(), **LASTING, **columns}
+        row = {"jq_type": kind, "jq_args": f"t{self._tokens} {acts}".strip(), **self.lasting, **columns}
         return self._insert(row)
 
     def _file(self) -> str:
@@ -329,7 +332,7 @@ class Site:
     def _rows(self, mark: str, **columns: Any) -> None:
         self._tokens += 1
         query = f"select n, '{mark}{self._tokens}.' || n as token from generate_series(1, 3) n"
-        self._insert({"jq_type": "line", "jq_args": query, "jq_msq": True, **LASTING, **columns})
+        self._insert({"jq_type": "line", "jq_args": query, "jq_msq": True, **self.lasting, **columns})
 
     def _insert(self, row: dict[str, Any]) -> int:
         names, places = ", ".join(row), ", ".join(["%s"] * len(row))

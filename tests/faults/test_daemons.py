@@ -11,7 +11,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 from tests.faults.settings import FULL
-from tests.faults.site import BIG, Site
+from tests.faults.site import BIG, RETRIED, Site
 from tests.integration.daemon import Daemon, agent
 
 STORM = 500
@@ -62,6 +62,7 @@ def test_a_daemon_that_stands_by_carries_out_no_command_about_jobs(site: Site) -
 @pytest.mark.slow
 @pytest.mark.fault("kill -9 agents")
 def test_agents_that_are_killed_at_random_lose_nothing(site: Site) -> None:
+    site.lasting = RETRIED
     daemon = site.serving(config=OFTEN + site.types("d1", slots=4))
     for number in range(100 if FULL else 25):
         site.submit(plain=4)
@@ -199,7 +200,8 @@ ENDED = "select count(*) from drover.jobqueue where jq_state = 'done'"
 def test_a_daemon_without_descriptors_for_more_agents_lives_and_works(site: Site) -> None:
     daemon = site.serving(config=site.types("d1", slots=16), prefix=["prlimit", "--nofile=64:64", "--"])
     site.queue(200)
-    site.queue(50, "exec")
+    site.queue(200, "exec")
+    site.submit()
     assert site.settle() == []
     assert "raise LimitNOFILE" in daemon.stderr()
     daemon.stop()
@@ -215,8 +217,8 @@ def test_agents_that_flood_and_agents_that_never_read_cost_no_memory(site: Site)
     site.submit(plain=20)
     assert site.settle() == []
     before, files = _resident(daemon), _files(daemon)
-    site.queue(1, "flood", jq_retries=0)
-    site.queue(1, "deaf", "x" * 200_000, jq_retries=0)
+    site.queue(1, "flood")
+    site.queue(1, "deaf", "x" * 200_000, jq_max_interruptions=3)  # which fails it
     site.submit(plain=50)
     assert site.settle(patience=100.0) == []
     assert _resident(daemon) - before < 10 << 20
