@@ -956,10 +956,10 @@ select (select coalesce(json_agg(json_build_object('name', queue_name, 'concurre
                                  order by placement_pk), '[]') from drover.placement)
 
 -- name: show_agents
--- What drover.why needs to know of agent types: until when all their slots have failed, and why they wait.
+-- What drover.why needs to know of agent types: since and until when all their slots have failed, and why they wait.
 update drover.agent a
-   set agent_blocked_until = now() + make_interval(secs => u.seconds), agent_reason = u.reason, agent_queries_wait = u.queries_wait
-  from jsonb_to_recordset(:rows::jsonb) as u(type text, seconds float8, reason text, queries_wait boolean)
+   set agent_blocked_since = now() - make_interval(secs => u.since), agent_blocked_until = now() + make_interval(secs => u.seconds), agent_reason = u.reason, agent_queries_wait = u.queries_wait
+  from jsonb_to_recordset(:rows::jsonb) as u(type text, since float8, seconds float8, reason text, queries_wait boolean)
  where a.agent_group = :group::text and a.agent_type = u.type
    and (a.agent_reason is distinct from u.reason or a.agent_queries_wait <> u.queries_wait or u.seconds is not null or a.agent_blocked_until is not null)
 

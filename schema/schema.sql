@@ -959,6 +959,31 @@ begin
   end if;
 end $$;
 
+CREATE TABLE drover.agent (
+    agent_group text NOT NULL,
+    agent_type text NOT NULL,
+    agent_enabled boolean DEFAULT true NOT NULL,
+    agent_enabled_file boolean,
+    agent_kind text DEFAULT 'line'::text NOT NULL,
+    agent_submitters text[] DEFAULT '{*}'::text[] NOT NULL,
+    agent_cwd text DEFAULT ''::text NOT NULL,
+    agent_fair boolean DEFAULT false NOT NULL,
+    agent_fair_file boolean DEFAULT false NOT NULL,
+    agent_revision text,
+    agent_present boolean DEFAULT true NOT NULL,
+    agent_blocked_since timestamp with time zone,
+    agent_blocked_until timestamp with time zone,
+    agent_reason text,
+    agent_queries_wait boolean DEFAULT false NOT NULL,
+    agent_registered timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
+    CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
+);
+
+CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN ((agent).agent_blocked_until > now()) THEN (((((('agent type '::text || (agent).agent_type) || ' failed, next try '::text) || date_trunc('second'::text, (agent).agent_blocked_until)) || COALESCE((', resting since '::text || date_trunc('second'::text, (agent).agent_blocked_since)), ''::text)) || ': '::text) || COALESCE((agent).agent_reason, '?'::text)) ELSE NULL::text END;
+
 CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, waits boolean, OUT released integer, OUT unsettled bigint[], OUT place bigint, OUT locked bigint[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -1089,26 +1114,6 @@ CREATE FUNCTION drover.word(words text, n integer) RETURNS text
 '::text), '[ 	
 
 ]+'::text))[n];
-
-CREATE TABLE drover.agent (
-    agent_group text NOT NULL,
-    agent_type text NOT NULL,
-    agent_enabled boolean DEFAULT true NOT NULL,
-    agent_enabled_file boolean,
-    agent_kind text DEFAULT 'line'::text NOT NULL,
-    agent_submitters text[] DEFAULT '{*}'::text[] NOT NULL,
-    agent_cwd text DEFAULT ''::text NOT NULL,
-    agent_fair boolean DEFAULT false NOT NULL,
-    agent_fair_file boolean DEFAULT false NOT NULL,
-    agent_revision text,
-    agent_present boolean DEFAULT true NOT NULL,
-    agent_blocked_until timestamp with time zone,
-    agent_reason text,
-    agent_queries_wait boolean DEFAULT false NOT NULL,
-    agent_registered timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
-    CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
-);
 
 CREATE TABLE drover.attempt_kept (
     att_jq_fk bigint NOT NULL,
@@ -1732,6 +1737,7 @@ CREATE VIEW drover.reason AS
                     WHEN a.agent_enabled THEN r.room_closed
                     ELSE (('agent type '::text || a.agent_type) || ' is disabled'::text)
                 END)
+                WHEN ((j.jq_state = 'running'::drover.job_state) AND j.jq_msq AND (a.agent_blocked_until > now())) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) || drover.rests(a.*))
                 WHEN ((j.jq_state = 'running'::drover.job_state) AND (j.jq_expected_end IS NOT NULL)) THEN ((((('running: '::text || drover.items(j.*)) || ', about '::text) || drover.about((EXTRACT(epoch FROM (j.jq_expected_end - now())))::double precision)) || ' left'::text) ||
                 CASE
                     WHEN j.jq_repeat THEN ' of this slice'::text
@@ -1790,7 +1796,7 @@ CREATE VIEW drover.reason AS
                    FROM drover.host t
                   WHERE ((t.host_group = q.queue_group) AND t.host_present AND (t.host_name = COALESCE(j.jq_host, t.host_name)) AND COALESCE((j.jq_queue = ANY (t.host_queues)), true) AND COALESCE((strpos(t.host_letters, "left"(j.jq_priority, 1)) > 0), true))))) THEN ((((COALESCE((('host '::text || j.jq_host) || ' does not take'::text), 'no host takes'::text) || ' jobs of queue '::text) || q.queue_name) || ' with priority '::text) || j.jq_priority)
                 WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
-                WHEN (a.agent_blocked_until > now()) THEN ((((('agent type '::text || a.agent_type) || ' failed, next try '::text) || date_trunc('second'::text, a.agent_blocked_until)) || ': '::text) || COALESCE(a.agent_reason, '?'::text))
+                WHEN (a.agent_blocked_until > now()) THEN drover.rests(a.*)
                 WHEN (q.queue_concurrency <= ( SELECT count(DISTINCT r_1.jq_pk) AS count
                    FROM drover.in_hand,
                     (LATERAL unnest(in_hand.hand_jobs) pk(pk)

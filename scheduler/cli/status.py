@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 from scheduler.cli.database import MASKED, NOTHING, connect, sight, table, unseen, visible
 from scheduler.cli.health import Limits, warnings
 from scheduler.cli.refused import refused
+from scheduler.cli.stoppages import stoppages
 from scheduler.cli.tables import Table, as_json, cell, show
 from scheduler.cli.text import printable
 from scheduler.cli.waiting import WAITER
@@ -171,8 +172,7 @@ def _group(connection: psycopg.Connection, name: str) -> dict[str, Any]:
 
 def _parts(connection: psycopg.Connection, name: str) -> Iterator[tuple[str, Table]]:
     """Each table when it is asked for: what is wrong comes before the queue, which somebody may keep locked."""
-    found = warnings(connection, Limits())
-    yield "warnings", Table(found.title, found.columns, [*refused(connection, name), *found.rows])
+    yield "warnings", _warnings(connection, name)
     yield "schedulers", table(connection, "Schedulers", SCHEDULERS, (name,))
     yield "slots", table(connection, "Slots", SLOTS, (name,))
     yield "jobs", pivot(connection.execute(visible(connection, JOBS)).fetchall())
@@ -180,6 +180,16 @@ def _parts(connection: psycopg.Connection, name: str) -> Iterator[tuple[str, Tab
     yield "unknown_queues", table(connection, "Jobs in queues that do not exist", LOST)
     yield "queues", table(connection, "Queues", QUEUES, (name,))
     yield "statements", table(connection, "Statements of the schedulers", STATEMENTS, (name,))
+
+
+def _warnings(connection: psycopg.Connection, name: str) -> Table:
+    """What keeps work waiting, then what hurts the database."""
+    of_database = warnings(connection, Limits())
+    return Table(
+        of_database.title,
+        of_database.columns,
+        [*stoppages(connection, name), *refused(connection, name), *of_database.rows],
+    )
 
 
 def _show(lines: Iterable[str | None], parts: Iterable[tuple[str, Table]]) -> None:

@@ -116,10 +116,9 @@ class Pool:
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "again", "any", "arriving", "blocked_until", "bound", "coming", "doors", "enabled", "failed_starts", "finished",
-        "free", "idle",
-        "is_exec", "is_guarded", "kind", "live_jobs", "marking", "name", "rate", "rated_at", "reason",
-        "rescued", "row_bytes", "singles", "slots", "starving_since",
+        "again", "any", "arriving", "blocked_since", "blocked_until", "bound", "coming", "doors", "enabled",
+        "failed_starts", "finished", "free", "idle", "is_exec", "is_guarded", "kind", "live_jobs", "marking", "name",
+        "rate", "rated_at", "reason", "rescued", "row_bytes", "singles", "slots", "starving_since",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -145,7 +144,8 @@ class Pool:
         self.rate = 0.0  # items a second
         self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
         self.rated_at = 0.0
-        self.blocked_until = 0.0  # every slot is FAIL until then
+        self.blocked_since = 0.0  # every slot is FAIL since then
+        self.blocked_until = 0.0  # and until then
         self.reason: str | None = None
         self.is_exec = kind.kind == "exec"  # one process an item
         self.is_guarded = "*" not in kind.submitters

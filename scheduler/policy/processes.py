@@ -158,6 +158,7 @@ def _bury(world: World, slot: Slot, now: float, event: int) -> None:
     world.fleet.bury(slot, event, now)
     pool = slot.pool
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
+        pool.blocked_since = now
         pool.blocked_until = min(other.deadline for other in pool.slots)
         world.say("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
         endings.give_back_all(

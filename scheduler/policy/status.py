@@ -75,10 +75,11 @@ def scheduler_row(
 
 
 def agent_rows(world: World, now: float) -> list[dict[str, Any]]:
-    """Give, for each type, until when all its slots have failed, and why its jobs wait."""
+    """Give, for each type, since and until when all its slots have failed, and why its jobs wait."""
     return [
         {
             "type": pool.name,
+            "since": now - pool.blocked_since if pool.blocked_until else None,
             "seconds": pool.blocked_until - now if pool.blocked_until else None,
             "reason": "the scheduler drains" if world.draining else _why_waiting(pool),
             "queries_wait": pool.waits_for_connection and not has_connection(world, pool),

@@ -288,7 +288,8 @@ create table drover.agent (
   agent_fair_file     boolean not null default false,
   agent_revision      text,
   agent_present       boolean not null default true,
-  agent_blocked_until timestamptz,                       -- every slot has failed until then
+  agent_blocked_since timestamptz,                       -- every slot has failed since then
+  agent_blocked_until timestamptz,                       -- and until then
   agent_reason        text,
   agent_queries_wait  boolean not null default false,    -- for an expansion connection
   agent_registered    timestamptz not null default now(),
@@ -1383,6 +1384,12 @@ create function drover.items(job drover.jobqueue) returns text language sql immu
   return to_char(job.jq_itemsprocessed + job.jq_itemsfailed, 'FM999,999,999,999,990') || ' of '
          || to_char(job.jq_itemstotal, 'FM999,999,999,999,990') || ' items';
 
+-- That every slot of an agent type rests in ST_FAIL: until when, since when and why; null if not.
+create function drover.rests(agent drover.agent) returns text language sql stable parallel safe
+  return case when agent.agent_blocked_until > now()
+              then 'agent type ' || agent.agent_type || ' failed, next try ' || date_trunc('second', agent.agent_blocked_until)
+                   || coalesce(', resting since ' || date_trunc('second', agent.agent_blocked_since), '') || ': ' || coalesce(agent.agent_reason, '?') end;
+
 -- Why a job is not running: the first reason that holds, most lasting first; and what was said of it, by an agent maybe, or by
 -- the database, which is not for those who see no parameters.
 create view drover.reason as
@@ -1400,6 +1407,8 @@ select j.jq_pk, j.jq_type, j.jq_state,
       when j.jq_state = 'running' and j.jq_msq and (not a.agent_enabled or r.room_closed is not null)
         then 'running' || coalesce(': ' || drover.items(j), '') || ', and no more is begun: '
           || case when a.agent_enabled then r.room_closed else 'agent type ' || a.agent_type || ' is disabled' end
+      when j.jq_state = 'running' and j.jq_msq and a.agent_blocked_until > now()
+        then 'running' || coalesce(': ' || drover.items(j), '') || ', and no more is begun: ' || drover.rests(a)
       when j.jq_state = 'running' and j.jq_expected_end is not null then 'running: ' || drover.items(j) || ', about '
         || drover.about(extract(epoch from j.jq_expected_end - now())::float8) || ' left' || case when j.jq_repeat then ' of this slice' else '' end
       when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', coalesce(j.jq_attempt_start, j.jq_starttime))
@@ -1442,7 +1451,7 @@ select j.jq_pk, j.jq_type, j.jq_state,
            and coalesce(j.jq_queue = any (t.host_queues), true) and coalesce(strpos(t.host_letters, left(j.jq_priority, 1)) > 0, true))
         then coalesce('host ' || j.jq_host || ' does not take', 'no host takes') || ' jobs of queue ' || q.queue_name || ' with priority ' || j.jq_priority
       when g.group_owner is null or g.group_lease_until < now() then 'no scheduler is active for group ' || q.queue_group
-      when a.agent_blocked_until > now() then 'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until) || ': ' || coalesce(a.agent_reason, '?')
+      when a.agent_blocked_until > now() then drover.rests(a)
       when q.queue_concurrency <= (select count(distinct r.jq_pk)
                                      from drover.in_hand, unnest(hand_jobs) as pk join drover.jobqueue r on r.jq_pk = pk
                                     where r.jq_queue = q.queue_name and r.jq_state in ('claimed', 'running'))

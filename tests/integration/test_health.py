@@ -1,6 +1,7 @@
 """What `drover status` warns of: each trouble made on a real server, and told by whose fault it is."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -252,3 +253,52 @@ def test_status_as_json_has_a_list_of_warnings(drover: Drover, connection: psyco
             "next": "alter table ... reset (autovacuum_enabled)",
         }
     ]
+
+
+# what keeps work waiting
+
+RESTING = """
+update drover.agent set agent_blocked_since = now() - interval '2 min', agent_blocked_until = now() + interval '3 min',
+       agent_reason = 'no OK within 60 s' where agent_type = 'noop'
+"""
+SHORT = """
+insert into drover.scheduler_status (status_scheduler, status_slot, status_state, status_state_name, status_since,
+                                     status_parameter)
+  select group_owner, -1, 1, 'serving', now(), '{"shortages": ["host local cannot start more than 9 agents"]}'
+    from drover.scheduler_group
+"""
+
+
+def first_warning(drover: Drover) -> Any:
+    return json.loads(drover("status", "--json").out)["warnings"][0]
+
+
+def test_status_warns_first_of_a_type_that_rests_while_its_jobs_wait(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    active.execute("alter table drover.log set (autovacuum_enabled = false)")
+    active.execute("insert into drover.jobqueue (jq_type) values ('noop'), ('noop')")
+    active.execute(RESTING)
+    found = first_warning(drover)
+    assert (found["warning"], found["who"]) == ("agents failed", "type noop")
+    assert re.fullmatch(r"agent type noop failed, next try .*: no OK within 60 s; jobs that wait: 2", found["what"])
+
+
+def test_status_says_nothing_of_a_type_that_rests_without_work(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute(RESTING)
+    assert "agents failed" not in drover("status").out
+
+
+def test_status_warns_first_that_no_scheduler_is_there_for_what_waits(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    active.execute("insert into drover.jobqueue (jq_type) values ('noop')")
+    active.execute("update drover.scheduler_group set group_lease_until = now() - interval '1 min'")
+    found = first_warning(drover)
+    assert (found["warning"], found["what"]) == ("no scheduler", "no scheduler is active; jobs that wait: 1")
+
+
+def test_status_warns_of_a_machine_that_can_start_no_more_agents(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute(SHORT)
+    found = first_warning(drover)
+    assert (found["warning"], found["what"]) == ("no more agents", "host local cannot start more than 9 agents")

@@ -216,3 +216,12 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for each in plan.get("Plans", ()):
         yield from nodes(each)
+
+
+def test_a_query_whose_agents_all_rest_says_since_when_until_when_and_why(launch: Launch) -> None:
+    every = settings(respawn_count=0, respawn_interval=600)
+    daemon = launch(every + "[hosts.h1]\n" + rows("a", "[ $n -lt 4 ] || kill -9 $$; sleep 0.1"))
+    query = "select n from generate_series(1, 30) n"
+    pk = daemon.insert(jq_type="a", jq_args=query, jq_msq=True)
+    resting = r"agent type a failed, next try [-:+ \d]+, resting since [-:+ \d]+: .*SIGKILL"
+    daemon.until(lambda: re.fullmatch(rf"running: \d+ of 30 items, and no more is begun: {resting}", daemon.why(pk)))
