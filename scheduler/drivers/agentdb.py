@@ -33,8 +33,9 @@ LOST: Final = "the database connection was lost; whether the statement was done 
 
 @dataclass(slots=True)
 class _Lines:
-    """The rows of one answer as lines, up to a limit."""
+    """The rows of one answer as lines for an agent of this type, up to a limit."""
 
+    kind: AgentType
     limit: int
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -45,8 +46,10 @@ class _Lines:
         """Add rows; false when there is no more use for any."""
         if self.make is None:
             self.problem = check_columns(rows.names)
-            self.make = line_maker(rows.names)
+            self.make = line_maker(rows.names, self.kind.escape, self.kind.nulls)
         lines = [] if self.problem else [self.make(row) for row in rows.rows]
+        if self.kind.escape == "shell" and any(b"\n" in line[:-1] for line in lines):
+            self.problem = 'a value holds a newline, which cannot be sent with escape = "shell"'
         self.size += sum(map(len, lines))
         if self.size > self.limit:
             self.problem = f"the answer has more than {self.limit} bytes"
@@ -62,6 +65,7 @@ class _Waiting:
     """A statement that may be run, and until when it waits for a connection; `query` None means free SQL."""
 
     asked: Ask
+    kind: AgentType
     query: Query | None
     values: Mapping[str, object]
     until: float
@@ -121,7 +125,8 @@ class AgentDb:
         except AgentError as error:
             self._answer(asked, _error(str(error)))
             return
-        self._waiting.append(_Waiting(asked, query, values, self._loop.now + self._limit))
+        kind = self._agents[asked.type]
+        self._waiting.append(_Waiting(asked, kind, query, values, self._loop.now + self._limit))
         self._dispatch()
 
     def shut(self) -> None:
@@ -203,7 +208,7 @@ class AgentDb:
 
     def _run(self, link: Link, waiting: _Waiting) -> None:
         self._busy.add(link.name)
-        lines = _Lines(self._answer_bytes)
+        lines = _Lines(waiting.kind, self._answer_bytes)
         done = partial(self._done, link, waiting, lines)
         limit = self._limit + OVER_S
         if waiting.query is None:

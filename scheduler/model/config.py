@@ -223,6 +223,9 @@ class AgentType:
     limits: Limits = field(factory=Limits)
     output_limit: int = field(default=1_048_576, validator=COUNT_OR_NONE)
     window: int = field(default=1, validator=COUNT)
+    escape: Literal["all", "shell"] = "all"
+    nulls: Literal["omit", "empty"] = "omit"
+    empty: Literal["fail", "send"] = "fail"
     fair: bool = False
 
 

@@ -1,12 +1,14 @@
 r"""How a row becomes one line for a line agent, or the arguments of an exec agent (SPEC 2).
 
 A line is `column="value" column="value"`, in select order, NULLs left out. In values a backslash stands before each of
-`" \ ' $` and the backquote; newline, CR and tab are `\n \r \t`, other control bytes `\xHH`. One template serves a whole
-query; a row is searched once and escaped only when the search hits (DESIGN 2: 2.1M rows/s).
+`" \ ' $` and the backquote; newline, CR and tab are `\n \r \t`, other control bytes `\xHH`. A type with
+`escape = "shell"` gets the control bytes as they are, one with `nulls = "empty"` a NULL as `column=""`. One template
+serves a whole query; a row is searched once and escaped only when the search hits (DESIGN 2: 2.1M rows/s).
 """
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from scheduler.errors import AgentError, ConfigError
@@ -26,7 +28,10 @@ class Item(NamedTuple):
     row: Row = ()  # kept for exec agents only
 
 
-_UGLY: Final = re.compile(rb"""["\\'$`\x00-\x1f\x7f]""")
+_SPECIAL: Final = {  # what is escaped, by the `escape` of the type
+    "all": re.compile(rb"""["\\'$`\x00-\x1f\x7f]"""),
+    "shell": re.compile(rb"""["\\'$`]"""),
+}
 _ESCAPES: Final = (
     {bytes([c]): b"\\x%02x" % c for c in (*range(32), 127)}
     | {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
@@ -40,11 +45,6 @@ def as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def escape(value: bytes) -> bytes:
-    """Give `value` as it stands between the quotes of a line."""
-    return _UGLY.sub(lambda found: _ESCAPES[found[0]], value)
-
-
 def check_columns(names: Sequence[bytes]) -> str | None:
     """Give the reason why these columns cannot be sent to an agent, or None."""
     bad = [name.decode("utf-8", "backslashreplace") for name in names if not _COLUMN.fullmatch(name)]
@@ -54,24 +54,52 @@ def check_columns(names: Sequence[bytes]) -> str | None:
     return f"column name {twice!r} is given twice: give one an alias" if twice else None
 
 
-def line_maker(names: Sequence[bytes]) -> Callable[[Row], bytes]:
-    """Give the function that formats one row of these columns as a line with its newline."""
+def line_maker(names: Sequence[bytes], how: str = "all", nulls: str = "omit") -> Callable[[Row], bytes]:
+    """Return the function that formats one row of these columns as a line with its newline.
+
+    `how` and `nulls` are the `escape` and `nulls` of the agent type. The line may be one that `check_line` refuses.
+    """
     cells = [name + b'="%s"' for name in names]
     whole = b" ".join(cells) + b"\n"
+    search, escaped = _SPECIAL[how].search, partial(_SPECIAL[how].sub, lambda found: _ESCAPES[found[0]])
 
     def line(row: Row) -> bytes:
         if None in row:
-            present = [c % escape(v) for c, v in zip(cells, row, strict=True) if v is not None]
-            return b" ".join(present) + b"\n"
-        if _UGLY.search(b"".join(row)):  # type: ignore[arg-type]
-            return whole % tuple(map(escape, row))  # type: ignore[arg-type]
+            if nulls == "omit":
+                present = [c % escaped(v) for c, v in zip(cells, row, strict=True) if v is not None]
+                return b" ".join(present) + b"\n"
+            row = tuple(value or b"" for value in row)
+        if search(b"".join(row)):  # type: ignore[arg-type]
+            return whole % tuple(map(escaped, row))
         return whole % row
 
     return line
 
 
-def check_argument(args: bytes) -> str | None:
-    """Give the reason why this parameter cannot be sent to a line agent, or None."""
+def check_line(line: bytes) -> str | None:
+    """Return the reason why this line of a row cannot be sent to a line agent, or None."""
+    if len(line) > LINE_LIMIT + 1:
+        return f"the line has {len(line)} bytes: at most {LINE_LIMIT} can be sent"
+    if line == b"\n":
+        return (
+            "every column of the row is NULL, and agents may read past an empty line without an answer: "
+            'leave such rows out of the query, or set nulls = "empty" or empty = "send" for the agent type'
+        )
+    if b"\n" in line[:-1]:
+        return (
+            'a value holds a newline, which cannot be sent with escape = "shell": '
+            'replace it in the query, or set escape = "all" for the agent type'
+        )
+    return None
+
+
+def check_argument(args: bytes, empty: str = "fail") -> str | None:
+    """Give the reason why this parameter cannot be sent to a line agent, or None; `empty` is that of its type."""
+    if not args and empty == "fail":
+        return (
+            "the parameter is empty, and agents may read past an empty line without an answer: "
+            'give jq_args a word, or set empty = "send" for the agent type'
+        )
     if b"\n" in args or b"\0" in args:
         return "the parameter holds a newline or NUL: a line agent takes one line"
     if len(args) > LINE_LIMIT:

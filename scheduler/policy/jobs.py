@@ -38,8 +38,9 @@ class Expansion:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
-        "again", "batch", "failures", "fetched", "fetching", "key_at", "losses", "low", "make_line", "more",
-        "opened", "opened_at", "opening", "place_at", "progress", "said", "spared", "succeeded", "total", "waiting",
+        "again", "batch", "failures", "fetched", "fetching", "is_raw", "key_at", "losses", "low", "make_line",
+        "more", "opened", "opened_at", "opening", "place_at", "progress", "said", "spared", "succeeded", "total",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
@@ -50,6 +51,7 @@ class Expansion:
         self.fetching = False
         self.more = True
         self.make_line: Callable[[Row], bytes] | None = None
+        self.is_raw = False  # its lines may hold newlines, which no line agent can read
         self.key_at: int | None = None  # column numbers
         self.place_at: int | None = None
         self.total = 0

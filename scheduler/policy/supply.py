@@ -15,6 +15,7 @@ from scheduler.model.expand import (
     as_bytes,
     check_argument,
     check_columns,
+    check_line,
     check_template,
     cursor_query,
     line_maker,
@@ -104,7 +105,7 @@ def _refusal(job: Job) -> str | None:
     if job.expansion is not None:
         return None
     if not pool.is_exec:
-        return check_argument(job.args)
+        return check_argument(job.args, pool.kind.empty)
     return check_columns(job.names) or check_template(pool.kind.command, job.names)
 
 
@@ -172,7 +173,9 @@ def opened(world: World, event: Opened, now: float) -> None:
     if (reason := check_columns(event.names) or _missing(job, expansion)) is not None:
         fail_job(world, job, reason, now)
         return
-    expansion.make_line = line_maker(event.names)
+    kind = job.pool.kind
+    expansion.make_line = line_maker(event.names, kind.escape, kind.nulls)
+    expansion.is_raw = kind.escape == "shell" and not job.pool.is_exec
     fetch_more(world, job)
     conclude_if_over(world, job, now)
 
@@ -223,7 +226,7 @@ def fetched(world: World, event: Fetched, now: float) -> None:
     items = _items(job, expansion, rows)
     expansion.fetched += len(rows)
     _size_batch(world, expansion, items)
-    items = _sendable(job, expansion, items)
+    items = _sendable(world, job, expansion, items)
     if expansion.place_at is None or job.host is not None:
         if items:
             enqueue(world, job, items, job.host)
@@ -255,18 +258,31 @@ def _size_batch(world: World, expansion: Expansion, items: Sequence[Item]) -> No
         expansion.low = expansion.batch // 2
 
 
-def _sendable(job: Job, expansion: Expansion, items: list[Item]) -> list[Item]:
-    """Fail the items whose line is too long; give the others."""
-    long = [item for item in items if len(item.line) > LINE_LIMIT + 1]
-    for item in long:
-        job.failed += 1
-        key = None if item.key is None else printable(item.key)
-        reason = f"the line has {len(item.line)} bytes: at most {LINE_LIMIT} can be sent"
-        head = printable(item.line[:1000]) + "..."
-        expansion.failures.append(ItemFailure(job.pk, job.attempt, key, head, "", job.pool.name, None, reason))
-        if expansion.progress is not None and key is not None:
-            expansion.progress.finish(item.number, key)
-    return [item for item in items if len(item.line) <= LINE_LIMIT + 1] if long else items
+def _sendable(world: World, job: Job, expansion: Expansion, items: list[Item]) -> list[Item]:
+    """Fail the items whose line is too long or, of a line agent, empty or not one; return the others."""
+    may_be_empty, is_raw = job.pool.is_exec or job.pool.kind.empty == "send", expansion.is_raw
+    least = 0 if may_be_empty else 1
+    bad = {
+        item.number
+        for item in items
+        if not least < len(item.line) <= LINE_LIMIT + 1 or (is_raw and b"\n" in item.line[:-1])
+    }
+    for item in items if bad else ():
+        if item.number in bad:
+            _fail_unsent(world, job, expansion, item)
+    return [item for item in items if item.number not in bad] if bad else items
+
+
+def _fail_unsent(world: World, job: Job, expansion: Expansion, item: Item) -> None:
+    """Record an item whose line can be sent to no agent."""
+    job.failed += 1
+    key = None if item.key is None else printable(item.key)
+    reason = check_line(item.line) or ""
+    head = printable(item.line[:1000].removesuffix(b"\n")) + ("..." if len(item.line) > 1000 else "")
+    expansion.failures.append(ItemFailure(job.pk, job.attempt, key, head, "", job.pool.name, None, reason))
+    if expansion.progress is not None and key is not None:
+        expansion.progress.finish(item.number, key)
+    world.log_job(job, "ERROR", f"item failed: {reason}: {head[:200]}")
 
 
 def _enqueue_by_host(world: World, job: Job, items: Sequence[Item], values: Mapping[int, bytes | None]) -> None:

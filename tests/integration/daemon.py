@@ -120,7 +120,8 @@ class Daemon:
     # ---- the database
 
     def insert(self, *, role: str = "drover_frontend_sql", **columns: Any) -> int:
-        """Queue a job as a front-end does and give its jq_pk."""
+        """Queue a job as a front-end does and give its jq_pk; its parameter is a word unless another is given."""
+        columns = {"jq_args": "x"} | columns
         query = sql.SQL("insert into drover.jobqueue ({}) values ({}) returning jq_pk").format(
             sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(", ").join(sql.Placeholder() * len(columns))
         )

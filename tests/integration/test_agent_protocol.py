@@ -1,6 +1,7 @@
 """What agents get and say, line by line, under the real daemon, and what becomes of those that break the rules."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from scheduler.data import agents_dir
 from tests.bridge.sshd import serving
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, start
+from tests.integration.daemon import PYTHON, Daemon, agent, start
 from tests.integration.far import table
 from tests.integration.puppets import LOCAL, Meeting, each, moves, puppet, rows, said, settings, slots
 from tests.needs import need
@@ -23,6 +24,18 @@ import drover_agent
 for item in drover_agent.items():
     drover_agent.log(json.dumps(item.columns))
 """
+# An agent that reads past empty lines, and logs in hexadecimal what it reads.
+SKIPS = [
+    *PYTHON,
+    "-c",
+    r"""
+import sys
+print("OK", flush=True)
+for line in sys.stdin.buffer:
+    if line.strip():
+        print("LOG " + line.hex() + "\nOK", flush=True)
+""",
+]
 UGLY = [
     "plain",
     "two words",
@@ -60,6 +73,8 @@ def shared(module_database: str, host: str) -> Iterator[Daemon]:
         + agent("reader", [sys.executable, "-c", READER])
         + rows("worker", 'eval "$act"', slots=4)
         + agent("gone", each("exit 7"))
+        + agent("skips", SKIPS)
+        + agent("old", SKIPS, escape="shell", nulls="empty")
         + "".join(puppet(f"p{number}") for number in range(5))
         + puppet("shy", item_timeout=0.5)
     )
@@ -126,6 +141,46 @@ def test_a_null_is_left_out_f87(daemon: Daemon) -> None:
     job = query(daemon, "parrot", "select 1 as a, null::text as b, '' as c")
     daemon.wait(job)
     assert logged(daemon, job, "LOG") == ['<a="1" c="">']
+
+
+def test_a_row_of_nulls_fails_as_an_item_and_the_others_are_worked(daemon: Daemon) -> None:
+    sql = "select case when n > 1 then n end as a, null as b from generate_series(1, 3) n"
+    job = query(daemon, "skips", sql, jq_tolerate=1)
+    row = daemon.wait(job)
+    assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], row["jq_itemstotal"]) == (2, 1, 3)
+    (failure,) = daemon.execute("select * from drover.item_failure where item_jq_fk = %s", job)
+    assert failure["item_reason"].startswith("every column of the row is NULL")
+    daemon.until(lambda: "ERROR item failed: every column of the row is NULL" in daemon.log_text(job))
+
+
+def test_with_empty_send_a_line_agent_gets_a_row_of_nulls_and_an_empty_parameter(launch: Launch) -> None:
+    daemon = launch(LOCAL + agent("parrot", each(r'printf "LOG <%s>\n" "$line"'), empty="send"))
+    jobs = [query(daemon, "parrot", "select null as a"), daemon.insert(jq_type="parrot", jq_args="")]
+    daemon.wait_all(jobs)
+    assert [logged(daemon, job, "LOG") for job in jobs] == [["<>"], ["<>"]]
+
+
+def test_an_exec_agent_gets_a_row_of_nulls_and_an_empty_parameter(launch: Launch) -> None:
+    daemon = launch(LOCAL + agent("run", ["sh", "-c", 'read -r line; test -z "$line"'], kind="exec"))
+    daemon.wait_all([query(daemon, "run", "select null as a"), daemon.insert(jq_type="run", jq_args="")])
+
+
+@pytest.mark.parametrize("value", ["a\tb\rc", "\x01\x7f", "select 1\t-- 'x' \"y\" \\ $ `", "déjà 🐍", ""])
+def test_with_escape_shell_an_agent_gets_all_bytes_but_five_as_they_are(daemon: Daemon, value: str) -> None:
+    spelt = " || ".join(["''", *(f"chr({ord(letter)})" for letter in value)])
+    job = query(daemon, "old", f"select {spelt} as v, null as n")
+    daemon.wait(job)
+    raw = re.sub(r"""(["\\'$`])""", r"\\\1", value)
+    assert [bytes.fromhex(text).decode() for text in logged(daemon, job, "LOG")] == [f'v="{raw}" n=""\n']
+
+
+def test_with_escape_shell_an_item_with_a_newline_fails_and_says_what_next(daemon: Daemon) -> None:
+    job = query(daemon, "old", "select E'a\\nb' as v union all select 'c' order by v", jq_tolerate=1)
+    daemon.wait(job)
+    (failure,) = daemon.execute("select * from drover.item_failure where item_jq_fk = %s", job)
+    assert failure["item_reason"].endswith('replace it in the query, or set escape = "all" for the agent type')
+    assert failure["item_line"] == 'v="a\nb"'
+    assert [bytes.fromhex(text) for text in logged(daemon, job, "LOG")] == [b'v="c"\n']
 
 
 def test_a_line_of_a_mebibyte_is_sent_whole_and_a_longer_one_fails_the_job(daemon: Daemon) -> None:

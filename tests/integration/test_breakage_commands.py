@@ -290,8 +290,8 @@ def test_a_flood_of_commands_keeps_nothing_else_waiting(launch: Launch, text: st
     job = daemon.insert(role="drover_frontend", jq_type="unknown")
     flood = f"select count(drover.command('killjob {job}')) from generate_series(1, {FLOOD})"
     daemon.execute(flood, role="drover_frontend")
-    soon = "insert into drover.jobqueue (jq_type, jq_not_before) values ('a', now() + interval '1 ms') returning jq_pk"
-    daemon.wait(daemon.value(soon), timeout=5)
+    soon = "insert into drover.jobqueue (jq_type, jq_args, jq_not_before) values ('a', 'x', now() + interval '1 ms')"
+    daemon.wait(daemon.value(f"{soon} returning jq_pk"), timeout=5)
     left = "select count(*) from drover.claimable where claim_type = 'command'"
     assert daemon.value(left) > 0
     order = command(daemon, "poll")

@@ -403,7 +403,7 @@ def test_status_answers_with_counts_j70(launch: Launch, text: str, gate: Path) -
 def test_commands_act_with_every_slot_busy_and_the_queue_full_f139(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     jobs = [working(daemon, gate), working(daemon, gate)]
-    daemon.execute("insert into drover.jobqueue (jq_type) select 'a' from generate_series(1, 20000)")
+    daemon.execute("insert into drover.jobqueue (jq_type, jq_args) select 'a', 'x' from generate_series(1, 20000)")
     daemon.execute("update drover.queue set queue_paused = true")
     for pk in jobs:
         told(daemon, f"killjob {pk}")

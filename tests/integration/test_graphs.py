@@ -58,7 +58,8 @@ def shared(module_database: str, record: Path) -> Iterator[Daemon]:
     script.write_text(MAKE_GRAPH)
     maker = [sys.executable, str(script), make_conninfo(module_database, user="drover_frontend")]
     types = [
-        agent("rec", rec(record), slots=4), agent("noop", NOOP, slots=4), agent("maker", maker, kind="exec"),
+        agent("rec", rec(record), slots=4), agent("maker", maker, kind="exec"),
+        agent("noop", NOOP, slots=4, empty="send"),
         agent("show", ["sh", "-c", SHOW, "sh", "{userid}"], kind="exec"),
         agent("bare", ["printf", "%s", "{args}"], kind="exec"),
         agent("mend", ["sh", "-c", 'echo look; exec cat "$1"', "sh", "{args}"], kind="exec"),

@@ -62,7 +62,6 @@ def output(daemon: Daemon, pk: int, stream: str = "out") -> str:
     "parameter",
     [
         "http://x",
-        "",
         "  blanks on both ends  ",
         "tab\there",
         "quotes \" ' and \\ backslash `date`",
@@ -90,14 +89,20 @@ def test_a_newline_in_a_parameter_fails_the_job_before_any_agent_sees_it(
     assert lines(record) == []
 
 
+def test_an_empty_parameter_fails_the_job_before_a_line_agent_sees_it(daemon: Daemon, record: Path) -> None:
+    row = daemon.wait(daemon.insert(jq_type="rec", jq_args=""), "failed")
+    assert row["jq_endtext"].startswith("the parameter is empty")
+    assert lines(record) == []
+
+
 def test_rows_of_any_kind_are_taken_and_stop_nobody_f28(daemon: Daemon, record: Path) -> None:
     unknown = daemon.insert(jq_type="nosuch", jq_args="x")
     empty = daemon.insert(jq_type="rec", jq_args="")
     broken = daemon.insert(jq_type="rec", jq_args="selekt", jq_msq=True)
     binary = daemon.insert(jq_type="rec", jq_args="\x02\x7f\x80\u202e")
     last = daemon.insert(jq_type="rec", jq_args="last")
-    daemon.wait_all([empty, binary, last])
-    daemon.wait(broken, "failed")
+    daemon.wait_all([binary, last])
+    daemon.wait_all([empty, broken], "failed")
     assert daemon.row(unknown)["jq_state"] == "queued"
 
 
@@ -156,7 +161,7 @@ def _listening() -> set[str]:
 
 @pytest.mark.parametrize("name", ["rec.b", "rec.simpsons-8761230871234"])
 def test_a_job_may_have_a_name_of_type_and_nonce_r22_r23(daemon: Daemon, name: str) -> None:
-    assert daemon.wait(daemon.insert(jq_type="rec", jq_name=name))["jq_name"] == name
+    assert daemon.wait(daemon.insert(jq_type="rec", jq_args="x", jq_name=name))["jq_name"] == name
 
 
 @pytest.mark.parametrize("name", ["rec.b.c", "rec", "rec.", "other.b", "rec.b c"])
@@ -184,7 +189,7 @@ def test_a_held_job_waits_until_it_is_released_r72(daemon: Daemon, record: Path)
 
 
 def test_the_priority_of_a_job_can_be_read_r76(daemon: Daemon) -> None:
-    pk = daemon.insert(jq_type="rec", jq_priority="a1")
+    pk = daemon.insert(jq_type="rec", jq_args="x", jq_priority="a1")
     row = daemon.wait(pk)
     seen = daemon.execute("select jq_priority from drover.jobs_masked where jq_pk = %s", pk, role="drover_operator")
     assert (row["jq_priority"], seen) == ("a1", [{"jq_priority": "a1"}])
@@ -533,7 +538,7 @@ def test_a_row_that_somebody_has_locked_is_passed_over_j51_c22(
 def test_a_lock_on_a_row_that_is_due_does_not_cost_the_lease_j51(launch: Launch, tmp_path: Path) -> None:
     daemon = launch("[scheduler]\nlease = 2\nlease_renewal = 0.5\n" + ONE_HOST + agent("a", rec(tmp_path / "record")))
     soon = daemon.value("select now() + interval '0.3 s'")
-    pk = daemon.insert(jq_type="a", jq_not_before=soon)
+    pk = daemon.insert(jq_type="a", jq_args="due", jq_not_before=soon)
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.jobqueue for update")
         renewals(daemon, 5)
@@ -545,8 +550,8 @@ def test_a_lock_on_a_row_that_is_due_does_not_cost_the_lease_j51(launch: Launch,
 def test_more_rows_are_due_at_once_than_one_look_takes_j51(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(ONE_HOST + agent("a", rec(tmp_path / "record"), slots=2))
     daemon.execute(
-        "insert into drover.jobqueue (jq_type, jq_not_before) "
-        "select 'a', now() + interval '1 s' from generate_series(1, 6000)"
+        "insert into drover.jobqueue (jq_type, jq_args, jq_not_before) "
+        "select 'a', 'x', now() + interval '1 s' from generate_series(1, 6000)"
     )
     left = "select count(*) from drover.jobqueue where jq_state <> 'done'"
     assert daemon.value(left) == 6000

@@ -200,7 +200,10 @@ def test_whoever_may_not_use_a_type_is_told_at_the_end_and_may_once_it_is_allowe
 
 def test_why_of_a_row_reads_no_more_of_a_long_queue_than_the_row_f43(launch: Launch) -> None:
     daemon = launch("[hosts.h1]\n[queues.q]\nconcurrency = 1\n" + puppet("a"))
-    daemon.execute("insert into drover.jobqueue (jq_type, jq_queue) select 'a', 'q' from generate_series(1, 20000)")
+    many = (
+        "insert into drover.jobqueue (jq_type, jq_args, jq_queue) select 'a', ':', 'q' from generate_series(1, 20000)"
+    )
+    daemon.execute(many)
     daemon.execute("update drover.agent set agent_enabled = false")
     daemon.execute("analyze drover.jobqueue")
     pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="q")

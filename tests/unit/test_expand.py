@@ -1,5 +1,7 @@
 """Claims about lines and arguments: one escaper, which the agents' library reads back."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from scheduler.model.expand import (
     Item,
     check_argument,
     check_columns,
+    check_line,
     check_template,
     cursor_query,
     fill_template,
@@ -110,3 +113,47 @@ def test_a_checkpoint_hides_what_is_done_and_never_a_null_key() -> None:
         "select * from (select k\n) q where q.\"k\" is null or (q.\"k\" > E'b' and q.\"k\" not between E'd' and E'e')"
     )
     assert order.startswith('q."k", case ')
+
+
+# ---- lines for agents of old systems
+
+RAW = b"a\tb\rc\x01\x7f\xff \"\\'$`"
+
+
+def test_with_escape_shell_all_bytes_but_five_are_sent_as_they_are() -> None:
+    assert line_maker([b"v"], "shell")((RAW,)) == b'v="a\tb\rc\x01\x7f\xff \\"\\\\\\\'\\$\\`"\n'
+
+
+@given(st.binary(max_size=30).filter(lambda value: b"\n" not in value and b"\0" not in value))
+def test_with_escape_shell_a_value_is_what_follows_the_backslashes(value: bytes) -> None:
+    line = line_maker([b"v"], "shell")((value,))
+    assert (line[:3], line[-2:], check_line(line)) == (b'v="', b'"\n', None)
+    assert re.sub(rb"\\(.)", rb"\1", line[3:-2], flags=re.DOTALL) == value
+
+
+@pytest.mark.parametrize("how", ["all", "shell"])
+def test_with_nulls_empty_a_null_is_an_empty_value(how: str) -> None:
+    assert line_maker([b"a", b"b"], how, "empty")((None, b"$")) == b'a="" b="\\$"\n'
+    assert line_maker([b"a", b"b"], how, "empty")((None, None)) == b'a="" b=""\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'a="1"\n', None),
+        (b"\n", 'set nulls = "empty"'),
+        (b'a="1\n2"\n', 'set escape = "all"'),
+        (b"x" * LINE_LIMIT + b"\n", None),
+        (b"x" * (LINE_LIMIT + 1) + b"\n", "at most 1048576"),
+    ],
+)
+def test_line_of_a_row_that_no_line_agent_can_read_is_refused_and_says_what_next(
+    line: bytes, reason: str | None
+) -> None:
+    assert (check_line(line) is None) == (reason is None)
+    assert (reason or "") in (check_line(line) or "")
+
+
+def test_empty_parameter_is_refused_and_says_what_next() -> None:
+    assert "give jq_args a word" in (check_argument(b"") or "")
+    assert check_argument(b"", "send") is None
