@@ -536,15 +536,18 @@ def test_rows_of_a_daemon_that_was_killed_elsewhere_are_given_back_once_its_leas
     first.wait_all(pks, "running")
     first.kill()
     first.execute("update drover.scheduler set scheduler_boot_id = 'of another machine'")
-    lease_end = first.value("select group_lease_until from drover.scheduler_group")
+    first.execute("update drover.scheduler_group set group_lease_until = now() + interval '1 hour'")
     gate.touch()
-    second = launch(text)
+    second = launch(text, wait=False)
+    second.until(lambda: "standing by" in second.stderr())
+    assert [(second.row(pk)["jq_state"], second.row(pk)["jq_attempt"]) for pk in pks] == [("running", 1)] * 4
+    over = second.value("update drover.scheduler_group set group_lease_until = now() returning now()")
     rows = second.wait_all(pks)
     assert {(row["jq_attempt"], row["jq_rescued"]) for row in rows} == {(2, 1)}
     for pk in pks:
         rescued, done = second.attempts(pk)
         assert (rescued["att_outcome"], done["att_outcome"]) == ("rescued", "done")
-        assert lease_end <= rescued["att_end"] <= done["att_start"]
+        assert over <= rescued["att_end"] <= done["att_start"]
     assert "its lease has run out" in second.stderr()
 
 
