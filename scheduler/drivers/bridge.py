@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from select import EPOLLIN, EPOLLOUT
 
+from scheduler.drivers.process import TRACED_S
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.model.bridge import (
     PACKET_BYTES,
@@ -180,6 +181,15 @@ class Bridge:
             pass
         self._hang_up()
         self._loop.unregister(self._pidfd)
+        self._reap_when_over()
+
+    def _reap_when_over(self) -> None:
+        """Start another once the end of this one can be learnt, which a debugger may hold up."""
+        if self._popen is None:
+            return
+        if self._popen.poll() is None:
+            self._loop.at(self._loop.now + TRACED_S, self._reap_when_over)
+            return
         self._fell(f"its bridge {_how_it_ended(self._reap())}")
 
     def _reap(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from select import EPOLLIN, EPOLLOUT
 
 from scheduler.drivers.far import FarHost, far_hosts, reach_of
-from scheduler.drivers.process import LocalProcess, Process
+from scheduler.drivers.process import TRACED_S, LocalProcess, Process
 from scheduler.drivers.spawning import (
     SHORTAGES,
     Recipes,
@@ -267,7 +267,20 @@ class Children:
 
     def _died(self, child: Child, process: LocalProcess) -> None:
         self._loop.unregister(process.pidfd)  # it stays readable, and open for the reaping
-        self._over(child, process.how_it_ended(child.slot))
+        if not self._is_over(child, process):
+            log.warning("slot %d: process %d has ended, but a debugger holds it", child.slot, process.pid)
+            self._loop.at(self._loop.now + TRACED_S, lambda: self._look_for_end(child, process))
+
+    def _look_for_end(self, child: Child, process: LocalProcess) -> None:
+        if self._children.get(child.slot) is child and not self._is_over(child, process):
+            self._loop.at(self._loop.now + TRACED_S, lambda: self._look_for_end(child, process))
+
+    def _is_over(self, child: Child, process: LocalProcess) -> bool:
+        """Settle the end of a process, if it can be learnt by now."""
+        end = process.how_it_ended(child.slot)
+        if end is not None:
+            self._over(child, end)
+        return end is not None
 
     def _over(self, child: Child, end: Event) -> None:
         """It is dead, or never was; what it said may still be in its pipes."""

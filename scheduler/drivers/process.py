@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from scheduler.drivers.spawning import Started
-from scheduler.errors import BugError
 from scheduler.model.events import Gone
 
+TRACED_S = 0.5  # from one look to the next at a process whose end a debugger holds
 LAST_WAIT_MS = 1000  # for each process at the very end; SIGKILL takes far less
 
 
@@ -81,15 +81,18 @@ class LocalProcess:
         poll.register(self.pidfd, select.POLLIN)
         poll.poll(LAST_WAIT_MS)
 
-    def how_it_ended(self, slot: int) -> Gone:
-        """Look without reaping; lost if somebody else has reaped it, as when SIGCHLD is ignored."""
+    def how_it_ended(self, slot: int) -> Gone | None:
+        """Look without reaping; lost if somebody else has reaped it, as when SIGCHLD is ignored.
+
+        None while a debugger holds its end: its pidfd is readable, but its parent is told once the debugger has let go.
+        """
         try:
             found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             self._was_reaped = True
             return Gone(slot, lost=True)
         if found is None:
-            raise BugError(f"slot {slot}: pidfd is readable but its process lives")
+            return None
         if found.si_code == os.CLD_EXITED:
             return Gone(slot, code=found.si_status)
         return Gone(slot, signal=_signal_name(found.si_status))

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from scheduler.model.config import AgentType
 from scheduler.model.events import Clogged, Created, ForceKill, Gone, Kill, Send, Unclogged
 from tests.agent_tools import is_gone, watch
 from tests.child_tools import Family, Make, command, open_descriptors, python, sh
+from tests.loop_tools import turn_until
 
 BIG = b"x" * 300_000 + b"\n"
 
@@ -215,6 +219,45 @@ def test_who_is_stopped_is_killed_by_force_f113(family: Make) -> None:
     pid = one.spawn()
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
     assert killed_twice(one) == ([], Gone(0, signal="SIGKILL"))
+
+
+# Whom anybody may trace (PR_SET_PTRACER), and a debugger that does (PTRACE_SEIZE) until its input ends.
+TRACEABLE = "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, -1); print('up', flush=True); input()"
+DEBUGGER = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+print(libc.ptrace(0x4206, int(sys.argv[1]), 0, 0), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def debugger(pid: int) -> Iterator[None]:
+    """Trace a process, and let it go."""
+    words = [sys.executable, "-S", "-E", "-c", DEBUGGER, str(pid)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"0\n"
+        yield
+        process.communicate()
+
+
+def test_the_end_of_an_agent_that_a_debugger_holds_is_told_when_it_lets_go(family: Make) -> None:
+    one = family(line=python(TRACEABLE))
+    pid = one.up()
+    with debugger(pid):
+        os.kill(pid, signal.SIGKILL)
+        turn_until(one.loop, lambda: state(pid) == "Z")
+        one.loop.turn(one.loop.now)
+        one.loop.turn(one.loop.now)
+        assert one.all(Gone) == []
+    assert one.end() == Gone(0, signal="SIGKILL")
+
+
+def state(pid: int) -> str:
+    """The state of a process, as proc(5) has it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def killed_twice(one: Family) -> tuple[list[Gone], Gone]:
