@@ -28,7 +28,7 @@ from scheduler.data import schema_dir
 from scheduler.drivers.children import CLOSED, Child, Children
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Rows
-from scheduler.drivers.spawning import Started
+from scheduler.drivers.spawning import Started, UnwatchedError
 from scheduler.drivers.sql import load
 from scheduler.errors import ConfigError
 from scheduler.model.events import Spawn
@@ -142,7 +142,7 @@ def _replace_children(reach: Callable[[str, str], bool]) -> None:
             started = start(children, spawn)
             if reach("spawn", "after"):
                 _undo(started)
-                raise OSError(errno.EMFILE, WORDS)
+                raise UnwatchedError(errno.EMFILE, WORDS)
             return started
 
         return _start
