@@ -397,6 +397,22 @@ FAULTS: Final = (
         "unit/test_command_reading.py::test_a_command_that_cannot_be_done_now_is_passed_over_for_a_while",
         near="def refused(self)",
     ),
+    _fault(
+        "deaths_of_exec_agents_count",
+        "scheduler/policy/processes.py",
+        "    slot.counts = False\n",
+        "",
+        "unit/test_throttle.py::test_the_end_of_an_exec_agent_is_its_items_and_does_not_count",
+        near="def _exec_ended",
+    ),
+    _fault(
+        "items_of_dead_agents_are_not_counted",
+        "scheduler/policy/endings.py",
+        "    slot.total += 1\n",
+        "",
+        "unit/test_throttle.py::test_an_item_whose_agent_died_is_counted_among_those_of_its_slot",
+        near="def lose(",
+    ),
 )
 
 

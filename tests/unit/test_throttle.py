@@ -83,6 +83,23 @@ def test_a_failed_type_gives_its_jobs_back_and_blocks_no_other_f75() -> None:
     assert len(spawned(core)) == 1
 
 
+@pytest.mark.parametrize("event", [e.Gone(0, code=3), e.Gone(0, signal="SIGSEGV")])
+def test_the_end_of_an_exec_agent_is_its_items_and_does_not_count(event: e.Gone) -> None:
+    core = make_core({"sha": AgentType(command=("agent",), kind="exec")})
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    core.handle(event, 1.0)
+    assert (number, core.world.fleet.slots[number].births) == (0, [])
+
+
+def test_an_item_whose_agent_died_is_counted_among_those_of_its_slot() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.handle(e.Gone(slot.number, code=3), 1.0)
+    assert slot.total == 1
+
+
 # ---- starts that end before the first OK
 
 MUTE = AgentType(command=("agent",), slots=4)
