@@ -282,7 +282,7 @@ def _fail_unsent(world: World, job: Job, expansion: Expansion, item: Item) -> No
     expansion.failures.append(ItemFailure(job.pk, job.attempt, key, head, "", job.pool.name, None, reason))
     if expansion.progress is not None and key is not None:
         expansion.progress.finish(item.number, key)
-    world.log_job(job, "ERROR", f"item failed: {reason}: {head[:200]}")
+    world.log_job(job, "ERROR", f"item failed: {reason}" + (f": {head[:200]}" if head else ""))
 
 
 def _enqueue_by_host(world: World, job: Job, items: Sequence[Item], values: Mapping[int, bytes | None]) -> None:

@@ -60,7 +60,8 @@ def test_a_typed_line_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
     assert daemon.row(1)["jq_submitter"] == "drover_scheduler"
 
 
-def test_every_line_is_a_job_blank_lines_and_comments_are_none_f123(launch: Launch, text: str, record: Path) -> None:
+def test_every_line_is_a_job_blank_lines_and_comments_are_none_f123(launch: Launch, record: Path) -> None:
+    text = HOST + agent("rec", rec(record), empty="send")
     status, told, _ = typed(launch, text, b"rec|one\n\n# rec | no\n  rec  |  two | with a bar  \nrec |")
     assert status == 0
     assert sorted(line.split(" ", 1)[1] for line in told) == ["rec done all data processed"] * 3
