@@ -513,6 +513,12 @@ def test_every_failure_is_somebodys_fault_t2(sqlstate: str | None, lost: bool, f
     assert queue.why(Failure(sqlstate, "", lost)) == fault
 
 
+def test_a_full_notify_queue_is_no_rows_fault_in_any_language() -> None:
+    assert queue.why(Failure("54000", "too many notifications in the NOTIFY queue")) == "lost"
+    assert queue.why(Failure("54000", "zu viele Benachrichtigungen", source="async.c")) == "lost"
+    assert queue.why(Failure("54000", "zu lang", source="stringinfo.c")) == "data"
+
+
 def test_bad_data_are_told_as_such_t2(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = desk.claim()

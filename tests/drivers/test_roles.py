@@ -652,6 +652,11 @@ def test_login_of_sql_jobs_has_limits(login: Login, setting: str, value: str) ->
     assert _one(login("drover_msq"), f"show {setting}") == value
 
 
+@pytest.mark.parametrize("role", ["drover_frontend", "drover_frontend_sql", "drover_readonly"])
+def test_login_that_idles_in_a_transaction_is_ended(login: Login, role: str) -> None:
+    assert _one(login(role), "show idle_in_transaction_session_timeout") == "5min"
+
+
 def test_login_of_sql_jobs_has_ten_connections(login: Login) -> None:
     assert _one(login(""), "select rolconnlimit from pg_roles where rolname = 'drover_msq'") == 10
 

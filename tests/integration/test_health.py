@@ -302,3 +302,15 @@ def test_status_warns_of_a_machine_that_can_start_no_more_agents(drover: Drover,
     active.execute(SHORT)
     found = first_warning(drover)
     assert (found["warning"], found["what"]) == ("no more agents", "host local cannot start more than 9 agents")
+
+
+def test_a_notify_queue_that_fills_up_is_told_with_how_long_somebody_idles(
+    connection: psycopg.Connection, login: Login
+) -> None:
+    listener = login()
+    listener.execute("listen anything")
+    listener.execute("begin")
+    (warning,) = told(connection, "notifications", notifications=-1.0)
+    assert warning["who"] == "NOTIFY queue"
+    assert warning["what"].startswith("0 % full")
+    assert warning["age"] > NOW
