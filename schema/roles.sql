@@ -106,7 +106,7 @@ grant usage on schema drover to drover_scheduler, drover_frontend, drover_fronte
 grant execute on function drover.notify(text, text) to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
 -- What a view calls is called with the rights of whoever looks.
-grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.word(text, integer)
+grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent), drover.word(text, integer)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
 -- drover_frontend hands in jobs of one parameter and reads its own. It cannot say who it is, nor how its jobs fare.
