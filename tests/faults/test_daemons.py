@@ -75,6 +75,7 @@ def test_agents_that_are_killed_at_random_lose_nothing(site: Site) -> None:
 
 @pytest.mark.fault("SIGSTOP agent")
 def test_an_agent_that_is_stopped_is_killed_when_its_heart_has_not_beaten(site: Site) -> None:
+    site.lasting = RETRIED
     config = site.types("d1").replace("[agents.line]\n", "[agents.line]\nheartbeat = 1\n")
     daemon = site.serving(config=config)
     site.queue(1, acts="nap:0.5")
