@@ -7,7 +7,8 @@
 
 -- name: turn
 -- End the plain successes of the last batch, then claim for every want: type, queue, host ('' for any), below which rank,
--- beyond which place in the order, and how many. The claim cannot see what the same statement ended.
+-- beyond which place in the order, and how many. The claim cannot see what the same statement ended. What a row holds
+-- that was rescued `unread` times is not read here: a claim that fails on it, or kills the daemon, would do so for ever.
 -- First row: how many ended, which of them have children, which ended at all if not all did, how far each want got, as
 -- JSON [want, rank, queued, pk], and whether the lease has run out, so that nothing could be claimed; then a row a claim
 -- with the number of its want, in the order to run them.
@@ -52,9 +53,10 @@ claimed as (
     from picked p
    where j.ctid = p.row_at
   returning p.place, j.jq_pk, jq_attempt, p.n,
-            case when octet_length(jq_args) > 1048577 and not jq_msq then left(jq_args, 1048577) else jq_args end as jq_args,  -- too long a line
+            case when jq_rescued >= :unread::integer then '' when octet_length(jq_args) <= 1048577 then jq_args
+            else left(jq_args, case when jq_msq then 16777217 else 1048577 end) end as jq_args,  -- too long: the beginning is enough
             p.claim_rank, p.claim_queued,
-            case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued > 0 or jq_variables is not null or jq_type = any (:guarded::text[])
+            case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued >= least(:unread::integer, 1) or jq_variables is not null or jq_type = any (:guarded::text[])
             then json_build_object(
               'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
               'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
@@ -62,8 +64,12 @@ claimed as (
               'max_interruptions', jq_max_interruptions, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', case when jq_msq then jq_itemsprocessed end,
               'elapsed', case when jq_msq then extract(epoch from jq_elapsedtime) end,
               'busy', case when jq_msq then extract(epoch from jq_processedtime) end,
-              'variables', (select json_object_agg(key, value) from jsonb_each_text(jq_variables)), 'variables_json', jq_variables::text,
-              'checkpoint', jq_checkpoint, 'submitter', jq_submitter, 'roles', case when jq_type = any (:guarded::text[])
+              'variables', case when jq_rescued < :unread::integer and drover.json_bytes(jq_variables) <= 16777216
+              then (select json_object_agg(key, value) from jsonb_each_text(jq_variables)) end,
+              'variables_json', case when jq_rescued < :unread::integer and drover.json_bytes(jq_variables) <= 16777216 then jq_variables::text end,
+              'is_oversized', jq_rescued < :unread::integer and drover.json_bytes(jq_variables) > 16777216,
+              'checkpoint', case when jq_rescued < :unread::integer then jq_checkpoint end, 'unread', jq_rescued >= :unread::integer,
+              'submitter', jq_submitter, 'roles', case when jq_type = any (:guarded::text[])
               then (select json_agg(r.rolname) from pg_catalog.pg_roles s
                       join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
                      where s.rolname = jq_submitter) end)::text
@@ -90,6 +96,20 @@ select jq_pk, attempt, want, args, rank, more from (
   union all
   select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued from claimed) r
 order by jq_pk is not null, rank collate "C", queued, jq_pk
+
+-- name: read_claimed
+-- What rows in hand hold that were claimed without it: parameter, variables, checkpoint, as query `turn` gives them.
+select j.jq_pk,
+       case when octet_length(jq_args) <= 1048577 then jq_args else left(jq_args, case when jq_msq then 16777217 else 1048577 end) end,
+       json_build_object(
+         'variables', case when drover.json_bytes(jq_variables) <= 16777216
+         then (select json_object_agg(key, value) from jsonb_each_text(jq_variables)) end,
+         'variables_json', case when drover.json_bytes(jq_variables) <= 16777216 then jq_variables::text end,
+         'is_oversized', drover.json_bytes(jq_variables) > 16777216,
+         'checkpoint', jq_checkpoint)::text
+  from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
+  join drover.jobqueue j on j.jq_pk between u.pk and u.pk
+ where j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
 
 -- name: save
 -- Save what is not a plain success: other ends, what goes back to the queue, and progress of rows still in hand,
@@ -340,7 +360,8 @@ returning group_owner
 
 -- name: rescue
 -- Give back every row of the group whose owner is not us, after the owner has changed: a claimed row costs a rescue, a
--- running one an interruption too, and fails when it has no more; one that was to be killed or cancelled is. One
+-- running one an interruption too, and fails when it has no more, or when it was tried alone; one that was to be killed
+-- or cancelled is. One
 -- statement with the take-over would miss claims in flight. `live` are rows of ours that are in memory; ours that are not
 -- are given back too. A row that we claimed meanwhile is younger than this statement, and not touched. A row that somebody
 -- keeps locked is left to the next look, under nobody's name, so that taking stock does not lose it. How many were given
@@ -353,9 +374,12 @@ with lost as materialized (
      and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)),
 over as materialized (
   select jq_pk, jq_attempt, jq_owner as was_owner, coalesce(jq_attempt_start, jq_starttime) as began,
-         case when jq_wanted = 'kill' then 'failed' when jq_wanted like 'cancel %' then 'cancelled'
+         case when jq_wanted = 'kill' or (jq_state = 'running' and jq_endtext = 'tried alone') then 'failed'
+              when jq_wanted like 'cancel %' then 'cancelled'
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions then 'failed' end as ends,
          case when jq_wanted = 'kill' then 'killed' when jq_wanted like 'cancel %' then substr(jq_wanted, 8)
+              when jq_state = 'running' and jq_endtext = 'tried alone'
+              then 'its scheduler died ' || jq_rescued + 1 || ' times with this job in hand, the last time as it was tried alone'
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions
               then 'interrupted more than ' || jq_max_interruptions || ' times' else 'released for restart' end as text
     from drover.jobqueue where jq_pk = any (array(select jq_pk from lost)) and jq_state in ('claimed', 'running')

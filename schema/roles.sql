@@ -175,7 +175,7 @@ grant insert, update on drover.host, drover.queue, drover.agent to drover_schedu
 grant delete on drover.queue to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
-grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]) to drover_scheduler;
+grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]), drover.json_bytes(jsonb) to drover_scheduler;
 -- It removes nothing but through this: what is long over.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 

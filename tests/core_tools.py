@@ -5,7 +5,7 @@ from typing import Any
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.model.jobs import After, Claim, Rules, Want
+from scheduler.model.jobs import PLAIN, After, Claim, Rules, Want
 from scheduler.policy.core import Core
 from scheduler.policy.pools import Slot
 
@@ -29,9 +29,9 @@ def make_core(
 
 
 def claim(pk: int, kind: str = "sha", *, rank: bytes = b"1n", host: str = "", attempt: int = 1, **rules: Any) -> Claim:
-    """Give a claimed row; its parameter is `item PK`."""
+    """Give a claimed row; its parameter is `item PK`. One without rules has PLAIN ones, as `read_claim` gives them."""
     want = Want(kind, "default", host, False, 1)
-    return Claim(pk, attempt, b"item %d" % pk, rank, want, Rules(**rules))
+    return Claim(pk, attempt, b"item %d" % pk, rank, want, Rules(**rules) if rules else PLAIN)
 
 
 def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.Turn:
@@ -58,6 +58,8 @@ def answer_to(request: e.Request) -> e.Event:
             return e.Saved(frozenset(row.pk for row in rows))
         case e.Mark(rows):
             return e.Saved(frozenset(pk for pk, _ in rows))
+        case e.Read(rows):
+            return e.HaveRead({pk: (b"item %d" % pk, b"{}") for pk, _ in rows})
         case e.Turn():
             return e.Turned([])
         case e.Settle():

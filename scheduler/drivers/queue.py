@@ -22,8 +22,10 @@ from scheduler.model.events import (
     Event,
     FindLocked,
     FoundLocked,
+    HaveRead,
     Mark,
     NotSaved,
+    Read,
     Request,
     Save,
     Saved,
@@ -36,7 +38,7 @@ from scheduler.model.events import (
     WriteOutput,
     Written,
 )
-from scheduler.model.jobs import After, Cells, Want, read_claim
+from scheduler.model.jobs import SUSPECT_AFTER, After, Cells, Want, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
@@ -123,6 +125,8 @@ class Courier:
                 return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
             case Mark(rows):
                 return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
+            case Read(rows):
+                return "read_claimed", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
             case FindLocked(about):
                 return "find_locked", {"pks": about.pks}
             case Settle(parents, beyond):
@@ -143,6 +147,7 @@ class Courier:
             "group": self._group,
             "owner": self.owner,
             "schedinfo": self._schedinfo,
+            "unread": 0 if turn.unread else SUSPECT_AFTER,
             "guarded": [want.type for want in turn.wants if want.guarded],
             **_columns(turn.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
             **_columns([_asked(want) for want in turn.wants], *WANTS),
@@ -187,6 +192,8 @@ def _event(request: Request, answer: Rows) -> Event:
             return _turned(request, answer.rows)
         case Save() | Mark():
             return _saved(answer.rows)
+        case Read():
+            return HaveRead({_number(pk): (args or b"", more or b"{}") for pk, args, more in answer.rows})
         case FindLocked():
             return FoundLocked(frozenset(_numbers(answer.rows[0][0])))
         case Settle():

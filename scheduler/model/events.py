@@ -195,6 +195,13 @@ class FoundLocked:
 
 
 @dataclass(frozen=True, slots=True)
+class HaveRead:
+    """The answer to a Read: parameter and further contents of the rows that are still ours, by pk."""
+
+    contents: Mapping[int, tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
 class NotSaved:
     """A request to the queue failed: of its data, of a lock, or because the connection was lost."""
 
@@ -234,7 +241,7 @@ class Reloaded:
 Event = (
     Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
     | Opened | Fetched | NotExpanded | Answered
-    | Woken | Strayed | Looked | Turned | Saved | Settled | Written | FoundLocked | NotSaved
+    | Woken | Strayed | Looked | Turned | Saved | Settled | Written | FoundLocked | HaveRead | NotSaved
     | Serve | Disowned | Drain | Stop | Reloaded
 )  # fmt: skip
 
@@ -374,10 +381,11 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """End the plain successes and claim."""
+    """End the plain successes and claim; `unread`: what the rows hold is read later, so that no claim fails of it."""
 
     ends: Sequence[End]
     wants: Sequence[Want]
+    unread: bool = False
 
     @property
     def pks(self) -> list[int]:
@@ -423,6 +431,22 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """Read what rows in hand hold that were claimed without it."""
+
+    rows: Sequence[tuple[int, int]]  # (pk, attempt)
+
+    @property
+    def pks(self) -> list[int]:
+        """Give its rows."""
+        return [pk for pk, _ in self.rows]
+
+    def part(self, pks: Container[int]) -> "Read":
+        """Give the same about these of its rows alone."""
+        return Read([row for row in self.rows if row[0] in pks])
+
+
+@dataclass(frozen=True, slots=True)
 class FindLocked:
     """Find out, without waiting, which rows that a request is about somebody else keeps locked."""
 
@@ -460,4 +484,4 @@ class WriteOutput:
 
 
 About = Turn | Save | Mark  # about rows that are ours
-Request = Turn | Save | Mark | FindLocked | Settle | TakeStock | WriteLog | WriteOutput
+Request = Turn | Save | Mark | Read | FindLocked | Settle | TakeStock | WriteLog | WriteOutput

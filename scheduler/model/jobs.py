@@ -6,7 +6,7 @@ by policy/outcome.py.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +28,7 @@ LONGEST_RANK: Final = 17  # 0 or 1 and a priority; of a fair type there is more
 ROUND_LENGTH: Final = 16  # of that: drover.rank_in_round
 URGENT_BELOW: Final = "1"  # ranks of urgent rows begin with 0, all others with 1
 ALL_BELOW: Final = "2"
+SUSPECT_AFTER: Final = 3  # rescues: the daemon may have died of what the row holds, which is read of it alone
 
 
 class Want(NamedTuple):
@@ -88,6 +89,8 @@ class Rules:
     roles: Sequence[str] = ()  # that it is a member of, itself too; of guarded types
     variables: dict[str, str | None] | None = None  # each as text, for exec agents
     variables_json: str = ""  # all of them
+    is_oversized: bool = False  # there is more of them than is read
+    unread: bool = False  # parameter, variables and checkpoint are still to be read
 
 
 PLAIN: Final = Rules()
@@ -196,6 +199,14 @@ def read_claim(cells: Cells, wants: Sequence[Want]) -> Claim:
     return Claim(int(pk or 0), int(attempt or 0), args or b"", rank, wants[int(number or 0) - 1], rules)
 
 
+def read_contents(rules: Rules, more: bytes) -> Rules:
+    """Give the rules of a row that came without what it holds, with that (query `read_claimed`)."""
+    given = _given(more)
+    if rules.key is None:
+        given |= given.pop("checkpoint", {})
+    return replace(rules, unread=False, **given)
+
+
 @lru_cache
 def _plain_but_for(submitter: bytes) -> Rules:
     return Rules(submitter=json.loads(submitter.decode("utf-8", "surrogateescape")))
@@ -209,10 +220,14 @@ def _read_rules(more: bytes) -> Rules:
     """
     if more.startswith(b'"'):
         return _plain_but_for(more)
-    told = json.loads(more.decode("utf-8", "surrogateescape"))  # no text where the database knows no encoding
-    given = {name: value for name, value in told.items() if value is not None}
+    given = _given(more)
     if "key" not in given:
         given |= given.pop("checkpoint", {})
     elif "itemsprocessed" in given.get("checkpoint", {}):
         given["itemsprocessed"] = given["checkpoint"]["itemsprocessed"]
     return Rules(**given)
+
+
+def _given(more: bytes) -> dict[str, Any]:
+    told = json.loads(more.decode("utf-8", "surrogateescape"))  # no text where the database knows no encoding
+    return {name: value for name, value in told.items() if value is not None}

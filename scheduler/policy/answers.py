@@ -92,6 +92,8 @@ def saved(world: World, event: e.Saved, now: float) -> None:
     for row in request.rows:
         if row.pk not in event.pks and not (world.ledger.resent and row.outcome is not None):
             _fenced(world, row.pk, row.attempt, now)
+    if world.trial is not None and world.trial.pk in event.pks and world.trial.rules.unread:
+        world.ledger.reads[world.trial.pk] = (world.trial.pk, world.trial.attempt)
     if any(endings.is_back(row) for row in request.rows if row.outcome is not None):
         world.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
@@ -113,6 +115,22 @@ def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int],
             supply.admit(world, job)
 
 
+def have_read(world: World, event: e.HaveRead, now: float) -> None:
+    """What rows hold is known; one that is no longer ours is forgotten."""
+    if world.ledger.was_foreign():
+        return
+    request = world.ledger.answered()
+    assert isinstance(request, e.Read)
+    for pk, attempt in request.rows:
+        job = world.jobs.get(pk)
+        if job is None or job.attempt != attempt or not job.rules.unread:
+            continue
+        if pk in event.contents:
+            supply.take_contents(world, job, *event.contents[pk], now)
+        else:
+            _fenced(world, pk, attempt, now)
+
+
 def strayed(world: World, event: e.Strayed, now: float) -> None:
     """The database that has come back knows these rows otherwise: nothing of them is to be saved."""
     for pk, attempt in event.rows:
@@ -131,7 +149,10 @@ def not_saved(world: World, event: e.NotSaved, now: float) -> None:
     """A request failed: it goes in parts, later, or one row of it is given up."""
     if world.ledger.was_foreign():
         return
+    request = world.ledger.in_flight
     complaint = world.ledger.failed(event, now)
+    if complaint is not None and isinstance(request, e.Read):
+        supply.refuse_unreadable(world, request.rows[0][0], event.reason, now)
     world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
 
 

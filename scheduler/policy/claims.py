@@ -219,7 +219,7 @@ def how_many(pool: Pool, timers: Scheduler, where: Turns | None = None) -> tuple
     For a type as a whole, or for what is to wait in some of its lanes by themselves.
     """
     held = pool.singles + pool.arriving + len(pool.rescued) if where is None else _held(pool, where)
-    held += len(pool.marking)
+    held += len(pool.marking) + len(pool.unread)
     feeding = 0
     for job in pool.live_jobs.values():
         if job.expansion is None or job.expansion.is_fed or (where is not None and pool.place_of(job) is not where):

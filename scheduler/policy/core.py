@@ -83,6 +83,8 @@ class Core:
             for pool in sorted(pools, key=lambda pool: (pool.starving_since, pool.name)):
                 if world.feeding and pool.enabled:
                     supply.mark_rescued(world, pool)
+                    if pool.unread:
+                        supply.try_alone(world, pool, now)
                     waiting = supply.open_expansions(world, pool)
                     dispatch(world, pool, waiting, now)
         if world.draining:
@@ -263,6 +265,7 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.NotSaved: answers.not_saved,
     e.Settled: answers.settled,
     e.FoundLocked: answers.found_locked,
+    e.HaveRead: answers.have_read,
     e.Written: answers.written,
     e.Serve: standing.serve,
     e.Disowned: standing.disowned,

@@ -134,6 +134,8 @@ def conclude(world: World, job: Job, now: float) -> None:
         world.ledger.ends.append(row)
         _tell(world, job, "done", "all data processed")
         return
+    if job.rules.unread:
+        now_read(world, job)
     failures = expansion.failures if expansion is not None else ()
     world.ledger.save(row, failures)
     if row.outcome in ("failed", "retry", "blocked"):
@@ -142,6 +144,14 @@ def conclude(world: World, job: Job, now: float) -> None:
         world.say("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")
     if row.state in TERMINAL:
         _tell(world, job, row.state, row.text or "")
+
+
+def now_read(world: World, job: Job) -> None:
+    """What a job holds is read, or nobody waits for it any more: the next one may be tried."""
+    job.pool.unread.pop(job.pk, None)
+    if world.trial is job:
+        world.trial = None
+        world.stirred.update(pool for pool in world.pools.values() if pool.unread)
 
 
 def _tell(world: World, job: Job, state: str, text: str) -> None:
@@ -203,6 +213,8 @@ def forget(world: World, job: Job, now: float) -> None:
     job.pool.live_jobs.pop(job.pk, None)
     if (queue := world.queues.get(job.queue)) is not None:
         queue.in_hand -= 1
+    if job.rules.unread:
+        now_read(world, job)
     if job.pk in world.expanding:
         world.commands.append(CloseQuery(job.pk))
         world.expanding.discard(job.pk)

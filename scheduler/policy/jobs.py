@@ -20,6 +20,7 @@ FIRST_BATCH: Final = 16  # rows whose size is not known yet
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
 IN_PROGRESS: Final = "in progress"
+TRIED_ALONE: Final = "tried alone"  # query `rescue` fails a running job of which the row says so
 
 
 class Verdict:
@@ -99,20 +100,29 @@ class Job:
     verdict: Verdict | None = None
 
     def __init__(self, claim: Claim, pool: "Pool", now: float) -> None:
-        self.pk, self.attempt, self.args, self.rank, want, rules = claim
+        self.pk, self.attempt, args, self.rank, want, rules = claim
         self.queue = want.queue
         self.host = want.host or None
-        self.rules = rules
         self.pool = pool
         self.since = now  # of the claim
         self.lanes: dict[str | None, Lane] = {}
+        self.args, self.rules = args, rules
         if rules is not PLAIN:
-            self.expansion = Expansion(rules) if rules.msq else None
-            self.done, self.failed, self.busy = rules.itemsprocessed, rules.itemsfailed, rules.busy
-            if rules.variables is not None:
-                self._take(rules.variables)
+            self.busy = rules.busy
+            if not rules.unread:
+                self.read(args, rules)
+
+    def read(self, args: bytes, rules: Rules) -> None:
+        """Take what the row holds."""
+        self.args, self.rules = args, rules
+        self.expansion = Expansion(rules) if rules.msq else None
+        self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
+        if rules.variables is not None:
+            self._take(rules.variables)
 
     def _take(self, variables: dict[str, str | None]) -> None:
+        size = 2 * len(self.rules.variables_json)
+        self.pool.row_bytes = max(self.pool.row_bytes, size)  # so many of its rows are not claimed at once
         values = {as_bytes(name): None if text is None else as_bytes(text) for name, text in variables.items()}
         if self.expansion is None:
             self.names, self.row = tuple(values), tuple(values.values())

@@ -1,6 +1,7 @@
 """What is to be written to the queue, and what is being written: one request in flight, forgotten only when saved.
 
-A request that fails on its data is halved until the culprit is found, which then ends failed with the reason. One that
+A request that fails on its data is halved until the culprit is found, which then ends failed with the reason. A claim
+that does so is made again without what the rows hold, which is read afterwards, in halves where it fails again. What
 waits for a lock goes on without the rows that are locked; these are looked at again now and then, and as long as there
 are some nothing is sent about rows before the locked ones among them are found: nobody waits for what another keeps
 locked, however many rows that are. A request whose connection was lost is sent again: every statement names the attempt
@@ -20,6 +21,7 @@ from scheduler.model.events import (
     FindLocked,
     Mark,
     NotSaved,
+    Read,
     Request,
     Save,
     Settle,
@@ -52,6 +54,7 @@ class Ledger:
         "_rest_last",
         "_settled_last",
         "_wrote_last",
+        "claims_failed",
         "ends",
         "failures",
         "followed",
@@ -68,6 +71,7 @@ class Ledger:
         "marks",
         "outputs",
         "parents",
+        "reads",
         "repeats",
         "resent",
         "result_size",
@@ -80,6 +84,8 @@ class Ledger:
         self.saves: dict[int, SaveRow] = {}
         self.failures: dict[int, list[ItemFailure]] = {}
         self.marks: dict[int, tuple[int, int]] = {}
+        self.reads: dict[int, tuple[int, int]] = {}  # rows that were claimed without what they hold
+        self.claims_failed = 0  # on their data, since the last one that did not
         self.parents: list[int] = []
         self.unsettled: deque[Settle] = deque()  # what was left of parents with many children
         self.gather_until = 0.0  # ends that come before go together; 0 is at once
@@ -122,8 +128,8 @@ class Ledger:
     def is_empty(self) -> bool:
         """Say whether nothing waits and nothing is on its way."""
         return not (
-            self.ends or self.saves or self.marks or self.parents or self.unsettled or self.logs or self.outputs
-            or self.repeats or self.locked or self.in_flight or self.is_stock_due
+            self.ends or self.saves or self.marks or self.reads or self.parents or self.unsettled or self.logs
+            or self.outputs or self.repeats or self.locked or self.in_flight or self.is_stock_due
         )  # fmt: skip
 
     def pending(self) -> list[int]:
@@ -188,14 +194,14 @@ class Ledger:
             return request
         if isinstance(request, Turn) and request.ends and request.wants:
             self.repeats.append(FindLocked(request))
-            return Turn((), request.wants)
+            return replace(request, ends=())
         return careful(request)
 
     def may_gather(self, now: float) -> bool:
         """Say whether nothing but ends waits, and they may still wait for others."""
         others = (
-            self.is_stock_due, self.saves, self.marks, self.parents, self.unsettled, self.logs, self.outputs,
-            self.repeats,
+            self.is_stock_due, self.saves, self.marks, self.reads, self.parents, self.unsettled, self.logs,
+            self.outputs, self.repeats,
         )  # fmt: skip
         return now < self.gather_until and len(self.ends) < BATCH and not any(others)
 
@@ -207,6 +213,9 @@ class Ledger:
 
     def _choose(self, wants: Sequence[Want]) -> Request | None:
         """What explains an end goes before it; none of logs, output and children twice in a row while others wait."""
+        if self.reads:
+            reads, self.reads = list(self.reads.values()), {}
+            return Read(reads)
         again = map(about_rows, (*self.repeats, *self.locked))
         held = {pk for about in again if isinstance(about, Save | Mark) for pk in about.pks}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
@@ -241,8 +250,14 @@ class Ledger:
         if ends or wants:
             self._explained_ends = 0
             self.ends = _without(self.ends, ends) if len(ends) < len(self.ends) else []
-            return Turn(ends, wants)
+            return self._careful_turn(ends, wants) if self.claims_failed else Turn(ends, wants)
         return None
+
+    def _careful_turn(self, ends: Sequence[End], wants: Sequence[Want]) -> Turn:
+        """A claim that failed on data is made again without the data; if that fails too, for one row of one place."""
+        if self.claims_failed > 1:
+            wants = [want._replace(most=1) for want in wants[:1]]
+        return Turn(ends, wants, unread=bool(wants))
 
     def _settle(self) -> Settle:
         """What was left goes in turn, and every other time: what has ended since then does not wait for all of it."""
@@ -281,6 +296,8 @@ class Ledger:
         """The request in flight is carried out."""
         request = self._landed()
         self._forget(request)
+        if isinstance(request, Turn) and request.wants:
+            self.claims_failed = 0
         return request
 
     def _landed(self) -> Request:
@@ -304,9 +321,14 @@ class Ledger:
         """The request in flight was not carried out; give a complaint when something had to be given up."""
         request = self._landed()
         if isinstance(request, Turn):
+            is_claim = bool(request.wants)
+            complaint = self._claim_failed(why) if is_claim else None
             if not request.ends:
-                return why.reason if why.why == "data" else None
+                return complaint
             request = Turn(request.ends, ())  # what is wanted is asked for anew: it may be something else by now
+            if complaint is not None:
+                self.repeats.appendleft(request)  # it may have failed of the claim alone
+                return complaint
         if isinstance(request, TakeStock):
             return None  # the next one will do
         if why.why == "lost":
@@ -319,6 +341,14 @@ class Ledger:
             self.repeats.extendleft(reversed(halves))
             return None
         return self._give_up(request, why.reason)
+
+    def _claim_failed(self, why: NotSaved) -> str | None:
+        """Give a complaint if it failed on the data of a row."""
+        if why.why != "data":
+            return None
+        self.claims_failed += 1
+        next_step = "rows are claimed first and read one by one" if self.claims_failed == 1 else "other rows are tried"
+        return f"a claim failed on the data of a row: {why.reason}: {next_step}"
 
     def _met_lock(self, request: Request, now: float) -> None:
         """What is not locked goes on at once, unless that was tried."""

@@ -132,13 +132,16 @@ def _bits(job: Job, state: str) -> int | None:
     return BIT_FAILURE | (BIT_NONFATAL if job.nonfatal else 0)
 
 
-def _counts(job: Job, state: str, counted: int) -> tuple[int, int, int | None, dict[str, object] | None]:
+def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None, int | None, dict[str, object] | None]:
     """Give processed, failed, total and checkpoint: with a key its progress, without one the counts to begin anew with.
 
     What a slice without a key did is not kept if it must run again, nor what a line did, nor what is `counted` of items
-    that are still worked: the checkpoint of a job with a key has the processed items without these.
+    that are still worked: the checkpoint of a job with a key has the processed items without these. Of a row that is
+    not read nothing changes.
     """
     expansion = job.expansion
+    if job.rules.unread:
+        return None, None, None, None
     if expansion is None:
         return 0 if state == QUEUED else job.done + counted, job.failed, 1, None
     total = job.rules.itemsprocessed + job.rules.itemsfailed + expansion.total if expansion.opened else None

@@ -118,7 +118,7 @@ class Pool:
     __slots__ = (
         "again", "any", "arriving", "blocked_since", "blocked_until", "bound", "coming", "doors", "enabled",
         "failed_starts", "finished", "free", "idle", "is_exec", "is_guarded", "kind", "live_jobs", "marking", "name",
-        "rate", "rated_at", "reason", "rescued", "row_bytes", "singles", "slots", "starving_since",
+        "rate", "rated_at", "reason", "rescued", "row_bytes", "singles", "slots", "starving_since", "unread",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -138,6 +138,7 @@ class Pool:
         self.coming: dict[Turns, int] = {}  # the same, by where they are going to wait
         self.rescued: deque[Job] = deque()  # rows rescued before, to be shown as running before they begin
         self.marking: set[int] = set()  # of these, rows whose mark is on its way
+        self.unread: dict[int, Job] = {}  # rows claimed without what they hold, which is read first
         self.live_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
         self.starving_since = NEVER  # since when its work finds no room
         self.finished = 0  # items since the rate was last taken

@@ -7,6 +7,7 @@ from scheduler.model.events import (
     About,
     FindLocked,
     Mark,
+    Read,
     Request,
     Save,
     Settle,
@@ -51,7 +52,7 @@ def joined(one: Request, other: Request) -> Request | None:
 def halves_of(request: Request) -> list[Request]:
     """Give the request as two of half the size; none when it holds one row."""
     match request:
-        case Turn() | Save() | Mark():
+        case Turn() | Save() | Mark() | Read():
             return [request.part(frozenset(pks)) for pks in _parts(request.pks)]
         case WriteLog(rows):
             return [WriteLog(part) for part in _parts(rows)]

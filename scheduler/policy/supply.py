@@ -6,6 +6,7 @@ A multi-SQL-query waits for an expansion connection: all types share `expansions
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
+from typing import Final
 
 from scheduler.model.events import Expand, Fetched, NotExpanded, Opened, Turned
 from scheduler.model.expand import (
@@ -20,18 +21,20 @@ from scheduler.model.expand import (
     cursor_query,
     line_maker,
 )
-from scheduler.model.jobs import ItemFailure
+from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.protocol import printable
 from scheduler.policy.claims import is_urgent
-from scheduler.policy.endings import conclude, conclude_if_over, fail_job, forget, give_back, stop_job
+from scheduler.policy.endings import conclude, conclude_if_over, fail_job, forget, give_back, now_read, stop_job
 from scheduler.policy.feed import enqueue
 from scheduler.policy.give import fetch_more
-from scheduler.policy.jobs import Expansion, Job, Verdict
-from scheduler.policy.outcome import GIVEN_BACK, KILLED
+from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE, Expansion, Job, Verdict
+from scheduler.policy.outcome import GIVEN_BACK, KILLED, progress
 from scheduler.policy.pools import Pool
 from scheduler.policy.room import startable
 from scheduler.policy.turns import Turns
 from scheduler.policy.world import World
+
+OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `turn` gives no more
 
 # ---- claims
 
@@ -70,10 +73,13 @@ def unpack(world: World) -> None:
         if want.guarded is not pool.is_guarded or ((want.host or pool.doors is not None) and not pool.has_place(job)):
             give_back(world, job, "asked for before a reload", now)
         elif (refusal := _refusal(job)) is not None:
-            job.verdict = Verdict(KILLED, refusal)
-            conclude(world, job, now)
+            _refuse(world, job, refusal, now)
         elif not world.feeding or world.draining or not pool.enabled or pool.blocked_until:
             give_back(world, job, "released for restart", now)
+        elif job.rules is PLAIN:
+            admit(world, job)
+        elif job.rules.unread:
+            _read(world, job)
         elif job.rules.rescued:
             pool.rescued.append(job)
             world.stirred.add(pool)
@@ -97,13 +103,64 @@ def mark_rescued(world: World, pool: Pool) -> None:
             room -= 1
 
 
+def _read(world: World, job: Job) -> None:
+    """Have what the row holds read: at once, or when its turn comes to be tried alone."""
+    job.pool.unread[job.pk] = job
+    if job.rules.rescued < SUSPECT_AFTER:
+        world.ledger.reads[job.pk] = (job.pk, job.attempt)
+    world.stirred.add(job.pool)
+
+
+def try_alone(world: World, pool: Pool, now: float) -> None:
+    """Read what a row holds that daemons died with in hand, of no other at the same time.
+
+    The row says so first: if this daemon dies of it too, the next one fails the job and none of the others.
+    """
+    if world.trial is None and pool.unread:
+        suspects = (job for job in pool.unread.values() if job.rules.rescued >= SUSPECT_AFTER)
+        world.trial = job = next(suspects, None)
+        if job is not None:
+            job.marked = True
+            world.ledger.save(progress(job, now, TRIED_ALONE), ())
+
+
+def take_contents(world: World, job: Job, args: bytes, more: bytes, now: float) -> None:
+    """What a row holds is read: go on with it as with any that was claimed."""
+    if world.trial is job:
+        world.ledger.save(progress(job, now, IN_PROGRESS), ())
+    now_read(world, job)
+    job.read(args, read_contents(job.rules, more))
+    if (refusal := _refusal(job)) is not None:
+        _refuse(world, job, refusal, now)
+    elif job.rules.rescued and not job.marked:
+        job.pool.rescued.append(job)
+        world.stirred.add(job.pool)
+    else:
+        admit(world, job)
+
+
+def refuse_unreadable(world: World, pk: int, reason: str, now: float) -> None:
+    """The database cannot give what a row holds: the job fails alone."""
+    job = world.jobs.get(pk)
+    if job is not None and job.rules.unread:
+        _refuse(world, job, f"its parameter or variables cannot be read: {reason}: insert another job with less", now)
+
+
+def _refuse(world: World, job: Job, reason: str, now: float) -> None:
+    job.verdict = Verdict(KILLED, reason)
+    conclude(world, job, now)
+
+
 def _refusal(job: Job) -> str | None:
-    """Give the reason why a row can never be worked, or None."""
+    """Give the reason why a row can never be worked, or None; as far as it is read."""
     pool = job.pool
     if pool.is_guarded and not {job.rules.submitter, *job.rules.roles}.intersection(pool.kind.submitters):
         return f"role {job.rules.submitter} may not queue agent type {pool.name}"
-    if job.expansion is not None:
-        return None
+    if job.rules is not PLAIN:
+        if job.rules.is_oversized or len(job.args) > OVERSIZED:
+            return f"its variables or its SQL have over {OVERSIZED} bytes: put them in a file or a table and name that"
+        if job.expansion is not None or job.rules.unread:
+            return None
     if not pool.is_exec:
         return check_argument(job.args, pool.kind.empty)
     return check_columns(job.names) or check_template(pool.kind.command, job.names)

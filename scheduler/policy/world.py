@@ -69,6 +69,7 @@ class World:
         "successes",
         "tells_ends",
         "timers",
+        "trial",
         "turn",
         "uncap_at",
         "unstarted",
@@ -89,6 +90,7 @@ class World:
         self.refused: str | None = None  # statements that the database refuses, and its words, to be shown
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[int, Job] = {}
+        self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.output_at = NEVER  # when what they have is to be stored

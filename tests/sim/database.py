@@ -4,6 +4,7 @@ Each method is one statement: it happens at one instant, names pk, attempt and o
 row only along the allowed moves. Slowness, losses and locks are the harness's (harness.py); time comes in as `now`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 from scheduler.model.config import AgentType
 from scheduler.model.events import Mark, Save, Settle, Settled, Turn, Turned
-from scheduler.model.jobs import PLAIN, After, Claim, Rules, SaveRow, Want
+from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, After, Claim, Rules, SaveRow, Want
 from scheduler.model.states import (
     BLOCKED,
     CANCELLED,
@@ -25,6 +26,7 @@ from scheduler.model.states import (
     SKIPPED,
     TERMINAL,
 )
+from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE
 from tests.sim.broken import Broken
 
 IN_HAND = (CLAIMED, RUNNING)
@@ -91,6 +93,7 @@ class Row:
     broken: bool = False  # its SQL
     poison: frozenset[int] = frozenset()  # items every agent dies of
     unstorable: bool = False  # the database refuses its result
+    unreadable: bool = False  # the database cannot give what it holds: a claim that tries fails
     done: dict[int, int] = field(default_factory=dict)  # item -> how often an agent has done it
     disruptions: int = 0  # times work in hand was lost, killed or rescued
     was_lied_about: bool = False  # an agent said OK to work it never had
@@ -120,16 +123,21 @@ class Row:
         """The same as the table has it."""
         return self.rank if self.line is None else f"{self.rank}.{self.round:015}"
 
-    def rules(self) -> Rules:
+    def is_suspect(self, unread: bool) -> bool:
+        """Say whether a claim leaves out what it holds."""
+        return unread or self.rescued >= SUSPECT_AFTER
+
+    def rules(self, unread: bool) -> Rules:
         """Give what query `turn` gives as `more`."""
-        if not (self.msq or self.timeout is not None or self.retries or self.rescued):
+        if not (self.msq or self.timeout is not None or self.retries or self.rescued or unread):
             return PLAIN if self.line is None else Rules(submitter=self.submitter)
         return Rules(
             submitter=self.submitter,
             msq=self.msq, runonpfile=self.runonpfile, key=self.key, tolerate=self.tolerate, repeat=self.repeat,
             timeout=self.timeout, retries=self.retries, failures=self.failures, rescued=self.rescued,
-            itemsfailed=self.failed, itemsprocessed=self.processed if self.msq else 0, checkpoint=self.checkpoint,
+            itemsfailed=self.failed, itemsprocessed=self.processed if self.msq else 0,
             interruptions=self.interruptions, max_interruptions=self.max_interruptions,
+            unread=self.is_suspect(unread), checkpoint=None if self.is_suspect(unread) else self.checkpoint,
         )  # fmt: skip
 
 
@@ -252,7 +260,7 @@ class Database:
                 some = sorted(beyond, key=_place)[: want.most]
                 if some:
                     reached[want] = _written(some[-1])
-                taken += [(_place(row), self.claim(row, want, owner, now)) for row in some]
+                taken += [(_place(row), self.claim(row, want, owner, now, turn.unread)) for row in some]
             self.noted.append((owner, [claim.pk for _, claim in taken]))
         claims = [claim for _, claim in sorted(taken, key=lambda each: each[0])]
         found = Counter(claim.want for claim in claims)
@@ -262,12 +270,24 @@ class Database:
         """Say anew what an owner has in hand."""
         self.noted = [*(note for note in self.noted if note[0] != owner), (owner, list(pks))]
 
-    def claim(self, row: Row, want: Want, owner: str, now: float) -> Claim:
+    def meets_unreadable(self, turn: Turn, now: float) -> bool:
+        """Say whether a claim may come upon a row that cannot be read."""
+        places = [(want[:3], want.urgent) for want in turn.wants if not turn.unread]
+        return any(
+            row.unreadable and not row.is_suspect(False) for place in places for row in self.claimable(*place, now)
+        )
+
+    def read(self, owner: str, rows: Iterable[tuple[int, int]]) -> dict[int, tuple[bytes, bytes]]:
+        """Give what rows hold that are still this owner's."""
+        ours = [row for pk, attempt in rows if (row := self.owned(owner, pk, attempt)) is not None]
+        return {row.pk: (row.args, json.dumps({"checkpoint": row.checkpoint}).encode()) for row in ours}
+
+    def claim(self, row: Row, want: Want, owner: str, now: float, unread: bool = False) -> Claim:
         """Take a row in hand, at a new attempt."""
-        rules = row.rules()
+        rules = row.rules(unread)
         self.move(row, CLAIMED, now)
-        row.owner, row.start, row.attempt = owner, now, row.attempt + 1
-        return Claim(row.pk, row.attempt, row.args, row.rank.encode(), want, rules)
+        row.owner, row.start, row.attempt, row.text = owner, now, row.attempt + 1, IN_PROGRESS
+        return Claim(row.pk, row.attempt, b"" if rules.unread else row.args, row.rank.encode(), want, rules)
 
     def save(self, owner: str, save: Save, now: float, jitter: Callable[[], float]) -> tuple[frozenset[int], list[int]]:
         """Save ends, ways back and progress with the items that failed; give the rows that were ours, and parents."""
@@ -374,8 +394,9 @@ class Database:
             row.rescued += 1
             row.disruptions += 1
             was_running, allowance = row.state == RUNNING, row.max_interruptions - row.interruptions
+            was_alone = was_running and row.text == TRIED_ALONE
             row.interruptions += was_running
-            if row.wanted or (was_running and allowance <= 0):
+            if row.wanted or was_alone or (was_running and allowance <= 0):
                 row.bits, row.text = 2, "by a command, or interrupted too often"
                 parents += [row.pk] if row.edges else []
                 self.move(row, row.wanted or FAILED, now)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from scheduler.model.events import Drain, Replaced, Stop
+from scheduler.model.jobs import SUSPECT_AFTER
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED
 from scheduler.policy.lease import Standing
 from tests.sim import configs, invariants
@@ -84,6 +85,8 @@ def make_row(sim: "Sim") -> Row:
     pk = sim.new_pk()
     row = Row(pk, kind, queue=rng.choice(sim.queue_names), queued=sim.now, urgent=chance(0.15))
     row.letter = rng.choice("nnnnaz")
+    row.unreadable = pk % 61 == 7
+    row.rescued = SUSPECT_AFTER if pk % 11 == 3 else 0  # daemons died with it in hand
     row.submitter = rng.choice(("anna", "anna", "anna", "bert", "carl"))
     row.args = b"%s:%d" % (b"exec" if sim.config.agents[kind].kind == "exec" else b"one", pk)
     if chance(0.2):

@@ -380,6 +380,8 @@ class Daemon:
                 return e.Saved(*database.save(owner, save, now, lambda: 0.5 + self.sim.rng.random() / 2))
             case e.Mark() as mark:
                 return e.Saved(database.mark(owner, mark, now))
+            case e.Read(rows):
+                return e.HaveRead(database.read(owner, rows))
             case e.FindLocked(about):
                 return e.FoundLocked(database.locked_of(about.pks, now))
             case e.Settle() as settle:

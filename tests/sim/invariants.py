@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.events import Save, Turn
-from scheduler.model.jobs import Claim, OutputRow
+from scheduler.model.events import Read, Save, Turn
+from scheduler.model.jobs import SUSPECT_AFTER, Claim, OutputRow
 from scheduler.model.states import (
     DONE,
     FAILED,
@@ -25,7 +25,7 @@ from scheduler.model.states import (
 )
 from scheduler.policy.agents import patience_of
 from scheduler.policy.claims import is_urgent
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.jobs import NEVER, TRIED_ALONE, Job
 from scheduler.policy.pools import UNLIMITED, HostBook, Slot
 from scheduler.policy.world import World
 from tests.sim.broken import Broken
@@ -189,6 +189,15 @@ def has_future(world: World, job: Job) -> None:
     if job.verdict is None and expansion is not None:
         if not expansion.opening or not expansion.opened or expansion.fetching or expansion.more or expansion.again:
             return
+    elif job.verdict is None and job.rules.unread:
+        sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
+        if world.trial is job and job.pk in ledger.saves:
+            return
+        is_suspect = job.rules.rescued >= SUSPECT_AFTER and job.pk in job.pool.unread
+        if is_suspect and world.trial is not job and (world.trial or not (world.feeding and job.pool.enabled)):
+            return  # its turn comes
+        if job.pk in ledger.reads or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
+            return
     elif job.verdict is None and job.rules.rescued:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
         pool = job.pool
@@ -198,6 +207,11 @@ def has_future(world: World, job: Job) -> None:
         if job.pk in ledger.marks or any((job.pk, job.attempt) in getattr(r, "rows", ()) for r in sent):
             return
     broken("has_future", f"job {job.pk} waits for nothing: {job.verdict and job.verdict.state}")
+
+
+def _rows_of(request: object) -> list[tuple[int, int]]:
+    rows = getattr(request, "rows", ()) if isinstance(request, Read | Save) else ()
+    return [row if isinstance(row, tuple) else (row.pk, row.attempt) for row in rows]
 
 
 def deadlines_are_set(world: World) -> None:
@@ -351,6 +365,7 @@ def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
     only_under_the_lease(sim, job)
     work_begins_where_it_is_configured(sim, slot, job)
     rescued_rows_are_marked(sim, row, job)
+    suspects_are_tried_alone(sim, row, job)
     if job.expansion is None:
         nothing_begins_twice(sim, job)
     else:
@@ -390,6 +405,15 @@ def rescued_rows_are_marked(sim: "Sim", row: Row, job: Job) -> None:
         broken("rescued_rows_are_marked", f"job {job.pk} begins at attempt {job.attempt}; it is {row.owner}'s")
     if row.rescued and row.state != RUNNING:
         broken("rescued_rows_are_marked", f"job {job.pk} was rescued and begins while {row.state}")
+
+
+def suspects_are_tried_alone(sim: "Sim", row: Row, job: Job) -> None:
+    """Nothing begins that is not read, and of the rows of one owner one at most is tried alone."""
+    if row.unreadable or job.rules.unread:
+        broken("suspects_are_tried_alone", f"job {job.pk} begins, and was never read")
+    alone = [each.pk for each in sim.database.hand.values() if each.text == TRIED_ALONE and each.owner == row.owner]
+    if len(alone) > 1:
+        broken("suspects_are_tried_alone", f"jobs {alone} are tried at the same time")
 
 
 def nothing_begins_twice(sim: "Sim", job: Job) -> None:

@@ -139,6 +139,8 @@ def test_a_plain_end_that_the_database_refuses_is_not_lost() -> None:
     while not isinstance(request := core.next_request(1.0), e.Turn):
         assert request is not None
         core.handle(e.Written(), 1.0)
+    core.handle(e.NotSaved("data", "no"), 1.0)  # of the claim beside it, perhaps
+    assert core.next_request(1.0) == e.Turn(request.ends, ())
     core.handle(e.NotSaved("data", "no"), 1.0)
     settled += saved(settle(core, 1.0))
     assert [(row.pk, row.state) for row in settled] == [(1, "failed")]

@@ -193,10 +193,14 @@ class Sim:
                 pks = request.pks
             case e.WriteLog(rows):
                 return "data" if any("unstorable" in row.message for row in rows) else None
+            case e.Read(rows):
+                return "data" if any(self.database.rows[pk].unreadable for pk, _ in rows) else None
             case _:
                 return None
         if self.database.locked_of(pks, self.now):
             return "lock"
+        if isinstance(request, e.Turn) and self.database.meets_unreadable(request, self.now):
+            return "data"
         return "data" if isinstance(request, e.Save) and any(map(self._is_unstorable, request.rows)) else None
 
     def _is_unstorable(self, row: Any) -> bool:

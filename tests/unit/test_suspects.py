@@ -1,0 +1,119 @@
+"""Claims that fail on the data of a row, and rows that daemons died with: what they hold is read of each alone."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.events import HaveRead, NotSaved, Read, Request, Save, Stop, Turn
+from scheduler.model.jobs import SUSPECT_AFTER, Claim, End, SaveRow, Want
+from scheduler.policy.core import Core
+from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE
+from scheduler.policy.ledger import Ledger
+from tests.core_tools import answer_to, claim, make_core, saved, settle, turn, turned
+
+WANT = Want("sha", "default", "", False, 1)
+REFUSED = NotSaved("data", "54000: string too long")
+
+
+def request(core: Core, kind: type[Any]) -> Any:
+    """Answer what the core wants otherwise, until it asks for this."""
+    while not isinstance(found := core.next_request(0.0), kind):
+        assert found is not None
+        core.handle(answer_to(found), 0.0)
+    return found
+
+
+def unread(pk: int, **rules: Any) -> Claim:
+    return claim(pk, unread=True, **rules)._replace(args=b"")
+
+
+def read(core: Core, *pks: int) -> None:
+    core.handle(HaveRead({pk: (b"item %d" % pk, b"{}") for pk in pks}), 0.0)
+
+
+def rows_of(asked: Request) -> list[SaveRow]:
+    assert isinstance(asked, Save)
+    return list(asked.rows)
+
+
+@pytest.fixture
+def core() -> Core:
+    """Give a core whose last claim failed on data and was made again, without the data, for three rows."""
+    core = make_core()
+    request(core, Turn)
+    core.handle(REFUSED, 0.0)
+    assert request(core, Turn).unread
+    core.handle(turned(unread(1), unread(2), unread(3)), 0.0)
+    core.unpack()
+    return core
+
+
+def test_end_that_went_with_a_failed_claim_is_saved_and_not_given_up() -> None:
+    ledger, end = Ledger(), End(7, 1, 100_000, "here", 99, None)
+    ledger.ends.append(end)
+    assert ledger.next_request([WANT], 0.0) == Turn([end], [WANT])
+    assert "a claim failed on the data of a row" in str(ledger.failed(REFUSED, 0.0))
+    assert ledger.next_request([WANT], 0.0) == Turn([end], ())
+
+
+def test_rows_are_read_before_anything_else_is_claimed(core: Core) -> None:
+    assert core.next_request(0.0) == Read([(1, 1), (2, 1), (3, 1)])
+
+
+def test_row_that_cannot_be_read_fails_alone_with_the_reason(core: Core) -> None:
+    for part in [[(1, 1), (2, 1), (3, 1)], [(1, 1)]]:
+        assert core.next_request(0.0) == Read(part)
+        core.handle(REFUSED, 0.0)
+    assert core.next_request(0.0) == Read([(2, 1), (3, 1)])
+    read(core, 2, 3)
+    (end,) = saved(settle(core))
+    assert (end.pk, end.state, "cannot be read: 54000: string too long" in end.text) == (1, "failed", True)
+    assert [(job.pk, job.args) for job in core.world.jobs.values()] == [(2, b"item 2"), (3, b"item 3")]
+
+
+def test_claims_are_made_as_ever_once_one_has_succeeded(core: Core) -> None:
+    request(core, Read)
+    read(core, 1, 2, 3)
+    core.world.claims.wake()
+    core.world.pools["sha"].rate = 1e6
+    core.world.may_want = True
+    assert not request(core, Turn).unread
+
+
+def test_claim_that_fails_without_the_data_too_is_made_for_one_row_of_one_place_after_another() -> None:
+    core = make_core()
+    for _ in range(2):
+        request(core, Turn)
+        core.handle(REFUSED, 0.0)
+    asked = request(core, Turn)
+    assert (len(asked.wants), asked.wants[0].most, asked.unread) == (1, 1, True)
+
+
+def test_row_that_is_given_back_before_it_was_read_keeps_its_counts_and_its_checkpoint(core: Core) -> None:
+    core.handle(Stop(), 0.0)
+    backs = saved(settle(core))
+    assert [(row.pk, row.state) for row in backs] == [(1, "queued"), (2, "queued"), (3, "queued")]
+    assert {(row.processed, row.failed, row.total, row.checkpoint) for row in backs} == {(None, None, None, None)}
+
+
+def test_suspects_say_so_and_are_read_one_after_the_other() -> None:
+    core = make_core()
+    turn(core, unread(1, rescued=SUSPECT_AFTER), unread(2, rescued=SUSPECT_AFTER))
+    (row,) = rows_of(core.next_request(0.0))
+    assert (row.pk, row.state, row.text) == (1, "running", TRIED_ALONE)
+    core.handle(answer_to(Save([row])), 0.0)
+    assert request(core, Read).rows == [(1, 1)]
+    read(core, 1)
+    first, second = sorted(rows_of(request(core, Save)), key=lambda row: row.pk)
+    assert (first.pk, first.text, second.pk, second.text) == (1, IN_PROGRESS, 2, TRIED_ALONE)
+    core.handle(answer_to(Save([first, second])), 0.0)
+    assert request(core, Read).rows == [(2, 1)]
+
+
+def test_suspect_that_is_cancelled_as_it_is_tried_lets_the_next_one_be_tried() -> None:
+    core = make_core()
+    turn(core, unread(1, rescued=SUSPECT_AFTER), unread(2, rescued=SUSPECT_AFTER))
+    core.handle(answer_to(core.next_request(0.0)), 0.0)
+    core.cancel(1, "not wanted", 0.0)
+    texts = [(row.pk, row.text) for row in saved(settle(core))]
+    assert texts == [(1, "not wanted"), (2, TRIED_ALONE), (2, IN_PROGRESS)]
