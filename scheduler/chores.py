@@ -54,7 +54,7 @@ class Chores:
         say: Callable[[str, str], None],
         clock: Callable[[], float],
         stats: Callable[[], dict[str, Stat]],
-        vitals: Callable[[], dict[str, float | None]],
+        vitals: Callable[[], dict[str, Any]],
         acts: Mapping[str, Act],
     ) -> None:
         self._timers = timers

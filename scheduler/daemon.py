@@ -41,11 +41,17 @@ from scheduler.model.config import Config
 from scheduler.policy import status
 from scheduler.policy.core import Core
 from scheduler.rejoin import Rejoin
+from scheduler.troubles import Troubles
 from scheduler.typed import Typed, served
 from scheduler.upgrade import Upgrade, hold_signals
 from scheduler.watch import LISTEN, Watch
 from scheduler.watch import settings as watch_settings
 
+QUEUE, WATCH = "queue connection", "watch connection"
+CONNECTIONS: Final[dict[e.Need, str]] = {"queries": "expansion connection", "statements": "agent-database connection"}
+WAITS: Final[dict[e.Need, str]] = {
+    "queries": "SQL jobs wait", "statements": "jobs of types with db = statements or sql wait"
+}  # fmt: skip
 LAST_WORDS_S: Final = 5.0  # for the last statements of an orderly end
 
 # Nothing that somebody else put into another schema is taken for what we mean.
@@ -76,6 +82,7 @@ class Daemon:
         self._controls = Controls(self, read or (lambda: config))
         self.loop = Loop()
         self.loop.on_pause = self._resume
+        self.troubles = Troubles(_say, lambda: self.loop.now)
         self.notifier = Notifier(self.loop, manager, self._standing, main_pid=has_guardian)
         self._ready_file = ReadyFile(config.scheduler.ready_file)
         self.core = Core(config, self.loop.now)
@@ -117,11 +124,12 @@ class Daemon:
             timers.expansions,
             timers,
             self._tell,
+            self._unconnected,
         )
         self.agentdb = AgentDb(
             self.loop, database.agentdb_url or make_conninfo(conninfo, user="drover_agentdb"),
-            timers.agentdb_connections, config.agents, timers.statement_limit, self._tell,
-            with_queue=_is_same_server(conninfo, database.agentdb_url),
+            timers.agentdb_connections, config.agents, timers.statement_limit, self._tell, self._unconnected,
+            with_queue=_is_same_server(conninfo, database.agentdb_url), reconnect_max=timers.reconnect_max,
         )  # fmt: skip
         self.typed = Typed(self.loop, self.watch_link, self._queries, served(config), _say) if typed else None
         self.core.world.tells_ends = typed
@@ -159,6 +167,7 @@ class Daemon:
         try:
             self.queue_link.open()
             self.watch_link.open()
+            self.agentdb.open()
             self._check_programs()
             while not self._over:
                 self.turn()
@@ -303,7 +312,8 @@ class Daemon:
 
     def _queue_up(self) -> None:
         """After a loss the old backend must be gone and our rows compared with memory before anything is asked."""
-        _say("info", "queue connection: up again" if self.queue_link.losses else "queue connection: up")
+        if not self.troubles.over(QUEUE):
+            _say("info", f"{QUEUE}: up")
         if not self.queue_link.losses:
             self._is_queue_ready = True
         else:
@@ -315,10 +325,12 @@ class Daemon:
     def _queue_down(self, reason: str) -> None:
         self._is_queue_ready = False
         self.refusals.forget()
-        _say("warning", f"queue connection: {reason}")
+        self.troubles.failed(QUEUE, reason)
+        self.watch.chores.bring_forward("all")
         self.note()
 
     def _watch_up(self) -> None:
+        self.troubles.over(WATCH)
         self.watch.up(self.loop.now)
         self.hearing.up()
 
@@ -329,17 +341,28 @@ class Daemon:
     def _watch_down(self, reason: str) -> None:
         self.watch.down()
         self.refusals.forget()
-        _say("warning", f"watch connection: {reason}")
+        self.troubles.failed(WATCH, reason)
         self.note()
+
+    def _unconnected(self, event: e.Unconnected) -> None:
+        """A connection that some work needs cannot be made, or can again: say so, and begin none of it, or begin it."""
+        what = f"{CONNECTIONS[event.need]}{event.login and f' as {event.login}'}"
+        if event.reason is None:
+            self.troubles.over(what)
+        else:
+            self.troubles.failed(what, event.reason, effect=f"; {WAITS[event.need]}; see drover check")
+        self._tell(event)
+        self.watch.chores.bring_forward("all")
 
     def _stats(self) -> dict[str, Stat]:
         """Give what was asked of the database, by statement."""
         return self.queue_link.stats | self.watch_link.stats
 
-    def _vitals(self) -> dict[str, float | None]:
-        """Give the longest time that the loop kept everybody waiting, how often it was long, and our memory."""
+    def _vitals(self) -> dict[str, Any]:
+        """Give the longest time that the loop kept everybody waiting, how often it was long, our memory, what fails."""
         longest = round(self.loop.longest_turn * 1000, 1)
-        return {"longest_turn_ms": longest, "slow_turns": self.loop.slow_turns, "memory_mb": resident_mb()}
+        vitals = {"longest_turn_ms": longest, "slow_turns": self.loop.slow_turns, "memory_mb": resident_mb()}
+        return vitals | {"troubles": self.troubles.shown()}
 
     # ---- how it goes, for whoever started us
 

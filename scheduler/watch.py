@@ -54,7 +54,7 @@ class Watch:
         clock: Callable[[], float],
         stats: Callable[[], dict[str, Stat]],
         acts: Mapping[str, CommandAct],
-        vitals: Callable[[], dict[str, float | None]],
+        vitals: Callable[[], dict[str, Any]],
         noted: Callable[[], None],
         refusals: Refusals,
     ) -> None:

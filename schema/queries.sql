@@ -148,7 +148,7 @@ history as (
     (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode, att_signal, att_reason)
   select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, now() - make_interval(secs => coalesce(took, 0)),
          outcome, code, signal, text
-    from saved where outcome is not null),
+    from saved where outcome <> 'not begun'),  -- nor null, which is progress
 failed as (
   insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_host, item_agent, item_pid, item_reason)
   select f.pk, f.attempt, f.key, f.line, f.host, f.agent, f.pid, f.reason

@@ -982,7 +982,7 @@ CREATE TABLE drover.agent (
 
 CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN ((agent).agent_blocked_until > now()) THEN (((((('agent type '::text || (agent).agent_type) || ' failed, next try '::text) || date_trunc('second'::text, (agent).agent_blocked_until)) || COALESCE((', resting since '::text || date_trunc('second'::text, (agent).agent_blocked_since)), ''::text)) || ': '::text) || COALESCE((agent).agent_reason, '?'::text)) ELSE NULL::text END;
+    RETURN CASE WHEN ((agent).agent_blocked_until > now()) THEN ((((((('agent type '::text || (agent).agent_type) || CASE WHEN starts_with((agent).agent_reason, 'no connection'::text) THEN ' waits'::text ELSE ' failed'::text END) || ', next try '::text) || date_trunc('second'::text, (agent).agent_blocked_until)) || COALESCE((', resting since '::text || date_trunc('second'::text, (agent).agent_blocked_since)), ''::text)) || ': '::text) || COALESCE((agent).agent_reason, '?'::text)) ELSE NULL::text END;
 
 CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, waits boolean, OUT released integer, OUT unsettled bigint[], OUT place bigint, OUT locked bigint[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER

@@ -1,9 +1,12 @@
 """For the tests of the database drivers: links on a real loop, statements beside them, and the owner of a group."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.data import schema_dir
 from scheduler.drivers.postgres import Link
@@ -53,6 +56,42 @@ def fetch(conninfo: str, sql: str, *values: object) -> list[tuple[Any, ...]]:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         cursor = connection.execute(sql.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def limited(database: str, role: str, most: int) -> Iterator[None]:
+    """Let a role have so many connections, on the whole server; as many as before afterwards."""
+    ((before,),) = fetch(database, f"select rolconnlimit from pg_roles where rolname = '{role}'")
+    fetch(database, f"alter role {role} connection limit {most}")
+    try:
+        yield
+    finally:
+        fetch(database, f"alter role {role} connection limit {before}")
+
+
+@contextmanager
+def member(database: str, of: str, most: int) -> Iterator[str]:
+    """Give a conninfo of a role of its own, a member of another, that may have so many connections."""
+    name = f"{of}_{most}"
+    fetch(database, f"create role {name} login in role {of} connection limit {most}")
+    try:
+        yield make_conninfo(database, user=name)
+    finally:
+        fetch(database, f"drop role {name}")
+
+
+def shut_out(database: str) -> None:
+    """Let nobody connect any more but those to whom `let_in` grants it, and superusers."""
+    fetch(database, f"revoke connect on database {_name(database)} from public")
+
+
+def let_in(database: str, role: str = "public") -> None:
+    """Let a role connect."""
+    fetch(database, f"grant connect on database {_name(database)} to {role}")
+
+
+def _name(database: str) -> str:
+    return str(conninfo_to_dict(database)["dbname"])
 
 
 def take_group(conninfo: str, owner: str = OWNER, lease: str = "1 hour") -> None:

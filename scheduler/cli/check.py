@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
 from scheduler import migrate
+from scheduler.cli import logins
 from scheduler.cli.database import (
     located,
     make_ready,
@@ -24,13 +25,14 @@ from scheduler.cli.database import (
     why_read_only,
 )
 from scheduler.cli.files import locate
+from scheduler.cli.run import login
 from scheduler.cli.secrets import with_logins
 from scheduler.cli.text import printable
 from scheduler.daemon import agent_folders
 from scheduler.drivers.far import FarHost, far_hosts
 from scheduler.drivers.spawning import Surroundings, find_program, interpreter_mistake, search_path
 from scheduler.drivers.users import user_mistakes
-from scheduler.errors import DroverError, WorldError
+from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError
 from scheduler.loop import Loop
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, HostDown, HostUp
@@ -46,9 +48,8 @@ Finding = tuple[Literal["ok", "WARN", "FAIL"], str]
 
 PREPARED = b"drover_check"
 ACCEPTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
-AGENT_ROLE = "drover_agentdb"
 GROUP_ROLES = ["drover_owner", "drover_frontend", "drover_frontend_sql", "drover_operator", "drover_readonly"]
-ROLES = [*GROUP_ROLES, "drover_scheduler", "drover_msq", AGENT_ROLE]
+ROLES = [*GROUP_ROLES, logins.SCHEDULER, logins.MSQ, logins.AGENTDB]
 MISSING_ROLES = (
     "select name from unnest(%s::text[]) as name where name not in (select rolname from pg_roles) order by name"
 )
@@ -150,13 +151,18 @@ def _hosts(config: Config) -> Iterator[Finding]:
 
 
 def _database(config: Config, conninfo: str) -> Iterator[Finding]:
-    """Give what is wrong with a database that can be reached; WorldError otherwise."""
-    make_ready(config, conninfo)
+    """Give what is wrong with a database that can be reached; WorldError otherwise, after all log-ins were tried."""
+    try:
+        make_ready(config, conninfo)
+    except (AbsentError, ConfigError):
+        yield from logins.tried(config, login(config, conninfo))
+        raise
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
     with translated(), session(conninfo) as connection:
         if why := why_read_only(connection):
             yield FAIL, f"the database can only be read, and a scheduler writes: {why}"
     yield _roles(conninfo)
+    yield from logins.tried(config, login(config, conninfo))
     yield from _encoding(conninfo)
     yield from _public(conninfo)
     yield from _clean_ups(conninfo)
@@ -207,12 +213,12 @@ def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:
     if not agents:
         return
     try:
-        login = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=AGENT_ROLE)
-        with translated(), session(login) as connection:
+        url = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=logins.AGENTDB)
+        with translated(), session(url) as connection:
             for name, agent in agents.items():
                 yield from _statements(connection, name, agent)
     except DroverError as error:
-        yield FAIL, f"statements: cannot be prepared as {AGENT_ROLE}: {error}"
+        yield FAIL, f"statements: cannot be prepared as {logins.AGENTDB}: {error}"
 
 
 def _statements(connection: psycopg.Connection, name: str, agent: AgentType) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ IN_STEAD: Final[dict[tuple[str, str], LiteralString]] = {
     ("jobqueue", OWN): "select * from drover.my_jobs",
     ("scheduler_status", MASKED): """
         select status_scheduler, status_slot, status_host, status_agent, status_state_name, status_since, status_pid,
-               status_jq_fk, status_spawns, status_items, status_reason, null::text as status_parameter
+               status_jq_fk, status_spawns, status_items, status_reason, status_updated, null::text as status_parameter
           from drover.scheduler_status""",
     ("scheduler_status", NOTHING): """
         select (s).* from (select null::drover.scheduler_status as s) nobody where false""",

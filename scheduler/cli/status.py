@@ -18,6 +18,7 @@ from scheduler.cli.refused import refused
 from scheduler.cli.stoppages import stoppages
 from scheduler.cli.tables import Table, as_json, cell, show
 from scheduler.cli.text import printable
+from scheduler.cli.troubles import troubles
 from scheduler.cli.waiting import WAITER
 from scheduler.cli.watching import redrawn
 from scheduler.errors import ConfigError
@@ -188,7 +189,7 @@ def _warnings(connection: psycopg.Connection, name: str) -> Table:
     return Table(
         of_database.title,
         of_database.columns,
-        [*stoppages(connection, name), *refused(connection, name), *of_database.rows],
+        [*stoppages(connection, name), *refused(connection, name), *troubles(connection, name), *of_database.rows],
     )
 
 

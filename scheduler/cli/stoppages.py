@@ -35,6 +35,7 @@ select 'type ' || a.agent_type, now() - a.agent_blocked_since, drover.rests(a) |
                  where queue_group = a.agent_group and jq_type = a.agent_type
                    and jq_state in ('queued', 'claimed', 'running')) w
  where a.agent_group = %(group)s and a.agent_present and a.agent_enabled and drover.rests(a) is not null and jobs > 0
+   and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which troubles.py tells
  order by a.agent_type
 """
 SHORTAGE: Final = """

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat, one_line
+from scheduler.drivers.reach import Reach
 from scheduler.drivers.session import THEIRS, setting
 from scheduler.drivers.sql import Query
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
-from scheduler.model.events import Answered, Ask, Event
+from scheduler.model.events import Answered, Ask, Event, Unconnected
 from scheduler.model.expand import Row, check_columns, line_maker
 from scheduler.model.protocol import parse_statement
 from scheduler.model.statements import bind
@@ -82,14 +83,18 @@ class AgentDb:
         agents: Mapping[str, AgentType],
         statement_limit: float,
         tell: Callable[[Event], None],
+        unconnected: Callable[[Unconnected], None],
         *,
         answer_bytes: int = ANSWER_BYTES,
         with_queue: bool = False,
+        reconnect_max: float = 30.0,
     ) -> None:
         self._loop, self._conninfo, self._count, self._tell = loop, conninfo, count, tell
         self._limit, self._answer_bytes = statement_limit, answer_bytes
+        self._reconnect_max = reconnect_max
         self._durability = "off" if with_queue else "on"
-        self._links: list[Link] = []
+        self._reach = Reach("statements", conninfo, unconnected)
+        self._links = self._reach.links
         self._busy: set[str] = set()  # names of links
         self._waiting: deque[_Waiting] = deque()
         self._late: Timer | None = None
@@ -104,10 +109,16 @@ class AgentDb:
             whole.setdefault(name, Stat()).merge(stat)
         return whole
 
+    def open(self) -> None:
+        """Open the first connection if some agent type may ask: a failing log-in is known before any work is begun."""
+        if not self._links and any(agent.db != "off" for agent in self._agents.values()):
+            self._add_link()
+
     def take(self, config: Config) -> None:
         """Let agents ask what another configuration allows."""
         self._count = config.scheduler.agentdb_connections
         self.replace(config.agents)
+        self.open()
 
     def replace(self, agents: Mapping[str, AgentType]) -> None:
         """Take other agent types."""
@@ -182,14 +193,21 @@ class AgentDb:
                 f"set synchronous_commit = {self._durability}",
                 f"set statement_timeout = {round(self._limit * 1000)}",
             ),
-            on_up=self._dispatch,
-            on_down=self._down,
+            reconnect_max=self._reconnect_max,
+            on_up=self._up,
+            on_down=lambda reason: self._down(link, reason),
         )
         self._links.append(link)
         link.open()
 
-    def _down(self, reason: str) -> None:
+    def _up(self) -> None:
+        self._reach.succeeded()
+        self._dispatch()
+
+    def _down(self, link: Link, reason: str) -> None:
         self._reason = reason
+        if link.refusal is not None:
+            self._reach.failed(link)
 
     def _watch(self) -> None:
         """Look again when the one that waits longest has waited too long."""

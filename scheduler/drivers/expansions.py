@@ -23,14 +23,14 @@ from typing import Final
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows
 from scheduler.drivers.postgres_connect import readable
+from scheduler.drivers.reach import Reach
 from scheduler.drivers.session import THEIRS, setting
-from scheduler.drivers.waiting import Loop, Timer
+from scheduler.drivers.waiting import Loop
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import Event, Fetched, NotExpanded, Opened
+from scheduler.model.events import Event, Fetched, NotExpanded, Opened, Unconnected, no_connection
 from scheduler.model.expand import doubled_key
 from scheduler.model.jobs import Cells
 
-PATIENCE_S: Final = 30.0  # for a connection that is not up
 FETCH_LIMIT_S: Final = 60.0
 FIRST_ROWS: Final = 50  # of a query, whose size nobody knows
 TOO_MUCH: Final = 64  # times what one fetch should bring
@@ -63,7 +63,6 @@ class _Run:
     query: str
     link: Link
     ends_at: float
-    patience: Timer
     is_open: bool = False
     is_given: bool = False  # all of its rows: it wants its connection no more
     total: int = 0
@@ -106,15 +105,13 @@ class Expansions:
         count: int,
         timers: Scheduler,
         tell: Callable[[Event], None],
-        *,
-        patience: float = PATIENCE_S,
+        unconnected: Callable[[Unconnected], None],
     ) -> None:
         self.timers = timers
         self._loop, self._conninfo, self._count, self._tell = loop, readable(conninfo), count, tell
-        self._patience = patience
-        self._links: list[Link] = []
+        self._reach = Reach("queries", conninfo, unconnected)
+        self._links = self._reach.links
         self._runs: dict[int, _Run] = {}
-        self._reasons: dict[str, str] = {}  # why a link is not up, by its name
 
     @property
     def free(self) -> int:
@@ -122,12 +119,13 @@ class Expansions:
         return self._count - len(self._runs)
 
     def expand(self, job: int, query: str) -> None:
-        """Run a query; told Opened, or NotExpanded."""
-        now = self._loop.now
+        """Run a query; told Opened, or NotExpanded, at once if its connection could not be made of late."""
         link = self._free_link()
-        patience = self._loop.at(now + self._patience, partial(self._not_connected, job))
-        run = self._runs[job] = _Run(job, query, link, now + self.timers.expansion_limit, patience)
-        self._open(run, [])
+        run = self._runs[job] = _Run(job, query, link, self._loop.now + self.timers.expansion_limit)
+        if link.refusal is not None:
+            self._not_connected(run, link.refusal)
+        else:
+            self._open(run, [])
 
     def fetch(self, job: int, count: int) -> None:
         """Fetch up to `count` more rows; told Fetched, with fewer at first, or NotExpanded."""
@@ -144,7 +142,6 @@ class Expansions:
     def close(self, job: int) -> None:
         """Forget a job's rows, whatever it is doing; nothing more is told of it."""
         if run := self._runs.pop(job, None):
-            run.patience.cancel()
             run.link.cancel()
             run.link.reset()
 
@@ -158,40 +155,44 @@ class Expansions:
     # ---- connections
 
     def _free_link(self) -> Link:
-        """Give a connection that can take a job, else a new one, else one that is on its way up or stopping."""
+        """Give a connection that can take a job, else one that was refused, a new one, one coming or stopping."""
         taken = {run.link.name for run in self._runs.values()}
         rest = [link for link in self._links if link.name not in taken]
         ready = next((link for link in rest if link.is_ready), None)
-        if ready or len(self._links) >= self._count:
-            return ready or rest[0]
+        found = ready or next((link for link in rest if link.refusal is not None), None)
+        if found or len(self._links) >= self._count:
+            return found or rest[0]
         name = f"expansion {len(self._links) + 1}"
         link = Link(
             self._loop,
             name,
             self._conninfo,
             settings=SETTINGS,
-            on_down=partial(self._down, name),
+            on_up=self._reach.succeeded,
+            on_down=lambda reason: self._down(link, reason),
             reconnect_max=self.timers.reconnect_max,
         )
         self._links.append(link)
         link.open()
         return link
 
-    def _down(self, name: str, reason: str) -> None:
-        """A cursor is gone with its connection; a job that waits for its first connection goes on waiting."""
-        self._reasons[name] = reason
-        lost = [run for run in self._runs.values() if run.link.name == name and run.is_open]
-        for run in lost:
+    def _down(self, link: Link, reason: str) -> None:
+        """A cursor is gone with its connection; a job whose connection cannot be made does not wait for it."""
+        if link.refusal is not None:
+            self._reach.failed(link)
+        for run in [run for run in self._runs.values() if run.link is link]:
             if run.is_given:
                 self.close(run.job)
-            else:
+            elif run.is_open:
                 self._give_up(run, reason, again=True, interrupted=True)
+            elif link.refusal is not None:
+                self._not_connected(run, link.refusal)
 
-    def _not_connected(self, job: int) -> None:
-        run = self._runs[job]
-        if not run.link.is_up:
-            reason = self._reasons.get(run.link.name, "it is slow")
-            self._give_up(run, f"no connection for the query within {self._patience:g} s: {reason}", again=True)
+    def _not_connected(self, run: _Run, reason: str) -> None:
+        """The query has not begun: its job goes back until the next attempt to connect."""
+        retry_in = run.link.retry_in
+        self.close(run.job)
+        self._tell(NotExpanded(run.job, no_connection(self._reach.login, reason), again=True, retry_in=retry_in))
 
     # ---- the steps of a query
 

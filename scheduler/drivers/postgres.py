@@ -102,6 +102,7 @@ class Link:
         self.is_up = False
         self.is_pooled = False  # a pooler stands between us and the server
         self.losses = 0  # of connections
+        self.refusal: str | None = None  # why the last attempt to connect failed; None once it is up
         self.old_backend: Backend | None = None  # of the one that was lost last, unless it was a pooler's
         self.sent = 0  # statements, chores included
         self.stats: dict[str, Stat] = {}
@@ -113,6 +114,7 @@ class Link:
         self._is_open = False
         self._attempt: Attempt | None = None
         self._retry: Timer | None = None
+        self._retry_at = 0.0
         self._queue: deque[_Asked] = deque()
         self._chores: deque[str] = deque()
         self._current: _Asked | None = None
@@ -140,6 +142,11 @@ class Link:
         """Up, and what is asked now runs next, after the chores if there are any."""
         stopping = self._canceller or (self._current and not self._chores)
         return self.is_up and not (self._queue or stopping)
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds until the next attempt to connect; 0 while one is under way."""
+        return max(0.0, self._retry_at - self._loop.now)
 
     @property
     def in_transaction(self) -> bool:
@@ -224,17 +231,19 @@ class Link:
     def _not_opened(self, reason: str) -> None:
         self._attempt = None
         self._failures += 1
+        self.refusal = one_line(reason)
         self._retry_later()
-        self._on_down(one_line(reason))
+        self._on_down(self.refusal)
 
     def _retry_later(self) -> None:
         """Double the delay each time; jitter keeps a crowd of daemons from coming back as one."""
         wait = self._delay * (0.5 + self._chance() / 2)
         self._delay = min(self._delay * 2, self._reconnect_max)
-        self._retry = self._loop.at(self._loop.now + wait, self._connect)
+        self._retry_at = self._loop.now + wait
+        self._retry = self._loop.at(self._retry_at, self._connect)
 
     def _rise(self) -> None:
-        self.is_up, self._up_since = True, self._loop.now
+        self.is_up, self._up_since, self.refusal = True, self._loop.now, None
         self._on_up()
         self._pump()
 
@@ -252,6 +261,8 @@ class Link:
         reason = one_line(reason)
         if was_up:
             self._fail_all(reason)
+        else:
+            self.refusal = reason
         self._current = None  # a chore, whose failure is told by on_down
         if self._is_open:
             self._on_down(reason)

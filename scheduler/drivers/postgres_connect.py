@@ -275,6 +275,14 @@ def readable(conninfo: str) -> str:
     return make_conninfo(conninfo, target_session_attrs="primary") if wanted == "read-write" else conninfo
 
 
+def login_of(conninfo: str) -> str:
+    """Return the user that a connection string names; empty if it names none."""
+    try:
+        return str(conninfo_to_dict(conninfo).get("user") or "")
+    except psycopg.Error:  # told when it is connected to
+        return ""
+
+
 def _turned(words: Sequence[str], shift: int) -> list[str]:
     first = shift % len(words)
     return [*words[first:], *words[:first]]

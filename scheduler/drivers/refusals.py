@@ -14,6 +14,7 @@ from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Failure
 
 NOTIFY: Final = "NOTIFY"  # its name, whatever statement met it
+NO_RIGHT: Final = "; drover check tells whether the login of the daemon is right"
 
 
 class Refusals:
@@ -44,7 +45,8 @@ class Refusals:
         text = failure.sentence
         if self._texts.get(name) != text:
             self._texts[name] = text
-            self._say("warning", f"the database refuses {name}: {text}; it is tried again until it is taken")
+            next_step = NO_RIGHT if failure.sqlstate == "42501" else ""
+            self._say("warning", f"the database refuses {name}: {text}; it is tried again until it is taken{next_step}")
             self._changed(self.text)
             if name == NOTIFY:
                 self.notify_is_full()

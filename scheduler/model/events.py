@@ -6,7 +6,7 @@ Slots are named by number and, where an answer may come late, by the serial of t
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from scheduler.model.config import Config
 from scheduler.model.expand import Row
@@ -104,12 +104,33 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class NotExpanded:
-    """The query of a job failed. `again`: through no fault of its own. `interrupted`: its connection broke under it."""
+    """The query of a job failed. `again`: through no fault of its own. `interrupted`: its connection broke under it.
+
+    `retry_in`: it never began, for want of a connection, and may be tried again after so many seconds.
+    """
 
     job: int
     reason: str
     again: bool = False
     interrupted: bool = False
+    retry_in: float | None = None
+
+
+Need = Literal["queries", "statements"]  # of jobs; of agents, in DB: lines
+
+
+@dataclass(frozen=True, slots=True)
+class Unconnected:
+    """An attempt to make a connection that work needs has failed, or (`reason` None) none fails any more.
+
+    `whole`: there is no connection of this kind at all. `seconds`: until the next attempt.
+    """
+
+    need: Need
+    login: str
+    reason: str | None
+    seconds: float = 0.0
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +259,14 @@ class Reloaded:
     config: Config
 
 
+def no_connection(login: str, reason: str) -> str:
+    """Say why work that needs a connection under a login of its own waits."""
+    return f"no connection as {login}: {reason}" if login else f"no connection: {reason}"
+
+
 Event = (
     Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
-    | Opened | Fetched | NotExpanded | Answered
+    | Opened | Fetched | NotExpanded | Unconnected | Answered
     | Woken | Strayed | Looked | Turned | Saved | Settled | Written | FoundLocked | HaveRead | NotSaved
     | Serve | Disowned | Drain | Stop | Reloaded
 )  # fmt: skip

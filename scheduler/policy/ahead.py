@@ -42,7 +42,7 @@ def fill(world: World, slot: Slot, now: float) -> bytes:
 
 def _may_have_more(world: World, slot: Slot) -> bool:
     is_at_work = slot.job is not None and slot.doom is None and slot.leaves is None and not slot.lone
-    return is_at_work and world.feeding and slot.pool.enabled and not slot.host.is_tight
+    return is_at_work and world.feeding and slot.pool.may_begin and not slot.host.is_tight
 
 
 def _spare(pool: Pool) -> int:

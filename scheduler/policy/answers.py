@@ -57,6 +57,7 @@ def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
             if slot.job is None:
                 world.fleet.kill(slot, DISABLED, now)
     pool.enabled = enabled
+    pool.note()
 
 
 def turned(world: World, event: e.Turned, now: float) -> None:

@@ -101,7 +101,7 @@ class Claims:
         wants = [
             want
             for pool in pools
-            if pool.enabled and pool.blocked_until == 0.0
+            if pool.may_begin and pool.blocked_until == 0.0
             for want in (
                 self._of_pool(pool, left, hosts, timers)
                 if pool.doors is None

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from scheduler.model import events as e
 from scheduler.model.config import Config
-from scheduler.policy import answers, hosts, orders, processes, reload, replies, rounds, standing, supply
+from scheduler.policy import answers, connections, hosts, orders, processes, reload, replies, rounds, standing, supply
 from scheduler.policy.feed import dispatch
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.world import World
@@ -81,7 +81,7 @@ class Core:
             pools, world.stirred = world.stirred | world.starving, set()
             world.starving = set()
             for pool in sorted(pools, key=lambda pool: (pool.starving_since, pool.name)):
-                if world.feeding and pool.enabled:
+                if world.feeding and pool.may_begin:
                     supply.mark_rescued(world, pool)
                     if pool.unread:
                         supply.try_alone(world, pool, now)
@@ -257,6 +257,7 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Opened: supply.opened,
     e.Fetched: supply.fetched,
     e.NotExpanded: supply.not_expanded,
+    e.Unconnected: connections.changed,
     e.Woken: answers.woken,
     e.Strayed: answers.strayed,
     e.Looked: reload.looked,

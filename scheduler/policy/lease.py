@@ -16,6 +16,7 @@ from typing import Final
 from scheduler.model.config import Scheduler
 
 NEVER: Final = float("inf")
+REFUSED_MOST_S: Final = 30.0  # between two tries to register
 YIELD_LOOK_S: Final = 1.0  # between two looks whether another has taken what we gave up
 
 
@@ -55,8 +56,8 @@ class Lease:
     """The lease of the group, as one daemon sees it."""
 
     __slots__ = (
-        "_asked_at", "_connected_at", "_due", "_running", "_taken", "_timers", "_yields_until", "owner", "standing",
-        "until",
+        "_asked_at", "_connected_at", "_due", "_refusals", "_running", "_taken", "_timers", "_yields_until",
+        "owner", "standing", "until",
     )  # fmt: skip
 
     def __init__(self, timers: Scheduler) -> None:
@@ -70,11 +71,13 @@ class Lease:
         self._yields_until = -NEVER  # we gave the group up: others may take it first
         self._taken: str | None = None  # when we took it last
         self._running: Act | None = None
+        self._refusals = 0  # of our registration, since it was accepted or we connected
 
     def connected(self, now: float) -> None:
         """The watch connection is up: whatever we were asking must be asked again."""
         self._connected_at = self._due = now
         self._running = None
+        self._refusals = 0
         if self.standing not in (Standing.SERVING, Standing.YIELDING):
             self.standing = Standing.UNREGISTERED
 
@@ -151,6 +154,7 @@ class Lease:
     def registered(self, now: float) -> None:
         """The group knows us."""
         self._running = None
+        self._refusals = 0
         self.standing = Standing.STANDBY
         self.owner = Owner(None, False, False)
         self._due = now
@@ -197,6 +201,9 @@ class Lease:
             self._due = now
 
     def refused(self, now: float) -> None:
-        """The database refused a statement of ours: try it again after a while."""
+        """The database refused a statement of ours: try it again after a while, to register ever more seldom."""
         self._running = None
         self._due = now + min(self._timers.lease_renewal, 1.0)
+        if self.standing is Standing.UNREGISTERED:
+            self._due = now + min(2.0**self._refusals, REFUSED_MOST_S)
+            self._refusals = min(self._refusals + 1, 10)

@@ -26,8 +26,10 @@ MOST_DOUBLINGS: Final = 60  # of the wait before a retry; beyond 1023 it would b
 
 # How a job that ends before its work is done is written down: verdict -> (state, outcome of the attempt)
 GIVEN_BACK, BLOCKED_AGAIN, FAILS, KILLED, CANCELLED = "given back", "blocked", "failed", "killed", "cancelled"
+NOT_BEGUN: Final = "not begun"  # given back, and drover.attempt says nothing of it
 _VERDICTS: Final = {
     GIVEN_BACK: (QUEUED, "given back"),
+    NOT_BEGUN: (QUEUED, "not begun"),
     BLOCKED_AGAIN: (QUEUED, "blocked"),
     KILLED: (FAILED, "failed"),
     CANCELLED: ("cancelled", "cancelled"),

@@ -117,8 +117,9 @@ class Pool:
 
     __slots__ = (
         "again", "any", "arriving", "blocked_since", "blocked_until", "bound", "coming", "doors", "enabled",
-        "failed_starts", "finished", "free", "idle", "is_exec", "is_guarded", "kind", "live_jobs", "marking", "name",
-        "rate", "rated_at", "reason", "rescued", "row_bytes", "singles", "slots", "starving_since", "unread",
+        "failed_starts", "finished", "free", "idle", "is_exec", "is_guarded", "kind", "lacks_connection", "live_jobs",
+        "marking", "may_begin", "name", "rate", "rated_at", "reason", "rescued", "row_bytes", "singles", "slots",
+        "starving_since", "unread",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -150,6 +151,12 @@ class Pool:
         self.reason: str | None = None
         self.is_exec = kind.kind == "exec"  # one process an item
         self.is_guarded = "*" not in kind.submitters
+        self.lacks_connection = False  # for DB: lines, which its agents may send
+        self.note()
+
+    def note(self) -> None:
+        """Work out whether items of this type may be given to agents at all."""
+        self.may_begin = self.enabled and not self.lacks_connection
 
     @property
     def turns_type(self) -> type[Turns]:

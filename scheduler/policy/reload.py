@@ -16,7 +16,7 @@ import attrs
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Looked, Reloaded
 from scheduler.model.expand import Item
-from scheduler.policy import answers, endings, orders
+from scheduler.policy import answers, connections, endings, orders
 from scheduler.policy.agents import patience_of
 from scheduler.policy.answers import enable
 from scheduler.policy.feed import enqueue, sated
@@ -116,6 +116,7 @@ def _go_on(world: World, new: Config, now: float) -> None:
         world.hosts[name].note()
     for name in {**old.agents, **new.agents}:
         _take_type(world, name, old, new, now)
+    connections.hold_types(world)
     for job in list(world.jobs.values()):
         _find_another_place(world, job, now)
     _rearm(world, now)
@@ -166,6 +167,7 @@ def _take_type(world: World, name: str, old: Config, new: Config, now: float) ->
 def _end_type(world: World, pool: Pool, now: float) -> None:
     sated(world, pool)
     pool.enabled = False
+    pool.note()
     _remove(world, list(pool.slots), "agent type not configured any more", now)
 
 

@@ -90,7 +90,7 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
     if slot.ahead:
         advance(world, slot, now)
         return None
-    turns = next_turns(slot) if world.feeding and slot.pool.enabled else None
+    turns = next_turns(slot) if world.feeding and slot.pool.may_begin else None
     if turns is not None and not slot.host.is_tight:
         fire(slot, NEXT, now)
         return give(world, slot, turns, now)

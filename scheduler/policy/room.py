@@ -81,7 +81,7 @@ def _longest_idle(host: HostBook, pool: Pool) -> Slot | None:
 def _is_spare(slot: Slot) -> bool:
     """Say whether an idle agent has nothing to do; one that has just come up for work that waits is about to get it."""
     pool = slot.pool
-    return not (pool.enabled and (slot.any.first or slot.bound.first or (pool.again and not slot.items)))
+    return not (pool.may_begin and (slot.any.first or slot.bound.first or (pool.again and not slot.items)))
 
 
 def _load(slot: Slot) -> tuple[float, int, float]:

@@ -64,7 +64,7 @@ def drain(world: World, event: e.Drain, now: float) -> None:
     world.steps_down = False
     endings.give_back_all(world, "released for restart", now, endings.is_untouched)
     for job in [job for job in world.jobs.values() if job.expansion is not None and job.verdict is None]:
-        if job.rules.key is not None or world.draining > 1 or not job.pool.enabled:
+        if job.rules.key is not None or world.draining > 1 or not job.pool.may_begin:
             endings.give_back(world, job, "released for restart", now)
     world.feeding = _may_feed(world, now)
     _end_idle(world, now)

@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler.model.protocol import printable
 from scheduler.model.states import ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
+from scheduler.policy.connections import lack_of_type
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.supply import has_connection
@@ -53,7 +54,7 @@ def slot_row(slot: Slot, now: float) -> dict[str, Any]:
 
 
 def scheduler_row(
-    world: World, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, float | None]
+    world: World, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, Any]
 ) -> dict[str, Any]:
     """Give the row of the scheduler, slot -1: its standing, what it holds, what it asked the database, how it is."""
     held = {
@@ -79,9 +80,8 @@ def agent_rows(world: World, now: float) -> list[dict[str, Any]]:
     return [
         {
             "type": pool.name,
-            "since": now - pool.blocked_since if pool.blocked_until else None,
-            "seconds": pool.blocked_until - now if pool.blocked_until else None,
-            "reason": "the scheduler drains" if world.draining else _why_waiting(pool),
+            **_held(world, pool, now),
+            "reason": "the scheduler drains" if world.draining else _why_waiting(world, pool),
             "queries_wait": pool.waits_for_connection and not has_connection(world, pool),
         }
         for pool in world.pools.values()
@@ -106,8 +106,19 @@ def tell_hosts_anew(world: World) -> None:
     world.hosts_changed.update(world.hosts[name] for name, host in world.config.hosts.items() if host.is_far)
 
 
-def _why_waiting(pool: Pool) -> str | None:
+def _held(world: World, pool: Pool, now: float) -> dict[str, float | None]:
+    """Return since and until when nothing of a type is begun: it lacks a connection, or all its slots rest."""
+    if (lack := lack_of_type(world, pool)) is not None:
+        return {"since": now - lack.since, "seconds": lack.until - now}
+    if pool.blocked_until:
+        return {"since": now - pool.blocked_since, "seconds": pool.blocked_until - now}
+    return {"since": None, "seconds": None}
+
+
+def _why_waiting(world: World, pool: Pool) -> str | None:
     """Give what drover.why cannot see from the slots that are shown."""
+    if (lack := lack_of_type(world, pool)) is not None:
+        return lack.reason
     hosts = {slot.host for slot in pool.slots}
     if not any(host.enabled for host in hosts):
         return "every host of the type is disabled"

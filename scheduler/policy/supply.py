@@ -24,6 +24,7 @@ from scheduler.model.expand import (
 from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.protocol import printable
 from scheduler.policy.claims import is_urgent
+from scheduler.policy.connections import lack_of, put_back
 from scheduler.policy.endings import conclude, conclude_if_over, fail_job, forget, give_back, now_read, stop_job
 from scheduler.policy.feed import enqueue
 from scheduler.policy.give import fetch_more
@@ -32,7 +33,7 @@ from scheduler.policy.outcome import GIVEN_BACK, KILLED, progress
 from scheduler.policy.pools import Pool
 from scheduler.policy.room import startable
 from scheduler.policy.turns import Turns
-from scheduler.policy.world import World
+from scheduler.policy.world import Lack, World
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `turn` gives no more
 
@@ -72,6 +73,8 @@ def unpack(world: World) -> None:
         jobs[claim.pk] = job = Job(claim, pool, now)
         if want.guarded is not pool.is_guarded or ((want.host or pool.doors is not None) and not pool.has_place(job)):
             give_back(world, job, "asked for before a reload", now)
+        elif world.lacks and (lack := lack_of(world, job)) is not None:
+            put_back(world, job, lack, now)
         elif (refusal := _refusal(job)) is not None:
             _refuse(world, job, refusal, now)
         elif not world.feeding or world.draining or not pool.enabled or pool.blocked_until:
@@ -256,6 +259,9 @@ def not_expanded(world: World, event: NotExpanded, now: float) -> None:
         return
     if event.interrupted and job.rules.interruptions >= job.rules.max_interruptions:
         fail_job(world, job, f"interrupted more than {job.rules.max_interruptions} times: {event.reason}", now)
+        return
+    if event.retry_in is not None:
+        put_back(world, job, lack_of(world, job) or Lack(event.reason, now, now + event.retry_in), now)
         return
     if event.again:
         job.interrupted = event.interrupted

@@ -5,10 +5,11 @@
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import Command, Say
+from scheduler.model.events import Command, Need, Say
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import ST_FREE
@@ -22,6 +23,15 @@ from scheduler.policy.pools import HostBook, Pool, Slot
 
 MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why connections of a kind cannot be made, since when, and when the next attempt is made."""
+
+    reason: str
+    since: float
+    until: float
 
 
 class World:
@@ -43,6 +53,7 @@ class World:
         "hosts",
         "hosts_changed",
         "jobs",
+        "lacks",
         "ledger",
         "limits",
         "mark_at",
@@ -92,6 +103,7 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
+        self.lacks: dict[Need, Lack] = {}  # connections that cannot be made, see policy/connections.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.output_at = NEVER  # when what they have is to be stored
         self.stirred: set[Pool] = set()

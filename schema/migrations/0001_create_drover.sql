@@ -1384,10 +1384,10 @@ create function drover.items(job drover.jobqueue) returns text language sql immu
   return to_char(job.jq_itemsprocessed + job.jq_itemsfailed, 'FM999,999,999,999,990') || ' of '
          || to_char(job.jq_itemstotal, 'FM999,999,999,999,990') || ' items';
 
--- That every slot of an agent type rests in ST_FAIL: until when, since when and why; null if not.
+-- That every slot of an agent type rests in ST_FAIL, or that it lacks a connection: until when, since when and why; null if not.
 create function drover.rests(agent drover.agent) returns text language sql stable parallel safe
   return case when agent.agent_blocked_until > now()
-              then 'agent type ' || agent.agent_type || ' failed, next try ' || date_trunc('second', agent.agent_blocked_until)
+              then 'agent type ' || agent.agent_type || case when starts_with(agent.agent_reason, 'no connection') then ' waits' else ' failed' end || ', next try ' || date_trunc('second', agent.agent_blocked_until)
                    || coalesce(', resting since ' || date_trunc('second', agent.agent_blocked_since), '') || ': ' || coalesce(agent.agent_reason, '?') end;
 
 -- Why a job is not running: the first reason that holds, most lasting first; and what was said of it, by an agent maybe, or by

@@ -8,8 +8,8 @@ from psycopg.conninfo import make_conninfo
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.loop import Loop
 from scheduler.model.config import AgentType
-from scheduler.model.events import Answered, Ask, Event
-from tests.link_tools import backends, end_backends, fetch
+from scheduler.model.events import Answered, Ask, Event, Unconnected
+from tests.link_tools import backends, end_backends, fetch, let_in, shut_out
 from tests.loop_tools import turn_until
 
 STATEMENTS = {
@@ -33,9 +33,11 @@ class Desk:
     def __init__(self, conninfo: str, count: int = 2, limit: float = 20.0, answer_bytes: int = 8 << 20) -> None:
         self.loop = Loop()
         self.events: list[Event] = []
+        self.unconnected: list[Unconnected] = []
         self.db = AgentDb(
-            self.loop, conninfo, count, AGENTS, limit, self.events.append, answer_bytes=answer_bytes, with_queue=True
-        )
+            self.loop, conninfo, count, AGENTS, limit, self.events.append, self.unconnected.append,
+            answer_bytes=answer_bytes, with_queue=True, reconnect_max=0.2,
+        )  # fmt: skip
         self.serial = 0
 
     def send(self, kind: str, text: str | bytes) -> None:
@@ -201,6 +203,34 @@ def test_changed_configuration_counts_for_the_next_line_f96(desk: Desk) -> None:
     desk.db.replace({"named": AgentType(command=("x",), db="statements", statements={"one": "select 2 as a"})})
     assert desk.ask("named", "one {}") == 'a="2"\nOK\n'
     assert desk.ask("free", "select 1 as a").startswith("ERROR DB: is off")
+
+
+# ---- log-ins that fail
+
+
+def test_refused_log_in_is_told_before_anything_is_asked_and_when_it_is_over(
+    make_desk: MakeDesk, database_with_roles: str
+) -> None:
+    shut_out(database_with_roles)
+    desk = make_desk(make_conninfo(database_with_roles, user="drover_agentdb"))
+    desk.db.open()
+    turn_until(desk.loop, lambda: len(desk.unconnected) >= 2)
+    told = desk.unconnected[-1]
+    assert (told.need, told.login, told.whole) == ("statements", "drover_agentdb", True)
+    assert "permission denied for database" in str(told.reason)
+    let_in(database_with_roles)
+    turn_until(desk.loop, lambda: desk.unconnected[-1].reason is None)
+    assert desk.ask("named", "one {}") == 'a="1"\nOK\n'
+
+
+def test_log_in_is_tried_at_the_start_only_where_an_agent_type_may_ask(make_desk: MakeDesk, database: str) -> None:
+    desk = make_desk(make_conninfo(database, port=5999))  # where nobody listens, which is known at once
+    desk.db.replace({"none": AGENTS["none"]})
+    desk.db.open()
+    assert desk.unconnected == []
+    desk.db.replace(AGENTS)
+    desk.db.open()
+    assert [each.whole for each in desk.unconnected] == [True]
 
 
 # ---- many and slow

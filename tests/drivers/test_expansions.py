@@ -9,9 +9,9 @@ from psycopg.conninfo import make_conninfo
 from scheduler.drivers.expansions import FIRST_ROWS, Expansions
 from scheduler.loop import Loop
 from scheduler.model.config import Scheduler
-from scheduler.model.events import Event, Fetched, NotExpanded, Opened
+from scheduler.model.events import Event, Fetched, NotExpanded, Opened, Unconnected
 from scheduler.model.expand import cursor_query
-from tests.link_tools import backends, end_backends, fetch
+from tests.link_tools import backends, end_backends, fetch, let_in, member, shut_out
 from tests.loop_tools import turn_until
 
 MakeDesk = Callable[..., "Desk"]
@@ -21,12 +21,13 @@ class Desk:
     """Expansions with their loop, and the events they told."""
 
     def __init__(
-        self, conninfo: str, count: int = 2, limit: float = 60.0, patience: float = 30.0, **settings: int
+        self, conninfo: str, count: int = 2, limit: float = 60.0, reconnect_max: float = 0.2, **settings: int
     ) -> None:
         self.loop = Loop()
         self.events: list[Event] = []
-        timers = Scheduler(expansion_limit=limit, reconnect_max=0.2, **settings)  # type: ignore[arg-type]
-        self.expansions = Expansions(self.loop, conninfo, count, timers, self.events.append, patience=patience)
+        self.unconnected: list[Unconnected] = []
+        timers = Scheduler(expansion_limit=limit, reconnect_max=reconnect_max, **settings)  # type: ignore[arg-type]
+        self.expansions = Expansions(self.loop, conninfo, count, timers, self.events.append, self.unconnected.append)
 
     def next(self) -> Event:
         """Give the next event."""
@@ -223,7 +224,8 @@ def test_connection_lost_when_all_rows_are_given_means_nothing(desk: Desk, datab
     end_backends(database, "drover exp")
     event = desk.next()
     assert isinstance(event, NotExpanded)
-    assert (event.job, desk.expansions.free, desk.events) == (8, 2, [])
+    turn_until(desk.loop, lambda: desk.expansions.free == 2)
+    assert (event.job, desk.events) == (8, [])
 
 
 def test_connection_lost_while_the_query_runs_means_again_f29(desk: Desk) -> None:
@@ -232,12 +234,67 @@ def test_connection_lost_while_the_query_runs_means_again_f29(desk: Desk) -> Non
     assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
 
 
-def test_no_connection_for_long_means_again_f29(make_desk: MakeDesk, database: str) -> None:
-    desk = make_desk(make_conninfo(database, port=5999), patience=0.3)
+# ---- log-ins that fail
+
+
+@pytest.fixture
+def shut(database_with_roles: str) -> str:
+    """Give the conninfo of a role that may not connect."""
+    shut_out(database_with_roles)
+    return make_conninfo(database_with_roles, user="drover_msq")
+
+
+def test_refused_log_in_puts_the_job_back_at_once_with_the_reason(make_desk: MakeDesk, shut: str) -> None:
+    desk = make_desk(shut, reconnect_max=60.0)
     event = desk.open(7, "select 1 as i")
     assert isinstance(event, NotExpanded)
-    assert event.again
-    assert event.reason.startswith("no connection for the query within 0.3 s: ")
+    assert event.reason.startswith("no connection as drover_msq: ")
+    assert "permission denied for database" in event.reason
+    assert (event.again, event.interrupted) == (True, False)
+    assert event.retry_in is not None
+    assert desk.expansions.free == 2
+
+
+def test_job_that_comes_while_log_ins_are_refused_waits_for_no_attempt(make_desk: MakeDesk, shut: str) -> None:
+    desk = make_desk(shut, reconnect_max=60.0)
+    desk.open(7, "select 1 as i")
+    desk.expansions.expand(8, "select 1 as i")
+    (event,) = desk.events
+    assert isinstance(event, NotExpanded)
+    assert (event.job, event.again) == (8, True)
+
+
+def test_refused_log_in_is_told_at_each_attempt_and_when_it_is_over(
+    make_desk: MakeDesk, shut: str, database_with_roles: str
+) -> None:
+    desk = make_desk(shut)
+    desk.open(7, "select 1 as i")
+    turn_until(desk.loop, lambda: len(desk.unconnected) >= 3)
+    assert {(each.need, each.login, each.whole) for each in desk.unconnected} == {("queries", "drover_msq", True)}
+    let_in(database_with_roles)
+    turn_until(desk.loop, lambda: desk.unconnected[-1].reason is None)
+    assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
+
+
+def test_log_in_refused_for_a_limit_of_connections_leaves_those_that_are_there(
+    make_desk: MakeDesk, database_with_roles: str
+) -> None:
+    with member(database_with_roles, "drover_msq", 1) as conninfo:
+        desk = make_desk(conninfo)
+        assert isinstance(desk.open(7, "select 1 as i"), Opened)
+        event = desk.open(8, "select 1 as i")
+        assert isinstance(event, NotExpanded)
+        assert 'too many connections for role "drover_msq_1"' in event.reason
+        assert not desk.unconnected[-1].whole
+        desk.expansions.close(7)
+        assert isinstance(desk.open(9, "select 1 as i"), Opened)
+
+
+def test_server_that_cannot_be_reached_is_told_at_once_f29(make_desk: MakeDesk, database: str) -> None:
+    desk = make_desk(make_conninfo(database, port=5999))
+    event = desk.open(7, "select 1 as i")
+    assert isinstance(event, NotExpanded)
+    assert event.retry_in is not None
     assert desk.expansions.free == 2
 
 

@@ -144,3 +144,24 @@ def test_who_gave_the_group_up_may_take_it_again_once_another_has_had_it() -> No
     assert lease.step(1.5) is Act.LOOK
     lease.looked(Owner(None, True, False, "since then"), 1.5)
     assert lease.step(1.5) is Act.TAKE
+
+
+def test_registration_that_is_refused_is_tried_ever_more_seldom() -> None:
+    lease = Lease(Scheduler())
+    lease.connected(0.0)
+    now, waits = 0.0, []
+    for _ in range(7):
+        assert lease.step(now) is Act.REGISTER
+        lease.refused(now)
+        waits.append(lease.next_deadline() - now)
+        now = lease.next_deadline()
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_registration_that_was_refused_is_tried_at_once_over_a_new_connection() -> None:
+    lease = Lease(Scheduler())
+    lease.connected(0.0)
+    lease.step(0.0)
+    lease.refused(0.0)
+    lease.connected(0.5)
+    assert lease.next_deadline() == 0.5

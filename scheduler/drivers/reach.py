@@ -1,0 +1,35 @@
+"""Whether connections of one kind can be made: told when none can, at each attempt that fails, and when one can again.
+
+Looks at the links of a driver that has several. An attempt fails when the server refuses the log-in, when it cannot be
+reached, or when the session cannot be set up; which it is does not matter here, and the reason says it.
+"""
+
+from collections.abc import Callable
+
+from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres_connect import login_of
+from scheduler.model.events import Need, Unconnected
+
+
+class Reach:
+    """The links of one kind, and whether it was told that an attempt failed."""
+
+    def __init__(self, need: Need, conninfo: str, tell: Callable[[Unconnected], None]) -> None:
+        self.links: list[Link] = []
+        self._need, self.login, self._tell = need, login_of(conninfo), tell
+        self._is_told = False
+
+    def failed(self, link: Link) -> None:
+        """Tell that an attempt to connect failed; `whole` if no other link is up."""
+        assert link.refusal is not None
+        self._is_told = True
+        is_whole = not any(each.is_up for each in self.links)
+        self._tell(Unconnected(self._need, self.login, link.refusal, link.retry_in, is_whole))
+
+    def succeeded(self) -> None:
+        """Tell that every link that was refused is up, if it was told otherwise."""
+        if self._is_told and all(each.refusal is None for each in self.links):
+            self._is_told = False
+            self._tell(Unconnected(self._need, self.login, None))
+        elif self._is_told:
+            self.failed(next(each for each in self.links if each.refusal is not None))

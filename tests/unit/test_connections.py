@@ -1,0 +1,135 @@
+"""Work that needs a connection that cannot be made goes back at no cost and is not begun; all other work goes on."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType
+from scheduler.policy import status
+from scheduler.policy.core import Core
+from tests.core_tools import claim, make_core, ready, saved, settle, turn
+
+KINDS = {"sha": AgentType(command=("agent",)), "asks": AgentType(command=("agent",), db="sql")}
+REFUSED = 'FATAL: role "drover_msq" does not exist'
+
+
+def refuse(core: Core, need: e.Need = "queries", now: float = 0.0, *, seconds: float = 8.0, whole: bool = True) -> None:
+    core.handle(e.Unconnected(need, "drover_msq", REFUSED, seconds, whole), now)
+
+
+def let_in(core: Core, need: e.Need = "queries", now: float = 0.0) -> None:
+    core.handle(e.Unconnected(need, "drover_msq", None), now)
+
+
+def outcomes(core: Core, now: float = 0.0) -> list[tuple[Any, ...]]:
+    """Save, and give what is written of each row."""
+    return [(row.pk, row.state, row.outcome, row.retry_in) for row in saved(settle(core, now))]
+
+
+def test_sql_job_goes_back_until_the_next_attempt_while_log_ins_fail() -> None:
+    core = make_core()
+    refuse(core)
+    turn(core, claim(1, msq=True), now=1.0)
+    (row,) = saved(settle(core, 1.0))
+    assert (row.state, row.outcome, row.interruptions, row.failures) == ("queued", "not begun", None, None)
+    assert row.text == f"no connection as drover_msq: {REFUSED}"
+    assert 7.0 < row.retry_in < 8.0
+    assert core.world.jobs == {}
+
+
+def test_job_of_one_parameter_goes_on_while_log_ins_for_queries_fail() -> None:
+    core = make_core()
+    refuse(core)
+    slot = ready(core, claim(1))
+    assert slot.job is not None
+
+
+def test_query_that_waits_for_an_agent_goes_back_when_log_ins_begin_to_fail() -> None:
+    core = make_core(expansions_per_type=1)
+    turn(core, claim(1, msq=True), claim(2, msq=True))
+    core.take()
+    refuse(core)
+    assert outcomes(core) == [(2, "queued", "not begun", 8.5)]
+
+
+def test_query_whose_connection_is_refused_goes_back_at_no_cost() -> None:
+    core = make_core()
+    turn(core, claim(1, msq=True))
+    assert [type(command) for command in core.take()] == [e.Expand]
+    core.handle(e.NotExpanded(1, REFUSED, again=True, retry_in=3.0), 0.0)
+    (row,) = saved(settle(core))
+    assert (row.state, row.outcome, row.interruptions, row.retry_in) == ("queued", "not begun", None, 3.5)
+
+
+@pytest.mark.parametrize(("now", "delay"), [(5.0, 5.5), (20.0, 20.5), (500.0, 30.5)])
+def test_wait_grows_with_how_long_it_has_lasted_while_an_attempt_hangs(now: float, delay: float) -> None:
+    core = make_core(reconnect_max=30.0)
+    refuse(core, now=0.0, seconds=1.0)
+    turn(core, claim(1, msq=True), now=now)
+    assert outcomes(core, now) == [(1, "queued", "not begun", delay)]
+
+
+def test_queries_are_opened_again_when_log_ins_succeed() -> None:
+    core = make_core()
+    refuse(core)
+    let_in(core, now=9.0)
+    turn(core, claim(1, msq=True), now=9.0)
+    assert e.Expand in [type(command) for command in core.take()]
+
+
+def test_queries_go_on_over_the_connections_that_are_up() -> None:
+    core = make_core()
+    refuse(core, whole=False)
+    turn(core, claim(1, msq=True))
+    assert e.Expand in [type(command) for command in core.take()]
+
+
+def test_type_that_may_ask_the_database_is_not_claimed_while_its_log_in_fails() -> None:
+    core = make_core(KINDS)
+    refuse(core, "statements")
+    assert {want.type for want in turn(core).wants} == {"sha"}
+    let_in(core, "statements")
+    assert {want.type for want in turn(core).wants} == {"sha", "asks"}
+
+
+def test_job_of_such_a_type_goes_back_at_no_cost() -> None:
+    core = make_core(KINDS)
+    turn(core, claim(1, "asks"), claim(2))
+    refuse(core, "statements")
+    assert outcomes(core) == [(1, "queued", "not begun", None)]
+    assert list(core.world.jobs) == [2]
+
+
+def test_items_of_such_a_type_wait_and_go_on_when_its_log_in_succeeds() -> None:
+    core = make_core({"asks": KINDS["asks"]})
+    turn(core, claim(1, "asks", msq=True))
+    core.take()
+    core.handle(e.Opened(1, (b"a",), 2), 0.0)
+    core.handle(e.Fetched(1, [(b"1",), (b"2",)], False), 0.0)
+    (spawn,) = [command for command in core.take() if isinstance(command, e.Spawn)]
+    core.handle(e.Created(spawn.slot, 100), 0.0)
+    core.hear(spawn.slot, b"OK\n", 0.0)
+    core.take()
+    refuse(core, "statements")
+    assert core.hear(spawn.slot, b"OK\n", 1.0) is None
+    assert [command for command in core.take() if isinstance(command, e.Send)] == []
+    let_in(core, "statements", 2.0)
+    assert [command.data for command in core.take() if isinstance(command, e.Send)] == [b'a="2"\n']
+
+
+def test_why_tells_what_such_a_type_lacks_and_until_when() -> None:
+    core = make_core(KINDS)
+    refuse(core, "statements", now=1.0)
+    rows = {row["type"]: row for row in status.agent_rows(core.world, 2.0)}
+    assert (rows["asks"]["seconds"], rows["asks"]["reason"]) == (7.0, f"no connection as drover_msq: {REFUSED}")
+    assert (rows["sha"]["seconds"], rows["sha"]["reason"]) == (None, None)
+
+
+def test_type_that_a_reload_lets_ask_waits_too() -> None:
+    core = make_core(KINDS)
+    refuse(core, "statements")
+    sha = AgentType(command=("agent",), db="sql")
+    core.handle(e.Reloaded(attrs.evolve(core.world.config, agents={"sha": sha})), 1.0)
+    assert core.next_request(1.0) is None
