@@ -132,7 +132,7 @@ grant select on drover.migration, drover.queue, drover.host, drover.scheduler, d
   to drover_frontend, drover_frontend_sql;
 -- Not agent_revision, a command line, in which there may be a password.
 grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_fair, agent_fair_file,
-              agent_present, agent_blocked_until, agent_reason, agent_queries_wait, agent_registered)
+              agent_present, agent_blocked_since, agent_blocked_until, agent_reason, agent_queries_wait, agent_registered)
   on drover.agent to drover_frontend, drover_frontend_sql, drover_readonly;
 
 -- drover_frontend_sql hands in SQL too, which reads all that drover_msq may.

@@ -29,12 +29,15 @@ select 'group ' || name, now() - group_lease_until, 'no scheduler is active; job
  where jobs > 0 and (group_owner is null or group_lease_until < now())
 """
 RESTING: Final = """
-select 'type ' || a.agent_type, now() - a.agent_blocked_since, drover.rests(a) || '; jobs that wait: ' || jobs
+select 'type ' || a.agent_type, now() - a.agent_blocked_since,
+       'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until)
+         || coalesce(', resting since ' || date_trunc('second', a.agent_blocked_since), '')
+         || ': ' || coalesce(a.agent_reason, '?') || '; jobs that wait: ' || jobs
   from drover.agent a,
        lateral (select count(*) as jobs from drover.jobqueue join drover.queue on queue_name = jq_queue
                  where queue_group = a.agent_group and jq_type = a.agent_type
                    and jq_state in ('queued', 'claimed', 'running')) w
- where a.agent_group = %(group)s and a.agent_present and a.agent_enabled and drover.rests(a) is not null and jobs > 0
+ where a.agent_group = %(group)s and a.agent_present and a.agent_enabled and a.agent_blocked_until > now() and jobs > 0
    and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which troubles.py tells
  order by a.agent_type
 """

@@ -193,7 +193,7 @@ def test_status_tells_a_reader_nothing_that_it_may_not_see(launch: Launch, ask: 
     daemon = launch(SETTINGS + agent("asks", rec(record), db="sql"))
     daemon.until(lambda: told(daemon, DENIED))
     done = ask("status", DROVER_DATABASE_URL=make_conninfo(shut, user="drover_readonly"))
-    assert (done.status, DENIED in done.out) == (0, False)
+    assert (done.status, done.err, DENIED in done.out) == (0, "", False)
 
 
 def test_check_tries_all_log_ins_although_the_first_is_refused(check: str, config: Path, drover: Drover) -> None:
