@@ -17,19 +17,28 @@ BARE, DOUBLE, SINGLE = "", '"', "'"
 MACRO = r"%\{[^{}]*\}"
 PERCENT = "%{%}"
 INNER = 'put the value into a variable first, as in: v=%{name}; ... "$v"'
+# expr computes as arithmetic does, but runs nothing that a value holds.
+COMPUTED = "compute with expr instead, as in: $(expr %{name} + 1)"
 # What runs its words as a program, or evaluates them; of a shell only the word behind -c is such a word.
 EVALUATES = frozenset(
     ("eval", "trap", "alias", "let", "declare", "typeset", "local", "unset", "[[", "ssh", "rsh", "watch", "parallel"),
 )
-SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox", "su", "runuser", "script", "flock"))
+SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash", "yash", "fish", "csh", "tcsh"))
+RUNNERS = frozenset(("su", "runuser", "script", "flock"))  # give the word behind -c to a shell, wherever that option is
 
-_COMMAND = re.compile(rf"{MACRO}|\\.|\$\(\(|\$\(|\$\{{|\$['\"]|<<|\(\(|[\"'`()#;&|\n \t]|.", re.DOTALL)
+_COMMAND = re.compile(
+    rf"{MACRO}|\\.|\$\(\(|\$\(|\$\{{|\$['\"]|<<|[<>]\(|[<>][&|]|&>|[<>]|\(\(|[\"'`()#;&|\n \t]|.", re.DOTALL
+)
 _DOUBLE = re.compile(rf"{MACRO}|\\.|\$\(\(|\$\(|\$\{{|[\"`]|.", re.DOTALL)
 _SINGLE = re.compile(rf"{MACRO}|'|.", re.DOTALL)
 _COMMENT = re.compile(rf"{MACRO}|.", re.DOTALL)
 _BACKQUOTED = re.compile(rf"{MACRO}|\\.|`|.", re.DOTALL)
 _BRACED = re.compile(rf"{MACRO}|\$\{{|\$\(|\}}|.", re.DOTALL)
 _ARITHMETIC = re.compile(rf"{MACRO}|\$\(|[()]|.", re.DOTALL)
+_PROGRAM_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*|--com[a-z]*")
+_ATTACHED = re.compile(r"(-[A-Za-z]*c|--com[a-z]*=)")
+_WITH_VALUE = re.compile(r"[-+][A-Za-z]*[oO]|--rcfile|--init-file")
+_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[")
 _INTRICATE = frozenset("\"'`\\")  # in ${ } and $(( )): what is quoted there differs from shell to shell
 
 
@@ -38,13 +47,17 @@ class TemplateError(ValueError):
 
 
 class _Frame:
-    """What is open: a kind of quoting; of commands, the words of the one that is being read, and open parentheses."""
+    """What is open: a kind of quoting; of commands, the words of the one that is being read, and open parentheses.
+
+    The target of a redirection is no word of the command, wherever it stands.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.depth = 1
         self.words: list[str] = []
         self.word: str | None = None
+        self.is_target = False
 
 
 def pieces(template: str) -> Iterator[tuple[str, str]]:
@@ -110,9 +123,10 @@ class _Scanner:
     def _check_macro(self, macro: str) -> None:
         for frame in self._open:
             if frame.kind in ("`", "${", "$(("):
-                advice = "use $( ) instead" if frame.kind == "`" else INNER
+                advice = {"`": "use $( ) instead", "${": INNER, "$((": COMPUTED}[frame.kind]
                 raise TemplateError(f"{macro} stands in {_NAMES[frame.kind]}, where a shell reads it anew; {advice}")
-            self._check_command(macro, frame)
+            if not frame.is_target:
+                self._check_command(macro, frame)
         if self._before == "$":
             raise TemplateError(f"{macro} stands right behind a $; put a blank or a quote in between")
 
@@ -120,16 +134,26 @@ class _Scanner:
         names = [word.rpartition("/")[2] for word in frame.words]
         if evaluates := next((name for name in names if name in EVALUATES), None):
             raise TemplateError(f"{macro} is a word of {evaluates}, which evaluates it; call a script of your own")
-        if names and re.fullmatch(r"-\w*c", names[-1]) and (shell := next((n for n in names if n in SHELLS), None)):
-            advice = f"give it behind the program, as in: {shell} -c 'echo \"$1\"' {shell} {macro}"
-            raise TemplateError(f"{macro} is in the program of {shell} {names[-1]}; {advice}")
+        for place, shell in enumerate(names):
+            if option := _program_option(shell, names[place + 1 :], frame.word or ""):
+                advice = f"give it behind the program, as in: {shell} -c 'echo \"$1\"' {shell} {macro}"
+                raise TemplateError(f"{macro} is in the program of {shell} {option}; {advice}")
+        if _names_variable(names, frame.word or ""):
+            raise TemplateError(f"{macro} names a variable, and some shells evaluate that; give it a name of your own")
 
     # ---- what each kind of quoting does with a piece
 
     def _in_command(self, piece: str) -> None:
         frame = self._open[-1]
-        if piece in " \t\n;&|" or piece == "\\\n":
+        if piece == "\\\n":
+            return  # is taken out before words are told apart
+        if piece in " \t\n;&|":
             self._end_word(is_last=piece in "\n;&|")
+        elif piece in ("<(", ">("):
+            self._add("")
+            self._open.append(_Frame("$("))
+        elif piece in _REDIRECTIONS:
+            self._redirect()
         elif piece in _OPENERS:
             self._add("")
             self._open.append(_Frame(piece))
@@ -144,6 +168,14 @@ class _Scanner:
                 frame.depth += 2
             self._add(piece[1:] if piece.startswith("\\") else piece)
 
+    def _redirect(self) -> None:
+        """The next word is the target; a number right before the operator is a descriptor, and no word either."""
+        frame = self._open[-1]
+        if (frame.word or "").isdecimal():
+            frame.word = None
+        self._end_word(is_last=False)
+        frame.is_target = True
+
     def _in_parentheses(self, piece: str) -> None:
         frame = self._open[-1]
         self._end_word(is_last=True)
@@ -156,7 +188,7 @@ class _Scanner:
             self._open.pop()
         elif piece in _OPENERS:
             self._open.append(_Frame(piece))
-        else:
+        elif piece != "\\\n":
             self._add(piece[1:] if piece.startswith("\\") else piece)
 
     def _in_single(self, piece: str) -> None:
@@ -203,12 +235,39 @@ class _Scanner:
         if frame.word == "case" and len(self._open) > 1:
             raise TemplateError("case in $( ) and macros do not go together: put it into a script of your own")
         if frame.word is not None:
-            frame.words.append(frame.word)
+            frame.words += [] if frame.is_target else [frame.word]
+            frame.is_target = False
         frame.word = None
         if is_last:
-            frame.words = []
+            frame.words, frame.is_target = [], False
 
 
+def _program_option(shell: str, words: list[str], begun: str) -> str:
+    """Return the option of a shell that makes a program of the word that has `begun` behind these words, or ""."""
+    if shell not in SHELLS and shell not in RUNNERS:
+        return ""
+    if shell in RUNNERS and (attached := _ATTACHED.match(begun)):
+        return attached[0]
+    option, is_value = "", False
+    for word in words:
+        if is_value:
+            is_value = False
+        elif word.startswith(("-", "+")):
+            option = option or (word if _PROGRAM_OPTION.fullmatch(word) else "")
+            is_value = _WITH_VALUE.fullmatch(word) is not None
+        elif option or shell in SHELLS:
+            return ""  # the program, or a script: what is behind it is given to it
+    return option
+
+
+def _names_variable(names: list[str], begun: str) -> bool:
+    """Say whether the word that has `begun` is a variable's name, or an index: bash runs a $( ) in these."""
+    if not names:
+        return _SUBSCRIPT.match(begun) is not None
+    return names[0] == "read" or (names[-1] == "-v" and not {"test", "[", "printf"}.isdisjoint(names))
+
+
+_REDIRECTIONS = frozenset(("<", ">", "<&", ">&", "<|", ">|", "&>"))
 _OPENERS = frozenset((DOUBLE, SINGLE, "`", "$(", "${", "$(("))
 _NAMES = {
     "`": "backquotes", "${": "${ }", "$((": "$(( ))", "((": "(( ))", "<<": "a here-document", "$'": "$'...'",

@@ -95,6 +95,11 @@ SAFE = [
     "( f %{*} )",
     'v=%{*}; f "$v"',
     'sh -c \'printf "%s:%s." "$#" "$1"\' sh %{*}',
+    'sh -ce \'printf "%s:%s." "$#" "$1"\' sh %{*}',
+    "2>&1 f %{*} 3>/dev/null </dev/null",
+    "f a >%{*} 2>/dev/null; f %{*}",
+    "f \\\n  %{*}",
+    ": a\\\n#b\nf %{*}",
 ]
 
 
@@ -153,6 +158,56 @@ def test_a_template_in_which_a_value_could_be_read_anew_is_refused(pattern: str,
     with pytest.raises(quoting.TemplateError) as refused:
         template.expand(pattern, template.Macros("x", {}, AROUND))
     assert str(refused.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        ("sh -ce 'cat %{1}'", "in the program of sh -ce"),
+        ("sh -c -- 'cat %{1}'", "in the program of sh -c"),
+        ("sh -c -e 'cat %{1}'", "in the program of sh -c"),
+        ("bash -ceo pipefail 'cat %{1}'", "in the program of bash -ceo"),
+        ("bash --rcfile x -c 'cat %{1}'", "in the program of bash -c"),
+        ("find . -exec sh -ce 'cat %{1}' \\;", "in the program of sh -ce"),
+        ("su user -c'cat %{1}'", "in the program of su -c"),
+        ("su user --command='cat %{1}'", "in the program of su --command="),
+        ("flock x --command 'cat %{1}'", "in the program of flock --command"),
+        ("script -q x -c 'cat %{1}'", "in the program of script -c"),
+        ("sh -c >x 2>&1 'cat %{1}'", "in the program of sh -c"),
+        ("sh -\\\nc 'cat %{1}'", "in the program of sh -c"),
+        ('sh "-\\\nc" "cat %{1}"', "in the program of sh -c"),
+        ("ev\\\nal %{1}", "a word of eval"),
+        ("trap 2>&1 'rm %{1}' EXIT", "a word of trap"),
+        ("eval >&2 <(ls) &>x %{1}", "a word of eval"),
+        ("cat <(eval %{1})", "a word of eval"),
+        ("read %{1}", "names a variable"),
+        ("printf -v %{1} x", "names a variable"),
+        ("[ -n x -a -v %{1} ]", "names a variable"),
+        ("a[%{1}]=x", "names a variable"),
+        ("echo $((%{1} + 1))", "compute with expr instead, as in: $(expr %{name} + 1)"),
+    ],
+)
+def test_template_that_runs_a_value_by_a_rarer_way_to_write_it_is_refused(pattern: str, complaint: str) -> None:
+    with pytest.raises(quoting.TemplateError) as refused:
+        template.refuse_unsafe(pattern)
+    assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "ssh host cat /etc/motd >%{out}",
+        "ssh host wc < %{1} 2>&1",
+        "sh -c 'wc' 2>%{2} <%{1}",
+        "sh convert.sh -c %{1}",
+        "bash convert.sh -codec copy %{1}",
+        "su user -c 'wc -l \"$1\"' sh %{1}",
+        'for f in %{1} %{2}; do gzip -c <"$f" >"$f.gz"; done',
+        "ls a[%{1}]",
+    ],
+)
+def test_harmless_template_is_taken(pattern: str) -> None:
+    template.refuse_unsafe(pattern)
 
 
 @pytest.mark.parametrize(
