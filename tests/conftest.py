@@ -31,6 +31,13 @@ def postgres() -> Iterator[str]:
     if SERVER in os.environ:
         yield os.environ[SERVER]
         return
+    with in_memory() as conninfo:
+        yield conninfo
+
+
+@contextmanager
+def in_memory() -> Iterator[str]:
+    """Run a server whose files are in memory if there is room, and yield its conninfo."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:

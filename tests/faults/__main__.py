@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import TALLIES
 from tests.faults.site import Tally
-from tests.faults.table import ELSEWHERE, HEADING, line
+from tests.faults.table import ELSEWHERE, HEADING, TALLIES, line
 
 HERE = "tests/faults"
 

@@ -93,7 +93,14 @@ union all
      and not exists (select from faults.begun b where b.pk = j.jq_pk)
 union all
   select 'I1 a fault has failed a job', jq_pk, null, jq_args || ': ' || jq_endtext
-    from drover.jobqueue where jq_state = 'failed' and jq_max_interruptions = 1000 and jq_endtext <> 'killed'
+    from drover.jobqueue
+   where jq_state = 'failed' and jq_max_interruptions = 1000 and jq_endtext <> 'killed'
+     -- but one with which daemons died four times, the last time as it was read alone, fails by contract
+     and not (jq_endtext like 'its scheduler died % tried alone' and jq_rescued >= 4)
+union all
+  select 'I1 one death has failed several jobs', max(pk), max(seq), string_agg(pk::text, ' ')
+    from faults.move m join drover.jobqueue j on j.jq_pk = m.pk
+   where m.state = 'failed' and j.jq_endtext like 'its scheduler died %' group by was_owner having count(*) > 1
 union all
   select 'I2 a row of a daemon that is not the owner any more', c.pk, c.seq, c.daemon || ' until ' || c.until
     from (select at, owner, lead(at, 1, 'infinity') over (order by at) as next_at, lag(owner) over (order by at) as before from faults.ownership) o

@@ -1,4 +1,4 @@
-"""Sites for the tests of faults, and what becomes of each row of the table."""
+"""Sites for the tests of faults, and the row of the table that each adds to."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,8 +8,7 @@ import pytest
 
 from tests.conftest import _database
 from tests.faults.site import Site, Tally
-
-TALLIES: dict[str, Tally] = {}
+from tests.faults.table import TALLIES
 
 Open = Callable[[], Site]
 

@@ -33,6 +33,7 @@ class Soak:
     def __init__(self, site: Site, server: Server, seed: int) -> None:
         self.site, self.server, self.chance = site, server, random.Random(seed)
         self.faults: dict[str, int] = {}
+        self.agents_killed = 0
         self._alive: list[Daemon] = []
         self._asleep: list[tuple[float, Daemon]] = []
 
@@ -42,11 +43,13 @@ class Soak:
             (self.kill_daemon, 6), (self.stop_daemon, 4), (self.cut, 5), (self.kill_agent, 4), (self.crash, 1),
             (self.kill_backend, 1),
         ]  # fmt: skip
+        kinds = [each for each, _ in weights]  # each of them at least once
+        drawn = kinds + self.chance.choices(kinds, [weight for _, weight in weights], k=faults - len(kinds))
+        self.chance.shuffle(drawn)
         submitted, began = 0, time.monotonic()
-        for number in range(faults):
+        for number, fault in enumerate(drawn):
             self._man()
             submitted += self._feed(jobs * (number + 1) // faults - submitted)
-            (fault,) = self.chance.choices([each for each, _ in weights], [weight for _, weight in weights])
             print(f"{time.monotonic() - began:6.1f} s  {submitted:6} jobs  {number + 1:4} {fault.__name__}", flush=True)
             self.faults[fault.__name__] = self.faults.get(fault.__name__, 0) + 1
             fault()
@@ -117,6 +120,7 @@ class Soak:
         if pids:
             with suppress(ProcessLookupError):
                 os.kill(self.chance.choice(pids), SIGKILL)
+                self.agents_killed += 1
 
     def crash(self) -> None:
         self.server.stop("immediate")

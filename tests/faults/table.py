@@ -10,6 +10,10 @@ HEADING: Final = f"{'fault':<58} {'runs':>5} {'violations':>10} {'p99.9 ms':>9} 
 I = "tests/integration/"  # noqa: E741
 D = "tests/drivers/"
 
+# Row name -> counts, filled while the tests run. Here and not in a conftest: pytest must be the first to import
+# Hypothesis, which the conftests need, and `python -m tests.faults` reads this before it calls pytest.
+TALLIES: Final[dict[str, Tally]] = {}
+
 # Faults that other tests bring about with real daemons, real processes and a real Postgres.
 ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "kill -9 agents: six spawns, then a pause": (
@@ -36,7 +40,7 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
         f"{I}test_bad_input.py::test_a_query_is_worked_or_fails_with_its_reason",
         f"{I}test_bad_input.py::test_bytes_that_are_not_utf_8_reach_the_agent_as_they_are",
         f"{I}test_breakage.py::test_a_query_with_parameters_fails_at_once",
-        f"{I}test_breakage.py::test_a_row_that_waits_for_ever_does_not_keep_others_waiting",
+        f"{I}test_breakage.py::test_a_row_that_waits_for_ages_does_not_keep_others_waiting",
     ),
     "bad configuration at a reload": (f"{I}test_reload.py::test_a_broken_configuration_changes_nothing_r84",),
     "sshd killed, refused, or of another key": (

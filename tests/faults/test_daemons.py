@@ -24,7 +24,8 @@ SLEEPER = """
 echo "exec ${1%% *} $2 $$ $DROVER_JOB $DROVER_ATTEMPT" >>$3
 [ $DROVER_ATTEMPT -gt 1 ] || exec sleep 1000
 """
-WORKING = "select count(*) from drover.scheduler_status where status_state_name = 'ST_RUNNING'"
+TO_FAIL = {"jq_max_interruptions": 3}  # by contract, so the auditor does not look for a fault
+FAILED_TYPES = "select jq_type from drover.jobqueue where jq_state = 'failed' order by jq_type"
 ECHO = ["sh", "-c", "echo OK; while read -r line; do echo OK; done"]
 
 
@@ -64,12 +65,14 @@ def test_a_daemon_that_stands_by_carries_out_no_command_about_jobs(site: Site) -
 def test_agents_that_are_killed_at_random_lose_nothing(site: Site) -> None:
     site.lasting = RETRIED
     daemon = site.serving(config=OFTEN + site.types("d1", slots=4))
-    for number in range(100 if FULL else 25):
+    kills = 100 if FULL else 25
+    for number in range(kills):
         site.submit(plain=4)
         pids = site.until(daemon.agent_pids, "no agent")
         with suppress(ProcessLookupError):
             os.kill(random.Random(number).choice(pids), SIGKILL)
     assert site.settle() == []
+    assert site.failures() <= kills
     daemon.stop()
 
 
@@ -84,6 +87,7 @@ def test_an_agent_that_is_stopped_is_killed_when_its_heart_has_not_beaten(site: 
     site.until(lambda: pid not in daemon.agent_pids(), "a stopped agent lives on")
     assert site.settle() == []
     assert len(site.record.read_text().splitlines()) == 2
+    assert site.failures() == 1
     daemon.stop()
 
 
@@ -143,6 +147,7 @@ select exists (select from pg_stat_activity
 @pytest.mark.slow
 @pytest.mark.fault(f"SIGCHLD storm: {STORM} exits at once")
 def test_no_exit_of_many_at_once_is_missed(site: Site, tmp_path: Path) -> None:
+    site.lasting = RETRIED
     command = ["sh", "-c", SLEEPER, "sh", "{args}", "d1", str(site.record)]
     config = f"[hosts.local]\nmax = {STORM}\n" + agent("sleeper", command, kind="exec", slots=STORM)
     daemon = site.serving(config=config)
@@ -153,6 +158,7 @@ def test_no_exit_of_many_at_once_is_missed(site: Site, tmp_path: Path) -> None:
         os.kill(pid, SIGKILL)
     assert site.settle(patience=100.0) == []
     assert len(site.record.read_text().splitlines()) == 2 * STORM
+    assert site.failures() == STORM
     site.until(lambda: daemon.agent_pids() == [], "zombies are left")
     assert _files(daemon) <= before
     daemon.stop()
@@ -218,10 +224,11 @@ def test_agents_that_flood_and_agents_that_never_read_cost_no_memory(site: Site)
     site.submit(plain=20)
     assert site.settle() == []
     before, files = _resident(daemon), _files(daemon)
-    site.queue(1, "flood")
-    site.queue(1, "deaf", "x" * 200_000, jq_max_interruptions=3)  # which fails it
+    site.queue(1, "flood", **TO_FAIL)
+    site.queue(1, "deaf", "x" * 200_000, **TO_FAIL)
     site.submit(plain=50)
     assert site.settle(patience=100.0) == []
+    assert [kind for (kind,) in site.rows(FAILED_TYPES)] == ["deaf", "flood"]
     assert _resident(daemon) - before < 10 << 20
     assert _files(daemon) <= files + 8
     daemon.stop()

@@ -12,8 +12,8 @@ from tests.faults.site import ENDED, Site, Tally
 JOBS = 100_000 if FULL else 2000
 PATIENCE_S = 1200.0 if FULL else 60.0
 INSERT_JOBS = """
-insert into drover.jobqueue (jq_type, jq_args, jq_retries, jq_max_interruptions)
-select 'line', 'g' || i, 1000, 1000 from generate_series(1, %s) i
+insert into drover.jobqueue (jq_type, jq_args, jq_max_interruptions)
+select 'line', 'g' || i, 1000 from generate_series(1, %s) i
 """
 INSERT_EDGES = (
     "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) select child, parent from ({}) e(child, parent)"
