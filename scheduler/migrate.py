@@ -234,9 +234,15 @@ def _connection(
     except psycopg.errors.QueryCanceled as error:
         raise AbsentError(cancelled(error)) from error
     except psycopg.OperationalError as error:
-        raise AbsentError(f"database not reachable: {error}; check [database] url") from error
+        raise AbsentError(f"database not reachable: {error}; {advice(error)}") from error
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"database: {error}; check [database] url") from error
+
+
+def advice(error: psycopg.Error) -> str:
+    """Say what next where a database is not reached: a role of ours that is missing is not a wrong url."""
+    is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
+    return "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
 
 
 def _locked(connection: psycopg.Connection) -> str:

@@ -117,7 +117,8 @@ def _program(who: str, agent: AgentType, hosts: Sequence[Host], around: Surround
     except PermissionError as error:
         return severity, f"{who}{error.filename2} is not executable; chmod +x {error.filename2}"
     except OSError:
-        return severity, f"{who}{word} is no program in agents/ or on PATH; install it or correct its command"
+        place = "there" if "/" in word else "in agents/ or on PATH"
+        return severity, f"{who}no program {word} is {place}; install it or correct its command"
     if problem := interpreter_mistake(program, search_path(agent, around)):
         return severity, f"{who}{program}: {problem}"
     return OK, who + program
@@ -217,6 +218,8 @@ def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:
         with translated(), session(url) as connection:
             for name, agent in agents.items():
                 yield from _statements(connection, name, agent)
+    except WorldError:
+        yield FAIL, "statements: not prepared, for want of the log-in agent-database"
     except DroverError as error:
         yield FAIL, f"statements: cannot be prepared as {logins.AGENTDB}: {error}"
 

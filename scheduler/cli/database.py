@@ -201,7 +201,7 @@ def translated(next_step: str = BE_ANOTHER) -> Iterator[None]:
     except (psycopg.IntegrityError, psycopg.DataError) as error:
         raise ConfigError(f"the database refuses it: {_primary(error)}") from error
     except psycopg.OperationalError as error:
-        raise WorldError(f"database not reachable: {error}; {_advice(error)}") from error
+        raise WorldError(f"database not reachable: {error}; {migrate.advice(error)}") from error
     except psycopg.Error as error:
         raise BugError(f"{type(error).__name__}: {error}: report this") from error
 
@@ -253,12 +253,6 @@ def why_read_only(connection: psycopg.Connection) -> str:
         case (True, False):
             return "default_transaction_read_only is on: reset it for the database or the role"
     return ""
-
-
-def _advice(error: psycopg.Error) -> str:
-    """Say what next: a role of ours that is missing is not a wrong url."""
-    is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
-    return "run drover init --roles" if is_role else "check [database] url"
 
 
 def _primary(error: psycopg.Error) -> str:

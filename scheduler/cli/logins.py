@@ -26,7 +26,7 @@ AGENTDB: Final = "drover_agentdb"
 
 # What a server, or libpq, says of a log-in that it refuses, and what to do next; {role} and {keys} are put in.
 ADVICE: Final = (
-    (r'role ".*" does not exist', "run drover init --roles, or correct {keys}"),
+    (r'role ".*" does not exist', "run drover init --roles by a login that may create roles, or correct {keys}"),
     (r"is not permitted to log in", "alter role {role} login"),
     (r"no pg_hba.conf entry|pg_hba.conf rejects", "let {role} in, in pg_hba.conf, and reload the server"),
     (r"password authentication failed|no password supplied", "give its password, by {keys} or ~/.pgpass"),
@@ -35,7 +35,8 @@ ADVICE: Final = (
     (r"too many connections for database", "raise the connection limit of the database"),
     (r"permission denied for database", "grant connect on the database to {role}"),
     (r"remaining connection slots|too many clients", "raise max_connections of the server, or end other sessions"),
-    (r"read-only|hot standby", "name the primary in {keys}"),
+    (r"hot standby", "name the primary in {keys}"),
+    (r"read-only", "name the primary in {keys} if this is a replica, else reset default_transaction_read_only"),
     (r"database \".*\" does not exist", "create it, or correct {keys}"),
 )  # fmt: skip
 ELSE: Final = "look into the log of the server, and correct {keys}"

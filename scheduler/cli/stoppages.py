@@ -49,7 +49,7 @@ select 'scheduler', null::interval, told
 """
 STOPPAGES: Final = (
     Stoppage("no scheduler", NO_SCHEDULER, "start one with drover run"),
-    Stoppage("agents failed", RESTING, "look at drover log and the agent; try it at once: drover agent-enable TYPE"),
+    Stoppage("agents failed", RESTING, "look at drover log and the agent; try it at once: drover agent enable TYPE"),
     Stoppage("no more agents", SHORTAGE, "raise the limit that is named, or run fewer agents: max of the host"),
 )
 

@@ -34,6 +34,7 @@ OPTIONS = {  # of prlimit(1)
 ADVICE = {
     errno.ENOENT: "look at its command, its cwd and PATH",
     errno.EACCES: "look at the rights of the file and its folders",
+    errno.ENOEXEC: "a script needs a first line with its interpreter, such as #!/bin/sh",
     errno.EMFILE: "raise LimitNOFILE of the scheduler",
     errno.EAGAIN: "raise TasksMax of the scheduler, or run fewer agents",
     errno.ENFILE: "raise fs.file-max of the machine, or run fewer agents",
@@ -243,8 +244,15 @@ def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
         return f"{who}: {error}"
     named = error.filename is not None and error.filename != word
     where = f" ({os.fsdecode(error.filename)})" if named else ""
-    advice = f"; {ADVICE[error.errno]}" if error.errno in ADVICE else ""
-    return f"{who}{where}: {error.strerror} (errno {error.errno}){advice}"
+    advice = _no_interpreter(error) or ADVICE.get(error.errno or 0, "")
+    return f"{who}{where}: {error.strerror} (errno {error.errno}){'; ' if advice else ''}{advice}"
+
+
+def _no_interpreter(error: OSError) -> str:
+    """Say what is wrong with the interpreter, if the program is there and exec(3) found it not or may not run it."""
+    program = error.filename
+    is_there = error.errno in (errno.ENOENT, errno.EACCES) and error.filename2 is None and isinstance(program, str)
+    return interpreter_mistake(program, os.defpath) if is_there and os.path.isfile(program) else ""
 
 
 def start(recipe: Recipe) -> Started:

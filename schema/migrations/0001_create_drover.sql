@@ -512,6 +512,9 @@ begin
         when verb = 'run' then rest
         when verb = 'signal' then array(select w from unnest(rest) with ordinality as u(w, n) where n % 2 = 1 order by n)
         else rest[1:1] end, '{}'), '{?}') loop
+      if cardinality(rest) = 0 then
+        raise exception '% of which job: a number or a jq_name is missing', verb using errcode = 'invalid_parameter_value';
+      end if;
       number := case when given ~ '^[0-9]{1,18}$' then given::bigint end;
       if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = given)) then
         raise exception 'job % is not yours', given using errcode = 'insufficient_privilege';

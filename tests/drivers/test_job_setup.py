@@ -343,6 +343,8 @@ REFUSED = {
     """select drover.job_setup('a.9', '{"depends": "6"}')""": "is not yours: a dependency needs both",
     "select drover.command('cancel 6')": "job 6 is not yours",
     "select drover.command('run 1 6')": "job 6 is not yours",
+    "select drover.command('cancel')": "cancel of which job: a number or a jq_name is missing",
+    "select drover.command(' signal ')": "signal of which job: a number or a jq_name is missing",
     "select drover.command('pause')": "only drover_operator may command pause",
     "insert into drover.jobqueue (jq_type) values ('a'), ('command')": "only drover_operator may insert commands",
 }  # fmt: skip

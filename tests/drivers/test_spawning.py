@@ -203,6 +203,33 @@ def test_what_cannot_be_started_is_told_with_the_reason_j45(family: Make, agent:
     assert (one.children.pids(), open_descriptors()) == ({}, before)
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "#!/no/such/sh\n",
+            "its interpreter /no/such/sh is not there or not executable; install it or correct the first line",
+        ),
+        (
+            "#!/etc/passwd\n",
+            "its interpreter /etc/passwd is not there or not executable; install it or correct the first line",
+        ),
+        ("echo OK\n", "a script needs a first line with its interpreter, such as #!/bin/sh"),
+    ],
+)
+def test_script_that_cannot_be_started_is_told_with_what_its_first_line_lacks(
+    family: Make, tmp_path: Path, text: str, complaint: str
+) -> None:
+    script = tmp_path / "agent"
+    script.write_text(text)
+    script.chmod(0o755)
+    one = family(line=AgentType(command=(str(script),)))
+    one.spawn()
+    (told,) = one.all(NotCreated)
+    assert told.reason.startswith(f"agent 'line': cannot start '{script}': ")
+    assert told.reason.endswith(f"; {complaint}")
+
+
 @pytest.fixture
 def allow() -> Iterator[Callable[[int], None]]:
     """Allow so many more descriptors than are open."""

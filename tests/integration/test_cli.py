@@ -700,6 +700,19 @@ address = "remote"
     }
 
 
+@pytest.mark.parametrize(("word", "place"), [("/no/such", "there"), ("no-such", "in agents/ or on PATH")])
+def test_check_says_where_a_missing_program_was_looked_for(
+    drover: Drover, config: Path, connection: psycopg.Connection, word: str, place: str
+) -> None:
+    config.write_text(f'{CONFIG}[agents.lost]\ncommand = ["{word}"]\n')
+    assert f"FAIL agent lost: no program {word} is {place}; install it or correct" in drover("check").out
+
+
+def test_role_that_is_missing_is_told_with_who_may_create_it(drover: Drover, connection: psycopg.Connection) -> None:
+    conninfo = make_conninfo(connection.info.dsn, user="drover_nobody")
+    assert "; run drover init --roles by a login that may create roles" in drover("ls", "-d", conninfo).err
+
+
 @pytest.mark.parametrize(
     ("mode", "head", "complaint"),
     [
@@ -737,6 +750,8 @@ def test_a_database_that_is_read_only_is_not_called_a_replica(drover: Drover, co
     connection.execute(f"alter database {connection.info.dbname} set default_transaction_read_only = on".encode())
     done = drover("check")
     assert "a scheduler writes: default_transaction_read_only is on: reset it for the database or the role" in done.out
+    (told,) = (line for line in done.out.splitlines() if " log-in queue " in line)
+    assert told.endswith("if this is a replica, else reset default_transaction_read_only")
     done = drover("submit", "--force", "noop", "x")
     assert done.status == 2
     assert "if this is a replica, else look at default_transaction_read_only" in done.err

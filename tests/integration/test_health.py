@@ -282,6 +282,8 @@ def test_status_warns_first_of_a_type_that_rests_while_its_jobs_wait(
     found = first_warning(drover)
     assert (found["warning"], found["who"]) == ("agents failed", "type noop")
     assert re.fullmatch(r"agent type noop failed, next try .*: no OK within 60 s; jobs that wait: 2", found["what"])
+    advised = found["next"].rpartition("drover ")[2].replace("TYPE", "noop").split()
+    assert "1 of 1 commands" in drover(*advised, "--wait=0").err  # given, so that it is one
 
 
 def test_status_says_nothing_of_a_type_that_rests_without_work(drover: Drover, active: psycopg.Connection) -> None:

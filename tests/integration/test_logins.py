@@ -147,7 +147,10 @@ def test_check_tells_of_each_log_in_that_is_refused_what_to_do(check: str, drove
 @pytest.mark.parametrize(
     ("url", "advice"),
     [
-        ("user=drover_nobody", "run drover init --roles, or correct msq_url and msq_password_file in [database]"),
+        (
+            "user=drover_nobody",
+            "a login that may create roles, or correct msq_url and msq_password_file in [database]",
+        ),
         ("user=drover_owner", "alter role drover_owner login"),
         ("user=drover_msq port=5999", "look into the log of the server, and correct msq_url"),
     ],
