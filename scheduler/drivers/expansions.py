@@ -111,6 +111,7 @@ class Expansions:
         self._loop, self._conninfo, self._count, self._tell = loop, readable(conninfo), count, tell
         self._reach = Reach("queries", conninfo, unconnected)
         self._links = self._reach.links
+        self._opened = 0  # connections, ever
         self._runs: dict[int, _Run] = {}
 
     @property
@@ -138,6 +139,12 @@ class Expansions:
     def take(self, config: Config) -> None:
         """Use other limits from now on."""
         self.timers, self._count = config.scheduler, config.scheduler.expansions
+        for link in [link for link in self._links if link.refusal is not None][
+            : max(0, len(self._links) - self._count)
+        ]:
+            link.close()  # no run has it
+            self._links.remove(link)
+        self._reach.succeeded()
 
     def close(self, job: int) -> None:
         """Forget a job's rows, whatever it is doing; nothing more is told of it."""
@@ -155,14 +162,19 @@ class Expansions:
     # ---- connections
 
     def _free_link(self) -> Link:
-        """Give a connection that can take a job, else one that was refused, a new one, one coming or stopping."""
+        """Give a connection that can take a job, a new one, or one coming or stopping.
+
+        Where one was refused no new one is tried: one that is stopping then, or else the one that was refused.
+        """
         taken = {run.link.name for run in self._runs.values()}
         rest = [link for link in self._links if link.name not in taken]
         ready = next((link for link in rest if link.is_ready), None)
-        found = ready or next((link for link in rest if link.refusal is not None), None)
+        refused = next((link for link in rest if link.refusal is not None), None)
+        found = ready or (refused and next((link for link in rest if link.is_up), refused))
         if found or len(self._links) >= self._count:
             return found or rest[0]
-        name = f"expansion {len(self._links) + 1}"
+        self._opened += 1
+        name = f"expansion {self._opened}"
         link = Link(
             self._loop,
             name,

@@ -20,11 +20,11 @@ class Reach:
         self._is_told = False
 
     def failed(self, link: Link) -> None:
-        """Tell that an attempt to connect failed; `whole` if no other link is up."""
+        """Tell that an attempt to connect failed, and how many other links are up."""
         assert link.refusal is not None
         self._is_told = True
-        is_whole = not any(each.is_up for each in self.links)
-        self._tell(Unconnected(self._need, self.login, link.refusal, link.retry_in, is_whole))
+        up = sum(each.is_up for each in self.links)
+        self._tell(Unconnected(self._need, self.login, link.refusal, link.retry_in, up))
 
     def succeeded(self) -> None:
         """Tell that every link that was refused is up, if it was told otherwise."""

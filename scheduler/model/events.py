@@ -123,14 +123,14 @@ Need = Literal["queries", "statements"]  # of jobs; of agents, in DB: lines
 class Unconnected:
     """An attempt to make a connection that work needs has failed, or (`reason` None) none fails any more.
 
-    `whole`: there is no connection of this kind at all. `seconds`: until the next attempt.
+    `seconds`: until the next attempt. `up`: how many connections of this kind there are meanwhile.
     """
 
     need: Need
     login: str
     reason: str | None
     seconds: float = 0.0
-    whole: bool = True
+    up: int = 0
 
 
 @dataclass(frozen=True, slots=True)

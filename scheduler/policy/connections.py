@@ -1,7 +1,8 @@
 """Work that needs a connection under a login of its own, while none can be made: nothing of it is begun.
 
 SQL jobs need one for their queries, whatever their type; types whose agents may send DB: lines need one for these. A
-job that comes meanwhile goes back to the queue at no cost, since nothing of it began; everything else goes on.
+job that comes meanwhile goes back to the queue at no cost, since nothing of it began; everything else goes on. Where
+some connections can be made and others not, queries share those that there are.
 """
 
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from scheduler.model.events import Need, Unconnected, no_connection
 from scheduler.policy import endings
 from scheduler.policy.feed import sated
-from scheduler.policy.jobs import Job, Verdict
+from scheduler.policy.jobs import NEVER, Job, Verdict
 from scheduler.policy.outcome import NOT_BEGUN
 from scheduler.policy.pools import Pool
 from scheduler.policy.world import Lack, World
@@ -21,7 +22,9 @@ STATEMENTS: Final[Need] = "statements"
 
 def changed(world: World, event: Unconnected, now: float) -> None:
     """Begin nothing that needs such a connection, or begin it again."""
-    if event.reason is None or not event.whole:
+    if event.need == QUERIES:
+        world.most_queries = NEVER if event.reason is None else event.up
+    if event.reason is None or event.up:
         world.lacks.pop(event.need, None)
     else:
         former = world.lacks.get(event.need)

@@ -28,7 +28,7 @@ from scheduler.policy.connections import lack_of, put_back
 from scheduler.policy.endings import conclude, conclude_if_over, fail_job, forget, give_back, now_read, stop_job
 from scheduler.policy.feed import enqueue
 from scheduler.policy.give import fetch_more
-from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE, Expansion, Job, Verdict
+from scheduler.policy.jobs import IN_PROGRESS, NEVER, TRIED_ALONE, Expansion, Job, Verdict
 from scheduler.policy.outcome import GIVEN_BACK, KILLED, progress
 from scheduler.policy.pools import Pool
 from scheduler.policy.room import startable
@@ -197,11 +197,10 @@ def open_expansions(world: World, pool: Pool) -> Job | None:
 
 def has_connection(world: World, pool: Pool) -> bool:
     """Say whether one more query of a type may have an expansion connection."""
-    timers = world.timers
+    every = min(world.timers.expansions, world.most_queries)
     own = sum(1 for job in pool.live_jobs.values() if job.expansion and job.expansion.opening)
-    kept = 1 if own and timers.expansions > 1 else 0
-    most = min(timers.expansions_per_type, timers.expansions)
-    return own < most and len(world.expanding) < timers.expansions - kept
+    kept = 1 if own and every > 1 else 0
+    return own < world.timers.expansions_per_type and len(world.expanding) < every - kept
 
 
 def _can_take_rows(pool: Pool, where: Turns, *, urgent: bool) -> bool:
@@ -261,7 +260,9 @@ def not_expanded(world: World, event: NotExpanded, now: float) -> None:
         fail_job(world, job, f"interrupted more than {job.rules.max_interruptions} times: {event.reason}", now)
         return
     if event.retry_in is not None:
-        put_back(world, job, lack_of(world, job) or Lack(event.reason, now, now + event.retry_in), now)
+        is_partial = 0 < world.most_queries < NEVER  # it may have one of the connections that there are
+        at = now if is_partial else now + event.retry_in
+        put_back(world, job, lack_of(world, job) or Lack(event.reason, now, at), now)
         return
     if event.again:
         job.interrupted = event.interrupted

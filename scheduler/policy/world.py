@@ -58,6 +58,7 @@ class World:
         "limits",
         "mark_at",
         "may_want",
+        "most_queries",
         "most_starts",
         "output_at",
         "over",
@@ -103,6 +104,7 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
+        self.most_queries = NEVER  # expansion connections that there are, while others cannot be made
         self.lacks: dict[Need, Lack] = {}  # connections that cannot be made, see policy/connections.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.output_at = NEVER  # when what they have is to be stored

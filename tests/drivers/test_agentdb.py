@@ -216,7 +216,7 @@ def test_refused_log_in_is_told_before_anything_is_asked_and_when_it_is_over(
     desk.db.open()
     turn_until(desk.loop, lambda: len(desk.unconnected) >= 2)
     told = desk.unconnected[-1]
-    assert (told.need, told.login, told.whole) == ("statements", "drover_agentdb", True)
+    assert (told.need, told.login, told.up) == ("statements", "drover_agentdb", 0)
     assert "permission denied for database" in str(told.reason)
     let_in(database_with_roles)
     turn_until(desk.loop, lambda: desk.unconnected[-1].reason is None)
@@ -230,7 +230,7 @@ def test_log_in_is_tried_at_the_start_only_where_an_agent_type_may_ask(make_desk
     assert desk.unconnected == []
     desk.db.replace(AGENTS)
     desk.db.open()
-    assert [each.whole for each in desk.unconnected] == [True]
+    assert [each.up for each in desk.unconnected] == [0]
 
 
 # ---- many and slow

@@ -8,7 +8,7 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.drivers.expansions import FIRST_ROWS, Expansions
 from scheduler.loop import Loop
-from scheduler.model.config import Scheduler
+from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Event, Fetched, NotExpanded, Opened, Unconnected
 from scheduler.model.expand import cursor_query
 from tests.link_tools import backends, end_backends, fetch, let_in, member, shut_out
@@ -156,7 +156,7 @@ def test_endless_query_ends_at_our_limit_f100(make_desk: MakeDesk, database: str
     desk = make_desk(limit=0.2)
     assert desk.open(7, "select pg_sleep(60)") == NotExpanded(7, "the query ran longer than 0.2 s", False)
     turn_until(desk.loop, lambda: isinstance(desk.open(8, "select 1 as i"), Opened))
-    assert backends(database, "drover exp", "query like '%pg_sleep%' and state = 'active'") == 0
+    assert backends(database, "drover exp", "query = 'commit' and state = 'active'") == 0
 
 
 def test_slow_query_does_not_hold_up_another_f100(desk: Desk) -> None:
@@ -270,7 +270,7 @@ def test_refused_log_in_is_told_at_each_attempt_and_when_it_is_over(
     desk = make_desk(shut)
     desk.open(7, "select 1 as i")
     turn_until(desk.loop, lambda: len(desk.unconnected) >= 3)
-    assert {(each.need, each.login, each.whole) for each in desk.unconnected} == {("queries", "drover_msq", True)}
+    assert {(each.need, each.login, each.up) for each in desk.unconnected} == {("queries", "drover_msq", 0)}
     let_in(database_with_roles)
     turn_until(desk.loop, lambda: desk.unconnected[-1].reason is None)
     assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
@@ -285,7 +285,34 @@ def test_log_in_refused_for_a_limit_of_connections_leaves_those_that_are_there(
         event = desk.open(8, "select 1 as i")
         assert isinstance(event, NotExpanded)
         assert 'too many connections for role "drover_msq_1"' in event.reason
-        assert not desk.unconnected[-1].whole
+        assert desk.unconnected[-1].up == 1
+        desk.expansions.close(7)
+        assert isinstance(desk.open(9, "select 1 as i"), Opened)
+
+
+def test_job_takes_a_connection_that_is_stopping_before_one_that_was_refused(
+    make_desk: MakeDesk, database_with_roles: str
+) -> None:
+    with member(database_with_roles, "drover_msq", 1) as conninfo:
+        desk = make_desk(conninfo, reconnect_max=60.0)
+        desk.open(7, "select 1 as i")
+        desk.open(8, "select 1 as i")
+        desk.expansions.close(7)
+        desk.expansions.expand(9, "select pg_sleep(60)")
+        turn_until(desk.loop, lambda: backends(database_with_roles, "drover", "query = 'commit' and state = 'active'"))
+        desk.expansions.close(9)
+        assert isinstance(desk.open(10, "select 1 as i"), Opened)
+
+
+def test_refused_connection_is_given_up_when_fewer_are_configured(
+    make_desk: MakeDesk, database_with_roles: str
+) -> None:
+    with member(database_with_roles, "drover_msq", 1) as conninfo:
+        desk = make_desk(conninfo)
+        desk.open(7, "select 1 as i")
+        desk.open(8, "select 1 as i")
+        desk.expansions.take(Config(scheduler=Scheduler(expansions=1)))
+        assert desk.unconnected[-1].reason is None
         desk.expansions.close(7)
         assert isinstance(desk.open(9, "select 1 as i"), Opened)
 

@@ -15,8 +15,8 @@ KINDS = {"sha": AgentType(command=("agent",)), "asks": AgentType(command=("agent
 REFUSED = 'FATAL: role "drover_msq" does not exist'
 
 
-def refuse(core: Core, need: e.Need = "queries", now: float = 0.0, *, seconds: float = 8.0, whole: bool = True) -> None:
-    core.handle(e.Unconnected(need, "drover_msq", REFUSED, seconds, whole), now)
+def refuse(core: Core, need: e.Need = "queries", now: float = 0.0, *, seconds: float = 8.0, up: int = 0) -> None:
+    core.handle(e.Unconnected(need, "drover_msq", REFUSED, seconds, up), now)
 
 
 def let_in(core: Core, need: e.Need = "queries", now: float = 0.0) -> None:
@@ -81,9 +81,40 @@ def test_queries_are_opened_again_when_log_ins_succeed() -> None:
 
 def test_queries_go_on_over_the_connections_that_are_up() -> None:
     core = make_core()
-    refuse(core, whole=False)
+    refuse(core, up=1)
     turn(core, claim(1, msq=True))
     assert e.Expand in [type(command) for command in core.take()]
+
+
+def expanded(core: Core) -> list[int]:
+    """Look, and give the jobs whose queries are begun."""
+    core.look()
+    return [command.job for command in core.take() if isinstance(command, e.Expand)]
+
+
+def test_queries_share_the_connections_that_are_up_while_others_are_refused() -> None:
+    core = make_core(expansions=8)
+    refuse(core, up=1)
+    turn(core, claim(1, msq=True), claim(2, msq=True))
+    assert expanded(core) == [1]
+    refuse(core, up=3)
+    assert expanded(core) == [2]
+
+
+def test_all_queries_are_begun_again_once_no_connection_is_refused() -> None:
+    core = make_core(expansions=8)
+    refuse(core, up=1)
+    turn(core, *(claim(pk, msq=True) for pk in range(1, 4)))
+    let_in(core)
+    assert expanded(core) == [1, 2, 3]
+
+
+def test_query_that_met_the_one_refused_connection_is_claimed_again_soon() -> None:
+    core = make_core()
+    turn(core, claim(1, msq=True))
+    refuse(core, seconds=30.0, up=1)
+    core.handle(e.NotExpanded(1, REFUSED, again=True, retry_in=30.0), 0.0)
+    assert outcomes(core) == [(1, "queued", "not begun", 0.5)]
 
 
 def test_type_that_may_ask_the_database_is_not_claimed_while_its_log_in_fails() -> None:
