@@ -1723,7 +1723,11 @@ CREATE VIEW drover.reason AS
         CASE
             WHEN ((j.jq_state = 'blocked'::drover.job_state) OR ((j.jq_state = 'claimed'::drover.job_state) AND j.jq_msq AND (j.jq_endtext <> 'in progress'::text))) THEN j.jq_endtext
             WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type <> 'command'::text) AND (j.jq_unmet = 0) AND (j.jq_wait_until > now()) AND (j.jq_retry_at IS NOT NULL)) THEN COALESCE(j.jq_endtext, 'back-off'::text)
-            WHEN (j.jq_endtime IS NOT NULL) THEN COALESCE(j.jq_endtext, ''::text)
+            WHEN (j.jq_endtime IS NOT NULL) THEN (COALESCE(j.jq_endtext, ''::text) ||
+            CASE
+                WHEN (j.jq_msq AND (j.jq_itemsfailed > 0)) THEN ('; the reason of each: drover log '::text || j.jq_pk)
+                ELSE ''::text
+            END)
             ELSE NULL::text
         END AS text,
         CASE

@@ -1402,6 +1402,7 @@ select j.jq_pk, j.jq_type, j.jq_state,
     when j.jq_state = 'queued' and j.jq_type <> 'command' and j.jq_unmet = 0 and j.jq_wait_until > now() and j.jq_retry_at is not null
       then coalesce(j.jq_endtext, 'back-off')
     when j.jq_endtime is not null then coalesce(j.jq_endtext, '')
+      || case when j.jq_msq and j.jq_itemsfailed > 0 then '; the reason of each: drover log ' || j.jq_pk else '' end
   end as text,
   case
     when j.jq_state = 'held' then case j.jq_mode when 'manual' then 'manual: waits for run' else 'held: waits for release' end
