@@ -42,6 +42,10 @@ select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relati
 SELECT_APPLIED = "select number, name, checksum from drover.migration order by number"
 INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
 SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
+SELECT_GRANTED = """
+select coalesce(bool_or(grantee = to_regrole('drover_scheduler')), false)
+  from pg_catalog.pg_namespace, pg_catalog.aclexplode(nspacl) where nspname = 'drover'
+"""
 
 OLDEST = 14  # major version of PostgreSQL
 ENCODINGS = ("UTF8", "SQL_ASCII")  # of databases whose every text can be read out
@@ -102,6 +106,12 @@ def apply_roles(conninfo: str, lock_timeout: str = "60s") -> None:
         connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
         connection.execute(LOCK)
         connection.execute(text)
+
+
+def has_roles(conninfo: str) -> bool:
+    """Return whether `apply_roles` was done in this database: then its grants are to follow the schema."""
+    with _connection(conninfo) as connection:
+        return connection.execute(SELECT_GRANTED).fetchone() == (True,)
 
 
 def dump(conninfo: str) -> str:
@@ -229,6 +239,8 @@ def _connection(
                 yield connection
             except psycopg.errors.LockNotAvailable as error:
                 raise WorldError(_locked(connection)) from error
+            except psycopg.errors.DeadlockDetected as error:
+                raise WorldError("another session and this one waited for each other's locks: try again") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"{error}: {next_step}") from error
     except psycopg.errors.QueryCanceled as error:

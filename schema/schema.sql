@@ -463,14 +463,14 @@ CREATE TABLE drover.jobqueue (
     jq_checkpoint jsonb,
     jq_elapsedtime interval,
     jq_processedtime interval,
-    jq_first_start timestamp with time zone,
-    jq_attempt_start timestamp with time zone,
     jq_expected_end timestamp with time zone,
     jq_done_by uuid,
     jq_done_host text,
     jq_done_pid integer,
     jq_submitter name DEFAULT SESSION_USER NOT NULL,
     jq_resubmit_of bigint,
+    jq_first_start timestamp with time zone,
+    jq_attempt_start timestamp with time zone,
     CONSTRAINT jobqueue_jq_end_bits_check CHECK (((jq_end_bits >= 0) AND (jq_end_bits <= 7))),
     CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
     CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
@@ -974,11 +974,11 @@ CREATE TABLE drover.agent (
     agent_fair_file boolean DEFAULT false NOT NULL,
     agent_revision text,
     agent_present boolean DEFAULT true NOT NULL,
-    agent_blocked_since timestamp with time zone,
     agent_blocked_until timestamp with time zone,
     agent_reason text,
     agent_queries_wait boolean DEFAULT false NOT NULL,
     agent_registered timestamp with time zone DEFAULT now() NOT NULL,
+    agent_blocked_since timestamp with time zone,
     CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
     CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
 );
@@ -1587,14 +1587,14 @@ CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
     jobqueue.jq_checkpoint,
     jobqueue.jq_elapsedtime,
     jobqueue.jq_processedtime,
-    jobqueue.jq_first_start,
-    jobqueue.jq_attempt_start,
     jobqueue.jq_expected_end,
     jobqueue.jq_done_by,
     jobqueue.jq_done_host,
     jobqueue.jq_done_pid,
     jobqueue.jq_submitter,
-    jobqueue.jq_resubmit_of
+    jobqueue.jq_resubmit_of,
+    jobqueue.jq_first_start,
+    jobqueue.jq_attempt_start
    FROM drover.jobqueue
   WHERE (jobqueue.jq_submitter = SESSION_USER)
   ORDER BY jobqueue.jq_pk DESC;
@@ -1878,8 +1878,8 @@ CREATE TABLE drover.scheduler (
     scheduler_version text NOT NULL,
     scheduler_lease double precision DEFAULT 30 NOT NULL,
     scheduler_started timestamp with time zone DEFAULT now() NOT NULL,
-    scheduler_number bigint DEFAULT COALESCE(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'::regclass), (0)::bigint) NOT NULL,
-    scheduler_seen timestamp with time zone DEFAULT now() NOT NULL
+    scheduler_seen timestamp with time zone DEFAULT now() NOT NULL,
+    scheduler_number bigint DEFAULT COALESCE(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'::regclass), (0)::bigint) NOT NULL
 );
 
 CREATE TABLE drover.size_limit (

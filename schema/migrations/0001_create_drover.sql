@@ -14,9 +14,7 @@ create table drover.job (
   job_tenant   text,
   job_user     name not null default session_user,
   job_data     jsonb,
-  job_hidden   boolean not null default false,
-  -- Not all that reads times knows infinity, or a year of five digits; such a row would break a listing of all.
-  constraint job_queued_is_a_date check (job_queued at time zone 'UTC' between '0001-01-02' and '9999-12-31 09:59:59')
+  job_hidden   boolean not null default false
 );
 
 create table drover.jobqueue (
@@ -42,7 +40,7 @@ create table drover.jobqueue (
   jq_live_key          text,                             -- derived: jq_unique_key until the end
   jq_max_interruptions integer not null default 3 check (jq_max_interruptions >= 0),
   jq_retries           integer not null default 0 check (jq_retries >= 0),
-  jq_timeout           interval check (jq_timeout > interval '0' and jq_timeout <= interval '100 years'),
+  jq_timeout           interval check (jq_timeout > interval '0'),
   jq_unique_key        text,
   jq_delete            text[],
   jq_mode              drover.job_mode not null default 'background',
@@ -71,8 +69,6 @@ create table drover.jobqueue (
   jq_checkpoint        jsonb,                            -- keyed jobs: {"watermark": text, "beyond": [[first, last], ...]}
   jq_elapsedtime       interval,
   jq_processedtime     interval,
-  jq_first_start       timestamptz,                      -- of an SQL job that was worked before: when it began first
-  jq_attempt_start     timestamptz,                      -- of such a job in hand: when this attempt began; null is jq_starttime
   jq_expected_end      timestamptz,                      -- of a multi-SQL-query that is worked, at the rate of its items
   jq_done_by           uuid,                             -- the attempt that was a plain success: which daemon,
   jq_done_host         text,                             -- on which host,
@@ -80,9 +76,6 @@ create table drover.jobqueue (
   jq_submitter         name not null default session_user,
   jq_resubmit_of       bigint,                           -- the job that this one does anew; no foreign key: that one may go
   constraint jobqueue_name_is_type_dot_nonce check (jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$' and split_part(jq_name, '.', 1) = jq_type),
-  constraint jobqueue_start_window_is_of_dates check (
-    jq_not_before at time zone 'UTC' between '0001-01-02' and '9999-12-31 09:59:59'
-    and jq_not_after at time zone 'UTC' between '0001-01-02' and '9999-12-31 09:59:59'),
   constraint jobqueue_key_needs_sql check (jq_key is null or jq_msq),
   constraint jobqueue_repeat_needs_sql check (not jq_repeat or jq_msq),
   -- What a state means. No start: may run. Start without end: being worked. Both: finished.
@@ -121,12 +114,6 @@ create index claimable_order on drover.claimable
   (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_jq_fk);
 create index claimable_lines on drover.claimable (claim_type, claim_queue, claim_host, claim_line, claim_rank) where claim_line is not null;
 create index claimable_in_line on drover.claimable (claim_jq_fk) where claim_line is not null;
-
--- pg_notify, unless the session has set drover.notify = off: while the NOTIFY queue of the server is full, every commit
--- with a notification fails.
-create function drover.notify(channel text, payload text) returns void language sql as $$
-  select case when coalesce(current_setting('drover.notify', true), '') <> 'off' then pg_catalog.pg_notify(channel, payload) end;
-$$;
 
 create function drover.rank(urgent boolean, priority text) returns text language sql immutable parallel safe
   return case when urgent then '0' else '1' end || priority;
@@ -218,8 +205,7 @@ create table drover.scheduler_group (
   group_name        text primary key,
   group_owner       uuid,
   group_lease_until timestamptz,
-  group_taken_at    timestamptz,
-  group_number      bigint                               -- the highest jq_pk at that time: later commands have higher ones
+  group_taken_at    timestamptz
 );
 
 create table drover.scheduler (
@@ -233,7 +219,6 @@ create table drover.scheduler (
   scheduler_version   text not null,
   scheduler_lease     float8 not null default 30,        -- seconds; who is not seen for two of its own is dead
   scheduler_started   timestamptz not null default now(),
-  scheduler_number    bigint not null default coalesce(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'), 0),  -- see group_number
   scheduler_seen      timestamptz not null default now()
 );
 
@@ -288,8 +273,7 @@ create table drover.agent (
   agent_fair_file     boolean not null default false,
   agent_revision      text,
   agent_present       boolean not null default true,
-  agent_blocked_since timestamptz,                       -- every slot has failed since then
-  agent_blocked_until timestamptz,                       -- and until then
+  agent_blocked_until timestamptz,                       -- every slot has failed until then
   agent_reason        text,
   agent_queries_wait  boolean not null default false,    -- for an expansion connection
   agent_registered    timestamptz not null default now(),
@@ -355,7 +339,6 @@ begin
     raise exception 'jq_type, jq_queue and jq_host are too long: 2,000 bytes at most, together' using errcode = 'check_violation';
   end if;
   if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
-  new.jq_runonpfile := nullif(new.jq_runonpfile, '');
   if new.jq_runonpfile is not null then new.jq_msq := true; end if;
   if new.jq_queue is null or (new.jq_queue = 'default' and new.jq_host is not null) then
     new.jq_queue := coalesce(
@@ -379,64 +362,6 @@ create trigger jobqueue_prepare before insert on drover.jobqueue for each row
         or octet_length(new.jq_type) + octet_length(new.jq_queue) > 2000))
   execute function drover.prepare_job();
 
--- How much is let in, in bytes: a claim brings many rows into the memory of a daemon at once. An operator may change it;
--- rows that are there already are worked as they are, unless they have more than 16 MiB. No limit may be below what the
--- triggers let pass unseen.
-create table drover.size_limit (
-  limit_column text primary key,
-  limit_bytes  integer not null check (limit_bytes between 65536 and 16777216)
-);
-insert into drover.size_limit values ('jq_args', 1048576), ('jq_variables', 1048576), ('job_data', 1048576);
-
--- Bytes of JSON as text. What has very many in its own form is not made text: there might be no memory for that.
-create function drover.json_bytes(value jsonb) returns integer language sql immutable parallel safe as $$
-  select case when pg_column_size(value) > 134217728 then pg_column_size(value) else octet_length(value::text) end
-$$;
-
--- Refuse a row with a text that is too long. Names have 2,000 bytes at most: an index takes no more.
-create function drover.refuse_long(columns text[], bytes integer[]) returns void
-  language plpgsql set search_path = drover, pg_temp as $$
-declare
-  wrong record;
-begin
-  select name, size, coalesce(limit_bytes, 2000) as most, limit_bytes is not null as is_set into wrong
-    from unnest(columns, bytes) as u(name, size) left join size_limit on limit_column = name
-   where size > coalesce(limit_bytes, 2000) limit 1;
-  if wrong.is_set then
-    raise exception '% has % bytes, and % are let in: put them in a file or a table and name that, or ask an operator to raise drover.size_limit',
-      wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
-  elsif found then
-    raise exception '% has % bytes, and % are let in: choose a shorter one', wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
-  end if;
-end $$;
-
--- A clean-up comes with the end of a job, which may not fail; its files had their limit when that was inserted.
-create function drover.limit_job() returns trigger language plpgsql security definer set search_path = drover, pg_temp as $$
-begin
-  perform drover.refuse_long(
-    '{jq_args,jq_variables,jq_name,jq_unique_key,jq_runonpfile,jq_key}',
-    array[octet_length(new.jq_args), drover.json_bytes(new.jq_variables), octet_length(new.jq_name), octet_length(new.jq_unique_key),
-          octet_length(new.jq_runonpfile), octet_length(new.jq_key)])
-    where new.jq_type <> 'cleanup';
-  return new;
-end $$;
-create trigger jobqueue_limit before insert on drover.jobqueue for each row
-  when (octet_length(new.jq_args) > 65536
-        or pg_column_size(new.jq_variables) > 65536 or octet_length(new.jq_variables::text) > 65536
-        or octet_length(new.jq_name) > 2000 or octet_length(new.jq_unique_key) > 2000
-        or octet_length(new.jq_runonpfile) > 2000 or octet_length(new.jq_key) > 2000)
-  execute function drover.limit_job();
-
-create function drover.limit_group() returns trigger language plpgsql security definer set search_path = drover, pg_temp as $$
-begin
-  perform drover.refuse_long('{job_name,job_tenant,job_data}',
-                             array[octet_length(new.job_name), octet_length(new.job_tenant), drover.json_bytes(new.job_data)]);
-  return new;
-end $$;
-create trigger job_limit before insert on drover.job for each row
-  when (octet_length(new.job_name) > 2000 or octet_length(new.job_tenant) > 2000 or new.job_data is not null)
-  execute function drover.limit_group();
-
 -- A command has no queue and waits for nothing. Whoever may not command may through drover.command alone, which runs as
 -- the owner: so this function must run as whoever inserts.
 create function drover.prepare_command() returns trigger
@@ -455,7 +380,7 @@ begin
   new.jq_not_after := null;
   new.jq_delete := null;
   new.jq_live_key := new.jq_unique_key;
-  perform drover.notify('drover_command', '');
+  perform pg_notify('drover_command', '');
   return new;
 end $$;
 create trigger jobqueue_prepare_command before insert on drover.jobqueue for each row
@@ -487,45 +412,29 @@ create trigger jobqueue_prepare_cleanup before insert on drover.jobqueue for eac
 create function drover.word(words text, n integer) returns text language sql immutable parallel safe
   return (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[n];
 
--- Insert a command. Whoever is no operator gives commands about jobs of their own alone, by number or name, and no signal
--- that stops an agent without an end: it may have lines of others.
+-- What owners may command: what is about jobs of their own, by number or name.
 create function drover.command(words text) returns bigint
   language plpgsql security definer set search_path = drover, pg_temp as $$
 declare
-  owners  text[] := '{killjob,cancel,signal,release,hold,ice,retry,run}';
-  verbs   text[] := owners || '{unblock,shutdown,reload,reopen-log,verbose,reset,poll,pause,continue,add-queue,remove-queue,set-concurrency,'
-                              'set-queue-priority,host-enable,host-disable,host-max,host-filter,agent-enable,agent-disable,step-down,flush,status}';
-  is_free boolean := drover.may_command();
-  verb    text := drover.word(words, 1);
-  rest    text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
-  given   text;
-  number  bigint;
-  pk      bigint;
+  verb   text := drover.word(words, 1);
+  rest   text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
+  job    text;
+  number bigint;
+  pk     bigint;
 begin
-  if (verb = any (verbs)) is not true then
-    raise exception 'no such command: %; there are %', coalesce(quote_literal(left(nullif(verb, ''), 64)), 'nothing'),
-      array_to_string(case when is_free then verbs else owners end, ', ') using errcode = 'invalid_parameter_value';
-  elsif not is_free and verb <> all (owners) then
-    raise exception 'only drover_operator may command %', verb using errcode = 'insufficient_privilege';
-  elsif not is_free then
-    foreach given in array coalesce(nullif(case
+  if not drover.may_command() then
+    if verb is null or verb not in ('killjob', 'cancel', 'signal', 'release', 'hold', 'ice', 'retry', 'run') then
+      raise exception 'only drover_operator may command %', coalesce(verb, 'nothing') using errcode = 'insufficient_privilege';
+    end if;
+    foreach job in array coalesce(nullif(case
         when verb = 'run' then rest
         when verb = 'signal' then array(select w from unnest(rest) with ordinality as u(w, n) where n % 2 = 1 order by n)
         else rest[1:1] end, '{}'), '{?}') loop
-      if cardinality(rest) = 0 then
-        raise exception '% of which job: a number or a jq_name is missing', verb using errcode = 'invalid_parameter_value';
-      end if;
-      number := case when given ~ '^[0-9]{1,18}$' then given::bigint end;
-      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = given)) then
-        raise exception 'job % is not yours', given using errcode = 'insufficient_privilege';
+      number := case when job ~ '^[0-9]{1,18}$' then job::bigint end;
+      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = job)) then
+        raise exception 'job % is not yours', job using errcode = 'insufficient_privilege';
       end if;
     end loop;
-    select w into given from unnest(rest) with ordinality as u(w, n)
-     where verb = 'signal' and n % 2 = 0 and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}') limit 1;
-    if found then
-      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2', left(given, 64)
-        using errcode = 'insufficient_privilege', hint = 'killjob ends a job with its agents.';
-    end if;
   end if;
   insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
   return pk;
@@ -535,7 +444,7 @@ end $$;
 -- tables they follow are others now.
 create function drover.wake() returns trigger language plpgsql as $$
 begin
-  perform drover.notify(tg_argv[0], '');
+  perform pg_notify(tg_argv[0], '');
   return null;
 end $$;
 
@@ -580,46 +489,25 @@ begin
          drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line from begun;
 end $$;
 
--- New rows become claimable all at once, and ring once; commands were offered one by one. A statement that adds edges too may
--- have added them before this: then the rows are not as they were inserted any more.
+-- New rows become claimable all at once, and ring once. A statement that adds edges too may have added them before this:
+-- then the rows are not as they were inserted any more.
 create function drover.offer_new() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
   if coalesce(current_setting('drover.has_edges', true), '') <> '' then
     perform drover.offer_all(array(
-      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and j.jq_type <> 'command' and drover.is_claimable(j)));
+      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and drover.is_claimable(j)));
   elsif exists (select from drover.agent where agent_fair)
      and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
-    perform drover.line_up(array(
-      select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'));
+    perform drover.line_up(array(select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null));
   else
     insert into drover.claimable
     select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
-     where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command';
+     where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null;
   end if;
-  perform drover.notify('drover_queue', '');
+  perform pg_notify('drover_queue', '');
   return null;
 end $$;
-
--- Commands of operators come first, then those of others: their submitters take turns, as those of a fair type do.
-create function drover.offer_command() returns trigger
-  language plpgsql security definer set search_path = drover, pg_temp as $$
-declare
-  host text := coalesce(new.jq_host, '');
-  rank text := drover.rank(new.jq_urgent, new.jq_priority);
-  line text;
-begin
-  if not drover.may_command(new.jq_submitter) then
-    line := new.jq_submitter;
-    rank := '2' || new.jq_priority;
-    rank := drover.rank_in_round(rank, drover.next_round('command', '', host, rank, line));
-  end if;
-  insert into drover.claimable values (new.jq_pk, new.jq_queued, 'command', '', host, rank, line);
-  return null;
-end $$;
-
-create trigger jobqueue_offer_command after insert on drover.jobqueue for each row
-  when (new.jq_type = 'command') execute function drover.offer_command();
 create trigger jobqueue_offer_new after insert on drover.jobqueue referencing new table as arrived
   for each statement execute function drover.offer_new();
 
@@ -668,7 +556,7 @@ begin
   end if;
   insert into drover.claimable
   values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line);
-  perform drover.notify('drover_queue', '');
+  perform pg_notify('drover_queue', '');
 end $$;
 
 -- Jobs that may be claimed now, or no more, since jq_unmet is another: a fan of jobs moves at once.
@@ -681,7 +569,7 @@ begin
     select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority)
       from drover.jobqueue where jq_pk = any (jobs);
   end if;
-  perform drover.notify('drover_queue', '') where cardinality(jobs) > 0;
+  perform pg_notify('drover_queue', '') where cardinality(jobs) > 0;
 end $$;
 
 create function drover.withdraw_all(jobs bigint[]) returns void language plpgsql as $$
@@ -855,39 +743,6 @@ begin
   end loop;
 end $$;
 
--- Lock jobs in the order of their numbers, against all changes or (shared) against those only; one that stays locked by
--- another transaction for as long as lock_timeout is named. An exception block costs a subtransaction, and many of them
--- slow down every session: so there is one only if another transaction may have a row, as its xmax tells.
-create function drover.lock_jobs(jobs bigint[], shared boolean) returns void
-  language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan as $$
-declare
-  own      text := (pg_current_xact_id()::text::bigint & 4294967295)::text;
-  stuck    bigint;
-begin
-  if not exists (select from jobqueue where jq_pk = any (jobs) and xmax <> '0' and xmax::text <> own) then
-    perform drover.lock_in_order(jobs, shared);
-    return;
-  end if;
-  begin
-    perform drover.lock_in_order(jobs, shared);
-  exception when lock_not_available then
-    select min(pk) into stuck from unnest(jobs) as pk
-     where pk not in (select jq_pk from jobqueue where jq_pk = any (jobs) for no key update skip locked);
-    raise exception 'job % is kept locked by another transaction: end that one, then add the dependency again', coalesce(stuck, jobs[1])
-      using errcode = 'lock_not_available';
-  end;
-end $$;
-
-create function drover.lock_in_order(jobs bigint[], shared boolean) returns void
-  language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan as $$
-begin
-  if shared then
-    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for share;
-  else
-    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for no key update;
-  end if;
-end $$;
-
 -- A cycle among these jobs and all below them, whoever else adds edges at the same time. What is below is locked and looked
 -- at again until it is the same, so that of two transactions whose edges are below each other's one waits: it sees what
 -- the other has added, and of all that make a cycle the last to commit sees all of it. Row locks on the jobs of the edges
@@ -905,7 +760,7 @@ begin
   loop
     select c.cycle, c.jobs into cycle, jobs from drover.cycle_below(tops) c;
     exit when cycle is not null or jobs is not distinct from seen;
-    perform drover.lock_jobs(jobs, shared => true);
+    perform from jobqueue where jq_pk = any (jobs) order by jq_pk for share;
     seen := jobs;
   end loop;
   return cycle;
@@ -953,7 +808,7 @@ begin
   for step in select top, array_agg(pk) as pks from unnest(jobs, tops) as u(pk, top) group by top order by top loop
     with gone as (
       update jobqueue
-         set jq_state = 'skipped', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
+         set jq_state = 'skipped', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
              jq_endtext = 'dependency on job ' || step.top || ' not met', jq_wait_until = null
        where jq_pk = any (step.pks) and jq_state in ('held', 'queued')
       returning jq_pk, jq_has_children)
@@ -966,16 +821,14 @@ end $$;
 
 -- The edges of a statement are looked at together: one by one, each would cost a walk through the graph. Their jobs stay
 -- locked until the end of the transaction, so that a child has been claimed before, or is not meanwhile, and a parent has
--- ended before, or does not. Jobs of others are refused before anything is locked, and again after it; nobody waits for a
--- lock longer than two seconds. Edges below a parent that has ended are settled at once. A child that an edge before
--- these skipped, in this transaction, takes the rest of its edges in silence.
+-- ended before, or does not. Edges below a parent that has ended are settled at once. A child that an edge before these
+-- skipped, in this transaction, takes the rest of its edges in silence.
 create function drover.add_edges() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   is_free boolean := drover.may_command();
   parents bigint[] := array(select distinct jdep_jq_depends_fk from added);
-  limits  text := current_setting('lock_timeout');
   wrong   record;
   cycle   bigint[];
   open    bigint[];
@@ -984,17 +837,7 @@ declare
   todo    bigint[];
   next    bigint;
 begin
-  if not is_free then
-    select jdep_jq_fk as child, jdep_jq_depends_fk as parent into wrong from added
-     where exists (select from jobqueue where jq_pk in (jdep_jq_fk, jdep_jq_depends_fk) and jq_submitter <> session_user offset 0) limit 1;
-    if found then
-      raise exception 'job % or % is not yours: a dependency needs both', wrong.child, wrong.parent using errcode = 'insufficient_privilege';
-    end if;
-  end if;
-  if limits = '0' or limits::interval > '2 s' then
-    perform set_config('lock_timeout', '2s', true);  -- not by the function's own settings: these would lengthen a shorter one
-  end if;
-  perform drover.lock_jobs(parents || array(select jdep_jq_fk from added), shared => false);
+  perform from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) order by jq_pk for no key update;
   select c.jq_pk as child, p.jq_pk as parent, c.jq_type, c.jq_state,
          c.jq_submitter = session_user and p.jq_submitter = session_user as is_mine
     into wrong from added
@@ -1020,7 +863,7 @@ begin
     raise exception 'job % may not depend on %: that would be a cycle', wrong.child, wrong.parent using errcode = 'check_violation';
   end if;
   perform set_config('drover.has_edges', 'true', true);
-  perform drover.notify('drover_queue', ''), drover.notify('drover_command', '')  -- while these are locked claims pass them over
+  perform pg_notify('drover_queue', ''), pg_notify('drover_command', '')  -- while these are locked claims pass them over
     where exists (select from jobqueue where jq_pk = any (parents || array(select jdep_jq_fk from added)) and jq_state = 'queued');
   update jobqueue set jq_has_children = true where jq_pk = any (parents) and not jq_has_children;
   with looked as materialized (  -- edges whose parents have ended
@@ -1040,7 +883,6 @@ begin
   while cardinality(todo) > 0 loop
     select s.unsettled, s.place into todo, next from drover.settle(todo, coalesce(next, 0), 10000, waits => true) s;
   end loop;
-  perform set_config('lock_timeout', limits, true);
   return null;
 end $$;
 create trigger jobdepends_add after insert on drover.jobdepends referencing new table as added
@@ -1086,7 +928,7 @@ declare
   looked_at record;
   skipped   bigint[];
 begin
-  perform drover.notify('drover_command', '')  -- a command may wait for them too
+  perform pg_notify('drover_command', '')  -- a command may wait for them too
     where exists (select from jobqueue where jq_type = 'command' and jq_wait_until is not null);
   released := 0;
   unsettled := parents;
@@ -1133,9 +975,9 @@ end $$;
 -- A value as it stands between the quotes of an agent's line (scheduler/model/expand.py).
 create function drover.escape(value text) returns text language sql immutable as $$
   select coalesce(string_agg(
-           case when c in ('"', E'\\', '''', '$', '`') then E'\\' || c  -- so, whatever standard_conforming_strings says
-                when c = E'\n' then E'\\n' when c = E'\r' then E'\\r' when c = E'\t' then E'\\t'
-                when ascii(c) < 32 or ascii(c) = 127 then E'\\x' || lpad(to_hex(ascii(c)), 2, '0')
+           case when c in ('"', '\', '''', '$', '`') then '\' || c
+                when c = E'\n' then '\n' when c = E'\r' then '\r' when c = E'\t' then '\t'
+                when ascii(c) < 32 or ascii(c) = 127 then '\x' || lpad(to_hex(ascii(c)), 2, '0')
                 else c end, '' order by n), '')
     from string_to_table(value, null) with ordinality as t(c, n)
 $$;
@@ -1224,7 +1066,7 @@ end $$;
 
 -- Tell user interfaces what became of jobs: arrays under 8,000 bytes on channel drover_event.
 create function drover.announce(pks bigint[], states text[]) returns bigint language sql as $$
-  select count(drover.notify('drover_event', chunk)) from (
+  select count(pg_notify('drover_event', chunk)) from (
     select json_agg(json_build_object('jq_pk', u.pk, 'state', u.state, 'job_pk', j.jq_job_fk))::text as chunk
       from unnest(pks, states) with ordinality as u(pk, state, n)
       left join drover.jobqueue j on j.jq_pk = u.pk
@@ -1387,37 +1229,21 @@ create function drover.items(job drover.jobqueue) returns text language sql immu
   return to_char(job.jq_itemsprocessed + job.jq_itemsfailed, 'FM999,999,999,999,990') || ' of '
          || to_char(job.jq_itemstotal, 'FM999,999,999,999,990') || ' items';
 
--- That every slot of an agent type rests in ST_FAIL, or that it lacks a connection: until when, since when and why; null if not.
-create function drover.rests(agent drover.agent) returns text language sql stable parallel safe
-  return case when agent.agent_blocked_until > now()
-              then 'agent type ' || agent.agent_type || case when starts_with(agent.agent_reason, 'no connection') then ' waits' else ' failed' end || ', next try ' || date_trunc('second', agent.agent_blocked_until)
-                   || coalesce(', resting since ' || date_trunc('second', agent.agent_blocked_since), '') || ': ' || coalesce(agent.agent_reason, '?') end;
-
--- Why a job is not running: the first reason that holds, most lasting first; and what was said of it, by an agent maybe, or by
--- the database, which is not for those who see no parameters.
-create view drover.reason as
+-- Why a job is not running: the first reason that holds, most lasting first.
+create view drover.why as
 select j.jq_pk, j.jq_type, j.jq_state,
   case
-    when j.jq_state = 'blocked' or j.jq_state = 'claimed' and j.jq_msq and j.jq_endtext <> 'in progress' then j.jq_endtext
-    when j.jq_state = 'queued' and j.jq_type <> 'command' and j.jq_unmet = 0 and j.jq_wait_until > now() and j.jq_retry_at is not null
-      then coalesce(j.jq_endtext, 'back-off')
-    when j.jq_endtime is not null then coalesce(j.jq_endtext, '')
-      || case when j.jq_msq and j.jq_itemsfailed > 0 then '; the reason of each: drover log ' || j.jq_pk else '' end
-  end as text,
-  case
     when j.jq_state = 'held' then case j.jq_mode when 'manual' then 'manual: waits for run' else 'held: waits for release' end
-    when j.jq_state = 'blocked' then 'blocked'
+    when j.jq_state = 'blocked' then coalesce(j.jq_endtext, 'blocked')
     when j.jq_state in ('claimed', 'running') then case
       when j.jq_state = 'running' and j.jq_msq and (not a.agent_enabled or r.room_closed is not null)
         then 'running' || coalesce(': ' || drover.items(j), '') || ', and no more is begun: '
           || case when a.agent_enabled then r.room_closed else 'agent type ' || a.agent_type || ' is disabled' end
-      when j.jq_state = 'running' and j.jq_msq and a.agent_blocked_until > now()
-        then 'running' || coalesce(': ' || drover.items(j), '') || ', and no more is begun: ' || drover.rests(a)
       when j.jq_state = 'running' and j.jq_expected_end is not null then 'running: ' || drover.items(j) || ', about '
         || drover.about(extract(epoch from j.jq_expected_end - now())::float8) || ' left' || case when j.jq_repeat then ' of this slice' else '' end
-      when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', coalesce(j.jq_attempt_start, j.jq_starttime))
+      when j.jq_state = 'running' then 'running, in hand since ' || date_trunc('second', j.jq_starttime)
         || case when j.jq_msq then coalesce(': ' || drover.items(j), '') else '' end
-      when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand'
+      when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand: ' || j.jq_endtext
       when not h.host_enabled then 'in hand, waits for an agent: host ' || h.host_name || ' is disabled'
       when h.host_down_until > now() then 'in hand, waits for an agent: host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
       else coalesce('in hand, waits for an agent: ' || coalesce(a.agent_reason, r.room_closed, r.room_full, r.room_busy), 'in hand: waits for an agent') end
@@ -1435,6 +1261,7 @@ select j.jq_pk, j.jq_type, j.jq_state,
                         and p.jq_endtime is not null and p.jq_end_bits & jdep_depends_bits = 0
                       order by p.jq_state = 'failed', p.jq_pk limit 1), '')
       when j.jq_wait_until > now() then 'waits until ' || date_trunc('second', j.jq_wait_until)
+        || case when j.jq_retry_at is not null then ': ' || coalesce(j.jq_endtext, 'back-off') else '' end
       when q.queue_name is null then 'no queue ' || quote_literal(j.jq_queue)
       when q.queue_paused then 'queue ' || q.queue_name || ' is paused'
       when a.agent_type is null then 'no agent type ' || quote_literal(j.jq_type) || ' is configured in group ' || q.queue_group
@@ -1455,7 +1282,7 @@ select j.jq_pk, j.jq_type, j.jq_state,
            and coalesce(j.jq_queue = any (t.host_queues), true) and coalesce(strpos(t.host_letters, left(j.jq_priority, 1)) > 0, true))
         then coalesce('host ' || j.jq_host || ' does not take', 'no host takes') || ' jobs of queue ' || q.queue_name || ' with priority ' || j.jq_priority
       when g.group_owner is null or g.group_lease_until < now() then 'no scheduler is active for group ' || q.queue_group
-      when a.agent_blocked_until > now() then drover.rests(a)
+      when a.agent_blocked_until > now() then 'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until) || ': ' || coalesce(a.agent_reason, '?')
       when q.queue_concurrency <= (select count(distinct r.jq_pk)
                                      from drover.in_hand, unnest(hand_jobs) as pk join drover.jobqueue r on r.jq_pk = pk
                                     where r.jq_queue = q.queue_name and r.jq_state in ('claimed', 'running'))
@@ -1467,8 +1294,8 @@ select j.jq_pk, j.jq_type, j.jq_state,
         select '; agents are reserved for queue ' || string_agg(o.queue_name, ', ' order by o.queue_name)
           from drover.queue o
          where o.queue_group = q.queue_group and o.queue_name <> q.queue_name and o.queue_present and o.queue_reserved > 0), '') end
-    else j.jq_state::text
-  end as says
+    else j.jq_state || ': ' || coalesce(j.jq_endtext, '')
+  end as reason
 from drover.jobqueue j
 left join drover.queue q on q.queue_name = j.jq_queue
 left join drover.scheduler_group g on g.group_name = q.queue_group
@@ -1476,12 +1303,6 @@ left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.j
 left join drover.host h on h.host_name = j.jq_host
 left join drover.room r on r.room_scheduler = g.group_owner and r.room_agent = j.jq_type
                        and coalesce(r.room_host, '') = coalesce(j.jq_host, '');
-
-create view drover.why as
-select jq_pk, jq_type, jq_state, says || coalesce(': ' || text, '') as reason from drover.reason;
-
-create view drover.why_masked as
-select jq_pk, jq_type, jq_state, says as reason from drover.reason;
 
 -- What becomes of the files that jobs name in jq_delete: none (no clean-up, or not yet), pending, removing, removed, failed.
 create view drover.cleanup as
@@ -1548,11 +1369,11 @@ select jq_pk as id, jq_queue as target,
 create view drover.my_jobd with (security_barrier) as
 select d.* from drover.jobd d join drover.jobqueue j on j.jq_pk = d.id where j.jq_submitter = session_user;
 
--- Every job without what it works on, and without what an agent or a person said of it: for dashboards.
+-- Every job without what it works on: for dashboards.
 create view drover.jobs_masked as
 select jq_pk, jq_job_fk, jq_name, jq_type, length(jq_args) as jq_args_length, jq_msq, jq_runonpfile, jq_host, jq_key, jq_tolerate,
        jq_repeat, jq_queue, jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_wait_until, jq_max_interruptions, jq_retries,
        jq_timeout, jq_mode, jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at,
-       jq_unmet, drover.word(jq_wanted, 1) as jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_end_bits, jq_exitcode, jq_signal,
+       jq_unmet, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal,
        jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_elapsedtime, jq_processedtime, jq_expected_end, jq_submitter
   from drover.jobqueue;

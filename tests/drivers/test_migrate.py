@@ -90,6 +90,14 @@ def test_mended_migration_goes_on_where_it_failed(empty_database: str, two: Path
     assert migrate.apply(empty_database, _write(two, n0003_add_view=THREE)) == ["0003_add_view.sql"]
 
 
+def test_migration_that_waits_for_who_waits_for_it_may_be_tried_again(empty_database: str, two: Path) -> None:
+    deadlock = "do $$ begin raise exception 'deadlock detected' using errcode = 'deadlock_detected'; end $$;"
+    _write(two, n0003_add_view=THREE + deadlock)
+    with pytest.raises(WorldError, match="another session and this one waited for each other's locks: try again"):
+        migrate.apply(empty_database, two)
+    assert migrate.apply(empty_database, _write(two, n0003_add_view=THREE)) == ["0003_add_view.sql"]
+
+
 def test_changed_migration_is_refused(empty_database: str, two: Path) -> None:
     migrate.apply(empty_database, two)
     _write(two, n0001_create_thing=ONE + "-- better")

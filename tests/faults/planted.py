@@ -421,19 +421,27 @@ class UnplantableError(Exception):
 
 def mutated(fault: Planted, root: Path = ROOT) -> tuple[Path, str]:
     """Return the file that has the text of a fault, and its content with the fault. Errors: UnplantableError."""
-    found = [(path, text) for path in sorted(root.glob(fault.file)) if fault.old in (text := path.read_text())]
+    found = [
+        (path, text, places)
+        for path in sorted(root.glob(fault.file))
+        if (places := _places(fault, text := path.read_text()))
+    ]
+    where = f"{fault.file} near {fault.near!r}" if fault.near else fault.file
     if not found:
-        raise UnplantableError(f"{fault.name} cannot be planted any more: {fault.file} has no {fault.old!r}")
-    path, text = found[-1]
-    places = [place for place in _paragraphs(text) if fault.near in text[place] and fault.old in text[place]]
+        raise UnplantableError(f"{fault.name} cannot be planted any more: {where} has no {fault.old!r}")
+    path, text, places = found[-1]
     times = sum(text[place].count(fault.old) for place in places)
     if times != 1:
-        where = f"{fault.file} near {fault.near!r}" if fault.near else fault.file
         raise UnplantableError(
             f"{fault.name} cannot be planted any more: {where} has {fault.old!r} {times} times, not once"
         )
     (place,) = places
     return path, text[: place.start] + text[place].replace(fault.old, fault.new) + text[place.stop :]
+
+
+def _places(fault: Planted, text: str) -> list[slice]:
+    """Return the paragraphs that have what a fault changes, and what it is near to."""
+    return [place for place in _paragraphs(text) if fault.near in text[place] and fault.old in text[place]]
 
 
 def _paragraphs(text: str) -> list[slice]:

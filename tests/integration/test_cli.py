@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from scheduler import migrate
+from scheduler.data import schema_dir
 from scheduler.embedded import default_directory, join
 from tests.cli_tools import (
     ACTIVE,
@@ -275,6 +277,21 @@ def test_init_twice_does_nothing_the_second_time(
     assert "applied 0001_create_drover.sql" in drover("init").out
     assert drover("init") == Done(0, "nothing to do\n", "")
     assert drover("init", "--roles") == Done(0, "nothing to do\napplied roles\n", "")
+
+
+@pytest.mark.usefixtures("migrated_with_roles")
+def test_init_that_adds_to_a_schema_with_grants_says_that_these_are_to_follow(
+    drover: Drover, empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
+    (first := tmp_path / "first").mkdir()
+    shutil.copy(schema_dir() / "migrations" / "0001_create_drover.sql", first)
+    migrate.apply(empty_database, first)
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("grant usage on schema drover to drover_scheduler")
+    *added, advice = drover("init").out.splitlines()
+    assert added[0] == "applied 0002_harden_queue.sql"
+    assert advice == "the roles have no rights yet on what is new: run drover init --roles"
 
 
 def test_init_leaves_foreign_tables_alone_t105(
