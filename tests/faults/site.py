@@ -36,7 +36,8 @@ LOOK_S = 0.02
 STORY_S = 0.5  # for daemons to tell how they are, when a test has failed
 BIG = 150_000  # more than a pipe holds
 LASTING = {"jq_max_interruptions": 1000}  # no fault may use them up; no retries, which would hide a job that fails
-RETRIED = LASTING | {"jq_retries": 1000}  # where agents are killed, which fails a job
+# Where agents are killed: one death fails a job, two the same item of an SQL job.
+RETRIED = LASTING | {"jq_retries": 1000, "jq_tolerate": 1000}
 QUICK = """
 [scheduler]
 log_level = "info"
@@ -78,7 +79,11 @@ REPEATED = """
 select pk, jq_args, sum(times) from faults.begun join drover.jobqueue on jq_pk = pk
  where jq_args !~ 'fail' and jq_args !~ '1000' group by pk, jq_args having sum(times) > 1 order by pk
 """
-FAILURES = "select sum(greatest(jq_failures - (jq_args like '%fail%')::integer, 0)) from drover.jobqueue"
+FAILURES = """
+select sum(case when jq_msq then 2 * jq_itemsfailed
+                else greatest(jq_failures - (jq_args like '%fail%')::integer, 0) end)::integer
+  from drover.jobqueue
+"""
 STORY = "select to_char(at, 'SS.MS'), daemon, was, state, attempt, owner from faults.move where pk = %s order by seq"
 
 
@@ -417,7 +422,7 @@ class Site:
         return found + (self.rows(STORY, found[0][0]) if found else [])
 
     def failures(self) -> int:
-        """Return how often a job has failed that was not told to: retries do not hide these."""
+        """Return how many deaths of agents it takes for what has failed and was not told to: retries hide none."""
         return self.value(FAILURES) or 0
 
     def _story(self) -> str:
