@@ -90,7 +90,7 @@ def test_statement_is_prepared_anew_when_its_table_has_changed_t4(loop: Loop, li
 
 def test_failure_says_state_words_and_place_f29(loop: Loop, link: Link) -> None:
     answer = run(loop, link, "select nonsense")
-    assert answer == Failure("42703", 'column "nonsense" does not exist', False, 8)
+    assert answer == Failure("42703", 'column "nonsense" does not exist', False, 8, "parse_relation.c")
 
 
 def test_failure_of_a_prepared_query_leaves_the_link_idle_f29(loop: Loop, link: Link) -> None:

@@ -393,12 +393,12 @@ def test_query_with_files_needs_a_host_r47(queue: Connection, columns: dict[str,
 
 def test_empty_name_of_a_column_for_hosts_is_none_f160(queue: Connection) -> None:
     job = _job(queue, jq_args="a parameter", jq_runonpfile="")
-    assert _column(queue, job, "(jq_msq, jq_runonpfile)") == (False, None)
+    assert (_column(queue, job, "jq_msq"), _column(queue, job, "jq_runonpfile")) == (False, None)
 
 
 def test_empty_name_of_a_column_for_hosts_leaves_sql_as_it_is_f160(queue: Connection) -> None:
     job = _job(queue, jq_args="select 1 as n", jq_msq=True, jq_runonpfile="")
-    assert _column(queue, job, "(jq_msq, jq_runonpfile)") == (True, None)
+    assert (_column(queue, job, "jq_msq"), _column(queue, job, "jq_runonpfile")) == (True, None)
 
 
 def test_files_of_a_job_never_change_r71(queue: Connection) -> None:
@@ -571,7 +571,7 @@ def _claims(queue: Connection, mode: str, beyond: int = 0) -> dict[str, Any]:
         "group": "default", "owner": OWNER, "schedinfo": "here.1", "want_types": ["noop"], "want_queues": ["default"],
         "want_hosts": [""], "want_below": ["2"], "want_ranks": ["1n" if beyond else ""],
         "want_queued": [_column(queue, beyond, "jq_queued::text") if beyond else "-infinity"], "want_pks": [beyond],
-        "want_counts": [100],
+        "want_counts": [100], "unread": SUSPECT_AFTER,
     }  # fmt: skip
     cursor = psycopg.ClientCursor(queue)
     with queue.transaction(force_rollback=True):

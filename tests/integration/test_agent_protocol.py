@@ -184,6 +184,7 @@ def test_with_escape_shell_an_item_with_a_newline_fails_and_says_what_next(daemo
 
 
 def test_a_line_of_a_mebibyte_is_sent_whole_and_a_longer_one_fails_the_job(daemon: Daemon) -> None:
+    daemon.execute("update drover.size_limit set limit_bytes = 1 << 21 where limit_column = 'jq_args'")
     whole = daemon.insert(jq_type="reader", jq_args="x" * (1 << 20))
     long = daemon.insert(jq_type="reader", jq_args="x" * ((1 << 20) + 1))
     assert daemon.wait(whole)["jq_end_bits"] == 1

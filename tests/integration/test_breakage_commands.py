@@ -317,7 +317,8 @@ def test_a_flood_of_one_front_end_delays_no_operator_and_no_other_front_end(laun
 
 def test_a_command_of_any_length_costs_no_more_than_a_short_one(launch: Launch, text: str) -> None:
     daemon = launch(text)
-    insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'killjob 1' || repeat(' a', 20000000)"
+    daemon.execute("update drover.size_limit set limit_bytes = 1 << 24 where limit_column = 'jq_args'")
+    insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'killjob 1' || repeat(' a', 8000000)"
     daemon.execute(f"{insert} from generate_series(1, 3)", role="drover_operator")
     daemon.wait(command(daemon, "poll"), timeout=5)
     assert daemon.value("select count(*) from drover.jobqueue where jq_state = 'failed'") == 3
