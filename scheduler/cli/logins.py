@@ -20,6 +20,7 @@ from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 
 LIMIT_S: Final = 15  # for one log-in
+VARIABLE: Final = "DROVER_DATABASE_URL"
 SCHEDULER: Final = "drover_scheduler"
 MSQ: Final = "drover_msq"
 AGENTDB: Final = "drover_agentdb"
@@ -66,8 +67,9 @@ class Login:
 def logins(config: Config, conninfo: str) -> Iterator[Login]:
     """Every log-in that a daemon with this configuration makes. Errors: ConfigError, a password that cannot be read."""
     own = writable(conninfo)
-    yield Login("queue", "claims and results", own, "[database] url", 2)
-    yield Login("watch", "the lease and commands", own, "[database] url", 2)
+    keys = VARIABLE if os.environ.get(VARIABLE) else "[database] url"
+    yield Login("queue", "claims and results", own, keys, 2)
+    yield Login("watch", "the lease and commands", own, keys, 2)
     found = with_logins(config, os.environ).database
     queries = found.msq_url or make_conninfo(conninfo, user=MSQ)
     keys = "msq_url and msq_password_file in [database]"
@@ -99,6 +101,8 @@ def _tried(login: Login, held: ExitStack) -> Finding:
     except psycopg.Error as error:
         refusal = str(error).removeprefix("connection failed: ")
         return "FAIL", f"{who}: {refusal}; {advice(login, refusal)}"
+    if not is_right and login.keys == VARIABLE:  # a person looks, perhaps
+        return "WARN", f"{who}: this role may not register a scheduler: {VARIABLE} is for no daemon, and hides its URL"
     if not is_right:
         return "FAIL", f"{who}: this role may not register a scheduler; let {login.keys} name {SCHEDULER}"
     if 0 <= most < login.count:

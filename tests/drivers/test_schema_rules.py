@@ -13,6 +13,7 @@ from scheduler import migrate
 from scheduler.data import schema_dir
 from scheduler.drivers.sql import load
 from scheduler.errors import WorldError
+from scheduler.model.jobs import SUSPECT_AFTER
 from scheduler.model.states import INSERTABLE, JOB_STATES
 
 Connection = psycopg.Connection[Any]

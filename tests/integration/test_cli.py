@@ -246,9 +246,9 @@ def test_check_of_a_front_end_goes_to_its_end(
 ) -> None:
     done = _as(database_with_roles, config, "frontend", "check")
     assert (done.status, done.err) == (0, "")
-    assert [line for line in done.out.splitlines() if not line.startswith("ok ")] == [
-        "WARN clean-ups: role drover_frontend sees its own jobs alone: no others are listed or counted"
-    ]
+    queue, watch, *others = [line for line in done.out.splitlines() if not line.startswith("ok ")]
+    assert all("WARN log-in" in line and "DROVER_DATABASE_URL is for no daemon" in line for line in (queue, watch))
+    assert others == ["WARN clean-ups: role drover_frontend sees its own jobs alone: no others are listed or counted"]
 
 
 def test_version_needs_nothing(drover: Drover, config: Path) -> None:
@@ -644,7 +644,7 @@ def test_check_prepares_every_statement_as_the_role_that_runs_it(
         connection.execute(SITE)
     done = drover("check")
     assert done.status == 1
-    assert [line[:4] for line in done.out.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "ok  ", "FAIL", "FAIL"]
+    assert [line[:4] for line in done.out.splitlines()] == ["ok  "] * 9 + ["FAIL"] * 2
     assert 'agents.noop.statements.wrong: column "nosuch" of relation "pfile" does not exist' in done.out
     assert "agents.noop.statements.secret: permission denied for table secret" in done.out
 

@@ -104,7 +104,7 @@ MUTANTS: Final = (
     _one("queue_room_given_to_each", "queues_keep_their_limits", _POLICY + "claims",
          "            left[want.queue] = room - most\n", ""),
     _one("host_room_without_limit", "hosts_keep_their_limits urgent_places_are_for_urgent_work everything_ends",
-         _POLICY + "pools", "self.used < limit", "self.used <= limit"),
+         _POLICY + "pools", "self.spare(urgent) > 0", "self.spare(urgent) >= 0"),
     _one("host_that_is_down_has_room", "lost_hosts_are_left_alone", _POLICY + "pools",
          "return self.enabled and self.is_up", "return self.enabled", "cut_link"),
     _one("lost_work_is_not_given_back", "done_means_worked", _POLICY + "endings",
