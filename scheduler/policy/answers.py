@@ -7,7 +7,7 @@ from scheduler.model import events as e
 from scheduler.policy import endings, standing, supply
 from scheduler.policy.claims import QueueBook
 from scheduler.policy.feed import sated
-from scheduler.policy.jobs import NEVER
+from scheduler.policy.jobs import NEVER, TRIED_ALONE, Job
 from scheduler.policy.placement import Places
 from scheduler.policy.pools import DISABLED, Pool
 from scheduler.policy.world import World
@@ -93,12 +93,20 @@ def saved(world: World, event: e.Saved, now: float) -> None:
     for row in request.rows:
         if row.pk not in event.pks and not (world.ledger.resent and row.outcome is not None):
             _fenced(world, row.pk, row.attempt, now)
-    if world.trial is not None and world.trial.pk in event.pks and world.trial.rules.unread:
-        world.ledger.reads[world.trial.pk] = (world.trial.pk, world.trial.attempt)
+    if world.trial is not None:
+        _saved_of_trial(world, world.trial, [row.text for row in request.rows if row.pk == world.trial.pk])
     if any(endings.is_back(row) for row in request.rows if row.outcome is not None):
         world.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
         world.commands.append(e.LookDue())
+
+
+def _saved_of_trial(world: World, job: Job, texts: Sequence[str | None]) -> None:
+    """A row that says that it is tried alone is read; one that does not any more lets the next one be tried."""
+    if TRIED_ALONE in texts:
+        world.ledger.reads[job.pk] = (job.pk, job.attempt)
+    elif any(text is not None for text in texts):
+        supply.trial_is_over(world)
 
 
 def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int], now: float) -> None:
@@ -155,6 +163,8 @@ def not_saved(world: World, event: e.NotSaved, now: float) -> None:
     if complaint is not None and isinstance(request, e.Read):
         supply.refuse_unreadable(world, request.rows[0][0], event.reason, now)
     world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
+    if world.trial is not None and world.trial.pk not in {*world.jobs, *world.ledger.pending()}:
+        endings.end_trial(world)  # its end was given up
 
 
 def settled(world: World, event: e.Settled, now: float) -> None:

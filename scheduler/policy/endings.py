@@ -134,8 +134,7 @@ def conclude(world: World, job: Job, now: float) -> None:
         world.ledger.ends.append(row)
         _tell(world, job, "done", "all data processed")
         return
-    if job.rules.unread:
-        now_read(world, job)
+    job.pool.unread.pop(job.pk, None)
     failures = expansion.failures if expansion is not None else ()
     world.ledger.save(row, failures)
     if row.outcome in ("failed", "retry", "blocked"):
@@ -146,12 +145,10 @@ def conclude(world: World, job: Job, now: float) -> None:
         _tell(world, job, row.state, row.text or "")
 
 
-def now_read(world: World, job: Job) -> None:
-    """What a job holds is read, or nobody waits for it any more: the next one may be tried."""
-    job.pool.unread.pop(job.pk, None)
-    if world.trial is job:
-        world.trial = None
-        world.stirred.update(pool for pool in world.pools.values() if pool.unread)
+def end_trial(world: World) -> None:
+    """No row says any more that it is tried alone: the next one may be."""
+    world.trial = None
+    world.stirred.update(pool for pool in world.pools.values() if pool.unread)
 
 
 def _tell(world: World, job: Job, state: str, text: str) -> None:
@@ -213,8 +210,9 @@ def forget(world: World, job: Job, now: float) -> None:
     job.pool.live_jobs.pop(job.pk, None)
     if (queue := world.queues.get(job.queue)) is not None:
         queue.in_hand -= 1
-    if job.rules.unread:
-        now_read(world, job)
+    job.pool.unread.pop(job.pk, None)
+    if world.trial is job:
+        end_trial(world)
     if job.pk in world.expanding:
         world.commands.append(CloseQuery(job.pk))
         world.expanding.discard(job.pk)

@@ -55,7 +55,7 @@ def disowned(world: World, event: e.Disowned, now: float) -> None:
         endings.forget(world, job, now)
     for slot in world.fleet.slots:
         world.fleet.kill(slot, "the group has another owner", now)
-    world.ledger = world.ledger.disown()
+    world.ledger, world.trial = world.ledger.disown(), None
 
 
 def drain(world: World, event: e.Drain, now: float) -> None:

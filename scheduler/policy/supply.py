@@ -25,7 +25,7 @@ from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_content
 from scheduler.model.protocol import printable
 from scheduler.policy.claims import is_urgent
 from scheduler.policy.connections import lack_of, put_back
-from scheduler.policy.endings import conclude, conclude_if_over, fail_job, forget, give_back, now_read, stop_job
+from scheduler.policy.endings import conclude, conclude_if_over, end_trial, fail_job, forget, give_back, stop_job
 from scheduler.policy.feed import enqueue
 from scheduler.policy.give import fetch_more
 from scheduler.policy.jobs import IN_PROGRESS, NEVER, TRIED_ALONE, Expansion, Job, Verdict
@@ -128,17 +128,28 @@ def try_alone(world: World, pool: Pool, now: float) -> None:
 
 
 def take_contents(world: World, job: Job, args: bytes, more: bytes, now: float) -> None:
-    """What a row holds is read: go on with it as with any that was claimed."""
-    if world.trial is job:
-        world.ledger.save(progress(job, now, IN_PROGRESS), ())
-    now_read(world, job)
+    """What a row holds is read: go on with it as with any that was claimed.
+
+    One that was tried alone begins when its row does not say so any more: else a death at work would convict it.
+    """
+    job.pool.unread.pop(job.pk, None)
     job.read(args, read_contents(job.rules, more))
     if (refusal := _refusal(job)) is not None:
         _refuse(world, job, refusal, now)
+    elif world.trial is job:
+        world.ledger.save(progress(job, now, IN_PROGRESS), ())
     elif job.rules.rescued and not job.marked:
         job.pool.rescued.append(job)
         world.stirred.add(job.pool)
     else:
+        admit(world, job)
+
+
+def trial_is_over(world: World) -> None:
+    """The row that was tried alone does not say so any more."""
+    job = world.trial
+    end_trial(world)
+    if job is not None and world.jobs.get(job.pk) is job and job.verdict is None:
         admit(world, job)
 
 

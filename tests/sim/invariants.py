@@ -198,6 +198,8 @@ def has_future(world: World, job: Job) -> None:
             return  # its turn comes
         if job.pk in ledger.reads or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
             return
+    elif job.verdict is None and world.trial is job and job.pk in ledger.pending():
+        return  # it begins when its row does not say any more that it is tried alone
     elif job.verdict is None and job.rules.rescued:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
         pool = job.pool

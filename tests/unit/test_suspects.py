@@ -104,10 +104,25 @@ def test_suspects_say_so_and_are_read_one_after_the_other() -> None:
     core.handle(answer_to(Save([row])), 0.0)
     assert request(core, Read).rows == [(1, 1)]
     read(core, 1)
-    first, second = sorted(rows_of(request(core, Save)), key=lambda row: row.pk)
-    assert (first.pk, first.text, second.pk, second.text) == (1, IN_PROGRESS, 2, TRIED_ALONE)
-    core.handle(answer_to(Save([first, second])), 0.0)
+    (first,) = rows_of(request(core, Save))
+    assert (first.pk, first.text) == (1, IN_PROGRESS)
+    core.handle(answer_to(Save([first])), 0.0)
+    (second,) = rows_of(core.next_request(0.0))
+    assert (second.pk, second.text) == (2, TRIED_ALONE)
+    core.handle(answer_to(Save([second])), 0.0)
     assert request(core, Read).rows == [(2, 1)]
+
+
+def test_suspect_begins_when_its_row_does_not_say_any_more_that_it_is_tried_alone() -> None:
+    core = make_core()
+    turn(core, unread(1, rescued=SUSPECT_AFTER))
+    core.handle(answer_to(core.next_request(0.0)), 0.0)
+    request(core, Read)
+    read(core, 1)
+    save = request(core, Save)
+    assert core.world.pools["sha"].singles == 0
+    core.handle(answer_to(save), 0.0)
+    assert core.world.pools["sha"].singles == 1 or any(slot.job for slot in core.world.fleet.slots)
 
 
 def test_suspect_that_is_cancelled_as_it_is_tried_lets_the_next_one_be_tried() -> None:
