@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.errors import InsufficientPrivilege
+from psycopg.errors import InsufficientPrivilege, InvalidParameterValue
 
 from scheduler.model.commands import HOST as HOST_VERB
 from scheduler.model.commands import TYPE as TYPE_VERB
@@ -438,8 +438,11 @@ def test_a_command_of_each_verb_ends_with_an_answer_j88(launch: Launch, text: st
     second = launch("[queues.one]\n" + text, wait=False)
     second.until(lambda: "standing by" in second.stderr())
     verbs = [verb for verb in VERBS if verb not in ENDS_DAEMONS]
-    orders = [one_of(verb, daemon.insert(jq_type="a", jq_state="held")) for verb in verbs]
-    rows = dict(zip(verbs, daemon.wait_all([command(daemon, order) for order in orders], ENDED), strict=True))
+    late = [verb for verb in verbs if verb.endswith("-disable")]  # the job of `run` wants an agent
+    rows = {}
+    for some in ([verb for verb in verbs if verb not in late], late):
+        orders = [one_of(verb, daemon.insert(jq_type="a", jq_state="held")) for verb in some]
+        rows |= zip(some, daemon.wait_all([command(daemon, order) for order in orders], ENDED), strict=True)
     assert [verb for verb, row in rows.items() if not row["jq_endtext"]] == []
     assert [verb for verb, row in rows.items() if row["jq_state"] == "done" and row["jq_result"] is None] == []
     told_of = rows["pause"]["jq_endtext"], rows["continue"]["jq_endtext"]
@@ -531,7 +534,9 @@ def test_an_owner_commands_what_is_about_his_own_job_alone_j93(launch: Launch, t
     (row,) = daemon.execute(f"select drover.command('killjob {mine}') as pk", role="drover_frontend")
     assert daemon.wait(row["pk"])["jq_submitter"] == "drover_frontend"
     daemon.wait(mine, "failed")
-    for words in (f"killjob {other}", "killjob", "shutdown", "killjob x"):
+    with pytest.raises(InvalidParameterValue, match="killjob of which job"):
+        daemon.execute("select drover.command('killjob')", role="drover_frontend")
+    for words in (f"killjob {other}", "shutdown", "killjob x"):
         with pytest.raises(InsufficientPrivilege):
             daemon.execute(f"select drover.command('{words}')", role="drover_frontend")
     with pytest.raises(InsufficientPrivilege):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from psycopg.errors import InsufficientPrivilege
+from psycopg.errors import InsufficientPrivilege, InvalidParameterValue
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, Row, agent, lines, python, rec
@@ -486,7 +486,9 @@ def test_an_owner_runs_and_retries_his_own_jobs_alone_j93_t24(launch: Launch, pr
         (row,) = daemon.execute(f"select drover.command('{words}') as pk", role="drover_frontend")
         daemon.wait(row["pk"], {"done", "failed"})
         daemon.wait(mine, "failed")
-    for words in ("run", "unblock licence", f"hold {other}", f"ice {other}", "pause", "release a.nobody"):
+    with pytest.raises(InvalidParameterValue, match="run of which job"):
+        daemon.execute("select drover.command('run')", role="drover_frontend")
+    for words in ("unblock licence", f"hold {other}", f"ice {other}", "pause", "release a.nobody"):
         with pytest.raises(InsufficientPrivilege):
             daemon.execute(f"select drover.command('{words}')", role="drover_frontend")
 
