@@ -19,7 +19,7 @@ from tests.bench.place import JOBS, LAST, LOOK_S, ONE, START_S, Daemon, Place
 
 CLIENTS: Final = 50
 EACH_S: Final = 1.0  # a client lists so often
-LIST: Final = "select jq_pk, jq_type, jq_state, jq_endtext from {} order by jq_pk desc limit 50"
+LIST: Final = "select jq_pk, jq_type, jq_state, jq_starttime from {} order by jq_pk desc limit 50"
 LISTS: Final = {
     "drover_frontend": LIST.format("drover.my_jobs"),
     "drover_readonly": LIST.format("drover.jobs_masked"),
