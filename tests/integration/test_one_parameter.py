@@ -479,7 +479,7 @@ def test_nothing_is_asked_of_the_queue_while_all_is_full_j49(launch: Launch, tmp
     before = last_query(daemon)
     more = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 20)
     renewals(daemon, 2)
-    assert last_query(daemon) == before
+    assert last_query(daemon) == before or is_listen_probe(daemon)
     gate.touch()
     daemon.wait_all(pks + more)
 
@@ -491,6 +491,14 @@ def claimed(daemon: Daemon) -> list[dict[str, object]]:
 def has_taken_stock(daemon: Daemon) -> object:
     return daemon.value(
         "select query ~ 'delete from drover.in_hand' from pg_stat_activity"
+        " where datname = current_database() and application_name = 'drover queue'"
+    )
+
+
+def is_listen_probe(daemon: Daemon) -> object:
+    """Say whether the daemon asked last whether its LISTEN is heard, which it does now and then."""
+    return daemon.value(
+        "select query ~ 'pg_notification_queue_usage' from pg_stat_activity"
         " where datname = current_database() and application_name = 'drover queue'"
     )
 
