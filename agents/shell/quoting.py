@@ -47,7 +47,7 @@ class TemplateError(ValueError):
 
 
 class _Frame:
-    """What is open: a kind of quoting; of commands, the words of the one that is being read, and open parentheses.
+    """An open construct of the shell: its kind of quoting; of commands, the words of the current one, and parentheses.
 
     The target of a redirection is no word of the command, wherever it stands.
     """
@@ -61,7 +61,7 @@ class _Frame:
 
 
 def pieces(template: str) -> Iterator[tuple[str, str]]:
-    """Give the template in pieces, each with the quotes that it stands in: BARE, DOUBLE or SINGLE.
+    """Return the template in pieces, each with the quotes around it: BARE, DOUBLE or SINGLE.
 
     A macro is a piece of its own. Errors: TemplateError, at the first macro or quote that makes it unsafe.
     """
@@ -84,7 +84,7 @@ def check(template: str) -> None:
 
 
 def has_macros(template: str) -> bool:
-    """Say whether there is anything to replace but percent signs."""
+    """Return whether the template has a macro other than %%."""
     return any(found != PERCENT for found in re.findall(MACRO, template))
 
 
@@ -96,7 +96,7 @@ class _Scanner:
         self._before = ""
 
     def pattern(self) -> re.Pattern[str]:
-        """Give what splits the text here."""
+        """Return the pattern that splits the text at this position."""
         return _KINDS[self._open[-1].kind][0]
 
     def read(self, piece: str) -> str:
@@ -261,7 +261,7 @@ def _program_option(shell: str, words: list[str], begun: str) -> str:
 
 
 def _names_variable(names: list[str], begun: str) -> bool:
-    """Say whether the word that has `begun` is a variable's name, or an index: bash runs a $( ) in these."""
+    """Return whether the word that has `begun` is a variable name or an index: bash runs a $( ) in these."""
     if not names:
         return _SUBSCRIPT.match(begun) is not None
     return names[0] == "read" or (names[-1] == "-v" and not {"test", "[", "printf"}.isdisjoint(names))

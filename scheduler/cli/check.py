@@ -152,7 +152,7 @@ def _hosts(config: Config) -> Iterator[Finding]:
 
 
 def _database(config: Config, conninfo: str) -> Iterator[Finding]:
-    """Give what is wrong with a database that can be reached; WorldError otherwise, after all log-ins were tried."""
+    """Yield the findings about the database; WorldError if it cannot be reached, after all log-ins were tried."""
     try:
         make_ready(config, conninfo)
     except (AbsentError, ConfigError):

@@ -27,7 +27,7 @@ def template_mistakes(config: Config) -> Iterator[Contradiction]:
 
 
 def template_of(words: Sequence[str]) -> str:
-    """Give the template among the words behind the name of the agent; the default if there is none."""
+    """Return the template among the words behind the name of the agent; the default if there is none."""
     is_value = is_end = False
     for word in words:
         if is_value:

@@ -28,7 +28,7 @@ def user_mistakes(config: Config) -> Iterator[Contradiction]:
 
 
 def switching(user: str) -> tuple[str, ...]:
-    """Give the options of setpriv(1) that make a process this user's, with all its groups; none if nothing changes.
+    """Return the options of setpriv(1) that make a process this user's, with all its groups; none if nothing changes.
 
     Our ambient capabilities, if we have any, are for us alone: agents of our own user lose them too.
     Errors: OSError, there is no such user.
@@ -43,7 +43,7 @@ def switching(user: str) -> tuple[str, ...]:
 
 
 def environment(user: str) -> dict[str, str]:
-    """Give what the environment of a user says of it; nothing for our own."""
+    """Return the environment variables that name a user; none for our own."""
     account = _account(user)
     if account is None:
         return {}
@@ -51,7 +51,7 @@ def environment(user: str) -> dict[str, str]:
 
 
 def capabilities(which: str) -> int:
-    """Give one of our sets of capabilities, a bit each."""
+    """Return one of our sets of capabilities, one bit each."""
     with open(STATUS, encoding="ascii", errors="replace") as status:
         return next((int(line.split()[1], 16) for line in status if line.startswith(f"{which}:")), 0)
 

@@ -82,7 +82,7 @@ def test_compressed_variables_count_as_what_they_are(login: Login) -> None:
 
 @pytest.mark.parametrize(("query", "column", "value"), LET_IN.values(), ids=LET_IN)
 def test_what_is_just_short_enough_is_let_in(login: Login, query: str, column: str, value: str) -> None:
-    login("drover_frontend").execute(query.format(column, value).encode())
+    assert login("drover_frontend").execute(query.format(column, value).encode()).rowcount == 1
 
 
 def test_operator_raises_a_limit_and_a_front_end_reads_it(login: Login) -> None:

@@ -162,7 +162,8 @@ def test_with_empty_send_a_line_agent_gets_a_row_of_nulls_and_an_empty_parameter
 
 def test_an_exec_agent_gets_a_row_of_nulls_and_an_empty_parameter(launch: Launch) -> None:
     daemon = launch(LOCAL + agent("run", ["sh", "-c", 'read -r line; test -z "$line"'], kind="exec"))
-    daemon.wait_all([query(daemon, "run", "select null as a"), daemon.insert(jq_type="run", jq_args="")])
+    rows = daemon.wait_all([query(daemon, "run", "select null as a"), daemon.insert(jq_type="run", jq_args="")])
+    assert [row["jq_end_bits"] for row in rows] == [1, 1]
 
 
 @pytest.mark.parametrize("value", ["a\tb\rc", "\x01\x7f", "select 1\t-- 'x' \"y\" \\ $ `", "déjà 🐍", ""])

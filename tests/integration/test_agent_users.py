@@ -81,7 +81,8 @@ def test_no_agent_of_another_user_outlives_its_daemon(launch: Launch, number: in
     daemon = launch(HOST + agent("sleepy", SLEEPY, user=USER))
     pk = daemon.insert(jq_type="sleepy", jq_args="x")
     daemon.wait(pk, "running")
-    daemon.stop(number)  # it looks for what is left
+    assert daemon.agent_pids()
+    daemon.stop(number)  # an AssertionError if a process of its family is left
 
 
 def test_a_daemon_that_is_not_root_keeps_its_capabilities_to_itself(launch: Launch) -> None:

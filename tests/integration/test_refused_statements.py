@@ -51,7 +51,7 @@ def test_what_is_refused_is_shown_by_status_for_as_long_as_it_lasts(launch: Laun
     pk = daemon.insert(jq_type="a", jq_args="x")
     daemon.until(lambda: "No space left on device (53100)" in ask("status").out)
     daemon.execute(STOP)
-    daemon.wait(pk)
+    assert daemon.wait(pk)["jq_attempt"] == 1
     daemon.until(lambda: "No space left" not in ask("status").out)
 
 
