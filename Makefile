@@ -46,7 +46,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format --quiet
 
 schema: $(VENV)/.dev
-	$(BIN)/python -m scheduler.migrate --dump
+	$(BIN)/python -m scheduler.database.migrate --dump
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.drivers.children import Children
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import Event, Gone, Spawn
 from tests.loop_tools import turn_until

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from psycopg.conninfo import make_conninfo
 
-from scheduler import migrate
-from scheduler.embedded import temporary
+from scheduler.database import migrate
+from scheduler.database.embedded import temporary
 from tests.needs import need
 
 MEMORY = Path("/dev/shm")

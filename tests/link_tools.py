@@ -8,11 +8,11 @@ from uuid import UUID
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.data import schema_dir
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Rows
 from scheduler.drivers.sql import Query, load
-from scheduler.loop import Loop
+from scheduler.package_data import schema_dir
 from tests.loop_tools import turn_until
 
 OWNER = str(UUID(int=1))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 
 PATIENCE_S = 20.0
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import psycopg
 
 from scheduler.drivers import queue
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import Courier
 from scheduler.drivers.refusals import Refusals
-from scheduler.loop import Loop
 from scheduler.model.events import Event, Request, Turn, Turned
 from scheduler.model.jobs import Claim, End, Want
 from tests.link_tools import OWNER, QUERIES, fetch, opened

@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler import embedded
+from scheduler.database import embedded
 
 NAME: Final = "copy"  # what the primary knows it as
 PATIENCE_S: Final = 60.0

@@ -12,8 +12,8 @@ from itertools import count
 from typing import Final
 
 from scheduler.cli.database import located, make_ready
+from scheduler.daemon.log import LOG
 from scheduler.errors import AbsentError
-from scheduler.log import LOG
 from scheduler.model.config import Config
 
 FIRST_WAIT_S: Final = 0.2

@@ -12,7 +12,6 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
-from scheduler import migrate
 from scheduler.cli import logins
 from scheduler.cli.database import (
     located,
@@ -28,12 +27,13 @@ from scheduler.cli.files import locate
 from scheduler.cli.run import login
 from scheduler.cli.secrets import with_logins
 from scheduler.cli.text import printable
-from scheduler.daemon import agent_folders
-from scheduler.drivers.far import FarHost, far_hosts
+from scheduler.daemon.wiring import agent_folders
+from scheduler.database import migrate
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.spawning import Surroundings, find_program, interpreter_mistake, search_path
+from scheduler.drivers.ssh_agents import FarHost, far_hosts
 from scheduler.drivers.users import user_mistakes
 from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError
-from scheduler.loop import Loop
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, HostDown, HostUp
 from scheduler.model.statements import bind

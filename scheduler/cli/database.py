@@ -20,11 +20,11 @@ from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
-from scheduler import migrate
 from scheduler.cli import secrets
 from scheduler.cli.tables import Table
+from scheduler.database import migrate
+from scheduler.database.embedded import default_directory, join
 from scheduler.drivers.session import STANDARD, setting
-from scheduler.embedded import default_directory, join
 from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
 from scheduler.model.config import Config
 

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from scheduler import embedded, migrate
 from scheduler.cli.text import printable
+from scheduler.database import embedded, migrate
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.states import DONE, TERMINAL

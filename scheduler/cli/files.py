@@ -13,10 +13,10 @@ from pathlib import Path
 import attrs
 
 from scheduler.cli.templates import template_mistakes
-from scheduler.data import etc_dir
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Contradiction, Database
 from scheduler.model.config_text import holds_secret, parse
+from scheduler.package_data import etc_dir
 
 SYSTEM = Path("/etc/drover/drover.toml")
 USER = Path(".config/drover/drover.toml")

@@ -2,8 +2,8 @@
 
 from argparse import Namespace
 
-from scheduler import migrate
 from scheduler.cli.database import located, translated
+from scheduler.database import migrate
 from scheduler.model.config import Config
 
 

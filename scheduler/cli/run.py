@@ -10,20 +10,20 @@ from select import EPOLLIN
 import attrs
 from psycopg.conninfo import make_conninfo
 
-from scheduler import guardian, log, upgrade
 from scheduler.cli import manual
 from scheduler.cli.awaiting import awaited
 from scheduler.cli.database import is_embedded
 from scheduler.cli.files import SYSTEM, load, locate
 from scheduler.cli.secrets import with_logins
 from scheduler.cli.selftest import test_agents
-from scheduler.daemon import Daemon
+from scheduler.daemon import guardian, log, upgrade
+from scheduler.daemon.wiring import Daemon
 from scheduler.drivers import failpoints
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.notify import Manager, take_manager
 from scheduler.drivers.system import hide
 from scheduler.drivers.users import user_mistakes
 from scheduler.errors import ConfigError
-from scheduler.loop import Loop
 from scheduler.model.config import Config, Database
 
 DAEMON_ONLY = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first")

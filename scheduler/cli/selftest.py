@@ -11,9 +11,9 @@ from itertools import count
 from types import TracebackType
 from typing import IO, Final
 
-from scheduler.daemon import agent_folders
+from scheduler.daemon.wiring import agent_folders
 from scheduler.drivers.children import Children
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.model.config import Config
 from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Spawn
 from scheduler.model.protocol import printable

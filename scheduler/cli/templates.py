@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from scheduler.data import agents_dir
 from scheduler.model.config import Config, Contradiction
+from scheduler.package_data import agents_dir
 
 SHELL_AGENT: Final = "drover-agent-shell"
 WHOLE_LINE: Final = "%{*}"

@@ -14,7 +14,6 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from select import EPOLLIN, EPOLLOUT
 
-from scheduler.drivers.far import FarHost, far_hosts, reach_of
 from scheduler.drivers.process import TRACED_S, LocalProcess, Process
 from scheduler.drivers.spawning import (
     SHORTAGES,
@@ -26,6 +25,7 @@ from scheduler.drivers.spawning import (
     reason,
     start,
 )
+from scheduler.drivers.ssh_agents import FarHost, far_hosts, reach_of
 from scheduler.drivers.system import open_more_files
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import BugError

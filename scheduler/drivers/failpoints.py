@@ -24,7 +24,6 @@ from typing import Any, Final
 
 import psycopg
 
-from scheduler.data import schema_dir
 from scheduler.drivers.children import CLOSED, Child, Children
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Rows
@@ -32,6 +31,7 @@ from scheduler.drivers.spawning import Started, UnwatchedError
 from scheduler.drivers.sql import load
 from scheduler.errors import ConfigError
 from scheduler.model.events import Spawn
+from scheduler.package_data import schema_dir
 
 VARIABLE: Final = "DROVER_FAILPOINTS"
 GRAMMAR: Final = re.compile(r"([\w.]+):(before|after)=(error|kill|stop)(?:@([1-9][0-9]*))?")

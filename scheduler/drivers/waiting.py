@@ -12,7 +12,7 @@ class Timer(Protocol):
 
 
 class Loop(Protocol):
-    """scheduler.loop.Loop, or another that keeps its promises."""
+    """scheduler.drivers.loop.Loop, or another that keeps its promises."""
 
     now: float
 

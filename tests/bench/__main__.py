@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import psycopg
 
-from scheduler import embedded
+from scheduler.database import embedded
 from tests.bench import plots, report
 from tests.bench.cases import CASES, Run
 from tests.bench.lines import Line, heading, show, to_json

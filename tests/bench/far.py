@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Final
 
-from scheduler import embedded
+from scheduler.database import embedded
 from tests.bench.place import Place
 from tests.replica_tools import replica, socket_of, synchronise
 

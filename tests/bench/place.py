@@ -19,7 +19,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from scheduler import migrate
+from scheduler.database import migrate
 
 PROJECT: Final = Path(__file__).parents[2]
 RUN: Final = (sys.executable, "-m", "scheduler.cli.main", "run", "--allow-root")

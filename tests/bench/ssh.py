@@ -10,13 +10,13 @@ from typing import Final
 
 import paramiko
 
-from scheduler.model.bridge import LinkUp
+from scheduler.model.ssh_protocol import LinkUp
 from tests.bench.ours import on_host
 from tests.bench.place import Place
-from tests.bridge.host import Host
-from tests.bridge.sshd import Server, serving
 from tests.integration.far import table
 from tests.needs import PRESENT
+from tests.ssh.host import Host
+from tests.ssh.sshd import Server, serving
 
 OK: Final = b"OK\n"
 LINE: Final = b'n="12345"\n'

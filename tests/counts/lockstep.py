@@ -1,7 +1,7 @@
 """A daemon in lockstep: the real core between simulated agents and a queue that answers at once, on a clock of its own.
 
 What is counted here is the same in every run: an agent takes LINE_S for a line, the database TRIP_S for a request,
-and nothing else takes time. The order of a turn is that of scheduler/daemon.py.
+and nothing else takes time. The order of a turn is that of scheduler/daemon/wiring.py.
 """
 
 from collections.abc import Callable

@@ -12,8 +12,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from scheduler import embedded, migrate
-from scheduler.loop import Loop
+from scheduler.database import embedded, migrate
+from scheduler.drivers.loop import Loop
 from tests.counts.queues import GROUP, OWNER, Real
 
 QUIET: Final = ("autovacuum = off", "checkpoint_timeout = '1h'", "full_page_writes = off", "max_wal_size = '4GB'")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from scheduler.daemon import Daemon
+from scheduler.daemon.wiring import Daemon
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.states import ST_READY
 from tests.counts.figures import PUT, PUT_QUERY, ROWS, Figures

@@ -11,17 +11,17 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg import pq, sql
 
-from scheduler.daemon import PLANS
-from scheduler.data import schema_dir
+from scheduler.daemon.watch import settings as watch_settings
+from scheduler.daemon.wiring import PLANS
 from scheduler.drivers.expansions import DECLARE, FETCH_NONE, MOVE_ALL, OPENING
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Rows, read_failure, read_rows
 from scheduler.drivers.queue import Courier, settings
 from scheduler.drivers.sql import Query, encode, load
-from scheduler.loop import Loop
 from scheduler.model import events as e
 from scheduler.model.config import Scheduler
-from scheduler.watch import settings as watch_settings
+from scheduler.package_data import schema_dir
 from tests.queue_tools import quiet
 
 OWNER: Final = "00000000-0000-0000-0000-000000000001"

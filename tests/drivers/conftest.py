@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.child_tools import LONG_S, Family, Make
 from tests.link_tools import OWNER, PATIENT, QUERIES, ask, opened, take_group

@@ -6,7 +6,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.drivers.agentdb import AgentDb
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType
 from scheduler.model.events import Answered, Ask, Event, Unconnected
 from tests.link_tools import backends, end_backends, fetch, let_in, shut_out

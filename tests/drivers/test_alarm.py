@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 HEAD = """
 import ctypes, os, select, signal, sys, time
 from scheduler.drivers.alarm import Alarm
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 
 def say(*words): print(*words, flush=True)
 def told(seconds, where): say("hung", seconds >= {limit}, where)

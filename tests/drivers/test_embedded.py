@@ -17,21 +17,21 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler import embedded
-from scheduler.embedded import default_directory, find_binaries, join, temporary
+from scheduler.database import embedded
+from scheduler.database.embedded import default_directory, find_binaries, join, temporary
 from scheduler.errors import WorldError
 from tests.needs import need
 
-ROOT = Path(embedded.__file__).resolve().parent.parent
+ROOT = Path(embedded.__file__).resolve().parents[2]
 
 JOIN = """
-import sys, pathlib, scheduler.embedded as embedded
+import sys, pathlib, scheduler.database.embedded as embedded
 with embedded.join(pathlib.Path(sys.argv[1]), durable=False) as conninfo:
     print(conninfo, flush=True)
     sys.stdin.read()
 """
 TEMPORARY = """
-import sys, pathlib, scheduler.embedded as embedded
+import sys, pathlib, scheduler.database.embedded as embedded
 with embedded.temporary(binaries=pathlib.Path(sys.argv[1])) as conninfo:
     print(conninfo, flush=True)
     sys.stdin.read()

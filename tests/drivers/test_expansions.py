@@ -7,7 +7,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.drivers.expansions import FIRST_ROWS, Expansions
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Event, Fetched, NotExpanded, Opened, Unconnected
 from scheduler.model.expand import cursor_query

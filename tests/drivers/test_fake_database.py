@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from scheduler.data import schema_dir
 from scheduler.drivers.sql import Query, load
 from scheduler.model.jobs import Claim, End, SaveRow, Want
 from scheduler.model.states import BLOCKED, CANCELLED, DONE, FAILED, HELD, QUEUED, RUNNING
+from scheduler.package_data import schema_dir
 from tests.link_tools import OTHER, OWNER, QUERIES
 from tests.sim.database import Edge, Row
 from tests.sim.twins import FAIR, HOST, QUEUES, DiffersError, Twins

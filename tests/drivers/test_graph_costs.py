@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.model.events import Settle, Settled, Turn, Turned
 from scheduler.model.jobs import Claim
 from tests.counts.queues import Real

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.data import schema_dir
 from scheduler.model.states import INSERTABLE, JOB_MOVES, JOB_STATES
+from scheduler.package_data import schema_dir
 from tests.needs import need
 
 MANUAL = Path(__file__).parents[2] / "man" / "drover-jobqueue.7"

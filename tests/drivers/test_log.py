@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from scheduler import log
+from scheduler.daemon import log
 from scheduler.errors import ConfigError
 from scheduler.model.config import Scheduler
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 MOVE = "ST_PREP -> ST_SPAWNED slot=0 agent=sha256 host=local pid=14113 job=7"
 BEGIN = """
 import logging, os, sys
-from scheduler import log
+from scheduler.daemon import log
 from scheduler.model.config import Scheduler
 log.set_up(Scheduler({settings}), {verbose}, os.environ)
 """

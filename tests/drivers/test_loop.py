@@ -9,7 +9,7 @@ from select import EPOLLHUP, EPOLLIN, EPOLLOUT
 
 import pytest
 
-from scheduler.loop import SLOW_S, Loop
+from scheduler.drivers.loop import SLOW_S, Loop
 from tests.loop_tools import turn_until
 
 Pipe = tuple[int, int]

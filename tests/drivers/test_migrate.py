@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from scheduler import migrate
+from scheduler.database import migrate
 from scheduler.errors import BugError, ConfigError, WorldError
 from scheduler.model.states import JOB_STATES
 

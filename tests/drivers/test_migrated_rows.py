@@ -10,12 +10,12 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from scheduler import migrate
-from scheduler.commands import VERBS_ABOUT
-from scheduler.data import schema_dir
+from scheduler.daemon.commands import VERBS_ABOUT
+from scheduler.database import migrate
 from scheduler.errors import WorldError
 from scheduler.model.events import Save, Settle, Settled, Turn
 from scheduler.model.jobs import Claim, SaveRow
+from scheduler.package_data import schema_dir
 from tests.link_tools import OWNER, fetch, rows_of
 from tests.queue_tools import WANT, Desk, end
 

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.commands import VERBS_ABOUT
-from scheduler.daemon import PLANS
-from scheduler.loop import Loop
+from scheduler.daemon.commands import VERBS_ABOUT
+from scheduler.daemon.wiring import PLANS
+from scheduler.drivers.loop import Loop
 from scheduler.model.events import FindLocked, Mark, Request, Save, TakeStock, Turn, Turned
 from scheduler.model.jobs import START, After, Claim, ItemFailure, SaveRow
 from tests.counts.meters import buffers

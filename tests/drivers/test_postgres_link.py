@@ -15,11 +15,11 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.drivers import postgres_connect
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import CHUNK_ROWS, WHO, Backend, Link
 from scheduler.drivers.postgres_answers import NO_COPY, Answer, Failure, Rows
 from scheduler.drivers.postgres_connect import Lookup, with_addresses, writable
 from scheduler.drivers.sql import Query
-from scheduler.loop import Loop
 from tests.link_tools import ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
 

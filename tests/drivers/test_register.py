@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.sql import to_json
-from scheduler.loop import Loop
 from tests.link_tools import OWNER, QUERIES, ask, fetch, opened, rows_of
 
 DAEMON: Final = {

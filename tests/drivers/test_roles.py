@@ -13,11 +13,11 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import CheckViolation, InsufficientPrivilege, InvalidParameterValue, ReadOnlySqlTransaction
 
-from scheduler import migrate
-from scheduler.daemon import PLANS
-from scheduler.data import schema_dir
+from scheduler.daemon.wiring import PLANS
+from scheduler.database import migrate
 from scheduler.drivers.sql import load
 from scheduler.model.commands import VERBS
+from scheduler.package_data import schema_dir
 
 Login = Callable[[str], psycopg.Connection[Any]]
 

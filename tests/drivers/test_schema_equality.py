@@ -2,10 +2,10 @@
 
 import psycopg
 
-from scheduler import migrate
-from scheduler.data import schema_dir
+from scheduler.database import migrate
+from scheduler.package_data import schema_dir
 
-REWRITE = "run `python -m scheduler.migrate --dump`"
+REWRITE = "run `python -m scheduler.database.migrate --dump`"
 
 
 def _rebuilt(conninfo: str, text: str) -> str:

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg.errors import CheckViolation, ForeignKeyViolation, UniqueViolation
 
-from scheduler import migrate
-from scheduler.data import schema_dir
+from scheduler.database import migrate
 from scheduler.drivers.sql import load
 from scheduler.errors import WorldError
 from scheduler.model.jobs import SUSPECT_AFTER
 from scheduler.model.states import INSERTABLE, JOB_STATES
+from scheduler.package_data import schema_dir
 
 Connection = psycopg.Connection[Any]
 

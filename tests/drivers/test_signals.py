@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.signals import NUMBERS, Signals
-from scheduler.loop import Loop
 from tests.loop_tools import turn_until
 
 

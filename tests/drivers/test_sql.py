@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import pq
 
-from scheduler.data import PACKAGE, schema_dir
 from scheduler.drivers.sql import Query, encode, load, to_json
 from scheduler.errors import BugError
+from scheduler.package_data import PACKAGE, schema_dir
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 SLOW_FIXTURE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

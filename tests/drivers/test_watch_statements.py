@@ -8,8 +8,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from scheduler.commands import VERBS_ABOUT
-from scheduler.loop import Loop
+from scheduler.daemon.commands import VERBS_ABOUT
+from scheduler.drivers.loop import Loop
 from tests.cli_tools import ACTIVE
 from tests.cli_tools import OWNER as ACTIVE_OWNER
 from tests.link_tools import PATIENT, QUERIES, ask, fetch, opened, rows_of

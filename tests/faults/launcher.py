@@ -50,14 +50,14 @@ class Meter:
 
 
 def main() -> int:
-    import scheduler.loop
+    import scheduler.drivers.loop
 
     if mutant := os.environ.get("FAULTS_MUTANT"):
         from tests.faults.mutants import plant
 
         plant(mutant)
     if "FAULTS_GAPS" in os.environ:
-        scheduler.loop.select = SimpleNamespace(epoll=Meter)  # type: ignore[attr-defined]
+        scheduler.drivers.loop.select = SimpleNamespace(epoll=Meter)  # type: ignore[attr-defined]
     from scheduler.cli.main import main as drover
 
     return drover(sys.argv[1:])

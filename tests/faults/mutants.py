@@ -73,7 +73,7 @@ def plant(name: str) -> None:
     """Change what is loaded from now on."""
     (mutant,) = (each for each in MUTANTS if each.name == name)
     sys.meta_path.insert(0, Finder(Patched(name, (), mutant.patches)))
-    import scheduler.daemon as daemon
+    import scheduler.daemon.wiring as daemon
 
     load = daemon.load
     daemon.load = lambda text: load(_edited(text, mutant))  # type: ignore[attr-defined]

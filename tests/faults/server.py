@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from scheduler import embedded, migrate
+from scheduler.database import embedded, migrate
 
 AS_POSTGRES = ("runuser", "-u", "postgres", "--")
 LIMIT_MS = 20_000

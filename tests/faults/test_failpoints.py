@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.data import schema_dir
 from scheduler.drivers.failpoints import Point, Points, arm, parse
 from scheduler.drivers.sql import load
 from scheduler.errors import ConfigError
+from scheduler.package_data import schema_dir
 from tests.faults.site import Site
 from tests.faults.walk import POINTS, SHOWN_ELSEWHERE
 
@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 # `drover run` up to where the guardian would begin: tells every function of the daemon that is another by then.
 REPLACED = """
 import inspect, sys
-from scheduler import daemon, loop, watch
+from scheduler.daemon import wiring as daemon
+from scheduler.drivers import loop
+from scheduler.daemon.wiring import watch
 from scheduler.cli import main, run
 from scheduler.drivers import agentdb, children, expansions, postgres, postgres_connect, queue, signals, spawning
 modules = (daemon, loop, watch, agentdb, children, expansions, postgres, postgres_connect, queue, signals, spawning)

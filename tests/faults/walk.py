@@ -10,9 +10,9 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM
 from typing import Any
 
-from scheduler.data import schema_dir
 from scheduler.drivers.failpoints import WORDS, WRITES
 from scheduler.drivers.sql import load
+from scheduler.package_data import schema_dir
 from tests.faults.site import Site
 from tests.integration.daemon import Daemon
 

@@ -1,6 +1,6 @@
 """Hosts over SSH for tests of the daemon: tables of the configuration, and what runs on a server."""
 
-from tests.bridge.sshd import Server, below, name_of
+from tests.ssh.sshd import Server, below, name_of
 
 
 def table(name: str, server: Server, **keys: int) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.bridge.sshd import below, free_port, name_of
+from tests.ssh.sshd import below, free_port, name_of
 
 PATIENCE_S = 30.0
 CPUS = 4  # of each node
@@ -25,7 +25,7 @@ UNSEEN_S = INACTIVE_S + 75.0  # for Slurm to miss an srun and to have its tasks 
 
 LAUNCHER = """
 import subprocess, sys
-from scheduler.guardian import adopt_orphans, end_family
+from scheduler.daemon.guardian import adopt_orphans, end_family
 adopt_orphans()
 for line in sys.stdin:
     with open(sys.argv[1], "ab") as log:

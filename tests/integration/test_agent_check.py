@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.sshd import Server, serving
 from tests.cli_tools import DROVER, Done
 from tests.integration.conftest import Launch
 from tests.integration.daemon import agent, lines, python, rec
 from tests.integration.far import at_work, table
 from tests.integration.test_command_hosts import behind
 from tests.needs import need
+from tests.ssh.sshd import Server, serving
 
 HERE = "[hosts.here]\n"
 POLITE = "echo OK; cat"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from scheduler.data import agents_dir
-from tests.bridge.sshd import serving
+from scheduler.package_data import agents_dir
 from tests.integration.conftest import Launch
 from tests.integration.daemon import PYTHON, Daemon, agent, start
 from tests.integration.far import table
 from tests.integration.puppets import LOCAL, Meeting, each, moves, puppet, rows, said, settings, slots
 from tests.needs import need
+from tests.ssh.sshd import serving
 
 READER = f"""
 import json, sys

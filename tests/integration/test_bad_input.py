@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler import migrate
+from scheduler.database import migrate
 from tests.agent_tools import module
 from tests.agent_tools import record as as_line
 from tests.integration.conftest import Launch

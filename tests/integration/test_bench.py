@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import embedded
+from scheduler.database import embedded
 from tests.bench.__main__ import ALL, main
 from tests.needs import need
 

@@ -14,12 +14,12 @@ import pytest
 
 from scheduler.model.expand import LINE_LIMIT
 from tests.agent_tools import AGENTS
-from tests.bridge.sshd import Server, serving
 from tests.integration.conftest import Launch
 from tests.integration.daemon import PYTHON, Daemon, Row, agent, rec, start
 from tests.integration.far import table
 from tests.integration.test_command_hosts import behind
 from tests.needs import need
+from tests.ssh.sshd import Server, serving
 
 PROGRAM = str(AGENTS / "cleanup/drover-agent-cleanup")
 LOCAL = "[hosts.local]\n"

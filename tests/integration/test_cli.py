@@ -13,9 +13,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from scheduler import migrate
-from scheduler.data import schema_dir
-from scheduler.embedded import default_directory, join
+from scheduler.database import migrate
+from scheduler.database.embedded import default_directory, join
+from scheduler.package_data import schema_dir
 from tests.cli_tools import (
     ACTIVE,
     ANNOUNCE,

@@ -22,16 +22,16 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler import migrate
 from scheduler.cli.awaiting import waits
-from scheduler.embedded import temporary
-from tests.bridge.net import cabled
+from scheduler.database import migrate
+from scheduler.database.embedded import temporary
 from tests.cli_tools import ACTIVE, ANNOUNCE, DROVER, Drover, environment, finish, insert
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, start
 from tests.needs import need
 from tests.pooler_tools import pooler
 from tests.replica_tools import replica, socket_of, synchronise, until
+from tests.ssh.net import cabled
 
 HOST = "[hosts.alpha]\n"
 SLOW = (

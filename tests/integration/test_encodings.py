@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler import migrate
+from scheduler.database import migrate
 from scheduler.errors import ConfigError
 from tests.cli_tools import ACTIVE, CONFIG, DROVER, OWNER, environment
 

@@ -14,14 +14,14 @@ from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 
-from tests.bridge.net import Net, cabled
-from tests.bridge.sshd import Server, below, kill, run, serving
-from tests.bridge.test_agents import all_gone
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 from tests.integration.far import at_work, table
 from tests.integration.test_ssh_hosts import ALPHA, hosts, reached, said
 from tests.needs import need
+from tests.ssh.net import Net, cabled
+from tests.ssh.sshd import Server, below, kill, run, serving
+from tests.ssh.test_agents import all_gone
 
 DEAF = """
 import signal, sys
@@ -70,7 +70,7 @@ def command(daemon: Daemon, text: str) -> None:
 
 def bridges(daemon: Daemon) -> list[int]:
     """Give the pids of the bridges."""
-    return [pid for pid in daemon.agent_pids() if b"scheduler.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in daemon.agent_pids() if b"scheduler.ssh" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def numbered(count: int, act: str) -> list[dict[str, object]]:

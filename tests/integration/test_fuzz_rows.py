@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from scheduler import migrate
+from scheduler.database import migrate
 from tests.integration.daemon import TERMINAL, Daemon, agent, start
 from tests.integration.puppets import LOCAL, each, settings
 

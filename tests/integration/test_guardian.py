@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler import embedded
+from scheduler.database import embedded
 from tests.agent_tools import is_gone, watch
 from tests.integration.conftest import Launch
 from tests.integration.daemon import RUN, Daemon
@@ -40,12 +40,12 @@ FAMILIES = {
 }
 BEGIN = """
 import os, signal, sys
-from scheduler import guardian
+from scheduler.daemon import guardian
 guardian.begin(os.environ)
 """
 LISTEN = """
 import os, signal
-from scheduler import guardian
+from scheduler.daemon import guardian
 heard = {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 signal.pthread_sigmask(signal.SIG_BLOCK, heard)
 guardian.begin(os.environ)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scheduler.drivers.children import BURST_S, FEW, LINE_S, LITTLE, SHARE, TALK
-from scheduler.loop import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Send
 from tests.child_tools import Family

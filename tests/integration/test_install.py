@@ -30,7 +30,7 @@ def _run(prefix: Path, tmp_path: Path, *words: str) -> "subprocess.CompletedProc
 
 
 def test_the_package_imports_without_a_warning_f141(prefix: Path, tmp_path: Path) -> None:
-    done = _run(prefix, tmp_path, "python", "-c", "import scheduler.daemon, scheduler.cli.main")
+    done = _run(prefix, tmp_path, "python", "-c", "import scheduler.daemon.wiring, scheduler.cli.main")
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler import migrate
+from scheduler.database import migrate
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, rec, records, start
 

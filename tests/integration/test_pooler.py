@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from scheduler.daemon.listen_probe import Hearing
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Failure
 from scheduler.drivers.sql import Query
-from scheduler.hearing import Hearing
-from scheduler.loop import Loop
 from tests.cli_tools import Drover
 from tests.link_tools import QUERIES, ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until

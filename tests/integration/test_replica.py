@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler import migrate
 from scheduler.cli.database import translated
-from scheduler.embedded import temporary
+from scheduler.database import migrate
+from scheduler.database.embedded import temporary
 from scheduler.errors import WorldError
 from tests.cli_tools import DROVER, Done, Drover, environment
 from tests.conftest import _database

@@ -28,7 +28,7 @@ STUCK = """
 import os, sys
 from signal import SIGUSR2
 from scheduler.cli.main import main
-from scheduler.controls import Controls
+from scheduler.daemon.controls import Controls
 
 def wait_for_ever(): os.close(os.open({gate!r}, os.O_RDONLY))
 

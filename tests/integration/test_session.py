@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import settings
 from scheduler.drivers.session import OURS, STANDARD, THEIRS
-from scheduler.loop import Loop
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import agent, lines, python, rec
 from tests.link_tools import opened, rows_of, run

@@ -12,14 +12,14 @@ from signal import SIGKILL
 
 import pytest
 
-from tests.bridge.net import cabled
-from tests.bridge.sshd import Keys, Server, below, serving
-from tests.bridge.test_agents import all_gone
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 from tests.integration.far import at_work, table
 from tests.integration.puppets import Meeting
 from tests.needs import need
+from tests.ssh.net import cabled
+from tests.ssh.sshd import Keys, Server, below, serving
+from tests.ssh.test_agents import all_gone
 
 ALPHA = "[hosts.alpha]\n"
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nprint('OK')\nwhile True: time.sleep(9)"
@@ -304,7 +304,7 @@ def test_the_bridge_is_started_anew_when_it_dies(launch: Launch, beta: Server, r
     daemon = launch(table("beta", beta) + agent("rec", rec(record)))
     pk = daemon.insert(jq_type="rec", jq_args="nap:0.5")
     daemon.wait(pk, "running")
-    (bridge,) = [pid for pid in daemon.agent_pids() if "scheduler.bridge" in Path(f"/proc/{pid}/cmdline").read_text()]
+    (bridge,) = [pid for pid in daemon.agent_pids() if "scheduler.ssh" in Path(f"/proc/{pid}/cmdline").read_text()]
     os.kill(bridge, SIGKILL)
     assert daemon.wait(pk)["jq_interruptions"] == 1
     assert lines(record) == ["nap:0.5"] * 2

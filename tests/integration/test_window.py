@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.sshd import serving
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, Row, agent, python
 from tests.integration.far import table
 from tests.needs import need
+from tests.ssh.sshd import serving
 
 WINDOW = 8
 LOCAL = "[hosts.local]\nmax = 8\n"

@@ -1,6 +1,6 @@
 """The daemon as the simulator has it: one life of a Core between fake drivers, with every fault a driver can show.
 
-It does what scheduler/daemon.py does: carries out commands, ferries one request at a time, keeps the lease, and after
+It does what daemon/wiring.py does: carries out commands, ferries one request at a time, keeps the lease, and after
 a lost connection compares rows with memory before anything else is asked. It decides nothing about jobs.
 """
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from scheduler.drivers import queue
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import Courier
 from scheduler.drivers.sql import Query, load
-from scheduler.loop import Loop
 from scheduler.model.config import AgentType
 from scheduler.model.events import (
     Event,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.commands import AGAIN_S, REFUSED_S, Commands
+from scheduler.daemon.commands import AGAIN_S, REFUSED_S, Commands
 from tests.core_tools import make_core
 
 PAUSE = (b"7", b"pause", None, None, b"f", b"f", b"f", b"t")

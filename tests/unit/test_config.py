@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.data import etc_dir
 from scheduler.errors import ConfigError
 from scheduler.model.config import (
     AgentType,
@@ -24,6 +23,7 @@ from scheduler.model.config import (
 )
 from scheduler.model.config_text import parse
 from scheduler.model.toml_lines import key_lines
+from scheduler.package_data import etc_dir
 from tests.needs import need
 
 SHIPPED = (etc_dir() / "drover.toml").read_text()

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "scheduler").rglob("*.py"))
-OTHERS = {"embedded_server.py", "bridge"}  # the database's guardian and the bridge of an SSH host are other processes
+OTHERS = {"embedded_server.py", "ssh"}  # the database's guardian and the bridge of an SSH host are other processes
 DAEMON = [path for path in SOURCES if not OTHERS & {path.name, path.parent.name}]
 
 
@@ -35,14 +35,16 @@ def _project() -> dict[str, list[str]]:
 CONCERNS = {
     r"psycopg(?!\.conninfo)": ("drivers/failpoints.py", "drivers/postgres.py", "drivers/postgres_answers.py",
                                "drivers/postgres_connect.py"),  # the database; all its SQL: test_sql.py
-    r"select\.epoll\(": ("loop.py",),  # read and select
-    r"\bsocket\.socket\(": ("drivers/notify.py", "log.py"),  # systemd's, which are written only
-    r"\bsubprocess\.Popen\(": ("drivers/bridge.py", "drivers/postgres_connect.py", "drivers/spawning.py", "upgrade.py"),
+    r"select\.epoll\(": ("drivers/loop.py",),  # read and select
+    r"\bsocket\.socket\(": ("daemon/log.py", "drivers/notify.py"),  # systemd's, which are written only
+    r"\bsubprocess\.Popen\(": (
+        "daemon/upgrade.py", "drivers/postgres_connect.py", "drivers/spawning.py", "drivers/ssh_host.py",
+    ),
     r"\bsignal\.set_wakeup_fd\(": ("drivers/signals.py",),
     r"\btomllib\.loads\(": ("model/config_text.py", "model/toml_lines.py"),  # configuration
-    r"\bChildren\(": ("daemon.py",),  # main: what puts the others together
+    r"\bChildren\(": ("daemon/wiring.py",),  # main: what puts the others together
 }  # fmt: skip
-BEFORE_OR_BESIDE = ("cli/", "migrate.py", "embedded.py")
+BEFORE_OR_BESIDE = ("cli/", "database/")
 
 
 @pytest.mark.parametrize("what", CONCERNS)

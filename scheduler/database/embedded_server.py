@@ -1,0 +1,229 @@
+"""The guardian of an embedded Postgres: a process that runs the server as long as somebody uses it.
+
+Touches the processes of the server, its files and its socket; decides only when to start and when to stop;
+refuses to know who the users are: it sees only that their lock on `users` is gone (embedded.py tells the
+locks). Should the guardian itself be killed, the kernel sends postgres SIGINT, its fast shutdown; should
+postgres be killed, the guardian starts it again at the same address.
+"""
+
+import fcntl
+import os
+import pwd
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT_S = 60.0  # for each wait: to join, to create the cluster, to start, to stop
+RESTART_S = 1.0  # between the death of a server and the next one
+PORT = 5432  # only names the socket: there is no TCP
+
+# libpq splits a host at commas; sun_path holds 107 bytes, 14 of which are the socket's own name.
+SOCKET_PLACE = re.compile(r"/[A-Za-z0-9._/+-]{1,91}")
+SOCKET_NAMES = (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock")
+SETTINGS = ("-h", "", "-p", str(PORT))
+FAST_SETTINGS = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+INITDB = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions")
+ALONE = ("--single", "-j", "-c", "exit_on_error=true")
+ACCOUNTS = ("postgres", "nobody")
+
+# The death signal is armed only here: postgres is executed only if the parent has not died before that.
+DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "INT", "--", "sh", "-c", 'test $PPID = "$0" && exec "$@"')
+STOPS = ((signal.SIGINT, LIMIT_S), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a guardian is asked to run; `temporary` means that it removes the directory at the end."""
+
+    directory: Path
+    binaries: Path
+    durable: bool
+    temporary: bool
+
+
+def guardian(order: Order, server: int) -> list[str]:
+    """Give the argv of a guardian that inherits the locked descriptor `server`."""
+    flags = ["durable"] * order.durable + ["temporary"] * order.temporary
+    # -P: a directory called scheduler where the user happens to stand is not ours
+    module = [sys.executable, "-P", "-m", "scheduler.database.embedded_server"]
+    return [*module, str(server), str(order.directory), str(order.binaries), *flags]
+
+
+def main(argv: list[str]) -> None:
+    """Become a guardian; the process started returns at once, its child is nobody's."""
+    if os.fork():
+        os._exit(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # it ends when its users end; SIG_IGN would reach postgres
+    server, directory, binaries, *flags = argv
+    order = Order(Path(directory), Path(binaries), "durable" in flags, "temporary" in flags)
+    _guard(order, int(server))
+
+
+def _guard(order: Order, server: int) -> None:
+    unused = _readable_when_unused(order.directory / "users")
+    prefix, owner = _privileges()
+    _give(order.directory, owner)
+    _initialise(order, prefix, server)
+    sockets = _make_sockets(order.directory, owner)
+    _serve(order, [*prefix, *DIES_WITH_PARENT, str(os.getpid()), *_postgres(order, sockets)], unused, server)
+    _remove_sockets(order.directory)
+    if order.temporary:
+        shutil.rmtree(order.directory, ignore_errors=True)
+
+
+def _serve(order: Order, argv: list[str], unused: int, server: int) -> None:
+    """Run the server until it is unused; again if it was killed, not if it failed or was told to stop."""
+    was_killed = False
+    while True:
+        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(server,))
+        if not _dies_first(child, unused):
+            return _stop(child)
+        was_killed = was_killed or child.returncode < 0
+        if not was_killed or _is_readable(unused, RESTART_S):
+            return None
+
+
+def _readable_when_unused(users: Path) -> int:
+    """Give a descriptor that becomes readable when nobody uses the server any more.
+
+    The one thread there is: nothing else turns a wait for a flock into something that can be selected.
+    """
+    receiver, sender = os.pipe()
+    file = users.open("ab")
+
+    def wait() -> None:
+        fcntl.flock(file, fcntl.LOCK_EX)  # held from now on until the guardian ends
+        os.close(sender)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return receiver
+
+
+def _is_readable(descriptor: int, timeout_s: float) -> bool:
+    return bool(select.select([descriptor], [], [], timeout_s)[0])
+
+
+def _dies_first(child: subprocess.Popen[bytes], unused: int) -> bool:
+    """Wait for the death of the server (true) or the end of its use (false)."""
+    death = os.pidfd_open(child.pid)
+    ready = select.select([unused, death], [], [])[0]
+    os.close(death)
+    if unused in ready:
+        return False
+    child.wait()
+    return True
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    for number, patience_s in STOPS:
+        child.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(patience_s)
+            return
+
+
+# Whose the server is
+
+
+def _privileges() -> tuple[list[str], int]:
+    """Say how to run postgres, which refuses to be root: a prefix of argv, and whose its files are.
+
+    Where root may not open a user namespace, an unprivileged account takes the directory over. Both ways are
+    direct execs: the death signal goes by parenthood, and runuser would stand between.
+    """
+    if os.geteuid() != 0:
+        return [], os.geteuid()
+    account = _account()
+    ids = f"--map-user={account.pw_uid}", f"--map-group={account.pw_gid}"  # initdb wants a uid with a name
+    namespace = ["unshare", "--user", *ids, "--"]
+    if shutil.which("unshare") and subprocess.run([*namespace, "true"], check=False).returncode == 0:
+        return namespace, 0
+    ids = f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}"
+    return ["setpriv", *ids, "--clear-groups", "--"], account.pw_uid
+
+
+def _account() -> pwd.struct_passwd:
+    for name in ACCOUNTS:
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise SystemExit(f"postgres will not run as root, and there is no account {' or '.join(ACCOUNTS)}")
+
+
+def _give(directory: Path, owner: int) -> None:
+    """Make all files `owner`'s: the last start may have had other privileges."""
+    if directory.stat().st_uid == owner:
+        return
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, owner, -1, follow_symlinks=False)
+
+
+# Its files and its socket
+
+
+def _initialise(order: Order, prefix: list[str], server: int) -> None:
+    """Create the cluster and the database `drover` in it, unless they are there; all or nothing."""
+    data, unfinished = order.directory / "data", order.directory / "data.new"
+    if data.exists():
+        return
+    shutil.rmtree(unfinished, ignore_errors=True)
+    initdb, postgres = str(order.binaries / "initdb"), str(order.binaries / "postgres")
+    no_sync, no_fsync = ([], []) if order.durable else (["-N"], ["-F"])
+    where = ["-D", str(unfinished)]
+    _run([*prefix, initdb, *INITDB, *no_sync, *where], b"", server)
+    _run([*prefix, postgres, *ALONE, *no_fsync, *where, "postgres"], b"create database drover;\n\n", server)
+    unfinished.rename(data)
+
+
+def _run(argv: list[str], text: bytes, server: int) -> None:
+    done = subprocess.run(argv, input=text, timeout=LIMIT_S, pass_fds=(server,), check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)}: exit status {done.returncode}")
+
+
+def _postgres(order: Order, sockets: Path) -> list[str]:
+    settings = SETTINGS if order.durable else (*SETTINGS, *FAST_SETTINGS)
+    places = ["-D", str(order.directory / "data"), "-k", str(sockets)]
+    return [str(order.binaries / "postgres"), *places, *settings]
+
+
+def _make_sockets(directory: Path, owner: int) -> Path:
+    """Make the private directory of the socket: inside ours, or a temporary one where that name is unfit."""
+    _remove_sockets(directory)
+    place = directory / "run"
+    if SOCKET_PLACE.fullmatch(str(place)):
+        place.mkdir(mode=0o700, exist_ok=True)
+    else:
+        link, place = place, Path(tempfile.mkdtemp(prefix="drover-", dir=_short_directory()))
+        link.symlink_to(place)
+    _give(place, owner)  # whose it is already: a hardened service may not even try
+    return place
+
+
+def _short_directory() -> str:
+    top = tempfile.gettempdir()
+    return top if SOCKET_PLACE.fullmatch(f"{top}/drover-12345678") else "/tmp"
+
+
+def _remove_sockets(directory: Path) -> None:
+    """Remove what _make_sockets made, now or in an earlier life, and never anything else."""
+    link = directory / "run"
+    place = link.resolve()
+    for name in SOCKET_NAMES:
+        (place / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        place.rmdir()
+    if link.is_symlink():
+        link.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

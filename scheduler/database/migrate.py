@@ -1,0 +1,290 @@
+"""Forward-only migrations: numbered SQL files, applied once each, in order, under a lock.
+
+Touches the schema `drover` of one database, before the daemon runs; blocking. The table drover.migration says
+which files were applied and what was in them. Refuses to go back, to skip, and to know what the SQL means.
+"""
+
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from scheduler.database.embedded import find_binaries, temporary
+from scheduler.drivers.session import STANDARD, setting
+from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
+from scheduler.model.states import JOB_STATES
+from scheduler.package_data import schema_dir
+
+FILE_NAME = re.compile(r"(\d{4})_[a-z0-9]+(_[a-z0-9]+)+\.sql")
+
+CREATE_TABLE = """
+create schema if not exists drover;
+create table if not exists drover.migration (
+    number int primary key,
+    name text not null,
+    checksum text not null,
+    applied_at timestamptz not null default now()
+)
+"""
+# Only who may write here can hold this lock, or keep us from it: an advisory lock could be any login's.
+LOCK = "lock table drover.migration in share row exclusive mode"
+HOLDERS = """
+select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relation::regclass::text
+  from pg_locks join pg_class c on c.oid = relation join pg_stat_activity using (pid)
+ where relnamespace = to_regnamespace('drover') and granted and pid <> pg_backend_pid() order by xact_start limit 1
+"""
+SELECT_APPLIED = "select number, name, checksum from drover.migration order by number"
+INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
+SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
+SELECT_GRANTED = """
+select coalesce(bool_or(grantee = to_regrole('drover_scheduler')), false)
+  from pg_catalog.pg_namespace, pg_catalog.aclexplode(nspacl) where nspname = 'drover'
+"""
+
+OLDEST = 14  # major version of PostgreSQL
+ENCODINGS = ("UTF8", "SQL_ASCII")  # of databases whose every text can be read out
+
+# Lines of pg_dump that depend on its version, on chance, or on the connection that replays them.
+DUMP_NOISE = re.compile(r"--|\\|SET (?!check_function_bodies)|SELECT pg_catalog\.set_config")
+DUMP_HEADER = "-- What the migrations build. Written by `python -m scheduler.database.migrate --dump`, not by hand.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A numbered file, or what the database remembers of one."""
+
+    number: int
+    name: str
+    checksum: str
+
+
+def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s") -> list[str]:
+    """Bring the database up to date and give the names applied now, each in its own transaction.
+
+    ConfigError if files and database contradict each other, WorldError if the database cannot be reached.
+    """
+    directory = directory or _migrations_dir()
+    files = _files(directory)
+    with _connection(conninfo) as connection:
+        connection.execute("select set_config('lock_timeout', %s, false)", (lock_timeout,))
+        _check_encoding(connection)
+        _create_table(connection)
+        applied = []
+        while migration := _apply_next(connection, files, directory):
+            applied.append(migration.name)
+    return applied
+
+
+def check(conninfo: str, directory: Path | None = None) -> None:
+    """Raise WorldError unless every migration is applied, nothing else is, and both know the same states."""
+    files = _files(directory or _migrations_dir())
+    with _connection(conninfo, "connect as a role that may, see drover-jobqueue(7)") as connection:
+        states = {state for (state,) in connection.execute(SELECT_STATES)}
+        try:
+            missing = _missing(files, _applied(connection))
+        except psycopg.errors.UndefinedTable as error:
+            raise WorldError("schema unknown: the database has no schema drover: run drover init") from error
+        except ConfigError as error:
+            raise WorldError(f"schema unknown: {error}") from error
+    if missing:
+        raise WorldError(f"schema out of date: {_names(missing)} not applied: run drover init")
+    if odd := states.symmetric_difference(JOB_STATES):
+        problem = f"only one of database and drover knows the job state {', '.join(sorted(odd))}"
+        raise WorldError(f"schema unknown: {problem}: install the drover that made the database")
+
+
+def apply_roles(conninfo: str, lock_timeout: str = "60s") -> None:
+    """Create the roles and their grants: schema/roles.sql, which may be run again and again."""
+    text = (schema_dir() / "roles.sql").read_bytes()
+    with _connection(conninfo) as connection, connection.transaction(), _blamed("roles.sql"):
+        connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
+        connection.execute(LOCK)
+        connection.execute(text)
+
+
+def has_roles(conninfo: str) -> bool:
+    """Return whether `apply_roles` was done in this database: then its grants are to follow the schema."""
+    with _connection(conninfo) as connection:
+        return connection.execute(SELECT_GRANTED).fetchone() == (True,)
+
+
+def dump(conninfo: str) -> str:
+    """Give the schema drover of a database as SQL, free of what varies from dump to dump."""
+    pg_dump = find_binaries() / "pg_dump"
+    arguments = ["--schema-only", "--no-owner", "--schema=drover", f"--dbname={conninfo}"]
+    done = subprocess.run([pg_dump, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise WorldError(f"pg_dump: {done.stderr.strip()}")
+    return normalise(done.stdout)
+
+
+def normalise(text: str) -> str:
+    """Leave out comments, settings and meta-commands of a pg_dump, and fold its blank lines."""
+    kept = "\n".join(line for line in text.splitlines() if not DUMP_NOISE.match(line))
+    return re.sub(r"\n{3,}", "\n\n", kept).strip() + "\n"
+
+
+def wrong_encoding(name: str | None) -> str:
+    """Say what is wrong with the encoding of a database, and what next."""
+    problem = (
+        f"the encoding of the database is {name}, which holds bytes that are no characters: one job could stop all"
+    )
+    return f"{problem}; use one made by: create database NAME encoding 'UTF8' template template0"
+
+
+# Files and what the database remembers of them
+
+
+def _migrations_dir() -> Path:
+    return schema_dir() / "migrations"
+
+
+def _files(directory: Path) -> list[Migration]:
+    """List the migrations of a directory in order; ConfigError at a wrong name, a gap or a double."""
+    paths = sorted(directory.glob("*.sql"))
+    wrong = [path.name for path in paths if not FILE_NAME.fullmatch(path.name)]
+    if wrong or not paths:
+        found = ", ".join(wrong) or "nothing"
+        raise ConfigError(f"{directory}: found {found}, expected NNNN_verb_noun.sql: install drover again")
+    files = [Migration(int(path.name[:4]), path.name, _checksum(path)) for path in paths]
+    for expected, migration in enumerate(files, start=1):
+        if migration.number != expected:
+            problem = f"{migration.name} stands where number {expected:04} belongs"
+            raise ConfigError(f"{directory}: {problem}: install drover again")
+    return files
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _applied(connection: psycopg.Connection) -> list[Migration]:
+    return [Migration(*row) for row in connection.execute(SELECT_APPLIED)]
+
+
+def _missing(files: list[Migration], applied: list[Migration]) -> list[Migration]:
+    """Give the files still to apply; ConfigError unless those applied are the first of them, unchanged."""
+    if len(applied) > len(files):
+        newer = _names(applied[len(files) :])
+        raise ConfigError(f"the database is newer than this drover: it has {newer}: upgrade drover")
+    for file, old in zip(files, applied, strict=False):
+        if old.number != file.number:
+            problem = f"the database lacks {file.name} but has {old.name}"
+            raise ConfigError(f"{problem}: restore drover.migration from a backup")
+        if old.checksum != file.checksum:
+            problem = f"{file.name} has changed since it was applied (as {old.name})"
+            raise ConfigError(f"{problem}: restore the file and put the change into a new migration")
+    return files[len(applied) :]
+
+
+def _names(migrations: Iterable[Migration]) -> str:
+    return ", ".join(migration.name for migration in migrations)
+
+
+# The database
+
+
+def _check_encoding(connection: psycopg.Connection) -> None:
+    """Raise ConfigError for a new database in an encoding other than ENCODINGS; one that has our schema may stay."""
+    name = connection.info.parameter_status("server_encoding")
+    is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
+    if name not in ENCODINGS and is_ours == (False,):
+        raise ConfigError(wrong_encoding(name))
+
+
+def _create_table(connection: psycopg.Connection) -> None:
+    """Create drover.migration; if another does so at the same time, it is there a moment later."""
+    try:
+        connection.execute(CREATE_TABLE)
+    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
+        connection.execute(CREATE_TABLE)
+
+
+def _apply_next(connection: psycopg.Connection, files: list[Migration], directory: Path) -> Migration | None:
+    """Apply the first migration that is missing, and give it; one at a time, whoever else applies them."""
+    with connection.transaction():
+        connection.execute(LOCK)
+        migration = next(iter(_missing(files, _applied(connection))), None)
+        if migration:
+            with _blamed(migration.name):
+                connection.execute((directory / migration.name).read_bytes())
+                connection.execute(INSERT_APPLIED, (migration.number, migration.name, migration.checksum))
+    return migration
+
+
+def cancelled(error: psycopg.errors.QueryCanceled) -> str:
+    """Say of a statement that the server gave up by whose will: a time limit, unless somebody ended it by hand."""
+    reason = error.diag.message_primary or str(error)
+    return f"a statement was cancelled: {reason}; ask again, or raise statement_timeout of the role or the database"
+
+
+@contextmanager
+def _connection(
+    conninfo: str, next_step: str = "give [database] url a role that owns the database"
+) -> Iterator[psycopg.Connection]:
+    try:
+        # In a database that is SQL_ASCII, text would come as bytes otherwise.
+        with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
+            if connection.info.server_version < OLDEST * 10_000:
+                version = connection.info.parameter_status("server_version")
+                raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
+            connection.execute(setting(STANDARD))
+            try:
+                yield connection
+            except psycopg.errors.LockNotAvailable as error:
+                raise WorldError(_locked(connection)) from error
+            except psycopg.errors.DeadlockDetected as error:
+                raise WorldError("another session and this one waited for each other's locks: try again") from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError(f"{error}: {next_step}") from error
+    except psycopg.errors.QueryCanceled as error:
+        raise AbsentError(cancelled(error)) from error
+    except psycopg.OperationalError as error:
+        raise AbsentError(f"database not reachable: {error}; {advice(error)}") from error
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(f"database: {error}; check [database] url") from error
+
+
+def advice(error: psycopg.Error) -> str:
+    """Say what next where a database is not reached: a role of ours that is missing is not a wrong url."""
+    is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
+    return "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
+
+
+def _locked(connection: psycopg.Connection) -> str:
+    """Say who keeps the schema locked, of all the one whose transaction is the oldest."""
+    holder = connection.execute(HOLDERS).fetchone()
+    if holder is None:
+        return "somebody else kept the schema locked for too long: try again"
+    pid, user, program, since, table = holder
+    who = f"pid {pid}, user {user}" + (f", {program}" if program else "")
+    return (
+        f"{who}, keeps {table} locked since {since}: try again when it is done, or select pg_terminate_backend({pid})"
+    )
+
+
+@contextmanager
+def _blamed(name: str) -> Iterator[None]:
+    """Say which file failed; one that the database cannot take is our mistake."""
+    try:
+        yield
+    except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege):
+        raise
+    except psycopg.Error as error:
+        raise BugError(f"{name}: {error}: nothing of it was applied; report this") from error
+
+
+def _write_schema() -> None:
+    with temporary() as conninfo:
+        apply(conninfo)
+        (schema_dir() / "schema.sql").write_text(DUMP_HEADER + dump(conninfo))
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--dump"]:
+    _write_schema()

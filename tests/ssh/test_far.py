@@ -1,0 +1,96 @@
+"""Claims about hosts at the end of a cable: it is pulled, and plugged in again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.model.ssh_protocol import Ended, LinkDown, LinkUp, Lost
+from tests.needs import need
+from tests.ssh.conftest import Join
+from tests.ssh.net import Net, cabled
+from tests.ssh.sshd import Server, run, serving
+from tests.ssh.test_agents import STUBBORN, all_gone, tree
+
+SOON = {"lease_s": 2, "beat_s": 0.5, "answer_s": 4.0, "connect_s": 2.0}
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    need("netns")
+    with cabled() as one:
+        yield one
+
+
+@pytest.fixture
+def server(net: Net, tmp_path: Path) -> Iterator[Server]:
+    need("sshd")
+    with serving(tmp_path / "far", address=net.address, inside=net.inside, port=2222) as one:
+        yield one
+
+
+def test_a_silent_network_loses_its_agents_and_they_are_dead_when_that_is_told(
+    net: Net, server: Server, join: Join
+) -> None:
+    host = join(server.reach(**SOON))
+    watched = tree(host.up(script=STUBBORN))
+    net.cut()
+    report = host.end()
+    assert isinstance(report, Lost)
+    assert all_gone(watched, within_s=0.0)
+    net.mend()
+    host.await_report(LinkUp, 2)
+    host.up(1)
+
+
+def test_a_silent_network_is_noticed_in_the_middle_of_megabytes(net: Net, server: Server, join: Join) -> None:
+    host = join(server.reach(**SOON))
+    host.sh("echo up; exec cat >/dev/null")
+    host.until(lambda: host.said[0])
+    host.feed(0, bytes(100_000_000))
+    host.until(lambda: host.fed[0] > 1_000_000)
+    net.cut()
+    assert isinstance(host.end(), Lost)
+    host.await_report(LinkDown)
+
+
+def test_a_host_that_forgot_the_connection_is_noticed_and_reached_again(net: Net, server: Server, join: Join) -> None:
+    host = join(server.reach(**SOON))
+    host.up()
+    net.cut()
+    server.kill()
+    net.mend()
+    server.begin()
+    assert isinstance(host.end(), Lost)
+    host.await_report(LinkUp, 2)
+
+
+def test_a_host_that_swallows_packets_holds_up_nobody_f10(net: Net, server: Server, join: Join) -> None:
+    """The bridge is told of the signal, the start and the end of a second agent while it waits for the host."""
+    net.cut()
+    host = join(server.reach(**SOON))
+    host.sh("echo up")
+    host.bridge.signal(0, "KILL")
+    assert host.end().why == "it was killed before it had started"  # type: ignore[union-attr]
+    assert host.all(LinkDown) == []
+    down = host.await_report(LinkDown)
+    assert "no answer within 2 s" in down.why or "No route" in down.why
+    net.mend()
+    host.await_report(LinkUp)
+    host.sh("exit 3", id=1)
+    assert host.end(1) == Ended(1, code=3)
+
+
+@pytest.mark.slow
+def test_beats_pass_while_a_slow_network_is_full(net: Net, server: Server, join: Join) -> None:
+    """What is sent takes longer than the lease, and would be before the beat in buffers as large as they get."""
+    host = join(server.reach(lease_s=5, beat_s=1.0, answer_s=7.0))
+    host.await_report(LinkUp)
+    run("tc", "qdisc", "add", "dev", net.ours, "root", "tbf", "rate", "4mbit", "burst", "16kb", "latency", "200ms")
+    host.sh("exec wc -c")
+    host.feed(0, bytes(3_500_000))
+    host.until(lambda: host.fed[0] == 3_500_000)
+    host.close_stdin()
+    assert host.end() == Ended(0, code=0)
+    assert host.said[0].strip() == b"3500000"
+    assert host.all(Lost) == []

@@ -1,0 +1,58 @@
+"""Claims about the patterns of known_hosts: which names a line is about, as sshd(8) says; no server is asked."""
+
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from scheduler.errors import WorldError
+from scheduler.ssh.pinned import Pinned
+
+KEY = paramiko.ECDSAKey.generate()
+
+
+def is_trusted(name: str, pattern: str, folder: Path) -> bool:
+    """Say whether a host of this name may have the key of a line with this pattern."""
+    file = folder / "known_hosts"
+    file.write_text(f"{pattern} {KEY.get_name()} {KEY.get_base64()}\n")
+    try:
+        Pinned(name, [file]).missing_host_key(None, name, KEY)
+    except WorldError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("a.example", "a.example"),
+        ("A.Example", "a.example"),
+        ("a.example", "b.example,a.example"),
+        ("a.b.example", "*.example"),
+        ("a1.example", "a?.example"),
+        ("[10.0.0.1]:2222", "[10.0.0.1]:2222"),
+        ("[10.0.0.1]:2222", "[10.0.0.*]:2222"),
+        ("b.example", "!a.example,*.example"),
+    ],
+)
+def test_a_host_that_a_pattern_means_is_trusted_f8(tmp_path: Path, name: str, pattern: str) -> None:
+    assert is_trusted(name, pattern, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("axexample", "a.example"),
+        ("10.0.011", "10.0.0.1"),
+        ("a.example.evil", "a.example"),
+        ("evil.a.example", "a.example"),
+        ("a.exampleb", "a.example?b"),
+        ("a.example", "*.other"),
+        ("a.example", "*.example,!a.example"),
+        ("a.example", "!a.example"),
+        ("1", "[10.0.0.1]:2222"),
+        ("10.0.0.1", "[10.0.0.1]:2222"),
+    ],
+)
+def test_a_host_that_no_pattern_means_is_refused_f8(tmp_path: Path, name: str, pattern: str) -> None:
+    assert not is_trusted(name, pattern, tmp_path)

@@ -1,0 +1,160 @@
+"""Claims about the two scripts that run on a host, run here by each sh there is, without any ssh."""
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from scheduler.errors import AgentError
+from scheduler.ssh.remote import agent_command, warden_command
+from tests.agent_tools import is_gone, watch
+from tests.ssh.sshd import kill
+
+SHELLS = [["dash"], ["bash", "--posix"]]
+LONG = ["sleep", "600"]
+
+
+class Session:
+    """What sshd would start: a script in a session of its own, between pipes."""
+
+    def __init__(self, shell: list[str], command: bytes) -> None:
+        word, sh, option, script, *rest = shlex.split(command.decode("latin-1"))
+        assert (word, sh, option) == ("exec", "/bin/sh", "-c")
+        pipe = subprocess.PIPE
+        argv = [*shell, "-c", script, *rest]
+        self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
+
+    def ask(self, line: str) -> str:
+        self.say(line)
+        return self.hear()
+
+    def end_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.process.wait(20)
+
+
+@pytest.fixture(params=SHELLS, ids=lambda shell: shell[0])
+def shell(request: pytest.FixtureRequest) -> list[str]:
+    found: list[str] = request.param
+    return found
+
+
+@pytest.fixture
+def warden(shell: list[str]) -> Iterator[Session]:
+    session = Session(shell, warden_command(2))
+    assert session.hear() == f"DROVER {session.process.pid}"
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def group() -> Iterator[subprocess.Popen[bytes]]:
+    """Give a process that leads a group and is ours to reap."""
+    process = subprocess.Popen(LONG, start_new_session=True)
+    yield process
+    kill(process.pid)
+    process.wait()
+
+
+Group = subprocess.Popen[bytes]
+
+
+def test_a_guarded_group_dies_when_the_lease_runs_out(warden: Session, group: Group) -> None:
+    assert warden.ask(f"add {group.pid}") == f"{group.pid} added"
+    assert group.wait(20) == -signal.SIGKILL
+    assert is_gone(watch(warden.process.pid))
+
+
+def test_a_guarded_group_dies_when_the_connection_ends(warden: Session, group: Group) -> None:
+    warden.ask(f"add {group.pid}")
+    warden.end_input()
+    assert group.wait(20) == -signal.SIGKILL
+
+
+def test_a_guarded_group_dies_though_nobody_hears_the_warden_any_more(warden: Session, group: Group) -> None:
+    warden.ask(f"add {group.pid}")
+    assert warden.process.stdout is not None
+    warden.process.stdout.close()
+    warden.say("beat")
+    warden.end_input()
+    assert group.wait(20) == -signal.SIGKILL
+
+
+def test_a_warden_that_is_told_to_go_kills_first(warden: Session, group: Group) -> None:
+    warden.ask(f"add {group.pid}")
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        os.killpg(warden.process.pid, number)
+    assert warden.ask("beat") == "beat"
+    warden.end_input()
+    assert group.wait(20) == -signal.SIGKILL
+
+
+def test_a_beat_is_answered_and_renews_the_lease(warden: Session, group: Group) -> None:
+    warden.ask(f"add {group.pid}")
+    for _ in range(16):  # longer than the lease
+        assert warden.ask("beat") == "beat"
+        with pytest.raises(subprocess.TimeoutExpired):
+            group.wait(0.2)
+
+
+def test_a_signal_is_passed_on_and_the_answer_says_who_is_left(warden: Session, group: Group) -> None:
+    assert warden.ask(f"kill {group.pid} 0") == f"{group.pid} alive"
+    warden.say(f"kill {group.pid} TERM")
+    assert group.wait(20) == -signal.SIGTERM
+    warden.hear()
+    assert warden.ask(f"kill {group.pid} KILL") == f"{group.pid} gone"
+
+
+def test_a_group_that_was_ended_is_killed_at_once_and_guarded_no_more(warden: Session, group: Group) -> None:
+    second = subprocess.Popen(LONG, start_new_session=True)
+    warden.ask(f"add {group.pid}")
+    warden.ask(f"add {second.pid}")
+    warden.ask(f"end {second.pid}")
+    assert second.wait(20) == -signal.SIGKILL
+    assert group.poll() is None
+    warden.end_input()
+    assert group.wait(20) == -signal.SIGKILL
+
+
+def test_a_shim_waits_until_it_is_guarded(shell: list[str]) -> None:
+    session = Session(
+        shell, agent_command([b"sh", b"-c", b'echo "$X $$"; read -r line; echo "$line"'], {b"X": b"1"}, b"")
+    )
+    pid = session.process.pid
+    assert session.hear() == f"DROVER {pid}"
+    session.say("")
+    assert session.hear() == f"1 {pid}"
+    assert session.ask("its first item") == "its first item"
+    session.close()
+
+
+def test_a_shim_whose_connection_ends_never_becomes_the_agent(shell: list[str]) -> None:
+    session = Session(shell, agent_command([b"echo", b"here"], {}, b""))
+    out, _ = session.process.communicate(timeout=20)
+    assert out.decode() == f"DROVER {session.process.pid}\n"
+    assert session.process.returncode == 125
+
+
+def test_a_name_that_is_no_variable_is_refused() -> None:
+    with pytest.raises(AgentError, match="X Y"):
+        agent_command([b"true"], {b"X Y": b""}, b"")
