@@ -72,7 +72,7 @@ def _daemon(
     """Give a daemon, which ends in order if its guardian is killed."""
     has_guardian = watched is not None
     daemon = Daemon(
-        config, conninfo, typed=options.read_stdin, manager=manager, has_guardian=has_guardian, read=read
+        config, conninfo, reads_stdin=options.read_stdin, manager=manager, has_guardian=has_guardian, read=read
     )  # fmt: skip
     if watched is not None:
         daemon.loop.register(watched, EPOLLIN, lambda _mask: _end_alone(daemon.loop, watched))

@@ -1,12 +1,15 @@
 """A command row as it was read, and what whoever carries it out is given: a way to ask, to end it, and to leave it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from scheduler.daemon.retention import Pass
 from scheduler.model.commands import Order
 from scheduler.model.jobs import Cells
 from scheduler.policy.core import Core
+
+PIECE: Final = 1000  # rows looked at by one statement, which takes tens of milliseconds
+PAUSE_S: Final = 0.05  # between two of them
+STAGES: Final = ("jobs", "groups", "log")  # as drover.flush has them
 
 
 class Row(NamedTuple):
@@ -20,6 +23,40 @@ class Row(NamedTuple):
     is_command: bool
     took_effect: bool  # it was done, or begun, and its row did not end: so "done already" is done
     of_operator: bool  # these come before all others
+
+
+class Pass:
+    """One pass over all that ended more than so many days before a command came, or before now (None)."""
+
+    def __init__(self, days: int, *, failed_too: bool, command: int | None) -> None:
+        self.days, self._failed_too, self._command = days, failed_too, command
+        self._stage: str | None = STAGES[0]
+        self._place = 0
+        self.removed = dict.fromkeys(STAGES, 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether all was looked at."""
+        return self._stage is None
+
+    def values(self) -> dict[str, object]:
+        """Give the parameters of query `flush` for the next piece."""
+        return {
+            "command": self._command, "days": self.days, "failed": self._failed_too, "most": PIECE,
+            "stage": self._stage, "place": self._place,
+        }  # fmt: skip
+
+    def take(self, cells: Cells) -> None:
+        """Note its answer."""
+        count, stage, place = cells
+        self.removed[self._stage or ""] += int(count or 0)
+        self._stage = None if stage is None else stage.decode()
+        self._place = int(place or 0)
+
+    def __str__(self) -> str:
+        """Give the end of a pass in words."""
+        jobs, groups, lines = self.removed.values()
+        return f"removed {jobs} jobs, {groups} job groups, {lines} log lines about no job"
 
 
 class Desk(Protocol):

@@ -16,10 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from scheduler.daemon.command_jobs import run, to_job
-from scheduler.daemon.command_rows import Desk, Doer, Row, parents_of, text_of
-from scheduler.daemon.command_tables import QUEUES, flush, to_host, to_type
-from scheduler.daemon.retention import Pass
+from scheduler.daemon.command_rows import Desk, Doer, Pass, Row, parents_of, text_of
+from scheduler.daemon.job_commands import run, to_job
+from scheduler.daemon.table_commands import QUEUES, flush, to_host, to_type
 from scheduler.drivers.sql import to_json
 from scheduler.model.commands import EVERY, GROUP, HOST, JOB, SEE_RESULT, TYPE, VERBS, CommandError, Order, about, parse
 from scheduler.model.jobs import Cells

@@ -7,9 +7,9 @@ the watch connection with the lease, which goes before them (watch.py).
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from scheduler.daemon.command_tables import looked
+from scheduler.daemon.command_rows import PAUSE_S, Pass
 from scheduler.daemon.commands import Act, Commands
-from scheduler.daemon.retention import PAUSE_S, Pass
+from scheduler.daemon.table_commands import looked
 from scheduler.drivers.postgres_answers import Stat
 from scheduler.drivers.sql import to_json
 from scheduler.model.config import Scheduler
@@ -41,7 +41,7 @@ class Ask(Protocol):
     ) -> None: ...
 
 
-class Chores:
+class Maintenance:
     """What a daemon does from time to time, and when each is due."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Chores:
         self._slowest: dict[str, float] = {}  # seconds of what was complained about
         self._pass: Pass | None = None  # over what is long over
         self._began = clock()
-        self._due = dict.fromkeys(_CHORES, NEVER)
+        self._due = dict.fromkeys(_TASKS, NEVER)
         self.commands = Commands(core, ask, self.read_commands_in, self._do_command, acts, clock)
 
     def take(self, timers: Scheduler) -> None:
@@ -84,7 +84,7 @@ class Chores:
         """We serve, and know nothing."""
         now = self._clock()
         at_once = dict.fromkeys(("commands", "look", "due", "all", "flush"), now)
-        self._due = dict.fromkeys(_CHORES, NEVER) | at_once | {"rescan": now + self._timers.rescan}
+        self._due = dict.fromkeys(_TASKS, NEVER) | at_once | {"rescan": now + self._timers.rescan}
         status.tell_hosts_anew(self._core.world)
 
     def rescan_for_locked(self) -> None:
@@ -93,7 +93,7 @@ class Chores:
 
     def drop(self) -> None:
         """Nothing can be asked, or it is not for us to ask: no chore is due."""
-        self._due = dict.fromkeys(_CHORES, NEVER)
+        self._due = dict.fromkeys(_TASKS, NEVER)
 
     def cut_off(self) -> None:
         """The connection or the group is lost."""
@@ -134,7 +134,7 @@ class Chores:
         chore = min(self._due, key=self._due.__getitem__)
         if self._due[chore] <= now:
             self._due[chore] = NEVER
-            _CHORES[chore](self, now)
+            _TASKS[chore](self, now)
 
     # ---- what
 
@@ -249,17 +249,17 @@ class Chores:
         return told
 
 
-_CHORES: Final[dict[str, Callable[[Chores, float], None]]] = {
+_TASKS: Final[dict[str, Callable[[Maintenance, float], None]]] = {
     "command": lambda chores, _now: chores.commands.do_next(),
     "commands": lambda chores, _now: chores.commands.read(),
     "look": lambda chores, _now: chores.look_around(),
-    "due": Chores._look_due,
-    "rescan": Chores._rescan,
+    "due": Maintenance._look_due,
+    "rescan": Maintenance._rescan,
     "rescue": lambda chores, _now: chores.give_back_lost(OWN_AGE_S, chores.settle_rescued),
-    "flush": Chores._flush,
-    "status": Chores._show_changes,
-    "hosts": Chores._show_hosts,
-    "all": Chores._show_all,
+    "flush": Maintenance._flush,
+    "status": Maintenance._show_changes,
+    "hosts": Maintenance._show_hosts,
+    "all": Maintenance._show_all,
 }
 
 

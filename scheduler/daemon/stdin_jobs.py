@@ -47,7 +47,7 @@ def served(config: Config) -> list[str]:
     return [name for name, agent in config.agents.items() if agent.enabled]
 
 
-class Typed:
+class StdinJobs:
     """Standard input as a front-end; uses queries `typed_number`, `submit` and `typed_ends`."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Typed:
         """Take jobs for the types of another configuration."""
         self._types = served(config)
 
-    def end(self) -> "Typed":
+    def end(self) -> "StdinJobs":
         """Stop asking: the daemon drains."""
         self._is_ended = False
         return self

@@ -1,7 +1,7 @@
 """The watch connection: the lease, wake-ups and everything slow, so that a lock on a job row cannot make a lease lapse.
 
 Decisions about the lease are policy/lease.py's; here they are carried out. One statement at a time, and none of the
-chores (chores.py) comes before the lease.
+chores (maintenance.py) comes before the lease.
 """
 
 import uuid
@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from scheduler.daemon.commands import Act as CommandAct
-from scheduler.daemon.maintenance import Chores
+from scheduler.daemon.maintenance import Maintenance
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat
 from scheduler.drivers.refusals import Refusals
@@ -72,7 +72,7 @@ class Watch:
         self.mistakes: str | None = None  # a clash with another group: the operator's to mend
         self._is_busy = False
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
-        self.chores = Chores(
+        self.maintenance = Maintenance(
             config.scheduler, core, self.lease, identity.pid, self._ask, say, clock, stats, vitals, acts
         )
         self.link: Link  # given by `attach`: the link needs our callbacks first
@@ -89,37 +89,37 @@ class Watch:
         self._is_busy = False
         self.lease.connected(now)
         if self.lease.standing is Standing.SERVING:
-            self.chores.all_due()
+            self.maintenance.all_due()
 
     def down(self) -> None:
         """The connection is lost: nothing can be asked, wake-ups are missed until it is back."""
         self._is_busy = False
         self.lease.disconnected()
-        self.chores.cut_off()
+        self.maintenance.cut_off()
 
     def notified(self, channel: str, now: float) -> None:
         """Somebody rang."""
         if channel == "drover_queue":
             self._core.handle(Woken(), now)
         elif channel == "drover_due":
-            self.chores.bring_forward("due")
+            self.maintenance.bring_forward("due")
         elif channel == "drover_change":
             self.lease.ring(now)
-            self.chores.bring_forward("look")
+            self.maintenance.bring_forward("look")
         elif channel == "drover_command":
-            self.chores.read_commands_in(0.0)
+            self.maintenance.read_commands_in(0.0)
 
     def poll(self) -> None:
         """Look for all that others ring for, when nobody can be heard."""
-        self.chores.read_commands_in(0.0)
+        self.maintenance.read_commands_in(0.0)
         self._core.handle(Woken(), self._clock())
-        self.chores.bring_forward("due")
+        self.maintenance.bring_forward("due")
         self.notified("drover_change", self._clock())
 
     def take(self, config: Config) -> None:
         """Go on with another configuration; it was announced."""
         self._config = config
-        self.chores.take(config.scheduler)
+        self.maintenance.take(config.scheduler)
 
     # ---- time
 
@@ -127,21 +127,21 @@ class Watch:
         """Give the instant of the next statement."""
         if self._is_busy or not self.link.is_up:
             return NEVER
-        return min(self.lease.next_deadline(), self.chores.next_deadline(now))
+        return min(self.lease.next_deadline(), self.maintenance.next_deadline(now))
 
     def step(self, now: float) -> None:
         """Run the next statement, if it is time."""
         if self._is_busy or not self.link.is_up:
             return
-        if self._is_opening and self.chores.commands.is_caught_up:
+        if self._is_opening and self.maintenance.commands.is_caught_up:
             self._is_opening = False
-            self.chores.look_around(self._give_out_work)
+            self.maintenance.look_around(self._give_out_work)
             return
         act = self.lease.step(now)
         if act is not None:
             _ACTS[act](self, now)
         else:
-            self.chores.step(now)
+            self.maintenance.step(now)
 
     def _ask(
         self,
@@ -177,7 +177,7 @@ class Watch:
         else:
             self._refusals.refused(name, failure)
         if name not in {act.value for act in Act}:
-            self.chores.refused()
+            self.maintenance.refused()
             return
         self.lease.refused(self._clock())
         if name == Act.TAKE.value and failure.sqlstate == LOCKED:
@@ -195,14 +195,14 @@ class Watch:
             done([f"{clash}: another group has it; rename it here" for clash in sorted(_text(row[0]) for row in rows)])
 
         values = {"config": _described(config, self._identity)}
-        self._ask("register", values, answered, self.chores.commands.refused)
+        self._ask("register", values, answered, self.maintenance.commands.refused)
 
     def _registered(self, clashes: list[str]) -> None:
         if clashes:
             self.mistakes = "\n".join(clashes)
             raise ConfigError(self.mistakes)
         self.lease.registered(self._clock())
-        self.chores.read_commands_in(0.0)
+        self.maintenance.read_commands_in(0.0)
 
     def _look(self, now: float) -> None:
         self._ask("look_at_owner", {}, self._looked)
@@ -241,16 +241,16 @@ class Watch:
 
     def _rescue(self, now: float) -> None:
         """Give back what former owners had; then, and only then, serve: first the commands that waited."""
-        self.chores.give_back_lost(0.0, self._rescued)
+        self.maintenance.give_back_lost(0.0, self._rescued)
 
     def _rescued(self, rows: list[Cells]) -> None:
         now = self._clock()
-        self.chores.settle_rescued(rows)
+        self.maintenance.settle_rescued(rows)
         self.lease.rescued(now)
         self._is_opening = True
-        self.chores.commands.begin()
-        self.chores.all_due()
-        self.chores.rescan_for_locked()
+        self.maintenance.commands.begin()
+        self.maintenance.all_due()
+        self.maintenance.rescan_for_locked()
         self._say("info", f"serving group {self._config.scheduler.group} as {self.owner}")
 
     def _give_out_work(self) -> None:
@@ -278,14 +278,14 @@ class Watch:
         why = "is given up" if was_yielding else "has another owner"
         self._say("warning", f"group {self._config.scheduler.group} {why}: standing by")
         self._core.handle(Disowned(), now)
-        self.chores.cut_off()
+        self.maintenance.cut_off()
         self.owner = str(uuid.uuid4())
         self._new_owner(self.owner)
 
     def leave(self, done: Callable[[], None]) -> None:
         """An orderly end: the group has no owner any more. `done` is called in any case."""
         self.lease.leave()
-        self.chores.drop()
+        self.maintenance.drop()
         values: dict[str, object] = {"group": self._config.scheduler.group, "owner": self.owner}
         self.link.ask(self._queries["leave"], values, lambda _: done(), deadline=2.0)
 

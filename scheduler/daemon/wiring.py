@@ -14,16 +14,14 @@ from typing import Any, Final
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.daemon.controls import Controls
-from scheduler.daemon.listen_probe import Hearing
+from scheduler.daemon.connections import ConnectionLog, Reconcile
+from scheduler.daemon.daemon_commands import DaemonCommands
 from scheduler.daemon.log import LOG, TRACE, crash_fd
 from scheduler.daemon.log import echo as _echo
 from scheduler.daemon.log import say as _say
-from scheduler.daemon.notify_rate_limit import Bell
-from scheduler.daemon.reconcile import Rejoin
-from scheduler.daemon.stdin_jobs import Typed, served
-from scheduler.daemon.troubles import Troubles
+from scheduler.daemon.stdin_jobs import StdinJobs, served
 from scheduler.daemon.upgrade import Upgrade, hold_signals
+from scheduler.daemon.wakeups import ListenProbe, NotifyRateLimit
 from scheduler.daemon.watch import LISTEN, Watch
 from scheduler.daemon.watch import settings as watch_settings
 from scheduler.drivers.agentdb import AgentDb
@@ -73,16 +71,16 @@ class Daemon:
         config: Config,
         conninfo: str,
         *,
-        typed: bool = False,
+        reads_stdin: bool = False,
         manager: Manager | None = None,
         has_guardian: bool = False,
         read: Callable[[], Config] | None = None,
     ) -> None:
         self.config = config
-        self._controls = Controls(self, read or (lambda: config))
+        self._commands = DaemonCommands(self, read or (lambda: config))
         self.loop = Loop()
         self.loop.on_pause = self._resume
-        self.troubles = Troubles(_say, lambda: self.loop.now)
+        self.troubles = ConnectionLog(_say, lambda: self.loop.now)
         self.notifier = Notifier(self.loop, manager, self._standing, main_pid=has_guardian)
         self._ready_file = ReadyFile(config.scheduler.ready_file)
         self.core = Core(config, self.loop.now)
@@ -90,31 +88,35 @@ class Daemon:
         self._queries = load((schema_dir() / "queries.sql").read_text())
         self._over = False
         self.is_superseded = False  # the program was replaced: it is to be executed when this one has ended
-        self._upgrade = Upgrade(self.loop, _say, self._supersede) if config.scheduler.reexec and not typed else None
+        self._upgrade = (
+            Upgrade(self.loop, _say, self._supersede) if config.scheduler.reexec and not reads_stdin else None
+        )
         self._is_queue_ready = False
         timers = config.scheduler
         self.refusals = Refusals(_say, self._refused)
         self.watch = Watch(
             config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats,
-            self._controls.acts(), self._vitals, self.note, self.refusals,
+            self._commands.acts(), self._vitals, self.note, self.refusals,
         )  # fmt: skip
         self.children = Children(
             self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
         )
-        self.bell = Bell(self.loop, lambda channel: self.watch.notified(channel, self.loop.now), timers.wake_interval)
+        self.notify_rate_limit = NotifyRateLimit(
+            self.loop, lambda channel: self.watch.notified(channel, self.loop.now), timers.wake_interval
+        )
         queue_plans = (*queue_settings(timers.lock_limit), *PLANS)
         self.queue_link = self._link("queue", conninfo, self._queue_up, self._queue_down, queue_plans)
-        self.hearing = Hearing(
+        self.listen_probe = ListenProbe(
             self.loop, self._queries["ring"], _say, self.watch.poll, self.refusals,
             every=timers.rescan, poll_interval=timers.poll_interval,
         )  # fmt: skip
-        watch_words = (*watch_settings(timers), *PLANS, f"listen {self.hearing.channel}")
+        watch_words = (*watch_settings(timers), *PLANS, f"listen {self.listen_probe.channel}")
         self.watch_link = self._link("watch", conninfo, self._watch_up, self._watch_down, watch_words, self._notified)
-        self._rejoin = Rejoin(
+        self._reconcile = Reconcile(
             self.loop, self.queue_link, self._queries, self.core, timers.group, self._tell, self.refusals
         )
-        self.watch.attach(self.watch_link, self.bell.worthwhile)
-        self.hearing.attach(self.queue_link, self.watch_link, LISTEN)
+        self.watch.attach(self.watch_link, self.notify_rate_limit.worthwhile)
+        self.listen_probe.attach(self.queue_link, self.watch_link, LISTEN)
         self.refusals.attach(self.queue_link, self.watch_link)
         self.courier = self._courier()
         database = config.database
@@ -131,8 +133,10 @@ class Daemon:
             timers.agentdb_connections, config.agents, timers.statement_limit, self._tell, self._unconnected,
             with_queue=_is_same_server(conninfo, database.agentdb_url), reconnect_max=timers.reconnect_max,
         )  # fmt: skip
-        self.typed = Typed(self.loop, self.watch_link, self._queries, served(config), _say) if typed else None
-        self.core.world.tells_ends = typed
+        self.stdin_jobs = (
+            StdinJobs(self.loop, self.watch_link, self._queries, served(config), _say) if reads_stdin else None
+        )
+        self.core.world.tells_ends = reads_stdin
         self.core.world.fleet.tells_routine = LOG.isEnabledFor(logging.DEBUG)
         self._acts = self._command_table()
 
@@ -151,7 +155,7 @@ class Daemon:
             e.Say: lambda c: _say(c.level, c.text),
             e.Echo: lambda c: _echo(c.text),
             e.Told: self._told,
-            e.LookDue: lambda c: self.watch.chores.bring_forward("due"),
+            e.LookDue: lambda c: self.watch.maintenance.bring_forward("due"),
             e.Renew: lambda c: self.watch.lease.renew(self.loop.now),
             e.GiveUp: lambda c: self._give_up(self.watch.owner),
             e.Exit: lambda c: self._leave(),
@@ -161,7 +165,7 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until told to end; give the exit status. Raises ConfigError when another group has our hosts."""
-        signals = Signals(self.loop, self._controls.signalled)
+        signals = Signals(self.loop, self._commands.signalled)
         alarm = self._watch_loop()
         _say("info", self._introduction())
         try:
@@ -178,7 +182,7 @@ class Daemon:
                 hold_signals()
             signals.close()
             self.close()
-        return 1 if self.typed is not None and self.typed.failed else 0
+        return 1 if self.stdin_jobs is not None and self.stdin_jobs.failed else 0
 
     def _introduction(self) -> str:
         config = self.config
@@ -201,8 +205,8 @@ class Daemon:
             self._carry_out()
             self._request()
         self.watch.step(loop.now)
-        if self.typed is not None and self.typed.is_over:
-            self.typed = self.typed.end()
+        if self.stdin_jobs is not None and self.stdin_jobs.is_over:
+            self.stdin_jobs = self.stdin_jobs.end()
             self.drain()
         if core.has_work:
             return
@@ -222,8 +226,8 @@ class Daemon:
         self.children.close()
         for link in (self.queue_link, self.watch_link):
             link.close()
-        if self.typed is not None:
-            self.typed.close()
+        if self.stdin_jobs is not None:
+            self.stdin_jobs.close()
         self.expansions.shut()
         self.agentdb.shut()
         self._ready_file.remove()
@@ -298,12 +302,12 @@ class Daemon:
         """What the queue connection was asked is answered; a claim that finds something was worth looking."""
         self._tell(event)
         if isinstance(event, e.Turned) and event.found:
-            self.bell.worthwhile("drover_queue")
+            self.notify_rate_limit.worthwhile("drover_queue")
 
     def _refused(self, text: str | None) -> None:
         """Other statements are refused than before: show it."""
         self.core.world.refused = text
-        self.watch.chores.bring_forward("all")
+        self.watch.maintenance.bring_forward("all")
         self.notifier.note()
 
     def _become(self, owner: str) -> None:
@@ -317,7 +321,7 @@ class Daemon:
         if not self.queue_link.losses:
             self._is_queue_ready = True
         else:
-            self._rejoin.begin(self.watch.owner, self._queue_ready)
+            self._reconcile.begin(self.watch.owner, self._queue_ready)
 
     def _queue_ready(self) -> None:
         self._is_queue_ready = True
@@ -326,17 +330,17 @@ class Daemon:
         self._is_queue_ready = False
         self.refusals.forget()
         self.troubles.failed(QUEUE, reason)
-        self.watch.chores.bring_forward("all")
+        self.watch.maintenance.bring_forward("all")
         self.note()
 
     def _watch_up(self) -> None:
         self.troubles.over(WATCH)
         self.watch.up(self.loop.now)
-        self.hearing.up()
+        self.listen_probe.up()
 
     def _notified(self, channel: str) -> None:
-        if not self.hearing.heard(channel):
-            self.bell.ring(channel)
+        if not self.listen_probe.heard(channel):
+            self.notify_rate_limit.ring(channel)
 
     def _watch_down(self, reason: str) -> None:
         self.watch.down()
@@ -352,7 +356,7 @@ class Daemon:
         else:
             self.troubles.failed(what, event.reason, effect=f"; {WAITS[event.need]}; see drover check")
         self._tell(event)
-        self.watch.chores.bring_forward("all")
+        self.watch.maintenance.bring_forward("all")
 
     def _stats(self) -> dict[str, Stat]:
         """Give what was asked of the database, by statement."""
@@ -421,7 +425,7 @@ class Daemon:
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
         _say("info", f"draining: what is in hand is finished, {rest}")
         self._tell(e.Drain())
-        self.watch.chores.bring_forward("all")
+        self.watch.maintenance.bring_forward("all")
         self.notifier.note()
 
     def _supersede(self) -> None:
@@ -449,11 +453,11 @@ class Daemon:
         self.children.take(config)
         self.expansions.take(config)
         self.agentdb.take(config)
-        if self.typed is not None:
-            self.typed.take(config)
+        if self.stdin_jobs is not None:
+            self.stdin_jobs.take(config)
         self._tell(e.Reloaded(config))
         self.watch.take(config)
-        self.bell.gap_s = config.scheduler.wake_interval
+        self.notify_rate_limit.gap_s = config.scheduler.wake_interval
 
     def _leave(self) -> None:
         """All is saved and every child is dead: give up the group and end."""
@@ -466,8 +470,8 @@ class Daemon:
         self._over = True
 
     def _told(self, told: e.Told) -> None:
-        if self.typed is not None:
-            self.typed.told(told)
+        if self.stdin_jobs is not None:
+            self.stdin_jobs.told(told)
 
 
 def _is_same_server(queue: str, other: str) -> bool:

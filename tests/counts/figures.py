@@ -17,7 +17,7 @@ from tests.counts.lockstep import TYPE, Lockstep
 from tests.counts.memory import Memory
 from tests.counts.meters import ENTRIES, LSN, TUPLES, Work, buffers, number, work
 from tests.counts.place import Place
-from tests.counts.queues import TELL, Chores, Real
+from tests.counts.queues import TELL, Real, WatchStatements
 
 Figures = dict[str, float]
 Make = Callable[..., Core]
@@ -226,20 +226,20 @@ def claims(place: Place) -> Figures:
 def due(place: Place) -> Figures:
     """Pages that a look for rows whose time has come looks at: CLAIMED of few that wait, of many, and all of many."""
     with place.queue() as (_, owner), psycopg.connect(owner.info.dsn, user="drover_scheduler", autocommit=True) as ours:
-        chores = Chores(ours)
+        watch = WatchStatements(ours)
         owner.execute(PUT_WAITING.encode(), (TYPE, SHALLOW))
         owner.execute(COME.encode(), (CLAIMED,))
         owner.execute("analyze")
-        few = buffers(chores.explain_due())
+        few = buffers(watch.explain_due())
         owner.execute(PUT_WAITING.encode(), (TYPE, DEEP))
-        fresh = buffers(chores.explain_due())
+        fresh = buffers(watch.explain_due())
         owner.execute("analyze")
-        many = buffers(chores.explain_due())
+        many = buffers(watch.explain_due())
         _put(owner, DEEP)
         owner.execute("analyze")
-        beside = buffers(chores.explain_due())
+        beside = buffers(watch.explain_due())
         owner.execute(COME.encode(), (DEEP,))
-        every = buffers(chores.explain_due())
+        every = buffers(watch.explain_due())
     return {
         "pages_per_due_row": few / CLAIMED,
         "due_growth_behind_new_rows": fresh / few,

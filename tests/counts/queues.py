@@ -148,7 +148,7 @@ def queries() -> dict[str, Query]:
     return load((schema_dir() / "queries.sql").read_text())
 
 
-class Chores:
+class WatchStatements:
     """The watch connection of a daemon, as far as measures ask it something."""
 
     def __init__(self, watch: psycopg.Connection[Any]) -> None:

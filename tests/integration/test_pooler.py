@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.daemon.listen_probe import Hearing
+from scheduler.daemon.wakeups import ListenProbe
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Failure
@@ -102,13 +102,13 @@ def test_commands_read_times_behind_a_pooler_whatever_their_style(
 
 
 class Ears:
-    """A Hearing between two links, and what it said and did."""
+    """A ListenProbe between two links, and what it said and did."""
 
     def __init__(self, loop: Loop, open_link: Open, conninfo: str) -> None:
         self.said: list[str] = []
         self.polls = 0
         self.rings = 0
-        self.hearing = Hearing(
+        self.listen_probe = ListenProbe(
             loop,
             QUERIES["ring"],
             lambda level, text: self.said.append(text),
@@ -117,17 +117,17 @@ class Ears:
             every=0.05,
             poll_interval=0.05,
         )
-        listen = [f"listen {self.hearing.channel}"]
+        listen = [f"listen {self.listen_probe.channel}"]
         self.voice = open_link(conninfo)
         self.ear = open_link(conninfo, settings=listen, on_notify=self._heard)
-        self.hearing.attach(self.voice, self.ear, ["listen drover_queue"])
-        self.hearing.up()
+        self.listen_probe.attach(self.voice, self.ear, ["listen drover_queue"])
+        self.listen_probe.up()
 
     def _poll(self) -> None:
         self.polls += 1
 
     def _heard(self, channel: str) -> None:
-        self.rings += self.hearing.heard(channel)
+        self.rings += self.listen_probe.heard(channel)
 
 
 @pytest.mark.parametrize("mode", ["direct", "session"])
@@ -159,9 +159,9 @@ def test_a_ring_that_may_have_come_with_an_answer_proves_nothing_j46(
     before = ears.voice.sent
     turn_until(loop, lambda: ears.voice.sent > before)  # it rings
     ears.ear.run("select 1", lambda _: None)
-    ears.hearing.is_deaf = True
+    ears.listen_probe.is_deaf = True
     turn_until(loop, lambda: ears.rings)
-    assert ears.hearing.is_deaf
+    assert ears.listen_probe.is_deaf
 
 
 def test_a_listen_that_was_lost_is_noticed_and_made_anew_j46(loop: Loop, module_database: str, open_link: Open) -> None:

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from scheduler.daemon.notify_rate_limit import BURST, Bell
+from scheduler.daemon.wakeups import BURST, NotifyRateLimit
 from scheduler.model.config import Scheduler
 
 GAP_S = Scheduler().wake_interval
@@ -53,47 +53,47 @@ def woken() -> list[str]:
 
 
 @pytest.fixture
-def bell(clock: Clock, woken: list[str]) -> Bell:
-    return Bell(clock, woken.append, GAP_S)  # type: ignore[arg-type]
+def bell(clock: Clock, woken: list[str]) -> NotifyRateLimit:
+    return NotifyRateLimit(clock, woken.append, GAP_S)  # type: ignore[arg-type]
 
 
-def flood(bell: Bell, clock: Clock, seconds: float, channel: str = "q", every: float = 0.001) -> None:
+def flood(bell: NotifyRateLimit, clock: Clock, seconds: float, channel: str = "q", every: float = 0.001) -> None:
     for step in range(round(seconds / every)):
         clock.go(100.0 + step * every)
         bell.ring(channel)
 
 
-def test_first_wake_ups_pass_at_once(bell: Bell, woken: list[str]) -> None:
+def test_first_wake_ups_pass_at_once(bell: NotifyRateLimit, woken: list[str]) -> None:
     for _ in range(BURST):
         bell.ring("q")
     assert len(woken) == BURST
 
 
-def test_flood_wakes_once_in_a_gap(bell: Bell, clock: Clock, woken: list[str]) -> None:
+def test_flood_wakes_once_in_a_gap(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     flood(bell, clock, 10.0)
     assert BURST + 10 / GAP_S - 2 <= len(woken) <= BURST + 10 / GAP_S
 
 
 @pytest.mark.parametrize("gap_s", [0.02, 0.5])
 def test_the_gap_is_a_setting_j113(clock: Clock, woken: list[str], gap_s: float) -> None:
-    flood(Bell(clock, woken.append, gap_s), clock, 10.0)  # type: ignore[arg-type]
+    flood(NotifyRateLimit(clock, woken.append, gap_s), clock, 10.0)  # type: ignore[arg-type]
     assert BURST + 10 / gap_s - 2 <= len(woken) <= BURST + 10 / gap_s
 
 
-def test_last_of_a_flood_is_not_lost(bell: Bell, clock: Clock, woken: list[str]) -> None:
+def test_last_of_a_flood_is_not_lost(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     flood(bell, clock, 1.0)
     before = len(woken)
     clock.go(102.0)
     assert len(woken) == before + 1
 
 
-def test_channels_do_not_hold_each_other_up(bell: Bell, clock: Clock, woken: list[str]) -> None:
+def test_channels_do_not_hold_each_other_up(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     flood(bell, clock, 1.0)
     bell.ring("other")
     assert woken[-1] == "other"
 
 
-def test_wake_ups_that_were_worth_it_are_never_held_up(bell: Bell, clock: Clock, woken: list[str]) -> None:
+def test_wake_ups_that_were_worth_it_are_never_held_up(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     for step in range(1000):
         clock.go(100.0 + step / 1000)
         bell.ring("q")
@@ -101,7 +101,7 @@ def test_wake_ups_that_were_worth_it_are_never_held_up(bell: Bell, clock: Clock,
     assert len(woken) == 1000
 
 
-def test_one_that_waits_is_told_once_a_look_was_worth_it(bell: Bell, clock: Clock, woken: list[str]) -> None:
+def test_one_that_waits_is_told_once_a_look_was_worth_it(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     flood(bell, clock, 0.05)
     assert len(woken) == BURST
     bell.worthwhile("q")
@@ -110,7 +110,7 @@ def test_one_that_waits_is_told_once_a_look_was_worth_it(bell: Bell, clock: Cloc
     assert len(woken) == BURST + 1
 
 
-def test_a_quiet_time_gives_no_more_than_a_burst(bell: Bell, clock: Clock, woken: list[str]) -> None:
+def test_a_quiet_time_gives_no_more_than_a_burst(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     for _ in range(100):
         bell.worthwhile("q")
     clock.go(1000.0)

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from scheduler.daemon.command_rows import Desk, Doer, Row, text_of
-from scheduler.daemon.retention import PAUSE_S, Pass
+from scheduler.daemon.command_rows import PAUSE_S, Desk, Doer, Pass, Row, text_of
 from scheduler.model.commands import CommandError, Order, filter_of
 from scheduler.model.config import FILTERS, Config, Host
 from scheduler.model.events import Looked

@@ -1,12 +1,11 @@
-"""Whether LISTEN is heard: now and then the daemon rings itself, and polls while it does not hear it.
+"""Wake-ups from the database: how many are let through, and whether any arrive at all.
 
-Where a pooler gives a server process for each transaction, nobody tells a client of a notification, and nothing fails.
-We ring over another connection than the one that listens: a process tells its own notifications before it answers,
-whoever is behind it. For the same reason a ring that is heard after a statement of the listening connection proves
-nothing, and is repeated.
+NOTIFY is unrestricted, and each wake-up asks the database something, so a channel is rate-limited (NotifyRateLimit).
+Where a pooler gives each transaction another server process, LISTEN fails silently, so it is probed (ListenProbe).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -16,6 +15,7 @@ from scheduler.drivers.refusals import NOTIFY, Refusals
 from scheduler.drivers.sql import Query
 from scheduler.drivers.waiting import Loop, Timer
 
+BURST: Final = 5
 WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at most
 AGAIN_S: Final = 1.0  # when a ring proved nothing
 POOLER: Final = "a pooler gives each transaction another connection"
@@ -23,7 +23,40 @@ SILENCE: Final = "the database tells us nothing"
 FULL: Final = "the NOTIFY queue of the server is full"
 
 
-class Hearing:
+class NotifyRateLimit:
+    """What stands between the notifications and those whom they wake."""
+
+    def __init__(self, loop: Loop, wake: Callable[[str], None], gap_s: float) -> None:
+        self._loop, self._wake = loop, wake
+        self.gap_s = gap_s
+        self._paid: dict[str, float] = {}  # until when a channel has used up its rings
+        self._waiting: dict[str, Timer] = {}
+
+    def ring(self, channel: str) -> None:
+        """Somebody has notified a channel; its payload is nobody's business."""
+        if channel in self._waiting:
+            return
+        now = self._loop.now
+        early = self._paid.get(channel, now) - (BURST - 0.5) * self.gap_s
+        if now >= early:
+            self._pass_on(channel)
+        else:
+            self._waiting[channel] = self._loop.at(early, partial(self._pass_on, channel))
+
+    def worthwhile(self, channel: str) -> None:
+        """A wake-up of this channel led to something: it is not counted, and the one that waits is told now."""
+        self._paid[channel] = self._paid.get(channel, 0.0) - self.gap_s
+        if timer := self._waiting.get(channel):
+            timer.cancel()
+            self._pass_on(channel)
+
+    def _pass_on(self, channel: str) -> None:
+        self._waiting.pop(channel, None)
+        self._paid[channel] = max(self._paid.get(channel, 0.0), self._loop.now) + self.gap_s
+        self._wake(channel)
+
+
+class ListenProbe:
     """Rings `voice` with query `ring` and waits for `ear` to hear it; calls `poll` over and over while it does not."""
 
     def __init__(

@@ -19,7 +19,7 @@ from scheduler.policy.core import Core
 from scheduler.policy.reload import changes, within_reach
 
 
-class Controlled(Protocol):
+class Commanded(Protocol):
     """What the orders are about."""
 
     config: Config
@@ -44,10 +44,10 @@ class Controlled(Protocol):
         """Our standing may be another."""
 
 
-class Controls:
+class DaemonCommands:
     """Carries out the orders about one daemon."""
 
-    def __init__(self, daemon: Controlled, read: Callable[[], Config]) -> None:
+    def __init__(self, daemon: Commanded, read: Callable[[], Config]) -> None:
         self._daemon = daemon
         self._read = read  # the files anew. Errors: ConfigError
 
@@ -114,12 +114,12 @@ class Controls:
 
     def _reset(self) -> str:
         thawed = self._daemon.core.thaw(None, self._daemon.loop.now)
-        self._daemon.watch.chores.bring_forward("rescan")
+        self._daemon.watch.maintenance.bring_forward("rescan")
         return f"{thawed} failed slots are tried again"
 
     def _poll(self) -> str:
         self._daemon.core.handle(e.Woken(), self._daemon.loop.now)
-        self._daemon.watch.chores.bring_forward("rescan")
+        self._daemon.watch.maintenance.bring_forward("rescan")
         return "looked at the queue"
 
 
