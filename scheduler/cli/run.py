@@ -18,7 +18,6 @@ from scheduler.cli.secrets import with_logins
 from scheduler.cli.selftest import test_agents
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.wiring import Daemon
-from scheduler.drivers import failpoints
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.notify import Manager, take_manager
 from scheduler.drivers.system import hide
@@ -38,7 +37,6 @@ def run(options: Namespace, config: Config) -> int:
     log.set_up(config.scheduler, options.verbose, os.environ)
     hide()
     config = as_asked(config, options)
-    failpoints.arm(os.environ)
     if options.test or options.test_first:
         failed = test_agents(config, sys.stdout)
         if options.test or failed:

@@ -3,7 +3,7 @@
 FAULTS_GAPS names a file into which the time between two waits of the loop is written as it happens, so that kill -9
 loses none: how many gaps of less than 2^n microseconds for n from 0, then the longest, all in nanoseconds and as 64-bit
 integers. Time in which the kernel had no processor for us is not the daemon's, and left out (schedstat). FAULTS_MUTANT
-names a mutant.
+names a mutant, FAULTS_POINTS the failpoints (failpoints.py).
 """
 
 import mmap
@@ -56,6 +56,10 @@ def main() -> int:
         from tests.faults.mutants import plant
 
         plant(mutant)
+    if points := os.environ.get("FAULTS_POINTS"):
+        from tests.faults.failpoints import arm
+
+        arm(points)
     if "FAULTS_GAPS" in os.environ:
         scheduler.drivers.loop.select = SimpleNamespace(epoll=Meter)  # type: ignore[attr-defined]
     from scheduler.cli.main import main as drover

@@ -7,7 +7,7 @@ does, the walk is too kind. `plant` is called by the launcher.
 import sys
 from typing import Final, NamedTuple
 
-from scheduler.drivers.failpoints import parse
+from tests.faults.failpoints import parse
 from tests.faults.walk import Step
 from tests.sim.mutants import Finder, Patch
 from tests.sim.mutants import Mutant as Patched

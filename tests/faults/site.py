@@ -9,7 +9,6 @@ import json
 import os
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,13 +23,12 @@ from psycopg.conninfo import make_conninfo
 
 from tests.agent_tools import AGENTS
 from tests.faults.launcher import BUCKETS
-from tests.integration.daemon import BASE, ERRORS, PYTHON, Daemon, agent
+from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, Daemon, agent
 
 HERE = Path(__file__).parent
 AUDIT = HERE / "audit.sql"
 AGENT = HERE / "agent.py"
 CLEANUP = AGENTS / "cleanup/drover-agent-cleanup"
-RUN = [sys.executable, "-m", "tests.faults.launcher", "run", "--allow-root"]
 PATIENCE_S = 40.0
 LOOK_S = 0.02
 STORY_S = 0.5  # for daemons to tell how they are, when a test has failed
@@ -208,13 +206,13 @@ class Site:
         marked = make_conninfo(conninfo or self.database, user="drover_scheduler", options=f"-c faults.daemon={name}")
         around = os.environ | {"DROVER_DATABASE_URL": marked, **(environment or {})}
         if points:
-            around["DROVER_FAILPOINTS"] = points
+            around["FAULTS_POINTS"] = points
         if metered:
             self._gaps.append(self.folder / f"gaps.{name}")
             around["FAULTS_GAPS"] = str(self._gaps[-1])
         with (log or folder / ERRORS).open("wb") as errors:
             process = subprocess.Popen(
-                [*prefix, *RUN, *options, "-c", str(folder / "drover.toml")],
+                [*prefix, *ARMED_RUN, *options, "-c", str(folder / "drover.toml")],
                 stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=subprocess.DEVNULL,
                 stderr=errors, env=around, cwd=HERE.parents[1],
             )  # fmt: skip

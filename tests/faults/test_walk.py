@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.drivers.failpoints import WRITES
+from tests.faults.failpoints import WRITES
 from tests.faults.settings import FULL
 from tests.faults.site import RETRIED, Site
 from tests.faults.walk import FAR, POINTS, TYPED, Step, has_come, steps, walk

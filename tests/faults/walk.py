@@ -10,9 +10,9 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM
 from typing import Any
 
-from scheduler.drivers.failpoints import WORDS, WRITES
 from scheduler.drivers.sql import load
 from scheduler.package_data import schema_dir
+from tests.faults.failpoints import LOGGED, WRITES
 from tests.faults.site import Site
 from tests.integration.daemon import Daemon
 
@@ -54,7 +54,7 @@ class Step:
     @property
     def said(self) -> str:
         """What the daemon logs there."""
-        return f"{WORDS} {self.name}:{self.when}: {self.action}"
+        return f"{LOGGED} {self.name}:{self.when}: {self.action}"
 
 
 def steps(action: str, names: Sequence[str] = POINTS) -> list[Step]:
@@ -140,7 +140,7 @@ def _fail(site: Site, daemon: Daemon, heir: Daemon, step: Step, following: Step 
 
 def _is_awake(site: Site, daemon: Daemon) -> bool:
     """Whether one that was stopped knows how it stands by now: disowned, the owner still or again, or at its end."""
-    said = daemon.stderr().rpartition(WORDS)[2]
+    said = daemon.stderr().rpartition(LOGGED)[2]
     is_owner = site.owner == site.name(daemon) and site.value(RENEWED)
     return is_owner or daemon.process.poll() is not None or any(words in said for words in (*STANDING, "ended"))
 

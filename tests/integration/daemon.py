@@ -48,6 +48,7 @@ ERRORS = "stderr"
 REC = Path(__file__).parent / "rec_agent.py"
 PYTHON = [sys.executable, "-S", "-E"]
 RUN = [sys.executable, "-m", "scheduler.cli.main", "run", "--allow-root"]
+ARMED_RUN = [sys.executable, "-m", "tests.faults.launcher", "run", "--allow-root"]
 
 Row = dict[str, Any]
 
@@ -275,11 +276,12 @@ def start(
     wait: bool = True,
     via: str = "",
     program: Sequence[str] = RUN,
+    points: str = "",
 ) -> Daemon:
     """Start a daemon with BASE and then this configuration, whose keys win; `wait` until it serves the group.
 
     It logs in to `database`, or to the same one by the conninfo `via`. With `stdin` its standard input is a pipe that
-    gives these bytes and ends, and its standard output is one too.
+    gives these bytes and ends, and its standard output is one too. `points` are those of tests/faults/failpoints.py.
     """
     temporary = TemporaryDirectory(prefix="drover-test-")
     folder = Path(temporary.name)
@@ -287,6 +289,8 @@ def start(
     (folder / "conf.d").mkdir()
     (folder / "conf.d" / "test.toml").write_text(config_text)
     environment = os.environ | {"DROVER_DATABASE_URL": make_conninfo(via or database, user="drover_scheduler")}
+    if points:
+        program, environment["FAULTS_POINTS"] = ARMED_RUN, points
     with (folder / ERRORS).open("wb") as errors:
         process = subprocess.Popen(
             [*program, *options, "-c", str(folder / "drover.toml")],

@@ -338,11 +338,11 @@ def test_output_that_cannot_be_saved_holds_up_agents_and_is_saved_whole(site: Da
 
 @pytest.mark.parametrize(("when", "attempt"), [("before", 1), ("after", 2)])
 def test_a_claim_whose_answer_is_lost_is_not_and_is_never_done_twice(
-    launch: Launch, database_with_roles: str, record: Path, monkeypatch: pytest.MonkeyPatch, when: str, attempt: int
+    launch: Launch, database_with_roles: str, record: Path, when: str, attempt: int
 ) -> None:
     execute(database_with_roles, "insert into drover.jobqueue (jq_type, jq_args) values ('a', 'x')")
-    monkeypatch.setenv("DROVER_FAILPOINTS", f"turn:{when}=error")
-    daemon = launch(SLOW + "rescan = 600\n" + HOST + agent("a", rec(record)))
+    config = SLOW + "rescan = 600\n" + HOST + agent("a", rec(record))
+    daemon = launch(config, points=f"turn:{when}=error")
     row = daemon.wait(1)
     assert (row["jq_attempt"], row["jq_rescued"], lines(record)) == (attempt, attempt - 1, ["x"])
     assert f"failpoint turn:{when}: error" in daemon.stderr()

@@ -210,11 +210,8 @@ def test_output_of_a_daemon_that_died_and_of_the_next_are_kept_apart(launch: Lau
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_output_is_there_once_though_the_answer_of_the_database_was_lost(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    monkeypatch.setenv("DROVER_FAILPOINTS", f"write_output:{when}=error")
-    daemon = launch(LOCAL + shell())
+def test_output_is_there_once_though_the_answer_of_the_database_was_lost(launch: Launch, when: str) -> None:
+    daemon = launch(LOCAL + shell(), points=f"write_output:{when}=error")
     row = run(daemon, "seq 3; exit 2", "failed")
     assert output(daemon, row) == "1\n2\n3\n"
     assert f"failpoint write_output:{when}: error" in daemon.stderr()

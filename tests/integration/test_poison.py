@@ -75,19 +75,15 @@ def test_huge_variables_from_before_the_limits_fail_their_job_and_no_other(
     assert _ended(daemon, 2)[0] == "done"
 
 
-def test_job_that_daemons_died_with_is_tried_alone_and_failed(
-    launch: Launch, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_that_daemons_died_with_is_tried_alone_and_failed(launch: Launch, site: str, tmp_path: Path) -> None:
     """Beside it is another with which as many have died, and which is not to blame: it is worked."""
-    with monkeypatch.context() as armed:
-        armed.setenv("DROVER_FAILPOINTS", "read_claimed:after=kill")
-        daemon = launch(site)
-        daemon.execute("""
-            insert into drover.jobqueue (jq_type, jq_args, jq_state)
-            values ('rec', 'bad', 'held'), ('rec', 'good', 'held')""")
-        daemon.execute("update drover.jobqueue set jq_rescued = 3, jq_state = 'queued'")
-        assert daemon.wait_exit() == -signal.SIGKILL
-        assert (daemon.row(1)["jq_state"], daemon.row(1)["jq_endtext"]) == ("running", "tried alone")
+    daemon = launch(site, points="read_claimed:after=kill")
+    daemon.execute("""
+        insert into drover.jobqueue (jq_type, jq_args, jq_state)
+        values ('rec', 'bad', 'held'), ('rec', 'good', 'held')""")
+    daemon.execute("update drover.jobqueue set jq_rescued = 3, jq_state = 'queued'")
+    assert daemon.wait_exit() == -signal.SIGKILL
+    assert (daemon.row(1)["jq_state"], daemon.row(1)["jq_endtext"]) == ("running", "tried alone")
     again = launch(site)
     row = again.wait(1, "failed")
     again.wait(2)

@@ -147,10 +147,10 @@ def test_a_standby_tells_what_another_has_worked_f123(launch: Launch, text: str)
 @pytest.mark.parametrize("query", ["typed_number", "submit", "typed_ends"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_line_in_flight_when_the_connection_breaks_is_one_job_f123(
-    launch: Launch, text: str, record: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, query: str, when: str
+    launch: Launch, text: str, record: Path, gate: Path, query: str, when: str
 ) -> None:
-    monkeypatch.setenv("DROVER_FAILPOINTS", f"{query}:{when}=error@2")
-    daemon = launch(text, options=["-I"], stdin=f"rec | one\nrec | gate:{gate}\nrec | three\n".encode())
+    stdin = f"rec | one\nrec | gate:{gate}\nrec | three\n".encode()
+    daemon = launch(text, options=["-I"], stdin=stdin, points=f"{query}:{when}=error@2")
     daemon.until(lambda: f"{query}:{when}: error" in daemon.stderr())
     gate.touch()
     assert [line.split(" ", 1)[1] for line in output(daemon)] == ["rec done all data processed"] * 3

@@ -30,10 +30,18 @@ def _project() -> dict[str, list[str]]:
     return project
 
 
+# Every variable of our environment that is read by name. None of them makes a daemon fail: that is done by tests, with
+# functions that they replace (tests/faults/failpoints.py).
+VARIABLES = {
+    "CREDENTIALS_DIRECTORY", "DROVER_ALLOW_ROOT", "DROVER_BOOT_ID", "DROVER_CONFIG", "DROVER_DATABASE_URL",
+    "DROVER_GUARDIAN", "HOME", "JOURNAL_STREAM", "NOTIFY_SOCKET", "PGHOST", "PGHOSTADDR", "PGUSER", "STATE_DIRECTORY",
+    "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC",
+}  # fmt: skip
+
 # What only the module of a concern may do, as it is spelled: a second place that does it has no module of its own.
 # Modules of other processes, see OTHERS, and cli/, which runs before the daemon or instead of it, are left out.
 CONCERNS = {
-    r"psycopg(?!\.conninfo)": ("drivers/failpoints.py", "drivers/postgres.py", "drivers/postgres_answers.py",
+    r"psycopg(?!\.conninfo)": ("drivers/postgres.py", "drivers/postgres_answers.py",
                                "drivers/postgres_connect.py"),  # the database; all its SQL: test_sql.py
     r"select\.epoll\(": ("drivers/loop.py",),  # read and select
     r"\bsocket\.socket\(": ("daemon/log.py", "drivers/notify.py"),  # systemd's, which are written only
@@ -52,6 +60,41 @@ def test_each_concern_has_a_module_of_its_own_f140(what: str) -> None:
     names = {path: path.relative_to(ROOT / "scheduler").as_posix() for path in DAEMON}
     users = [name for path, name in names.items() if re.search(what, "\n".join(_code(path)))]
     assert tuple(name for name in users if not name.startswith(BEFORE_OR_BESIDE)) == CONCERNS[what]
+
+
+def test_only_known_variables_of_the_environment_are_read() -> None:
+    assert {name for path in SOURCES for name in _variables(path)} == VARIABLES
+
+
+def test_product_knows_nothing_of_planted_faults() -> None:
+    words = re.compile("fail_?points?|FAULTS_", re.IGNORECASE)
+    assert [path.name for path in SOURCES if words.search(path.read_text())] == []
+
+
+def _variables(path: Path) -> set[str]:
+    """Return the names that are looked up in the environment, as texts or as constants of the file."""
+    tree = ast.parse(path.read_text())
+    constants = {
+        ast.unparse(target): node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    }
+    keys = [key for node in ast.walk(tree) if (key := _key_of_environment(node)) is not None]
+    found = {key.value if isinstance(key, ast.Constant) else constants.get(ast.unparse(key)) for key in keys}
+    return {name for name in found if isinstance(name, str)}
+
+
+def _key_of_environment(node: ast.AST) -> ast.expr | None:
+    """Return the key in `environment[key]`, `environment.get(key)` and `environment.pop(key)`."""
+    match node:
+        case ast.Subscript(value=owner, slice=key) if not isinstance(key, ast.Slice):
+            pass
+        case ast.Call(func=ast.Attribute(value=owner, attr="get" | "pop"), args=[key, *_]):
+            pass
+        case _:
+            return None
+    return key if re.search(r"\benviron", ast.unparse(owner)) else None
 
 
 def _code(path: Path) -> list[str]:

@@ -1,16 +1,16 @@
 """Failpoints: this process fails where a test says, just before or just after a statement or a write to a pipe.
 
-    DROVER_FAILPOINTS=turn:before=kill@3,write:after=stop,save:after=error
+    FAULTS_POINTS=turn:before=kill@3,write:after=stop,save:after=error
 
 A point is a statement by its name in queries.sql, or `type.name` of an agent's; one without a name is called by its
 connection and its first word (`queue.set`, `expansion.declare`). `spawn` starts a process, `write` gives a line to an
 agent, `write_rest` what its pipe had no room for. `before`: nothing has been sent. `after`: the server has carried it
 out, or the pipe has taken it, and nobody here knows yet. `kill` and `stop` send this process SIGKILL and SIGSTOP;
-`error` is what the world does: the connection is lost, the process cannot be started, the agent's pipe is broken. Each
-happens once, at the n-th time (`@n`, else the first).
+`error` simulates a failure outside: the connection is lost, the process cannot be started, the agent's pipe is broken.
+Each happens once, at the n-th time (`@n`, else the first).
 
-Arming puts other functions in the place of the drivers' own, at start-up. Where nothing is armed nothing is replaced,
-and the drivers do not know that there is such a thing.
+The launcher reads the variable and replaces functions of the drivers before the daemon starts. The product has no hook
+for it.
 """
 
 import errno
@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,15 +29,14 @@ from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_answers import Rows
 from scheduler.drivers.spawning import Started, UnwatchedError
 from scheduler.drivers.sql import load
-from scheduler.errors import ConfigError
 from scheduler.model.events import Spawn
 from scheduler.package_data import schema_dir
 
-VARIABLE: Final = "DROVER_FAILPOINTS"
+VARIABLE: Final = "FAULTS_POINTS"
 GRAMMAR: Final = re.compile(r"([\w.]+):(before|after)=(error|kill|stop)(?:@([1-9][0-9]*))?")
 WRITES: Final = frozenset(("spawn", "write", "write_rest"))
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-WORDS: Final = "failpoint"
+LOGGED: Final = "failpoint"
 
 log = logging.getLogger("drover")
 
@@ -64,29 +63,28 @@ class Points:
         """Pass a point, and die or stop there; true if the caller is to fail."""
         due = [point for point in self._points.get((name, when), ()) if _count_down(point)]
         for point in due:
-            log.warning("%s %s:%s: %s", WORDS, name, when, point.action)
+            log.warning("%s %s:%s: %s", LOGGED, name, when, point.action)
             if point.action in SIGNALS:
                 os.kill(os.getpid(), SIGNALS[point.action])
         return any(point.action == "error" for point in due)
 
 
-def arm(environment: Mapping[str, str]) -> None:
-    """Replace what must be, if the environment names any point. Errors: ConfigError, all mistakes of it."""
-    if text := environment.get(VARIABLE):
-        points = Points(parse(text))
-        _replace_link(points.reach)
-        _replace_children(points.reach)
+def arm(text: str) -> None:
+    """Replace the functions of the drivers that reach a point. Errors: ValueError."""
+    points = Points(parse(text))
+    _replace_link(points.reach)
+    _replace_children(points.reach)
 
 
 def parse(text: str) -> list[Point]:
-    """Read the points. Errors: ConfigError, a line for each mistake."""
+    """Read the points. Errors: ValueError, a line for each mistake."""
     words = [word.strip() for word in text.split(",")]
     found = [(word, GRAMMAR.fullmatch(word)) for word in words]
     known = WRITES | load((schema_dir() / "queries.sql").read_text()).keys()
     wrong = [f"{VARIABLE}: want name:before|after=error|kill|stop[@n] (got {word!r})" for word, m in found if m is None]
     wrong += [f"{VARIABLE}: no statement {m[1]!r}" for _, m in found if m and m[1] not in known and "." not in m[1]]
     if wrong:
-        raise ConfigError("\n".join(wrong))
+        raise ValueError("\n".join(wrong))
     return [Point(m[1], m[2], m[3], int(m[4] or 1)) for _, m in found if m]
 
 
@@ -109,7 +107,7 @@ def _replace_link(reach: Callable[[str, str], bool]) -> None:
         def _write(link: Link, asked: Any) -> None:
             is_sent = not asked.prepared or asked.query in link._prepared  # else it is to be prepared first
             if is_sent and reach(_name(link, asked), "before"):
-                raise psycopg.OperationalError(f"{WORDS}: not sent")
+                raise psycopg.OperationalError(f"{LOGGED}: not sent")
             write(link, asked)
 
         return _write
@@ -118,7 +116,7 @@ def _replace_link(reach: Callable[[str, str], bool]) -> None:
         def _finish(link: Link, asked: Any) -> None:
             is_done = isinstance(asked.answer, Rows) and asked.preparing is None
             if is_done and reach(_name(link, asked), "after"):
-                raise psycopg.OperationalError(f"{WORDS}: not heard")
+                raise psycopg.OperationalError(f"{LOGGED}: not heard")
             finish(link, asked)
 
         return _finish
@@ -138,11 +136,11 @@ def _replace_children(reach: Callable[[str, str], bool]) -> None:
     def starting(start: Callable[..., Started]) -> Callable[..., Started]:
         def _start(children: Children, spawn: Spawn) -> Started:
             if reach("spawn", "before"):
-                raise OSError(errno.EAGAIN, WORDS)
+                raise OSError(errno.EAGAIN, LOGGED)
             started = start(children, spawn)
             if reach("spawn", "after"):
                 _undo(started)
-                raise UnwatchedError(errno.EMFILE, WORDS)
+                raise UnwatchedError(errno.EMFILE, LOGGED)
             return started
 
         return _start
