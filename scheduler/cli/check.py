@@ -31,7 +31,7 @@ from scheduler.daemon.wiring import agent_folders
 from scheduler.database import migrate
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.spawning import Surroundings, find_program, interpreter_mistake, search_path
-from scheduler.drivers.ssh_agents import FarHost, far_hosts
+from scheduler.drivers.ssh_agents import SshHost, ssh_hosts
 from scheduler.drivers.users import user_mistakes
 from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError
 from scheduler.model.config import AgentType, Config, Host
@@ -129,7 +129,7 @@ def _program(who: str, agent: AgentType, hosts: Sequence[Host], around: Surround
 
 def _hosts(config: Config) -> Iterator[Finding]:
     """Reach all hosts that have to be reached, at once."""
-    loop, hosts = Loop(), far_hosts(config)
+    loop, hosts = Loop(), ssh_hosts(config)
     told: dict[str, Finding] = {}
 
     def note(event: Event) -> None:
@@ -138,12 +138,12 @@ def _hosts(config: Config) -> Iterator[Finding]:
         elif isinstance(event, HostDown):
             told.setdefault(event.host, (FAIL, f"host {event.host}: {event.reason}"))
 
-    reached = [FarHost(loop, name, host, note) for name, host in hosts.items()]
+    reached = [SshHost(loop, name, host, note) for name, host in hosts.items()]
     deadline = loop.now + PATIENCE_S
     while len(told) < len(hosts) and loop.now < deadline:
         loop.turn(deadline)
-    for far in reached:
-        far.close()
+    for host in reached:
+        host.close()
     for name in hosts:
         yield told.get(name, (FAIL, f"host {name}: no answer within {PATIENCE_S:g} s"))
 

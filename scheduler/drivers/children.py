@@ -4,7 +4,8 @@ Touches processes and their pipes, through the loop. Decides nothing about slots
 whose answer goes straight back; all else is told as events. Refuses to know the protocol.
 
 A process is gone when it is dead *and* its output has ended; a grandchild may hold the pipes open, so the second has
-a deadline (`exit_grace`). What is particular to a process of this machine or of another stands in process.py, far.py.
+a deadline (`exit_grace`). What is particular to a process of this machine or of another is in process.py and
+ssh_agents.py.
 """
 
 import errno
@@ -25,7 +26,7 @@ from scheduler.drivers.spawning import (
     reason,
     start,
 )
-from scheduler.drivers.ssh_agents import FarHost, far_hosts, reach_of
+from scheduler.drivers.ssh_agents import SshHost, settings_of, ssh_hosts
 from scheduler.drivers.system import open_more_files
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import BugError
@@ -107,15 +108,15 @@ class Children:
         self._children: dict[int, Child] = {}
         self._paused: dict[int, Ear] = {}  # descriptors that are not read at present
         self._programs: dict[str, tuple[str, int, int, int] | None] = {}
-        self._far = {name: FarHost(loop, name, host, tell) for name, host in far_hosts(config).items()}
-        self._retired: list[FarHost] = []  # ways to hosts that some agents still go
+        self._ssh_hosts = {name: SshHost(loop, name, host, tell) for name, host in ssh_hosts(config).items()}
+        self._retired: list[SshHost] = []  # ways to hosts that some agents still go
 
     def spawn(self, spawn: Spawn) -> None:
         """Start the process of a slot; tells Created or NotCreated, later if that is on another host."""
         if spawn.slot in self._children:
             raise BugError(f"slot {spawn.slot} has a process already; its Gone must come before a Spawn")
-        if (far := self._far.get(spawn.host)) is not None:
-            self._spawn_far(far, spawn)
+        if (host := self._ssh_hosts.get(spawn.host)) is not None:
+            self._spawn_over_ssh(host, spawn)
         else:
             self._spawn_here(spawn)
 
@@ -130,11 +131,11 @@ class Children:
             return
         self._adopt(Child(spawn.slot, agent.kind == "line"), started, spawn.stdin or b"")
 
-    def _spawn_far(self, far: FarHost, spawn: Spawn) -> None:
+    def _spawn_over_ssh(self, host: SshHost, spawn: Spawn) -> None:
         agent = self._config.agents[spawn.type]
         child = self._children[spawn.slot] = Child(spawn.slot, agent.kind == "line")
         try:
-            process = far.start(
+            process = host.start(
                 spawn, agent, lambda: self._begin(child, spawn.stdin or b""), lambda end: self._over(child, end)
             )
         except OSError as error:
@@ -175,18 +176,18 @@ class Children:
         self._recipes = Recipes(config, self._around)
         same = [name for name in self._programs if config.agents.get(name) == old.agents[name]]
         self._programs = {name: self._programs[name] for name in same}
-        self._take_far(far_hosts(config))
+        self._set_ssh_hosts(ssh_hosts(config))
 
-    def _take_far(self, hosts: Mapping[str, Host]) -> None:
+    def _set_ssh_hosts(self, hosts: Mapping[str, Host]) -> None:
         """Go another way to hosts where it has changed; agents that came the old way live on."""
-        self._retired = [far for far in self._retired if not far.is_over]
-        for name, far in list(self._far.items()):
-            if name not in hosts or far.reach != reach_of(name, hosts[name]):
-                del self._far[name]
-                self._retired.append(far)
-                far.retire()
-        for name in hosts.keys() - self._far.keys():
-            self._far[name] = FarHost(self._loop, name, hosts[name], self._tell)
+        self._retired = [host for host in self._retired if not host.is_over]
+        for name, host in list(self._ssh_hosts.items()):
+            if name not in hosts or host.settings != settings_of(name, hosts[name]):
+                del self._ssh_hosts[name]
+                self._retired.append(host)
+                host.retire()
+        for name in hosts.keys() - self._ssh_hosts.keys():
+            self._ssh_hosts[name] = SshHost(self._loop, name, hosts[name], self._tell)
 
     def check_programs(self) -> None:
         """Tell Replaced of each type whose program file is another one now; looks at every file."""
@@ -205,13 +206,13 @@ class Children:
 
     def let_go(self) -> None:
         """Give up all agents on other hosts: they are lost, and die by themselves where nobody can reach them."""
-        for far in (*self._far.values(), *self._retired):
-            far.bridge.break_down()
+        for host in (*self._ssh_hosts.values(), *self._retired):
+            host.bridge.break_down()
 
     def close(self) -> None:
         """Kill everything at once and tell nobody; at the very end."""
-        for far in (*self._far.values(), *self._retired):
-            far.close()
+        for host in (*self._ssh_hosts.values(), *self._retired):
+            host.close()
         here = [child.process for child in self._children.values() if isinstance(child.process, LocalProcess)]
         for process in here:
             process.kill()

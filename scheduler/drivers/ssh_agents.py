@@ -9,23 +9,34 @@ import signal
 from collections.abc import Callable
 
 from scheduler.drivers.spawning import EXEC_DIRECTORY, limits_of, own_of, passed_on
-from scheduler.drivers.ssh_host import Bridge, Ends
+from scheduler.drivers.ssh_host import Ends, SshProcess
 from scheduler.drivers.waiting import Loop
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
-from scheduler.model.ssh_protocol import Ended, LinkDown, LinkUp, Lost, Note, NotStarted, Reach, Report, Start, Started
+from scheduler.model.ssh_protocol import (
+    Ended,
+    LinkDown,
+    LinkUp,
+    Lost,
+    Note,
+    NotStarted,
+    Report,
+    SshSettings,
+    Start,
+    Started,
+)
 
 log = logging.getLogger(__name__)
 
 
-class FarProcess:
+class RemoteProcess:
     """An agent on another host; its pid is that host's, 0 until it has one."""
 
-    def __init__(self, host: "FarHost", id: int, slot: int, begun: Callable[[], None], over: Callable[[Event], None]):
+    def __init__(self, host: "SshHost", id: int, slot: int, begun: Callable[[], None], over: Callable[[Event], None]):
         self._host, self._id = host, id
         self.slot, self.begun, self.over = slot, begun, over
         self.pid = 0
-        self.grace_s = 3 * host.reach.orphan_s  # the bridge ends the output in two of these
+        self.grace_s = 3 * host.settings.orphan_s  # the bridge ends the output in two of these
         self.ends: Ends
 
     def signal(self, number: int) -> None:
@@ -43,26 +54,26 @@ class FarProcess:
         """The bridge has forgotten it."""
 
 
-class FarHost:
+class SshHost:
     """One host over SSH, by the way that the configuration gives."""
 
     def __init__(self, loop: Loop, name: str, host: Host, tell: Callable[[Event], None]) -> None:
-        self.reach = reach_of(name, host)
+        self.settings = settings_of(name, host)
         self._name, self._tell = name, tell
         self._last_id = 0
-        self._processes: dict[int, FarProcess] = {}
+        self._processes: dict[int, RemoteProcess] = {}
         self._is_retired = False
-        self.bridge = Bridge(loop, self.reach, self._take)
+        self.bridge = SshProcess(loop, self.settings, self._take)
 
     def start(
         self, spawn: Spawn, agent: AgentType, begun: Callable[[], None], over: Callable[[Event], None]
-    ) -> FarProcess:
+    ) -> RemoteProcess:
         """Start an agent; `begun` and then `over` are called later, or `over` alone.
 
         Errors: OSError when we can open no more files.
         """
         self._last_id += 1
-        process = self._processes[self._last_id] = FarProcess(self, self._last_id, spawn.slot, begun, over)
+        process = self._processes[self._last_id] = RemoteProcess(self, self._last_id, spawn.slot, begun, over)
         try:
             process.ends = self.bridge.start(order(self._last_id, spawn, agent))
         except OSError:
@@ -124,12 +135,12 @@ class FarHost:
             self._tell(event)
 
 
-def reach_of(name: str, host: Host) -> Reach:
+def settings_of(name: str, host: Host) -> SshSettings:
     """Give how a host is reached."""
-    return Reach(name, host.address, host.user, host.identity, host.known_hosts)
+    return SshSettings(name, host.address, host.user, host.identity, host.known_hosts)
 
 
-def far_hosts(config: Config) -> dict[str, Host]:
+def ssh_hosts(config: Config) -> dict[str, Host]:
     """Give the hosts that have a bridge."""
     return {name: host for name, host in config.hosts.items() if host.transport == "ssh"}
 

@@ -32,10 +32,10 @@ from scheduler.model.ssh_protocol import (
     NotStarted,
     Ping,
     Pong,
-    Reach,
     Report,
     Request,
     Signal,
+    SshSettings,
     Start,
     Started,
     pack,
@@ -62,11 +62,13 @@ class Ends:
     stderr: int
 
 
-class Bridge:
+class SshProcess:
     """The agents of one host; `tell` is called from the loop only."""
 
-    def __init__(self, loop: Loop, reach: Reach, tell: Tell, environment: Mapping[str, str] = os.environ) -> None:
-        self._loop, self._reach, self._tell = loop, reach, tell
+    def __init__(
+        self, loop: Loop, settings: SshSettings, tell: Tell, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        self._loop, self._settings, self._tell = loop, settings, tell
         self._environment = {name: text for name, text in environment.items() if name in KEPT}
         self._is_started: dict[int, bool] = {}  # by id, of all agents whose end was not told
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
@@ -166,7 +168,7 @@ class Bridge:
         self._loop.register(self._pidfd, EPOLLIN, lambda _mask: self._died())
 
     def _start_process(self, theirs: socket.socket) -> "tuple[subprocess.Popen[bytes], int]":
-        program = [sys.executable, "-P", "-m", "scheduler.ssh", json.dumps(asdict(self._reach))]
+        program = [sys.executable, "-P", "-m", "scheduler.ssh", json.dumps(asdict(self._settings))]
         popen = subprocess.Popen(program, stdin=theirs.fileno(), env=self._environment, process_group=0)
         try:
             return popen, os.pidfd_open(popen.pid)
@@ -210,7 +212,7 @@ class Bridge:
     def _fell(self, why: str) -> None:
         if self._loop.now - self._begun_at > LONG_LIFE_S:
             self._deaths = 0
-        delay = min(self._reach.retry_base_s * 2.0**self._deaths, self._reach.retry_max_s)
+        delay = min(self._settings.retry_base_s * 2.0**self._deaths, self._settings.retry_max_s)
         self._deaths = min(self._deaths + 1, 30)
         for id, is_started in list(self._is_started.items()):
             self._end(Lost(id, why) if is_started else NotStarted(id, why, is_lost=True))

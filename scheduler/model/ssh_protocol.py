@@ -15,7 +15,7 @@ TOO_LONG: Final = "its arguments are longer than 128 KiB, which is what one SSH 
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class SshSettings:
     """How a host is reached; empty is what ssh(1) would do. Lengths in seconds."""
 
     host: str  # as the configuration names it; for messages, and where `address` is empty

@@ -10,33 +10,33 @@ from math import inf
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.system import hide
 from scheduler.errors import AgentError
-from scheduler.model.ssh_protocol import Close, NotStarted, Ping, Pong, Reach, Request, Signal, Start
-from scheduler.ssh.agents import Agent
-from scheduler.ssh.links import Links
-from scheduler.ssh.mailbox import Mailbox
-from scheduler.ssh.pump import Pump
-from scheduler.ssh.remote import agent_command
-from scheduler.ssh.talk import PIPES, Talk
+from scheduler.model.ssh_protocol import Close, NotStarted, Ping, Pong, Request, Signal, SshSettings, Start
+from scheduler.ssh.connection_pool import ConnectionPool
+from scheduler.ssh.mailbox import CallQueue
+from scheduler.ssh.relay import Relay
+from scheduler.ssh.remote_agent import RemoteAgent
+from scheduler.ssh.remote_scripts import agent_command
+from scheduler.ssh.talk import PIPES, SupervisorSocket
 
 FAREWELL_S = 5.0  # for agents that were killed to be told of
 
 
-class Bridge:
+class SshProcess:
     """All that one process does for one host."""
 
-    def __init__(self, reach: Reach, sock: socket.socket) -> None:
-        self._reach, self._loop = reach, Loop()
-        self._pump = Pump(self._loop, Mailbox(self._loop))
-        self._agents: dict[int, Agent] = {}
+    def __init__(self, settings: SshSettings, sock: socket.socket) -> None:
+        self._settings, self._loop = settings, Loop()
+        self._relay = Relay(self._loop, CallQueue(self._loop))
+        self._agents: dict[int, RemoteAgent] = {}
         self._is_closing = False
-        self._talk = Talk(self._loop, sock, self._take)
-        self._links = Links(reach, self._pump, self._talk.tell)
+        self._talk = SupervisorSocket(self._loop, sock, self._take)
+        self._links = ConnectionPool(settings, self._relay, self._talk.tell)
 
     def run(self) -> None:
         """Serve until the supervisor is gone; never returns."""
         while True:
             self._loop.turn(inf)
-            self._pump.end_turn()
+            self._relay.end_turn()
 
     def _take(self, request: Request, fds: tuple[int, ...]) -> None:
         match request:
@@ -63,11 +63,11 @@ class Bridge:
                 os.close(fd)
             self._talk.tell(NotStarted(start.id, str(error), is_items_fault=True))
             return
-        agent = Agent(start.id, command, fds, self._pump, self._reach, self._talk.tell, self._left)
+        agent = RemoteAgent(start.id, command, fds, self._relay, self._settings, self._talk.tell, self._left)
         self._agents[start.id] = agent
         self._links.place(agent)
 
-    def _left(self, agent: Agent) -> None:
+    def _left(self, agent: RemoteAgent) -> None:
         self._agents.pop(agent.id, None)
         self._links.left(agent)
         self._end_if_over()
@@ -89,7 +89,7 @@ def main() -> None:
     logging.getLogger("paramiko").addHandler(logging.NullHandler())
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     hide()  # our keys
-    Bridge(Reach(**json.loads(sys.argv[1])), socket.socket(fileno=0)).run()
+    SshProcess(SshSettings(**json.loads(sys.argv[1])), socket.socket(fileno=0)).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How other threads reach ours: they leave a call, and our epoll wakes up once for all that were left.
+"""How other threads settings ours: they leave a call, and our epoll wakes up once for all that were left.
 
 Refuses to know what is called. Rests on the atomic append of a deque and on one order: who posts first appends and
 then looks whether we are awake; we first say that we sleep again and then take what is there.
@@ -14,7 +14,7 @@ from scheduler.drivers.waiting import Loop
 Call = Callable[[], object]
 
 
-class Mailbox:
+class CallQueue:
     """Calls to be made by the thread of the loop."""
 
     def __init__(self, loop: Loop) -> None:
@@ -40,13 +40,13 @@ class Mailbox:
             os.eventfd_write(self._fd, 1)
 
 
-class Bell:
+class BufferEvent:
     """Stands for the Event of a paramiko buffer, set at each arrival: many rings before we come are one call."""
 
     __slots__ = ("_call", "_has_rung", "_post")
 
-    def __init__(self, mailbox: Mailbox, call: Call) -> None:
-        self._post, self._call, self._has_rung = mailbox.post, call, False
+    def __init__(self, calls: CallQueue, call: Call) -> None:
+        self._post, self._call, self._has_rung = calls.post, call, False
 
     def set(self) -> None:
         """Ring; paramiko calls it before the data is there, but holds the buffer's lock until it is."""

@@ -18,7 +18,7 @@ MOST = 64  # requests taken in one turn
 Take = Callable[[Request, tuple[int, ...]], None]
 
 
-class Talk:
+class SupervisorSocket:
     """Our end of the socket to the supervisor."""
 
     def __init__(self, loop: Loop, sock: socket.socket, take: Take) -> None:

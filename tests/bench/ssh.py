@@ -13,7 +13,7 @@ import paramiko
 from scheduler.model.ssh_protocol import LinkUp
 from tests.bench.ours import on_host
 from tests.bench.place import Place
-from tests.integration.far import table
+from tests.integration.ssh_tools import table
 from tests.needs import PRESENT
 from tests.ssh.host import Host
 from tests.ssh.sshd import Server, serving
@@ -56,7 +56,7 @@ def bare_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
 
 def our_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
     """Give the same through a bridge."""
-    with closing(Host(there.reach())) as host:
+    with closing(Host(there.settings())) as host:
         host.await_report(LinkUp)
         spans = []
         for id in range(count):

@@ -11,7 +11,7 @@ import pytest
 from tests.cli_tools import DROVER, Done
 from tests.integration.conftest import Launch
 from tests.integration.daemon import agent, lines, python, rec
-from tests.integration.far import at_work, table
+from tests.integration.ssh_tools import at_work, table
 from tests.integration.test_command_hosts import behind
 from tests.needs import need
 from tests.ssh.sshd import Server, serving

@@ -12,8 +12,8 @@ import pytest
 from scheduler.package_data import agents_dir
 from tests.integration.conftest import Launch
 from tests.integration.daemon import PYTHON, Daemon, agent, start
-from tests.integration.far import table
 from tests.integration.puppets import LOCAL, Meeting, each, moves, puppet, rows, said, settings, slots
+from tests.integration.ssh_tools import table
 from tests.needs import need
 from tests.ssh.sshd import serving
 

@@ -16,7 +16,7 @@ from scheduler.model.expand import LINE_LIMIT
 from tests.agent_tools import AGENTS
 from tests.integration.conftest import Launch
 from tests.integration.daemon import PYTHON, Daemon, Row, agent, rec, start
-from tests.integration.far import table
+from tests.integration.ssh_tools import table
 from tests.integration.test_command_hosts import behind
 from tests.needs import need
 from tests.ssh.sshd import Server, serving

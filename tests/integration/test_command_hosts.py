@@ -10,12 +10,12 @@ import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import PATIENCE_S, Daemon, agent, python, rec, records
-from tests.integration.far import at_work
 from tests.integration.slurm import CPUS, UNSEEN_S, Slurm, cluster
+from tests.integration.ssh_tools import at_work
 from tests.integration.test_ssh_hosts import ALPHA, hosts, said
 from tests.needs import need
 from tests.ssh.sshd import Server, below, kill, name_of, parent_of, serving
-from tests.ssh.test_agents import all_gone, connections
+from tests.ssh.test_remote_agents import all_gone, connections
 
 READER = python("import sys\nprint('OK')\nfor line in sys.stdin: sys.stdin.read()")  # works until its input ends
 DEAF = python(

@@ -14,12 +14,12 @@ import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
-from tests.integration.far import at_work, table
 from tests.integration.puppets import Meeting
+from tests.integration.ssh_tools import at_work, table
 from tests.needs import need
 from tests.ssh.net import cabled
 from tests.ssh.sshd import Keys, Server, below, serving
-from tests.ssh.test_agents import all_gone
+from tests.ssh.test_remote_agents import all_gone
 
 ALPHA = "[hosts.alpha]\n"
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nprint('OK')\nwhile True: time.sleep(9)"

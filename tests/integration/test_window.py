@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, Row, agent, python
-from tests.integration.far import table
+from tests.integration.ssh_tools import table
 from tests.needs import need
 from tests.ssh.sshd import serving
 

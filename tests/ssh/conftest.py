@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model.ssh_protocol import Reach
+from scheduler.model.ssh_protocol import SshSettings
 from tests.needs import need
 from tests.ssh.host import Host
 from tests.ssh.sshd import Server
 
 Serve = Callable[..., Server]
-Join = Callable[[Reach], Host]
+Join = Callable[[SshSettings], Host]
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def join() -> Iterator[Join]:
     """Start the bridge to a host; it ends with the test."""
     hosts: list[Host] = []
 
-    def start(reach: Reach) -> Host:
-        hosts.append(Host(reach))
+    def start(settings: SshSettings) -> Host:
+        hosts.append(Host(settings))
         return hosts[-1]
 
     yield start
@@ -50,4 +50,4 @@ def server(serve: Serve) -> Server:
 
 @pytest.fixture
 def host(server: Server, join: Join) -> Host:
-    return join(server.reach())
+    return join(server.settings())

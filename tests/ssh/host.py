@@ -7,15 +7,15 @@ from select import EPOLLIN, EPOLLOUT
 from typing import Any
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.ssh_host import Bridge, Ends
-from scheduler.model.ssh_protocol import Ended, Lost, NotStarted, Reach, Report, Start, Started
+from scheduler.drivers.ssh_host import Ends, SshProcess
+from scheduler.model.ssh_protocol import Ended, Lost, NotStarted, Report, SshSettings, Start, Started
 from tests.loop_tools import turn_until
 
 
 class Host:
     """The supervisor's side of a bridge; reads what agents say unless told not to."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, settings: SshSettings) -> None:
         self.loop = Loop()
         self.reports: list[Report] = []
         self.said: dict[int, bytes] = defaultdict(bytes)
@@ -25,7 +25,7 @@ class Host:
         self.answer: Callable[[int, bytes], None] = lambda _id, _data: None
         self.ends: dict[int, Ends] = {}
         self._fds: set[int] = set()
-        self.bridge = Bridge(self.loop, reach, self.reports.append)
+        self.bridge = SshProcess(self.loop, settings, self.reports.append)
 
     def start(self, *argv: str | bytes, id: int = 0, is_heard: bool = True, **keys: Any) -> Ends:
         """Start an agent and read its output."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scheduler.model.ssh_protocol import Reach
+from scheduler.model.ssh_protocol import SshSettings
 
 PATIENCE_S = 20.0
 SSHD = "/usr/sbin/sshd"
@@ -71,8 +71,8 @@ class Server:
         """Make this the known key of the server."""
         self.known_hosts.write_text(f"[{self.address}]:{self.port} {key.public}\n")
 
-    def reach(self, **changes: object) -> Reach:
-        """Give how to reach it: soon tried again, for tests."""
+    def settings(self, **changes: object) -> SshSettings:
+        """Return the settings with which it is reached; short back-off, for tests."""
         settings: dict[str, object] = {
             "host": "alpha",
             "address": f"{self.address}:{self.port}",
@@ -84,7 +84,7 @@ class Server:
             "retry_max_s": 1.0,
             "orphan_s": 0.5,
         }
-        return Reach(**{**settings, **changes})  # type: ignore[arg-type]
+        return SshSettings(**{**settings, **changes})  # type: ignore[arg-type]
 
     def log(self) -> str:
         """Give what sshd has said."""

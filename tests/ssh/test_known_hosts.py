@@ -6,7 +6,7 @@ import paramiko
 import pytest
 
 from scheduler.errors import WorldError
-from scheduler.ssh.pinned import Pinned
+from scheduler.ssh.openssh_files import HostKeys
 
 KEY = paramiko.ECDSAKey.generate()
 
@@ -16,7 +16,7 @@ def is_trusted(name: str, pattern: str, folder: Path) -> bool:
     file = folder / "known_hosts"
     file.write_text(f"{pattern} {KEY.get_name()} {KEY.get_base64()}\n")
     try:
-        Pinned(name, [file]).missing_host_key(None, name, KEY)
+        HostKeys(name, [file]).missing_host_key(None, name, KEY)
     except WorldError:
         return False
     return True

@@ -123,7 +123,7 @@ def test_what_one_command_cannot_hold_is_the_items_fault(host: Host, size: int) 
 
 def test_what_a_login_shell_says_is_not_what_the_agent_says(server: Server, join: Join) -> None:
     (server.folder / ".bashrc").write_text("echo Welcome; echo -n to alpha\n")
-    host = join(server.reach())
+    host = join(server.settings())
     host.up(script="echo up")
     assert (host.end(), host.said[0]) == (Ended(0, code=0), b"up\n")
 
@@ -219,7 +219,7 @@ def test_room_is_used_again(server: Server, host: Host) -> None:
 
 @pytest.mark.parametrize("sessions", [1, 2, 4])
 def test_as_many_agents_share_a_connection_as_the_host_lets(serve: Serve, join: Join, sessions: int) -> None:
-    host = join(serve(MaxSessions=sessions).reach())
+    host = join(serve(MaxSessions=sessions).settings())
     for id in range(6):
         host.sh("echo up; exec cat", id=id)
     host.until(lambda: all(host.said[id] == b"up\n" for id in range(6)))
@@ -232,7 +232,7 @@ def test_as_many_agents_share_a_connection_as_the_host_lets(serve: Serve, join: 
 
 def test_connections_are_made_a_few_at_a_time(serve: Serve, join: Join) -> None:
     """More than MaxStartups at once would be dropped by sshd."""
-    host = join(serve(MaxSessions=2, MaxStartups=9).reach())
+    host = join(serve(MaxSessions=2, MaxStartups=9).settings())
     for id in range(MANY):
         host.sh("echo up; exec cat", id=id)
     host.until(lambda: all(host.said[id] == b"up\n" for id in range(MANY)))

@@ -18,11 +18,11 @@ from typing import Any, Final
 import paramiko
 
 from scheduler.errors import WorldError
-from scheduler.model.ssh_protocol import Reach
-from scheduler.ssh.pinned import Pinned
-from scheduler.ssh.pump import BROKEN, Pump, Stream
-from scheduler.ssh.remote import MARK, NOISE_BYTES, warden_command
-from scheduler.ssh.wire import Wire
+from scheduler.model.ssh_protocol import SshSettings
+from scheduler.ssh.openssh_files import HostKeys
+from scheduler.ssh.paramiko_adapters import ParamikoSocket
+from scheduler.ssh.relay import BROKEN, Relay, Stream
+from scheduler.ssh.remote_scripts import MARK, NOISE_BYTES, control_command
 
 SSH_PORT: Final = 22
 MOST_JUMPS: Final = 8  # one that jumps over itself has no end
@@ -57,7 +57,7 @@ class Connection:
     """One that is being made or was: what is to be hung up when it ends."""
 
     closed: Callable[["Connection"], object]
-    wires: list[Wire] = field(default_factory=list)
+    wires: list[ParamikoSocket] = field(default_factory=list)
     clients: list[paramiko.SSHClient] = field(default_factory=list)
     warden: paramiko.Channel | None = None
     is_hung_up: bool = False
@@ -68,7 +68,7 @@ class Connection:
         return self.clients[-1].get_transport()
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> ParamikoSocket:
         """Its socket, or what stands for one."""
         return self.wires[-1]
 
@@ -97,31 +97,31 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
     _channel_handler_table: Final = {**HANDLERS, CHANNEL_REQUEST: _take_request}
 
 
-def connect(reach: Reach, pump: Pump, connection: Connection, with_warden: bool) -> None:
+def connect(settings: SshSettings, relay: Relay, connection: Connection, with_warden: bool) -> None:
     """Make a connection. Errors: WorldError; then it is hung up."""
     try:
-        for hop in route(reach):
-            _hop(reach, pump, connection, hop)
+        for hop in route(settings):
+            _hop(settings, relay, connection, hop)
         if with_warden:
-            connection.warden = _warden(reach, connection.transport)
+            connection.warden = _warden(settings, connection.transport)
     except BaseException:
         connection.hang_up()
         raise
 
 
-def route(reach: Reach) -> list[Hop]:
+def route(settings: SshSettings) -> list[Hop]:
     """Give the way to a host, by OpenSSH's configuration. Errors: WorldError."""
-    name, _, port = (reach.address or reach.host).rpartition(":")
+    name, _, port = (settings.address or settings.host).rpartition(":")
     if not name or not port.isdigit() or name.count(":"):  # a bare name, or an IPv6 address
-        name, port = reach.address or reach.host, ""
-    config = _config(Path(reach.ssh_config).expanduser())
+        name, port = settings.address or settings.host, ""
+    config = _config(Path(settings.ssh_config).expanduser())
     try:
         options = config.lookup(name.strip("[]"))
         *jumps, _ = _aliases(config, name.strip("[]"))
     except (paramiko.SSHException, OSError, ValueError) as error:
-        raise WorldError(f"{reach.ssh_config}: {error}") from error
-    own = _hop_of(options, reach, user=reach.user, port=port, identity=reach.identity)
-    return [*(_jump(config, reach, jump) for jump in jumps), own]
+        raise WorldError(f"{settings.ssh_config}: {error}") from error
+    own = _hop_of(options, settings, user=settings.user, port=port, identity=settings.identity)
+    return [*(_jump(config, settings, jump) for jump in jumps), own]
 
 
 def _config(path: Path) -> paramiko.SSHConfig:
@@ -155,14 +155,14 @@ def _split(word: str) -> tuple[str, str, str]:
     return (user, name.strip("[]"), port) if name and port.isdigit() else (user, rest.strip("[]"), "")
 
 
-def _jump(config: paramiko.SSHConfig, reach: Reach, word: str) -> Hop:
+def _jump(config: paramiko.SSHConfig, settings: SshSettings, word: str) -> Hop:
     user, name, port = _split(word)
-    return _hop_of(config.lookup(name), reach, user=user, port=port, identity="")
+    return _hop_of(config.lookup(name), settings, user=user, port=port, identity="")
 
 
-def _hop_of(options: dict[str, Any], reach: Reach, *, user: str, port: str, identity: str) -> Hop:
+def _hop_of(options: dict[str, Any], settings: SshSettings, *, user: str, port: str, identity: str) -> Hop:
     address, number = options["hostname"], int(port or options.get("port", SSH_PORT))
-    files = reach.known_hosts or options.get("userknownhostsfile") or KNOWN_HOSTS
+    files = settings.known_hosts or options.get("userknownhostsfile") or KNOWN_HOSTS
     plain = address if number == SSH_PORT else f"[{address}]:{number}"
     return Hop(
         address,
@@ -170,7 +170,7 @@ def _hop_of(options: dict[str, Any], reach: Reach, *, user: str, port: str, iden
         user or options.get("user") or getpass.getuser(),
         options.get("hostkeyalias") or plain,
         tuple(Path(word).expanduser() for word in files.split()),
-        *_identities(options, identity or reach.identity if "identityfile" not in options else identity),
+        *_identities(options, identity or settings.identity if "identityfile" not in options else identity),
     )
 
 
@@ -185,54 +185,54 @@ def _identities(options: dict[str, Any], identity: str) -> tuple[tuple[str, ...]
     return tuple(there), options.get("identitiesonly") != "yes", not named
 
 
-def _hop(reach: Reach, pump: Pump, connection: Connection, hop: Hop) -> None:
-    pinned = Pinned(hop.known_as, hop.known_hosts)
+def _hop(settings: SshSettings, relay: Relay, connection: Connection, hop: Hop) -> None:
+    host_keys = HostKeys(hop.known_as, hop.known_hosts)
     try:
-        sock = _through(reach, pump, connection, hop) if connection.clients else _socket(reach, hop)
-        wire = Wire(sock, pump.loop, pump.mailbox, lambda: connection.closed(connection))
+        sock = _through(settings, relay, connection, hop) if connection.clients else _socket(settings, hop)
+        wire = ParamikoSocket(sock, relay.loop, relay.calls, lambda: connection.closed(connection))
         connection.wires.append(wire)
-        _log_in(reach, connection, hop, pinned, wire)
+        _log_in(settings, connection, hop, host_keys, wire)
     except WorldError as error:
         raise WorldError(f"{hop}: {error}") from error
     except (*BROKEN, ValueError) as error:
-        raise WorldError(f"{hop}: {_sentence(error, reach, hop)}") from error
+        raise WorldError(f"{hop}: {_sentence(error, settings, hop)}") from error
 
 
-def _socket(reach: Reach, hop: Hop) -> socket.socket:
-    sock = socket.create_connection((hop.address, hop.port), reach.connect_s)
+def _socket(settings: SshSettings, hop: Hop) -> socket.socket:
+    sock = socket.create_connection((hop.address, hop.port), settings.connect_s)
     for level, option, value in (
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(reach.answer_s * 1000)),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.answer_s * 1000)),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(int(reach.beat_s), 1)),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(int(reach.beat_s), 1)),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(int(settings.beat_s), 1)),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(int(settings.beat_s), 1)),
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     ):
         sock.setsockopt(level, option, value)
     return sock
 
 
-def _through(reach: Reach, pump: Pump, connection: Connection, hop: Hop) -> socket.socket:
+def _through(settings: SshSettings, relay: Relay, connection: Connection, hop: Hop) -> socket.socket:
     """Give a socket to the next host: a channel of the connection to this one, pumped as an agent's is."""
     channel = connection.transport.open_channel(
-        "direct-tcpip", (hop.address, hop.port), ("127.0.0.1", 0), JUMP_WINDOW_BYTES, timeout=reach.connect_s
+        "direct-tcpip", (hop.address, hop.port), ("127.0.0.1", 0), JUMP_WINDOW_BYTES, timeout=settings.connect_s
     )
     near, far = socket.socketpair()
     fds = far.detach()
-    stream = Stream(pump, connection.wire, channel, fds, (os.dup(fds),), lambda: None)
-    pump.mailbox.post(stream.begin)
+    stream = Stream(relay, connection.wire, channel, fds, (os.dup(fds),), lambda: None)
+    relay.calls.post(stream.begin)
     return near
 
 
-def _log_in(reach: Reach, connection: Connection, hop: Hop, pinned: Pinned, wire: Wire) -> None:
-    client = paramiko.SSHClient()  # it knows no host keys, so it asks `pinned` about any
-    client.set_missing_host_key_policy(pinned)
+def _log_in(settings: SshSettings, connection: Connection, hop: Hop, host_keys: HostKeys, wire: ParamikoSocket) -> None:
+    client = paramiko.SSHClient()  # it knows no host keys, so it asks `host_keys` about any
+    client.set_missing_host_key_policy(host_keys)
     connection.clients.append(client)
 
-    def transport(sock: Wire, **_more: object) -> Transport:
+    def transport(sock: ParamikoSocket, **_more: object) -> Transport:
         made = Transport(sock)
         options = made.get_security_options()
-        options.key_types = pinned.first(options.key_types)
+        options.key_types = host_keys.first(options.key_types)
         options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)  # others do their MAC in Python
         return made
 
@@ -244,15 +244,15 @@ def _log_in(reach: Reach, connection: Connection, hop: Hop, pinned: Pinned, wire
         allow_agent=hop.asks_agent,
         look_for_keys=hop.looks_for_keys,
         sock=wire,
-        timeout=reach.connect_s,
-        banner_timeout=reach.connect_s,
-        auth_timeout=reach.connect_s,
-        channel_timeout=reach.connect_s,
+        timeout=settings.connect_s,
+        banner_timeout=settings.connect_s,
+        auth_timeout=settings.connect_s,
+        channel_timeout=settings.connect_s,
         transport_factory=transport,
     )
 
 
-def _sentence(error: Exception, reach: Reach, hop: Hop) -> str:
+def _sentence(error: Exception, settings: SshSettings, hop: Hop) -> str:
     match error:
         case paramiko.PasswordRequiredException():
             return "its key is protected by a passphrase, and nobody is there to type it; load it into an SSH agent"
@@ -263,7 +263,7 @@ def _sentence(error: Exception, reach: Reach, hop: Hop) -> str:
         case socket.gaierror():
             return f"its name cannot be resolved ({error.strerror})"
         case TimeoutError():
-            return f"no answer within {reach.connect_s:g} s"
+            return f"no answer within {settings.connect_s:g} s"
         case FileNotFoundError():
             return f"the key file {error.filename} does not exist"
         case EOFError():
@@ -284,11 +284,11 @@ def _tried(hop: Hop) -> Iterator[str]:
 # ---- the warden's session
 
 
-def _warden(reach: Reach, transport: paramiko.Transport) -> paramiko.Channel:
+def _warden(settings: SshSettings, transport: paramiko.Transport) -> paramiko.Channel:
     try:
-        channel = transport.open_session(timeout=reach.connect_s)
-        channel.exec_command(warden_command(reach.lease_s))
-        channel.settimeout(reach.connect_s)
+        channel = transport.open_session(timeout=settings.connect_s)
+        channel.exec_command(control_command(settings.lease_s))
+        channel.settimeout(settings.connect_s)
         _await_mark(channel)
     except BROKEN as error:
         raise WorldError(f"it runs no commands for us: {error or 'no answer'}") from error

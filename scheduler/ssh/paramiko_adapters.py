@@ -16,7 +16,7 @@ from select import EPOLLOUT
 from threading import Lock
 
 from scheduler.drivers.waiting import Loop
-from scheduler.ssh.mailbox import Mailbox
+from scheduler.ssh.mailbox import CallQueue
 
 READ_BYTES = 65_536
 FULL_BYTES = 65_536  # kept unsent: nothing more is taken from agents' pipes; beats wait behind them
@@ -25,13 +25,13 @@ LOOK_S = 5  # how long a read may take before paramiko looks whether its handsha
 SO_RCVTIMEO = struct.pack("ll", LOOK_S, 0)
 
 
-class Wire:
+class ParamikoSocket:
     """A connected stream socket, for one paramiko.Transport."""
 
-    def __init__(self, sock: socket.socket, loop: Loop, mailbox: Mailbox, closed: Callable[[], object]) -> None:
+    def __init__(self, sock: socket.socket, loop: Loop, calls: CallQueue, closed: Callable[[], object]) -> None:
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SO_RCVTIMEO)
-        self._sock, self._loop, self._mailbox, self._say_closed = sock, loop, mailbox, closed
+        self._sock, self._loop, self._calls, self._say_closed = sock, loop, calls, closed
         self._read = memoryview(b"")
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -72,7 +72,7 @@ class Wire:
         self.hang_up()
         if not self._closed:
             self._closed = True
-            self._mailbox.post(self._forget)
+            self._calls.post(self._forget)
 
     # ---- what the loop calls
 
@@ -121,7 +121,7 @@ class Wire:
         self._unsent_bytes = len(data) - sent
         if self._unsent:
             self._waits = True
-            self._mailbox.post(self._wait)
+            self._calls.post(self._wait)
 
     def _wait(self) -> None:
         if not self._closed:

@@ -19,7 +19,7 @@ from scheduler.errors import WorldError
 RSA: Final = ("rsa-sha2-512", "rsa-sha2-256")  # what an ssh-rsa key signs with
 
 
-class Pinned(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
     """The keys that one host may have; asked by paramiko for each connection, as it knows no keys itself."""
 
     def __init__(self, name: str, files: Iterable[Path]) -> None:

@@ -13,19 +13,19 @@ from typing import Final
 import paramiko
 
 from scheduler.drivers.waiting import Timer
-from scheduler.model.ssh_protocol import Ended, Lost, Note, NotStarted, Reach, Report, Started
-from scheduler.ssh.connecting import EXIT_SIGNAL, ON_EXIT
-from scheduler.ssh.mailbox import Bell
-from scheduler.ssh.pump import BROKEN, Pump, Stream
-from scheduler.ssh.remote import GO, MARK, NOISE_BYTES
-from scheduler.ssh.warden import Warden
-from scheduler.ssh.wire import Wire
+from scheduler.model.ssh_protocol import Ended, Lost, Note, NotStarted, Report, SshSettings, Started
+from scheduler.ssh.connect import EXIT_SIGNAL, ON_EXIT
+from scheduler.ssh.control_session import ControlSession
+from scheduler.ssh.mailbox import BufferEvent
+from scheduler.ssh.paramiko_adapters import ParamikoSocket
+from scheduler.ssh.relay import BROKEN, Relay, Stream
+from scheduler.ssh.remote_scripts import GO, MARK, NOISE_BYTES
 
 LAST_WORDS: Final = 300  # of what a shim said that did not start
 LOOKS: Final = 5  # at what is left of a group that was killed, one a second
 
 
-class Agent:
+class RemoteAgent:
     """One remote agent. Its room on its connection is free again when `left` is called."""
 
     def __init__(
@@ -33,14 +33,14 @@ class Agent:
         id: int,
         command: bytes,
         fds: tuple[int, ...],
-        pump: Pump,
-        reach: Reach,
+        relay: Relay,
+        settings: SshSettings,
         tell: Callable[[Report], None],
-        left: Callable[["Agent"], None],
+        left: Callable[["RemoteAgent"], None],
     ) -> None:
         self.id, self.command, self._fds = id, command, fds
-        self._pump, self._reach, self._tell, self._left = pump, reach, tell, left
-        self.guard: Warden | None = None
+        self._relay, self._settings, self._tell, self._left = relay, settings, tell, left
+        self.guard: ControlSession | None = None
         self.channel: paramiko.Channel | None = None
         self.is_told = False  # that it was not started, has ended or is lost
         self._pid = 0
@@ -49,12 +49,12 @@ class Agent:
         self._has_killed = False  # we asked for it
         self._is_asking = False  # its guard, whether that killed it
         self._said = {"out": b"", "err": b""}
-        self._wire: Wire
+        self._wire: ParamikoSocket
         self._deadline: Timer | None = None
 
     # ---- its beginning
 
-    def opened(self, channel: paramiko.Channel, wire: Wire, guard: Warden, is_near: bool) -> None:
+    def opened(self, channel: paramiko.Channel, wire: ParamikoSocket, guard: ControlSession, is_near: bool) -> None:
         """Go on: the shim is being started. A guard that is near gets what is said before the agent does."""
         self.channel = channel
         if self.is_told:
@@ -62,7 +62,7 @@ class Agent:
             return
         self._wire, self.guard = wire, guard
         channel.settimeout(0.0)
-        bell = Bell(self._pump.mailbox, lambda: self._await_mark(is_near))
+        bell = BufferEvent(self._relay.calls, lambda: self._await_mark(is_near))
         channel.in_buffer.set_event(bell)
         channel.in_stderr_buffer.set_event(bell)
         bell.set()
@@ -124,9 +124,9 @@ class Agent:
             return
         self._is_running = True
         self._tell(Started(self.id, self._pid))
-        setattr(self.channel, ON_EXIT, Bell(self._pump.mailbox, self._exited).set)
+        setattr(self.channel, ON_EXIT, BufferEvent(self._relay.calls, self._exited).set)
         fds, self._fds = self._fds, ()
-        Stream(self._pump, self._wire, self.channel, fds[0], fds[1:], self._over).begin_direct(GO)
+        Stream(self._relay, self._wire, self.channel, fds[0], fds[1:], self._over).begin_direct(GO)
 
     def _why_not(self) -> str:
         text = (self._said["err"] or self._said["out"])[-LAST_WORDS:].decode("ascii", "backslashreplace").strip()
@@ -174,13 +174,13 @@ class Agent:
         if self._is_drained:
             self._finish()
         else:
-            self._deadline = self._pump.loop.at(self._pump.loop.now + self._reach.orphan_s, self._end_orphans)
+            self._deadline = self._relay.loop.at(self._relay.loop.now + self._settings.orphan_s, self._end_orphans)
 
     def _end_orphans(self) -> None:
         """Kill what is left of the group; if that does not end the output, end it."""
         if self.guard is not None:
             self.guard.signal(self._pid, "KILL", lambda _answer: None)
-        self._deadline = self._pump.loop.at(self._pump.loop.now + self._reach.orphan_s, self._cut_off)
+        self._deadline = self._relay.loop.at(self._relay.loop.now + self._settings.orphan_s, self._cut_off)
 
     def _cut_off(self) -> None:
         assert self.channel is not None
@@ -212,7 +212,7 @@ class Agent:
         if not looks:
             self._tell(Note(f"something is left of process group {self._pid} though it was killed"))
             return
-        self._pump.loop.at(self._pump.loop.now + 1.0, lambda: self._strike(looks - 1))
+        self._relay.loop.at(self._relay.loop.now + 1.0, lambda: self._strike(looks - 1))
 
     def _strike(self, looks: int) -> None:
         if self.guard is not None:

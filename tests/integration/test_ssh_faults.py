@@ -16,12 +16,12 @@ import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
-from tests.integration.far import at_work, table
+from tests.integration.ssh_tools import at_work, table
 from tests.integration.test_ssh_hosts import ALPHA, hosts, reached, said
 from tests.needs import need
 from tests.ssh.net import Net, cabled
 from tests.ssh.sshd import Server, below, kill, run, serving
-from tests.ssh.test_agents import all_gone
+from tests.ssh.test_remote_agents import all_gone
 
 DEAF = """
 import signal, sys

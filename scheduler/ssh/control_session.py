@@ -9,30 +9,32 @@ from collections.abc import Callable
 
 import paramiko
 
-from scheduler.ssh.mailbox import Bell
-from scheduler.ssh.pump import BROKEN, PIECE, Pump
-from scheduler.ssh.wire import Wire
+from scheduler.ssh.mailbox import BufferEvent
+from scheduler.ssh.paramiko_adapters import ParamikoSocket
+from scheduler.ssh.relay import BROKEN, PIECE, Relay
 
 Answer = Callable[[str], object]
 
 
-class Warden:
+class ControlSession:
     """The control session of one connection."""
 
-    def __init__(self, pump: Pump, wire: Wire, channel: paramiko.Channel, lost: Callable[[str], object]) -> None:
-        self._pump, self._wire, self._channel, self._lost = pump, wire, channel, lost
-        self.confirmed_at = pump.loop.now
+    def __init__(
+        self, relay: Relay, wire: ParamikoSocket, channel: paramiko.Channel, lost: Callable[[str], object]
+    ) -> None:
+        self._relay, self._wire, self._channel, self._lost = relay, wire, channel, lost
+        self.confirmed_at = relay.loop.now
         self._beats: deque[float] = deque()
         self._waiting: dict[int, deque[Answer]] = defaultdict(deque)  # by pid, in the order in which they were asked
         self._heard = b""
         channel.settimeout(0.0)
-        bell = Bell(pump.mailbox, self._listen)
+        bell = BufferEvent(relay.calls, self._listen)
         channel.in_buffer.set_event(bell)
         bell.set()
 
     def beat(self) -> None:
         """Renew the lease."""
-        self._beats.append(self._pump.loop.now)
+        self._beats.append(self._relay.loop.now)
         self._say("beat")
 
     def guard(self, pid: int, then: Answer) -> None:
@@ -52,7 +54,7 @@ class Warden:
         self._say(line)
 
     def _say(self, line: str) -> None:
-        self._pump.cork(self._wire)
+        self._relay.cork(self._wire)
         try:
             self._channel.sendall(line.encode() + b"\n")
         except BROKEN:  # or a window that a few lines have shut: nobody reads them

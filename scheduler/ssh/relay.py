@@ -19,8 +19,8 @@ import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
 from scheduler.drivers.waiting import Loop
-from scheduler.ssh.mailbox import Bell, Mailbox
-from scheduler.ssh.wire import Wire
+from scheduler.ssh.mailbox import BufferEvent, CallQueue
+from scheduler.ssh.paramiko_adapters import ParamikoSocket
 
 PIECE = 65_536  # a full pipe
 LOOK_S = 0.01  # between two looks at windows that are shut
@@ -30,15 +30,15 @@ CLOSED = -1
 BROKEN = (OSError, EOFError, paramiko.SSHException)  # what paramiko raises when a connection is no more
 
 
-class Pump:
+class Relay:
     """All streams of a bridge."""
 
-    def __init__(self, loop: Loop, mailbox: Mailbox) -> None:
-        self.loop, self.mailbox = loop, mailbox
-        self._corked: list[Wire] = []
+    def __init__(self, loop: Loop, calls: CallQueue) -> None:
+        self.loop, self.calls = loop, calls
+        self._corked: list[ParamikoSocket] = []
         self._shut: dict[Stream, None] = {}  # those that hold what their channel does not take
 
-    def cork(self, wire: Wire) -> None:
+    def cork(self, wire: ParamikoSocket) -> None:
         """Let what is sent in this turn leave at its end, in one piece."""
         if not wire.is_corked:
             wire.cork()
@@ -64,48 +64,48 @@ class Pump:
 class Stream:
     """One channel between descriptors, which it closes; `over` is called once the channel has closed and is drained."""
 
-    __slots__ = ("_channel", "_is_listening", "_outlets", "_over", "_pump", "_stdin", "_unsent", "_wire")
+    __slots__ = ("_channel", "_is_listening", "_outputs", "_over", "_relay", "_stdin", "_unsent", "_wire")
 
     def __init__(
         self,
-        pump: Pump,
-        wire: Wire,
+        relay: Relay,
+        wire: ParamikoSocket,
         channel: paramiko.Channel,
         stdin: int,
         outputs: tuple[int, ...],
         over: Callable[[], object],
     ) -> None:
-        self._pump, self._wire, self._channel, self._over = pump, wire, channel, over
+        self._relay, self._wire, self._channel, self._over = relay, wire, channel, over
         self._stdin, self._unsent, self._is_listening = stdin, b"", False
         os.set_blocking(stdin, False)
         receivers = (channel.recv, channel.recv_stderr)
         pairs = zip(receivers, outputs, strict=False)
-        self._outlets = [Outlet(self, pump, channel.transport, recv, fd) for recv, fd in pairs]
+        self._outputs = [Output(self, relay, channel.transport, recv, fd) for recv, fd in pairs]
 
     def begin(self) -> None:
-        """Pump from now on; what the other side says may be in paramiko's buffers already."""
+        """Relay from now on; what the other side says may be in paramiko's buffers already."""
         self._channel.settimeout(0.0)
-        for buffer, outlet in zip(
-            (self._channel.in_buffer, self._channel.in_stderr_buffer), self._outlets, strict=False
+        for buffer, output in zip(
+            (self._channel.in_buffer, self._channel.in_stderr_buffer), self._outputs, strict=False
         ):
-            buffer.set_event(outlet.bell)
+            buffer.set_event(output.bell)
         self._listen()
 
     def begin_direct(self, greeting: bytes) -> None:
-        """Pump from now on, without a change of threads; the other side says nothing before it has the greeting."""
+        """Relay from now on, without a change of threads; the other side says nothing before it has the greeting."""
         self._channel.settimeout(0.0)
-        self._channel.in_buffer, self._channel.in_stderr_buffer = (Direct(outlet) for outlet in self._outlets)
+        self._channel.in_buffer, self._channel.in_stderr_buffer = (Direct(output) for output in self._outputs)
         if self._channel.eof_received or self._channel.closed:  # which the buffers before these were told
-            for outlet in self._outlets:
-                outlet.bell.set()
-        self._pump.cork(self._wire)
+            for output in self._outputs:
+                output.bell.set()
+        self._relay.cork(self._wire)
         with suppress(*BROKEN):  # then it ends at once
             self._channel.sendall(greeting)
         self._listen()
 
     def tell_if_over(self) -> None:
-        """Call `over` if nothing will come any more; an outlet asks for it."""
-        if self._channel.closed and all(outlet.is_closed for outlet in self._outlets):
+        """Call `over` if nothing will come any more; an output asks for it."""
+        if self._channel.closed and all(output.is_closed for output in self._outputs):
             self._end_input()
             over, self._over = self._over, lambda: None
             over()
@@ -114,7 +114,7 @@ class Stream:
         """Send what is in hand; whoever holds up says so by a shut window, a full wire or new keys being made."""
         if self._stdin == CLOSED:
             return
-        self._pump.cork(self._wire)
+        self._relay.cork(self._wire)
         try:
             while self._unsent and not self._wire.is_full and self._channel.transport.clear_to_send.is_set():
                 self._unsent = self._unsent[self._channel.send(self._unsent) :]
@@ -125,7 +125,7 @@ class Stream:
             return
         if self._unsent:
             self._deafen()
-            self._pump.look_again(self)
+            self._relay.look_again(self)
         else:
             self._listen()
 
@@ -140,7 +140,7 @@ class Stream:
             self._unsent = data
             self.push()
             return
-        self._pump.cork(self._wire)
+        self._relay.cork(self._wire)
         with suppress(*BROKEN):
             self._channel.shutdown_write()
         self._end_input()
@@ -148,12 +148,12 @@ class Stream:
     def _listen(self) -> None:
         if not self._is_listening:
             self._is_listening = True
-            self._pump.loop.register(self._stdin, EPOLLIN, self._hear)
+            self._relay.loop.register(self._stdin, EPOLLIN, self._hear)
 
     def _deafen(self) -> None:
         if self._is_listening:
             self._is_listening = False
-            self._pump.loop.unregister(self._stdin)
+            self._relay.loop.unregister(self._stdin)
 
     def _end_input(self) -> None:
         if self._stdin == CLOSED:
@@ -163,20 +163,20 @@ class Stream:
         self._stdin, self._unsent = CLOSED, b""
 
 
-class Outlet:
+class Output:
     """One output of an agent on its way into a pipe. Who takes from the channel and writes holds the lock."""
 
-    __slots__ = ("_fd", "_held", "_is_unread", "_lock", "_pump", "_recv", "_stream", "_transport", "_waits", "bell")
+    __slots__ = ("_fd", "_held", "_is_unread", "_lock", "_recv", "_relay", "_stream", "_transport", "_waits", "bell")
 
     def __init__(
-        self, stream: Stream, pump: Pump, transport: paramiko.Transport, recv: Callable[[int], bytes], fd: int
+        self, stream: Stream, relay: Relay, transport: paramiko.Transport, recv: Callable[[int], bytes], fd: int
     ) -> None:
-        self._stream, self._pump, self._transport, self._recv, self._fd = stream, pump, transport, recv, fd
+        self._stream, self._relay, self._transport, self._recv, self._fd = stream, relay, transport, recv, fd
         self._held = memoryview(b"")
         self._is_unread = False  # the pipe was closed at its other end
         self._waits = False  # for the pipe to take what is held
         self._lock = Lock()
-        self.bell = Bell(pump.mailbox, self.pull)
+        self.bell = BufferEvent(relay.calls, self.pull)
         os.set_blocking(fd, False)
 
     @property
@@ -203,7 +203,7 @@ class Outlet:
             moved = None if self._held else self._move()
         if self._held:
             self._waits = True
-            self._pump.loop.register(self._fd, EPOLLOUT, self._write_more)
+            self._relay.loop.register(self._fd, EPOLLOUT, self._write_more)
         elif moved:
             self.bell.set()
         elif moved is None:
@@ -236,7 +236,7 @@ class Outlet:
             self._write()
         if not self._held:
             self._waits = False
-            self._pump.loop.unregister(self._fd)
+            self._relay.loop.unregister(self._fd)
             self.pull()
 
     def _close(self) -> None:
@@ -249,9 +249,9 @@ class Outlet:
 class Direct(BufferedPipe):  # type: ignore[misc]
     """A buffer of a channel that passes on what it gets at once."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, output: Output) -> None:
         super().__init__()
-        self._outlet = outlet
+        self._outlet = output
 
     def feed(self, data: bytes) -> None:
         """Take what has come; in paramiko's thread."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.ssh.mailbox import Mailbox
-from scheduler.ssh.wire import FULL_BYTES, Wire
+from scheduler.ssh.mailbox import CallQueue
+from scheduler.ssh.paramiko_adapters import FULL_BYTES, ParamikoSocket
 from tests.loop_tools import turn_until
 
 BIG = bytes(range(256)) * 8192  # 2 MiB: more than a socket holds
@@ -18,10 +18,10 @@ class Line:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.mailbox = Mailbox(self.loop)
+        self.calls = CallQueue(self.loop)
         self.closed: list[bool] = []
         ours, self.far = socket.socketpair()
-        self.wire = Wire(ours, self.loop, self.mailbox, lambda: self.closed.append(True))
+        self.wire = ParamikoSocket(ours, self.loop, self.calls, lambda: self.closed.append(True))
         self.far.setblocking(False)
         self.arrived = b""
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.ssh_host import LONG_LIFE_S, Bridge
+from scheduler.drivers.ssh_host import LONG_LIFE_S, SshProcess
 from scheduler.model.ssh_protocol import Ended, LinkDown, LinkUp, Lost, NotStarted, Start, Started
 from tests.agent_tools import is_gone, watch
 from tests.loop_tools import turn_until
 from tests.ssh.conftest import Join, Serve
 from tests.ssh.host import Host
 from tests.ssh.sshd import Keys, Server, free_port, kill, parent_of, run
-from tests.ssh.test_agents import STUBBORN, all_gone, connections, tree
+from tests.ssh.test_remote_agents import STUBBORN, all_gone, connections, tree
 
 
 def why_down(host: Host) -> str:
@@ -30,7 +30,7 @@ def why_down(host: Host) -> str:
 
 def test_an_unknown_host_key_is_refused_and_the_sentence_says_what_to_do_f8(server: Server, join: Join) -> None:
     server.known_hosts.write_text("")
-    host = join(server.reach())
+    host = join(server.settings())
     host.sh("echo up")
     why = why_down(host)
     assert "its host key is unknown (ssh-ed25519 SHA256:" in why
@@ -41,7 +41,7 @@ def test_an_unknown_host_key_is_refused_and_the_sentence_says_what_to_do_f8(serv
 
 def test_a_changed_host_key_is_refused_f8(server: Server, join: Join, tmp_path: Path) -> None:
     server.trust(Keys(tmp_path / "other"))
-    host = join(server.reach())
+    host = join(server.settings())
     assert "its host key HAS CHANGED" in why_down(host)
     assert connections(server) == 0
 
@@ -49,19 +49,19 @@ def test_a_changed_host_key_is_refused_f8(server: Server, join: Join, tmp_path: 
 def test_a_revoked_host_key_is_refused_though_it_is_known(server: Server, join: Join) -> None:
     with server.known_hosts.open("a") as file:
         file.write(f"@revoked * {server.key.public}\n")
-    assert "revoked" in why_down(join(server.reach()))
+    assert "revoked" in why_down(join(server.settings()))
 
 
 def test_a_certificate_authority_in_known_hosts_vouches_for_nobody(server: Server, join: Join) -> None:
     server.known_hosts.write_text(f"@cert-authority * {server.key.public}\n")
-    assert "its host key is unknown" in why_down(join(server.reach()))
+    assert "its host key is unknown" in why_down(join(server.settings()))
 
 
 def test_one_of_several_known_keys_is_enough_hashed_or_not(server: Server, join: Join, tmp_path: Path) -> None:
     other = Keys(tmp_path / "other")
     server.known_hosts.write_text(f"[127.0.0.1]:{server.port} {other.public}\n[127.0.0.?]:* {server.key.public}\n")
     run("ssh-keygen", "-q", "-H", "-f", str(server.known_hosts))
-    assert join(server.reach()).await_report(LinkUp) == LinkUp()
+    assert join(server.settings()).await_report(LinkUp) == LinkUp()
 
 
 def test_a_key_type_that_is_known_is_asked_for(serve: Serve, join: Join, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_key_type_that_is_known_is_asked_for(serve: Serve, join: Join, tmp_pat
     ecdsa = Keys(tmp_path / "ecdsa", "ecdsa")
     server = serve(HostKey=f"{ecdsa.path}\nHostKey {rsa.path}")
     server.trust(rsa)
-    assert join(server.reach()).await_report(LinkUp) == LinkUp()
+    assert join(server.settings()).await_report(LinkUp) == LinkUp()
 
 
 # ---------------------------------------------------------------- who we are
@@ -77,25 +77,25 @@ def test_a_key_type_that_is_known_is_asked_for(serve: Serve, join: Join, tmp_pat
 
 def test_a_refused_key_is_said_with_its_name_f8(server: Server, join: Join, tmp_path: Path) -> None:
     stranger = Keys(tmp_path / "stranger")
-    why = why_down(join(server.reach(identity=str(stranger.path))))
+    why = why_down(join(server.settings(identity=str(stranger.path))))
     assert f"none of our keys is accepted ({stranger.path})" in why
 
 
 def test_a_key_that_is_not_there_is_said(server: Server, join: Join) -> None:
-    assert "the key file /no/such does not exist" in why_down(join(server.reach(identity="/no/such")))
+    assert "the key file /no/such does not exist" in why_down(join(server.settings(identity="/no/such")))
 
 
 def test_a_key_with_a_passphrase_is_said_as_nobody_can_type_it(server: Server, join: Join, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked))
-    assert "protected by a passphrase" in why_down(join(server.reach(identity=str(locked))))
+    assert "protected by a passphrase" in why_down(join(server.settings(identity=str(locked))))
 
 
 def test_a_certificate_beside_the_key_lets_us_in(serve: Serve, join: Join, tmp_path: Path) -> None:
     authority, key = Keys(tmp_path / "authority"), Keys(tmp_path / "key")
     run("ssh-keygen", "-q", "-s", str(authority.path), "-I", "drover", "-n", "root", f"{key.path}.pub")
     server = serve(TrustedUserCAKeys=f"{authority.path}.pub")
-    assert join(server.reach(identity=str(key.path))).await_report(LinkUp) == LinkUp()
+    assert join(server.settings(identity=str(key.path))).await_report(LinkUp) == LinkUp()
 
 
 def test_the_keys_of_an_agent_let_us_in(
@@ -108,7 +108,7 @@ def test_the_keys_of_an_agent_let_us_in(
         agent.stdout.readline()
         monkeypatch.setenv("SSH_AUTH_SOCK", path)
         run("ssh-add", "-q", str(server.user_key.path))
-        assert join(server.reach(identity="agent")).await_report(LinkUp) == LinkUp()
+        assert join(server.settings(identity="agent")).await_report(LinkUp) == LinkUp()
     finally:
         agent.kill()
         agent.communicate()
@@ -123,7 +123,7 @@ def test_a_host_alias_of_openssh_is_followed(server: Server, join: Join, tmp_pat
         f"Host alp*\n  HostName 127.0.0.1\n  Port {server.port}\n  User root\n"
         f"  IdentityFile {server.user_key.path}\n  IdentitiesOnly yes\n  UserKnownHostsFile {server.known_hosts}\n"
     )
-    host = join(server.reach(address="", user="", identity="", known_hosts="", ssh_config=str(config)))
+    host = join(server.settings(address="", user="", identity="", known_hosts="", ssh_config=str(config)))
     assert host.await_report(LinkUp) == LinkUp()
 
 
@@ -138,7 +138,7 @@ def test_a_host_behind_two_jumps_is_reached_and_carries_megabytes(serve: Serve, 
             for name, server, jump in zip(names, servers, jumps, strict=True)
         )
     )
-    host = join(servers[2].reach(address="", user="", identity="", known_hosts="", ssh_config=str(config)))
+    host = join(servers[2].settings(address="", user="", identity="", known_hosts="", ssh_config=str(config)))
     host.start("sh", "-c", "head -c 3000000 /dev/zero; exec cat")
     host.until(lambda: len(host.said[0]) == 3_000_000)
     servers[0].kill()
@@ -154,15 +154,15 @@ def test_what_cannot_be_followed_is_said(
 ) -> None:
     config = tmp_path / "config"
     config.write_text(f"Host alpha\n  {options}\n")
-    assert sentence in why_down(join(server.reach(address="alpha", ssh_config=str(config))))
+    assert sentence in why_down(join(server.settings(address="alpha", ssh_config=str(config))))
 
 
 def test_a_name_that_does_not_exist_is_said(server: Server, join: Join) -> None:
-    assert "its name cannot be resolved" in why_down(join(server.reach(address="no-such-host.invalid:22")))
+    assert "its name cannot be resolved" in why_down(join(server.settings(address="no-such-host.invalid:22")))
 
 
 def test_a_host_that_runs_no_commands_for_us_is_said(serve: Serve, join: Join) -> None:
-    why = why_down(join(serve(ForceCommand="echo go away").reach()))
+    why = why_down(join(serve(ForceCommand="echo go away").settings()))
     assert "it runs no commands for us" in why
     assert "go away" in why
 
@@ -171,7 +171,7 @@ def test_attempts_are_as_many_as_reports_and_later_each_time(join: Join, server:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         deaf.listen(0)
         address = f"127.0.0.1:{free_port()}"
-        host = join(server.reach(address=address, retry_base_s=0.05, retry_max_s=0.4))
+        host = join(server.settings(address=address, retry_base_s=0.05, retry_max_s=0.4))
         host.await_report(LinkDown, 5)
     downs = host.all(LinkDown)
     assert all("Connection refused" in down.why for down in downs)
@@ -184,7 +184,7 @@ def test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted(
     server: Server, join: Join, lived: str, least: float, most: float
 ) -> None:
     server.kill()
-    host = join(server.reach(retry_base_s=0.04, retry_max_s=0.4))
+    host = join(server.settings(retry_base_s=0.04, retry_max_s=0.4))
     host.await_report(LinkDown, 5)
     server.begin()
     host.await_report(LinkUp)
@@ -196,7 +196,7 @@ def test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted(
 
 
 def test_who_wants_to_start_while_the_host_is_down_is_told_at_once_why(server: Server, join: Join) -> None:
-    host = join(server.reach(address=f"127.0.0.1:{free_port()}", retry_base_s=60.0, retry_max_s=60.0))
+    host = join(server.settings(address=f"127.0.0.1:{free_port()}", retry_base_s=60.0, retry_max_s=60.0))
     why = why_down(host)
     host.sh("echo up")
     assert host.end() == NotStarted(0, why, is_lost=True)
@@ -240,9 +240,9 @@ def test_a_killed_bridge_loses_its_agents_and_they_die_and_another_comes(host: H
 def test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one_has_lasted(server: Server) -> None:
     passed = [0.0]
     loop, downs = Loop(lambda: time.monotonic() + passed[0]), list[LinkDown]()
-    bridge = Bridge(
+    bridge = SshProcess(
         loop,
-        server.reach(retry_base_s=1.0, retry_max_s=60.0),
+        server.settings(retry_base_s=1.0, retry_max_s=60.0),
         lambda told: downs.extend([told] * isinstance(told, LinkDown)),
     )
     try:
@@ -260,7 +260,7 @@ def test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one
 
 
 def test_who_starts_while_no_bridge_runs_is_told(server: Server, join: Join) -> None:
-    host = join(server.reach(retry_base_s=60.0, retry_max_s=60.0))
+    host = join(server.settings(retry_base_s=60.0, retry_max_s=60.0))
     host.await_report(LinkUp)
     kill(host.bridge.pid or 0)
     host.await_report(LinkDown)
@@ -284,14 +284,14 @@ def test_agents_and_bridge_die_with_their_supervisor_f9(server: Server) -> None:
 
 
 def _supervise(server: Server, write: int) -> None:
-    host = Host(server.reach())
+    host = Host(server.settings())
     pid = host.up(script=STUBBORN)
     os.write(write, b"%d %d" % (pid, host.bridge.pid or 0))
     signal.pause()
 
 
 def test_a_bridge_that_stops_loses_its_agents_by_their_lease(server: Server, join: Join) -> None:
-    host = join(server.reach(lease_s=2, beat_s=0.5, answer_s=3.5))
+    host = join(server.settings(lease_s=2, beat_s=0.5, answer_s=3.5))
     watched = tree(host.up(script=STUBBORN))
     kill(host.bridge.pid or 0, signal.SIGSTOP)
     try:
@@ -302,7 +302,7 @@ def test_a_bridge_that_stops_loses_its_agents_by_their_lease(server: Server, joi
 
 
 def test_a_lease_that_is_renewed_lasts(server: Server, join: Join) -> None:
-    host = join(server.reach(lease_s=2, beat_s=0.2, answer_s=3.0))
+    host = join(server.settings(lease_s=2, beat_s=0.2, answer_s=3.0))
     host.up()
     host.sh("sleep 4", id=1)
     assert host.end(1) == Ended(1, code=0)
@@ -310,7 +310,7 @@ def test_a_lease_that_is_renewed_lasts(server: Server, join: Join) -> None:
 
 
 def test_an_unused_connection_is_closed_but_never_the_last(server: Server, join: Join) -> None:
-    host = join(server.reach(idle_s=0.2, beat_s=0.1))
+    host = join(server.settings(idle_s=0.2, beat_s=0.1))
     for id in range(12):
         host.up(id)
     assert connections(server) == 2
@@ -324,7 +324,7 @@ def test_an_unused_connection_is_closed_but_never_the_last(server: Server, join:
 
 
 def test_a_connection_that_has_had_its_sessions_gives_way_to_another(server: Server, join: Join) -> None:
-    host = join(server.reach(sessions=5, beat_s=0.1))
+    host = join(server.settings(sessions=5, beat_s=0.1))
     host.up(script=STUBBORN)
     for id in range(1, 21):
         host.sh("exit 0", id=id)
@@ -340,7 +340,7 @@ def test_a_connection_that_has_had_its_sessions_gives_way_to_another(server: Ser
 def test_the_supervisor_never_waits_for_a_bridge_that_does_not_read(server: Server) -> None:
     loop = Loop()
     reports: list[object] = []
-    bridge = Bridge(loop, server.reach(), reports.append)
+    bridge = SshProcess(loop, server.settings(), reports.append)
     kill(bridge.pid or 0, signal.SIGSTOP)
     ends = [bridge.start(Start(id, (b"true", b"x" * 50_000))) for id in range(50)]
     kill(bridge.pid or 0, signal.SIGCONT)
@@ -358,7 +358,7 @@ def test_the_supervisor_never_waits_for_a_bridge_that_does_not_read(server: Serv
 
 def test_nothing_of_ours_is_left_open(server: Server) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    host = Host(server.reach())
+    host = Host(server.settings())
     host.up()
     bridge = watch(host.bridge.pid or 0)
     host.close()

@@ -25,11 +25,11 @@ import paramiko
 
 from scheduler.drivers.waiting import Timer
 from scheduler.errors import WorldError
-from scheduler.model.ssh_protocol import LinkDown, LinkUp, Note, Reach, Report
-from scheduler.ssh.agents import Agent
-from scheduler.ssh.connecting import Connection, connect
-from scheduler.ssh.pump import BROKEN, WINDOW_BYTES, Pump
-from scheduler.ssh.warden import Warden
+from scheduler.model.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
+from scheduler.ssh.connect import Connection, connect
+from scheduler.ssh.control_session import ControlSession
+from scheduler.ssh.relay import BROKEN, WINDOW_BYTES, Relay
+from scheduler.ssh.remote_agent import RemoteAgent
 
 AGENTS: Final = 9  # of a connection; the tenth session is the warden's
 IN_FLIGHT: Final = 5  # connections being made at once: sshd drops some from ten on
@@ -40,27 +40,27 @@ NEVER_YET: Final = -1e9
 
 
 @dataclass(eq=False, slots=True)
-class Link:
+class PooledConnection:
     """A connection that is up."""
 
     connection: Connection
     up_at: float
     room: int
     sessions: int  # that it may still have
-    warden: Warden | None = None
-    agents: set[Agent] = field(default_factory=set)
+    warden: ControlSession | None = None
+    agents: set[RemoteAgent] = field(default_factory=set)
     idle_since: float = 0.0
     left_at: float = NEVER_YET
 
 
-class Links:
+class ConnectionPool:
     """All connections to one host."""
 
-    def __init__(self, reach: Reach, pump: Pump, tell: Callable[[Report], None]) -> None:
-        self._reach, self._pump, self._loop, self._tell = reach, pump, pump.loop, tell
-        self._links: list[Link] = []
-        self._waiting: deque[Agent] = deque()
-        self._of: dict[Agent, Link] = {}
+    def __init__(self, settings: SshSettings, relay: Relay, tell: Callable[[Report], None]) -> None:
+        self._settings, self._relay, self._loop, self._tell = settings, relay, relay.loop, tell
+        self._links: list[PooledConnection] = []
+        self._waiting: deque[RemoteAgent] = deque()
+        self._of: dict[RemoteAgent, PooledConnection] = {}
         self._making: dict[int, Timer] = {}
         self._room = AGENTS
         self._failures = 0
@@ -70,12 +70,12 @@ class Links:
         self._why = ""
         self._connect()
 
-    def place(self, agent: Agent) -> None:
+    def place(self, agent: RemoteAgent) -> None:
         """Start an agent as soon as there is room for it."""
         self._waiting.append(agent)
         self._serve()
 
-    def left(self, agent: Agent) -> None:
+    def left(self, agent: RemoteAgent) -> None:
         """Take back the room of an agent, or what it waits for."""
         with suppress(ValueError):
             self._waiting.remove(agent)
@@ -100,16 +100,16 @@ class Links:
         while len(self._making) < min(wanted, IN_FLIGHT) and self._retry is None:
             self._connect()
 
-    def _with_room(self) -> Link | None:
+    def _with_room(self) -> PooledConnection | None:
         return next((link for link in self._links if self._has_room(link) and self._guard_of(link)), None)
 
-    def _has_room(self, link: Link) -> bool:
+    def _has_room(self, link: PooledConnection) -> bool:
         return link.sessions > 0 and len(link.agents) < link.room
 
-    def _guard(self) -> Warden | None:
+    def _guard(self) -> ControlSession | None:
         return next((link.warden for link in self._links if link.warden), None)
 
-    def _guard_of(self, link: Link) -> Warden | None:
+    def _guard_of(self, link: PooledConnection) -> ControlSession | None:
         return link.warden or self._guard()
 
     def _refuse_if_down(self) -> None:
@@ -120,7 +120,7 @@ class Links:
         for agent in waiting:
             agent.refuse(self._why)
 
-    def _open(self, link: Link, agent: Agent) -> None:
+    def _open(self, link: PooledConnection, agent: RemoteAgent) -> None:
         link.agents.add(agent)
         link.sessions -= 1
         self._of[agent] = link
@@ -128,11 +128,11 @@ class Links:
         assert guard is not None
         Thread(target=self._open_session, args=(link, agent, guard), daemon=True).start()
 
-    def _open_session(self, link: Link, agent: Agent, guard: Warden) -> None:
+    def _open_session(self, link: PooledConnection, agent: RemoteAgent, guard: ControlSession) -> None:
         """Blocks; in a thread of its own."""
-        post, transport = self._pump.mailbox.post, link.connection.transport
+        post, transport = self._relay.calls.post, link.connection.transport
         try:
-            channel = transport.open_session(WINDOW_BYTES, timeout=self._reach.connect_s)
+            channel = transport.open_session(WINDOW_BYTES, timeout=self._settings.connect_s)
         except BROKEN as error:
             if transport.is_active() and "Timeout" not in str(error):  # of refusals at once paramiko explains only one
                 post(partial(self._is_full, link, agent, str(error)))
@@ -147,13 +147,15 @@ class Links:
             return
         post(partial(self._opened, link, agent, channel, guard))
 
-    def _opened(self, link: Link, agent: Agent, channel: paramiko.Channel, guard: Warden) -> None:
+    def _opened(
+        self, link: PooledConnection, agent: RemoteAgent, channel: paramiko.Channel, guard: ControlSession
+    ) -> None:
         if any(guard is other.warden for other in self._links):
             agent.opened(channel, link.connection.wire, guard, guard is link.warden)
         else:
             agent.lose(self._why)
 
-    def _is_full(self, link: Link, agent: Agent, why: str) -> None:
+    def _is_full(self, link: PooledConnection, agent: RemoteAgent, why: str) -> None:
         """Learn how many sessions a connection holds; who was refused waits for another."""
         link.agents.discard(agent)
         self._of.pop(agent, None)
@@ -173,16 +175,16 @@ class Links:
 
     def _connect(self) -> None:
         connection = Connection(self._closed)
-        patience = self._loop.now + PATIENCE * self._reach.connect_s
+        patience = self._loop.now + PATIENCE * self._settings.connect_s
         self._making[id(connection)] = self._loop.at(patience, connection.hang_up)
         has_single = any(link.warden and not link.room for link in self._links)
         Thread(target=self._make, args=(connection, not has_single), daemon=True).start()
 
     def _make(self, connection: Connection, with_warden: bool) -> None:
         """Blocks; in a thread of its own."""
-        post = self._pump.mailbox.post
+        post = self._relay.calls.post
         try:
-            connect(self._reach, self._pump, connection, with_warden)
+            connect(self._settings, self._relay, connection, with_warden)
         except WorldError as error:
             post(partial(self._failed, connection, str(error)))
         except Exception as error:  # noqa: BLE001  (what a server may say to paramiko has no end)
@@ -198,10 +200,12 @@ class Links:
             return
         self._making.pop(id(connection)).cancel()
         now = self._loop.now
-        link = Link(connection, now, self._room, self._reach.sessions, idle_since=now)
+        link = PooledConnection(connection, now, self._room, self._settings.sessions, idle_since=now)
         was_up = self._guard() is not None
         if connection.warden is not None:
-            link.warden = Warden(self._pump, connection.wire, connection.warden, lambda why: self._lose(link, why))
+            link.warden = ControlSession(
+                self._relay, connection.wire, connection.warden, lambda why: self._lose(link, why)
+            )
         else:
             link.room = 1
         self._links.append(link)
@@ -223,7 +227,9 @@ class Links:
         self._why = why
         is_new = self._retry is None
         if is_new:
-            delay = min(self._reach.retry_base_s * 2 ** min(self._failures, MOST_DOUBLINGS), self._reach.retry_max_s)
+            delay = min(
+                self._settings.retry_base_s * 2 ** min(self._failures, MOST_DOUBLINGS), self._settings.retry_max_s
+            )
             self._failures += 1
             self._retry_at = self._loop.now + delay * random.uniform(0.5, 1.0)
             self._retry = self._loop.at(self._retry_at, self._try_again)
@@ -241,25 +247,25 @@ class Links:
 
     # ---- what is lost
 
-    def _tend(self, link: Link) -> None:
+    def _tend(self, link: PooledConnection) -> None:
         """Look after a connection now and every `beat_s`, until it is gone."""
         if link not in self._links:
             return
-        now, reach = self._loop.now, self._reach
-        again = now + reach.beat_s
+        now, settings = self._loop.now, self._settings
+        again = now + settings.beat_s
         if self._is_spare(link):
             self._drop(link)
             return
         if link.warden is not None:
-            if now - link.warden.confirmed_at >= reach.answer_s:
-                self._lose(link, f"no answer for {reach.answer_s:g} s")
+            if now - link.warden.confirmed_at >= settings.answer_s:
+                self._lose(link, f"no answer for {settings.answer_s:g} s")
                 return
             link.warden.beat()
-            again = min(again, link.warden.confirmed_at + reach.answer_s)
+            again = min(again, link.warden.confirmed_at + settings.answer_s)
         self._loop.at(again, lambda: self._tend(link))
 
-    def _is_spare(self, link: Link) -> bool:
-        if link.agents or (link.sessions > 0 and self._loop.now - link.idle_since < self._reach.idle_s):
+    def _is_spare(self, link: PooledConnection) -> bool:
+        if link.agents or (link.sessions > 0 and self._loop.now - link.idle_since < self._settings.idle_s):
             return False
         is_guarding = link.warden is not None and any(agent.guard is link.warden for agent in self._of)
         return not is_guarding and any(other.warden for other in self._links if other is not link)
@@ -272,7 +278,7 @@ class Links:
                 self._lose(link, _reason(connection))
                 return
 
-    def _lose(self, link: Link, why: str) -> None:
+    def _lose(self, link: PooledConnection, why: str) -> None:
         if link not in self._links:
             return
         self._drop(link)
@@ -282,12 +288,12 @@ class Links:
                 agent.lose(why)
         for other in orphans:
             self._drop(other)
-        if self._loop.now - link.up_at > self._reach.retry_max_s:
+        if self._loop.now - link.up_at > self._settings.retry_max_s:
             self._failures = 0
         if not self._guard():
             self._back_off(why)
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: PooledConnection) -> None:
         self._links.remove(link)
         link.connection.hang_up()
 

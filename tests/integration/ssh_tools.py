@@ -5,10 +5,10 @@ from tests.ssh.sshd import Server, below, name_of
 
 def table(name: str, server: Server, **keys: int) -> str:
     """Give the table of a host that is reached over SSH."""
-    reach = server.reach()
+    settings = server.settings()
     lines = [
-        f"[hosts.{name}]", 'transport = "ssh"', f'address = "{reach.address}"', f'user = "{reach.user}"',
-        f'identity = "{reach.identity}"', f'known_hosts = "{reach.known_hosts}"',
+        f"[hosts.{name}]", 'transport = "ssh"', f'address = "{settings.address}"', f'user = "{settings.user}"',
+        f'identity = "{settings.identity}"', f'known_hosts = "{settings.known_hosts}"',
         *(f"{key} = {value}" for key, value in keys.items()),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

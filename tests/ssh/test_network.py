@@ -10,7 +10,7 @@ from tests.needs import need
 from tests.ssh.conftest import Join
 from tests.ssh.net import Net, cabled
 from tests.ssh.sshd import Server, run, serving
-from tests.ssh.test_agents import STUBBORN, all_gone, tree
+from tests.ssh.test_remote_agents import STUBBORN, all_gone, tree
 
 SOON = {"lease_s": 2, "beat_s": 0.5, "answer_s": 4.0, "connect_s": 2.0}
 
@@ -32,7 +32,7 @@ def server(net: Net, tmp_path: Path) -> Iterator[Server]:
 def test_a_silent_network_loses_its_agents_and_they_are_dead_when_that_is_told(
     net: Net, server: Server, join: Join
 ) -> None:
-    host = join(server.reach(**SOON))
+    host = join(server.settings(**SOON))
     watched = tree(host.up(script=STUBBORN))
     net.cut()
     report = host.end()
@@ -44,7 +44,7 @@ def test_a_silent_network_loses_its_agents_and_they_are_dead_when_that_is_told(
 
 
 def test_a_silent_network_is_noticed_in_the_middle_of_megabytes(net: Net, server: Server, join: Join) -> None:
-    host = join(server.reach(**SOON))
+    host = join(server.settings(**SOON))
     host.sh("echo up; exec cat >/dev/null")
     host.until(lambda: host.said[0])
     host.feed(0, bytes(100_000_000))
@@ -55,7 +55,7 @@ def test_a_silent_network_is_noticed_in_the_middle_of_megabytes(net: Net, server
 
 
 def test_a_host_that_forgot_the_connection_is_noticed_and_reached_again(net: Net, server: Server, join: Join) -> None:
-    host = join(server.reach(**SOON))
+    host = join(server.settings(**SOON))
     host.up()
     net.cut()
     server.kill()
@@ -68,7 +68,7 @@ def test_a_host_that_forgot_the_connection_is_noticed_and_reached_again(net: Net
 def test_a_host_that_swallows_packets_holds_up_nobody_f10(net: Net, server: Server, join: Join) -> None:
     """The bridge is told of the signal, the start and the end of a second agent while it waits for the host."""
     net.cut()
-    host = join(server.reach(**SOON))
+    host = join(server.settings(**SOON))
     host.sh("echo up")
     host.bridge.signal(0, "KILL")
     assert host.end().why == "it was killed before it had started"  # type: ignore[union-attr]
@@ -84,7 +84,7 @@ def test_a_host_that_swallows_packets_holds_up_nobody_f10(net: Net, server: Serv
 @pytest.mark.slow
 def test_beats_pass_while_a_slow_network_is_full(net: Net, server: Server, join: Join) -> None:
     """What is sent takes longer than the lease, and would be before the beat in buffers as large as they get."""
-    host = join(server.reach(lease_s=5, beat_s=1.0, answer_s=7.0))
+    host = join(server.settings(lease_s=5, beat_s=1.0, answer_s=7.0))
     host.await_report(LinkUp)
     run("tc", "qdisc", "add", "dev", net.ours, "root", "tbf", "rate", "4mbit", "burst", "16kb", "latency", "200ms")
     host.sh("exec wc -c")

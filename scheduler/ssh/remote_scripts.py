@@ -37,7 +37,7 @@ read -r go || exit 125
 exec "$@"
 """
 TICKS: Final = 5
-WARDEN: Final = """\
+CONTROL: Final = """\
 trap "" PIPE HUP INT TERM
 { while sleep TICK_S; do echo tick || exit; done & cat; echo over; } | {
 guarded= missed=0
@@ -71,10 +71,10 @@ def agent_command(argv: Sequence[bytes], environment: Mapping[bytes, bytes], dir
     return command
 
 
-def warden_command(lease_s: int) -> bytes:
+def control_command(lease_s: int) -> bytes:
     """Give the command that starts the warden; it kills at most `lease_s` seconds, at least 2, after the last beat."""
     tick_s = max(lease_s // TICKS, 1)
-    return _sh(WARDEN.replace("TICK_S", str(tick_s)).replace("TICKS", str(max(lease_s // tick_s, 2))))
+    return _sh(CONTROL.replace("TICK_S", str(tick_s)).replace("TICKS", str(max(lease_s // tick_s, 2))))
 
 
 def _sh(script: str, *words: bytes) -> bytes:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from scheduler.errors import AgentError
-from scheduler.ssh.remote import agent_command, warden_command
+from scheduler.ssh.remote_scripts import agent_command, control_command
 from tests.agent_tools import is_gone, watch
 from tests.ssh.sshd import kill
 
@@ -61,7 +61,7 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture
 def warden(shell: list[str]) -> Iterator[Session]:
-    session = Session(shell, warden_command(2))
+    session = Session(shell, control_command(2))
     assert session.hear() == f"DROVER {session.process.pid}"
     yield session
     session.close()
