@@ -1,17 +1,82 @@
-"""States of agents and of jobs as total tables; the documentation of both is drawn from here.
+"""Every machine of Drover as a total table keyed by name; the manual pages and the SQL are held against these tables.
 
-An agent slot moves only through `AGENT_TABLE[state][event]`, a job only along `JOB_MOVES`. Every cell is filled: a
-next state, IGNORE (nothing to do), VIOLATION (the agent's fault: kill it, count it) or IMPOSSIBLE (our bug). This
-module knows no slots, no deadlines and no rows; policy/agents.py fires events, schema/ guards job moves.
+A machine has states and events. Its table has a row for each state: UNTIL says what ends the state at the latest, for
+no state lasts for ever; then come events and the cell of each (events of one cell share a key), and OTHERWISE is the
+cell of all events that the row does not name. A cell is the next state, or one of
 
-Theory, told once. A slot is FREE until it is chosen. PREP says that a process is being made, so that a death heard
-meanwhile cannot free the slot. SPAWNED waits for the first OK and takes no data. READY and RUNNING alternate; a slot
-that gets its next line with its OK stays RUNNING (NEXT). FREEING is told to die and holds no pipes; only its death
-frees it, and being late there means SIGKILL, again and again. FAIL is a slot whose agent died too often; time alone
-frees it. What a slot *is* stands here; what is *wanted* of it (its doom) is another field.
+    IGNORE      nothing to do
+    VIOLATION   the fault of an agent: kill it and count it
+    IMPOSSIBLE  our bug: it fails tests; in production it costs the agent of the slot, or is raised as a BugError
+
+Each machine has one writer, named above its table, which moves the state and sets the deadline in one step. Tables are
+checked on import, since a hole in one is a bug everywhere. This module knows no slots, jobs, connections or clocks.
 """
 
-from typing import Final
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final, Generic, TypeVar
+
+from scheduler.errors import BugError
+
+UNTIL, OTHERWISE = "UNTIL", "OTHERWISE"
+IGNORE, VIOLATION, IMPOSSIBLE = "IGNORE", "VIOLATION", "IMPOSSIBLE"
+
+Rows = Mapping[str, Mapping[str, str]]
+State = TypeVar("State", bound=Enum)
+Event = TypeVar("Event", bound=Enum)
+
+
+def filled(states: Iterable[str], events: Iterable[str], rows: Rows) -> dict[str, dict[str, str]]:
+    """Return every cell of a table: state -> event -> next state, IGNORE, VIOLATION or IMPOSSIBLE.
+
+    **errors**: BugError for a state without its row, a row without UNTIL or OTHERWISE, an event that does not exist or
+    is named twice, and a cell that is no state.
+    """
+    states, events = list(states), list(events)
+    if list(rows) != states:
+        raise BugError(f"the rows {list(rows)} are not those of {states}")
+    return {state: _filled_row(state, states, events, dict(rows[state])) for state in states}
+
+
+def _filled_row(state: str, states: list[str], events: list[str], row: dict[str, str]) -> dict[str, str]:
+    if not {UNTIL, OTHERWISE} <= row.keys():
+        raise BugError(f"row {state} does not say {UNTIL} and {OTHERWISE}")
+    del row[UNTIL]
+    others = row.pop(OTHERWISE)
+    named = [(event, cell) for key, cell in row.items() for event in key.split()]
+    cells = dict.fromkeys(events, others) | dict(named)
+    if list(cells) != events or len(dict(named)) < len(named):
+        raise BugError(f"row {state} names an event twice, or one that is not of {events}")
+    if wrong := set(cells.values()) - {*states, IGNORE, VIOLATION, IMPOSSIBLE}:
+        raise BugError(f"row {state} leads to {wrong}, which is no state")
+    return cells
+
+
+class Machine(Generic[State, Event]):
+    """A table whose states and events are enumerations."""
+
+    def __init__(self, name: str, states: type[State], events: type[Event], rows: Rows) -> None:
+        self.name, self.states, self.rows = name, states, rows
+        self.cells = filled(states.__members__, events.__members__, rows)
+
+    def after(self, state: State, event: Event) -> State | None:
+        """Return the state after an event, which may be the same; None when the event is ignored.
+
+        **errors**: BugError if it is impossible.
+        """
+        cell = self.cells[state.name][event.name]
+        if cell == IMPOSSIBLE:
+            raise BugError(f"impossible: {event.name} of {self.name} in {state.name}: please report this")
+        return None if cell == IGNORE else self.states[cell]
+
+
+# ---- agent slots, moved by policy/agents.py
+#
+# A slot is FREE until it is chosen. PREP says that a process is being made, so that a death reported meanwhile cannot
+# free the slot. SPAWNED waits for the first OK and is given no data. READY and RUNNING alternate; a slot that gets its
+# next line with its OK stays RUNNING (NEXT). FREEING was told to die and holds no pipes; only its death frees it, and
+# being late there means SIGKILL, again and again. FAIL is a slot whose agent died too often; time alone frees it. What
+# a slot *is* stands here; what is *wanted* of its process is another field.
 
 # Numeric values are public (drover.scheduler_status): SPEC 2, F60.
 ST_FAIL, ST_FREE, ST_FREEING, ST_PREP, ST_SPAWNED, ST_READY, ST_RUNNING, ST_DONE, ST_END = range(9)
@@ -28,41 +93,100 @@ STATE_NAMES: Final = (
 )
 SLOT_STATES: Final = (ST_FAIL, ST_FREE, ST_FREEING, ST_PREP, ST_SPAWNED, ST_READY, ST_RUNNING)
 
-EVENT_NAMES: Final = (
-    "CHOSEN",  # a slot was picked for work
-    "CREATED",  # its process exists
-    "NOT_CREATED",  # its process could not be made
-    "LAUNCHED",  # an exec agent has its item from the start
-    "OK",  # the agent said OK and no line is waiting
-    "NEXT",  # the agent said OK and gets the next line at once
-    "FED",  # a line was handed to an idle agent
-    "SAID",  # the agent said anything else
-    "KILLED",  # we want it dead
-    "LATE",  # its deadline has come
-    "GONE",  # the process is dead and its output is read
-    "THROTTLED",  # it died too often
-    "THAWED",  # the throttle is lifted before its time
-)
+SLOT_EVENTS: Final = {
+    "CHOSEN": "the slot was picked for work",
+    "CREATED": "its process exists",
+    "NOT_CREATED": "its process could not be made",
+    "LAUNCHED": "an exec agent has its item from the start",
+    "OK": "the agent said OK and no line is waiting",
+    "NEXT": "the agent said OK and gets the next line at once",
+    "FED": "a line was sent to an idle agent",
+    "SAID": "the agent said anything else",
+    "KILLED": "we want its process dead",
+    "LATE": "its deadline has come",
+    "GONE": "the process is dead and its output is read",
+    "THROTTLED": "its processes died too often",
+    "THAWED": "the throttle is lifted before its time",
+}
 CHOSEN, CREATED, NOT_CREATED, LAUNCHED, OK, NEXT, FED, SAID, KILLED, LATE, GONE, THROTTLED, THAWED = range(13)
+EVENT_NAMES: Final = tuple(SLOT_EVENTS)
 
-IGNORE, VIOLATION, IMPOSSIBLE = -1, -2, -3
-_I, _V, _X = IGNORE, VIOLATION, IMPOSSIBLE
+SLOT_ROWS: Final[Rows] = {
+    "ST_FAIL": {
+        UNTIL: "respawn_interval",
+        "LATE THAWED": "ST_FREE",
+        "KILLED": IGNORE,
+        OTHERWISE: IMPOSSIBLE,
+    },
+    "ST_FREE": {
+        UNTIL: "work is there: a slot without process waits for nothing",
+        "CHOSEN": "ST_PREP",
+        "THROTTLED": "ST_FAIL",
+        "KILLED LATE THAWED": IGNORE,
+        OTHERWISE: IMPOSSIBLE,
+    },
+    "ST_FREEING": {
+        UNTIL: "kill_grace, then SIGKILL and the same again",
+        "CREATED LATE": "ST_FREEING",
+        "NOT_CREATED GONE": "ST_FREE",
+        "OK SAID KILLED THAWED": IGNORE,  # the last words of a process that was told to die
+        OTHERWISE: IMPOSSIBLE,
+    },
+    "ST_PREP": {
+        UNTIL: "start_limit",
+        "CREATED": "ST_SPAWNED",
+        "NOT_CREATED": "ST_FREE",
+        "KILLED LATE": "ST_FREEING",
+        "THAWED": IGNORE,
+        OTHERWISE: IMPOSSIBLE,
+    },
+    "ST_SPAWNED": {
+        UNTIL: "start_limit",
+        "OK": "ST_READY",
+        "LAUNCHED": "ST_RUNNING",
+        "KILLED LATE": "ST_FREEING",
+        "GONE": "ST_FREE",
+        "SAID THAWED": IGNORE,
+        OTHERWISE: IMPOSSIBLE,
+    },
+    "ST_READY": {
+        UNTIL: "max_idle",
+        "OK": VIOLATION,  # it answers nothing
+        "FED": "ST_RUNNING",
+        "KILLED LATE": "ST_FREEING",
+        "GONE": "ST_FREE",
+        "SAID THAWED": IGNORE,
+        OTHERWISE: IMPOSSIBLE,
+    },
+    "ST_RUNNING": {
+        UNTIL: "heartbeat and item_timeout of the type, whichever is less, and write_limit while it does not read",
+        "OK": "ST_READY",
+        "NEXT": "ST_RUNNING",
+        "KILLED LATE": "ST_FREEING",
+        "GONE": "ST_FREE",
+        "SAID THAWED": IGNORE,
+        OTHERWISE: IMPOSSIBLE,
+    },
+    "ST_DONE": {
+        UNTIL: "no slot is ever in it: it is of the rows of queries only",
+        OTHERWISE: IMPOSSIBLE,
+    },
+}
+SLOT_CELLS: Final = filled(STATE_NAMES[:ST_END], EVENT_NAMES, SLOT_ROWS)
 
-# One row a state, one cell an event, in the order of EVENT_NAMES.
-_ROWS: Final[dict[int, tuple[int, ...]]] = {
-    #             CHOSEN   CREATED     NOT_CREATED LAUNCHED   OK        NEXT       FED        SAID KILLED   LATE        GONE     THROTTLED THAWED
-    ST_FAIL:     (_X,      _X,         _X,         _X,        _X,       _X,        _X,        _X,  _I,      ST_FREE,    _X,      _X,       ST_FREE),
-    ST_FREE:     (ST_PREP, _X,         _X,         _X,        _X,       _X,        _X,        _X,  _I,      _I,         _X,      ST_FAIL,  _I),
-    ST_FREEING:  (_X,      ST_FREEING, ST_FREE,    _X,        _I,       _X,        _X,        _I,  _I,      ST_FREEING, ST_FREE, _X,       _I),
-    ST_PREP:     (_X,      ST_SPAWNED, ST_FREE,    _X,        _X,       _X,        _X,        _X,  ST_FREEING, ST_FREEING, _X,   _X,       _I),
-    ST_SPAWNED:  (_X,      _X,         _X,         ST_RUNNING, ST_READY, _X,       _X,        _I,  ST_FREEING, ST_FREEING, ST_FREE, _X,   _I),
-    ST_READY:    (_X,      _X,         _X,         _X,        _V,       _X,        ST_RUNNING, _I, ST_FREEING, ST_FREEING, ST_FREE, _X,   _I),
-    ST_RUNNING:  (_X,      _X,         _X,         _X,        ST_READY, ST_RUNNING, _X,       _I,  ST_FREEING, ST_FREEING, ST_FREE, _X,   _I),
-    ST_DONE:     (_X,) * 13,  # query rows only: no slot is ever in it
-}  # fmt: skip
-AGENT_TABLE: Final = tuple(_ROWS[state] for state in range(ST_END))
+# The same as numbers, for the hot path: SLOT_TABLE[state][event] is a state, or negative.
+TO_IGNORE, IS_VIOLATION, IS_IMPOSSIBLE = -1, -2, -3
+_NUMBERS: Final = {name: number for number, name in enumerate(STATE_NAMES)} | {
+    IGNORE: TO_IGNORE,
+    VIOLATION: IS_VIOLATION,
+    IMPOSSIBLE: IS_IMPOSSIBLE,
+}
+SLOT_TABLE: Final = tuple(tuple(_NUMBERS[cell] for cell in row.values()) for row in SLOT_CELLS.values())
 
-# ---- jobs
+# ---- jobs, moved by the SQL: trigger jobqueue_moved refuses what is not here
+#
+# A job has states and no events: each statement names the states that it moves from. A cell says what a move means; a
+# move that has none is illegal. A job that is claimed or running is in hand of the daemon that its row names.
 
 HELD, QUEUED, CLAIMED, RUNNING, BLOCKED = "held", "queued", "claimed", "running", "blocked"
 DONE, FAILED, CANCELLED, IGNORED, SKIPPED = "done", "failed", "cancelled", "ignored", "skipped"
@@ -72,29 +196,75 @@ JOB_STATES: Final = (
 TERMINAL: Final = frozenset((DONE, FAILED, CANCELLED, IGNORED, SKIPPED))
 INSERTABLE: Final = frozenset((HELD, QUEUED))
 
-JOB_MOVES: Final[dict[str, frozenset[str]]] = {
-    HELD: frozenset((QUEUED, SKIPPED, CANCELLED, IGNORED)),
-    QUEUED: frozenset((CLAIMED, HELD, BLOCKED, CANCELLED, SKIPPED, FAILED)),
-    CLAIMED: frozenset((RUNNING, QUEUED, DONE, FAILED, BLOCKED, CANCELLED)),
-    RUNNING: frozenset((DONE, QUEUED, FAILED, BLOCKED, CANCELLED)),
-    BLOCKED: frozenset((QUEUED, HELD, FAILED, CANCELLED)),
-    DONE: frozenset(),
-    FAILED: frozenset((QUEUED,)),
-    CANCELLED: frozenset(),
-    IGNORED: frozenset(),
-    SKIPPED: frozenset(),
+JOB_MOVES: Final[Rows] = {
+    HELD: {
+        QUEUED: "released, or run by hand",
+        SKIPPED: "put on ice, or a dependency was not met",
+        CANCELLED: "cancelled",
+        IGNORED: "may not be run by hand",
+    },
+    QUEUED: {
+        CLAIMED: "claimed by the owner of its group",
+        HELD: "held",
+        BLOCKED: "waits for a condition",
+        CANCELLED: "cancelled",
+        SKIPPED: "put on ice, or a dependency was not met",
+        FAILED: "not started in time; of a command: refused",
+    },
+    CLAIMED: {
+        RUNNING: "an agent works on it, or soon",
+        QUEUED: "given back, rescued, or to be tried again",
+        DONE: "done",
+        FAILED: "failed, or killed",
+        BLOCKED: "waits for a condition",
+        CANCELLED: "cancelled",
+    },
+    RUNNING: {
+        DONE: "done",
+        QUEUED: "given back, rescued, to be tried again, or a slice of it is done",
+        FAILED: "failed, or killed",
+        BLOCKED: "waits for a condition",
+        CANCELLED: "cancelled",
+    },
+    BLOCKED: {
+        QUEUED: "its condition is cleared",
+        HELD: "held",
+        FAILED: "its condition was not cleared in time",
+        CANCELLED: "cancelled",
+    },
+    DONE: {},
+    FAILED: {QUEUED: "to be tried again by command"},
+    CANCELLED: {},
+    IGNORED: {},
+    SKIPPED: {},
+}
+COMMAND_MOVES: Final[Rows] = {**JOB_MOVES, QUEUED: {**JOB_MOVES[QUEUED], DONE: "carried out"}}  # of type command
+
+# What ends the states of a job that is not over.
+JOB_UNTIL: Final = {
+    HELD: "somebody releases or cancels it: it waits for people, without a limit",
+    QUEUED: "jq_not_after; without one it waits as drover.why says",
+    CLAIMED: "the end of its work, jq_timeout, or the end of its owner's lease",
+    RUNNING: "the end of its work, jq_timeout, or the end of its owner's lease",
+    BLOCKED: "its condition is cleared, or somebody cancels it",
 }
 
 BIT_SUCCESS, BIT_FAILURE, BIT_NONFATAL = 1, 2, 4  # jq_end_bits
 
 
+def check_move(before: str, after: str) -> None:
+    """Refuse to write a move of a job that is illegal. Errors: BugError."""
+    if after not in JOB_MOVES[before] and after != before:
+        raise BugError(f"a job may not move from {before} to {after}: please report this")
+
+
 def _check() -> None:
-    """Every cell is filled and means something; run on import, since a hole here is a bug everywhere."""
-    assert len(AGENT_TABLE) == ST_END
-    assert {len(row) for row in AGENT_TABLE} == {len(EVENT_NAMES)}
-    assert all(cell in SLOT_STATES or cell in (_I, _V, _X) for row in AGENT_TABLE for cell in row)
+    """Check what `filled` cannot see; run on import."""
+    assert [globals()[name] for name in STATE_NAMES] == list(range(len(STATE_NAMES)))
+    assert [globals()[name] for name in EVENT_NAMES] == list(range(len(EVENT_NAMES)))
     assert tuple(JOB_MOVES) == JOB_STATES
-    assert all(target in JOB_STATES for targets in JOB_MOVES.values() for target in targets)
+    assert {after for row in JOB_MOVES.values() for after in row} <= set(JOB_STATES)
+    assert set(JOB_UNTIL) == set(JOB_STATES) - TERMINAL
 
 
 _check()

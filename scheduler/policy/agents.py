@@ -9,11 +9,10 @@ from typing import Final
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import Command, ForceKill, Kill, Say
 from scheduler.model.states import (
-    AGENT_TABLE,
     EVENT_NAMES,
-    IGNORE,
-    IMPOSSIBLE,
+    IS_IMPOSSIBLE,
     KILLED,
+    SLOT_TABLE,
     ST_END,
     ST_FAIL,
     ST_FREE,
@@ -25,6 +24,7 @@ from scheduler.model.states import (
     STATE_NAMES,
     THAWED,
     THROTTLED,
+    TO_IGNORE,
 )
 from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import HostBook, Pool, Slot
@@ -89,9 +89,9 @@ class Fleet:
     def fire(self, slot: Slot, event: int, now: float) -> bool:
         """Move a slot; False when the event changed nothing. A violation or a bug of ours ends in a kill."""
         old = slot.state
-        new = AGENT_TABLE[old][event]
+        new = SLOT_TABLE[old][event]
         if new < 0:
-            return new != IGNORE and self._refuse(slot, event, new, now)
+            return new != TO_IGNORE and self._refuse(slot, event, new, now)
         slot.state = new
         slot.since = now
         deadline = now + slot.patience[new]
@@ -209,7 +209,7 @@ class Fleet:
 
     def _refuse(self, slot: Slot, event: int, verdict: int, now: float) -> bool:
         what = f"{EVENT_NAMES[event]} in {STATE_NAMES[slot.state]}"
-        if verdict == IMPOSSIBLE:
+        if verdict == IS_IMPOSSIBLE:
             self.say("error", slot, f"impossible: {what}; the slot is quarantined, please report this")
             self.kill(slot, f"impossible: {what}", now)
         else:

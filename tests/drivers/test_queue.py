@@ -28,7 +28,7 @@ from scheduler.model.events import (
     Written,
 )
 from scheduler.model.jobs import PLAIN, Claim, ItemFailure, LogRow, OutputRow, Rules, SaveRow, Want
-from scheduler.model.states import JOB_MOVES, JOB_STATES, TERMINAL
+from scheduler.model.states import COMMAND_MOVES, JOB_MOVES, JOB_STATES, TERMINAL, Rows
 from tests.link_tools import OTHER, OWNER, QUERIES, ask, end_backends, fetch, rows_of, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states, user
@@ -595,9 +595,10 @@ ROW = {
     "running": f"'{OWNER}', now(), null, 0",
 } | dict.fromkeys(TERMINAL, "null, now(), now(), 2") | {"done": "null, now(), now(), 1"}  # fmt: skip
 PATHS = {
-    "held": (), "queued": ("queued",), "claimed": ("queued", "claimed"), "running": ("queued", "claimed", "running"),
+    "held": ("held",), "queued": ("queued",), "claimed": ("queued", "claimed"),
+    "running": ("queued", "claimed", "running"),
     "blocked": ("queued", "blocked"), "done": ("queued", "claimed", "done"), "failed": ("queued", "failed"),
-    "cancelled": ("cancelled",), "ignored": ("ignored",), "skipped": ("skipped",),
+    "cancelled": ("cancelled",), "ignored": ("held", "ignored"), "skipped": ("skipped",),
 }  # fmt: skip
 MOVE = "update drover.jobqueue set jq_state = '{0}', (jq_owner, jq_starttime, jq_endtime, jq_end_bits) = row({1})"
 
@@ -611,17 +612,18 @@ def rows(postgres: str, migrated: str) -> Iterator[psycopg.Connection[tuple[obje
     fetch(postgres, "drop database moves with (force)")
 
 
+@pytest.mark.parametrize(("kind", "moves"), [("a", JOB_MOVES), ("command", COMMAND_MOVES)], ids=["job", "command"])
 @pytest.mark.parametrize("after", JOB_STATES)
 @pytest.mark.parametrize("before", JOB_STATES)
-def test_exactly_the_legal_moves_succeed_t6(
-    rows: psycopg.Connection[tuple[object, ...]], before: str, after: str
+def test_guard_lets_exactly_the_moves_of_the_table_through_t6(
+    rows: psycopg.Connection[tuple[object, ...]], before: str, after: str, kind: str, moves: Rows
 ) -> None:
-    rows.execute("insert into drover.jobqueue (jq_type, jq_state) values ('a', 'held')")
-    for state in PATHS[before]:
-        rows.execute(MOVE.format(state, ROW[state]).encode())
-    allowed = after == before or after in JOB_MOVES[before]
-    refusal: AbstractContextManager[object]
-    refusal = nullcontext() if allowed else pytest.raises(psycopg.errors.CheckViolation, match="may not move")
-    with refusal:
-        rows.execute(MOVE.format(after, ROW[after]).encode())
-    rows.rollback()
+    refusal: AbstractContextManager[object] = nullcontext()
+    if after != before and after not in moves[before]:
+        refusal = pytest.raises(psycopg.errors.CheckViolation, match="may not move")
+    with rows.transaction(force_rollback=True):
+        rows.execute("insert into drover.jobqueue (jq_type, jq_args) values (%s, 'reload')", (kind,))
+        for state in PATHS[before]:
+            rows.execute(MOVE.format(state, ROW[state]).encode())
+        with refusal:
+            rows.execute(MOVE.format(after, ROW[after]).encode())

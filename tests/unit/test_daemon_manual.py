@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scheduler.cli.options import command_parser
 from scheduler.drivers.signals import NUMBERS
-from scheduler.model.states import AGENT_TABLE, EVENT_NAMES, JOB_MOVES, STATE_NAMES, VIOLATION
+from scheduler.model.states import IGNORE, IMPOSSIBLE, JOB_MOVES, SLOT_CELLS, STATE_NAMES, VIOLATION
 from tests.needs import need
 
 MANUAL = Path(__file__).resolve().parents[2] / "man/drover.8"
@@ -19,11 +19,11 @@ DRAWING = re.findall(r"^ST_.*->.*$", TEXT, re.MULTILINE)
 
 
 def table_cells() -> Iterator[tuple[str, str, str]]:
-    """Every cell of AGENT_TABLE that an agent can notice: (state, event, next state or violation)."""
-    for state, event in product(range(len(AGENT_TABLE)), range(len(EVENT_NAMES))):
-        target = AGENT_TABLE[state][event]
-        if target >= 0 or target == VIOLATION:
-            yield STATE_NAMES[state], EVENT_NAMES[event], "violation" if target == VIOLATION else STATE_NAMES[target]
+    """Every cell of the table of slots that an agent can notice: (state, event, next state or violation)."""
+    for state, row in SLOT_CELLS.items():
+        for event, cell in row.items():
+            if cell not in (IGNORE, IMPOSSIBLE):
+                yield state, event, "violation" if cell == VIOLATION else cell
 
 
 def drawn_arrows() -> Iterator[tuple[str, str]]:

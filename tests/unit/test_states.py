@@ -1,41 +1,110 @@
-"""Claims about the two tables of states: total, and cell by cell what SPEC 2 and SPEC 1 say."""
+"""Claims about the tables of states: total, reachable, and cell by cell what the stories told here say."""
+
+from collections.abc import Iterable
+from enum import Enum
+from itertools import pairwise
 
 import pytest
 
+from scheduler.errors import BugError
 from scheduler.model import states as s
+from scheduler.model.config import AgentType, Scheduler
+from scheduler.policy.agents import patience_of
+from scheduler.policy.jobs import NEVER
 
-ABSENT = s.IMPOSSIBLE
+SLOT_STORIES = """
+FREE CHOSEN PREP CREATED SPAWNED OK READY FED RUNNING NEXT RUNNING OK READY LATE FREEING GONE FREE
+FREE CHOSEN PREP CREATED SPAWNED LAUNCHED RUNNING GONE FREE
+FREE CHOSEN PREP NOT_CREATED FREE THROTTLED FAIL LATE FREE THROTTLED FAIL THAWED FREE
+FREE CHOSEN PREP KILLED FREEING CREATED FREEING LATE FREEING GONE FREE
+FREE CHOSEN PREP LATE FREEING NOT_CREATED FREE
+FREE CHOSEN PREP CREATED SPAWNED GONE FREE
+FREE CHOSEN PREP CREATED SPAWNED KILLED FREEING GONE FREE
+FREE CHOSEN PREP CREATED SPAWNED LATE FREEING GONE FREE
+FREE CHOSEN PREP CREATED SPAWNED OK READY GONE FREE
+FREE CHOSEN PREP CREATED SPAWNED OK READY KILLED FREEING GONE FREE
+FREE CHOSEN PREP CREATED SPAWNED LAUNCHED RUNNING KILLED FREEING GONE FREE
+FREE CHOSEN PREP CREATED SPAWNED LAUNCHED RUNNING LATE FREEING GONE FREE
+"""
+SLOT_IGNORES = """
+FAIL KILLED
+FREE KILLED LATE THAWED
+FREEING OK SAID KILLED THAWED
+PREP THAWED
+SPAWNED SAID THAWED
+READY SAID THAWED
+RUNNING SAID THAWED
+"""
 
-# SPEC 2's table, written out a second time: (from, event) -> to. Whatever is not here must change no state.
-SPEC_MOVES = {
-    (s.ST_FREE, "CHOSEN"): s.ST_PREP,
-    (s.ST_FREE, "THROTTLED"): s.ST_FAIL,
-    (s.ST_PREP, "CREATED"): s.ST_SPAWNED,
-    (s.ST_PREP, "NOT_CREATED"): s.ST_FREE,
-    (s.ST_PREP, "KILLED"): s.ST_FREEING,
-    (s.ST_PREP, "LATE"): s.ST_FREEING,
-    (s.ST_SPAWNED, "OK"): s.ST_READY,
-    (s.ST_SPAWNED, "LAUNCHED"): s.ST_RUNNING,
-    (s.ST_SPAWNED, "KILLED"): s.ST_FREEING,
-    (s.ST_SPAWNED, "LATE"): s.ST_FREEING,
-    (s.ST_SPAWNED, "GONE"): s.ST_FREE,
-    (s.ST_READY, "FED"): s.ST_RUNNING,
-    (s.ST_READY, "KILLED"): s.ST_FREEING,
-    (s.ST_READY, "LATE"): s.ST_FREEING,
-    (s.ST_READY, "GONE"): s.ST_FREE,
-    (s.ST_RUNNING, "OK"): s.ST_READY,
-    (s.ST_RUNNING, "NEXT"): s.ST_RUNNING,
-    (s.ST_RUNNING, "KILLED"): s.ST_FREEING,
-    (s.ST_RUNNING, "LATE"): s.ST_FREEING,
-    (s.ST_RUNNING, "GONE"): s.ST_FREE,
-    (s.ST_FREEING, "CREATED"): s.ST_FREEING,
-    (s.ST_FREEING, "LATE"): s.ST_FREEING,
-    (s.ST_FREEING, "GONE"): s.ST_FREE,
-    (s.ST_FREEING, "NOT_CREATED"): s.ST_FREE,
-    (s.ST_FAIL, "LATE"): s.ST_FREE,
-    (s.ST_FAIL, "THAWED"): s.ST_FREE,
-}
-CELLS = [(state, event) for state in range(s.ST_END) for event in range(len(s.EVENT_NAMES))]
+
+def told(stories: str) -> set[tuple[str, str, str]]:
+    """Return the cells that stories go through: a state, an event, a state and so on, a story a line."""
+    cells = set()
+    for line in stories.split("\n"):
+        words = line.split()
+        cells |= set(zip(words[::2], words[1::2], words[2::2], strict=False))
+    return cells
+
+
+def ignored(lines: str) -> set[tuple[str, str]]:
+    """Return the (state, event) of lines that each name a state and the events that it ignores."""
+    return {(state, event) for state, *events in map(str.split, lines.split("\n")[1:-1]) for event in events}
+
+
+def cells_of(table: dict[str, dict[str, str]]) -> set[tuple[str, str, str]]:
+    """Return (state, event, cell) of all cells of a table that are not impossible."""
+    return {(a, e, cell) for a, row in table.items() for e, cell in row.items() if cell != s.IMPOSSIBLE}
+
+
+# ---- the form of a table
+
+
+class Light(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Turn(Enum):
+    GO = "go"
+    BREAK = "break"
+
+
+RED = {s.UNTIL: "a minute", "GO": "GREEN", s.OTHERWISE: s.IGNORE}
+GREEN = {s.UNTIL: "a minute", "GO": "RED", s.OTHERWISE: s.IMPOSSIBLE}
+
+
+def test_cells_that_a_row_does_not_name_are_what_it_says_of_others() -> None:
+    light = s.Machine("light", Light, Turn, {"RED": RED, "GREEN": GREEN})
+    assert (light.after(Light.RED, Turn.GO), light.after(Light.RED, Turn.BREAK)) == (Light.GREEN, None)
+
+
+def test_impossible_event_is_a_bug_that_names_machine_state_and_event() -> None:
+    light = s.Machine("light", Light, Turn, {"RED": RED, "GREEN": GREEN})
+    with pytest.raises(BugError, match="BREAK of light in GREEN"):
+        light.after(Light.GREEN, Turn.BREAK)
+
+
+@pytest.mark.parametrize(
+    ("green", "why"),
+    [
+        ({}, "does not say UNTIL"),
+        ({s.UNTIL: "a minute", "GO BREAK": "RED"}, "OTHERWISE"),
+        (GREEN | {"STOP": "RED"}, "one that is not of"),
+        (GREEN | {"GO BREAK": "RED"}, "names an event twice"),
+        (GREEN | {"GO": "BLUE"}, "leads to {'BLUE'}"),
+    ],
+)
+def test_table_with_a_hole_is_refused(green: dict[str, str], why: str) -> None:
+    with pytest.raises(BugError, match=why):
+        s.Machine("light", Light, Turn, {"RED": RED, "GREEN": green})
+
+
+def test_table_without_a_row_for_each_state_is_refused() -> None:
+    with pytest.raises(BugError, match="not those of"):
+        s.Machine("light", Light, Turn, {"RED": RED})
+
+
+# ---- slots
 
 
 def test_states_have_their_public_numbers_f60() -> None:
@@ -45,55 +114,84 @@ def test_states_have_their_public_numbers_f60() -> None:
     }  # fmt: skip
 
 
+def test_cells_of_slots_are_those_of_the_stories_f61_f62_f63_f64_f66_f67() -> None:
+    moves = {(f"ST_{a}", event, f"ST_{b}") for a, event, b in told(SLOT_STORIES)}
+    ignores = {(f"ST_{state}", event, s.IGNORE) for state, event in ignored(SLOT_IGNORES)}
+    assert cells_of(s.SLOT_CELLS) == moves | ignores | {("ST_READY", "OK", s.VIOLATION)}
+
+
+def test_table_of_numbers_is_that_of_names() -> None:
+    names = [*s.STATE_NAMES, s.IMPOSSIBLE, s.VIOLATION, s.IGNORE]  # the last three: -3, -2, -1
+    assert [[names[cell] for cell in row] for row in s.SLOT_TABLE] == [list(r.values()) for r in s.SLOT_CELLS.values()]
+
+
 def test_the_end_is_only_a_marker_f69() -> None:
-    assert len(s.AGENT_TABLE) == s.ST_END
-    assert all(cell < s.ST_DONE for row in s.AGENT_TABLE for cell in row)
+    assert len(s.SLOT_TABLE) == s.ST_END
+    assert all(cell < s.ST_DONE for row in s.SLOT_TABLE for cell in row)
 
 
 def test_done_is_for_rows_of_queries_and_no_slot_enters_or_leaves_it_f68() -> None:
-    assert set(s.AGENT_TABLE[s.ST_DONE]) == {s.IMPOSSIBLE}
+    assert set(s.SLOT_TABLE[s.ST_DONE]) == {s.IS_IMPOSSIBLE}
     assert s.ST_DONE not in s.SLOT_STATES
 
 
-@pytest.mark.parametrize(("state", "event"), CELLS)
-def test_every_cell_is_what_the_contract_says_f61_f62_f63_f64_f66_f67(state: int, event: int) -> None:
-    cell = s.AGENT_TABLE[state][event]
-    assert max(cell, -1) == SPEC_MOVES.get((state, s.EVENT_NAMES[event]), -1)
+def test_every_state_of_a_slot_but_free_has_a_limit() -> None:
+    patience = patience_of(AgentType("a", kind="line", heartbeat=60.0), Scheduler())
+    assert [state for state in s.SLOT_STATES if patience[state] == NEVER] == [s.ST_FREE]
 
 
-def test_an_unasked_ok_is_the_agents_fault_f88() -> None:
-    violations = [(state, s.EVENT_NAMES[event]) for state, event in CELLS if s.AGENT_TABLE[state][event] == s.VIOLATION]
-    assert violations == [(s.ST_READY, "OK")]
+# ---- jobs
 
-
-@pytest.mark.parametrize("state", [s.ST_PREP, s.ST_SPAWNED])
-def test_an_agent_that_is_not_ready_is_never_fed_f65(state: int) -> None:
-    assert s.AGENT_TABLE[state][s.FED] == s.AGENT_TABLE[state][s.NEXT] == s.IMPOSSIBLE
-
-
-def test_a_death_heard_while_a_process_is_made_frees_nothing_f63() -> None:
-    assert s.AGENT_TABLE[s.ST_PREP][s.GONE] == s.IMPOSSIBLE
-
-
-JOB_TABLE = """
-held      queued skipped cancelled ignored
-queued    claimed held blocked cancelled skipped failed
-claimed   running queued done failed blocked cancelled
-running   done queued failed blocked cancelled
-blocked   queued held failed cancelled
-done
-failed    queued
-cancelled
-ignored
-skipped
+JOB_STORIES = """
+held queued claimed running done
+held skipped
+held cancelled
+held ignored
+queued held
+queued blocked held
+queued cancelled
+queued skipped
+queued failed queued
+claimed queued
+claimed done
+claimed failed
+claimed blocked cancelled
+claimed cancelled
+running queued
+running failed
+running blocked failed
+running cancelled
+blocked queued
 """
 
 
-@pytest.mark.parametrize("line", JOB_TABLE.split("\n")[1:-1])
-def test_jobs_move_as_the_contract_says(line: str) -> None:
-    state, *targets = line.split()
-    assert s.JOB_MOVES[state] == frozenset(targets)
+def moves_of(rows: s.Rows) -> set[tuple[str, str]]:
+    """Return the legal moves of a table of jobs."""
+    return {(before, after) for before, row in rows.items() for after in row}
+
+
+def steps(stories: str) -> set[tuple[str, str]]:
+    """Return the moves that the lines of a text go through."""
+    return {step for line in stories.split("\n") for step in pairwise(line.split())}
+
+
+def test_moves_of_jobs_are_those_of_the_stories() -> None:
+    assert moves_of(s.JOB_MOVES) == steps(JOB_STORIES)
+
+
+def test_command_is_carried_out_while_it_is_queued() -> None:
+    assert moves_of(s.COMMAND_MOVES) - moves_of(s.JOB_MOVES) == {("queued", "done")}
 
 
 def test_nothing_leaves_a_terminal_state_but_a_retry() -> None:
-    assert {state: s.JOB_MOVES[state] for state in s.TERMINAL if s.JOB_MOVES[state]} == {"failed": {"queued"}}
+    assert {state: set(s.JOB_MOVES[state]) for state in s.TERMINAL if s.JOB_MOVES[state]} == {"failed": {"queued"}}
+
+
+def test_every_state_of_a_job_can_be_reached() -> None:
+    reached: Iterable[str] = s.INSERTABLE | {after for _, after in moves_of(s.JOB_MOVES)}
+    assert set(reached) == set(s.JOB_STATES)
+
+
+def test_illegal_move_of_a_job_is_not_written() -> None:
+    with pytest.raises(BugError, match="from done to queued"):
+        s.check_move(s.DONE, s.QUEUED)
