@@ -5,7 +5,7 @@
 -- while a table is small, and plans are kept.
 -- Lock order: scheduler_group, then jobqueue rows. All run at read committed, each a transaction of its own.
 
--- name: turn
+-- name: end_and_claim
 -- End the plain successes of the last batch, then claim for every want: type, queue, host ('' for any), below which rank,
 -- beyond which place in the order, and how many. The claim cannot see what the same statement ended. What a row holds
 -- that was rescued `unread` times is not read here: a claim that fails on it, or kills the daemon, would do so for ever.
@@ -98,7 +98,7 @@ select jq_pk, attempt, want, args, rank, more from (
 order by jq_pk is not null, rank collate "C", queued, jq_pk
 
 -- name: read_claimed
--- What rows in hand hold that were claimed without it: parameter, variables, checkpoint, as query `turn` gives them.
+-- What rows in hand hold that were claimed without it: parameter, variables, checkpoint, as query `end_and_claim` gives them.
 select j.jq_pk,
        case when octet_length(jq_args) <= 1048577 then jq_args else left(jq_args, case when jq_msq then 16777217 else 1048577 end) end,
        json_build_object(

@@ -119,7 +119,7 @@ class Courier:
     def _put(self, request: Request) -> tuple[str, Arrays]:
         match request:
             case Turn():
-                return "turn", self._turn(request)
+                return "end_and_claim", self._turn(request)
             case Save(rows, failures):
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
                 return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
@@ -175,7 +175,7 @@ class Courier:
 
 
 def _asked(want: Want) -> tuple[str | int, ...]:
-    """Give what query `turn` wants to know of a want."""
+    """Give what query `end_and_claim` wants to know of a want."""
     return want.type, want.queue, want.host, want.below, *want.after, want.most
 
 
@@ -207,7 +207,7 @@ def _event(request: Request, answer: Rows) -> Event:
 
 
 def _turned(turn: Turn, rows: Table) -> Turned:
-    """Read the first row, which is about the ends and the wants, and count the claims after it; see query `turn`."""
+    """Return the event in the rows of query `end_and_claim`: first about ends and wants, then a claim each."""
     _, _, reached, parents, lapsed, kept = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in turn.ends} - set(_numbers(kept))))
     places = {turn.wants[number - 1]: After(*place) for number, *place in json.loads(reached or b"[]")}

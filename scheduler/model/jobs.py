@@ -190,7 +190,7 @@ class OutputRow(NamedTuple):
 
 
 def read_claim(cells: Cells, wants: Sequence[Want]) -> Claim:
-    """Give the claim in a row of query `turn` (jq_pk, attempt, number of the want, args, rank, more)."""
+    """Give the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the want, args, rank, more)."""
     pk, attempt, number, args, rank, more = cells
     rules = PLAIN if more is None else _read_rules(more)
     rank = rank or b""

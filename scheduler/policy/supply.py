@@ -35,7 +35,7 @@ from scheduler.policy.room import startable
 from scheduler.policy.turns import Turns
 from scheduler.policy.world import Lack, World
 
-OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `turn` gives no more
+OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
 
 # ---- claims
 

@@ -24,7 +24,7 @@ CLAIM = """
 BACK = """
     update drover.jobqueue set jq_state = 'queued', jq_owner = null, jq_starttime = null where jq_pk = 1
 """
-TAKE = "delete from drover.claimable where claim_jq_fk = 1"  # as query `turn` does in the statement that claims
+TAKE = "delete from drover.claimable where claim_jq_fk = 1"  # as query `end_and_claim` does with what it claims
 BOTH = """
     with j as (insert into drover.jobqueue (jq_type) values ('a') returning jq_pk)
     insert into drover.jobdepends select jq_pk, 1 from j {}

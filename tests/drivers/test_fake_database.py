@@ -171,10 +171,10 @@ def test_the_fake_queue_answers_as_the_real_one_does(database: str, seed: int) -
 
 
 FAULTS: Final = {  # in a query: this text becomes that one
-    "end_guarded_by_the_owner_only": ("turn", "and j.jq_attempt = u.attempt and", "and"),
+    "end_guarded_by_the_owner_only": ("end_and_claim", "and j.jq_attempt = u.attempt and", "and"),
     "save_guarded_by_the_state_only": ("save", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid", ""),
-    "claim_past_the_lease": ("turn", "and group_lease_until > now()", ""),
-    "claim_of_rows_that_are_late": ("turn", "and (jq_expires_at is null or jq_expires_at > now())", ""),
+    "claim_past_the_lease": ("end_and_claim", "and group_lease_until > now()", ""),
+    "claim_of_rows_that_are_late": ("end_and_claim", "and (jq_expires_at is null or jq_expires_at > now())", ""),
     "interruption_not_counted": ("rescue", "+ (j.jq_state = 'running')::integer", ""),
     "lease_taken_at_once": ("take_lease", ":patient::boolean and", ""),
     "held_row_waits_for_ever": ("due", "or jq_state = 'held'", ""),

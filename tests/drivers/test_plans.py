@@ -101,8 +101,8 @@ def _explain(queue: Real, claims: Sequence[Claim], after: After) -> dict[str, Pl
     """Carry out all that may follow a claim, each as if nothing else had; give the plans."""
     failures = [ItemFailure(claim.pk, claim.attempt, None, "line", "alpha", "a", 42, "it died") for claim in claims]
     requests = {
-        "turn": _turn(claims, START),
-        "turn that goes on": _turn(claims, after),
+        "end_and_claim": _turn(claims, START),
+        "end_and_claim that goes on": _turn(claims, after),
         "mark_running": Mark([(claim.pk, claim.attempt) for claim in claims]),
         "save": Save([SaveRow(claim.pk, claim.attempt, "failed", 2, "failed", "failed") for claim in claims], failures),
         "find_locked": FindLocked(Mark([(claim.pk, claim.attempt) for claim in claims])),

@@ -219,7 +219,7 @@ def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
     claims = desk.claim(Want("a", "default", "", False, 1000))
     assert desk.ask(Turn([end(claim) for claim in claims], ())) == Turned([])
     assert fetch(database, "select count(*) from drover.jobqueue where jq_state = 'done'") == [(1000,)]
-    assert desk.link.stats["turn"].count == 2
+    assert desk.link.stats["end_and_claim"].count == 2
 
 
 @pytest.mark.parametrize("stale", ["owner", "attempt", "state"])

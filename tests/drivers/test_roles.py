@@ -582,8 +582,8 @@ def test_scheduler_has_the_rights_for_each_of_its_statements(login: Login, name:
 @pytest.mark.parametrize(
     ("name", "right"),
     [
-        ("turn", "update (jq_owner) on drover.jobqueue"),
-        ("turn", "insert on drover.in_hand"),
+        ("end_and_claim", "update (jq_owner) on drover.jobqueue"),
+        ("end_and_claim", "insert on drover.in_hand"),
         ("save", "execute on function drover.announce(bigint[], text[])"),
         ("register", "insert on drover.host"),
     ],

@@ -21,7 +21,7 @@ Connection = psycopg.Connection[Any]
 BEGUN = "jq_owner = gen_random_uuid(), jq_starttime = now()"
 ENDED = "jq_owner = null, jq_starttime = now(), jq_endtime = now()"
 OWNER = "00000000-0000-0000-0000-000000000001"
-TURN = load((schema_dir() / "queries.sql").read_text())["turn"]
+END_AND_CLAIM = load((schema_dir() / "queries.sql").read_text())["end_and_claim"]
 
 
 @pytest.fixture
@@ -577,12 +577,12 @@ def _claims(queue: Connection, mode: str, beyond: int = 0) -> dict[str, Any]:
     cursor = psycopg.ClientCursor(queue)
     with queue.transaction(force_rollback=True):
         cursor.execute(f"set local plan_cache_mode = force_{mode}_plan".encode())
-        cursor.execute(f"prepare turn as {TURN.sql}".encode())
-        marks = ", ".join("%s" for _ in TURN.names)
-        given = [values.get(name, []) for name in TURN.names]
-        cursor.execute(f"explain (analyze, buffers, format json) execute turn ({marks})".encode(), given)
+        cursor.execute(f"prepare end_and_claim as {END_AND_CLAIM.sql}".encode())
+        marks = ", ".join("%s" for _ in END_AND_CLAIM.names)
+        given = [values.get(name, []) for name in END_AND_CLAIM.names]
+        cursor.execute(f"explain (analyze, buffers, format json) execute end_and_claim ({marks})".encode(), given)
         plan: dict[str, Any] = cursor.fetchall()[0][0][0]["Plan"]
-        cursor.execute("deallocate turn")
+        cursor.execute("deallocate end_and_claim")
     return plan
 
 

@@ -1,6 +1,6 @@
 """Failpoints: this process fails where a test says, just before or just after a statement or a write to a pipe.
 
-    FAULTS_POINTS=turn:before=kill@3,write:after=stop,save:after=error
+    FAULTS_POINTS=end_and_claim:before=kill@3,write:after=stop,save:after=error
 
 A point is a statement by its name in queries.sql, or `type.name` of an agent's; one without a name is called by its
 connection and its first word (`queue.set`, `expansion.declare`). `spawn` starts a process, `write` gives a line to an

@@ -24,7 +24,7 @@ def functions():
     found = [(o.__name__, n, f) for o in (*modules, *classes) for n, f in vars(o).items() if inspect.isfunction(f)]
     return {(owner, name): f for owner, name, f in found}
 before = functions()
-arm("turn:before=kill")
+arm("end_and_claim:before=kill")
 after = functions()
 print(*sorted(".".join(key) for key in before if before[key] != after[key]))
 """
@@ -38,14 +38,23 @@ def test_arming_replaces_five_functions_of_the_drivers() -> None:
 
 
 def test_points_are_read_with_their_number() -> None:
-    assert parse("turn:before=kill@3, write:after=stop,line.note:after=error") == [
-        Point("turn", "before", "kill", 3), Point("write", "after", "stop"), Point("line.note", "after", "error"),
-    ]  # fmt: skip
+    assert parse("end_and_claim:before=kill@3, write:after=stop,line.note:after=error") == [
+        Point("end_and_claim", "before", "kill", 3),
+        Point("write", "after", "stop"),
+        Point("line.note", "after", "error"),
+    ]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["turn", "turn:during=kill", "turn:before=burn", "turn:before=kill@0", "trun:before=kill", "turn:before=kill,"],
+    [
+        "end_and_claim",
+        "end_and_claim:during=kill",
+        "end_and_claim:before=burn",
+        "end_and_claim:before=kill@0",
+        "end_and_clam:before=kill",
+        "end_and_claim:before=kill,",
+    ],
 )
 def test_mistake_in_points_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="FAULTS_POINTS: "):
@@ -54,14 +63,14 @@ def test_mistake_in_points_is_an_error(text: str) -> None:
 
 def test_every_mistake_is_reported() -> None:
     with pytest.raises(ValueError, match="FAULTS_POINTS: ") as told:
-        parse("x,turn:before=kill,y:before=stop")
+        parse("x,end_and_claim:before=kill,y:before=stop")
     assert len(str(told.value).splitlines()) == 2
 
 
 def test_a_point_is_passed_until_its_number_and_fails_once() -> None:
-    points = Points(parse("turn:before=error@2"))
-    assert [points.reach("turn", "before") for _ in range(4)] == [False, True, False, False]
-    assert not points.reach("turn", "after")
+    points = Points(parse("end_and_claim:before=error@2"))
+    assert [points.reach("end_and_claim", "before") for _ in range(4)] == [False, True, False, False]
+    assert not points.reach("end_and_claim", "after")
 
 
 def test_the_walk_knows_every_statement() -> None:

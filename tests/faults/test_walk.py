@@ -9,7 +9,17 @@ from tests.faults.walk import FAR, POINTS, TYPED, Step, has_come, steps, walk
 
 SHARE = 8  # steps of one test: each takes a second or three
 ROUNDS = 6  # of work, in which each point is come to
-SHORT = ("turn", "save", "mark_running", "rescue", "take_lease", "renew_lease", "write", "spawn", "end_backend")
+SHORT = (
+    "end_and_claim",
+    "save",
+    "mark_running",
+    "rescue",
+    "take_lease",
+    "renew_lease",
+    "write",
+    "spawn",
+    "end_backend",
+)
 
 
 def _shares(path: list[Step]) -> list[list[Step]]:

@@ -126,7 +126,9 @@ def test_connections_that_are_cut_lose_nothing(site: Site) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault("connection cut at commit: a proxy swallows the answer")
-@pytest.mark.parametrize("name", ["turn", "save", "mark_running", "settle", "rescue", "take_lease", "renew_lease"])
+@pytest.mark.parametrize(
+    "name", ["end_and_claim", "save", "mark_running", "settle", "rescue", "take_lease", "renew_lease"]
+)
 def test_an_answer_that_is_swallowed_changes_nothing(site: Site, name: str) -> None:
     parts = conninfo_to_dict(site.database)
     with Proxy(Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}") as proxy:

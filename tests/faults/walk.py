@@ -26,9 +26,9 @@ UNNAMED = (
     "agentdb.select", "agentdb.set", "agentdb.insert", "agentdb.rollback", "agentdb.discard",
 )  # fmt: skip
 POINTS = (*NAMED, *UNNAMED, "line.note", *sorted(WRITES))
-OFTEN = {"turn": 3, "write": 4, "renew_lease": 2, "show_status": 2, "expansion.fetch": 2}
+OFTEN = {"end_and_claim": 3, "write": 4, "renew_lease": 2, "show_status": 2, "expansion.fetch": 2}
 FAR = '[hosts.far]\ntransport = "ssh"\naddress = "127.0.0.1:1"\n'  # nobody is there
-LOSES = "turn:after=error@2"
+LOSES = "end_and_claim:after=error@2"
 AFTER_LOSS = frozenset(("end_backend", "not_ours"))  # of the queue's connection
 AGAIN = "again:0.7"  # one that wakes finds what it was about to write in the hands of another
 STANDING = ("standing by", "serving group")
@@ -60,7 +60,7 @@ class Step:
 def steps(action: str, names: Sequence[str] = POINTS) -> list[Step]:
     """Give a step before and one after each of the points."""
     path = [Step(name, when, action) for name in names for when in ("before", "after")]
-    return path + [Step("turn", when, action, nth) for nth in (2, 5, 7) for when in ("before", "after")]
+    return path + [Step("end_and_claim", when, action, nth) for nth in (2, 5, 7) for when in ("before", "after")]
 
 
 def walk(site: Site, path: Sequence[Step], **options: Any) -> None:

@@ -342,10 +342,10 @@ def test_a_claim_whose_answer_is_lost_is_not_and_is_never_done_twice(
 ) -> None:
     execute(database_with_roles, "insert into drover.jobqueue (jq_type, jq_args) values ('a', 'x')")
     config = SLOW + "rescan = 600\n" + HOST + agent("a", rec(record))
-    daemon = launch(config, points=f"turn:{when}=error")
+    daemon = launch(config, points=f"end_and_claim:{when}=error")
     row = daemon.wait(1)
     assert (row["jq_attempt"], row["jq_rescued"], lines(record)) == (attempt, attempt - 1, ["x"])
-    assert f"failpoint turn:{when}: error" in daemon.stderr()
+    assert f"failpoint end_and_claim:{when}: error" in daemon.stderr()
 
 
 def test_a_row_that_is_not_ours_any_more_when_the_database_is_back_is_let_go(

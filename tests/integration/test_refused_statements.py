@@ -8,7 +8,7 @@ import pytest
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, rec
 
-# What `save` and `turn` do to a job fails with this, as for want of space; commands and claims go through.
+# What `save` and `end_and_claim` do to a job fails with this, as for want of space; commands and claims go through.
 REFUSE = """
 create function refuse() returns trigger language plpgsql as $$
 begin
@@ -27,7 +27,9 @@ def refused(daemon: Daemon) -> list[str]:
 
 
 @pytest.mark.parametrize("sqlstate", ["53100", "58030", "42804", "22P02"])
-@pytest.mark.parametrize(("script", "statement", "state"), [("true", "turn", "done"), ("exit 3", "save", "failed")])
+@pytest.mark.parametrize(
+    ("script", "statement", "state"), [("true", "end_and_claim", "done"), ("exit 3", "save", "failed")]
+)
 def test_an_end_that_is_refused_is_warned_of_once_and_saved_later(
     launch: Launch, record: Path, sqlstate: str, script: str, statement: str, state: str
 ) -> None:

@@ -421,8 +421,8 @@ def test_statements_are_counted_by_name_t4(launch: Launch, record: Path) -> None
     daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + HOST + agent("a", rec(record)))
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
     daemon.until(lambda: "renew_lease" in counted(daemon))
-    assert counted(daemon)["turn"]["count"] >= 1
-    assert counted(daemon)["turn"]["max_ms"] > 0
+    assert counted(daemon)["end_and_claim"]["count"] >= 1
+    assert counted(daemon)["end_and_claim"]["max_ms"] > 0
 
 
 def counted(daemon: Daemon) -> dict[str, dict[str, float]]:

@@ -128,7 +128,7 @@ class Row:
         return unread or self.rescued >= SUSPECT_AFTER
 
     def rules(self, unread: bool) -> Rules:
-        """Give what query `turn` gives as `more`."""
+        """Give what query `end_and_claim` gives as `more`."""
         if not (self.msq or self.timeout is not None or self.retries or self.rescued or unread):
             return PLAIN if self.line is None else Rules(submitter=self.submitter)
         return Rules(

@@ -40,7 +40,7 @@ COSTS: Final[dict[str, Cost]] = {
     "loop_shown": Cost(4e-6, "s", "CPU of the daemon for a line of scheduler_status, made and written as JSON"),
     "db_request": Cost(260e-6, "s", "a claim that finds nothing, there and back"),
     "db_commit": Cost(300e-6, "s", "fdatasync of 4 KB, the median; one in a hundred takes 4 ms"),
-    "db_job": Cost(17e-6, "s", "CPU of the database for a one-parameter job in `turn`: bench P1"),
+    "db_job": Cost(17e-6, "s", "CPU of the database for a one-parameter job in `end_and_claim`: bench P1"),
     "db_place": Cost(1.8e-6, "s", "CPU of the database for a place that a claim finds empty, 10,200 places"),
     "db_row": Cost(0.32e-6, "s", "a row from a cursor, on a connection of its own: 3.1M/s, PERFORMANCE.md"),
     "db_shown": Cost(10e-6, "s", "the database's time for a line of scheduler_status, on the watch connection"),

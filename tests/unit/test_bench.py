@@ -15,13 +15,13 @@ from tests.bench.svg import Chart, ceiling, draw, short
 
 RATES = Line("P1", "jobs", "/s", [10, 60, 20], [100, 100, 100], [20, 20, 20], "huey", "limit", at_least=0.3)
 LOG = """\
-2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 0.100 ms  bind turn: -- claims
+2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 0.100 ms  bind end_and_claim: -- claims
 \tdelete from drover.claimable where skip locked
-2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 12.500 ms  execute turn: -- claims
+2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 12.500 ms  execute end_and_claim: -- claims
 \twith x as (select 1 for update skip locked)
 \tdelete from drover.claimable
 2026-01-01 00:00:00.000 UTC [2] LOG:  duration: 7.000 ms  execute due: select 1 for update skip locked
-2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 2.000 ms  execute turn: delete from drover.claimable -- skip locked
+2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 2.0 ms  execute end_and_claim: delete from drover.claimable skip locked
 """
 
 
