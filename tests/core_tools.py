@@ -5,7 +5,7 @@ from typing import Any
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.model.jobs import PLAIN, After, Claim, Rules, Want
+from scheduler.model.jobs import PLAIN, Claim, ClaimPosition, ClaimRequest, Rules
 from scheduler.policy.core import Core
 from scheduler.policy.pools import Slot
 
@@ -24,19 +24,19 @@ def make_core(
     core = Core(Config(scheduler=Scheduler(**timers), hosts=hosts, agents=kinds), 0.0)
     core.handle(e.Serve(10_000.0), 0.0)
     rows = [{"name": n, "max": h.max, "urgent": h.urgent, "enabled": h.enabled} | h.filters for n, h in hosts.items()]
-    core.handle(e.Looked(TABLES["queues"], rows, [{"type": n, "enabled": True} for n in kinds], []), 0.0)
+    core.handle(e.TablesRead(TABLES["queues"], rows, [{"type": n, "enabled": True} for n in kinds], []), 0.0)
     return core
 
 
 def claim(pk: int, kind: str = "sha", *, rank: bytes = b"1n", host: str = "", attempt: int = 1, **rules: Any) -> Claim:
     """Give a claimed row; its parameter is `item PK`. One without rules has PLAIN ones, as `read_claim` gives them."""
-    want = Want(kind, "default", host, False, 1)
+    want = ClaimRequest(kind, "default", host, False, 1)
     return Claim(pk, attempt, b"item %d" % pk, rank, want, Rules(**rules) if rules else PLAIN)
 
 
-def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.Turn:
+def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.EndAndClaim:
     """Let the core ask, through whatever else it wants to save, until it claims; answer with these claims."""
-    while not isinstance(request := core.next_request(now), e.Turn):
+    while not isinstance(request := core.next_request(now), e.EndAndClaim):
         assert request is not None
         core.handle(answer_to(request), now)
     core.handle(turned(*claims, **more), now)
@@ -44,11 +44,11 @@ def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.Turn:
     return request
 
 
-def turned(*claims: Claim, **more: Any) -> e.Turned:
+def turned(*claims: Claim, **more: Any) -> e.EndedAndClaimed:
     """Give the answer that these rows were claimed."""
-    reached = {c.want: After(c.rank.decode(), "now", c.pk) for c in claims}
+    reached = {c.want: ClaimPosition(c.rank.decode(), "now", c.pk) for c in claims}
     size = sum(len(c.args) for c in claims)
-    return e.Turned(claims, reached=reached, found=Counter(c.want for c in claims), size=size, **more)
+    return e.EndedAndClaimed(claims, reached=reached, found=Counter(c.want for c in claims), size=size, **more)
 
 
 def answer_to(request: e.Request) -> e.Event:
@@ -58,10 +58,10 @@ def answer_to(request: e.Request) -> e.Event:
             return e.Saved(frozenset(row.pk for row in rows))
         case e.Mark(rows):
             return e.Saved(frozenset(pk for pk, _ in rows))
-        case e.Read(rows):
-            return e.HaveRead({pk: (b"item %d" % pk, b"{}") for pk, _ in rows})
-        case e.Turn():
-            return e.Turned([])
+        case e.ReadContents(rows):
+            return e.ContentsRead({pk: (b"item %d" % pk, b"{}") for pk, _ in rows})
+        case e.EndAndClaim():
+            return e.EndedAndClaimed([])
         case e.Settle():
             return e.Settled()
         case _:

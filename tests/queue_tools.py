@@ -10,12 +10,12 @@ from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import Courier
 from scheduler.drivers.refusals import Refusals
-from scheduler.model.events import Event, Request, Turn, Turned
-from scheduler.model.jobs import Claim, End, Want
+from scheduler.model.events import EndAndClaim, EndedAndClaimed, Event, Request
+from scheduler.model.jobs import Claim, ClaimRequest, End
 from tests.link_tools import OWNER, QUERIES, fetch, opened
 from tests.loop_tools import turn_until
 
-WANT = Want("a", "default", "", False, 100)
+WANT = ClaimRequest("a", "default", "", False, 100)
 
 
 def quiet() -> Refusals:
@@ -45,15 +45,15 @@ class Desk:
         self.courier.send(request)
         turn_until(self.loop, lambda: self.events)
         (event,) = self.events
-        return replace(event, claims=list(event.claims)) if isinstance(event, Turned) else event
+        return replace(event, claims=list(event.claims)) if isinstance(event, EndedAndClaimed) else event
 
-    def turn(self, *wants: Want) -> Turned:
+    def turn(self, *wants: ClaimRequest) -> EndedAndClaimed:
         """Claim and give the answer."""
-        event = self.ask(Turn((), wants or (WANT,)))
-        assert isinstance(event, Turned), event
+        event = self.ask(EndAndClaim((), wants or (WANT,)))
+        assert isinstance(event, EndedAndClaimed), event
         return event
 
-    def claim(self, *wants: Want) -> list[Claim]:
+    def claim(self, *wants: ClaimRequest) -> list[Claim]:
         """Claim and give the claims."""
         return list(self.turn(*wants).claims)
 

@@ -20,7 +20,7 @@ from scheduler.drivers.postgres_answers import Answer, Failure, Rows
 from scheduler.drivers.refusals import Refusals
 from scheduler.drivers.sql import Query
 from scheduler.drivers.waiting import Loop
-from scheduler.model.events import Event, Strayed, Woken
+from scheduler.model.events import Event, RowsLost, Woken
 from scheduler.policy.core import Core
 
 SAID: Final = 8  # reasons of one trouble that are not logged again: two that alternate are no news
@@ -95,7 +95,7 @@ class Reconcile:
         def compared(answer: Rows) -> None:
             strayed = {int(pk or 0) for (pk,) in answer.rows}
             if strayed:
-                self._tell(Strayed(tuple(row for row in rows if row[0] in strayed)))
+                self._tell(RowsLost(tuple(row for row in rows if row[0] in strayed)))
             self._give_back(owner, done)
 
         self._ask("not_ours", values, compared, lambda: self._let_go(owner, done))

@@ -25,7 +25,7 @@ from scheduler.drivers.postgres_answers import Answer, Failure, Rows
 from scheduler.drivers.queue import why
 from scheduler.drivers.sql import Query
 from scheduler.model.config import Config
-from scheduler.model.events import Told
+from scheduler.model.events import JobEnded
 
 READ_BYTES: Final = 65_536
 LOOK_S: Final = 1.0  # between two looks at open rows
@@ -181,7 +181,7 @@ class StdinJobs:
 
     # ---- ends
 
-    def told(self, told: Told) -> None:
+    def told(self, told: JobEnded) -> None:
         """A job has ended in our hands, perhaps before its insert was answered."""
         self._end(told.job, told.state, told.text, is_good=told.state == "done")
 

@@ -15,13 +15,13 @@ import attrs
 from scheduler.daemon.command_rows import PAUSE_S, Desk, Doer, Pass, Row, text_of
 from scheduler.model.commands import CommandError, Order, filter_of
 from scheduler.model.config import FILTERS, Config, Host
-from scheduler.model.events import Looked
+from scheduler.model.events import TablesRead
 from scheduler.model.jobs import Cells
 
 
-def looked(rows: list[Cells]) -> Looked:
+def looked(rows: list[Cells]) -> TablesRead:
     """Read the answer to query `look_around`."""
-    return Looked(*(json.loads(cell or b"[]") for cell in rows[0]))
+    return TablesRead(*(json.loads(cell or b"[]") for cell in rows[0]))
 
 
 def _follow(desk: Desk, then: Callable[[], None]) -> None:

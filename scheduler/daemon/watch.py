@@ -24,7 +24,7 @@ from scheduler.drivers.sql import Query
 from scheduler.drivers.system import Identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue, Scheduler
-from scheduler.model.events import Disowned, Serve, Woken
+from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.jobs import Cells
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Act, Lease, Owner, Standing
@@ -277,7 +277,7 @@ class Watch:
         self._is_opening = False
         why = "is given up" if was_yielding else "has another owner"
         self._say("warning", f"group {self._config.scheduler.group} {why}: standing by")
-        self._core.handle(Disowned(), now)
+        self._core.handle(LeaseLost(), now)
         self.maintenance.cut_off()
         self.owner = str(uuid.uuid4())
         self._new_owner(self.owner)

@@ -46,8 +46,11 @@ from scheduler.policy import status
 from scheduler.policy.core import Core
 
 QUEUE, WATCH = "queue connection", "watch connection"
-CONNECTIONS: Final[dict[e.Need, str]] = {"queries": "expansion connection", "statements": "agent-database connection"}
-WAITS: Final[dict[e.Need, str]] = {
+CONNECTIONS: Final[dict[e.ConnectionKind, str]] = {
+    "queries": "expansion connection",
+    "statements": "agent-database connection",
+}
+WAITS: Final[dict[e.ConnectionKind, str]] = {
     "queries": "SQL jobs wait", "statements": "jobs of types with db = statements or sql wait"
 }  # fmt: skip
 LAST_WORDS_S: Final = 5.0  # for the last statements of an orderly end
@@ -151,13 +154,13 @@ class Daemon:
             e.Expand: lambda c: self.expansions.expand(c.job, c.query),
             e.Fetch: lambda c: self.expansions.fetch(c.job, c.count),
             e.CloseQuery: lambda c: self.expansions.close(c.job),
-            e.Ask: self.agentdb.ask,
-            e.Say: lambda c: _say(c.level, c.text),
+            e.RunStatement: self.agentdb.ask,
+            e.LogMessage: lambda c: _say(c.level, c.text),
             e.Echo: lambda c: _echo(c.text),
-            e.Told: self._told,
-            e.LookDue: lambda c: self.watch.maintenance.bring_forward("due"),
-            e.Renew: lambda c: self.watch.lease.renew(self.loop.now),
-            e.GiveUp: lambda c: self._give_up(self.watch.owner),
+            e.JobEnded: self._told,
+            e.FindNextDue: lambda c: self.watch.maintenance.bring_forward("due"),
+            e.RenewLease: lambda c: self.watch.lease.renew(self.loop.now),
+            e.ReleaseGroup: lambda c: self._give_up(self.watch.owner),
             e.Exit: lambda c: self._leave(),
         }
 
@@ -301,7 +304,7 @@ class Daemon:
     def _answered(self, event: e.Event) -> None:
         """What the queue connection was asked is answered; a claim that finds something was worth looking."""
         self._tell(event)
-        if isinstance(event, e.Turned) and event.found:
+        if isinstance(event, e.EndedAndClaimed) and event.found:
             self.notify_rate_limit.worthwhile("drover_queue")
 
     def _refused(self, text: str | None) -> None:
@@ -348,7 +351,7 @@ class Daemon:
         self.troubles.failed(WATCH, reason)
         self.note()
 
-    def _unconnected(self, event: e.Unconnected) -> None:
+    def _unconnected(self, event: e.ConnectionsChanged) -> None:
         """A connection that some work needs cannot be made, or can again: say so, and begin none of it, or begin it."""
         what = f"{CONNECTIONS[event.need]}{event.login and f' as {event.login}'}"
         if event.reason is None:
@@ -469,7 +472,7 @@ class Daemon:
             _say("info", "ended")
         self._over = True
 
-    def _told(self, told: e.Told) -> None:
+    def _told(self, told: e.JobEnded) -> None:
         if self.stdin_jobs is not None:
             self.stdin_jobs.told(told)
 

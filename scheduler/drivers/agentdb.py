@@ -22,7 +22,7 @@ from scheduler.drivers.sql import Query
 from scheduler.drivers.waiting import Loop, Timer
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
-from scheduler.model.events import Answered, Ask, Event, Unconnected
+from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
 from scheduler.model.expand import Row, check_columns, line_maker
 from scheduler.model.protocol import parse_statement
 from scheduler.model.statements import bind
@@ -65,7 +65,7 @@ class _Lines:
 class _Waiting:
     """A statement that may be run, and until when it waits for a connection; `query` None means free SQL."""
 
-    asked: Ask
+    asked: RunStatement
     kind: AgentType
     query: Query | None
     values: Mapping[str, object]
@@ -83,7 +83,7 @@ class AgentDb:
         agents: Mapping[str, AgentType],
         statement_limit: float,
         tell: Callable[[Event], None],
-        unconnected: Callable[[Unconnected], None],
+        unconnected: Callable[[ConnectionsChanged], None],
         *,
         answer_bytes: int = ANSWER_BYTES,
         with_queue: bool = False,
@@ -129,7 +129,7 @@ class AgentDb:
             for name, sql in agent.statements.items()
         }
 
-    def ask(self, asked: Ask) -> None:
+    def ask(self, asked: RunStatement) -> None:
         """Run the statement of a DB: line; told Answered, at once if it may not be run."""
         try:
             query, values = self._plan(asked)
@@ -150,7 +150,7 @@ class AgentDb:
 
     # ---- what may be asked
 
-    def _plan(self, asked: Ask) -> tuple[Query | None, Mapping[str, object]]:
+    def _plan(self, asked: RunStatement) -> tuple[Query | None, Mapping[str, object]]:
         """Give the statement and its values; AgentError if this type may not ask that."""
         agent = self._agents.get(asked.type)
         if agent is None or agent.db == "off":
@@ -246,8 +246,8 @@ class AgentDb:
             self._answer(waiting.asked, b"".join((*lines.parts, b"OK\n")))
         self._dispatch()
 
-    def _answer(self, asked: Ask, lines: bytes) -> None:
-        self._tell(Answered(asked.slot, asked.serial, lines))
+    def _answer(self, asked: RunStatement, lines: bytes) -> None:
+        self._tell(StatementAnswered(asked.slot, asked.serial, lines))
 
 
 def _values(query: Query, text: bytes) -> dict[str, object]:

@@ -27,7 +27,7 @@ from scheduler.drivers.reach import Reach
 from scheduler.drivers.session import THEIRS, setting
 from scheduler.drivers.waiting import Loop
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import Event, Fetched, NotExpanded, Opened, Unconnected, no_connection
+from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
 from scheduler.model.expand import doubled_key
 from scheduler.model.jobs import Cells
 
@@ -105,7 +105,7 @@ class Expansions:
         count: int,
         timers: Scheduler,
         tell: Callable[[Event], None],
-        unconnected: Callable[[Unconnected], None],
+        unconnected: Callable[[ConnectionsChanged], None],
     ) -> None:
         self.timers = timers
         self._loop, self._conninfo, self._count, self._tell = loop, readable(conninfo), count, tell

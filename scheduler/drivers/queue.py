@@ -19,26 +19,26 @@ from scheduler.drivers.session import OURS, setting
 from scheduler.drivers.sql import Query, to_json
 from scheduler.drivers.waiting import Loop
 from scheduler.model.events import (
+    ContentsRead,
+    EndAndClaim,
+    EndedAndClaimed,
     Event,
     FindLocked,
-    FoundLocked,
-    HaveRead,
+    LockedFound,
     Mark,
     NotSaved,
-    Read,
+    ReadContents,
+    RecordInHand,
     Request,
     Save,
     Saved,
     Settle,
     Settled,
-    TakeStock,
-    Turn,
-    Turned,
     WriteLog,
     WriteOutput,
     Written,
 )
-from scheduler.model.jobs import SUSPECT_AFTER, After, Cells, Want, read_claim
+from scheduler.model.jobs import SUSPECT_AFTER, Cells, ClaimPosition, ClaimRequest, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
@@ -118,20 +118,20 @@ class Courier:
 
     def _put(self, request: Request) -> tuple[str, Arrays]:
         match request:
-            case Turn():
+            case EndAndClaim():
                 return "end_and_claim", self._turn(request)
             case Save(rows, failures):
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
                 return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
             case Mark(rows):
                 return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
-            case Read(rows):
+            case ReadContents(rows):
                 return "read_claimed", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
             case FindLocked(about):
                 return "find_locked", {"pks": about.pks}
             case Settle(parents, beyond):
                 return "settle", {"parents": parents, "beyond": beyond}
-            case TakeStock(pks):
+            case RecordInHand(pks):
                 return "take_stock", {"owner": self.owner, "pks": pks}
             case WriteLog(rows):
                 names = ("jobs", "types", "hosts", "agents", "pids", "messages")
@@ -142,7 +142,7 @@ class Courier:
             case _:
                 assert_never(request)
 
-    def _turn(self, turn: Turn) -> Arrays:
+    def _turn(self, turn: EndAndClaim) -> Arrays:
         return {
             "group": self._group,
             "owner": self.owner,
@@ -166,7 +166,7 @@ class Courier:
         event = NotSaved(why(failure), failure.sentence)
         if event.why == "lost" and not failure.lost:
             self._refusals.refused(name, failure)
-        is_claim = isinstance(request, Turn) and not request.ends  # nothing of ours to halve: it will come again
+        is_claim = isinstance(request, EndAndClaim) and not request.ends  # nothing of ours to halve: it will come again
         if failure.lost or (event.why != "lost" and not is_claim):
             return self._tell(event)
         self._loop.at(self._loop.now + self._pause, partial(self._tell, event))
@@ -174,7 +174,7 @@ class Courier:
         return None
 
 
-def _asked(want: Want) -> tuple[str | int, ...]:
+def _asked(want: ClaimRequest) -> tuple[str | int, ...]:
     """Give what query `end_and_claim` wants to know of a want."""
     return want.type, want.queue, want.host, want.below, *want.after, want.most
 
@@ -188,33 +188,33 @@ def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
 
 def _event(request: Request, answer: Rows) -> Event:
     match request:
-        case Turn():
+        case EndAndClaim():
             return _turned(request, answer.rows)
         case Save() | Mark():
             return _saved(answer.rows)
-        case Read():
-            return HaveRead({_number(pk): (args or b"", more or b"{}") for pk, args, more in answer.rows})
+        case ReadContents():
+            return ContentsRead({_number(pk): (args or b"", more or b"{}") for pk, args, more in answer.rows})
         case FindLocked():
-            return FoundLocked(frozenset(_numbers(answer.rows[0][0])))
+            return LockedFound(frozenset(_numbers(answer.rows[0][0])))
         case Settle():
             released, parents, beyond, locked = answer.rows[0]
             left = Settle(_numbers(parents), _number(beyond)) if parents else None
             return Settled(_number(released), left, _numbers(locked))
-        case TakeStock() | WriteLog() | WriteOutput():
+        case RecordInHand() | WriteLog() | WriteOutput():
             return Written()
         case _:
             assert_never(request)
 
 
-def _turned(turn: Turn, rows: Table) -> Turned:
+def _turned(turn: EndAndClaim, rows: Table) -> EndedAndClaimed:
     """Return the event in the rows of query `end_and_claim`: first about ends and wants, then a claim each."""
     _, _, reached, parents, lapsed, kept = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in turn.ends} - set(_numbers(kept))))
-    places = {turn.wants[number - 1]: After(*place) for number, *place in json.loads(reached or b"[]")}
+    places = {turn.wants[number - 1]: ClaimPosition(*place) for number, *place in json.loads(reached or b"[]")}
     claims = map(read_claim, islice(rows, 1, None), repeat(turn.wants))
     found = {turn.wants[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
     size = sum(map(len, filter(None, rows.column(3)[1:])))
-    return Turned(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
+    return EndedAndClaimed(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
 
 
 def _saved(rows: Sequence[Cells]) -> Saved:

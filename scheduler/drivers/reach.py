@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from scheduler.drivers.postgres import Link
 from scheduler.drivers.postgres_connect import login_of
-from scheduler.model.events import Need, Unconnected
+from scheduler.model.events import ConnectionKind, ConnectionsChanged
 
 
 class Reach:
     """The links of one kind, and whether it was told that an attempt failed."""
 
-    def __init__(self, need: Need, conninfo: str, tell: Callable[[Unconnected], None]) -> None:
+    def __init__(self, need: ConnectionKind, conninfo: str, tell: Callable[[ConnectionsChanged], None]) -> None:
         self.links: list[Link] = []
         self._need, self.login, self._tell = need, login_of(conninfo), tell
         self._is_told = False
@@ -24,12 +24,12 @@ class Reach:
         assert link.refusal is not None
         self._is_told = True
         up = sum(each.is_up for each in self.links)
-        self._tell(Unconnected(self._need, self.login, link.refusal, link.retry_in, up))
+        self._tell(ConnectionsChanged(self._need, self.login, link.refusal, link.retry_in, up))
 
     def succeeded(self) -> None:
         """Tell that every link that was refused is up, if it was told otherwise."""
         if self._is_told and all(each.refusal is None for each in self.links):
             self._is_told = False
-            self._tell(Unconnected(self._need, self.login, None))
+            self._tell(ConnectionsChanged(self._need, self.login, None))
         elif self._is_told:
             self.failed(next(each for each in self.links if each.refusal is not None))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from scheduler.model.config import Config
 from scheduler.model.expand import Row
-from scheduler.model.jobs import After, Claim, End, ItemFailure, LogRow, OutputRow, SaveRow, Want
+from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 
 # ---------------------------------------------------------------- events
 
@@ -116,17 +116,17 @@ class NotExpanded:
     retry_in: float | None = None
 
 
-Need = Literal["queries", "statements"]  # of jobs; of agents, in DB: lines
+ConnectionKind = Literal["queries", "statements"]  # of jobs; of agents, in DB: lines
 
 
 @dataclass(frozen=True, slots=True)
-class Unconnected:
+class ConnectionsChanged:
     """An attempt to make a connection that work needs has failed, or (`reason` None) none fails any more.
 
     `seconds`: until the next attempt. `up`: how many connections of this kind there are meanwhile.
     """
 
-    need: Need
+    need: ConnectionKind
     login: str
     reason: str | None
     seconds: float = 0.0
@@ -134,7 +134,7 @@ class Unconnected:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class StatementAnswered:
     """The lines that answer a DB: line."""
 
     slot: int
@@ -148,14 +148,14 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
-class Strayed:
+class RowsLost:
     """Rows in hand, as pk and attempt, that the database has otherwise."""
 
     rows: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class TablesRead:
     """The queues, hosts, agent types and placements as their tables have them now."""
 
     queues: Sequence[dict[str, Any]]
@@ -165,8 +165,8 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
-    """The answer to a Turn: what was claimed, which parents to settle, which ends had been lost to another owner.
+class EndedAndClaimed:
+    """The answer to EndAndClaim: what was claimed, which parents to settle, which ends had been lost to another owner.
 
     For each want that found something, `reached` is how far the claim got in the order and `found` how many rows it
     gave. The claims are read once, when they are unpacked: the next request does not wait for that.
@@ -175,8 +175,8 @@ class Turned:
     claims: Iterable[Claim]
     parents: Sequence[int] = ()
     fenced: Sequence[int] = ()
-    reached: Mapping[Want, After] = field(default_factory=dict)
-    found: Mapping[Want, int] = field(default_factory=dict)
+    reached: Mapping[ClaimRequest, ClaimPosition] = field(default_factory=dict)
+    found: Mapping[ClaimRequest, int] = field(default_factory=dict)
     size: int = 0  # bytes of their parameters
     has_lapsed: bool = (
         False  # by the clock of the database the lease has run out: that nothing was found proves nothing
@@ -193,7 +193,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A TakeStock, WriteLog or WriteOutput is done."""
+    """A RecordInHand, WriteLog or WriteOutput is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +209,15 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundLocked:
+class LockedFound:
     """The answer to FindLocked: these rows are locked, the others were free."""
 
     pks: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class HaveRead:
-    """The answer to a Read: parameter and further contents of the rows that are still ours, by pk."""
+class ContentsRead:
+    """The answer to ReadContents: parameter and further contents of the rows that are still ours, by pk."""
 
     contents: Mapping[int, tuple[bytes, bytes]]
 
@@ -238,7 +238,7 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
-class Disowned:
+class LeaseLost:
     """The group is another daemon's: kill the children and forget the rows."""
 
 
@@ -266,9 +266,9 @@ def no_connection(login: str, reason: str) -> str:
 
 Event = (
     Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
-    | Opened | Fetched | NotExpanded | Unconnected | Answered
-    | Woken | Strayed | Looked | Turned | Saved | Settled | Written | FoundLocked | HaveRead | NotSaved
-    | Serve | Disowned | Drain | Stop | Reloaded
+    | Opened | Fetched | NotExpanded | ConnectionsChanged | StatementAnswered
+    | Woken | RowsLost | TablesRead | EndedAndClaimed | Saved | Settled | Written | LockedFound | ContentsRead
+    | NotSaved | Serve | LeaseLost | Drain | Stop | Reloaded
 )  # fmt: skip
 
 # ---------------------------------------------------------------- commands
@@ -343,7 +343,7 @@ class CloseQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RunStatement:
     """Run the statement of a DB: line and answer as lines."""
 
     slot: int
@@ -353,7 +353,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class LogMessage:
     """One line of the daemon's own log."""
 
     level: str  # debug | info | warning | error
@@ -368,7 +368,7 @@ class Echo:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JobEnded:
     """A job reached this state for good; for those who wait inside the daemon."""
 
     job: int
@@ -378,17 +378,17 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class LookDue:
+class FindNextDue:
     """Some row was given an instant to wait for: ask the database when the next one is due."""
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
+class RenewLease:
     """Renew the lease now."""
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class ReleaseGroup:
     """All is saved and every child is dead: let another daemon have the group."""
 
 
@@ -398,19 +398,19 @@ class Exit:
 
 
 Command = (
-    Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | Ask | Say | Echo | Told | LookDue
-    | Renew | GiveUp | Exit
+    Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | RunStatement | LogMessage | Echo
+    | JobEnded | FindNextDue | RenewLease | ReleaseGroup | Exit
 )  # fmt: skip
 
 # ---- requests: what the queue connection is to do next, one at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class EndAndClaim:
     """End the plain successes and claim; `unread`: what the rows hold is read later, so that no claim fails of it."""
 
     ends: Sequence[End]
-    wants: Sequence[Want]
+    wants: Sequence[ClaimRequest]
     unread: bool = False
 
     @property
@@ -418,9 +418,9 @@ class Turn:
         """Give the rows that end."""
         return [end.pk for end in self.ends]
 
-    def part(self, pks: Container[int]) -> "Turn":
+    def part(self, pks: Container[int]) -> "EndAndClaim":
         """Give the same about these of its rows alone, without claims."""
-        return Turn([end for end in self.ends if end.pk in pks], ())
+        return EndAndClaim([end for end in self.ends if end.pk in pks], ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +457,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadContents:
     """Read what rows in hand hold that were claimed without it."""
 
     rows: Sequence[tuple[int, int]]  # (pk, attempt)
@@ -467,16 +467,16 @@ class Read:
         """Give its rows."""
         return [pk for pk, _ in self.rows]
 
-    def part(self, pks: Container[int]) -> "Read":
+    def part(self, pks: Container[int]) -> "ReadContents":
         """Give the same about these of its rows alone."""
-        return Read([row for row in self.rows if row[0] in pks])
+        return ReadContents([row for row in self.rows if row[0] in pks])
 
 
 @dataclass(frozen=True, slots=True)
 class FindLocked:
     """Find out, without waiting, which rows that a request is about somebody else keeps locked."""
 
-    request: "About"
+    request: "RowRequest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +488,7 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeStock:
+class RecordInHand:
     """Say anew which rows are in hand, in place of what the claims have said one by one."""
 
     pks: Sequence[int]
@@ -509,5 +509,5 @@ class WriteOutput:
     followed: Sequence[int] = ()
 
 
-About = Turn | Save | Mark  # about rows that are ours
-Request = Turn | Save | Mark | Read | FindLocked | Settle | TakeStock | WriteLog | WriteOutput
+RowRequest = EndAndClaim | Save | Mark  # about rows that are ours
+Request = EndAndClaim | Save | Mark | ReadContents | FindLocked | Settle | RecordInHand | WriteLog | WriteOutput

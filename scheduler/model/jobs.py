@@ -1,7 +1,7 @@
 """The nouns on a job's way: wanted, claimed, in hand, ended; each is made in exactly one place.
 
-`Want` is made by policy/claims.py, `Claim` from a row by `read_claim`, the job in hand by policy/supply.py, `SaveRow`
-by policy/outcome.py.
+`ClaimRequest` is made by policy/claims.py, `Claim` from a row by `read_claim`, the job in hand by policy/intake.py,
+`SaveRow` by policy/outcome.py.
 """
 
 import json
@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 Cells = tuple[bytes | None, ...]
 Letters = tuple[str, str]  # of priorities: from this first character to before that one
-Place = tuple[str, str, str, bool, Letters | None]  # what tells wants apart
+ClaimKey = tuple[str, str, str, bool, Letters | None]  # what tells wants apart
 
 
-class After(NamedTuple):
+class ClaimPosition(NamedTuple):
     """A place in the order of claims: whatever stands before it was claimed, but for late-comers."""
 
     rank: str
@@ -23,7 +23,7 @@ class After(NamedTuple):
     pk: int
 
 
-START: Final = After("", "-infinity", 0)
+START: Final = ClaimPosition("", "-infinity", 0)
 LONGEST_RANK: Final = 17  # 0 or 1 and a priority; of a fair type there is more
 ROUND_LENGTH: Final = 16  # of that: drover.rank_in_round
 URGENT_BELOW: Final = "1"  # ranks of urgent rows begin with 0, all others with 1
@@ -31,7 +31,7 @@ ALL_BELOW: Final = "2"
 SUSPECT_AFTER: Final = 3  # rescues: the daemon may have died of what the row holds, which is read of it alone
 
 
-class Want(NamedTuple):
+class ClaimRequest(NamedTuple):
     """Claim up to `most` rows of this type from this queue; host "" means rows for any host."""
 
     type: str
@@ -39,17 +39,17 @@ class Want(NamedTuple):
     host: str
     urgent: bool  # urgent rows only
     most: int
-    after: After = START
+    after: ClaimPosition = START
     guarded: bool = False  # not everybody may queue this type: the rules of its rows name the submitter
     letters: Letters | None = None  # of these priorities only; with them, not `urgent` means none that is urgent
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ClaimKey:
         """Give where it looks, however far that is claimed."""
         return self.type, self.queue, self.host, self.urgent, self.letters
 
     @property
-    def start(self) -> After:
+    def start(self) -> ClaimPosition:
         """Give where its place begins."""
         return START if self.letters is None else START._replace(rank=self._bound(0))
 
@@ -103,7 +103,7 @@ class Claim(NamedTuple):
     attempt: int
     args: bytes
     rank: bytes  # urgency and letter: smaller goes first; of a fair type without the round
-    want: Want  # that it answers
+    want: ClaimRequest  # that it answers
     rules: Rules = PLAIN
 
 
@@ -189,8 +189,13 @@ class OutputRow(NamedTuple):
     text: str
 
 
+<<<<<<< HEAD
 def read_claim(cells: Cells, wants: Sequence[Want]) -> Claim:
     """Give the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the want, args, rank, more)."""
+=======
+def read_claim(cells: Cells, wants: Sequence[ClaimRequest]) -> Claim:
+    """Give the claim in a row of query `turn` (jq_pk, attempt, number of the want, args, rank, more)."""
+>>>>>>> 5bc4f44 (events: name requests and answers by what they do)
     pk, attempt, number, args, rank, more = cells
     rules = PLAIN if more is None else _read_rules(more)
     rank = rank or b""

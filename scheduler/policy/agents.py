@@ -7,7 +7,7 @@ what a slot leaves behind. It knows no jobs: whoever fires first settles what th
 from typing import Final
 
 from scheduler.model.config import AgentType, Scheduler
-from scheduler.model.events import Command, ForceKill, Kill, Say
+from scheduler.model.events import Command, ForceKill, Kill, LogMessage
 from scheduler.model.states import (
     EVENT_NAMES,
     IS_IMPOSSIBLE,
@@ -222,4 +222,4 @@ class Fleet:
         pid = f" pid={slot.pid}" if slot.pid is not None else ""
         job = f" job={slot.job.pk}" if slot.job is not None else ""
         where = f"slot={slot.number} agent={slot.pool.name} host={slot.host.name}{pid}{job}"
-        self.commands.append(Say(level, f"{text} {where}"))
+        self.commands.append(LogMessage(level, f"{text} {where}"))

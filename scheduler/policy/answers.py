@@ -20,7 +20,7 @@ def woken(world: World, event: e.Woken, now: float) -> None:
     world.claims.wake()
 
 
-def looked(world: World, event: e.Looked, now: float) -> None:
+def looked(world: World, event: e.TablesRead, now: float) -> None:
     """Queues, hosts, types and placements as their tables have them now."""
     in_hand: dict[str, int] = {}
     for job in world.jobs.values():
@@ -60,13 +60,13 @@ def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
     pool.note()
 
 
-def turned(world: World, event: e.Turned, now: float) -> None:
+def turned(world: World, event: e.EndedAndClaimed, now: float) -> None:
     """Rows are claimed and ends are saved, but for those that another owner had."""
     world.ledger.parents.extend(event.parents)
     if world.ledger.was_foreign():
         return
     request = world.ledger.answered()
-    assert isinstance(request, e.Turn)
+    assert isinstance(request, e.EndAndClaim)
     if event.has_lapsed:
         standing.lapsed(world)
     else:
@@ -98,7 +98,7 @@ def saved(world: World, event: e.Saved, now: float) -> None:
     if any(endings.is_back(row) for row in request.rows if row.outcome is not None):
         world.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
-        world.commands.append(e.LookDue())
+        world.commands.append(e.FindNextDue())
 
 
 def _saved_of_trial(world: World, job: Job, texts: Sequence[str | None]) -> None:
@@ -124,12 +124,12 @@ def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int],
             supply.admit(world, job)
 
 
-def have_read(world: World, event: e.HaveRead, now: float) -> None:
+def have_read(world: World, event: e.ContentsRead, now: float) -> None:
     """What rows hold is known; one that is no longer ours is forgotten."""
     if world.ledger.was_foreign():
         return
     request = world.ledger.answered()
-    assert isinstance(request, e.Read)
+    assert isinstance(request, e.ReadContents)
     for pk, attempt in request.rows:
         job = world.jobs.get(pk)
         if job is None or job.attempt != attempt or not job.rules.unread:
@@ -140,7 +140,7 @@ def have_read(world: World, event: e.HaveRead, now: float) -> None:
             _fenced(world, pk, attempt, now)
 
 
-def strayed(world: World, event: e.Strayed, now: float) -> None:
+def strayed(world: World, event: e.RowsLost, now: float) -> None:
     """The database that has come back knows these rows otherwise: nothing of them is to be saved."""
     for pk, attempt in event.rows:
         _fenced(world, pk, attempt, now)
@@ -160,7 +160,7 @@ def not_saved(world: World, event: e.NotSaved, now: float) -> None:
         return
     request = world.ledger.in_flight
     complaint = world.ledger.failed(event, now)
-    if complaint is not None and isinstance(request, e.Read):
+    if complaint is not None and isinstance(request, e.ReadContents):
         supply.refuse_unreadable(world, request.rows[0][0], event.reason, now)
     world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
     if world.trial is not None and world.trial.pk not in {*world.jobs, *world.ledger.pending()}:
@@ -182,7 +182,7 @@ def settled(world: World, event: e.Settled, now: float) -> None:
     standing.go_on(world, now)
 
 
-def found_locked(world: World, event: e.FoundLocked, now: float) -> None:
+def found_locked(world: World, event: e.LockedFound, now: float) -> None:
     """Some rows are locked: they are saved later, and the others now."""
     if not world.ledger.was_foreign():
         world.ledger.found_locked(event.pks, now)

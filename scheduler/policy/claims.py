@@ -14,8 +14,8 @@ from itertools import product
 from typing import Final
 
 from scheduler.model.config import Scheduler
-from scheduler.model.events import Turn
-from scheduler.model.jobs import START, URGENT_BELOW, After, Place, Want
+from scheduler.model.events import EndAndClaim
+from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
 from scheduler.policy.jobs import NEVER, Job
 from scheduler.policy.pools import HostBook, Pool
 from scheduler.policy.reserve import kept_free
@@ -61,9 +61,11 @@ class Claims:
     __slots__ = ("_asked_at", "_each", "_open", "_start_at", "_turn", "_woken", "dry", "reached")
 
     def __init__(self) -> None:
-        self.dry: set[Place] = set()
-        self.reached: dict[Place, After] = {}
-        self._open: dict[tuple[str, str, bool], list[Place]] = {}  # by type and queue: places not dry when last asked
+        self.dry: set[ClaimKey] = set()
+        self.reached: dict[ClaimKey, ClaimPosition] = {}
+        self._open: dict[
+            tuple[str, str, bool], list[ClaimKey]
+        ] = {}  # by type and queue: places not dry when last asked
         self._woken = False  # since we last asked: what came then, the answer may not have seen
         self._turn = 0  # whose place is asked for first
         self._start_at = 0.0  # when whole places may be asked for again
@@ -76,7 +78,7 @@ class Claims:
         self._open.clear()
         self._woken = True
 
-    def asked(self, turn: Turn, now: float) -> None:
+    def asked(self, turn: EndAndClaim, now: float) -> None:
         """A turn goes to the database now."""
         self._woken = False
         if turn.wants:
@@ -90,7 +92,7 @@ class Claims:
         jobs: Iterable[Job],
         timers: Scheduler,
         now: float,
-    ) -> list[Want]:
+    ) -> list[ClaimRequest]:
         """Give what to ask for now. The room of a queue is shared out, to another place first each time."""
         if now >= self._start_at:
             self.reached.clear()
@@ -117,7 +119,7 @@ class Claims:
 
     def _of_pool(
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
-    ) -> Iterator[Want]:
+    ) -> Iterator[ClaimRequest]:
         if all(self._open.get((pool.name, queue, False)) == [] for queue in queues):
             return  # every place is empty, of urgent rows too
         if pool.singles and len(pool.bound) > 1 and [turns for turns in pool.bound.values() if turns.first]:
@@ -132,7 +134,7 @@ class Claims:
 
     def _of_hosts(
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
-    ) -> Iterator[Want]:
+    ) -> Iterator[ClaimRequest]:
         """Ask for each host by itself: what waits for one that is busy holds up nothing that others could take."""
         each = {name: how_many(pool, timers, turns) for name, turns in (("", pool.any), *pool.bound.items())}
         for queue, is_urgent_only in product(queues, (False, True)):
@@ -141,23 +143,23 @@ class Claims:
                 if urgent if is_urgent_only else count:
                     yield from self._of_place(pool, place, count)
 
-    def _of_place(self, pool: Pool, place: Place, count: int) -> list[Want]:
+    def _of_place(self, pool: Pool, place: ClaimKey, count: int) -> list[ClaimRequest]:
         after = self.reached.get(place, START)
-        wants = [Want(*place[:4], count or 1, after, pool.is_guarded)]
+        wants = [ClaimRequest(*place[:4], count or 1, after, pool.is_guarded)]
         if after.rank >= URGENT_BELOW and (*place[:3], True, None) not in self.dry:
-            wants.append(Want(*place[:3], True, count, START, pool.is_guarded))
+            wants.append(ClaimRequest(*place[:3], True, count, START, pool.is_guarded))
         return wants
 
     def _of_doors(
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
-    ) -> Iterator[Want]:
+    ) -> Iterator[ClaimRequest]:
         """Ask for each door of a type by itself, urgent rows and others apart."""
         assert pool.doors is not None
         is_open = {host.name for host in hosts if host.is_open}
         for queue in queues:
             for letters, door in pool.doors.runs(queue):
                 for name in ("", *sorted(is_open.intersection(door.hosts or ()))):
-                    quick = Want(pool.name, queue, name, True, 1, START, pool.is_guarded, letters)
+                    quick = ClaimRequest(pool.name, queue, name, True, 1, START, pool.is_guarded, letters)
                     rest = quick._replace(urgent=False)
                     if {quick.place, rest.place} <= self.dry:
                         continue
@@ -167,7 +169,7 @@ class Claims:
                     if count and rest.place not in self.dry:
                         yield rest._replace(most=count, after=self.reached.get(rest.place, rest.start))
 
-    def _places(self, pool: Pool, queue: str, hosts: Sequence[HostBook], urgent: bool) -> list[Place]:
+    def _places(self, pool: Pool, queue: str, hosts: Sequence[HostBook], urgent: bool) -> list[ClaimKey]:
         """Give the places of a type in a queue that may have something."""
         key = pool.name, queue, urgent
         if (known := self._open.get(key)) is not None:
@@ -178,7 +180,13 @@ class Claims:
         self._open[key] = places
         return places
 
-    def turned(self, turn: Turn, found: Mapping[Want, int], reached: Mapping[Want, After], now: float) -> None:
+    def turned(
+        self,
+        turn: EndAndClaim,
+        found: Mapping[ClaimRequest, int],
+        reached: Mapping[ClaimRequest, ClaimPosition],
+        now: float,
+    ) -> None:
         """Learn from the answer: how many were found for each want, and how far the claim got."""
         rows = len(turn.ends) + sum(found.values())
         if rows >= ENOUGH:
@@ -201,7 +209,7 @@ class Claims:
             self._start_at = now + min(PAUSE * extra, LONGEST_PAUSE)
 
 
-def _within(left: dict[str, int | None], wants: Iterable[Want]) -> Iterator[Want]:
+def _within(left: dict[str, int | None], wants: Iterable[ClaimRequest]) -> Iterator[ClaimRequest]:
     """Give the wants that the room left in their queues allows, and use that room up."""
     for want in wants:
         room = left[want.queue]

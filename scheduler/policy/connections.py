@@ -7,7 +7,7 @@ some connections can be made and others not, queries share those that there are.
 
 from typing import Final
 
-from scheduler.model.events import Need, Unconnected, no_connection
+from scheduler.model.events import ConnectionKind, ConnectionsChanged, no_connection
 from scheduler.policy import endings
 from scheduler.policy.feed import sated
 from scheduler.policy.jobs import NEVER, Job, Verdict
@@ -16,11 +16,11 @@ from scheduler.policy.pools import Pool
 from scheduler.policy.world import Lack, World
 
 SLACK: Final = 0.5  # seconds after the next attempt, which has failed or not by then
-QUERIES: Final[Need] = "queries"
-STATEMENTS: Final[Need] = "statements"
+QUERIES: Final[ConnectionKind] = "queries"
+STATEMENTS: Final[ConnectionKind] = "statements"
 
 
-def changed(world: World, event: Unconnected, now: float) -> None:
+def changed(world: World, event: ConnectionsChanged, now: float) -> None:
     """Begin nothing that needs such a connection, or begin it again."""
     if event.need == QUERIES:
         world.most_queries = NEVER if event.reason is None else event.up

@@ -121,7 +121,7 @@ class Core:
             return None
         request = world.ledger.next_request(wants, now)
         world.ledger.gather_until = now + GATHER
-        if isinstance(request, e.Turn):
+        if isinstance(request, e.EndAndClaim):
             world.claims.asked(request, now)
         return request
 
@@ -236,7 +236,7 @@ class Core:
             return
         if not (world.jobs or world.arrivals or world.has_processes()) and world.ledger.is_empty:
             world.over = True
-            world.commands.append(e.GiveUp() if world.steps_down else e.Exit())
+            world.commands.append(e.ReleaseGroup() if world.steps_down else e.Exit())
 
     def is_over(self) -> bool:
         """Say whether nothing is left to do after a drain or a stop."""
@@ -253,23 +253,23 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
     e.Replaced: processes.replaced,
-    e.Answered: processes.answered,
+    e.StatementAnswered: processes.answered,
     e.Opened: supply.opened,
     e.Fetched: supply.fetched,
     e.NotExpanded: supply.not_expanded,
-    e.Unconnected: connections.changed,
+    e.ConnectionsChanged: connections.changed,
     e.Woken: answers.woken,
-    e.Strayed: answers.strayed,
-    e.Looked: reload.looked,
-    e.Turned: answers.turned,
+    e.RowsLost: answers.strayed,
+    e.TablesRead: reload.looked,
+    e.EndedAndClaimed: answers.turned,
     e.Saved: answers.saved,
     e.NotSaved: answers.not_saved,
     e.Settled: answers.settled,
-    e.FoundLocked: answers.found_locked,
-    e.HaveRead: answers.have_read,
+    e.LockedFound: answers.found_locked,
+    e.ContentsRead: answers.have_read,
     e.Written: answers.written,
     e.Serve: standing.serve,
-    e.Disowned: standing.disowned,
+    e.LeaseLost: standing.disowned,
     e.Drain: standing.drain,
     e.Stop: standing.stop,
     e.Reloaded: reload.reloaded,

@@ -7,7 +7,7 @@ recorded with the reason; an item whose agent died gets one more try, alone in a
 from collections.abc import Callable
 from typing import Final
 
-from scheduler.model.events import CloseQuery, Told
+from scheduler.model.events import CloseQuery, JobEnded
 from scheduler.model.jobs import ItemFailure, SaveRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import QUEUED, TERMINAL
@@ -153,7 +153,7 @@ def end_trial(world: World) -> None:
 
 def _tell(world: World, job: Job, state: str, text: str) -> None:
     if world.tells_ends:
-        world.commands.append(Told(job.pk, job.pool.name, state, text))
+        world.commands.append(JobEnded(job.pk, job.pool.name, state, text))
 
 
 # ---- ending jobs before their time

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Final
 
 from scheduler.errors import AgentError
-from scheduler.model.events import Say, Send, Spawn
+from scheduler.model.events import LogMessage, Send, Spawn
 from scheduler.model.expand import Item, fill_template
 from scheduler.model.states import CHOSEN, FED, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
 from scheduler.policy.ahead import fill
@@ -239,7 +239,7 @@ def _start(world: World, slot: Slot, turns: Turns, cause: Job, now: float) -> No
         values = item._replace(row=job.row) if job.row else item
         argv = tuple(fill_template(pool.kind.command, job.pk, values, job.names))
     except AgentError as error:
-        world.commands.append(Say("warning", f"job={job.pk}: {error}"))
+        world.commands.append(LogMessage("warning", f"job={job.pk}: {error}"))
         argv = (b"",)  # starts nothing, which fails the item; why stands in the log
     world.commands.append(
         Spawn(

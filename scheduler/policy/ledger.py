@@ -18,19 +18,19 @@ from itertools import islice
 from typing import Final
 
 from scheduler.model.events import (
+    EndAndClaim,
     FindLocked,
     Mark,
     NotSaved,
-    Read,
+    ReadContents,
+    RecordInHand,
     Request,
     Save,
     Settle,
-    TakeStock,
-    Turn,
     WriteLog,
     WriteOutput,
 )
-from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
+from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 from scheduler.model.states import BIT_FAILURE, FAILED
 from scheduler.policy.requests import about_rows, careful, halves_of, joined
 
@@ -135,7 +135,7 @@ class Ledger:
     def pending(self) -> list[int]:
         """Give the rows whose end waits or is on its way."""
         requests = [*self.repeats, *self.locked, *([self.in_flight] if self.in_flight is not None else [])]
-        sent = [pk for about in map(about_rows, requests) if isinstance(about, Turn | Save) for pk in about.pks]
+        sent = [pk for about in map(about_rows, requests) if isinstance(about, EndAndClaim | Save) for pk in about.pks]
         return [*(end.pk for end in self.ends), *self.saves, *sent]
 
     def save(self, row: SaveRow, failures: Sequence[ItemFailure]) -> None:
@@ -177,7 +177,7 @@ class Ledger:
         self.result_size += more
         self.is_full = self.result_size > (RESULT_SIZE // 2 if self.is_full else RESULT_SIZE)
 
-    def next_request(self, wants: Sequence[Want], now: float) -> Request | None:
+    def next_request(self, wants: Sequence[ClaimRequest], now: float) -> Request | None:
         """Give what to send now, if anything; it is in flight until `answered`, `found_locked` or `failed`."""
         assert self.in_flight is None
         if self.repeats:
@@ -192,7 +192,7 @@ class Ledger:
         """As long as some rows are locked others may be, too: what is wanted goes, and then what is not locked."""
         if request is None or not any(map(about_rows, self.locked)):
             return request
-        if isinstance(request, Turn) and request.ends and request.wants:
+        if isinstance(request, EndAndClaim) and request.ends and request.wants:
             self.repeats.append(FindLocked(request))
             return replace(request, ends=())
         return careful(request)
@@ -208,14 +208,14 @@ class Ledger:
     def take_stock(self, rows: Sequence[int]) -> Request:
         """Say anew what is in hand; `rows` are all of it. Nothing is in flight."""
         self.is_stock_due = False
-        self.in_flight = TakeStock([*rows, *self._given_up])
+        self.in_flight = RecordInHand([*rows, *self._given_up])
         return self.in_flight
 
-    def _choose(self, wants: Sequence[Want]) -> Request | None:
+    def _choose(self, wants: Sequence[ClaimRequest]) -> Request | None:
         """What explains an end goes before it; none of logs, output and children twice in a row while others wait."""
         if self.reads:
             reads, self.reads = list(self.reads.values()), {}
-            return Read(reads)
+            return ReadContents(reads)
         again = map(about_rows, (*self.repeats, *self.locked))
         held = {pk for about in again if isinstance(about, Save | Mark) for pk in about.pks}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
@@ -250,14 +250,14 @@ class Ledger:
         if ends or wants:
             self._explained_ends = 0
             self.ends = _without(self.ends, ends) if len(ends) < len(self.ends) else []
-            return self._careful_turn(ends, wants) if self.claims_failed else Turn(ends, wants)
+            return self._careful_turn(ends, wants) if self.claims_failed else EndAndClaim(ends, wants)
         return None
 
-    def _careful_turn(self, ends: Sequence[End], wants: Sequence[Want]) -> Turn:
+    def _careful_turn(self, ends: Sequence[End], wants: Sequence[ClaimRequest]) -> EndAndClaim:
         """A claim that failed on data is made again without the data; if that fails too, for one row of one place."""
         if self.claims_failed > 1:
             wants = [want._replace(most=1) for want in wants[:1]]
-        return Turn(ends, wants, unread=bool(wants))
+        return EndAndClaim(ends, wants, unread=bool(wants))
 
     def _settle(self) -> Settle:
         """What was left goes in turn, and every other time: what has ended since then does not wait for all of it."""
@@ -296,7 +296,7 @@ class Ledger:
         """The request in flight is carried out."""
         request = self._landed()
         self._forget(request)
-        if isinstance(request, Turn) and request.wants:
+        if isinstance(request, EndAndClaim) and request.wants:
             self.claims_failed = 0
         return request
 
@@ -320,16 +320,16 @@ class Ledger:
     def failed(self, why: NotSaved, now: float) -> str | None:
         """The request in flight was not carried out; give a complaint when something had to be given up."""
         request = self._landed()
-        if isinstance(request, Turn):
+        if isinstance(request, EndAndClaim):
             is_claim = bool(request.wants)
             complaint = self._claim_failed(why) if is_claim else None
             if not request.ends:
                 return complaint
-            request = Turn(request.ends, ())  # what is wanted is asked for anew: it may be something else by now
+            request = EndAndClaim(request.ends, ())  # what is wanted is asked for anew: it may be something else by now
             if complaint is not None:
                 self.repeats.appendleft(request)  # it may have failed of the claim alone
                 return complaint
-        if isinstance(request, TakeStock):
+        if isinstance(request, RecordInHand):
             return None  # the next one will do
         if why.why == "lost":
             self.repeats.appendleft(request)
@@ -380,14 +380,14 @@ class Ledger:
 
     def _give_up(self, request: Request, reason: str) -> str:
         """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""
-        what = f"the database refuses a {type(request).__name__} of one row: {reason}"
+        what = f"the database refuses {type(request).__name__} of one row: {reason}"
         self._forget(request)
         match request:
             case Save(rows, _) if rows[0].text == what:
                 self._given_up.append(rows[0].pk)
             case Save(rows, _):
                 self.saves.setdefault(rows[0].pk, _without_data(rows[0], what))
-            case Turn(ends, _):
+            case EndAndClaim(ends, _):
                 end = ends[0]
                 self.saves[end.pk] = SaveRow(end.pk, end.attempt, FAILED, BIT_FAILURE, what, "failed")
         return what

@@ -10,7 +10,7 @@ from typing import Final
 
 from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item
-from scheduler.model.jobs import Want
+from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import ST_FREE
 from scheduler.policy.doors import Doors
 from scheduler.policy.jobs import NEVER, Job
@@ -179,7 +179,7 @@ class Pool:
         """Give the lanes for which a job was claimed; None if a reload has closed them while it was worked."""
         return self.lanes_of(job, None) if job.host is None else self.bound.get(job.host)
 
-    def lanes_for(self, want: Want) -> Turns | None:
+    def lanes_for(self, want: ClaimRequest) -> Turns | None:
         """Give the lanes for which rows are asked; None if a reload has closed them meanwhile."""
         if want.host:
             return self.bound.get(want.host)

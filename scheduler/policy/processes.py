@@ -253,7 +253,7 @@ def unclogged(world: World, event: e.Unclogged, now: float) -> None:
     replies.ask_next(world, slot)
 
 
-def answered(world: World, event: e.Answered, now: float) -> None:
+def answered(world: World, event: e.StatementAnswered, now: float) -> None:
     """The answer to a DB: line goes to the process that asked, if it still lives."""
     slot = world.fleet.slots[event.slot]
     if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.events import Looked, Reloaded
+from scheduler.model.events import Reloaded, TablesRead
 from scheduler.model.expand import Item
 from scheduler.policy import answers, connections, endings, orders
 from scheduler.policy.agents import patience_of
@@ -92,7 +92,7 @@ def _kept(world: World, name: str, host: Host) -> dict[str, Any]:
     return {key: value for key, value in current.filters.items() if getattr(before, key) == getattr(host, key)}
 
 
-def looked(world: World, event: Looked, now: float) -> None:
+def looked(world: World, event: TablesRead, now: float) -> None:
     """Go by the tables as they are now; a host that takes other jobs than before makes another configuration."""
     hosts = dict(world.config.hosts)
     for row in event.hosts:

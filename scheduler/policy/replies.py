@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from scheduler.model import protocol
-from scheduler.model.events import Ask, Echo, Send
+from scheduler.model.events import Echo, RunStatement, Send
 from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import NEXT, OK, SAID, ST_READY
@@ -276,7 +276,7 @@ def ask_next(world: World, slot: Slot) -> None:
         text = slot.asks.popleft()
         slot.asks_bytes -= len(text) + _LINE_BYTES
         slot.is_asking = True
-        world.commands.append(Ask(slot.number, slot.serial, slot.pool.name, text))
+        world.commands.append(RunStatement(slot.number, slot.serial, slot.pool.name, text))
 
 
 def _debug(world: World, slot: Slot, text: bytes, now: float) -> None:

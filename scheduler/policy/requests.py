@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from scheduler.model.events import (
-    About,
+    EndAndClaim,
     FindLocked,
     Mark,
-    Read,
+    ReadContents,
+    RecordInHand,
     Request,
+    RowRequest,
     Save,
     Settle,
-    TakeStock,
-    Turn,
     WriteLog,
     WriteOutput,
 )
@@ -20,23 +20,23 @@ from scheduler.model.events import (
 T = TypeVar("T")
 
 
-def about_rows(request: Request) -> About | None:
+def about_rows(request: Request) -> RowRequest | None:
     """Give what a request is that is about rows of ours, or asks which of them are locked."""
     if isinstance(request, FindLocked):
         return request.request
-    return request if isinstance(request, Turn | Save | Mark) else None
+    return request if isinstance(request, EndAndClaim | Save | Mark) else None
 
 
 def careful(request: Request) -> Request:
     """Before a request that is about rows: which of them are locked? Any other goes as it is."""
-    return FindLocked(request) if isinstance(request, Turn | Save | Mark) and request.pks else request
+    return FindLocked(request) if isinstance(request, EndAndClaim | Save | Mark) and request.pks else request
 
 
 def joined(one: Request, other: Request) -> Request | None:
     """Give two requests as one, if they are of one kind."""
     match one, other:
-        case Turn(ends), Turn(more):
-            return Turn([*ends, *more], ())
+        case EndAndClaim(ends), EndAndClaim(more):
+            return EndAndClaim([*ends, *more], ())
         case Save(rows, failures), Save(others, more):
             return Save([*rows, *others], [*failures, *more])
         case Mark(rows), Mark(others):
@@ -52,7 +52,7 @@ def joined(one: Request, other: Request) -> Request | None:
 def halves_of(request: Request) -> list[Request]:
     """Give the request as two of half the size; none when it holds one row."""
     match request:
-        case Turn() | Save() | Mark() | Read():
+        case EndAndClaim() | Save() | Mark() | ReadContents():
             return [request.part(frozenset(pks)) for pks in _parts(request.pks)]
         case WriteLog(rows):
             return [WriteLog(part) for part in _parts(rows)]
@@ -60,7 +60,7 @@ def halves_of(request: Request) -> list[Request]:
             return [WriteOutput(part, followed) for part in _parts(rows)]
         case Settle(parents, beyond):
             return [Settle(part, 0 if n else beyond) for n, part in enumerate(_parts(parents))]
-        case TakeStock() | FindLocked():
+        case RecordInHand() | FindLocked():
             return []
 
 

@@ -9,18 +9,18 @@ others.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from scheduler.model.jobs import Want
+from scheduler.model.jobs import ClaimRequest
 from scheduler.policy.jobs import Job
 from scheduler.policy.pools import UNLIMITED, HostBook, Pool
 
 
 def kept_free(
-    wants: Sequence[Want],
+    wants: Sequence[ClaimRequest],
     reserved: Mapping[str, int],
     pools: Sequence[Pool],
     hosts: Sequence[HostBook],
     jobs: Iterable[Job],
-) -> Iterator[Want]:
+) -> Iterator[ClaimRequest]:
     """Give the wants that leave to each queue what is reserved for it; jobs: all that are in hand."""
     room, total = _Room(reserved, pools, hosts, jobs), sum(reserved.values())
     for want in wants:
@@ -55,7 +55,7 @@ class _Room:
         for (name, queue), count in Counter((job.pool.name, job.queue) for job in jobs).items():
             self._use(name, queue, count)
 
-    def beside(self, want: Want, others: int) -> int:
+    def beside(self, want: ClaimRequest, others: int) -> int:
         """Give how many of a want there may be where so much is for other queues."""
         of_type = self._sizes[want.type] - self._common[want.type] - self._own.get((want.type, want.queue), 0)
         of_all = self._total - sum(self._common.values())
@@ -66,7 +66,7 @@ class _Room:
             of_all - min(others, self._total - 1),
         )
 
-    def use(self, want: Want, count: int) -> None:
+    def use(self, want: ClaimRequest, count: int) -> None:
         """So many are going to be claimed."""
         self._use(want.type, want.queue, count)
 

@@ -19,7 +19,7 @@ def lapsed(world: World) -> None:
         world.say("warning", "the lease has run out by the clock of the database: it is renewed now")
     world.feeding = False
     world.serving_until = -NEVER
-    world.commands.append(e.Renew())
+    world.commands.append(e.RenewLease())
 
 
 def go_on(world: World, now: float) -> None:
@@ -45,7 +45,7 @@ def hold_if_full(world: World) -> None:
         world.say("warning", f"{size} MiB of results wait to be saved: no agent is given work until half of it is")
 
 
-def disowned(world: World, event: e.Disowned, now: float) -> None:
+def disowned(world: World, event: e.LeaseLost, now: float) -> None:
     """Another daemon owns the group and has our rows: kill the children, forget the rows, save nothing of them."""
     world.feeding = world.over = False
     world.serving_until = -NEVER

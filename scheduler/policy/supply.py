@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import Final
 
-from scheduler.model.events import Expand, Fetched, NotExpanded, Opened, Turned
+from scheduler.model.events import EndedAndClaimed, Expand, Fetched, NotExpanded, Opened
 from scheduler.model.expand import (
     LINE_LIMIT,
     Item,
@@ -40,7 +40,7 @@ OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_clai
 # ---- claims
 
 
-def arrived(world: World, event: Turned, now: float) -> None:
+def arrived(world: World, event: EndedAndClaimed, now: float) -> None:
     """Note rows that are ours now; they are unpacked once the next request is on its way: both sides work then."""
     if not event.found:
         return

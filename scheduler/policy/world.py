@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import Command, Need, Say
+from scheduler.model.events import Command, ConnectionKind, LogMessage
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import ST_FREE
@@ -105,7 +105,7 @@ class World:
         self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
         self.most_queries = NEVER  # expansion connections that there are, while others cannot be made
-        self.lacks: dict[Need, Lack] = {}  # connections that cannot be made, see policy/connections.py
+        self.lacks: dict[ConnectionKind, Lack] = {}  # connections that cannot be made, see policy/connections.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.output_at = NEVER  # when what they have is to be stored
         self.stirred: set[Pool] = set()
@@ -172,7 +172,7 @@ class World:
 
     def say(self, level: str, text: str) -> None:
         """Write a line to the daemon's own log."""
-        self.commands.append(Say(level, text))
+        self.commands.append(LogMessage(level, text))
 
     def has_processes(self) -> bool:
         """Say whether some slot has a process, or is making one."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from scheduler.model.config_text import parse
-from scheduler.model.events import Turn
+from scheduler.model.events import EndAndClaim
 from scheduler.policy.core import Core
 from tests.core_tools import make_core
 from tests.counts.lockstep import TYPE, Lockstep
@@ -252,7 +252,7 @@ def due(place: Place) -> Figures:
 def _pages(queue: Real) -> int:
     """Explain what a daemon with as many free slots asks first."""
     request = Lockstep(queue, slots=CLAIMED).core.next_request(0.0)
-    assert isinstance(request, Turn)
+    assert isinstance(request, EndAndClaim)
     return buffers(queue.explain(request))
 
 

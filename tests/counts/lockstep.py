@@ -54,8 +54,8 @@ class Lockstep:
             e.Expand: lambda c: self._tell_later(queue.expand(c.job, c.query)),
             e.Fetch: lambda c: self._tell_later(queue.fetch(c.job, c.count)),
             e.CloseQuery: lambda c: queue.close(c.job),
-            e.Say: lambda c: None,
-            e.LookDue: lambda c: None,
+            e.LogMessage: lambda c: None,
+            e.FindNextDue: lambda c: None,
         }
 
     def work(self, lines: int) -> None:

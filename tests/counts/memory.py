@@ -5,7 +5,7 @@ from typing import Any
 
 from scheduler.model import events as e
 from scheduler.model.expand import Row
-from scheduler.model.jobs import After, Claim, Want
+from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
 from tests.core_tools import answer_to, claim
 from tests.counts.lockstep import TYPE
 
@@ -35,17 +35,17 @@ class Memory:
     def send(self, request: e.Request) -> e.Event:
         """Carry out a request of the core."""
         self.asked[type(request).__name__] += 1
-        if not isinstance(request, e.Turn):
+        if not isinstance(request, e.EndAndClaim):
             return answer_to(request)
         given: list[Claim] = []
-        reached: dict[Want, After] = {}
+        reached: dict[ClaimRequest, ClaimPosition] = {}
         for want in request.wants:
             found = [] if want.host else [claim._replace(want=want) for claim in self._waiting[: want.most]]
             del self._waiting[: len(found)]
             given += found
             if found:
-                reached[want] = After("1n", "now", found[-1].pk)
-        return e.Turned(given, reached=reached, found=Counter(claim.want for claim in given))
+                reached[want] = ClaimPosition("1n", "now", found[-1].pk)
+        return e.EndedAndClaimed(given, reached=reached, found=Counter(claim.want for claim in given))
 
     def expand(self, job: int, query: str) -> e.Event:
         """Run the query of a job."""

@@ -8,7 +8,7 @@ from psycopg.conninfo import make_conninfo
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType
-from scheduler.model.events import Answered, Ask, Event, Unconnected
+from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
 from tests.link_tools import backends, end_backends, fetch, let_in, shut_out
 from tests.loop_tools import turn_until
 
@@ -33,7 +33,7 @@ class Desk:
     def __init__(self, conninfo: str, count: int = 2, limit: float = 20.0, answer_bytes: int = 8 << 20) -> None:
         self.loop = Loop()
         self.events: list[Event] = []
-        self.unconnected: list[Unconnected] = []
+        self.unconnected: list[ConnectionsChanged] = []
         self.db = AgentDb(
             self.loop, conninfo, count, AGENTS, limit, self.events.append, self.unconnected.append,
             answer_bytes=answer_bytes, with_queue=True, reconnect_max=0.2,
@@ -43,12 +43,12 @@ class Desk:
     def send(self, kind: str, text: str | bytes) -> None:
         """Ask and go on."""
         self.serial += 1
-        self.db.ask(Ask(3, self.serial, kind, text if isinstance(text, bytes) else text.encode()))
+        self.db.ask(RunStatement(3, self.serial, kind, text if isinstance(text, bytes) else text.encode()))
 
-    def wait(self, count: int = 1) -> list[Answered]:
+    def wait(self, count: int = 1) -> list[StatementAnswered]:
         """Give so many answers."""
         turn_until(self.loop, lambda: len(self.events) >= count)
-        answers, self.events[:] = [each for each in self.events if isinstance(each, Answered)], []
+        answers, self.events[:] = [each for each in self.events if isinstance(each, StatementAnswered)], []
         return answers
 
     def ask(self, kind: str, text: str | bytes) -> str:
@@ -181,7 +181,7 @@ def test_statement_is_prepared_once_and_counted_t4(desk: Desk, database: str) ->
 def test_what_may_not_be_asked_is_answered_at_once_f98(desk: Desk, kind: str, text: str, words: str) -> None:
     desk.send(kind, text)
     (answer,) = desk.events
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, StatementAnswered)
     assert answer.lines.startswith(f"ERROR {words}".encode())
     assert answer.lines.endswith(b"\nOK\n")
     assert answer.lines.count(b"\n") == 2

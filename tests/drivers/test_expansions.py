@@ -9,7 +9,7 @@ from psycopg.conninfo import make_conninfo
 from scheduler.drivers.expansions import FIRST_ROWS, Expansions
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import Event, Fetched, NotExpanded, Opened, Unconnected
+from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened
 from scheduler.model.expand import cursor_query
 from tests.link_tools import backends, end_backends, fetch, let_in, member, shut_out
 from tests.loop_tools import turn_until
@@ -25,7 +25,7 @@ class Desk:
     ) -> None:
         self.loop = Loop()
         self.events: list[Event] = []
-        self.unconnected: list[Unconnected] = []
+        self.unconnected: list[ConnectionsChanged] = []
         timers = Scheduler(expansion_limit=limit, reconnect_max=reconnect_max, **settings)  # type: ignore[arg-type]
         self.expansions = Expansions(self.loop, conninfo, count, timers, self.events.append, self.unconnected.append)
 

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from scheduler.drivers.sql import Query, load
-from scheduler.model.jobs import Claim, End, SaveRow, Want
+from scheduler.model.jobs import Claim, ClaimRequest, End, SaveRow
 from scheduler.model.states import BLOCKED, CANCELLED, DONE, FAILED, HELD, QUEUED, RUNNING
 from scheduler.package_data import schema_dir
 from tests.link_tools import OTHER, OWNER, QUERIES
@@ -75,7 +75,7 @@ class Program:
         ends = [End(claim.pk, self.attempt_of(claim), 1000, HOST, 7, None) for claim in self.some_claims()]
         places = {(row.type, row.queue, row.host) for row in self.twins.fake.rows.values()}
         chosen = self.rng.sample(sorted(places), min(len(places), self.rng.choice((0, 1, 3))))
-        wants = [Want(*place, self.rng.random() < 0.2, self.rng.choice((1, 2, 10))) for place in chosen]
+        wants = [ClaimRequest(*place, self.rng.random() < 0.2, self.rng.choice((1, 2, 10))) for place in chosen]
         if ends or wants:
             self.claims += self.twins.turn(self.rng.choice(OWNERS), ends, wants)
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.model.events import Settle, Settled, Turn, Turned
+from scheduler.model.events import EndAndClaim, EndedAndClaimed, Settle, Settled
 from scheduler.model.jobs import Claim
 from tests.counts.queues import Real
 from tests.link_tools import take_group
@@ -60,15 +60,15 @@ def _insert(queue: Connection, jobs: int, edges: str) -> None:
 
 
 def _claim(real: Real, most: int) -> list[Claim]:
-    answer = real.send(Turn((), (WANT._replace(most=most),)))
-    assert isinstance(answer, Turned)
+    answer = real.send(EndAndClaim((), (WANT._replace(most=most),)))
+    assert isinstance(answer, EndedAndClaimed)
     return list(answer.claims)
 
 
 def _end(real: Real, claims: list[Claim]) -> list[int]:
     """End jobs well; the parents among them."""
-    answer = real.send(Turn([end(claim) for claim in claims], ()))
-    assert isinstance(answer, Turned)
+    answer = real.send(EndAndClaim([end(claim) for claim in claims], ()))
+    assert isinstance(answer, EndedAndClaimed)
     return list(answer.parents)
 
 
@@ -110,7 +110,7 @@ def test_an_end_beside_20000_blocked_jobs_looks_at_its_children_alone_r92(queue:
 
 def test_a_claim_beside_20000_blocked_jobs_does_not_look_at_them_r92(queue: Connection, real: Real) -> None:
     _insert(queue, 20_002, "select i, 1 from generate_series(3, 20002) i")
-    real.send(Turn((), (WANT._replace(most=1),)))
+    real.send(EndAndClaim((), (WANT._replace(most=1),)))
     before = _looked_at(queue)
     assert [claim.args for claim in _claim(real, 100)] == [b"2"]
     assert _looked_at(queue) - before < 100

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.events import Mark, Save, TakeStock, Turn, Turned, Written
+from scheduler.model.events import EndAndClaim, EndedAndClaimed, Mark, RecordInHand, Save, Written
 from scheduler.model.jobs import Claim, SaveRow
 from tests.link_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states
@@ -49,7 +49,7 @@ def test_claim_that_finds_nothing_notes_nothing_t69(desk: Desk, database: str) -
 @pytest.mark.parametrize(
     "after",
     [
-        lambda claim: Turn([end(claim)], ()),
+        lambda claim: EndAndClaim([end(claim)], ()),
         lambda claim: Save([SaveRow(claim.pk, 1, "queued", outcome="given back")]),
         lambda claim: Mark([(claim.pk, 1)]),
     ],
@@ -66,25 +66,25 @@ def test_nothing_but_a_claim_and_stock_taking_writes_it_t3(desk: Desk, database:
 def test_stock_taking_forgets_what_ended_and_keeps_what_is_in_hand_f45_t69(desk: Desk, database: str) -> None:
     many(database, 3)
     first, *others = desk.claim()
-    event = desk.ask(Turn([end(first)], ()))
-    assert isinstance(event, Turned)
-    assert desk.ask(TakeStock([claim.pk for claim in others])) == Written()
+    event = desk.ask(EndAndClaim([end(first)], ()))
+    assert isinstance(event, EndedAndClaimed)
+    assert desk.ask(RecordInHand([claim.pk for claim in others])) == Written()
     assert _named(database) == [claim.pk for claim in others]
 
 
 def test_stock_taking_makes_one_row_of_many_and_none_of_nothing_t69(desk: Desk, database: str) -> None:
     many(database, 5)
     pks = [desk.claim(WANT._replace(most=1))[0].pk for _ in range(5)]
-    desk.ask(TakeStock(pks))
+    desk.ask(RecordInHand(pks))
     assert fetch(database, "select hand_owner::text, hand_jobs from drover.in_hand") == [(OWNER, pks)]
-    desk.ask(TakeStock([]))
+    desk.ask(RecordInHand([]))
     assert fetch(database, "select * from drover.in_hand") == []
 
 
 def test_stock_taking_leaves_alone_what_others_have_in_hand_f45(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = _claimed_by_other(database)
-    desk.ask(TakeStock([]))
+    desk.ask(RecordInHand([]))
     assert _named(database, OTHER) == [claim.pk]
 
 
@@ -127,8 +127,8 @@ def test_rescue_finds_what_a_dead_owner_noted_by_taking_stock_f45_t69(desk: Desk
     take_group(database, OTHER)
     with Desk(database, OTHER) as other:
         first, *left = other.claim()
-        other.ask(Turn([end(first)], ()))
-        other.ask(TakeStock([claim.pk for claim in left]))
+        other.ask(EndAndClaim([end(first)], ()))
+        other.ask(RecordInHand([claim.pk for claim in left]))
     take_group(database)
     assert (_rescue(desk), states(database)) == (2, ["done", "queued", "queued"])
 
@@ -161,7 +161,7 @@ def test_locked_row_of_ours_that_is_lost_is_rescued_next_time_although_stock_was
     (claim,) = desk.claim()
     with locked(database, claim.pk):
         assert _rescue(desk) == 0
-    desk.ask(TakeStock([]))
+    desk.ask(RecordInHand([]))
     assert (_named(database), _named(database, NOBODY)) == ([], [claim.pk])
     assert (_rescue(desk), states(database)) == (1, ["queued"])
 
@@ -177,7 +177,7 @@ def test_locked_row_of_a_dead_owner_is_rescued_next_time_f45_t69(desk: Desk, dat
 def test_row_that_ended_is_not_rescued_t71(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = desk.claim()
-    desk.ask(Turn([end(claim)], ()))
+    desk.ask(EndAndClaim([end(claim)], ()))
     assert _named(database) == [claim.pk]
     assert (_rescue(desk), states(database)) == (0, ["done"])
 
@@ -207,5 +207,5 @@ def test_queue_is_full_of_rows_in_hand_not_of_rows_noted_t69(desk: Desk, databas
     (claim,) = desk.claim(WANT._replace(most=1))
     why = "select reason from drover.why where jq_pk = 2"
     before = fetch(database, why)
-    desk.ask(Turn([end(claim)], ()))
+    desk.ask(EndAndClaim([end(claim)], ()))
     assert (before, fetch(database, why)) == ([("queue default is full",)], [("waits its turn",)])

@@ -13,7 +13,7 @@ import pytest
 from scheduler.daemon.commands import VERBS_ABOUT
 from scheduler.database import migrate
 from scheduler.errors import WorldError
-from scheduler.model.events import Save, Settle, Settled, Turn
+from scheduler.model.events import EndAndClaim, Save, Settle, Settled
 from scheduler.model.jobs import Claim, SaveRow
 from scheduler.package_data import schema_dir
 from tests.link_tools import OWNER, fetch, rows_of
@@ -99,7 +99,7 @@ def test_old_jobs_are_claimed_and_end_and_their_children_follow_t34(database: st
     claims = claimed(desk)
     assert claims.keys() == {"queued", "parent", "sliced", "", "select 1"}
     plain = [claims[name] for name in ("queued", "parent", "")]
-    assert desk.ask(Turn([end(claim) for claim in plain], ())).parents == (claims["parent"].pk,)
+    assert desk.ask(EndAndClaim([end(claim) for claim in plain], ())).parents == (claims["parent"].pk,)
     assert desk.ask(Settle([claims["parent"].pk])) == Settled(1)
     assert claimed(desk).keys() == {"child"}
     states = {named(database, f"a.{name}", "jq_state") for name in ("queued", "parent", "keyed")}
@@ -108,7 +108,7 @@ def test_old_jobs_are_claimed_and_end_and_their_children_follow_t34(database: st
 
 def test_old_key_is_free_when_its_job_has_ended_t34(database: str, desk: Desk) -> None:
     claims = claimed(desk)
-    desk.ask(Turn([end(claims[""])], ()))
+    desk.ask(EndAndClaim([end(claims[""])], ()))
     assert fetch(database, "insert into drover.jobqueue (jq_type, jq_unique_key) values ('a', 'key') returning 1")
 
 
@@ -206,7 +206,7 @@ def test_old_rows_over_the_limits_are_worked_and_end(database: str, desk: Desk) 
     assert sorted(len(claim.args) for claim in plain) == [0, 0, 0, 0, 1048577]
     (long,) = (claim.rules.variables for claim in plain if claim.rules.variables)
     assert len(long["a"] or "") == 5000000
-    desk.ask(Turn([end(claim) for claim in plain], ()))
+    desk.ask(EndAndClaim([end(claim) for claim in plain], ()))
     done = "select count(*), bool_and(jq_state = 'done') from drover.jobqueue where not jq_msq and jq_type = 'l'"
     assert fetch(database, f"{done} and jq_attempt > 0") == [(5, True)]
 

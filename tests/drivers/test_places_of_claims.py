@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from scheduler.model.events import Turned
+from scheduler.model.events import EndedAndClaimed
 from tests.link_tools import fetch
 from tests.queue_tools import WANT, Desk, insert, locked, many
 
@@ -27,7 +27,7 @@ def test_claim_goes_on_where_the_last_one_ended_j47_j48_r76(desk: Desk, database
         found += [claim.args for claim in event.claims]
         want = want._replace(after=event.reached[want])
     assert found == [b"1", b"2", b"3", b"4"]
-    assert desk.turn(want) == Turned([])
+    assert desk.turn(want) == EndedAndClaimed([])
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from scheduler.daemon.commands import VERBS_ABOUT
 from scheduler.daemon.wiring import PLANS
 from scheduler.drivers.loop import Loop
-from scheduler.model.events import FindLocked, Mark, Request, Save, TakeStock, Turn, Turned
-from scheduler.model.jobs import START, After, Claim, ItemFailure, SaveRow
+from scheduler.model.events import EndAndClaim, EndedAndClaimed, FindLocked, Mark, RecordInHand, Request, Save
+from scheduler.model.jobs import START, Claim, ClaimPosition, ItemFailure, SaveRow
 from tests.counts.meters import buffers
 from tests.counts.queues import OWNER, Real, Straight, queries
 from tests.link_tools import fetch, take_group
@@ -71,7 +71,7 @@ def test_plan_made_for_an_empty_queue_holds_when_it_is_full_p6(
     _explain(queue, ANY, START)
     fetch(database, FILL)
     event = queue.send(_turn([], START))
-    assert isinstance(event, Turned)
+    assert isinstance(event, EndedAndClaimed)
     plans = _explain(queue, list(event.claims), *event.reached.values())
     assert {name: _worst(plan) for name, plan in plans.items() if _worst(plan) > BATCH + 1} == {}
     assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > 20 * BATCH} == {}
@@ -97,7 +97,7 @@ def test_what_is_asked_again_and_again_looks_at_no_job_that_it_does_not_need_p4_
     assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > FEW} == {}
 
 
-def _explain(queue: Real, claims: Sequence[Claim], after: After) -> dict[str, Plan]:
+def _explain(queue: Real, claims: Sequence[Claim], after: ClaimPosition) -> dict[str, Plan]:
     """Carry out all that may follow a claim, each as if nothing else had; give the plans."""
     failures = [ItemFailure(claim.pk, claim.attempt, None, "line", "alpha", "a", 42, "it died") for claim in claims]
     requests = {
@@ -106,13 +106,13 @@ def _explain(queue: Real, claims: Sequence[Claim], after: After) -> dict[str, Pl
         "mark_running": Mark([(claim.pk, claim.attempt) for claim in claims]),
         "save": Save([SaveRow(claim.pk, claim.attempt, "failed", 2, "failed", "failed") for claim in claims], failures),
         "find_locked": FindLocked(Mark([(claim.pk, claim.attempt) for claim in claims])),
-        "take_stock": TakeStock([claim.pk for claim in claims]),
+        "take_stock": RecordInHand([claim.pk for claim in claims]),
     }
     return {name: queue.explain(request) for name, request in requests.items()}
 
 
-def _turn(claims: Sequence[Claim], after: After) -> Request:
-    return Turn([end(claim) for claim in claims], (WANT._replace(most=BATCH, after=after),))
+def _turn(claims: Sequence[Claim], after: ClaimPosition) -> Request:
+    return EndAndClaim([end(claim) for claim in claims], (WANT._replace(most=BATCH, after=after),))
 
 
 def _parts(plan: Plan) -> Iterator[Plan]:

@@ -13,27 +13,32 @@ from psycopg.conninfo import conninfo_to_dict
 from scheduler.drivers import queue
 from scheduler.drivers.postgres_answers import Failure
 from scheduler.model.events import (
+    EndAndClaim,
+    EndedAndClaimed,
     FindLocked,
-    FoundLocked,
+    LockedFound,
     Mark,
     NotSaved,
     Save,
     Saved,
     Settle,
     Settled,
-    Turn,
-    Turned,
     WriteLog,
     WriteOutput,
     Written,
 )
+<<<<<<< HEAD
 from scheduler.model.jobs import PLAIN, Claim, ItemFailure, LogRow, OutputRow, Rules, SaveRow, Want
 from scheduler.model.states import COMMAND_MOVES, JOB_MOVES, JOB_STATES, TERMINAL, Rows
+=======
+from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, ItemFailure, LogRow, OutputRow, Rules, SaveRow
+from scheduler.model.states import JOB_MOVES, JOB_STATES, TERMINAL
+>>>>>>> 5bc4f44 (events: name requests and answers by what they do)
 from tests.link_tools import OTHER, OWNER, QUERIES, ask, end_backends, fetch, rows_of, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states, user
 
-B_ONLY = Want("b", "default", "", False, 9)
+B_ONLY = ClaimRequest("b", "default", "", False, 9)
 
 # ---- claims
 
@@ -87,7 +92,7 @@ def test_time_of_queueing_may_be_given_and_is_now_otherwise_j23(database: str) -
 
 def test_claim_takes_no_more_than_wanted_and_the_rest_next_time_j47_j48(desk: Desk, database: str) -> None:
     many(database, 25)
-    want = Want("a", "default", "", False, 10)
+    want = ClaimRequest("a", "default", "", False, 10)
     assert [len(desk.claim(want)) for _ in range(4)] == [10, 10, 5, 0]
 
 
@@ -95,7 +100,7 @@ def test_several_wants_are_met_in_one_turn_j47(desk: Desk, database: str) -> Non
     insert(
         database, "('a', '', null), ('b', '', null), ('a', '', 'alpha'), ('c', '', null)", "jq_type, jq_args, jq_host"
     )
-    wants = [WANT, Want("b", "default", "", False, 5), Want("a", "default", "alpha", False, 5)]
+    wants = [WANT, ClaimRequest("b", "default", "", False, 5), ClaimRequest("a", "default", "alpha", False, 5)]
     assert sorted(claim.want[:3] for claim in desk.claim(*wants)) == [
         ("a", "default", ""),
         ("a", "default", "alpha"),
@@ -105,7 +110,7 @@ def test_several_wants_are_met_in_one_turn_j47(desk: Desk, database: str) -> Non
 
 def test_urgent_want_takes_urgent_rows_only_j47(desk: Desk, database: str) -> None:
     insert(database, "('a', 'slow', false), ('a', 'fast', true)", "jq_type, jq_args, jq_urgent")
-    assert [claim.args for claim in desk.claim(Want("a", "default", "", True, 9))] == [b"fast"]
+    assert [claim.args for claim in desk.claim(ClaimRequest("a", "default", "", True, 9))] == [b"fast"]
 
 
 def test_row_that_somebody_has_locked_is_skipped_j51(desk: Desk, database: str) -> None:
@@ -133,7 +138,7 @@ def test_of_eight_claimers_at_once_no_two_get_the_same_row_r4(database: str) -> 
         def claims_of_all() -> list[Claim]:
             for desk in desks:  # all are asked before any is heard
                 desk.events.clear()
-                desk.courier.send(Turn((), (WANT._replace(most=25),)))
+                desk.courier.send(EndAndClaim((), (WANT._replace(most=25),)))
             for desk in desks:
                 turn_until(desk.loop, lambda desk=desk: desk.events)
             return [claim for desk in desks for event in desk.events for claim in event.claims]
@@ -191,7 +196,7 @@ def test_a_job_that_was_begun_in_its_start_window_goes_on_after_it(
 def test_end_is_saved_with_its_attempt_t2(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = desk.claim()
-    assert desk.ask(Turn([end(claim)], ())) == Turned([])
+    assert desk.ask(EndAndClaim([end(claim)], ())) == EndedAndClaimed([])
     job = fetch(
         database,
         "select jq_state, jq_end_bits, jq_owner, jq_itemsprocessed, jq_itemstotal, jq_processedtime = '1.5 s',"
@@ -206,18 +211,18 @@ def test_end_is_saved_with_its_attempt_t2(desk: Desk, database: str) -> None:
 
 def test_ends_and_claims_go_in_one_turn_t3(desk: Desk, database: str) -> None:
     many(database, 6)
-    three = Want("a", "default", "", False, 3)
+    three = ClaimRequest("a", "default", "", False, 3)
     claims = desk.claim(three)
-    event = desk.ask(Turn([end(claim) for claim in claims], (three,)))
-    assert isinstance(event, Turned)
+    event = desk.ask(EndAndClaim([end(claim) for claim in claims], (three,)))
+    assert isinstance(event, EndedAndClaimed)
     assert [claim.args for claim in event.claims] == [b"4", b"5", b"6"]
     assert states(database) == ["done"] * 3 + ["claimed"] * 3
 
 
 def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
     many(database, 1000)
-    claims = desk.claim(Want("a", "default", "", False, 1000))
-    assert desk.ask(Turn([end(claim) for claim in claims], ())) == Turned([])
+    claims = desk.claim(ClaimRequest("a", "default", "", False, 1000))
+    assert desk.ask(EndAndClaim([end(claim) for claim in claims], ())) == EndedAndClaimed([])
     assert fetch(database, "select count(*) from drover.jobqueue where jq_state = 'done'") == [(1000,)]
     assert desk.link.stats["end_and_claim"].count == 2
 
@@ -233,7 +238,7 @@ def test_stale_end_changes_nothing_and_is_told_t2_r88_c7(desk: Desk, database: s
     }
     fetch(database, f"update drover.jobqueue set {changes[stale]} where jq_pk = {bad.pk}")
     before = fetch(database, "select * from drover.jobqueue where jq_pk = %s", bad.pk)
-    assert desk.ask(Turn([end(good), end(bad)], ())) == Turned([], fenced=(bad.pk,))
+    assert desk.ask(EndAndClaim([end(good), end(bad)], ())) == EndedAndClaimed([], fenced=(bad.pk,))
     assert fetch(database, "select * from drover.jobqueue where jq_pk = %s", bad.pk) == before
     assert fetch(database, "select att_jq_fk from drover.attempt") == [(good.pk,)]
 
@@ -242,9 +247,9 @@ def test_same_turn_again_changes_nothing_t2(desk: Desk, database: str) -> None:
     """A turn whose answer was lost is sent again."""
     insert(database)
     (claim,) = desk.claim()
-    desk.ask(Turn([end(claim)], ()))
+    desk.ask(EndAndClaim([end(claim)], ()))
     before = fetch(database, "select * from drover.jobqueue"), fetch(database, "select * from drover.attempt")
-    assert desk.ask(Turn([end(claim)], ())) == Turned([], fenced=(claim.pk,))
+    assert desk.ask(EndAndClaim([end(claim)], ())) == EndedAndClaimed([], fenced=(claim.pk,))
     assert (fetch(database, "select * from drover.jobqueue"), fetch(database, "select * from drover.attempt")) == before
 
 
@@ -255,10 +260,10 @@ def test_parents_are_named_and_settling_releases_children_r31(desk: Desk, databa
     parent, child = insert(database, "('a', 'parent'), ('b', 'child')")
     fetch(database, "insert into drover.jobdepends values (%s, %s)", child, parent)
     (claim,) = desk.claim()
-    event = desk.ask(Turn([end(claim)], ()))
-    assert event == Turned([], (parent,))
+    event = desk.ask(EndAndClaim([end(claim)], ()))
+    assert event == EndedAndClaimed([], (parent,))
     assert desk.ask(Settle([parent])) == Settled(1)
-    assert [each.pk for each in desk.claim(Want("b", "default", "", False, 1))] == [child]
+    assert [each.pk for each in desk.claim(ClaimRequest("b", "default", "", False, 1))] == [child]
 
 
 @pytest.mark.parametrize(("mask", "state", "released"), [
@@ -277,7 +282,7 @@ def test_mask_decides_who_may_start_f160(desk: Desk, database: str, mask: int, s
     event = desk.ask(Save([SaveRow(claim.pk, claim.attempt, state, bits, "over", state)]))
     assert event == Saved(frozenset([parent]), (parent,))
     assert desk.ask(Settle([parent])) == Settled(released)
-    assert len(desk.claim(Want("b", "default", "", False, 1))) == released
+    assert len(desk.claim(ClaimRequest("b", "default", "", False, 1))) == released
 
 
 def test_nonfatal_errors_alone_do_not_meet_a_mask_of_four_f160(desk: Desk, database: str) -> None:
@@ -296,7 +301,7 @@ def test_a_child_that_is_locked_holds_up_no_sister_and_is_told_t2(desk: Desk, da
     one, two, *kids = insert(database, "('a', 'one'), ('a', 'two'), ('b', ''), ('b', ''), ('b', '')")
     edges = [(kid, one) for kid in kids] + [(kids[2], two)]
     fetch(database, "insert into drover.jobdepends values " + ", ".join(f"({kid}, {top})" for kid, top in edges))
-    desk.ask(Turn([end(claim) for claim in desk.claim()], ()))
+    desk.ask(EndAndClaim([end(claim) for claim in desk.claim()], ()))
     with psycopg.connect(database) as other:
         other.execute("select from drover.jobqueue where jq_pk = %s for update", [kids[0]])
         assert desk.ask(Settle([one, two])) == Settled(2, None, (one,))
@@ -314,7 +319,7 @@ def test_a_locked_child_that_would_wait_in_vain_is_skipped_when_the_lock_is_gone
            values (%s, %s, 2, 'skip')""",
         kid, top,
     )  # fmt: skip
-    desk.ask(Turn([end(claim) for claim in desk.claim()], ()))
+    desk.ask(EndAndClaim([end(claim) for claim in desk.claim()], ()))
     with psycopg.connect(database) as other:
         other.execute("select from drover.jobqueue where jq_pk = %s for update", [kid])
         assert desk.ask(Settle([top])) == Settled(0, None, (top,))
@@ -332,8 +337,8 @@ def test_long_chain_of_children_runs_in_order_r31(desk: Desk, database: str) -> 
 
 def _work_one(desk: Desk) -> int:
     (claim,) = desk.claim()
-    event = desk.ask(Turn([end(claim)], ()))
-    assert isinstance(event, Turned)
+    event = desk.ask(EndAndClaim([end(claim)], ()))
+    assert isinstance(event, EndedAndClaimed)
     desk.ask(Settle(event.parents))
     return claim.pk
 
@@ -445,7 +450,7 @@ def test_state_and_news_agree_t2(desk: Desk, database: str) -> None:
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute("listen drover_event")
         (claim,) = desk.claim()
-        desk.ask(Turn([end(claim)], ()))
+        desk.ask(EndAndClaim([end(claim)], ()))
         news = next(listener.notifies(timeout=10))
     assert json.loads(news.payload) == [{"jq_pk": claim.pk, "state": "done", "job_pk": None}]
 
@@ -546,10 +551,10 @@ def test_rows_that_are_locked_are_found_without_waiting_and_one_that_is_gone_is_
     many(database, 3)
     ends = [end(claim) for claim in desk.claim()]
     with locked(database, ends[1].pk):
-        assert desk.ask(FindLocked(Turn(ends, ()))) == FoundLocked(frozenset([ends[1].pk]))
-        assert desk.ask(Turn([ends[0], ends[2]], ())) == Turned([])
-    assert desk.ask(FindLocked(Turn(ends, ()))) == FoundLocked(frozenset())
-    assert desk.ask(FindLocked(Turn([ends[0]._replace(pk=999)], ()))) == FoundLocked(frozenset())
+        assert desk.ask(FindLocked(EndAndClaim(ends, ()))) == LockedFound(frozenset([ends[1].pk]))
+        assert desk.ask(EndAndClaim([ends[0], ends[2]], ())) == EndedAndClaimed([])
+    assert desk.ask(FindLocked(EndAndClaim(ends, ()))) == LockedFound(frozenset())
+    assert desk.ask(FindLocked(EndAndClaim([ends[0]._replace(pk=999)], ()))) == LockedFound(frozenset())
 
 
 def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, database: str) -> None:
@@ -557,7 +562,7 @@ def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, data
     _end_backend(desk, database)
     turn_until(desk.loop, lambda: desk.link.is_up)
     began = desk.loop.now
-    first, second = desk.ask(Turn((), (WANT,))), desk.ask(Turn((), (WANT,)))
+    first, second = desk.ask(EndAndClaim((), (WANT,))), desk.ask(EndAndClaim((), (WANT,)))
     assert isinstance(first, NotSaved)
     assert (first.why, first.reason[-7:]) == ("lost", "(25006)")
     assert second == first
@@ -568,7 +573,7 @@ def test_lost_connection_is_told_and_what_is_sent_again_waits_for_it_t2(desk: De
     insert(database)
     with psycopg.connect(database) as other:
         other.execute("lock table drover.scheduler_group in access exclusive mode")
-        desk.courier.send(Turn((), (WANT,)))
+        desk.courier.send(EndAndClaim((), (WANT,)))
         desk.loop.turn(desk.loop.now)
         _end_backend(desk, database)
     assert [event.why for event in desk.events if isinstance(event, NotSaved)] == ["lost"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.model.config import AgentType
-from scheduler.model.events import Mark, Save, Settle, Settled, Turn, Turned
-from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, After, Claim, Rules, SaveRow, Want
+from scheduler.model.events import EndAndClaim, EndedAndClaimed, Mark, Save, Settle, Settled
+from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, Claim, ClaimPosition, ClaimRequest, Rules, SaveRow
 from scheduler.model.states import (
     BLOCKED,
     CANCELLED,
@@ -238,11 +238,11 @@ class Database:
         row = self.hand.get(pk)
         return row if row is not None and row.owner == owner and row.attempt == attempt else None
 
-    def turn(self, owner: str, turn: Turn, now: float) -> Turned:
+    def turn(self, owner: str, turn: EndAndClaim, now: float) -> EndedAndClaimed:
         """End the plain successes and claim."""
         parents, fenced = [], []
         taken: list[tuple[tuple[str, float, int], Claim]] = []
-        reached: dict[Want, After] = {}
+        reached: dict[ClaimRequest, ClaimPosition] = {}
         for end in turn.ends:
             row = self.owned(owner, end.pk, end.attempt)
             if row is None:
@@ -264,13 +264,13 @@ class Database:
             self.noted.append((owner, [claim.pk for _, claim in taken]))
         claims = [claim for _, claim in sorted(taken, key=lambda each: each[0])]
         found = Counter(claim.want for claim in claims)
-        return Turned(claims, parents, fenced, reached, found, has_lapsed=bool(turn.wants) and not is_owner)
+        return EndedAndClaimed(claims, parents, fenced, reached, found, has_lapsed=bool(turn.wants) and not is_owner)
 
     def take_stock(self, owner: str, pks: Sequence[int]) -> None:
         """Say anew what an owner has in hand."""
         self.noted = [*(note for note in self.noted if note[0] != owner), (owner, list(pks))]
 
-    def meets_unreadable(self, turn: Turn, now: float) -> bool:
+    def meets_unreadable(self, turn: EndAndClaim, now: float) -> bool:
         """Say whether a claim may come upon a row that cannot be read."""
         places = [(want[:3], want.urgent) for want in turn.wants if not turn.unread]
         return any(
@@ -282,7 +282,7 @@ class Database:
         ours = [row for pk, attempt in rows if (row := self.owned(owner, pk, attempt)) is not None]
         return {row.pk: (row.args, json.dumps({"checkpoint": row.checkpoint}).encode()) for row in ours}
 
-    def claim(self, row: Row, want: Want, owner: str, now: float, unread: bool = False) -> Claim:
+    def claim(self, row: Row, want: ClaimRequest, owner: str, now: float, unread: bool = False) -> Claim:
         """Take a row in hand, at a new attempt."""
         rules = row.rules(unread)
         self.move(row, CLAIMED, now)
@@ -482,11 +482,11 @@ def _place(row: Row) -> tuple[str, float, int]:
     return row.claim_rank, row.queued, row.pk
 
 
-def _written(row: Row) -> After:
-    return After(row.claim_rank, repr(row.queued), row.pk)
+def _written(row: Row) -> ClaimPosition:
+    return ClaimPosition(row.claim_rank, repr(row.queued), row.pk)
 
 
-def _read(after: After) -> tuple[str, float, int]:
+def _read(after: ClaimPosition) -> tuple[str, float, int]:
     return after.rank, float(after.queued.replace("infinity", "inf")), after.pk
 
 

@@ -72,9 +72,9 @@ class Daemon:
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
             e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
-            e.LookDue: lambda c: self.look_due(), e.Exit: lambda c: self._exit(), e.Say: self._say,
-            e.GiveUp: lambda c: self._give_up(), e.Renew: lambda c: self.lease.renew(self.sim.now),
-            e.Signal: self._signal, e.Ask: lambda c: None, e.Echo: lambda c: None, e.Told: lambda c: None,
+            e.FindNextDue: lambda c: self.look_due(), e.Exit: lambda c: self._exit(), e.LogMessage: self._say,
+            e.ReleaseGroup: lambda c: self._give_up(), e.RenewLease: lambda c: self.lease.renew(self.sim.now),
+            e.Signal: self._signal, e.RunStatement: lambda c: None, e.Echo: lambda c: None, e.JobEnded: lambda c: None,
         }  # fmt: skip
 
     # ---- a turn
@@ -127,9 +127,9 @@ class Daemon:
         if not self.is_queue_up:
             return True
         flight = self.flight
-        return flight is not None and isinstance(flight.request, e.Turn) and flight.is_done
+        return flight is not None and isinstance(flight.request, e.EndAndClaim) and flight.is_done
 
-    def _say(self, say: e.Say) -> None:
+    def _say(self, say: e.LogMessage) -> None:
         if "impossible" in say.text:
             raise Broken("nothing_impossible_happens", say.text)
         self.sim.note(say.text)
@@ -345,7 +345,7 @@ class Daemon:
         sim = self.sim
         self.flight = flight = Flight(request, sim.fate_of(request), self.owner)
         sim.note(request)
-        if isinstance(request, e.Turn):
+        if isinstance(request, e.EndAndClaim):
             invariants.claims_leave_what_is_reserved(self.core.world, request)
             flight.limits = {queue.name: queue.concurrency for queue in self.core.world.queues.values()}
         effect = sim.database_delay()
@@ -371,7 +371,7 @@ class Daemon:
     def _carry_out(self, flight: Flight) -> e.Event:
         database, now, owner = self.sim.database, self.sim.now, flight.owner
         match flight.request:
-            case e.Turn() as turn:
+            case e.EndAndClaim() as turn:
                 self.written.end((end.pk, end.attempt) for end in turn.ends)
                 return database.turn(owner, turn, now)
             case e.Save() as save:
@@ -380,13 +380,13 @@ class Daemon:
                 return e.Saved(*database.save(owner, save, now, lambda: 0.5 + self.sim.rng.random() / 2))
             case e.Mark() as mark:
                 return e.Saved(database.mark(owner, mark, now))
-            case e.Read(rows):
-                return e.HaveRead(database.read(owner, rows))
+            case e.ReadContents(rows):
+                return e.ContentsRead(database.read(owner, rows))
             case e.FindLocked(about):
-                return e.FoundLocked(database.locked_of(about.pks, now))
+                return e.LockedFound(database.locked_of(about.pks, now))
             case e.Settle() as settle:
                 return database.settle_some(settle, now)
-            case e.TakeStock(pks):
+            case e.RecordInHand(pks):
                 database.take_stock(owner, pks)
                 return e.Written()
             case e.WriteOutput(rows):
@@ -544,5 +544,5 @@ class Daemon:
         if is_ours:
             self.tell(e.Serve(self.lease.until))
         else:
-            self.tell(e.Disowned())
+            self.tell(e.LeaseLost())
             self.owner = self.sim.new_owner()

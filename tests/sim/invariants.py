@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.events import Read, Save, Turn
+from scheduler.model.events import EndAndClaim, ReadContents, Save
 from scheduler.model.jobs import SUSPECT_AFTER, Claim, OutputRow
 from scheduler.model.states import (
     DONE,
@@ -212,7 +212,7 @@ def has_future(world: World, job: Job) -> None:
 
 
 def _rows_of(request: object) -> list[tuple[int, int]]:
-    rows = getattr(request, "rows", ()) if isinstance(request, Read | Save) else ()
+    rows = getattr(request, "rows", ()) if isinstance(request, ReadContents | Save) else ()
     return [row if isinstance(row, tuple) else (row.pk, row.attempt) for row in rows]
 
 
@@ -268,7 +268,7 @@ def _arrived(world: World) -> Iterator[Claim]:
     return chain.from_iterable(world.arrivals)
 
 
-def claims_leave_what_is_reserved(world: World, turn: Turn) -> None:
+def claims_leave_what_is_reserved(world: World, turn: EndAndClaim) -> None:
     """Queues without a reservation claim nothing that would be in the way of one that has some."""
     in_hand = Counter((job.pool, job.queue) for job in world.jobs.values())
     in_hand += Counter((world.pools[claim.want.type], claim.want.queue) for claim in _arrived(world))

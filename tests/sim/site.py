@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
-from scheduler.model.jobs import After, Claim, Want
+from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
 from scheduler.policy import status
 from tests.core_tools import answer_to, claim, make_core
 
@@ -132,7 +132,8 @@ class Site:
         self._order, self._pks = count(), count(1)
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn, e.Send: lambda c: self._fed(c.slot), e.Expand: self._expand, e.Fetch: self._fetch,
-            e.CloseQuery: self._close, e.Say: _nothing, e.LookDue: _nothing, e.Renew: _nothing, e.Kill: self._kill,
+            e.CloseQuery: self._close, e.LogMessage: _nothing, e.FindNextDue: _nothing, e.RenewLease: _nothing,
+            e.Kill: self._kill,
         }  # fmt: skip
         self._later(1.0, self._show)
 
@@ -225,7 +226,7 @@ class Site:
             return
         self.is_asking = True
         self._work(self.shape.all_places * cost("loop_look"))
-        places = len(request.wants) if isinstance(request, e.Turn) else 0
+        places = len(request.wants) if isinstance(request, e.EndAndClaim) else 0
         self._work(cost("loop_request") + places * cost("loop_place"))
         event, took = self._answer(request)
         self.spent["queue"] += took
@@ -239,16 +240,16 @@ class Site:
     def _answer(self, request: e.Request) -> tuple[e.Event, float]:
         """Give the answer and how long it takes."""
         took = cost("db_request") + cost("db_commit")
-        if not isinstance(request, e.Turn):
+        if not isinstance(request, e.EndAndClaim):
             return answer_to(request), took
         claims = [found for want in request.wants for found in self._claims(want)]
-        reached = {found.want: After(found.rank.decode(), "now", found.pk) for found in claims}
+        reached = {found.want: ClaimPosition(found.rank.decode(), "now", found.pk) for found in claims}
         took += (len(request.wants) - len(reached)) * cost("db_place")
         took += (len(claims) + len(request.ends)) / 2 * cost("db_job")
         self.wants = len(request.wants)
-        return e.Turned(claims, reached=reached, found=Counter(found.want for found in claims)), took
+        return e.EndedAndClaimed(claims, reached=reached, found=Counter(found.want for found in claims)), took
 
-    def _claims(self, want: Want) -> Iterator[Claim]:
+    def _claims(self, want: ClaimRequest) -> Iterator[Claim]:
         """Give what a place has: rows of our types wait for any host, and none is urgent."""
         if want.host or want.urgent or (self.load.what == "rows" and want.type in self._queries.values()):
             return

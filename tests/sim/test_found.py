@@ -16,18 +16,18 @@ LIMITED = [{"name": "default", "concurrency": 2, "paused": False, "reserved": 0}
 
 def test_the_room_of_a_queue_is_shared_by_all_that_ask() -> None:  # seed 0
     core = make_core({"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))})
-    core.handle(e.Looked(LIMITED, [], [], []), 0.0)
+    core.handle(e.TablesRead(LIMITED, [], [], []), 0.0)
     request = core.next_request(0.0)
-    assert isinstance(request, e.Turn)
+    assert isinstance(request, e.EndAndClaim)
     assert sum(want.most for want in request.wants) <= 2
 
 
 def test_a_wake_up_while_a_claim_is_on_its_way_is_not_forgotten() -> None:
     core = make_core()
-    assert isinstance(core.next_request(0.0), e.Turn)
+    assert isinstance(core.next_request(0.0), e.EndAndClaim)
     core.handle(e.Woken(), 0.0)
-    core.handle(e.Turned([]), 0.0)
-    assert isinstance(core.next_request(0.0), e.Turn)
+    core.handle(e.EndedAndClaimed([]), 0.0)
+    assert isinstance(core.next_request(0.0), e.EndAndClaim)
 
 
 def test_a_drain_claims_nothing_and_gives_back_what_still_comes() -> None:  # seed 5
@@ -99,7 +99,7 @@ def test_a_whole_line_over_the_limit_is_refused_too() -> None:  # seed 7
 def test_an_answer_to_a_former_owner_is_forgotten() -> None:  # seed 1
     core = make_core()
     core.next_request(0.0)
-    core.handle(e.Disowned(), 0.0)
+    core.handle(e.LeaseLost(), 0.0)
     core.handle(turned(claim(1)), 0.0)
     assert core.live_rows() == []
     assert core.next_request(0.0) is None
@@ -109,7 +109,7 @@ def test_what_is_wanted_is_asked_anew_after_a_loss() -> None:  # seed 63
     core = make_core()
     core.next_request(0.0)
     core.handle(e.NotSaved("lost", ""), 0.0)
-    core.handle(e.Looked([{"name": "default", "concurrency": 1, "paused": True, "reserved": 0}], [], [], []), 0.0)
+    core.handle(e.TablesRead([{"name": "default", "concurrency": 1, "paused": True, "reserved": 0}], [], [], []), 0.0)
     assert core.next_request(0.0) is None
 
 
@@ -136,11 +136,11 @@ def test_a_plain_end_that_the_database_refuses_is_not_lost() -> None:
     core.take()
     core.hear(slot.number, b"OK\n", 1.0)
     settled: list[Any] = []
-    while not isinstance(request := core.next_request(1.0), e.Turn):
+    while not isinstance(request := core.next_request(1.0), e.EndAndClaim):
         assert request is not None
         core.handle(e.Written(), 1.0)
     core.handle(e.NotSaved("data", "no"), 1.0)  # of the claim beside it, perhaps
-    assert core.next_request(1.0) == e.Turn(request.ends, ())
+    assert core.next_request(1.0) == e.EndAndClaim(request.ends, ())
     core.handle(e.NotSaved("data", "no"), 1.0)
     settled += saved(settle(core, 1.0))
     assert [(row.pk, row.state) for row in settled] == [(1, "failed")]

@@ -16,19 +16,19 @@ from scheduler.drivers.queue import Courier
 from scheduler.drivers.sql import Query, load
 from scheduler.model.config import AgentType
 from scheduler.model.events import (
+    EndAndClaim,
+    EndedAndClaimed,
     Event,
     FindLocked,
-    FoundLocked,
+    LockedFound,
     Mark,
     Request,
     Save,
     Saved,
     Settle,
     Settled,
-    Turn,
-    Turned,
 )
-from scheduler.model.jobs import Claim, End, SaveRow, Want
+from scheduler.model.jobs import Claim, ClaimRequest, End, SaveRow
 from scheduler.model.states import CANCELLED, FAILED
 from tests.link_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until
@@ -157,12 +157,12 @@ class Twins:
                 )  # fmt: skip
             self.fake.insert(rows, edges, self.now)
 
-    def turn(self, owner: str, ends: Sequence[End], wants: Sequence[Want]) -> list[Claim]:
+    def turn(self, owner: str, ends: Sequence[End], wants: Sequence[ClaimRequest]) -> list[Claim]:
         """End and claim; give the claims."""
         with self.instant():
-            real = self._request(owner, Turn(ends, wants))
-            fake = self.fake.turn(owner, Turn(ends, wants), self.now)
-            assert isinstance(real, Turned)
+            real = self._request(owner, EndAndClaim(ends, wants))
+            fake = self.fake.turn(owner, EndAndClaim(ends, wants), self.now)
+            assert isinstance(real, EndedAndClaimed)
             claims = list(real.claims)
             _same("claims", list(fake.claims), claims)
             _same("fenced", sorted(fake.fenced), sorted(real.fenced))
@@ -215,7 +215,7 @@ class Twins:
         """Ask which rows are locked, while none is."""
         with self.instant():
             real = self._request("", FindLocked(Mark([(pk, 1) for pk in pks])))
-            assert isinstance(real, FoundLocked)
+            assert isinstance(real, LockedFound)
             _same("locked", self.fake.locked_of(pks, self.now), real.pks)
 
     def due(self) -> None:
@@ -299,7 +299,7 @@ class Twins:
         self.courier.send(request)
         turn_until(self.loop, lambda: self.events)
         (event,) = self.events
-        return replace(event, claims=list(event.claims)) if isinstance(event, Turned) else event
+        return replace(event, claims=list(event.claims)) if isinstance(event, EndedAndClaimed) else event
 
     def _ask(self, query: Query, **values: object) -> list[tuple[bytes | None, ...]]:
         return list(rows_of(ask(self.loop, self.link, query, **values)))

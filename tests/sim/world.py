@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from scheduler.model import events as e
 from scheduler.model.config import FILTERS, Config, Host
-from scheduler.model.jobs import Want
+from scheduler.model.jobs import ClaimRequest
 from scheduler.policy.pools import Slot
 from tests.sim import configs, frontend, invariants
 from tests.sim.agents import CALM, CHARACTERS, Character, read_item
@@ -189,17 +189,17 @@ class Sim:
     def refusal_of(self, request: e.Request) -> str | None:
         """Give why the database refuses a request now: a lock on one of its rows, or data it cannot store."""
         match request:
-            case e.Turn() | e.Save() | e.Mark():
+            case e.EndAndClaim() | e.Save() | e.Mark():
                 pks = request.pks
             case e.WriteLog(rows):
                 return "data" if any("unstorable" in row.message for row in rows) else None
-            case e.Read(rows):
+            case e.ReadContents(rows):
                 return "data" if any(self.database.rows[pk].unreadable for pk, _ in rows) else None
             case _:
                 return None
         if self.database.locked_of(pks, self.now):
             return "lock"
-        if isinstance(request, e.Turn) and self.database.meets_unreadable(request, self.now):
+        if isinstance(request, e.EndAndClaim) and self.database.meets_unreadable(request, self.now):
             return "data"
         return "data" if isinstance(request, e.Save) and any(map(self._is_unstorable, request.rows)) else None
 
@@ -207,10 +207,10 @@ class Sim:
         text = row.text or ""
         return self.database.rows[row.pk].unstorable and row.outcome is not None and not text.startswith("the database")
 
-    def looked(self) -> e.Looked:
+    def looked(self) -> e.TablesRead:
         """Give the tables as they are."""
         copies = [[dict(row) for row in table] for table in (self.queues, self.hosts, self.types, self.placements)]
-        return e.Looked(*copies)
+        return e.TablesRead(*copies)
 
     def place_of(self, number: int) -> bytes | None:
         """Give the jq_runonpfile column of an item."""
@@ -304,7 +304,7 @@ class Sim:
         waiting = [row for rows in self.database.queued.values() for row in rows.values() if not row.unmet]
         mine = self.rng.sample(waiting, min(5, len(waiting)))
         for row in mine:
-            self.database.claim(row, Want(*row.place, False, 1), other, self.now)
+            self.database.claim(row, ClaimRequest(*row.place, False, 1), other, self.now)
         self.database.noted.append((other, [row.pk for row in mine]))
         self.at(5 * self.rng.random(), self._usurper_ends, other, mine)
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import pytest
 
 from scheduler.model.config import Host
-from scheduler.model.events import Turn
-from scheduler.model.jobs import START, After
+from scheduler.model.events import EndAndClaim
+from scheduler.model.jobs import START, ClaimPosition
 from scheduler.policy.claims import ENOUGH, FORGETTING, HELD_BYTES, LONGEST_PAUSE, PAUSE, SLOWER, Claims
 from tests.core_tools import make_core
 from tests.counts.meters import work
 
-PLACE = After("1n", "2026-01-01 00:00:00+00", 7)
-FARTHER = After("1n", "2026-01-01 00:00:00+00", 9)
+PLACE = ClaimPosition("1n", "2026-01-01 00:00:00+00", 7)
+FARTHER = ClaimPosition("1n", "2026-01-01 00:00:00+00", 9)
 
 
 USUAL = 0.02  # seconds of a claim
@@ -28,16 +28,16 @@ class Clerk:
         self.pool = self._world.pools["sha"]
         self.pool.rate = 1e6  # as many as there may be are wanted
 
-    def ask(self, now: float = 0.0, *, ends: Sequence[object] = ()) -> Turn:
+    def ask(self, now: float = 0.0, *, ends: Sequence[object] = ()) -> EndAndClaim:
         """Ask as the core does."""
         world = self._world
         hosts, queues = list(world.hosts.values()), list(world.queues.values())
         wants = self.claims.wants(world.pools.values(), queues, hosts, (), world.timers, now)
-        turn = Turn(ends, wants)  # type: ignore[arg-type]  # what ended does not matter
+        turn = EndAndClaim(ends, wants)  # type: ignore[arg-type]  # what ended does not matter
         self.claims.asked(turn, now)
         return turn
 
-    def answer(self, turn: Turn, now: float = 0.0, *, short: int = 0, after: After = PLACE) -> None:
+    def answer(self, turn: EndAndClaim, now: float = 0.0, *, short: int = 0, after: ClaimPosition = PLACE) -> None:
         """Find as many rows as were wanted, or fewer."""
         found = {want: 0 if want.urgent else want.most - short for want in turn.wants}
         reached = {want: after for want, count in found.items() if count}
@@ -50,7 +50,7 @@ class Clerk:
         return _is_whole(turn)
 
 
-def _is_whole(turn: Turn) -> bool:
+def _is_whole(turn: EndAndClaim) -> bool:
     """Say whether it looks at whole places; urgent rows are always looked for from the start."""
     return {want.after for want in turn.wants if not want.urgent} == {START}
 
@@ -99,7 +99,7 @@ def test_claims_that_go_on_look_for_urgent_rows_from_the_start_f41_r76() -> None
 def test_a_place_that_ended_among_urgent_rows_is_asked_for_once() -> None:
     clerk = Clerk()
     clerk.claim(0.0, USUAL)
-    clerk.answer(clerk.ask(0.5), 1.0, after=After("0n", "2026-01-01 00:00:00+00", 7))
+    clerk.answer(clerk.ask(0.5), 1.0, after=ClaimPosition("0n", "2026-01-01 00:00:00+00", 7))
     assert {want.urgent for want in clerk.ask(1.0).wants} == {False}
 
 

@@ -15,12 +15,14 @@ KINDS = {"sha": AgentType(command=("agent",)), "asks": AgentType(command=("agent
 REFUSED = 'FATAL: role "drover_msq" does not exist'
 
 
-def refuse(core: Core, need: e.Need = "queries", now: float = 0.0, *, seconds: float = 8.0, up: int = 0) -> None:
-    core.handle(e.Unconnected(need, "drover_msq", REFUSED, seconds, up), now)
+def refuse(
+    core: Core, need: e.ConnectionKind = "queries", now: float = 0.0, *, seconds: float = 8.0, up: int = 0
+) -> None:
+    core.handle(e.ConnectionsChanged(need, "drover_msq", REFUSED, seconds, up), now)
 
 
-def let_in(core: Core, need: e.Need = "queries", now: float = 0.0) -> None:
-    core.handle(e.Unconnected(need, "drover_msq", None), now)
+def let_in(core: Core, need: e.ConnectionKind = "queries", now: float = 0.0) -> None:
+    core.handle(e.ConnectionsChanged(need, "drover_msq", None), now)
 
 
 def outcomes(core: Core, now: float = 0.0) -> list[tuple[Any, ...]]:

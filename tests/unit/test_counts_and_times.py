@@ -3,7 +3,7 @@
 from typing import Any
 
 from scheduler.model import events as e
-from scheduler.model.jobs import SaveRow, Want, read_claim
+from scheduler.model.jobs import ClaimRequest, SaveRow, read_claim
 from scheduler.policy.core import Core
 from scheduler.policy.pools import Slot
 from tests.core_tools import claim, logged, make_core, ready, saved, settle, spawned, turn
@@ -102,7 +102,7 @@ def test_count_of_an_item_of_a_query_is_live_and_its_checkpoint_is_without_it_f1
 
 def test_keyed_query_that_was_cut_short_counts_on_from_its_checkpoint_f158() -> None:
     more = b'{"msq": true, "key": "k", "itemsprocessed": 117, "checkpoint": {"watermark": "1", "itemsprocessed": 110}}'
-    claimed = read_claim((b"1", b"2", b"1", b"x", b"1n", more), [Want("sha", "default", "", False, 1)])
+    claimed = read_claim((b"1", b"2", b"1", b"x", b"1n", more), [ClaimRequest("sha", "default", "", False, 1)])
     assert claimed.rules.itemsprocessed == 110
 
 
@@ -133,7 +133,7 @@ def test_count_that_is_said_without_an_item_is_a_warning_and_counts_for_none_f15
     turn(core, claim(2), now=0.2)
     core.take()
     core.hear(slot.number, b"OK\n", 0.3)
-    ((end,),) = [request.ends for request in settle(core, 0.3) if isinstance(request, e.Turn) and request.ends]
+    ((end,),) = [request.ends for request in settle(core, 0.3) if isinstance(request, e.EndAndClaim) and request.ends]
     assert end.pk == 2
 
 

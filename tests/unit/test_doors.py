@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.model.config import LETTERS, AgentType, Host
 from scheduler.model.events import Woken
-from scheduler.model.jobs import Want
+from scheduler.model.jobs import ClaimRequest
 from scheduler.policy.core import Core
 from scheduler.policy.doors import Doors
 from tests.core_tools import claim, make_core, spawned, turn
@@ -48,7 +48,7 @@ def test_priorities_are_asked_for_in_ranges_of_their_order_r55() -> None:
 
 @pytest.mark.parametrize(("urgent", "bounds"), [(False, ("1a", "1g")), (True, ("0a", "0g"))])
 def test_urgent_rows_of_a_range_are_a_range_of_their_own_r55(urgent: bool, bounds: tuple[str, str]) -> None:
-    want = Want("sha", "q", "", urgent, 1, letters=("a", "g"))
+    want = ClaimRequest("sha", "q", "", urgent, 1, letters=("a", "g"))
     assert (want.start.rank, want.below) == bounds
 
 
@@ -71,7 +71,10 @@ def letters_wanted(core: Core) -> set[Any]:
 
 def test_what_waits_for_a_busy_host_holds_up_nothing_that_another_takes_t44() -> None:
     core = choosy()
-    turn(core, *(claim(pk)._replace(want=Want("sha", "default", "", False, 9, letters=("g", "{"))) for pk in range(9)))
+    turn(
+        core,
+        *(claim(pk)._replace(want=ClaimRequest("sha", "default", "", False, 9, letters=("g", "{"))) for pk in range(9)),
+    )
     spawned(core)
     assert letters_wanted(core) == {("a", "g")}
 

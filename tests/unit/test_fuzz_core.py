@@ -115,7 +115,7 @@ def test_whatever_an_agent_said_each_job_ends_once_or_is_still_in_hand_f91(
         rows += settle(core, 1.0)
     core.handle(e.Gone(slot.number, code=code, signal="SIGKILL" if code is None else None), 2.0)
     rows += settle(core, 2.0) + settle(core, 3.0)  # ends may wait for others, for a moment
-    ended = [end.pk for request in rows if isinstance(request, e.Turn) for end in request.ends]
+    ended = [end.pk for request in rows if isinstance(request, e.EndAndClaim) for end in request.ends]
     ended += [row.pk for row in saved(rows) if row.outcome is not None]
     assert sorted([*ended, *core.world.jobs]) == list(range(1, jobs + 1))
 
@@ -137,7 +137,7 @@ def test_no_order_of_what_happens_to_an_agent_is_a_bug_of_ours(steps: list[tuple
     for now, (what, pieces) in enumerate(steps, 1):
         step(core, slot, what, pieces, float(now))
         assert slot.state in SLOT_STATES
-        assert not any(isinstance(c, e.Say) and "impossible" in c.text for c in core.take())
+        assert not any(isinstance(c, e.LogMessage) and "impossible" in c.text for c in core.take())
 
 
 def step(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> None:
@@ -165,7 +165,7 @@ def _say(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
             return
     event = {"clogged": e.Clogged(slot.number), "unclogged": e.Unclogged(slot.number)}.get(what)
     if what == "answered" and slot.is_asking:
-        event = e.Answered(slot.number, slot.serial, b"OK\n")  # type: ignore[assignment]
+        event = e.StatementAnswered(slot.number, slot.serial, b"OK\n")  # type: ignore[assignment]
     if event is not None:
         core.handle(event, now)
 
@@ -178,7 +178,7 @@ def test_questions_to_the_database_go_out_one_by_one_and_few_wait_f103(lines: li
     asked = 0
     for piece in cut(b"".join(line + b"\n" for line in lines), places):
         core.hear(slot.number, piece, 1.0)
-        asked += sum(isinstance(command, e.Ask) for command in core.take())
+        asked += sum(isinstance(command, e.RunStatement) for command in core.take())
         assert slot.doom is not None or len(slot.asks) < LIMIT // 32
     assert asked <= 1
 

@@ -6,8 +6,8 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType
-from scheduler.model.events import FindLocked, Mark, NotSaved, Save, Settle, Turn, WriteLog, WriteOutput
-from scheduler.model.jobs import End, ItemFailure, LogRow, OutputRow, SaveRow, Want
+from scheduler.model.events import EndAndClaim, FindLocked, Mark, NotSaved, Save, Settle, WriteLog, WriteOutput
+from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 from scheduler.policy.ledger import CHUNK, LOG_SIZE, RESULT_SIZE, Ledger
 from scheduler.policy.standing import hold_if_full
 from tests.core_tools import claim, make_core, settle, spawned, turn
@@ -15,7 +15,7 @@ from tests.core_tools import claim, make_core, settle, spawned, turn
 END = End(7, 1, 100_000, "here", 99, None)
 ROW = SaveRow(8, 1, "failed", outcome="failed")
 LOCKED = NotSaved("lock", "somebody locks the table")
-WANT = Want("noop", "default", "", False, 1)
+WANT = ClaimRequest("noop", "default", "", False, 1)
 
 
 def log(text: str) -> LogRow:
@@ -30,13 +30,13 @@ def test_what_was_logged_of_a_job_is_written_before_its_end() -> None:
     ledger.log(last := log("last words"))
     ledger.ends.append(END)
     ledger.save(ROW, ())
-    assert ledger.next_request([WANT], 0.0) == Turn([], [WANT])
+    assert ledger.next_request([WANT], 0.0) == EndAndClaim([], [WANT])
     ledger.answered()
     assert ledger.next_request([WANT], 0.0) == WriteLog([last])
     ledger.answered()
     assert ledger.next_request([WANT], 0.0) == Save([ROW], [])
     ledger.answered()
-    assert ledger.next_request([WANT], 0.0) == Turn([END], [WANT])
+    assert ledger.next_request([WANT], 0.0) == EndAndClaim([END], [WANT])
 
 
 def test_endless_logs_hold_up_no_end() -> None:
@@ -46,7 +46,7 @@ def test_endless_logs_hold_up_no_end() -> None:
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.answered()
     ledger.log(log("more"))
-    assert ledger.next_request([], 0.0) == Turn([END], [])
+    assert ledger.next_request([], 0.0) == EndAndClaim([END], [])
 
 
 def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
@@ -55,13 +55,13 @@ def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
     assert ledger.next_request([WANT], 0.0) == Settle([1])
     ledger.answered()
     ledger.unsettled.append(rest)
-    assert ledger.next_request([WANT], 0.0) == Turn([], [WANT])
+    assert ledger.next_request([WANT], 0.0) == EndAndClaim([], [WANT])
     ledger.answered()
     assert ledger.next_request([WANT], 0.0) == rest
     ledger.answered()
     ledger.unsettled.append(rest)
     ledger.parents = [2, 3]
-    assert ledger.next_request([WANT], 0.0) == Turn([], [WANT])
+    assert ledger.next_request([WANT], 0.0) == EndAndClaim([], [WANT])
     ledger.answered()
     assert ledger.next_request([WANT], 0.0) == Settle([2, 3])
     ledger.answered()
@@ -122,22 +122,22 @@ def test_rows_that_are_locked_hold_up_neither_others_nor_claims() -> None:
     ledger.ends = ends(1, 2, 3)
     ledger.next_request([WANT], 0.0)
     ledger.failed(LOCKED, 5.0)
-    assert ledger.next_request([WANT], 5.0) == FindLocked(Turn(ends(1, 2, 3), ()))
+    assert ledger.next_request([WANT], 5.0) == FindLocked(EndAndClaim(ends(1, 2, 3), ()))
     ledger.found_locked(frozenset([2]), 5.0)
-    assert ledger.next_request([WANT], 5.0) == Turn(ends(1, 3), ())
+    assert ledger.next_request([WANT], 5.0) == EndAndClaim(ends(1, 3), ())
     ledger.answered()
     ledger.ends = ends(4, 5)
-    assert ledger.next_request([WANT], 5.1) == Turn((), [WANT])
+    assert ledger.next_request([WANT], 5.1) == EndAndClaim((), [WANT])
     ledger.answered()
-    assert ledger.next_request([WANT], 5.1) == FindLocked(Turn(ends(4, 5), [WANT]))
+    assert ledger.next_request([WANT], 5.1) == FindLocked(EndAndClaim(ends(4, 5), [WANT]))
     ledger.found_locked(frozenset([4]), 5.1)
-    assert ledger.next_request([WANT], 5.1) == Turn(ends(5), ())
+    assert ledger.next_request([WANT], 5.1) == EndAndClaim(ends(5), ())
     ledger.answered()
     assert ledger.next_request([], 5.2) is None
     assert sorted(ledger.pending()) == [2, 4]
-    assert ledger.next_request([], ledger.locked_until) == FindLocked(Turn(ends(2, 4), ()))
+    assert ledger.next_request([], ledger.locked_until) == FindLocked(EndAndClaim(ends(2, 4), ()))
     ledger.found_locked(frozenset(), 6.1)
-    assert ledger.next_request([], 6.1) == Turn(ends(2, 4), ())
+    assert ledger.next_request([], 6.1) == EndAndClaim(ends(2, 4), ())
     ledger.answered()
     assert ledger.is_empty
 
@@ -178,12 +178,12 @@ def test_what_meets_a_lock_although_its_rows_are_free_waits_for_it() -> None:
     ledger.failed(LOCKED, 0.0)
     ledger.next_request([], 0.0)
     ledger.found_locked(frozenset(), 0.0)
-    assert ledger.next_request([], 0.0) == Turn(ends(1, 2), ())
+    assert ledger.next_request([], 0.0) == EndAndClaim(ends(1, 2), ())
     ledger.failed(LOCKED, 0.2)
-    assert ledger.next_request([WANT], 0.2) == Turn([], [WANT])
+    assert ledger.next_request([WANT], 0.2) == EndAndClaim([], [WANT])
     ledger.answered()
     assert ledger.next_request([], 0.2) is None
-    assert ledger.next_request([], ledger.locked_until) == FindLocked(Turn(ends(1, 2), ()))
+    assert ledger.next_request([], ledger.locked_until) == FindLocked(EndAndClaim(ends(1, 2), ()))
 
 
 @pytest.mark.parametrize("why", ["lost", "lock", "data"])
@@ -197,7 +197,7 @@ def test_a_question_for_locks_that_fails_is_asked_again(why: str) -> None:
     assert (
         ledger.next_request([], 0.0 if why == "lost" else ledger.locked_until)
         == question
-        == FindLocked(Turn(ends(1), ()))
+        == FindLocked(EndAndClaim(ends(1), ()))
     )
 
 
@@ -211,7 +211,7 @@ def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -
     first = ledger.next_request([], 0.0)
     ledger.failed(LOCKED, 5.0)
     ledger.output(pieces[2])
-    assert ledger.next_request([WANT], 5.5) == Turn([], [WANT])
+    assert ledger.next_request([WANT], 5.5) == EndAndClaim([], [WANT])
     ledger.answered()
     assert ledger.next_request([], 5.5) is None
     assert ledger.next_request([], ledger.locked_until) == first == WriteOutput(pieces[:2], [])
@@ -260,7 +260,7 @@ def test_claims_go_on_however_much_output_there_is() -> None:
         ledger.output(OutputRow(7, 1, part, "out", "x"))
         requests.append(type(ledger.next_request([WANT], 0.0)))
         ledger.answered()
-    assert requests == [WriteOutput, Turn, WriteOutput, Turn]
+    assert requests == [WriteOutput, EndAndClaim, WriteOutput, EndAndClaim]
 
 
 def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_other() -> None:
@@ -275,7 +275,7 @@ def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_othe
         told.append(request)
         ledger.answered()
     first, second = ([WriteOutput([piece], [])] for piece in pieces)
-    assert told == [*first, Turn([END], []), *second, Save([row], []), Turn([late], [])]
+    assert told == [*first, EndAndClaim([END], []), *second, Save([row], []), EndAndClaim([late], [])]
 
 
 def test_failed_items_fill_the_ledger_too_until_they_are_saved_or_given_up() -> None:

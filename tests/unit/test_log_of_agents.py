@@ -142,7 +142,7 @@ def test_idle_agent_of_a_type_that_is_disabled_is_ended() -> None:
     slot = ready(core, claim(1))
     core.take()
     core.hear(slot.number, b"OK\n", 0.0)
-    core.handle(e.Looked([], [], DISABLED, []), 0.0)
+    core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == [slot.number]
 
 
@@ -150,11 +150,11 @@ def test_busy_agent_of_a_type_that_is_disabled_is_ended_after_its_item() -> None
     core = make_core()
     slot = ready(core, claim(1))
     core.take()
-    core.handle(e.Looked([], [], DISABLED, []), 0.0)
+    core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == []
     core.hear(slot.number, b"OK\n", 0.0)
     assert killed(core) == [slot.number]
-    assert [end.pk for request in settle(core) if isinstance(request, e.Turn) for end in request.ends] == [1]
+    assert [end.pk for request in settle(core) if isinstance(request, e.EndAndClaim) for end in request.ends] == [1]
 
 
 def test_agent_that_was_starting_when_its_type_was_disabled_is_ended() -> None:
@@ -163,5 +163,5 @@ def test_agent_that_was_starting_when_its_type_was_disabled_is_ended() -> None:
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.take()
-    core.handle(e.Looked([], [], DISABLED, []), 0.0)
+    core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == [number]

@@ -38,7 +38,7 @@ def effects(path: Path, cut: Cut) -> tuple[list[object], list[object]]:
     for piece in cut(b"".join(x.line + b"\n" for x in said_but_ok(path))):
         core.hear(slot.number, piece, 1.0)
     logs = [entry for entry in logged(core) if entry[2] != "tail"]
-    return list(logs), [command for command in core.take() if not isinstance(command, e.Say)]
+    return list(logs), [command for command in core.take() if not isinstance(command, e.LogMessage)]
 
 
 @pytest.mark.parametrize("path", read_transcripts.TRANSCRIPTS, ids=lambda path: path.stem)

@@ -79,10 +79,10 @@ def test_a_host_may_go_while_its_last_row_is_worked_and_more_are_on_their_way() 
 # ---- claims that were asked for before
 
 
-def flight(core: Core) -> e.Turn:
+def flight(core: Core) -> e.EndAndClaim:
     """Let the core ask; the answer is still to come."""
     request = core.next_request(0.0)
-    assert isinstance(request, e.Turn)
+    assert isinstance(request, e.EndAndClaim)
     return request
 
 
@@ -133,7 +133,7 @@ def test_an_answer_for_the_former_process_of_a_number_reaches_nobody() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.hear(slot.number, b"DB: select 1\nOK\n", 0.0)
-    (ask,) = [command for command in core.take() if isinstance(command, e.Ask)]
+    (ask,) = [command for command in core.take() if isinstance(command, e.RunStatement)]
     reload(core, config({"md5": SHA}))
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
     reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
@@ -141,7 +141,7 @@ def test_an_answer_for_the_former_process_of_a_number_reaches_nobody() -> None:
     spawned(core)
     assert core.world.fleet.slots[0].pool.name == "md5"
     core.handle(e.Created(0, 200), 0.0)
-    core.handle(e.Answered(0, ask.serial, b"OK\n"), 0.0)
+    core.handle(e.StatementAnswered(0, ask.serial, b"OK\n"), 0.0)
     assert sent(core) == []
 
 
@@ -191,7 +191,7 @@ def test_tables_that_were_read_before_bring_no_type_or_host_back() -> None:
     core = make_core({"sha": SHA, "md5": SHA}, hosts=BOTH)
     reload(core, config())
     hosts = [{"name": name, "max": 5, "urgent": 1, "enabled": True} | Host().filters for name in BOTH]
-    core.handle(e.Looked([], hosts, [{"type": name, "enabled": True} for name in ("sha", "md5")], []), 0.0)
+    core.handle(e.TablesRead([], hosts, [{"type": name, "enabled": True} for name in ("sha", "md5")], []), 0.0)
     pools, books = core.world.pools, core.world.hosts
     assert (pools["sha"].enabled, pools["md5"].enabled) == (True, False)
     assert (books["alpha"].max, books["beta"].enabled) == (5, False)
@@ -199,7 +199,7 @@ def test_tables_that_were_read_before_bring_no_type_or_host_back() -> None:
 
 def test_a_type_that_a_command_disabled_stays_disabled_by_another_kind() -> None:
     core = make_core()
-    core.handle(e.Looked([], [], [{"type": "sha", "enabled": False}], []), 0.0)
+    core.handle(e.TablesRead([], [], [{"type": "sha", "enabled": False}], []), 0.0)
     reload(core, config({"sha": attrs.evolve(SHA, kind="exec")}))
     assert not core.world.pools["sha"].enabled
 
@@ -213,7 +213,7 @@ def look(core: Core, host: str, **filters: Any) -> None:
         {"name": name, "max": -1, "urgent": 1, "enabled": True} | each.filters | (filters if name == host else {})
         for name, each in core.world.config.hosts.items()
     ]
-    core.handle(e.Looked(TABLES["queues"], rows, [{"type": "sha", "enabled": True}], []), 0.0)
+    core.handle(e.TablesRead(TABLES["queues"], rows, [{"type": "sha", "enabled": True}], []), 0.0)
 
 
 def test_a_filter_that_is_set_holds_at_once_and_goes_back_when_it_is_cleared() -> None:
@@ -240,7 +240,7 @@ def test_a_type_that_no_host_takes_any_more_gives_its_jobs_back_and_asks_for_non
     assert core.world.pools["sha"].slots == []
     core.handle(e.Woken(), 0.0)
     request = core.next_request(0.0)
-    assert not (isinstance(request, e.Turn) and request.wants)
+    assert not (isinstance(request, e.EndAndClaim) and request.wants)
     look(core, "alpha", types="")
     assert turn(core).wants
 

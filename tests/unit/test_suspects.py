@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.events import HaveRead, NotSaved, Read, Request, Save, Stop, Turn
-from scheduler.model.jobs import SUSPECT_AFTER, Claim, End, SaveRow, Want
+from scheduler.model.events import ContentsRead, EndAndClaim, NotSaved, ReadContents, Request, Save, Stop
+from scheduler.model.jobs import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRow
 from scheduler.policy.core import Core
 from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE
 from scheduler.policy.ledger import Ledger
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn, turned
 
-WANT = Want("sha", "default", "", False, 1)
+WANT = ClaimRequest("sha", "default", "", False, 1)
 REFUSED = NotSaved("data", "54000: string too long")
 
 
@@ -28,7 +28,7 @@ def unread(pk: int, **rules: Any) -> Claim:
 
 
 def read(core: Core, *pks: int) -> None:
-    core.handle(HaveRead({pk: (b"item %d" % pk, b"{}") for pk in pks}), 0.0)
+    core.handle(ContentsRead({pk: (b"item %d" % pk, b"{}") for pk in pks}), 0.0)
 
 
 def rows_of(asked: Request) -> list[SaveRow]:
@@ -40,9 +40,9 @@ def rows_of(asked: Request) -> list[SaveRow]:
 def core() -> Core:
     """Give a core whose last claim failed on data and was made again, without the data, for three rows."""
     core = make_core()
-    request(core, Turn)
+    request(core, EndAndClaim)
     core.handle(REFUSED, 0.0)
-    assert request(core, Turn).unread
+    assert request(core, EndAndClaim).unread
     core.handle(turned(unread(1), unread(2), unread(3)), 0.0)
     core.unpack()
     return core
@@ -51,20 +51,20 @@ def core() -> Core:
 def test_end_that_went_with_a_failed_claim_is_saved_and_not_given_up() -> None:
     ledger, end = Ledger(), End(7, 1, 100_000, "here", 99, None)
     ledger.ends.append(end)
-    assert ledger.next_request([WANT], 0.0) == Turn([end], [WANT])
+    assert ledger.next_request([WANT], 0.0) == EndAndClaim([end], [WANT])
     assert "a claim failed on the data of a row" in str(ledger.failed(REFUSED, 0.0))
-    assert ledger.next_request([WANT], 0.0) == Turn([end], ())
+    assert ledger.next_request([WANT], 0.0) == EndAndClaim([end], ())
 
 
 def test_rows_are_read_before_anything_else_is_claimed(core: Core) -> None:
-    assert core.next_request(0.0) == Read([(1, 1), (2, 1), (3, 1)])
+    assert core.next_request(0.0) == ReadContents([(1, 1), (2, 1), (3, 1)])
 
 
 def test_row_that_cannot_be_read_fails_alone_with_the_reason(core: Core) -> None:
     for part in [[(1, 1), (2, 1), (3, 1)], [(1, 1)]]:
-        assert core.next_request(0.0) == Read(part)
+        assert core.next_request(0.0) == ReadContents(part)
         core.handle(REFUSED, 0.0)
-    assert core.next_request(0.0) == Read([(2, 1), (3, 1)])
+    assert core.next_request(0.0) == ReadContents([(2, 1), (3, 1)])
     read(core, 2, 3)
     (end,) = saved(settle(core))
     assert (end.pk, end.state, "cannot be read: 54000: string too long" in end.text) == (1, "failed", True)
@@ -72,20 +72,20 @@ def test_row_that_cannot_be_read_fails_alone_with_the_reason(core: Core) -> None
 
 
 def test_claims_are_made_as_ever_once_one_has_succeeded(core: Core) -> None:
-    request(core, Read)
+    request(core, ReadContents)
     read(core, 1, 2, 3)
     core.world.claims.wake()
     core.world.pools["sha"].rate = 1e6
     core.world.may_want = True
-    assert not request(core, Turn).unread
+    assert not request(core, EndAndClaim).unread
 
 
 def test_claim_that_fails_without_the_data_too_is_made_for_one_row_of_one_place_after_another() -> None:
     core = make_core()
     for _ in range(2):
-        request(core, Turn)
+        request(core, EndAndClaim)
         core.handle(REFUSED, 0.0)
-    asked = request(core, Turn)
+    asked = request(core, EndAndClaim)
     assert (len(asked.wants), asked.wants[0].most, asked.unread) == (1, 1, True)
 
 
@@ -102,7 +102,7 @@ def test_suspects_say_so_and_are_read_one_after_the_other() -> None:
     (row,) = rows_of(core.next_request(0.0))
     assert (row.pk, row.state, row.text) == (1, "running", TRIED_ALONE)
     core.handle(answer_to(Save([row])), 0.0)
-    assert request(core, Read).rows == [(1, 1)]
+    assert request(core, ReadContents).rows == [(1, 1)]
     read(core, 1)
     (first,) = rows_of(request(core, Save))
     assert (first.pk, first.text) == (1, IN_PROGRESS)
@@ -110,14 +110,14 @@ def test_suspects_say_so_and_are_read_one_after_the_other() -> None:
     (second,) = rows_of(core.next_request(0.0))
     assert (second.pk, second.text) == (2, TRIED_ALONE)
     core.handle(answer_to(Save([second])), 0.0)
-    assert request(core, Read).rows == [(2, 1)]
+    assert request(core, ReadContents).rows == [(2, 1)]
 
 
 def test_suspect_begins_when_its_row_does_not_say_any_more_that_it_is_tried_alone() -> None:
     core = make_core()
     turn(core, unread(1, rescued=SUSPECT_AFTER))
     core.handle(answer_to(core.next_request(0.0)), 0.0)
-    request(core, Read)
+    request(core, ReadContents)
     read(core, 1)
     save = request(core, Save)
     assert core.world.pools["sha"].singles == 0

@@ -163,7 +163,7 @@ def test_a_row_that_is_lost_while_its_line_is_ahead_is_not_worked() -> None:
     core = core_of()
     slot = ready(core, claim(1), claim(2))
     sent(core)
-    core.handle(e.Strayed([(2, 1)]), 0.0)
+    core.handle(e.RowsLost([(2, 1)]), 0.0)
     core.hear(slot.number, b"OK\n", 0.0)
     assert slot.doom == "the row has another owner"
     core.handle(e.Gone(slot.number, None, "SIGHUP"), 0.0)
