@@ -189,13 +189,8 @@ class OutputRow(NamedTuple):
     text: str
 
 
-<<<<<<< HEAD
-def read_claim(cells: Cells, wants: Sequence[Want]) -> Claim:
-    """Give the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the want, args, rank, more)."""
-=======
 def read_claim(cells: Cells, wants: Sequence[ClaimRequest]) -> Claim:
-    """Give the claim in a row of query `turn` (jq_pk, attempt, number of the want, args, rank, more)."""
->>>>>>> 5bc4f44 (events: name requests and answers by what they do)
+    """Give the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the want, args, rank, more)."""
     pk, attempt, number, args, rank, more = cells
     rules = PLAIN if more is None else _read_rules(more)
     rank = rank or b""

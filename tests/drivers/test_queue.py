@@ -27,13 +27,8 @@ from scheduler.model.events import (
     WriteOutput,
     Written,
 )
-<<<<<<< HEAD
-from scheduler.model.jobs import PLAIN, Claim, ItemFailure, LogRow, OutputRow, Rules, SaveRow, Want
-from scheduler.model.states import COMMAND_MOVES, JOB_MOVES, JOB_STATES, TERMINAL, Rows
-=======
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, ItemFailure, LogRow, OutputRow, Rules, SaveRow
-from scheduler.model.states import JOB_MOVES, JOB_STATES, TERMINAL
->>>>>>> 5bc4f44 (events: name requests and answers by what they do)
+from scheduler.model.states import COMMAND_MOVES, JOB_MOVES, JOB_STATES, TERMINAL, Rows
 from tests.link_tools import OTHER, OWNER, QUERIES, ask, end_backends, fetch, rows_of, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states, user
