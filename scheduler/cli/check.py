@@ -1,19 +1,24 @@
-"""`drover check`: one line for each thing that a scheduler needs, and whether it is there.
+"""`drover check`: print a line for each thing that a scheduler needs, and whether it is there.
 
-Mistakes in the configuration never come here: they have been told already, with exit status 2.
+Logs in as the daemon does, over the same connections and all at once, so that a limit of connections shows here too.
+Mistakes in the configuration never come here: they end every command with exit status 2. Changes nothing.
 """
 
 import os
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
 
-from scheduler.cli import logins
-from scheduler.cli.database import (
+from scheduler.cli.config import locate, with_logins
+from scheduler.cli.db import (
+    conninfo_of_daemon,
     located,
     make_ready,
     session,
@@ -23,13 +28,11 @@ from scheduler.cli.database import (
     visible,
     why_read_only,
 )
-from scheduler.cli.files import locate
-from scheduler.cli.run import login
-from scheduler.cli.secrets import with_logins
-from scheduler.cli.text import printable
+from scheduler.cli.output import printable
 from scheduler.daemon.wiring import agent_folders
 from scheduler.database import migrate
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.postgres_connect import login_of, readable, writable
 from scheduler.drivers.spawning import Surroundings, find_program, interpreter_mistake, search_path
 from scheduler.drivers.ssh_agents import SshHost, ssh_hosts
 from scheduler.drivers.users import user_mistakes
@@ -46,10 +49,36 @@ PATIENCE_S = 20.0  # for a host to be reached
 
 Finding = tuple[Literal["ok", "WARN", "FAIL"], str]
 
+LIMIT_S: Final = 15  # for one log-in
+VARIABLE: Final = "DROVER_DATABASE_URL"
+SCHEDULER: Final = "drover_scheduler"
+MSQ: Final = "drover_msq"
+AGENTDB: Final = "drover_agentdb"
+
+# What a server, or libpq, says of a log-in that it refuses, and what to do next; {role} and {keys} are put in.
+ADVICE: Final = (
+    (r'role ".*" does not exist', "run drover init --roles by a login that may create roles, or correct {keys}"),
+    (r"is not permitted to log in", "alter role {role} login"),
+    (r"no pg_hba.conf entry|pg_hba.conf rejects", "let {role} in, in pg_hba.conf, and reload the server"),
+    (r"password authentication failed|no password supplied", "give its password, by {keys} or ~/.pgpass"),
+    (r"authentication failed", "correct the line for {role} in pg_hba.conf, or {keys}"),
+    (r"too many connections for role", "alter role {role} connection limit -1, or as many as are used"),
+    (r"too many connections for database", "raise the connection limit of the database"),
+    (r"permission denied for database", "grant connect on the database to {role}"),
+    (r"remaining connection slots|too many clients", "raise max_connections of the server, or end other sessions"),
+    (r"hot standby", "name the primary in {keys}"),
+    (r"read-only", "name the primary in {keys} if this is a replica, else reset default_transaction_read_only"),
+    (r"database \".*\" does not exist", "create it, or correct {keys}"),
+)  # fmt: skip
+ELSE: Final = "look into the log of the server, and correct {keys}"
+OF_SCHEDULER: Final = ("queue", "watch")
+MAY_REGISTER: Final = "select has_table_privilege('drover.scheduler', 'insert')"
+LIMIT: Final = "select rolconnlimit from pg_roles where rolname = session_user"
+
 PREPARED = b"drover_check"
 ACCEPTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 GROUP_ROLES = ["drover_owner", "drover_frontend", "drover_frontend_sql", "drover_operator", "drover_readonly"]
-ROLES = [*GROUP_ROLES, logins.SCHEDULER, logins.MSQ, logins.AGENTDB]
+ROLES = [*GROUP_ROLES, SCHEDULER, MSQ, AGENTDB]
 MISSING_ROLES = (
     "select name from unnest(%s::text[]) as name where name not in (select rolname from pg_roles) order by name"
 )
@@ -73,7 +102,7 @@ select count(*) from drover.jobqueue where jq_type = 'cleanup' and jq_state = 'f
 """
 
 
-def run(options: Namespace, config: Config) -> int:
+def check(options: Namespace, config: Config) -> int:
     """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
     found = [told((OK, f"configuration {locate(options.config, os.environ)}"))]
     found += map(told, _programs(config))
@@ -156,14 +185,14 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
     try:
         make_ready(config, conninfo)
     except (AbsentError, ConfigError):
-        yield from logins.tried(config, login(config, conninfo))
+        yield from tried(config, conninfo_of_daemon(config, conninfo))
         raise
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
     with translated(), session(conninfo) as connection:
         if why := why_read_only(connection):
             yield FAIL, f"the database can only be read, and a scheduler writes: {why}"
     yield _roles(conninfo)
-    yield from logins.tried(config, login(config, conninfo))
+    yield from tried(config, conninfo_of_daemon(config, conninfo))
     yield from _encoding(conninfo)
     yield from _public(conninfo)
     yield from _clean_ups(conninfo)
@@ -214,17 +243,17 @@ def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:
     if not agents:
         return
     try:
-        url = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=logins.AGENTDB)
+        url = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=AGENTDB)
         with translated(), session(url) as connection:
             for name, agent in agents.items():
-                yield from _statements(connection, name, agent)
+                yield from _agent_statements(connection, name, agent)
     except WorldError:
         yield FAIL, "statements: not prepared, for want of the log-in agent-database"
     except DroverError as error:
-        yield FAIL, f"statements: cannot be prepared as {logins.AGENTDB}: {error}"
+        yield FAIL, f"statements: cannot be prepared as {AGENTDB}: {error}"
 
 
-def _statements(connection: psycopg.Connection, name: str, agent: AgentType) -> Iterator[Finding]:
+def _agent_statements(connection: psycopg.Connection, name: str, agent: AgentType) -> Iterator[Finding]:
     for key, text in agent.statements.items():
         problem = _problem(connection, text)
         where = f"agents.{name}.statements.{key}"
@@ -241,3 +270,71 @@ def _problem(connection: psycopg.Connection, text: str) -> str:
         connection.pgconn.exec_(b"deallocate " + PREPARED),
     )
     return next((result.get_error_message() for result in results if result.status not in ACCEPTED), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A connection that the daemon makes, what for, by which connection string, and the keys that decide about it."""
+
+    connection: str
+    purpose: str
+    conninfo: str
+    keys: str
+    count: int  # of connections that are opened in this way
+
+    @property
+    def role(self) -> str:
+        """The role that it names, or else libpq's choice."""
+        return login_of(self.conninfo) or os.environ.get("PGUSER") or "the user of the daemon"
+
+
+def logins(config: Config, conninfo: str) -> Iterator[Login]:
+    """Every log-in that a daemon with this configuration makes. Errors: ConfigError, a password that cannot be read."""
+    own = writable(conninfo)
+    keys = VARIABLE if os.environ.get(VARIABLE) else "[database] url"
+    yield Login("queue", "claims and results", own, keys, 2)
+    yield Login("watch", "the lease and commands", own, keys, 2)
+    found = with_logins(config, os.environ).database
+    queries = found.msq_url or make_conninfo(conninfo, user=MSQ)
+    keys = "msq_url and msq_password_file in [database]"
+    yield Login("expansion", "queries of SQL jobs", readable(queries), keys, config.scheduler.expansions)
+    if asking := [name for name, agent in config.agents.items() if agent.db != "off"]:
+        url = found.agentdb_url or make_conninfo(conninfo, user=AGENTDB)
+        keys = "agentdb_url and agentdb_password_file in [database]"
+        count = config.scheduler.agentdb_connections
+        yield Login("agent-database", f"DB: lines of {', '.join(asking)}", url, keys, count)
+
+
+def tried(config: Config, conninfo: str) -> Iterator[Finding]:
+    """Log in as the daemon does, over each of its connections, and keep them all until the last is there."""
+    with ExitStack() as held:
+        try:
+            for login in logins(config, conninfo):
+                yield _tried(login, held)
+        except ConfigError as error:
+            yield "FAIL", f"log-in: {error}"
+
+
+def _tried(login: Login, held: ExitStack) -> Finding:
+    who = f"log-in {login.connection} ({login.purpose}) as {login.role}"
+    try:
+        given = {"connect_timeout": LIMIT_S, **conninfo_to_dict(login.conninfo)}
+        connection = held.enter_context(psycopg.connect(make_conninfo("", **given), autocommit=True))
+        is_right = login.connection not in OF_SCHEDULER or connection.execute(MAY_REGISTER).fetchone() == (True,)
+        ((most,),) = connection.execute(LIMIT).fetchall()
+    except psycopg.Error as error:
+        refusal = str(error).removeprefix("connection failed: ")
+        return "FAIL", f"{who}: {refusal}; {advice(login, refusal)}"
+    if not is_right and login.keys == VARIABLE:  # a person looks, perhaps
+        return "WARN", f"{who}: this role may not register a scheduler: {VARIABLE} is for no daemon, and hides its URL"
+    if not is_right:
+        return "FAIL", f"{who}: this role may not register a scheduler; let {login.keys} name {SCHEDULER}"
+    if 0 <= most < login.count:
+        return "WARN", f"{who}: its role may have {most} connections, and {login.count} may be wanted: the rest waits"
+    return "ok", who
+
+
+def advice(login: Login, refusal: str) -> str:
+    """Return what to do next about a log-in that was refused."""
+    next_step = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), ELSE)
+    return next_step.format(role=login.role, keys=login.keys)

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from scheduler.cli.text import printable
+from scheduler.cli.output import printable
 from scheduler.database import embedded, migrate
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
@@ -57,7 +57,7 @@ END_S: Final = 30.0  # for the daemon to end after it was told to
 LOOK_S: Final = 0.5  # between two looks when no event comes: progress itself is not an event
 
 
-def run(options: Namespace, config: Config) -> int:
+def run_demo(options: Namespace, config: Config) -> int:
     """Run the demo and give the exit status."""
     paths, where = _chosen(options.directory)
     paths = paths[: options.limit]

@@ -11,7 +11,7 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
-from scheduler.cli.tables import Table
+from scheduler.cli.output import Table
 
 COLUMNS: Final = ("warning", "who", "age", "what", "next")
 BOUNDS: Final = """

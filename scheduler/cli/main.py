@@ -1,7 +1,7 @@
 """The command `drover`: finds the command's module, loads the configuration, and turns errors into exit statuses.
 
-Each command is a module in this package, with `run(options, config) -> exit status`; it is imported
-only when it is called for. Knows nothing of what any of them does.
+Each command is a function of a module in this package, named in the table of options.py: it gets (options, config) and
+returns the exit status. Its module is imported only when it is needed.
 """
 
 import os
@@ -13,7 +13,6 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from scheduler.cli.options import COMMANDS, parse
-from scheduler.cli.text import printable
 from scheduler.errors import ConfigError, DroverError, WorldError
 
 if TYPE_CHECKING:
@@ -44,19 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Namespace) -> int:
-    from scheduler.cli.secrets import shown  # not for --help, as below
-
     _print_anything()
     if options.database is not None:
-        os.environ["DROVER_DATABASE_URL"] = shown(options.database)
-    module = COMMANDS[options.command].module or options.command
-    status: int = import_module(f"scheduler.cli.{module}").run(options, _configuration(options))
+        from scheduler.cli.config import without_password  # not for --help, as below
+
+        os.environ["DROVER_DATABASE_URL"] = without_password(options.database)
+    module, _, function = COMMANDS[options.command].function.partition(".")
+    status: int = getattr(import_module(f"scheduler.cli.{module}"), function)(options, _configuration(options))
     return status
 
 
 def _configuration(options: Namespace) -> "Config":
     """What the command needs of it; no file is read if only the database is wanted, and is named."""
-    from scheduler.cli.files import SYSTEM, database_alone, load  # not for --help: it takes as long as all the rest
+    from scheduler.cli.config import SYSTEM, database_alone, load  # not for --help: it takes as long as all the rest
     from scheduler.drivers.users import user_mistakes
     from scheduler.model.config import Config
 
@@ -82,6 +81,8 @@ def _print_anything() -> None:
 
 def _tell(error: DroverError) -> int:
     """Mistakes of the operator are one a line; anything else is one line, even with a log's end in it."""
+    from scheduler.cli.output import printable  # not for --help, as above
+
     if isinstance(error, ConfigError):
         print(*map(printable, str(error).splitlines()), sep="\n", file=sys.stderr)
         return USAGE

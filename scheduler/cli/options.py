@@ -1,27 +1,34 @@
 """Every command and every option, as argparse declares them; drover(1) and drover(8) describe the same.
 
-Decides what may be written on a command line. Refuses to know what a command does: it lives in the module of its
-name in this package, or in one that it shares. Imports nothing slow, so that a usage message comes at once.
+Decides what may be written on a command line; the table COMMANDS names the function that runs each command. Imports
+nothing slow, so that a usage message comes at once.
 """
 
-from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+import re
+from argparse import REMAINDER, SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Literal
+from math import inf, isnan
+from typing import Final, Literal
 
-from scheduler.cli import kinds
 from scheduler.model.states import JOB_STATES
+
+LARGEST: Final = 2**63 - 1
+LARGEST_INTEGER: Final = 2**31 - 1
+NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # of a job: type.nonce
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line of help, what declares the options, what it needs of the configuration, its module if of another name."""
+    """The function that runs a command, by module and name; its line of help, and what declares its options.
 
+    `needs` says how much of the configuration has to be read.
+    """
+
+    function: str
     help: str
     declare: Callable[[ArgumentParser], None]
     needs: Literal["nothing", "database", "group", "all"] = "database"
-    module: str = ""
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -112,8 +119,8 @@ def _init(parser: ArgumentParser) -> None:
 def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("directory", nargs="?", metavar="DIR", help="whose files; default: the Python library")
     parser.add_argument("--keep", action="store_true", help="keep the database, and say how to go on with it")
-    parser.add_argument("--agents", type=kinds.positive, metavar="N", help="agents of each type")
-    parser.add_argument("--limit", type=kinds.positive, metavar="N", help="at most so many files")
+    parser.add_argument("--agents", type=positive, metavar="N", help="agents of each type")
+    parser.add_argument("--limit", type=positive, metavar="N", help="at most so many files")
 
 
 def _status(parser: ArgumentParser) -> None:
@@ -125,9 +132,7 @@ def _status(parser: ArgumentParser) -> None:
 def _submit(parser: ArgumentParser) -> None:
     parser.add_argument("type", metavar="TYPE", help="agent type, or command")
     parser.add_argument("args", nargs="*", metavar="ARGS", help="joined by blanks; - reads one job a line from stdin")
-    parser.add_argument(
-        "--wait", nargs="?", type=kinds.seconds, metavar="SECONDS", help="wait for the end; --wait=9: 9 s"
-    )
+    parser.add_argument("--wait", nargs="?", type=seconds, metavar="SECONDS", help="wait for the end; --wait=9: 9 s")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a line: of each job, with --wait of its end"
     )
@@ -139,7 +144,7 @@ def _submit(parser: ArgumentParser) -> None:
     parser.add_argument("--queue", metavar="QUEUE", help="named queue")
     parser.add_argument("--urgent", action="store_const", const=True, help="before all that are not urgent")
     parser.add_argument("--priority", metavar="LETTERS", help="a before z; default n")
-    parser.add_argument("--retries", type=kinds.integer, metavar="N", help="retries after failure; default 0")
+    parser.add_argument("--retries", type=integer, metavar="N", help="retries after failure; default 0")
     parser.add_argument("--name", metavar="TYPE.NONCE", help="unique name of the job")
     text = "remove this file after success; may be given again"
     parser.add_argument("--delete", action="append", metavar="FILE", help=text)
@@ -153,16 +158,14 @@ def _ls(parser: ArgumentParser) -> None:
         )
     parser.add_argument("-t", dest="types", action="append", metavar="TYPE", help="jobs of this type only")
     parser.add_argument("--all", action="store_true", help="jobs in every state, and of hidden groups")
-    parser.add_argument(
-        "-n", dest="rows", type=kinds.count, default=1000, metavar="N", help="the newest N, 0 for all; 1000"
-    )
+    parser.add_argument("-n", dest="rows", type=count, default=1000, metavar="N", help="the newest N, 0 for all; 1000")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     _watch(parser)
 
 
 def _log(parser: ArgumentParser) -> None:
     _job(parser, nargs="?")
-    parser.add_argument("-n", dest="lines", type=kinds.count, metavar="LINES", help="the last LINES; 100 without a job")
+    parser.add_argument("-n", dest="lines", type=count, metavar="LINES", help="the last LINES; 100 without a job")
     parser.add_argument("-f", dest="follow", action="store_true", help="go on with what is logged from now on")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -171,14 +174,12 @@ def _out(parser: ArgumentParser) -> None:
     _job(parser)
     parser.add_argument("-e", dest="errors", action="store_true", help="its error output instead")
     parser.add_argument("-t", dest="follow", action="store_true", help="go on with what is written from now on")
-    parser.add_argument("--attempt", type=kinds.positive, metavar="K", help="of this attempt; default: the latest")
+    parser.add_argument("--attempt", type=positive, metavar="K", help="of this attempt; default: the latest")
 
 
 def _wait(parser: ArgumentParser) -> None:
     _jobs(parser, nargs="+")
-    parser.add_argument(
-        "--timeout", type=kinds.seconds, default=inf, metavar="SECONDS", help="wait no longer than that"
-    )
+    parser.add_argument("--timeout", type=seconds, default=inf, metavar="SECONDS", help="wait no longer than that")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, with what the job wrote")
 
 
@@ -226,7 +227,7 @@ def _queues(parser: ArgumentParser) -> None:
 
 
 def _flush(parser: ArgumentParser) -> None:
-    parser.add_argument("days", type=kinds.count, metavar="DAYS", help="what ended more than so many days ago")
+    parser.add_argument("days", type=count, metavar="DAYS", help="what ended more than so many days ago")
     parser.add_argument("--failed", action="store_true", help="failed jobs too")
     _answer(parser)
 
@@ -246,13 +247,13 @@ def _kept(*actions: str) -> Callable[[ArgumentParser], None]:
 
 
 def _jobs(parser: ArgumentParser, nargs: str) -> None:
-    parser.add_argument("jobs", nargs=nargs, type=kinds.job, metavar="JOB", help="number or name of a job")
+    parser.add_argument("jobs", nargs=nargs, type=job_number_or_name, metavar="JOB", help="number or name of a job")
 
 
 def _answer(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument(
-        "--wait", type=kinds.seconds, default=inf, metavar="SECONDS", help="--wait=9: for 9 s; else as long as it takes"
+        "--wait", type=seconds, default=inf, metavar="SECONDS", help="--wait=9: for 9 s; else as long as it takes"
     )
 
 
@@ -265,45 +266,93 @@ def _watch(parser: ArgumentParser) -> None:
 
 
 def _job(parser: ArgumentParser, nargs: str | None = None) -> None:
-    parser.add_argument("job", nargs=nargs, type=kinds.job, metavar="JOB", help="number or name of the job")
+    parser.add_argument("job", nargs=nargs, type=job_number_or_name, metavar="JOB", help="number or name of the job")
 
 
 COMMANDS = {
-    "run": Command("be the scheduler daemon, in the foreground; or run jobs by hand", _run, needs="all"),
-    "init": Command("create the schema in the database, or bring it up to date", _init),
-    "check": Command("look whether everything is there that a scheduler needs", _none, needs="all"),
+    "run": Command("run.run", "be the scheduler daemon, in the foreground; or run jobs by hand", _run, needs="all"),
+    "init": Command("admin.init", "create the schema in the database, or bring it up to date", _init),
+    "check": Command("check.check", "look whether everything is there that a scheduler needs", _none, needs="all"),
     "agent-check": Command(
-        "start each agent on each host, and compare their programs", _types, needs="all", module="agent_check"
+        "agent_check.check_agents", "start each agent on each host, and compare their programs", _types, needs="all"
     ),
-    "demo": Command("show it at work on real files, in a database of its own", _demo, needs="nothing"),
-    "status": Command("show schedulers, slots, jobs and queues", _status, needs="group"),
-    "submit": Command("queue a job, or many", _submit),
-    "setup": Command("set a job up by name, held until it is released", _setup),
-    "release": Command("let a held job go, and all that wait for it", _order, module="order"),
-    "hold": Command("keep a job from being started", _order, module="order"),
-    "ice": Command("skip a job as if it had been done", _order, module="order"),
-    "retry": Command("queue a failed job anew", _order, module="order"),
-    "resubmit": Command("queue a job that has ended once more, as a new one", _jobs_only),
-    "cancel": Command("end a job that has not ended", _cancel, module="order"),
-    "kill": Command("kill the agents of a job, which fails", _order, module="order"),
-    "signal": Command("send a signal to the agents of a job", _signal, module="order"),
+    "demo": Command("demo.run_demo", "show it at work on real files, in a database of its own", _demo, needs="nothing"),
+    "status": Command("status.show_status", "show schedulers, slots, jobs and queues", _status, needs="group"),
+    "submit": Command("submit.submit_jobs", "queue a job, or many", _submit),
+    "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", _setup),
+    "release": Command("admin.send_commands", "let a held job go, and all that wait for it", _order),
+    "hold": Command("admin.send_commands", "keep a job from being started", _order),
+    "ice": Command("admin.send_commands", "skip a job as if it had been done", _order),
+    "retry": Command("admin.send_commands", "queue a failed job anew", _order),
+    "resubmit": Command("submit.resubmit_jobs", "queue a job that has ended once more, as a new one", _jobs_only),
+    "cancel": Command("admin.send_commands", "end a job that has not ended", _cancel),
+    "kill": Command("admin.send_commands", "kill the agents of a job, which fails", _order),
+    "signal": Command("admin.send_commands", "send a signal to the agents of a job", _signal),
     "unblock": Command(
-        "look again at a job that is blocked, or at all that are for a reason", _unblock, module="order"
+        "admin.send_commands", "look again at a job that is blocked, or at all that are for a reason", _unblock
     ),
-    "pause": Command("start no more jobs of a queue", _queues, module="order"),
-    "continue": Command("start jobs of a paused queue again", _queues, module="order"),
-    "poll": Command("make schedulers look for jobs now", _queues, module="order"),
-    "queue": Command("list queues, or change one", _kept("add", "remove", "set", "priority"), module="kept"),
-    "host": Command("list hosts, or change one", _kept("enable", "disable", "max", "filter"), module="kept"),
-    "agent": Command("list agent types; serve one, or not", _kept("enable", "disable"), module="kept"),
-    "flush": Command("remove jobs that ended long ago", _flush, module="order"),
-    "command": Command("tell the scheduler to do anything else", _command, module="order"),
-    "ls": Command("list jobs", _ls),
-    "log": Command("show what was logged, of a job or of all", _log),
-    "why": Command("say why a job is not running", _job),
-    "out": Command("print the output of a job", _out),
-    "wait": Command("wait until jobs have ended, and show how", _wait),
-    "exit": Command("print the exit status of a job", _exit),
-    "completion": Command("print a script that completes commands in a shell", _completion, needs="nothing"),
-    "version": Command("print the version", _none, needs="nothing"),
+    "pause": Command("admin.send_commands", "start no more jobs of a queue", _queues),
+    "continue": Command("admin.send_commands", "start jobs of a paused queue again", _queues),
+    "poll": Command("admin.send_commands", "make schedulers look for jobs now", _queues),
+    "queue": Command("admin.list_or_change", "list queues, or change one", _kept("add", "remove", "set", "priority")),
+    "host": Command("admin.list_or_change", "list hosts, or change one", _kept("enable", "disable", "max", "filter")),
+    "agent": Command("admin.list_or_change", "list agent types; serve one, or not", _kept("enable", "disable")),
+    "flush": Command("admin.send_commands", "remove jobs that ended long ago", _flush),
+    "command": Command("admin.send_commands", "tell the scheduler to do anything else", _command),
+    "ls": Command("jobs.list_jobs", "list jobs", _ls),
+    "log": Command("jobs.show_log", "show what was logged, of a job or of all", _log),
+    "why": Command("jobs.show_reason", "say why a job is not running", _job),
+    "out": Command("jobs.show_output", "print the output of a job", _out),
+    "wait": Command("wait.wait_for_jobs", "wait until jobs have ended, and show how", _wait),
+    "exit": Command("jobs.show_exit_status", "print the exit status of a job", _exit),
+    "completion": Command(
+        "admin.print_completion", "print a script that completes commands in a shell", _completion, needs="nothing"
+    ),
+    "version": Command("admin.print_version", "print the version", _none, needs="nothing"),
 }
+
+
+# Types of values: each reads a word. Errors: ArgumentTypeError, with what was wanted instead.
+
+
+def count(text: str) -> int:
+    """A number from 0."""
+    return _between(text, 0)
+
+
+def integer(text: str) -> int:
+    """A number from 0 that a column of type integer can hold."""
+    return _between(text, 0, LARGEST_INTEGER)
+
+
+def positive(text: str) -> int:
+    """A number from 1."""
+    return _between(text, 1)
+
+
+def job_number_or_name(text: str) -> int | str:
+    """The number of a job, or its name."""
+    if NAME.fullmatch(text):
+        return text
+    try:
+        return positive(text)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"must be the number of a job, or its name, TYPE.NONCE (got {text!r})") from None
+
+
+def seconds(text: str) -> float:
+    """Seconds, with a fraction or without end."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -inf
+    if isnan(value) or value < 0:
+        raise ArgumentTypeError(f"must be seconds (got {text!r})")
+    return value
+
+
+def _between(text: str, least: int, most: int = LARGEST) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        limit = "on" if most == LARGEST else f"to {most}"
+        raise ArgumentTypeError(f"must be a number from {least} {limit} (got {text!r})")
+    return int(text)

@@ -1,21 +1,23 @@
-"""`drover run`: the daemon in the foreground, with its database, below a guardian; jobs by hand are in `manual`."""
+"""`drover run`: the daemon in the foreground, with its database, below a guardian.
+
+`drover run JOB...` runs jobs by hand: the active scheduler runs them, and the command row ends when the last has.
+"""
 
 import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from select import EPOLLIN
+from typing import Any
 
 import attrs
-from psycopg.conninfo import make_conninfo
 
-from scheduler.cli import manual
-from scheduler.cli.awaiting import awaited
-from scheduler.cli.database import is_embedded
-from scheduler.cli.files import SYSTEM, load, locate
-from scheduler.cli.secrets import with_logins
-from scheduler.cli.selftest import test_agents
+from scheduler.cli.admin import answered, answers_status
+from scheduler.cli.agent_check import refuse_root, test_agents
+from scheduler.cli.config import SYSTEM, load, locate, with_logins
+from scheduler.cli.db import awaited, connect, conninfo_of_daemon, job_numbers
+from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
@@ -48,7 +50,7 @@ def run(options: Namespace, config: Config) -> int:
     with awaited(config) as conninfo:  # before there is a guardian: others may use that server when we are gone
         watched = guardian.begin(os.environ)
         try:
-            daemon = _daemon(config, login(config, conninfo), options, manager, watched, read)
+            daemon = _daemon(config, conninfo_of_daemon(config, conninfo), options, manager, watched, read)
             status = daemon.run()
         finally:
             guardian.end_family()
@@ -60,7 +62,7 @@ def run(options: Namespace, config: Config) -> int:
 def _by_hand(options: Namespace, config: Config) -> int:
     if any(getattr(options, name) for name in DAEMON_ONLY):
         raise ConfigError("drover run: -I, -H, -R, -t and -T are for the daemon, not for jobs that are run by hand")
-    return manual.run(options, config)
+    return run_by_hand(options, config)
 
 
 def _daemon(
@@ -100,21 +102,40 @@ def _end_alone(loop: Loop, watched: int) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def login(config: Config, conninfo: str) -> str:
-    """The embedded database belongs to its starter; the daemon uses no more of it than it needs."""
-    return make_conninfo(conninfo, user="drover_scheduler") if is_embedded(config) else conninfo
-
-
 def ignoring_hosts(config: Config) -> Config:
     """Give the configuration with every host on this machine (-H)."""
     hosts = {name: attrs.evolve(host, transport="local") for name, host in config.hosts.items()}
     return attrs.evolve(config, hosts=hosts)
 
 
-def refuse_root(options: Namespace) -> None:
-    """Agents run as whoever starts them. Errors: ConfigError."""
-    if os.geteuid() == 0 and not options.allow_root and os.environ.get("DROVER_ALLOW_ROOT") != "1":
-        raise ConfigError(
-            f"drover {options.command}: refuses to run as root: agents would be root too; "
-            "use a user of its own, or --allow-root"
-        )
+def run_by_hand(options: Namespace, config: Config) -> int:
+    """Print what became of each job and its output, or all as one JSON object; 1 if one failed or was not run."""
+    with connect(config) as connection:
+        words = " ".join(["run", *map(str, job_numbers(connection, options.jobs))])
+        answers = answered(connection, [words], options.wait)
+    results = [answer.result or {"jobs": {}, "errors": {"command": answer.text}} for answer in answers]
+    for result in results:
+        if options.json:
+            print(as_json(result))
+        else:
+            _show_result(result)
+    return answers_status(answers, 1, options.wait) or int(not all(map(_went_well, results)))
+
+
+def _went_well(result: Mapping[str, Any]) -> bool:
+    return not result["errors"] and all(job and job["result"] == "ok" for job in result["jobs"].values())
+
+
+def _show_result(result: Mapping[str, Any]) -> None:
+    """A line for each job, then its output as it was written; what it said on stderr, and errors, on stderr."""
+    for pk, job in result["jobs"].items():
+        if job is None:
+            warn(f"job {pk} is gone")
+            continue
+        facts = [pk, job["result"], *(str(job[key]) for key in ("code", "signal") if job[key] is not None)]
+        print(printable(" ".join(facts)))
+        for stream, text in ((sys.stdout, job["stdout"]), (sys.stderr, job["stderr"])):
+            stream.write(printable_lines(text or "") if stream.isatty() else text or "")
+            stream.flush()
+    for reason in result["errors"].values():
+        warn(reason)

@@ -1,26 +1,22 @@
-"""`drover status`: who schedules, what the slots do, how many jobs wait for what, and what hurts the database.
+"""`drover status`: who schedules, what the slots do, how many jobs wait for what, and what is wrong.
 
-Reads only what the daemon has written, and the server's statistics; a standby or a stopped daemon is no reason to fail.
+Reads what the daemon has written, and the server's statistics (health.py); a stopped daemon is no reason to fail.
 """
 
 import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg.rows import dict_row
 
-from scheduler.cli.database import MASKED, NOTHING, connect, sight, table, unseen, visible
-from scheduler.cli.health import Limits, warnings
-from scheduler.cli.refused import refused
-from scheduler.cli.stoppages import stoppages
-from scheduler.cli.tables import Table, as_json, cell, show
-from scheduler.cli.text import printable
-from scheduler.cli.troubles import troubles
-from scheduler.cli.waiting import WAITER
-from scheduler.cli.watching import redrawn
+from scheduler.cli.db import MASKED, NOTHING, connect, sight, table, unseen, visible
+from scheduler.cli.health import Limits, Warned, warnings
+from scheduler.cli.output import Table, as_json, cell, printable, show
+from scheduler.cli.wait import WAITER, redrawn
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from scheduler.model.states import JOB_STATES
@@ -100,12 +96,12 @@ select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 
 """
 
 
-def run(options: Namespace, config: Config) -> int:
+def show_status(options: Namespace, config: Config) -> int:
     """Print it as a headline and tables, or all of it as one JSON object; --watch does so until Ctrl-C."""
     name = options.group or config.scheduler.group
     with connect(config) as connection:
         if options.group:
-            _check(connection, options.group)
+            _check_group(connection, options.group)
         if options.watch:
             redrawn(connection, lambda: _print(connection, name, json=options.json))
         _print(connection, name, json=options.json)
@@ -155,10 +151,10 @@ def _print(connection: psycopg.Connection, name: str, *, json: bool) -> None:
             print(as_json(told | {key: None if key in hidden else part.records() for key, part in parts}))
         else:
             notes = (f"note: {each}" for each in missing)
-            _show([headline(group), note(group), *notes, patience(clients)], parts)
+            _show_parts([headline(group), note(group), *notes, patience(clients)], parts)
 
 
-def _check(connection: psycopg.Connection, name: str) -> None:
+def _check_group(connection: psycopg.Connection, name: str) -> None:
     """A group that was asked for is most often misspelt if it never had a scheduler, and others had."""
     names = [known for (known,) in connection.execute(GROUPS)]
     if names and name not in names:
@@ -193,10 +189,94 @@ def _warnings(connection: psycopg.Connection, name: str) -> Table:
     )
 
 
-def _show(lines: Iterable[str | None], parts: Iterable[tuple[str, Table]]) -> None:
+def _show_parts(lines: Iterable[str | None], parts: Iterable[tuple[str, Table]]) -> None:
     print(*filter(None, lines), sep="\n", flush=True)
     for _, part in parts:
         if part.rows:
             print()
             show(part)
             sys.stdout.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Stoppage:
+    """A query that gives (who, age, what) a warning about the group `%(group)s`, and what to do then."""
+
+    kind: str
+    query: LiteralString
+    advice: str
+
+
+NO_SCHEDULER: Final = """
+select 'group ' || name, now() - group_lease_until, 'no scheduler is active; jobs that wait: ' || jobs
+  from (select %(group)s::text as name) asked
+  left join drover.scheduler_group on group_name = name,
+       lateral (select count(*) as jobs from drover.jobqueue join drover.queue on queue_name = jq_queue
+                 where queue_group = name and jq_state in ('queued', 'claimed', 'running')) w
+ where jobs > 0 and (group_owner is null or group_lease_until < now())
+"""
+RESTING: Final = """
+select 'type ' || a.agent_type, now() - a.agent_blocked_since,
+       'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until)
+         || coalesce(', resting since ' || date_trunc('second', a.agent_blocked_since), '')
+         || ': ' || coalesce(a.agent_reason, '?') || '; jobs that wait: ' || jobs
+  from drover.agent a,
+       lateral (select count(*) as jobs from drover.jobqueue join drover.queue on queue_name = jq_queue
+                 where queue_group = a.agent_group and jq_type = a.agent_type
+                   and jq_state in ('queued', 'claimed', 'running')) w
+ where a.agent_group = %(group)s and a.agent_present and a.agent_enabled and a.agent_blocked_until > now() and jobs > 0
+   and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which troubles.py tells
+ order by a.agent_type
+"""
+SHORTAGE: Final = """
+select 'scheduler', null::interval, told
+  from drover.scheduler_group join drover.scheduler_status on status_scheduler = group_owner and status_slot = -1,
+       jsonb_array_elements_text(coalesce(status_parameter::jsonb -> 'shortages', '[]')) as told
+ where group_name = %(group)s and group_lease_until > now()
+"""
+STOPPAGES: Final = (
+    Stoppage("no scheduler", NO_SCHEDULER, "start one with drover run"),
+    Stoppage("agents failed", RESTING, "look at drover log and the agent; try it at once: drover agent enable TYPE"),
+    Stoppage("no more agents", SHORTAGE, "raise the limit that is named, or run fewer agents: max of the host"),
+)
+
+
+def stoppages(connection: psycopg.Connection, group: str) -> list[tuple[Any, ...]]:
+    """Return the rows of warnings about what keeps the work of a group waiting, the worst first."""
+    rows: list[tuple[Any, ...]] = []
+    for each in STOPPAGES:
+        found = connection.execute(visible(connection, each.query), {"group": group}).fetchall()
+        rows += [(each.kind, *row, each.advice) for row in found]
+    return rows
+
+
+REFUSED: Final = """
+select 'refused', scheduler_host || '.' || scheduler_pid, null::interval, status_reason,
+       'mend it in the database; the scheduler tries again, and goes on by itself'
+  from drover.scheduler_status join drover.scheduler on scheduler_uuid = status_scheduler
+ where scheduler_group = %s and status_slot = -1 and status_reason is not null
+   and scheduler_seen > now() - make_interval(secs => 2 * scheduler_lease)
+ order by 2
+"""
+
+
+def refused(connection: psycopg.Connection, group: str) -> list[Warned]:
+    """Return a row of COLUMNS for each scheduler of the group that is refused something."""
+    return connection.execute(visible(connection, REFUSED), (group,)).fetchall()
+
+
+TROUBLES: Final[LiteralString] = """
+select t.value ->> 'what',
+       now() - status_updated + make_interval(secs => (t.value ->> 'seconds')::float8), t.value ->> 'reason'
+  from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler,
+       jsonb_array_elements(status_parameter::jsonb -> 'troubles') t
+ where group_name = %s and status_slot = -1 and group_lease_until > now()
+ order by 2 desc
+"""
+NEXT: Final = "it is tried again by itself; run drover check where the scheduler runs: it says what to do"
+
+
+def troubles(connection: psycopg.Connection, group: str) -> list[Warned]:
+    """Return a row of COLUMNS for each that fails in the scheduler of a group; none for those who may not see it."""
+    found = connection.execute(visible(connection, TROUBLES), (group,)).fetchall()
+    return [("connection", who, age, what, NEXT) for who, age, what in found]

@@ -1,19 +1,117 @@
-"""`drover wait N...`: how jobs end, each as it does, in a line or as JSON with all that came of it."""
+"""`drover wait`, and the ways other commands wait: for the end of jobs, for an event, or to redraw (`--watch`).
 
+NOTIFY wakes a waiting command; a slow poll of its own covers a lost wake-up. The application_name of its session lets
+`drover status` count the commands that wait.
+"""
+
+import re
+import sys
+import time
 from argparse import Namespace
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import NoReturn
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.rows import class_row, dict_row
 
-from scheduler.cli.complain import failed, no_such_job, warn
-from scheduler.cli.database import connect, visible
-from scheduler.cli.orders import numbers
-from scheduler.cli.tables import as_json
-from scheduler.cli.text import printable
-from scheduler.cli.waiting import GONE, End, ends
+from scheduler.cli.db import connect, job_numbers, listen, visible
+from scheduler.cli.output import as_json, failed, no_such_job, printable, warn
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
+
+WAITER = "drover-wait"  # application_name of whoever waits for the end of something
+LOOK_S = 5.0
+REPLICA_LOOK_S = 1.0  # a replica wakes nobody
+FAILURE = 2  # in jq_end_bits
+GONE = "gone"  # in place of a state: there is no such job, or no more
+
+ENDED = """
+select pk as job, coalesce(jq_type, '-') as type, coalesce(jq_state::text, 'gone') as state,
+       case when jq_pk is null then 'there is no such job' else coalesce(jq_endtext, '') end as text,
+       coalesce(jq_end_bits, 2) as bits
+  from unnest(%(jobs)s::bigint[]) as pk
+  left join (select * from drover.jobqueue where jq_pk = any (%(jobs)s)) j on jq_pk = pk
+ where jq_pk is null or jq_endtime is not null order by jq_endtime, pk
+"""
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job ended."""
+
+    job: int
+    type: str
+    state: str
+    text: str
+    bits: int
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether whoever waits should hear that it failed."""
+        return bool(self.bits & FAILURE)
+
+
+def ends(connection: psycopg.Connection, jobs: Collection[int], limit_s: float) -> Iterator[End]:
+    """Yield the end of each job as it comes; stop when all have ended or after so many seconds."""
+    deadline = monotonic() + limit_s
+    waiting = set(jobs)
+    look_s = woken(connection, "drover_event")  # before the first look: what ends from now on is heard
+    query = visible(connection, ENDED)
+    while waiting:
+        cursor = connection.cursor(row_factory=class_row(End))
+        ended = cursor.execute(query, {"jobs": list(waiting)}).fetchall()
+        yield from ended
+        waiting -= {end.job for end in ended}
+        left_s = deadline - monotonic()
+        if not waiting or left_s <= 0:
+            return
+        sleep(connection, waiting, min(left_s, look_s))
+
+
+def woken(connection: psycopg.Connection, *channels: str) -> float:
+    """Listen, under the name of those who wait; give the seconds after which to look all the same."""
+    connection.execute("select set_config('application_name', %s, false)", (WAITER,))
+    return LOOK_S if listen(connection, *channels) else REPLICA_LOOK_S
+
+
+def sleep(connection: psycopg.Connection, jobs: Collection[int], seconds: float) -> None:
+    """Until one of the jobs is told of, by its number wherever it stands, but no longer than that."""
+    names = set(map(str, jobs))
+    notifies = connection.notifies(timeout=seconds)
+    for notify in notifies:
+        if not names.isdisjoint(_NUMBER.findall(notify.payload)):
+            notifies.close()
+            return
+
+
+REDRAW_S = 0.5  # between two drawings, at least
+WATCH_S = 5.0  # and at most
+CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+
+def redrawn(connection: psycopg.Connection, draw: Callable[[], object], look_s: float = WATCH_S) -> NoReturn:
+    """Draw for ever: over the last drawing on a terminal, below it after an empty line elsewhere."""
+    listen(connection, "drover_event", "drover_queue", "drover_change")
+    is_terminal = sys.stdout.isatty()
+    while True:
+        drawn_at = time.monotonic()
+        sys.stdout.write(CLEAR if is_terminal else "")
+        draw()
+        sys.stdout.write("" if is_terminal else "\n")
+        sys.stdout.flush()
+        _sleep_until_news(connection, drawn_at + REDRAW_S, look_s)
+
+
+def _sleep_until_news(connection: psycopg.Connection, not_before: float, look_s: float) -> None:
+    """Until something is announced; what comes while it is too early for a drawing is one reason for the next."""
+    for _ in connection.notifies(timeout=look_s, stop_after=1):
+        pass
+    for _ in connection.notifies(timeout=max(not_before - time.monotonic(), 0.0)):
+        pass
+
 
 # The groups that these jobs wait for in vain.
 INACTIVE = """
@@ -35,7 +133,7 @@ select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, 
 """
 
 
-def run(options: Namespace, config: Config) -> int:
+def wait_for_jobs(options: Namespace, config: Config) -> int:
     """Print how each job ended; 1 if one failed, is not there, or has not ended in time."""
     with connect(config) as connection:
         found = [_number(connection, job) for job in options.jobs]
@@ -69,7 +167,7 @@ def warn_of_inactive(connection: psycopg.Connection, jobs: Collection[int]) -> N
 def _number(connection: psycopg.Connection, job: int | str) -> int | None:
     """The number of a job; a name that nobody has is told, and holds up no other."""
     try:
-        (number,) = numbers(connection, [job])
+        (number,) = job_numbers(connection, [job])
     except DroverError as error:
         warn(str(error))
         return None

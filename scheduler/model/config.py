@@ -1,7 +1,7 @@
 """The shape of the configuration: every table, key, default and limit, and what may not go together.
 
 Decides what a valid configuration is. Knows nothing of TOML, files or line numbers (config_text reads texts,
-cli/files finds them). Each key's own limit is its validator; what two keys say against each other is a row of
+cli/config finds them). Each key's own limit is its validator; what two keys say against each other is a row of
 the tables below.
 """
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.watching import REDRAW_S, redrawn
+from scheduler.cli.wait import REDRAW_S, redrawn
 from tests.cli_tools import CONFIG, DROVER, Done, environment
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec

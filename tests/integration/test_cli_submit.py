@@ -8,7 +8,7 @@ from threading import Thread
 import psycopg
 import pytest
 
-from scheduler.cli.waiting import ends
+from scheduler.cli.wait import ends
 from tests.cli_tools import ANNOUNCE, DROVER, Done, Drover, environment, finish, insert, one
 
 LONG_S = 100_000.0
@@ -216,7 +216,7 @@ def test_wait_prints_the_end_and_fails_if_the_job_did_f160(
 
 
 def test_event_wakes_whoever_waits(database: str, active: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.cli.waiting.LOOK_S", LONG_S)  # no look of its own is in time
+    monkeypatch.setattr("scheduler.cli.wait.LOOK_S", LONG_S)  # no look of its own is in time
     jobs = [insert(active), insert(active)]
     finish(active, jobs[0])
     with psycopg.connect(database, autocommit=True) as connection:

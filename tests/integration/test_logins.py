@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.logins import tried
+from scheduler.cli.check import tried
 from scheduler.model.config import Config
 from tests.cli_tools import Done, Drover
 from tests.integration.conftest import Ask, Launch

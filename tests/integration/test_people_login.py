@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.database import located
-from scheduler.cli.files import load
+from scheduler.cli.config import load
+from scheduler.cli.db import located
 from tests.cli_tools import CONFIG, Drover
 
 Configure = Callable[..., None]

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cli.log import line
-from scheduler.cli.ls import brief, states
+from scheduler.cli.jobs import brief, log_line, states
 from scheduler.cli.options import parse
+from scheduler.cli.output import Table, as_json, cell, clipped, plain, printable, printable_lines
 from scheduler.cli.status import headline, note, pivot
 from scheduler.cli.submit import read_lines
-from scheduler.cli.tables import Table, as_json, cell, plain
-from scheduler.cli.text import clipped, printable, printable_lines
 from scheduler.errors import ConfigError
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
@@ -149,7 +147,7 @@ def test_long_arguments_are_cut_urgent_jobs_marked_and_queues_shown_that_are_not
 
 def test_log_line_says_only_what_is_known_on_one_line() -> None:
     row = {"date": NOON, "type": "ERROR", "job": 7, "host": "alpha", "agent": None, "pid": 12, "message": "no\n\x1b[1m"}
-    assert line(row) == rf"{cell(NOON)} ERROR job=7 host=alpha pid=12: no\n\x1b[1m"
+    assert log_line(row) == rf"{cell(NOON)} ERROR job=7 host=alpha pid=12: no\n\x1b[1m"
 
 
 def test_jobs_are_counted_by_type_and_state() -> None:

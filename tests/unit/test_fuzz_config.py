@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.cli import files
+from scheduler.cli import config as config_files
 from scheduler.errors import ConfigError
 from scheduler.model.config import AgentType, Config, ConfigMistakes, Database, Host, Limits, Queue, Scheduler
 from scheduler.model.config_text import parse
@@ -227,4 +227,4 @@ def test_any_bytes_in_the_files_are_a_configuration_or_its_mistakes(folder: Path
     (folder / "drover.toml").write_bytes(main)
     (folder / "conf.d" / "x.toml").write_bytes(part)
     with suppress(ConfigError):
-        files.load(str(folder / "drover.toml"), {})
+        config_files.load(str(folder / "drover.toml"), {})

@@ -1,14 +1,17 @@
-"""The database that a command works on: found, started if it is ours, its schema known, its errors in our words.
+"""The database that a command works on: connect, check the schema, find jobs, hide what the role may not see.
 
-The embedded database is brought up to date by whoever opens it; any other is only looked at, `drover init` is for
-that. Knows nothing of jobs.
+Errors of psycopg become ours here. The embedded database is started and brought up to date by the command that opens
+it; any other is only checked, `drover init` changes it.
 """
 
 import json
 import os
+import random
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, LiteralString
 
@@ -20,12 +23,13 @@ from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
-from scheduler.cli import secrets
-from scheduler.cli.tables import Table
+from scheduler.cli.config import EMBEDDED, is_embedded_url, with_password
+from scheduler.cli.output import Table
+from scheduler.daemon.log import LOG
 from scheduler.database import migrate
 from scheduler.database.embedded import default_directory, join
 from scheduler.drivers.session import STANDARD, setting
-from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
+from scheduler.errors import AbsentError, BugError, ConfigError, DroverError, WorldError
 from scheduler.model.config import Config
 
 # How much a role may see of a table: all, all rows but not what jobs work on, its own, or nothing.
@@ -84,6 +88,7 @@ SET_PEOPLE_URL: Final = (
 )
 REFUSED_LOGIN: Final = re.compile("password_file|authentication failed|password supplied|pg_hba.conf|permitted to log")
 TEXTS: Final = ("text", "varchar", "name", "bpchar", '"char"', 0)  # 0: types that psycopg does not know, as an enum
+NAMED: Final = "select jq_name, jq_pk from drover.jobqueue where jq_name = any (%s)"
 READ_ONLY: Final = (
     "name the primary in [database] url if this is a replica, else look at default_transaction_read_only"
     " of the database and the role"
@@ -144,7 +149,7 @@ def _login_of_people(config: Config) -> Iterator[tuple[Config, str]]:
         yield config, BE_ANOTHER
         return
     try:
-        yield secrets.with_password(config, os.environ), SET_PEOPLE_URL
+        yield with_password(config, os.environ), SET_PEOPLE_URL
     except (ConfigError, AbsentError) as error:
         if not REFUSED_LOGIN.search(str(error)) or SET_PEOPLE_URL in str(error):
             raise
@@ -164,16 +169,21 @@ def opened(config: Config) -> Iterator[str]:
 def located(config: Config) -> Iterator[str]:
     """The conninfo, whatever is in the database; an embedded server runs for as long as the block lasts."""
     if not is_embedded(config):
-        yield secrets.with_password(config, os.environ).database.url
+        yield with_password(config, os.environ).database.url
         return
-    directory = config.database.url.removeprefix(secrets.EMBEDDED).removeprefix(":")
+    directory = config.database.url.removeprefix(EMBEDDED).removeprefix(":")
     with join(Path(directory) if directory else default_directory(os.environ), durable=True) as conninfo:
         yield conninfo
 
 
 def is_embedded(config: Config) -> bool:
     """Whether the database is one that we start ourselves."""
-    return secrets.is_embedded(config.database.url)
+    return is_embedded_url(config.database.url)
+
+
+def conninfo_of_daemon(config: Config, conninfo: str) -> str:
+    """The embedded database belongs to its starter; the daemon uses no more of it than it needs."""
+    return make_conninfo(conninfo, user="drover_scheduler") if is_embedded(config) else conninfo
 
 
 def make_ready(config: Config, conninfo: str) -> None:
@@ -244,6 +254,20 @@ def listen(connection: psycopg.Connection, *channels: str) -> bool:
     return is_primary
 
 
+def job_numbers(connection: psycopg.Connection, jobs: Sequence[int | str]) -> list[int]:
+    """Return the number of each job, given by number or by name. Errors: DroverError if a name has no job."""
+    wanted = [job for job in jobs if isinstance(job, str)]
+    found = numbers_by_name(connection, wanted) if wanted else {}
+    if missing := [name for name in wanted if name not in found]:
+        raise DroverError(f"no job {', '.join(missing)}; drover ls --all lists those there are")
+    return [job if isinstance(job, int) else found[job] for job in jobs]
+
+
+def numbers_by_name(connection: psycopg.Connection, words: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of the jobs that have these names; a name without a job is left out."""
+    return dict(connection.execute(visible(connection, NAMED), (list(words),)).fetchall())
+
+
 def why_read_only(connection: psycopg.Connection) -> str:
     """Why nothing can be written, and what next; empty if it can. Errors: psycopg.Error."""
     query = "select current_setting('transaction_read_only')::boolean, pg_is_in_recovery()"
@@ -258,3 +282,30 @@ def why_read_only(connection: psycopg.Connection) -> str:
 def _primary(error: psycopg.Error) -> str:
     """What the database says; of a constraint of ours, the rule."""
     return RULES.get(error.diag.constraint_name or "") or error.diag.message_primary or str(error)
+
+
+FIRST_WAIT_S: Final = 0.2
+
+
+@contextmanager
+def awaited(config: Config) -> Iterator[str]:
+    """The conninfo of a database that is there and up to date, as soon as it is, for as long as the block lasts.
+
+    Errors: WorldError if its schema is another, or the embedded one cannot be started.
+    """
+    with located(config) as conninfo:
+        for wait_s in waits(config.scheduler.reconnect_max):
+            try:
+                make_ready(config, conninfo)
+                break
+            except AbsentError as error:
+                LOG.warning("%s; trying again in %.1f s", " ".join(str(error).split()), wait_s)
+            time.sleep(wait_s)
+        yield conninfo
+
+
+def waits(longest: float) -> Iterator[float]:
+    """Give seconds to wait, for ever: twice as long each time, less a random part, so that no crowd comes as one."""
+    for tries in count():
+        whole = FIRST_WAIT_S * 2 ** min(tries, 64)
+        yield min(whole, longest) * (0.5 + random.random() / 2)

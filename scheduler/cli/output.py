@@ -1,16 +1,63 @@
-"""Tables for people and records for programs: rich on a terminal, aligned text elsewhere, JSON on demand.
+"""What commands print: tables, JSON, messages on stderr, and text made safe for a terminal.
 
-Knows kinds of values, not what they mean. Everything that is printed here is safe for a terminal.
+What others wrote must neither steer a terminal nor forge a line. Source: RELIABILITY threat 3.
 """
 
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
-from scheduler.cli.text import printable
+NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+# By category: control characters, format characters (what reorders or hides text), private use, halves of characters,
+# unassigned ones, of which nobody knows what they will be; and what separates lines. Blanks of any width are shown.
+UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
+# Such a half from \udc80 on is a byte that is not UTF-8 (cli/db.py).
+
+
+def printable(text: str) -> str:
+    r"""One line that shows every control and format character as `\n`, `\xHH`, `\uHHHH` or `\UHHHHHHHH`."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def printable_lines(text: str) -> str:
+    """The same, but newlines and tabs stay what they are."""
+    return "".join(c if c in "\n\t" else _shown(c) for c in text)
+
+
+def clipped(text: str, width: int) -> str:
+    """One line of at most so many characters; a cut is marked."""
+    line = printable(text[: width + 1])
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _shown(c: str) -> str:
+    if c.isprintable() or unicodedata.category(c) not in UNSAFE:
+        return c
+    if c in NAMED:
+        return NAMED[c]
+    code = ord(c) - 0xDC00 if "\udc80" <= c <= "\udcff" else ord(c)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def warn(message: str) -> None:
+    """Say something that goes beside the output."""
+    print("drover:", printable(message), file=sys.stderr, flush=True)
+
+
+def failed(message: str) -> int:
+    """Say why it could not be done, and give the exit status for that."""
+    warn(message)
+    return 1
+
+
+def no_such_job(job: int) -> int:
+    """The job was never there, or has been flushed."""
+    return failed(f"no job {job}; drover ls --all lists those there are")
+
 
 GAP = "  "
 

@@ -1,4 +1,4 @@
-r"""Variables as a shell writes them, `NAME=value` and `NAME=(a b)`, read as data: nothing is expanded, nothing is run.
+"""Variables as a shell writes them, `NAME=value` and `NAME=(a b)`, read as data: nothing is expanded, nothing is run.
 
 Understood is what `printf '%s=%q\n'`, and people write: bare words, '...', "...", $'...' and
 backslashes, over several lines if need be. What a shell would act on must be quoted. Pure: text in, values out.
