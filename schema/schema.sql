@@ -141,42 +141,40 @@ CREATE FUNCTION drover.command(words text) RETURNS bigint
     SET search_path TO 'drover', 'pg_temp'
     AS $_$
 declare
-  owners  text[] := '{killjob,cancel,signal,release,hold,ice,retry,run}';
-  verbs   text[] := owners || '{unblock,shutdown,reload,reopen-log,verbose,reset,poll,pause,continue,add-queue,remove-queue,set-concurrency,'
-                              'set-queue-priority,host-enable,host-disable,host-max,host-filter,agent-enable,agent-disable,step-down,flush,status}';
   is_free boolean := drover.may_command();
-  verb    text := drover.word(words, 1);
+  given   text := drover.word(words, 1);
   rest    text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
-  given   text;
-  number  bigint;
+  entry   drover.verb;
+  wrong   text;
   pk      bigint;
 begin
-  if (verb = any (verbs)) is not true then
-    raise exception 'no such command: %; there are %', coalesce(quote_literal(left(nullif(verb, ''), 64)), 'nothing'),
-      array_to_string(case when is_free then verbs else owners end, ', ') using errcode = 'invalid_parameter_value';
-  elsif not is_free and verb <> all (owners) then
-    raise exception 'only drover_operator may command %', verb using errcode = 'insufficient_privilege';
+  select * into entry from verb where verb_name = given;
+  if not found then
+    raise exception 'no such command: %; there are %', coalesce(quote_literal(left(nullif(given, ''), 64)), 'nothing'),
+      (select string_agg(verb_name, ', ' order by verb_number) from verb where is_free or verb_for_owners)
+      using errcode = 'invalid_parameter_value';
+  elsif not is_free and not entry.verb_for_owners then
+    raise exception 'only drover_operator may command %', given using errcode = 'insufficient_privilege';
+  elsif not is_free and cardinality(rest) = 0 then
+    raise exception '% of which job: a number or a jq_name is missing', given using errcode = 'invalid_parameter_value';
   elsif not is_free then
-    foreach given in array coalesce(nullif(case
-        when verb = 'run' then rest
-        when verb = 'signal' then array(select w from unnest(rest) with ordinality as u(w, n) where n % 2 = 1 order by n)
-        else rest[1:1] end, '{}'), '{?}') loop
-      if cardinality(rest) = 0 then
-        raise exception '% of which job: a number or a jq_name is missing', verb using errcode = 'invalid_parameter_value';
-      end if;
-      number := case when given ~ '^[0-9]{1,18}$' then given::bigint end;
-      if not exists (select from drover.jobqueue where jq_submitter = session_user and (jq_pk = number or jq_name = given)) then
-        raise exception 'job % is not yours', given using errcode = 'insufficient_privilege';
-      end if;
-    end loop;
-    select w into given from unnest(rest) with ordinality as u(w, n)
-     where verb = 'signal' and n % 2 = 0 and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}') limit 1;
+    select w into wrong from unnest(rest) with ordinality as u(w, n)
+     where (n = 1 or (n - 1) % nullif(entry.verb_job_every, 0) = 0)
+       and not exists (select from jobqueue where jq_submitter = session_user
+                          and (jq_pk = case when w ~ '^[0-9]{1,18}$' then w::bigint end or jq_name = w))
+     order by n limit 1;
     if found then
-      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2', left(given, 64)
+      raise exception 'job % is not yours', wrong using errcode = 'insufficient_privilege';
+    end if;
+    select w into wrong from unnest(rest) with ordinality as u(w, n)
+     where given = 'signal' and n % 2 = 0 and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}')
+     order by n limit 1;
+    if found then
+      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2', left(wrong, 64)
         using errcode = 'insufficient_privilege', hint = 'killjob ends a job with its agents.';
     end if;
   end if;
-  insert into drover.jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
+  insert into jobqueue (jq_type, jq_args) values ('command', words) returning jq_pk into pk;
   return pk;
 end $_$;
 
@@ -1888,6 +1886,14 @@ CREATE TABLE drover.size_limit (
     CONSTRAINT size_limit_limit_bytes_check CHECK (((limit_bytes >= 65536) AND (limit_bytes <= 16777216)))
 );
 
+CREATE TABLE drover.verb (
+    verb_name text NOT NULL,
+    verb_number integer NOT NULL,
+    verb_for_owners boolean NOT NULL,
+    verb_job_every integer NOT NULL,
+    CONSTRAINT verb_verb_job_every_check CHECK ((verb_job_every >= 0))
+);
+
 CREATE VIEW drover.why_masked AS
  SELECT reason.jq_pk,
     reason.jq_type,
@@ -1948,6 +1954,9 @@ ALTER TABLE ONLY drover.scheduler_status
 
 ALTER TABLE ONLY drover.size_limit
     ADD CONSTRAINT size_limit_pkey PRIMARY KEY (limit_column);
+
+ALTER TABLE ONLY drover.verb
+    ADD CONSTRAINT verb_pkey PRIMARY KEY (verb_name);
 
 CREATE INDEX claimable_in_line ON drover.claimable USING btree (claim_jq_fk) WHERE (claim_line IS NOT NULL);
 

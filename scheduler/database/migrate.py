@@ -18,6 +18,7 @@ import psycopg
 from scheduler.database.embedded import find_binaries, temporary
 from scheduler.drivers.session import STANDARD, setting
 from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
+from scheduler.model.commands import VERBS
 from scheduler.model.states import JOB_STATES
 from scheduler.package_data import schema_dir
 
@@ -42,6 +43,14 @@ select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relati
 SELECT_APPLIED = "select number, name, checksum from drover.migration order by number"
 INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
 SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
+HAS_VERBS = "select to_regclass('drover.verb') is not null"
+SELECT_VERBS = "select verb_name, verb_number, verb_for_owners, verb_job_every from drover.verb"
+# One that is not ours stays: it is that of a newer drover, which shares the database.
+WRITE_VERB = """
+insert into drover.verb (verb_name, verb_number, verb_for_owners, verb_job_every) values (%s, %s, %s, %s)
+on conflict (verb_name) do update set verb_number = excluded.verb_number, verb_for_owners = excluded.verb_for_owners,
+  verb_job_every = excluded.verb_job_every
+"""
 SELECT_GRANTED = """
 select coalesce(bool_or(grantee = to_regrole('drover_scheduler')), false)
   from pg_catalog.pg_namespace, pg_catalog.aclexplode(nspacl) where nspname = 'drover'
@@ -65,8 +74,9 @@ class Migration:
 
 
 def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s") -> list[str]:
-    """Bring the database up to date and give the names applied now, each in its own transaction.
+    """Bring the database up to date and return the names applied now, each in its own transaction.
 
+    The registry of commands is written with them; where only that was out of date, `commands` is returned.
     ConfigError if files and database contradict each other, WorldError if the database cannot be reached.
     """
     directory = directory or _migrations_dir()
@@ -76,8 +86,8 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
         _check_encoding(connection)
         _create_table(connection)
         applied = []
-        while migration := _apply_next(connection, files, directory):
-            applied.append(migration.name)
+        while name := _apply_next(connection, files, directory):
+            applied.append(name)
     return applied
 
 
@@ -92,8 +102,11 @@ def check(conninfo: str, directory: Path | None = None) -> None:
             raise WorldError("schema unknown: the database has no schema drover: run drover init") from error
         except ConfigError as error:
             raise WorldError(f"schema unknown: {error}") from error
+        verbs = {} if missing else _unwritten_verbs(connection)
     if missing:
         raise WorldError(f"schema out of date: {_names(missing)} not applied: run drover init")
+    if verbs:
+        raise WorldError(f"schema out of date: commands in drover.verb: {', '.join(verbs)}: run drover init")
     if odd := states.symmetric_difference(JOB_STATES):
         problem = f"only one of database and drover knows the job state {', '.join(sorted(odd))}"
         raise WorldError(f"schema unknown: {problem}: install the drover that made the database")
@@ -206,8 +219,8 @@ def _create_table(connection: psycopg.Connection) -> None:
         connection.execute(CREATE_TABLE)
 
 
-def _apply_next(connection: psycopg.Connection, files: list[Migration], directory: Path) -> Migration | None:
-    """Apply the first migration that is missing, and give it; one at a time, whoever else applies them."""
+def _apply_next(connection: psycopg.Connection, files: list[Migration], directory: Path) -> str | None:
+    """Apply the first migration that is missing, and return its name; one at a time, whoever else applies them."""
     with connection.transaction():
         connection.execute(LOCK)
         migration = next(iter(_missing(files, _applied(connection))), None)
@@ -215,7 +228,18 @@ def _apply_next(connection: psycopg.Connection, files: list[Migration], director
             with _blamed(migration.name):
                 connection.execute((directory / migration.name).read_bytes())
                 connection.execute(INSERT_APPLIED, (migration.number, migration.name, migration.checksum))
-    return migration
+        verbs = _unwritten_verbs(connection)
+        connection.cursor().executemany(WRITE_VERB, verbs.values())
+    return migration.name if migration else "commands" if verbs else None
+
+
+def _unwritten_verbs(connection: psycopg.Connection) -> dict[str, tuple[object, ...]]:
+    """Return by name the rows of drover.verb that are not as the registry says; none where the table is not yet."""
+    if connection.execute(HAS_VERBS).fetchone() == (False,):
+        return {}
+    ours = [(verb.name, place, verb.is_for_owners, verb.job_every) for place, verb in enumerate(VERBS.values())]
+    written = set(connection.execute(SELECT_VERBS))
+    return {row[0]: row for row in ours if row not in written}
 
 
 def cancelled(error: psycopg.errors.QueryCanceled) -> str:

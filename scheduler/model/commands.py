@@ -1,7 +1,17 @@
-"""The words of a command row: `killjob 1234`, `host-max alpha 4 1`. One table says which there are and what they take.
+"""The registry of commands: `killjob 1234`, `host-max alpha 4 1`. One entry a verb, and everything else reads it.
 
-A verb is about every scheduler, about a job, a host, an agent type or a group, or about nothing in particular, as are
-those about queues; that decides which daemon acts (query `read_commands`). What it does is not known here.
+An entry says what the verb is about, the words that follow it, a line of help, who may give it, how `drover` says it
+and what carries it out. From VERBS follow:
+
+* what is understood, and how it is refused: `parse`, here;
+* which daemon reads the command: `about`, for query `read_commands`;
+* who may give it: table drover.verb, which `drover init` writes and the SQL function drover.command reads;
+* `drover VERB`, `drover queue ACTION` and so on, with help and completion: scheduler/cli/options.py and admin.py;
+* what is done: scheduler/daemon/commands.py finds `carried_out_by` among its actions; what is no action there is the
+  query of that name in schema/queries.sql;
+* tests that fail while drover(1) or drover-jobqueue(7) have no text about it.
+
+So a new verb is an entry here, its SQL (or, where one statement is not enough, an action) and its text in the manual.
 """
 
 import re
@@ -34,56 +44,75 @@ class Order(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """What a command is about, and the words that follow it.
+    """An entry of the registry.
 
-    `[x]` may be left out, `...` takes the rest, `x|y` is either; the value has the name of x, in small letters.
+    `about` decides which daemon acts. Of the words that follow, `[x]` may be left out, `...` takes the rest, `x|y` is
+    either; the value has the name of x, in small letters. A verb without a `cli` is given by `drover command`.
+
+    A query that carries out a verb gets those values, `command` (the row's jq_pk) and `job` (of the job it names). It
+    returns no row if it cannot be done now, else one: whether it was done, and a text. It may be run twice, if the
+    answer to the first run was lost.
     """
 
+    name: str
     about: str
     usage: str
+    help: str
+    carried_out_by: str  # an action of the daemon, or a query
+    cli: str = ""  # after `drover`: "hold"; or "queue add", an action of a command that lists too
+    is_for_owners: bool = False  # they may give it about jobs of their own; all others are the operators' alone
+
+    @property
+    def job_every(self) -> int:
+        """Return how far apart words that name jobs are: 1, every word does; 0, only the first."""
+        return 1 if self.usage == "JOB..." else 2 if self.usage.startswith("JOB SIGNAL [") else 0
 
 
-VERBS: Final[Mapping[str, Verb]] = {
-    "shutdown": Verb(EVERY, "[now]"),
-    "reload": Verb(EVERY, ""),
-    "reopen-log": Verb(EVERY, ""),
-    "verbose": Verb(EVERY, "LEVEL"),
-    "reset": Verb(EVERY, ""),
-    "poll": Verb(EVERY, "[QUEUE...]"),
-    "killjob": Verb(JOB, "JOB"),
-    "cancel": Verb(JOB, "JOB [TEXT...]"),
-    "signal": Verb(JOB, "JOB SIGNAL [MORE...]"),
-    "release": Verb(JOB, "JOB|NAME"),
-    "hold": Verb(JOB, "JOB"),
-    "ice": Verb(JOB, "JOB"),
-    "retry": Verb(JOB, "JOB"),
-    "unblock": Verb(JOB, "JOB|CONDITION"),
-    "run": Verb(ANY, "JOB..."),
-    "pause": Verb(ANY, "[QUEUE...]"),
-    "continue": Verb(ANY, "[QUEUE...]"),
-    "add-queue": Verb(ANY, "QUEUE CONCURRENCY"),
-    "remove-queue": Verb(ANY, "QUEUE"),
-    "set-concurrency": Verb(ANY, "QUEUE CONCURRENCY"),
-    "set-queue-priority": Verb(ANY, "QUEUE PRIORITY"),
-    "host-enable": Verb(HOST, "NAME"),
-    "host-disable": Verb(HOST, "NAME"),
-    "host-max": Verb(HOST, "NAME MAX [URGENT]"),
-    "host-filter": Verb(HOST, "NAME FILTER..."),
-    "agent-enable": Verb(TYPE, "NAME"),
-    "agent-disable": Verb(TYPE, "NAME"),
-    "step-down": Verb(GROUP, "[GROUP]"),
-    "flush": Verb(ANY, "DAYS [failed]"),
-    "status": Verb(GROUP, "[GROUP]"),
-}
+_ENTRIES: Final = (
+    Verb("shutdown", EVERY, "[now]", "end when what is in hand is done, or now", "shutdown"),
+    Verb("reload", EVERY, "", "read the configuration anew and go on with it", "reload"),
+    Verb("reopen-log", EVERY, "", "write to the file of the log that has its name now", "reopen_log"),
+    Verb("verbose", EVERY, "LEVEL", "log so many levels more than the configuration says", "verbose"),
+    Verb("reset", EVERY, "", "try failed slots again", "reset"),
+    Verb("release", JOB, "JOB|NAME", "let a held job go, and all that wait for it", "release", "release", True),
+    Verb("hold", JOB, "JOB", "keep a job from being started", "hold", "hold", True),
+    Verb("ice", JOB, "JOB", "skip a job as if it had been done", "ice", "ice", True),
+    Verb("retry", JOB, "JOB", "queue a failed job anew", "retry", "retry", True),
+    Verb("cancel", JOB, "JOB [TEXT...]", "end a job that has not ended", "cancel", "cancel", True),
+    Verb("killjob", JOB, "JOB", "kill the agents of a job, which fails", "kill", "kill", True),
+    Verb("signal", JOB, "JOB SIGNAL [MORE...]", "send a signal to the agents of a job", "signal", "signal", True),
+    Verb(
+        "unblock", JOB, "JOB|CONDITION", "look again at a job that is blocked, or at all that are for a reason",
+        "unblock", "unblock",
+    ),
+    Verb("run", ANY, "JOB...", "run jobs by hand; it ends when all have ended", "run", "", True),
+    Verb("pause", ANY, "[QUEUE...]", "start no more jobs of a queue", "pause", "pause"),
+    Verb("continue", ANY, "[QUEUE...]", "start jobs of a paused queue again", "pause", "continue"),
+    Verb("poll", EVERY, "[QUEUE...]", "make schedulers look for jobs now", "poll", "poll"),
+    Verb("add-queue", ANY, "QUEUE CONCURRENCY", "make a queue", "add_queue", "queue add"),
+    Verb("remove-queue", ANY, "QUEUE", "remove a queue that is empty", "remove_queue", "queue remove"),
+    Verb("set-concurrency", ANY, "QUEUE CONCURRENCY", "let so many jobs of a queue run", "set_queue", "queue set"),
+    Verb("set-queue-priority", ANY, "QUEUE PRIORITY", "put a queue before others", "set_queue", "queue priority"),
+    Verb("host-enable", HOST, "NAME", "start agents on a host again", "set_host", "host enable"),
+    Verb("host-disable", HOST, "NAME", "start no agents on a host", "set_host", "host disable"),
+    Verb("host-max", HOST, "NAME MAX [URGENT]", "let so many agents run on a host", "set_host", "host max"),
+    Verb("host-filter", HOST, "NAME FILTER...", "take certain jobs only on a host", "set_host", "host filter"),
+    Verb("agent-enable", TYPE, "NAME", "serve an agent type", "set_type", "agent enable"),
+    Verb("agent-disable", TYPE, "NAME", "serve an agent type no more", "set_type", "agent disable"),
+    Verb("flush", ANY, "DAYS [failed]", "remove jobs that ended long ago", "flush", "flush"),
+    Verb("step-down", GROUP, "[GROUP]", "let another scheduler of the group take over", "step_down"),
+    Verb("status", GROUP, "[GROUP]", "answer with what is in hand", "status"),
+)  # fmt: skip
+VERBS: Final[dict[str, Verb]] = {entry.name: entry for entry in _ENTRIES}
 
 
 def about(*what: str) -> list[str]:
-    """Give the verbs that are about this."""
+    """Return the verbs that are about this."""
     return [name for name, verb in VERBS.items() if verb.about in what]
 
 
 def parse(text: str) -> Order:
-    """Understand a command. Errors: CommandError."""
+    """Read a command. Errors: CommandError."""
     if len(text) > LONGEST_TEXT:
         raise CommandError(f"a command has at most {LONGEST_TEXT} characters")
     words = re.findall(r"[^ \t\n\r]+", text)  # as drover.word has them

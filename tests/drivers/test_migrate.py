@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.database import migrate
 from scheduler.errors import BugError, ConfigError, WorldError
+from scheduler.model.commands import VERBS
 from scheduler.model.states import JOB_STATES
 
 ONE = "create table drover.thing (thing_pk int primary key, label text);"
@@ -226,3 +227,34 @@ def test_a_server_that_is_too_old_is_told_by_its_version_j123(
     monkeypatch.setattr(migrate, "OLDEST", 99)
     with pytest.raises(WorldError, match=r"PostgreSQL 99 or newer is needed, and this is 1[0-9]+\.[0-9]+"):
         act(empty_database)
+
+
+VERB = "select verb_number, verb_for_owners, verb_job_every from drover.verb where verb_name = %s"
+
+
+def test_init_writes_the_registry_of_commands(empty_database: str) -> None:
+    assert "0003_register_verbs.sql" in migrate.apply(empty_database)
+    with psycopg.connect(empty_database) as connection:
+        names = [name for (name,) in connection.execute("select verb_name from drover.verb order by verb_number")]
+        assert names == list(VERBS)
+        assert connection.execute(VERB, ("run",)).fetchone() == (list(VERBS).index("run"), True, 1)
+
+
+def test_right_that_was_changed_by_hand_is_put_right_and_noticed_before(empty_database: str) -> None:
+    migrate.apply(empty_database)
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("update drover.verb set verb_for_owners = true where verb_name = 'shutdown'")
+    with pytest.raises(WorldError, match=r"commands in drover\.verb: shutdown: run drover init"):
+        migrate.check(empty_database)
+    assert migrate.apply(empty_database) == ["commands"]
+    migrate.check(empty_database)
+    assert migrate.apply(empty_database) == []
+
+
+def test_command_of_a_newer_version_stays(empty_database: str) -> None:
+    migrate.apply(empty_database)
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("insert into drover.verb values ('thaw', 99, false, 0)")
+    assert migrate.apply(empty_database) == []
+    with psycopg.connect(empty_database) as connection:
+        assert connection.execute(VERB, ("thaw",)).fetchone() == (99, False, 0)
