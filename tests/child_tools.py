@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scheduler.drivers.children import Children
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.processes import Processes
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import Event, Gone, Spawn
 from tests.loop_tools import turn_until
@@ -33,7 +33,7 @@ def command(**keys: Any) -> AgentType:
 
 
 class Family:
-    """Children, and all that they say and that is told of them."""
+    """Processes, and all that they say and that is told of them."""
 
     def __init__(self, loop: Loop, config: Config, folders: Sequence[str]) -> None:
         self.loop = loop
@@ -45,7 +45,7 @@ class Family:
         self.reads = 0
         self.answer: Callable[[int, bytes], bytes | None] = lambda _slot, _data: None
         ears = (self._hear, self._hear_err, self._capture)
-        self.children = Children(loop, config, folders, *ears, self.events.append)
+        self.children = Processes(loop, config, folders, *ears, self.events.append)
 
     def spawn(self, slot: int = 0, type: str = "line", **keys: Any) -> int:
         """Start one; its pid, 0 if it was not created."""

@@ -8,19 +8,19 @@ import psycopg
 
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.queue import Courier
-from scheduler.drivers.refusals import Refusals
+from scheduler.drivers.queue import QueueConnection
+from scheduler.drivers.statements import RefusedStatements
 from scheduler.model.events import EndAndClaim, EndedAndClaimed, Event, Request
 from scheduler.model.jobs import Claim, ClaimRequest, End
-from tests.link_tools import OWNER, QUERIES, fetch, opened
+from tests.connection_tools import OWNER, QUERIES, fetch, opened
 from tests.loop_tools import turn_until
 
 WANT = ClaimRequest("a", "default", "", False, 100)
 
 
-def quiet() -> Refusals:
+def quiet() -> RefusedStatements:
     """Make one that tells nobody."""
-    return Refusals(lambda level, text: None, lambda text: None)
+    return RefusedStatements(lambda level, text: None, lambda text: None)
 
 
 class Desk:
@@ -30,7 +30,9 @@ class Desk:
         self.loop = Loop()
         self.link = opened(self.loop, conninfo, settings=queue.settings(lock_limit))
         self.events: list[Event] = []
-        self.courier = Courier(self.loop, self.link, QUERIES, owner, "default", "here.7", self.events.append, quiet())
+        self.courier = QueueConnection(
+            self.loop, self.link, QUERIES, owner, "default", "here.7", self.events.append, quiet()
+        )
 
     def __enter__(self) -> "Desk":
         return self

@@ -15,8 +15,8 @@ from typing import IO, Final
 
 from scheduler.cli.check import FAIL, FAILED, OK, WARN, Finding, told
 from scheduler.daemon.wiring import agent_folders
-from scheduler.drivers.children import Children
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.processes import Processes
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Spawn
@@ -70,7 +70,7 @@ class Trial:
         self._config, self._loop = config, Loop()
         self._slots = count()
         self._tries: dict[int, Try] = {}
-        self._children = Children(
+        self._children = Processes(
             self._loop, config, agent_folders(), self._hear, self._hear_err, self._captured, self._tell
         )
 

@@ -33,9 +33,8 @@ from scheduler.daemon.wiring import agent_folders
 from scheduler.database import migrate
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres_connect import login_of, readable, writable
-from scheduler.drivers.spawning import Surroundings, find_program, interpreter_mistake, search_path
+from scheduler.drivers.spawn import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
 from scheduler.drivers.ssh_agents import SshHost, ssh_hosts
-from scheduler.drivers.users import user_mistakes
 from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, HostDown, HostUp

@@ -28,7 +28,7 @@ from scheduler.cli.output import Table
 from scheduler.daemon.log import LOG
 from scheduler.database import migrate
 from scheduler.database.embedded import default_directory, join
-from scheduler.drivers.session import STANDARD, setting
+from scheduler.drivers.sql import STANDARD, setting
 from scheduler.errors import AbsentError, BugError, ConfigError, DroverError, WorldError
 from scheduler.model.config import Config
 

@@ -56,7 +56,7 @@ def _run(options: Namespace) -> int:
 def _configuration(options: Namespace) -> "Config":
     """What the command needs of it; no file is read if only the database is wanted, and is named."""
     from scheduler.cli.config import SYSTEM, database_alone, load  # not for --help: it takes as long as all the rest
-    from scheduler.drivers.users import user_mistakes
+    from scheduler.drivers.spawn import user_mistakes
     from scheduler.model.config import Config
 
     checks = (user_mistakes,) if options.command == "run" else ()  # nobody else starts agents

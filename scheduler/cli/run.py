@@ -21,9 +21,9 @@ from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.notify import Manager, take_manager
+from scheduler.drivers.service_manager import Manager, take_manager
+from scheduler.drivers.spawn import user_mistakes
 from scheduler.drivers.system import hide
-from scheduler.drivers.users import user_mistakes
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Database
 

@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Rows
-from scheduler.drivers.refusals import Refusals
-from scheduler.drivers.sql import Query
-from scheduler.drivers.waiting import Loop
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.sql import Answer, Failure, Query, Rows
+from scheduler.drivers.statements import RefusedStatements
 from scheduler.model.events import Event, RowsLost, Woken
 from scheduler.policy.core import Core
 
@@ -71,12 +70,12 @@ class Reconcile:
     def __init__(
         self,
         loop: Loop,
-        link: Link,
+        link: Connection,
         queries: Mapping[str, Query],
         core: Core,
         group: str,
         tell: Callable[[Event], None],
-        refusals: Refusals,
+        refusals: RefusedStatements,
     ) -> None:
         self._loop, self._link, self._queries, self._core = loop, link, queries, core
         self._group, self._tell, self._refusals = group, tell, refusals

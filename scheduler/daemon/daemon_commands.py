@@ -10,7 +10,7 @@ from scheduler.daemon.commands import Act, Tell
 from scheduler.daemon.log import LOG, echo, say
 from scheduler.daemon.watch import Watch
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.notify import Notifier
+from scheduler.drivers.service_manager import Notifier
 from scheduler.errors import ConfigError
 from scheduler.model import events as e
 from scheduler.model.config import Config

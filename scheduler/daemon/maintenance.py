@@ -10,8 +10,7 @@ from typing import Any, Final, Protocol
 from scheduler.daemon.command_rows import PAUSE_S, Pass
 from scheduler.daemon.commands import Act, Commands
 from scheduler.daemon.table_commands import looked
-from scheduler.drivers.postgres_answers import Stat
-from scheduler.drivers.sql import to_json
+from scheduler.drivers.sql import Stat, to_json
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken
 from scheduler.model.jobs import Cells

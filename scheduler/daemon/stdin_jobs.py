@@ -20,10 +20,9 @@ from typing import Final, NamedTuple
 
 from scheduler.daemon.log import escaped
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Rows
+from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queue import why
-from scheduler.drivers.sql import Query
+from scheduler.drivers.sql import Answer, Failure, Query, Rows
 from scheduler.model.config import Config
 from scheduler.model.events import JobEnded
 
@@ -53,7 +52,7 @@ class StdinJobs:
     def __init__(
         self,
         loop: Loop,
-        link: Link,
+        link: Connection,
         queries: Mapping[str, Query],
         types: Collection[str],
         say: Callable[[str, str], None],

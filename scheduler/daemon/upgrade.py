@@ -14,9 +14,9 @@ from contextlib import suppress
 from select import EPOLLIN
 from typing import Final
 
-from scheduler.drivers import signals
-from scheduler.drivers.spawning import watch
-from scheduler.drivers.waiting import Loop, Timer
+from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.spawn import watch
+from scheduler.drivers.system import SIGNALS
 from scheduler.package_data import PACKAGE, schema_dir
 
 TRIAL_S: Final = 30.0  # for the import of the new program
@@ -77,7 +77,7 @@ class Upgrade:
 
 def hold_signals() -> None:
     """Keep what comes from now on for the program that is executed next; its Signals lets it come."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals.NUMBERS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
 def go_on(environment: Mapping[str, str]) -> None:

@@ -9,11 +9,10 @@ from functools import partial
 from typing import Final
 from uuid import uuid4
 
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure
-from scheduler.drivers.refusals import NOTIFY, Refusals
-from scheduler.drivers.sql import Query
-from scheduler.drivers.waiting import Loop, Timer
+from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.sql import Answer, Failure, Query
+from scheduler.drivers.statements import NOTIFY, RefusedStatements
 
 BURST: Final = 5
 WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at most
@@ -65,7 +64,7 @@ class ListenProbe:
         ring: Query,
         say: Callable[[str, str], None],
         poll: Callable[[], None],
-        refusals: Refusals,
+        refusals: RefusedStatements,
         *,
         every: float,
         poll_interval: float,
@@ -78,10 +77,10 @@ class ListenProbe:
         self._every, self._poll_interval = every, poll_interval
         self._sent: int | None = None  # statements of the ear when we rang; None: we have not
         self._timer: Timer | None = None
-        self._voice: Link  # given by `attach`, as the links need our callbacks first
-        self._ear: Link
+        self._voice: Connection  # given by `attach`, as the links need our callbacks first
+        self._ear: Connection
 
-    def attach(self, voice: Link, ear: Link, listen: Sequence[str]) -> None:
+    def attach(self, voice: Connection, ear: Connection, listen: Sequence[str]) -> None:
         """Take the connections; `listen` is what `ear` ran to hear others."""
         self._voice, self._ear, self._listen = voice, ear, (*listen, f"listen {self.channel}")
 

@@ -15,12 +15,10 @@ import attrs
 
 from scheduler.daemon.commands import Act as CommandAct
 from scheduler.daemon.maintenance import Maintenance
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat
-from scheduler.drivers.refusals import Refusals
-from scheduler.drivers.session import OURS, setting
-from scheduler.drivers.spawning import EXEC_DIRECTORY
-from scheduler.drivers.sql import Query
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.spawn import EXEC_DIRECTORY
+from scheduler.drivers.sql import OURS, Answer, Failure, Query, Rows, Stat, setting
+from scheduler.drivers.statements import RefusedStatements
 from scheduler.drivers.system import Identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue, Scheduler
@@ -56,7 +54,7 @@ class Watch:
         acts: Mapping[str, CommandAct],
         vitals: Callable[[], dict[str, Any]],
         noted: Callable[[], None],
-        refusals: Refusals,
+        refusals: RefusedStatements,
     ) -> None:
         self._config = config
         self._core = core
@@ -75,10 +73,10 @@ class Watch:
         self.maintenance = Maintenance(
             config.scheduler, core, self.lease, identity.pid, self._ask, say, clock, stats, vitals, acts
         )
-        self.link: Link  # given by `attach`: the link needs our callbacks first
+        self.link: Connection  # given by `attach`: the link needs our callbacks first
         self.worthwhile: Callable[[str], None]  # so is this: a wake-up led to something
 
-    def attach(self, link: Link, worthwhile: Callable[[str], None]) -> None:
+    def attach(self, link: Connection, worthwhile: Callable[[str], None]) -> None:
         """Take the connection to work on; it is not open yet."""
         self.link, self.worthwhile = link, worthwhile
 

@@ -25,20 +25,17 @@ from scheduler.daemon.wakeups import ListenProbe, NotifyRateLimit
 from scheduler.daemon.watch import LISTEN, Watch
 from scheduler.daemon.watch import settings as watch_settings
 from scheduler.drivers.agentdb import AgentDb
-from scheduler.drivers.alarm import Alarm
-from scheduler.drivers.children import Children
-from scheduler.drivers.expansions import Expansions
-from scheduler.drivers.loop import Loop
-from scheduler.drivers.notify import Manager, Notifier, ReadyFile
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Stat
+from scheduler.drivers.loop import Loop, Watchdog
+from scheduler.drivers.postgres import Connection
 from scheduler.drivers.postgres_connect import writable
-from scheduler.drivers.queue import Courier
+from scheduler.drivers.processes import Processes
+from scheduler.drivers.queries import JobQueries
+from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
-from scheduler.drivers.refusals import Refusals
-from scheduler.drivers.signals import Signals
-from scheduler.drivers.sql import load
-from scheduler.drivers.system import identity, resident_mb
+from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile
+from scheduler.drivers.sql import Stat, load
+from scheduler.drivers.statements import RefusedStatements
+from scheduler.drivers.system import Signals, identity, resident_mb
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.package_data import agents_dir, schema_dir
@@ -96,12 +93,12 @@ class Daemon:
         )
         self._is_queue_ready = False
         timers = config.scheduler
-        self.refusals = Refusals(_say, self._refused)
+        self.refusals = RefusedStatements(_say, self._refused)
         self.watch = Watch(
             config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats,
             self._commands.acts(), self._vitals, self.note, self.refusals,
         )  # fmt: skip
-        self.children = Children(
+        self.children = Processes(
             self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
         )
         self.notify_rate_limit = NotifyRateLimit(
@@ -123,7 +120,7 @@ class Daemon:
         self.refusals.attach(self.queue_link, self.watch_link)
         self.courier = self._courier()
         database = config.database
-        self.expansions = Expansions(
+        self.expansions = JobQueries(
             self.loop,
             database.msq_url or make_conninfo(conninfo, user="drover_msq"),
             timers.expansions,
@@ -193,10 +190,10 @@ class Daemon:
         who = f"drover {metadata.version('drover-scheduler')} pid={self._identity.pid}"
         return f"{who} group={config.scheduler.group}: hosts {hosts}; agents {agents}"
 
-    def _watch_loop(self) -> Alarm | None:
+    def _watch_loop(self) -> Watchdog | None:
         """Let a hang be seen while it lasts."""
         limit = self.config.scheduler.hang_limit
-        alarm = Alarm(limit, crash_fd()) if limit else None
+        alarm = Watchdog(limit, crash_fd()) if limit else None
         self.loop.watch_with(alarm, self._say_hung)
         return alarm
 
@@ -281,16 +278,16 @@ class Daemon:
         down: Callable[[str], None],
         settings: Sequence[str],
         notified: Callable[[str], None] = lambda channel: None,
-    ) -> Link:
-        return Link(
+    ) -> Connection:
+        return Connection(
             self.loop, name, make_conninfo(writable(conninfo), application_name=f"drover {name}"),
             settings=(SAFE_PATH, *settings), on_up=up, on_down=down, on_notify=notified,
             reconnect_max=self.config.scheduler.reconnect_max,
         )  # fmt: skip
 
-    def _courier(self) -> Courier:
+    def _courier(self) -> QueueConnection:
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
-        return Courier(
+        return QueueConnection(
             self.loop,
             self.queue_link,
             self._queries,

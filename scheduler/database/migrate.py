@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 
 from scheduler.database.embedded import find_binaries, temporary
-from scheduler.drivers.session import STANDARD, setting
+from scheduler.drivers.sql import STANDARD, setting
 from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
 from scheduler.model.commands import VERBS
 from scheduler.model.states import JOB_STATES

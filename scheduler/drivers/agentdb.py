@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Stat, one_line
-from scheduler.drivers.reach import Reach
-from scheduler.drivers.session import THEIRS, setting
-from scheduler.drivers.sql import Query
-from scheduler.drivers.waiting import Loop, Timer
+from scheduler.drivers.connection_pool import ConnectionHealth
+from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.sql import THEIRS, Answer, Failure, Query, Rows, Stat, one_line, setting
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
@@ -93,7 +91,7 @@ class AgentDb:
         self._limit, self._answer_bytes = statement_limit, answer_bytes
         self._reconnect_max = reconnect_max
         self._durability = "off" if with_queue else "on"
-        self._reach = Reach("statements", conninfo, unconnected)
+        self._reach = ConnectionHealth("statements", conninfo, unconnected)
         self._links = self._reach.links
         self._busy: set[str] = set()  # names of links
         self._waiting: deque[_Waiting] = deque()
@@ -178,13 +176,13 @@ class AgentDb:
             self._add_link()
         self._watch()
 
-    def _idle_link(self) -> Link | None:
+    def _idle_link(self) -> Connection | None:
         return next((link for link in self._links if link.is_up and link.name not in self._busy), None)
 
     def _add_link(self) -> None:
         # On the server of the queue a statement that was answered may be forgotten if the server crashes, but not once
         # its job is saved as done: that commit is synchronous and comes later, so it brings all before it to disk.
-        link = Link(
+        link = Connection(
             self._loop,
             f"agentdb {len(self._links) + 1}",
             self._conninfo,
@@ -204,7 +202,7 @@ class AgentDb:
         self._reach.succeeded()
         self._dispatch()
 
-    def _down(self, link: Link, reason: str) -> None:
+    def _down(self, link: Connection, reason: str) -> None:
         self._reason = reason
         if link.refusal is not None:
             self._reach.failed(link)
@@ -224,7 +222,7 @@ class AgentDb:
 
     # ---- statements
 
-    def _run(self, link: Link, waiting: _Waiting) -> None:
+    def _run(self, link: Connection, waiting: _Waiting) -> None:
         self._busy.add(link.name)
         lines = _Lines(waiting.kind, self._answer_bytes)
         done = partial(self._done, link, waiting, lines)
@@ -234,7 +232,7 @@ class AgentDb:
         else:
             link.ask(waiting.query, waiting.values, done, deadline=limit, sink=lines.take)
 
-    def _done(self, link: Link, waiting: _Waiting, lines: _Lines, answer: Answer) -> None:
+    def _done(self, link: Connection, waiting: _Waiting, lines: _Lines, answer: Answer) -> None:
         self._busy.discard(link.name)
         if waiting.query is None or link.in_transaction:
             link.reset()

@@ -14,17 +14,19 @@ So after a pause the descriptors are polled again, `on_pause` is told how long n
 are events handled and timers called.
 """
 
+import faulthandler
 import select
+import signal
 import time
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
-
-from scheduler.drivers.alarm import Alarm
+from types import CodeType, FrameType
 
 DAY_S = 86_400.0  # epoll takes no longer waits than 24 days; one idle turn a day costs nothing
 SLOW_S = 0.1  # a turn that took longer is counted
 PAUSE_S = 0.5  # a turn or a wait that lasted so much longer than it should: the process did not run
+TURN = ".turn"  # of the loop, or of the daemon: the calls below it are those to name
 
 
 class Timer:
@@ -38,6 +40,39 @@ class Timer:
     def cancel(self) -> None:
         """Forget the call; harmless when it was made already."""
         self.call = None
+
+
+class Watchdog:
+    """Rings once, `limit` seconds after it was put off last; made and closed in the main thread."""
+
+    def __init__(self, limit: float, fd: int) -> None:
+        self.limit = limit
+        self._where: str | None = None
+        self._old = signal.signal(signal.SIGALRM, self._rung)
+        faulthandler.register(signal.SIGALRM, fd, all_threads=False, chain=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+
+    def put_off(self) -> None:
+        """Ring `limit` seconds from now."""
+        signal.setitimer(signal.ITIMER_REAL, self.limit)
+
+    def stop(self) -> None:
+        """Do not ring: whoever waits does not hang."""
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def take(self) -> str | None:
+        """Give where we were when it rang, once."""
+        where, self._where = self._where, None
+        return where
+
+    def close(self) -> None:
+        """Put back what was there before."""
+        self.stop()
+        faulthandler.unregister(signal.SIGALRM)
+        signal.signal(signal.SIGALRM, self._old)
+
+    def _rung(self, _number: int, frame: FrameType | None) -> None:
+        self._where = place(frame)
 
 
 class Loop:
@@ -71,10 +106,10 @@ class Loop:
         self.longest_turn = 0.0  # seconds between two waits
         self.slow_turns = 0
         self.on_pause: Callable[[float], None] = lambda seconds: None  # called before the events of that turn
-        self._alarm: Alarm | None = None
+        self._alarm: Watchdog | None = None
         self._alarm_safe_until = self._put_off_at = inf
 
-    def watch_with(self, alarm: Alarm | None, say_hung: Callable[[float, str], None]) -> None:
+    def watch_with(self, alarm: Watchdog | None, say_hung: Callable[[float, str], None]) -> None:
         """Measure from now on; let an alarm run while nobody is waited for, and say how long a turn hung, and where."""
         self._alarm, self._say_hung = alarm, say_hung
         self.now = self._clock()
@@ -178,3 +213,16 @@ class Loop:
             if timer.call is not None:
                 call, timer.call = timer.call, None
                 call()
+
+
+def place(frame: FrameType | None) -> str:
+    """Give the calls that led to a frame, from the loop on, and the line it is at."""
+    calls: list[CodeType] = []
+    line = 0 if frame is None else frame.f_lineno
+    while frame is not None and not frame.f_code.co_qualname.endswith(TURN):
+        calls.append(frame.f_code)
+        frame = frame.f_back
+    if not calls:
+        return "the turn itself"
+    path = " > ".join(code.co_qualname for code in reversed(calls))
+    return f"{path} ({calls[0].co_filename}:{line})"

@@ -26,22 +26,23 @@ from typing import Final, NamedTuple
 import psycopg
 from psycopg import pq
 
-from scheduler.drivers.postgres_answers import (
+from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.postgres_connect import Attempt, Cancel
+from scheduler.drivers.sql import (
     NO_COPY,
+    SETTING,
     Answer,
     Done,
     Failure,
+    Query,
     Rows,
     Sink,
     Stat,
+    encode,
     one_line,
     read_failure,
     read_rows,
 )
-from scheduler.drivers.postgres_connect import Attempt, Cancel
-from scheduler.drivers.session import SETTING
-from scheduler.drivers.sql import Query, encode
-from scheduler.drivers.waiting import Loop, Timer
 
 CANCEL_GRACE_S: Final = 5.0  # between a cancel and the end of the connection
 CANCEL_AGAIN_S: Final = 0.2
@@ -82,7 +83,7 @@ class _Asked:
     answer: Answer | None = None
 
 
-class Link:
+class Connection:
     """A connection by name, kept up until closed."""
 
     def __init__(

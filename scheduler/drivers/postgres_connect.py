@@ -17,7 +17,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.drivers.waiting import Loop, Timer
+from scheduler.drivers.loop import Loop, Timer
 
 CONNECT_LIMIT_S: Final = 15.0
 READ_BYTES: Final = 65_536

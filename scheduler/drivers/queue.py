@@ -12,12 +12,10 @@ from functools import partial
 from itertools import islice, repeat
 from typing import Any, Final, assert_never
 
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Rows, Table
-from scheduler.drivers.refusals import Refusals
-from scheduler.drivers.session import OURS, setting
-from scheduler.drivers.sql import Query, to_json
-from scheduler.drivers.waiting import Loop
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.sql import OURS, Answer, Failure, Query, Rows, Table, setting, to_json
+from scheduler.drivers.statements import RefusedStatements
 from scheduler.model.events import (
     ContentsRead,
     EndAndClaim,
@@ -82,7 +80,7 @@ def why(failure: Failure) -> str:
     return "data" if state[:2] in DATA_CLASSES else "lost"
 
 
-class Courier:
+class QueueConnection:
     """Carries requests to the queue and tells one event for each.
 
     A failure that leaves the connection up but is the world's (read-only, disk full), or that of a claim, is told
@@ -92,13 +90,13 @@ class Courier:
     def __init__(
         self,
         loop: Loop,
-        link: Link,
+        link: Connection,
         queries: Mapping[str, Query],
         owner: str,
         group: str,
         schedinfo: str,
         tell: Callable[[Event], None],
-        refusals: Refusals,
+        refusals: RefusedStatements,
         *,
         limit: float = REQUEST_LIMIT_S,
     ) -> None:

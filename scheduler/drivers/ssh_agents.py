@@ -8,9 +8,9 @@ import os
 import signal
 from collections.abc import Callable
 
-from scheduler.drivers.spawning import EXEC_DIRECTORY, limits_of, own_of, passed_on
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.spawn import EXEC_DIRECTORY, limits_of, own_of, passed_on
 from scheduler.drivers.ssh_host import Ends, SshProcess
-from scheduler.drivers.waiting import Loop
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
 from scheduler.model.ssh_protocol import (

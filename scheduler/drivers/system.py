@@ -1,21 +1,31 @@
-"""Who this process is to other daemons, whether another is gone, how many files we may open, and who may look in.
+"""This process as the operating system knows it: its identity, its limits, and signals as events of the loop.
 
-Touches proc(5) and our limits only. Refuses to know what a daemon is: a process is named by its boot, its pid
-namespace, its pid and when it started, and what cannot be proved gone is not gone.
+A process is identified by its boot, its pid namespace, its pid and its start time; one that cannot be proved to have
+ended counts as running. For signals the C handler writes the number into a pipe, which the loop reads: no Python of
+ours runs when a signal arrives. Refuses to know what a daemon is and what a signal means.
 """
 
 import os
 import resource
+import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from select import EPOLLIN
+from types import FrameType
+from typing import Any
 from uuid import UUID
+
+from scheduler.drivers.loop import Loop
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_SPACE = "/proc/self/ns/pid"
 DEAD = frozenset({"Z", "X"})  # a zombie does nothing any more
 PR_SET_DUMPABLE = 4  # prctl(2)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+MOST = 4096  # signals read in one turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +112,36 @@ def _pid_space() -> str:
     with suppress(OSError):
         return os.readlink(PID_SPACE)
     return ""
+
+
+class Signals:
+    """Tells every signal of SIGNALS that arrived, in order; made and closed in the main thread."""
+
+    def __init__(self, loop: Loop, on_signal: Callable[[int], None]) -> None:
+        self._loop, self._on_signal = loop, on_signal
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        # the pipe comes first: a handler that is set before it would swallow a signal
+        self._old_writer = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._old: dict[int, Any] = {number: signal.signal(number, _wake) for number in SIGNALS}
+        loop.register(self._reader, EPOLLIN, self._read)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a program before us may have kept some for us
+
+    def close(self) -> None:
+        """Put the handlers back that were there before."""
+        for number, handler in self._old.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set from Python
+        signal.set_wakeup_fd(self._old_writer)
+        self._loop.unregister(self._reader)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _read(self, _mask: int) -> None:
+        for number in os.read(self._reader, MOST):
+            if number in self._old:
+                self._on_signal(number)
+
+
+def _wake(_number: int, _frame: FrameType | None) -> None:
+    """Exist: without a handler in Python the C handler that writes to the pipe would not be there."""

@@ -23,7 +23,7 @@ from typing import Final
 
 import paramiko
 
-from scheduler.drivers.waiting import Timer
+from scheduler.drivers.loop import Timer
 from scheduler.errors import WorldError
 from scheduler.model.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
 from scheduler.ssh.connect import Connection, connect

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from select import EPOLLIN
 
-from scheduler.drivers.waiting import Loop
+from scheduler.drivers.loop import Loop
 
 Call = Callable[[], object]
 

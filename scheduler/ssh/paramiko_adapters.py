@@ -15,7 +15,7 @@ from contextlib import suppress
 from select import EPOLLOUT
 from threading import Lock
 
-from scheduler.drivers.waiting import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.ssh.mailbox import CallQueue
 
 READ_BYTES = 65_536

@@ -18,7 +18,7 @@ from threading import Lock
 import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
-from scheduler.drivers.waiting import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.ssh.mailbox import BufferEvent, CallQueue
 from scheduler.ssh.paramiko_adapters import ParamikoSocket
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import paramiko
 
-from scheduler.drivers.waiting import Timer
+from scheduler.drivers.loop import Timer
 from scheduler.model.ssh_protocol import Ended, Lost, Note, NotStarted, Report, SshSettings, Started
 from scheduler.ssh.connect import EXIT_SIGNAL, ON_EXIT
 from scheduler.ssh.control_session import ControlSession

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT
 
-from scheduler.drivers.waiting import Loop
+from scheduler.drivers.loop import Loop
 from scheduler.model.ssh_protocol import PACKET_BYTES, Report, Request, pack, unpack_request
 
 PIPES = 3

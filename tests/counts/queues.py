@@ -13,12 +13,11 @@ from psycopg import pq, sql
 
 from scheduler.daemon.watch import settings as watch_settings
 from scheduler.daemon.wiring import PLANS
-from scheduler.drivers.expansions import DECLARE, FETCH_NONE, MOVE_ALL, OPENING
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Rows, read_failure, read_rows
-from scheduler.drivers.queue import Courier, settings
-from scheduler.drivers.sql import Query, encode, load
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.queries import DECLARE, FETCH_NONE, MOVE_ALL, OPENING
+from scheduler.drivers.queue import QueueConnection, settings
+from scheduler.drivers.sql import Answer, Query, Rows, encode, load, read_failure, read_rows
 from scheduler.model import events as e
 from scheduler.model.config import Scheduler
 from scheduler.package_data import schema_dir
@@ -31,7 +30,7 @@ _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Straight:
-    """A connection that waits for each answer: what stands in for a Link, with the same way to ask."""
+    """A connection that waits for each answer: what stands in for a Connection, with the same way to ask."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.asked: Counter[str] = Counter()
@@ -94,11 +93,11 @@ class Real:
             self._link.run(setting)
         self._loop = loop
         self._told: list[e.Event] = []
-        self._courier = self._courier_on(cast(Link, self._link))
+        self._courier = self._courier_on(cast(Connection, self._link))
         self._total = self._given = 0
 
-    def _courier_on(self, link: Link) -> Courier:
-        return Courier(self._loop, link, queries(), OWNER, GROUP, "alpha.1", self._told.append, quiet())
+    def _courier_on(self, link: Connection) -> QueueConnection:
+        return QueueConnection(self._loop, link, queries(), OWNER, GROUP, "alpha.1", self._told.append, quiet())
 
     @property
     def asked(self) -> Counter[str]:
@@ -135,7 +134,7 @@ class Real:
     def explain(self, request: e.Request) -> dict[str, Any]:
         """Give the plan of a request as it was carried out; nothing of it remains."""
         link = Explaining(self._link)
-        self._courier_on(cast(Link, link)).send(request)
+        self._courier_on(cast(Connection, link)).send(request)
         return link.plans[0]
 
     def tell_statistics(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.child_tools import LONG_S, Family, Make
-from tests.link_tools import OWNER, PATIENT, QUERIES, ask, opened, take_group
+from tests.connection_tools import OWNER, PATIENT, QUERIES, ask, opened, take_group
 from tests.queue_tools import Desk
 
 

@@ -9,7 +9,7 @@ from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
-from tests.link_tools import backends, end_backends, fetch, let_in, shut_out
+from tests.connection_tools import backends, end_backends, fetch, let_in, shut_out
 from tests.loop_tools import turn_until
 
 STATEMENTS = {

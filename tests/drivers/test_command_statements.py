@@ -5,9 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from scheduler.drivers.postgres_answers import Rows
-from scheduler.drivers.sql import to_json
-from tests.link_tools import OTHER, OWNER, fetch, rows_of
+from scheduler.drivers.sql import Rows, to_json
+from tests.connection_tools import OTHER, OWNER, fetch, rows_of
 
 LONG_OVER: Final = "jq_starttime = now() - interval '9 d', jq_endtime = now() - interval '9 d'"
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from scheduler.model.jobs import PLAIN
-from tests.link_tools import OWNER, QUERIES, ask, rows_of
+from tests.connection_tools import OWNER, QUERIES, ask, rows_of
 from tests.queue_tools import WANT, Desk
 
 ENDED = "jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2"

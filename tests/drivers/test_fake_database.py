@@ -11,7 +11,7 @@ from scheduler.drivers.sql import Query, load
 from scheduler.model.jobs import Claim, ClaimRequest, End, SaveRow
 from scheduler.model.states import BLOCKED, CANCELLED, DONE, FAILED, HELD, QUEUED, RUNNING
 from scheduler.package_data import schema_dir
-from tests.link_tools import OTHER, OWNER, QUERIES
+from tests.connection_tools import OTHER, OWNER, QUERIES
 from tests.sim.database import Edge, Row
 from tests.sim.twins import FAIR, HOST, QUEUES, DiffersError, Twins
 

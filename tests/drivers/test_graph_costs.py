@@ -10,8 +10,8 @@ import pytest
 from scheduler.drivers.loop import Loop
 from scheduler.model.events import EndAndClaim, EndedAndClaimed, Settle, Settled
 from scheduler.model.jobs import Claim
+from tests.connection_tools import take_group
 from tests.counts.queues import Real
-from tests.link_tools import take_group
 from tests.queue_tools import WANT, end
 
 Connection = psycopg.Connection[Any]

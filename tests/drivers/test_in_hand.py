@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.model.events import EndAndClaim, EndedAndClaimed, Mark, RecordInHand, Save, Written
 from scheduler.model.jobs import Claim, SaveRow
-from tests.link_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
+from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states
 
 NOBODY = "00000000-0000-0000-0000-000000000000"

@@ -16,7 +16,7 @@ from scheduler.errors import WorldError
 from scheduler.model.events import EndAndClaim, Save, Settle, Settled
 from scheduler.model.jobs import Claim, SaveRow
 from scheduler.package_data import schema_dir
-from tests.link_tools import OWNER, fetch, rows_of
+from tests.connection_tools import OWNER, fetch, rows_of
 from tests.queue_tools import WANT, Desk, end
 
 FIRST: Final = "0001_create_drover.sql"

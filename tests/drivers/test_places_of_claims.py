@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from scheduler.model.events import EndedAndClaimed
-from tests.link_tools import fetch
+from tests.connection_tools import fetch
 from tests.queue_tools import WANT, Desk, insert, locked, many
 
 PLACES = "('a', '3', 'n', false), ('a', '4', 'n', false), ('a', '2', 'b', false), ('a', '1', 'n', true)"

@@ -14,9 +14,9 @@ from scheduler.daemon.wiring import PLANS
 from scheduler.drivers.loop import Loop
 from scheduler.model.events import EndAndClaim, EndedAndClaimed, FindLocked, Mark, RecordInHand, Request, Save
 from scheduler.model.jobs import START, Claim, ClaimPosition, ItemFailure, SaveRow
+from tests.connection_tools import fetch, take_group
 from tests.counts.meters import buffers
 from tests.counts.queues import OWNER, Real, Straight, queries
-from tests.link_tools import fetch, take_group
 from tests.queue_tools import WANT, end
 
 Plan = dict[str, Any]

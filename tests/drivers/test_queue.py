@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.drivers import queue
-from scheduler.drivers.postgres_answers import Failure
+from scheduler.drivers.sql import Failure
 from scheduler.model.events import (
     EndAndClaim,
     EndedAndClaimed,
@@ -29,7 +29,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, ItemFailure, LogRow, OutputRow, Rules, SaveRow
 from scheduler.model.states import COMMAND_MOVES, JOB_MOVES, JOB_STATES, TERMINAL, Rows
-from tests.link_tools import OTHER, OWNER, QUERIES, ask, end_backends, fetch, rows_of, take_group
+from tests.connection_tools import OTHER, OWNER, QUERIES, ask, end_backends, fetch, rows_of, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states, user
 

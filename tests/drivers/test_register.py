@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.sql import to_json
-from tests.link_tools import OWNER, QUERIES, ask, fetch, opened, rows_of
+from tests.connection_tools import OWNER, QUERIES, ask, fetch, opened, rows_of
 
 DAEMON: Final = {
     "host": "here", "pid": 7, "boot_id": "b", "pid_space": "s", "pid_start": 1, "version": "0", "lease": 30.0,

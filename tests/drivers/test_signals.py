@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.signals import NUMBERS, Signals
+from scheduler.drivers.system import SIGNALS, Signals
 from tests.loop_tools import turn_until
 
 
@@ -27,7 +27,7 @@ def loop(heard: list[int]) -> Iterator[Loop]:
     loop.close()
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", SIGNALS)
 def test_every_signal_is_told_by_its_number(loop: Loop, heard: list[int], number: int) -> None:
     signal.raise_signal(number)
     turn_until(loop, lambda: heard)
@@ -66,11 +66,11 @@ def test_more_signals_than_the_pipe_holds_do_not_block(loop: Loop, heard: list[i
 
 
 def test_close_puts_the_old_handlers_back() -> None:
-    before = [signal.getsignal(number) for number in NUMBERS]
+    before = [signal.getsignal(number) for number in SIGNALS]
     loop = Loop()
     Signals(loop, lambda _: None).close()
     loop.close()
-    assert [signal.getsignal(number) for number in NUMBERS] == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
     assert signal.set_wakeup_fd(-1) == -1
 
 

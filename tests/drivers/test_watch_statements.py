@@ -12,7 +12,7 @@ from scheduler.daemon.commands import VERBS_ABOUT
 from scheduler.drivers.loop import Loop
 from tests.cli_tools import ACTIVE
 from tests.cli_tools import OWNER as ACTIVE_OWNER
-from tests.link_tools import PATIENT, QUERIES, ask, fetch, opened, rows_of
+from tests.connection_tools import PATIENT, QUERIES, ask, fetch, opened, rows_of
 from tests.queue_tools import locked, states
 
 LONG_OVER: Final = "jq_starttime = now() - interval '9 d', jq_endtime = now() - interval '9 d'"

@@ -24,11 +24,10 @@ from typing import Any, Final
 
 import psycopg
 
-from scheduler.drivers.children import CLOSED, Child, Children
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Rows
-from scheduler.drivers.spawning import Started, UnwatchedError
-from scheduler.drivers.sql import load
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.processes import CLOSED, Child, Processes
+from scheduler.drivers.spawn import NoPidfdError, Started
+from scheduler.drivers.sql import Rows, load
 from scheduler.model.events import Spawn
 from scheduler.package_data import schema_dir
 
@@ -72,8 +71,8 @@ class Points:
 def arm(text: str) -> None:
     """Replace the functions of the drivers that reach a point. Errors: ValueError."""
     points = Points(parse(text))
-    _replace_link(points.reach)
-    _replace_children(points.reach)
+    _replace_connection(points.reach)
+    _replace_processes(points.reach)
 
 
 def parse(text: str) -> list[Point]:
@@ -100,11 +99,11 @@ def _replace(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) 
 # ---- statements
 
 
-def _replace_link(reach: Callable[[str, str], bool]) -> None:
+def _replace_connection(reach: Callable[[str, str], bool]) -> None:
     """Both places are where libpq's own errors are caught, and taken for the loss of the connection."""
 
     def before(write: Callable[..., None]) -> Callable[..., None]:
-        def _write(link: Link, asked: Any) -> None:
+        def _write(link: Connection, asked: Any) -> None:
             is_sent = not asked.prepared or asked.query in link._prepared  # else it is to be prepared first
             if is_sent and reach(_name(link, asked), "before"):
                 raise psycopg.OperationalError(f"{LOGGED}: not sent")
@@ -113,7 +112,7 @@ def _replace_link(reach: Callable[[str, str], bool]) -> None:
         return _write
 
     def after(finish: Callable[..., None]) -> Callable[..., None]:
-        def _finish(link: Link, asked: Any) -> None:
+        def _finish(link: Connection, asked: Any) -> None:
             is_done = isinstance(asked.answer, Rows) and asked.preparing is None
             if is_done and reach(_name(link, asked), "after"):
                 raise psycopg.OperationalError(f"{LOGGED}: not heard")
@@ -121,40 +120,40 @@ def _replace_link(reach: Callable[[str, str], bool]) -> None:
 
         return _finish
 
-    _replace(Link, "_write", before)
-    _replace(Link, "_finish", after)
+    _replace(Connection, "_write", before)
+    _replace(Connection, "_finish", after)
 
 
-def _name(link: Link, asked: Any) -> str:
+def _name(link: Connection, asked: Any) -> str:
     return asked.query.name or f"{link.name.split()[0]}.{asked.query.sql.split()[0].lower()}"
 
 
 # ---- processes and pipes
 
 
-def _replace_children(reach: Callable[[str, str], bool]) -> None:
+def _replace_processes(reach: Callable[[str, str], bool]) -> None:
     def starting(start: Callable[..., Started]) -> Callable[..., Started]:
-        def _start(children: Children, spawn: Spawn) -> Started:
+        def _start(children: Processes, spawn: Spawn) -> Started:
             if reach("spawn", "before"):
                 raise OSError(errno.EAGAIN, LOGGED)
             started = start(children, spawn)
             if reach("spawn", "after"):
                 _undo(started)
-                raise UnwatchedError(errno.EMFILE, LOGGED)
+                raise NoPidfdError(errno.EMFILE, LOGGED)
             return started
 
         return _start
 
-    _replace(Children, "_start", starting)
-    _replace(Children, "_write", _writing("write", reach, lambda child: not child.unsent))
-    _replace(Children, "_drain", _writing("write_rest", reach, lambda child: True))
+    _replace(Processes, "_start", starting)
+    _replace(Processes, "_write", _writing("write", reach, lambda child: not child.unsent))
+    _replace(Processes, "_drain", _writing("write_rest", reach, lambda child: True))
 
 
 def _writing(
     name: str, reach: Callable[[str, str], bool], is_write: Callable[[Child], bool]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def writing(write: Callable[..., None]) -> Callable[..., None]:
-        def _write(children: Children, child: Child, *data: bytes) -> None:
+        def _write(children: Processes, child: Child, *data: bytes) -> None:
             is_so = child.stdin != CLOSED and is_write(child)
             if is_so and reach(name, "before"):
                 return _break(children, child)
@@ -166,7 +165,7 @@ def _writing(
     return writing
 
 
-def _break(children: Children, child: Child) -> None:
+def _break(children: Processes, child: Child) -> None:
     """Do what is done when the other end of the pipe is closed."""
     children._clog(child)
     children._close_stdin(child)

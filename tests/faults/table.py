@@ -21,7 +21,7 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
         f"{I}test_agent_life.py::test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73",
     ),
     "SIGSTOP agent: hang-up is ignored, SIGKILL works": (
-        f"{D}test_children.py::test_who_is_stopped_is_killed_by_force_f113",
+        f"{D}test_processes.py::test_who_is_stopped_is_killed_by_force_f113",
     ),
     "lock wait": (f"{I}test_breakage.py::test_a_table_that_somebody_locks_holds_work_up_and_breaks_nothing",),
     "read-only database": (f"{I}test_breakage.py::test_a_read_only_database_holds_work_up_and_breaks_nothing",),
@@ -51,7 +51,7 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "blackhole: the network of a host falls silent": (
         f"{I}test_ssh_hosts.py::test_a_host_that_falls_silent_is_lost_and_comes_back_c56_j73",
     ),
-    "EMFILE at a start": (f"{D}test_spawning.py",),
+    "EMFILE at a start": (f"{D}test_spawn.py",),
     "kill -9 daemon or agent in the middle of a clean-up": (
         f"{I}test_cleanup.py::test_a_clean_up_is_done_again_when_its_daemon_was_killed_in_the_middle_r80_r85",
         f"{I}test_cleanup.py::test_a_clean_up_whose_agent_dies_in_the_middle_is_tried_again_r46",

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 # Prints every function of the drivers that arming replaces; in a process of its own, for there is no disarming.
 REPLACED = """
 import inspect
-from scheduler.drivers import agentdb, children, expansions, loop, postgres, postgres_connect, queue, signals, spawning
+from scheduler.drivers import agentdb, processes, queries, loop, postgres, postgres_connect, queue, system, spawn
 from tests.faults.failpoints import arm
-modules = (agentdb, children, expansions, loop, postgres, postgres_connect, queue, signals, spawning)
+modules = (agentdb, loop, postgres, postgres_connect, processes, queries, queue, spawn, system)
 def functions():
     classes = [c for m in modules for _, c in inspect.getmembers(m, inspect.isclass) if c.__module__ == m.__name__]
     found = [(o.__name__, n, f) for o in (*modules, *classes) for n, f in vars(o).items() if inspect.isfunction(f)]
@@ -33,7 +33,7 @@ print(*sorted(".".join(key) for key in before if before[key] != after[key]))
 def test_arming_replaces_five_functions_of_the_drivers() -> None:
     done = subprocess.run([sys.executable, "-c", REPLACED], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.split() == [
-        "Children._drain", "Children._start", "Children._write", "Link._finish", "Link._write",
+        "Connection._finish", "Connection._write", "Processes._drain", "Processes._start", "Processes._write",
     ]  # fmt: skip
 
 

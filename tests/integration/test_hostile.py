@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scheduler.drivers.children import BURST_S, FEW, LINE_S, LITTLE, SHARE, TALK
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.processes import BURST_S, FEW, LINE_S, LITTLE, SHARE, TALK
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Send
 from tests.child_tools import Family

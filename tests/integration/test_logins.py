@@ -11,9 +11,9 @@ from psycopg.conninfo import make_conninfo
 from scheduler.cli.check import tried
 from scheduler.model.config import Config
 from tests.cli_tools import Done, Drover
+from tests.connection_tools import end_backends, fetch, let_in, limited, member, shut_out
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
-from tests.link_tools import end_backends, fetch, let_in, limited, member, shut_out
 
 SETTINGS = "[scheduler]\nreconnect_max = 0.2\n[hosts.alpha]\n"
 DENIED = "permission denied for database"

@@ -7,17 +7,16 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.daemon.wakeups import ListenProbe
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Failure
-from scheduler.drivers.sql import Query
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.sql import Failure, Query
 from tests.cli_tools import Drover
-from tests.link_tools import QUERIES, ask, end_backends, fetch, opened, rows_of, run
+from tests.connection_tools import QUERIES, ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.pooler_tools import pooler
 from tests.queue_tools import quiet
 from tests.replica_tools import until
 
-Open = Callable[..., Link]
+Open = Callable[..., Connection]
 
 
 @pytest.fixture
@@ -42,9 +41,9 @@ def pooled(request: pytest.FixtureRequest, module_database: str) -> Iterator[str
 
 @pytest.fixture
 def open_link(loop: Loop) -> Iterator[Open]:
-    links: list[Link] = []
+    links: list[Connection] = []
 
-    def open_one(conninfo: str, **options: object) -> Link:
+    def open_one(conninfo: str, **options: object) -> Connection:
         links.append(opened(loop, conninfo, **options))
         return links[-1]
 

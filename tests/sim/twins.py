@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.queue import Courier
+from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.sql import Query, load
 from scheduler.model.config import AgentType
 from scheduler.model.events import (
@@ -30,7 +30,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import Claim, ClaimRequest, End, SaveRow
 from scheduler.model.states import CANCELLED, FAILED
-from tests.link_tools import QUERIES, ask, opened, rows_of, run
+from tests.connection_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.queue_tools import quiet
 from tests.sim.database import Database, Edge, Row
@@ -108,7 +108,9 @@ class Twins:
         self.events: list[Event] = []
         self.loop = Loop()
         self.link = opened(self.loop, conninfo, settings=queue.settings(0.2))
-        self.courier = Courier(self.loop, self.link, queries, "", "default", "here.7", self.events.append, quiet())
+        self.courier = QueueConnection(
+            self.loop, self.link, queries, "", "default", "here.7", self.events.append, quiet()
+        )
         for statement in SITE:
             self._run(statement)
         self._moves = [_move(name, self._ask(OURS["instants"], name=name)) for name in MOVED]

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from scheduler.cli.options import command_parser
-from scheduler.drivers.signals import NUMBERS
+from scheduler.drivers.system import SIGNALS
 from scheduler.model.states import IGNORE, IMPOSSIBLE, JOB_MOVES, SLOT_CELLS, STATE_NAMES, VIOLATION
 from tests.needs import need
 
@@ -74,4 +74,4 @@ def test_the_manual_tells_of_every_option_of_run() -> None:
 
 def test_the_manual_tells_of_every_signal_f55() -> None:
     headings = re.findall(r"^\.It Dv (.*)$", TEXT.partition(".Sh SIGNALS\n")[2].partition(".Sh ")[0], re.MULTILINE)
-    assert sorted(" ".join(headings).replace(",", " ").split()) == sorted(signal.Signals(n).name for n in NUMBERS)
+    assert sorted(" ".join(headings).replace(",", " ").split()) == sorted(signal.Signals(n).name for n in SIGNALS)

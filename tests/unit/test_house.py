@@ -41,16 +41,15 @@ VARIABLES = {
 # What only the module of a concern may do, as it is spelled: a second place that does it has no module of its own.
 # Modules of other processes, see OTHERS, and cli/, which runs before the daemon or instead of it, are left out.
 CONCERNS = {
-    r"psycopg(?!\.conninfo)": ("drivers/postgres.py", "drivers/postgres_answers.py",
-                               "drivers/postgres_connect.py"),  # the database; all its SQL: test_sql.py
+    r"psycopg(?!\.conninfo)": ("drivers/postgres.py", "drivers/postgres_connect.py", "drivers/sql.py"),  # see test_sql.py
     r"select\.epoll\(": ("drivers/loop.py",),  # read and select
-    r"\bsocket\.socket\(": ("daemon/log.py", "drivers/notify.py"),  # systemd's, which are written only
+    r"\bsocket\.socket\(": ("daemon/log.py", "drivers/service_manager.py"),  # systemd's, which are written only
     r"\bsubprocess\.Popen\(": (
-        "daemon/upgrade.py", "drivers/postgres_connect.py", "drivers/spawning.py", "drivers/ssh_host.py",
+        "daemon/upgrade.py", "drivers/postgres_connect.py", "drivers/spawn.py", "drivers/ssh_host.py",
     ),
-    r"\bsignal\.set_wakeup_fd\(": ("drivers/signals.py",),
+    r"\bsignal\.set_wakeup_fd\(": ("drivers/system.py",),
     r"\btomllib\.loads\(": ("model/config_text.py", "model/toml_lines.py"),  # configuration
-    r"\bChildren\(": ("daemon/wiring.py",),  # main: what puts the others together
+    r"\bProcesses\(": ("daemon/wiring.py",),  # main: what puts the others together
 }  # fmt: skip
 BEFORE_OR_BESIDE = ("cli/", "database/")
 

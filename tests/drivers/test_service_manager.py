@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.notify import Manager, Notifier, ReadyFile, take_manager
+from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile, take_manager
 from tests.notify_tools import Ear
 
 

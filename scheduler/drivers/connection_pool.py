@@ -6,20 +6,20 @@ reached, or when the session cannot be set up; which it is does not matter here,
 
 from collections.abc import Callable
 
-from scheduler.drivers.postgres import Link
+from scheduler.drivers.postgres import Connection
 from scheduler.drivers.postgres_connect import login_of
 from scheduler.model.events import ConnectionKind, ConnectionsChanged
 
 
-class Reach:
+class ConnectionHealth:
     """The links of one kind, and whether it was told that an attempt failed."""
 
     def __init__(self, need: ConnectionKind, conninfo: str, tell: Callable[[ConnectionsChanged], None]) -> None:
-        self.links: list[Link] = []
+        self.links: list[Connection] = []
         self._need, self.login, self._tell = need, login_of(conninfo), tell
         self._is_told = False
 
-    def failed(self, link: Link) -> None:
+    def failed(self, link: Connection) -> None:
         """Tell that an attempt to connect failed, and how many other links are up."""
         assert link.refusal is not None
         self._is_told = True

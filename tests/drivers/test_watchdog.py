@@ -15,7 +15,7 @@ from tests.loop_tools import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 HEAD = """
 import ctypes, os, select, signal, sys, time
-from scheduler.drivers.alarm import Alarm
+from scheduler.drivers.loop import Watchdog
 from scheduler.drivers.loop import Loop
 
 def say(*words): print(*words, flush=True)
@@ -26,7 +26,7 @@ def wait_in_c():
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     while libc.read(0, byte, 1) < 0: pass
 
-loop, alarm = Loop(), Alarm({limit}, 1)
+loop, alarm = Loop(), Watchdog({limit}, 1)
 loop.watch_with(alarm, told)
 """
 HANG = """

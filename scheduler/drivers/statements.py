@@ -10,14 +10,14 @@ Then our statements send none (see drover.notify in the schema), and jobs are sa
 from collections.abc import Callable
 from typing import Final
 
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Failure
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.sql import Failure
 
 NOTIFY: Final = "NOTIFY"  # its name, whatever statement met it
 NO_RIGHT: Final = "; drover check tells whether the login of the daemon is right"
 
 
-class Refusals:
+class RefusedStatements:
     """What is being refused, by the name of the statement; `changed` is called with `text` when that changes."""
 
     __slots__ = ("_changed", "_links", "_say", "_texts", "notify_is_full")
@@ -25,10 +25,10 @@ class Refusals:
     def __init__(self, say: Callable[[str, str], None], changed: Callable[[str | None], None]) -> None:
         self._say, self._changed = say, changed
         self._texts: dict[str, str] = {}
-        self._links: tuple[Link, ...] = ()
+        self._links: tuple[Connection, ...] = ()
         self.notify_is_full: Callable[[], object] = lambda: None
 
-    def attach(self, *links: Link) -> None:
+    def attach(self, *links: Connection) -> None:
         """Take the connections whose statements send no notifications while there is no room for them."""
         self._links = links
 

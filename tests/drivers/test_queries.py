@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.drivers.expansions import FIRST_ROWS, Expansions
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.queries import FIRST_ROWS, JobQueries
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened
 from scheduler.model.expand import cursor_query
-from tests.link_tools import backends, end_backends, fetch, let_in, member, shut_out
+from tests.connection_tools import backends, end_backends, fetch, let_in, member, shut_out
 from tests.loop_tools import turn_until
 
 MakeDesk = Callable[..., "Desk"]
 
 
 class Desk:
-    """Expansions with their loop, and the events they told."""
+    """JobQueries with their loop, and the events they told."""
 
     def __init__(
         self, conninfo: str, count: int = 2, limit: float = 60.0, reconnect_max: float = 0.2, **settings: int
@@ -27,7 +27,7 @@ class Desk:
         self.events: list[Event] = []
         self.unconnected: list[ConnectionsChanged] = []
         timers = Scheduler(expansion_limit=limit, reconnect_max=reconnect_max, **settings)  # type: ignore[arg-type]
-        self.expansions = Expansions(self.loop, conninfo, count, timers, self.events.append, self.unconnected.append)
+        self.expansions = JobQueries(self.loop, conninfo, count, timers, self.events.append, self.unconnected.append)
 
     def next(self) -> Event:
         """Give the next event."""

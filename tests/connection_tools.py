@@ -9,9 +9,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Rows
-from scheduler.drivers.sql import Query, load
+from scheduler.drivers.postgres import Connection
+from scheduler.drivers.sql import Answer, Query, Rows, load
 from scheduler.package_data import schema_dir
 from tests.loop_tools import turn_until
 
@@ -21,15 +20,15 @@ PATIENT = ["set lock_timeout = '1min'", "set statement_timeout = '10s'"]  # of a
 QUERIES = load((schema_dir() / "queries.sql").read_text())
 
 
-def opened(loop: Loop, conninfo: str, **options: Any) -> Link:
+def opened(loop: Loop, conninfo: str, **options: Any) -> Connection:
     """Give a link that is up."""
-    link = Link(loop, "test", conninfo, **options)
+    link = Connection(loop, "test", conninfo, **options)
     link.open()
     turn_until(loop, lambda: link.is_up)
     return link
 
 
-def run(loop: Loop, link: Link, sql: str, **options: Any) -> Answer:
+def run(loop: Loop, link: Connection, sql: str, **options: Any) -> Answer:
     """Run a text and wait for its answer."""
     answers: list[Answer] = []
     link.run(sql, answers.append, **options)
@@ -37,7 +36,7 @@ def run(loop: Loop, link: Link, sql: str, **options: Any) -> Answer:
     return answers[0]
 
 
-def ask(loop: Loop, link: Link, query: Query, **values: object) -> Answer:
+def ask(loop: Loop, link: Connection, query: Query, **values: object) -> Answer:
     """Run a query and wait for its answer."""
     answers: list[Answer] = []
     link.ask(query, values, answers.append)

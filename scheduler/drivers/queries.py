@@ -20,12 +20,11 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from scheduler.drivers.postgres import Link
-from scheduler.drivers.postgres_answers import Answer, Failure, Rows
+from scheduler.drivers.connection_pool import ConnectionHealth
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.postgres import Connection
 from scheduler.drivers.postgres_connect import readable
-from scheduler.drivers.reach import Reach
-from scheduler.drivers.session import THEIRS, setting
-from scheduler.drivers.waiting import Loop
+from scheduler.drivers.sql import THEIRS, Answer, Failure, Rows, setting
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
 from scheduler.model.expand import doubled_key
@@ -61,7 +60,7 @@ class _Run:
 
     job: int
     query: str
-    link: Link
+    link: Connection
     ends_at: float
     is_open: bool = False
     is_given: bool = False  # all of its rows: it wants its connection no more
@@ -95,7 +94,7 @@ class _Fetch:
         return self.size > self.most
 
 
-class Expansions:
+class JobQueries:
     """Up to `count` connections, opened when first needed and kept."""
 
     def __init__(
@@ -109,7 +108,7 @@ class Expansions:
     ) -> None:
         self.timers = timers
         self._loop, self._conninfo, self._count, self._tell = loop, readable(conninfo), count, tell
-        self._reach = Reach("queries", conninfo, unconnected)
+        self._reach = ConnectionHealth("queries", conninfo, unconnected)
         self._links = self._reach.links
         self._opened = 0  # connections, ever
         self._runs: dict[int, _Run] = {}
@@ -161,7 +160,7 @@ class Expansions:
 
     # ---- connections
 
-    def _free_link(self) -> Link:
+    def _free_link(self) -> Connection:
         """Give a connection that can take a job, a new one, or one coming or stopping.
 
         Where one was refused no new one is tried: one that is stopping then, or else the one that was refused.
@@ -175,7 +174,7 @@ class Expansions:
             return found or rest[0]
         self._opened += 1
         name = f"expansion {self._opened}"
-        link = Link(
+        link = Connection(
             self._loop,
             name,
             self._conninfo,
@@ -188,7 +187,7 @@ class Expansions:
         link.open()
         return link
 
-    def _down(self, link: Link, reason: str) -> None:
+    def _down(self, link: Connection, reason: str) -> None:
         """A cursor is gone with its connection; a job whose connection cannot be made does not wait for it."""
         if link.refusal is not None:
             self._reach.failed(link)

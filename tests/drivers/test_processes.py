@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.children import CHUNK
+from scheduler.drivers.processes import CHUNK
 from scheduler.errors import BugError
 from scheduler.model.config import AgentType
 from scheduler.model.events import Clogged, Created, ForceKill, Gone, Kill, Send, Unclogged

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.drivers.waiting import Loop, Timer
+from scheduler.drivers.loop import Loop, Timer
 
 GAP_S = 1.0  # between two lines of status, and two tries to be heard
 

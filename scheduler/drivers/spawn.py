@@ -6,15 +6,16 @@ program, and starts it. Refuses to know slots, loops and what is said over the p
 
 import errno
 import os
+import pwd
 import resource
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from typing import Final
 
-from scheduler.drivers import users
-from scheduler.model.config import AgentType, Config, Limits
+from scheduler.model.config import AgentType, Config, Contradiction, Limits
 from scheduler.model.events import Spawn
 
 KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
@@ -42,8 +43,13 @@ ADVICE = {
 }
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))  # of the machine, whatever is started
 
+STATUS: Final = "/proc/self/status"
+EFFECTIVE, AMBIENT = "CapEff", "CapAmb"
+NEEDED: Final = {"CAP_SETUID": 7, "CAP_SETGID": 6, "CAP_KILL": 5}  # capabilities(7): to become others, to signal them
+NO_CAPABILITIES: Final = ("--inh-caps=-all", "--ambient-caps=-all")  # of setpriv(1): else they would outlive the change
 
-class UnwatchedError(OSError):
+
+class NoPidfdError(OSError):
     """A process had begun and was killed at once, since it could not be watched."""
 
 
@@ -78,7 +84,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Mould:
+class SpawnTemplate:
     """What the processes of a type on a host have in common; `programs` are the paths of words that were looked up."""
 
     wrapper: tuple[str, ...]
@@ -89,12 +95,12 @@ class Mould:
     programs: dict[str, str]
 
 
-class Recipes:
+class SpawnTemplates:
     """The recipes of one configuration. What processes have in common is found once, until `forget`."""
 
     def __init__(self, config: Config, around: Surroundings) -> None:
         self._config, self._around = config, around
-        self._moulds: dict[tuple[str, str], Mould] = {}
+        self._moulds: dict[tuple[str, str], SpawnTemplate] = {}
 
     def give(self, spawn: Spawn) -> Recipe:
         """Give the recipe of a process; errors: OSError when its program is missing or may not be run."""
@@ -110,7 +116,7 @@ class Recipes:
         """Look again where programs are."""
         self._moulds.clear()
 
-    def _cast(self, spawn: Spawn) -> Mould:
+    def _cast(self, spawn: Spawn) -> SpawnTemplate:
         agent = self._config.agents[spawn.type]
         path = search_path(agent, self._around)
         directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
@@ -120,7 +126,7 @@ class Recipes:
         files = self._around.files if prefix or agent.limits.nofile is None else None
         limiter = () if prefix else limiting(agent.limits, path)
         wrapper = (*limiter, *becoming(agent.user, path))
-        mould = Mould(wrapper, path, directory, coded, files, {})
+        mould = SpawnTemplate(wrapper, path, directory, coded, files, {})
         self._moulds[spawn.type, spawn.host] = mould
         return mould
 
@@ -129,7 +135,7 @@ def environment_of(agent: AgentType, spawn: Spawn, around: Surroundings) -> dict
     """Give the environment that all processes of a type on a host have: kept, passed, given, ours; the later wins."""
     known = around.inherited.items()
     kept = {name: text for name, text in known if name in KEPT or name.startswith("LC_")}
-    kept |= users.environment(agent.user)
+    kept |= user_environment(agent.user)
     return {**kept, **passed_on(agent, spawn, around.inherited), "PATH": search_path(agent, around)}
 
 
@@ -226,7 +232,7 @@ def limiting(limits: Limits, path: str) -> tuple[str, ...]:
 
 def becoming(user: str, path: str) -> tuple[str, ...]:
     """Give the words that change the user; none if nothing is to be changed. Errors: OSError, no such user."""
-    options = users.switching(user)
+    options = switching(user)
     return (find_program("setpriv", path, None), *options, "--") if options else ()
 
 
@@ -302,13 +308,13 @@ def _popen(recipe: Recipe, ends: tuple[int, int, int]) -> "subprocess.Popen[byte
 
 
 def watch(popen: "subprocess.Popen[bytes]") -> int:
-    """Give a pidfd of a child; without one it is killed. Errors: UnwatchedError."""
+    """Give a pidfd of a child; without one it is killed. Errors: NoPidfdError."""
     try:
         return os.pidfd_open(popen.pid)
     except OSError as error:  # no descriptor left: a child that nobody watches must not be
         popen.kill()
         popen.wait()
-        raise UnwatchedError(error.errno, error.strerror) from error
+        raise NoPidfdError(error.errno, error.strerror) from error
 
 
 def _calm(pid: int) -> None:
@@ -335,3 +341,50 @@ def _close(fds: Iterable[int]) -> None:
     for fd in fds:
         with suppress(OSError):
             os.close(fd)
+
+
+def user_mistakes(config: Config) -> Iterator[Contradiction]:
+    """Every type whose user is not there, or whose processes this process may not start and end."""
+    missing = [name for name, bit in NEEDED.items() if not capabilities(EFFECTIVE) >> bit & 1]
+    for name, agent in config.agents.items():
+        account = _account(agent.user)
+        if agent.user and account is None:
+            yield ("agents", name, "user"), "is no user of this machine"
+        elif account is not None and missing and account.pw_uid != os.geteuid():
+            yield ("agents", name, "user"), f"needs a daemon that is root, or that has {', '.join(missing)}"
+
+
+def switching(user: str) -> tuple[str, ...]:
+    """Return the options of setpriv(1) that make a process this user's, with all its groups; none if nothing changes.
+
+    Our ambient capabilities, if we have any, are for us alone: agents of our own user lose them too.
+    Errors: OSError, there is no such user.
+    """
+    account = _account(user)
+    if user and account is None:
+        raise FileNotFoundError(2, "there is no such user", user)
+    if account is None or account.pw_uid == os.geteuid():
+        return NO_CAPABILITIES if capabilities(AMBIENT) else ()
+    groups = ",".join(map(str, os.getgrouplist(user, account.pw_gid)))
+    return (f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", f"--groups={groups}", *NO_CAPABILITIES)
+
+
+def user_environment(user: str) -> dict[str, str]:
+    """Return the environment variables that name a user; none for our own."""
+    account = _account(user)
+    if account is None:
+        return {}
+    return {"HOME": account.pw_dir, "USER": user, "LOGNAME": user, "SHELL": account.pw_shell or "/bin/sh"}
+
+
+def capabilities(which: str) -> int:
+    """Return one of our sets of capabilities, one bit each."""
+    with open(STATUS, encoding="ascii", errors="replace") as status:
+        return next((int(line.split()[1], 16) for line in status if line.startswith(f"{which}:")), 0)
+
+
+def _account(user: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(user) if user else None
+    except KeyError:
+        return None

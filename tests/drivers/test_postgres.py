@@ -16,11 +16,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.drivers import postgres_connect
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import CHUNK_ROWS, WHO, Backend, Link
-from scheduler.drivers.postgres_answers import NO_COPY, Answer, Failure, Rows
+from scheduler.drivers.postgres import CHUNK_ROWS, WHO, Backend, Connection
 from scheduler.drivers.postgres_connect import Lookup, with_addresses, writable
-from scheduler.drivers.sql import Query
-from tests.link_tools import ask, end_backends, fetch, opened, rows_of, run
+from scheduler.drivers.sql import NO_COPY, Answer, Failure, Query, Rows
+from tests.connection_tools import ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
 
 ONE = Query("one", "select 1 as a, null as b, $1::text as c", ("c",))
@@ -34,7 +33,7 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def link(loop: Loop, database: str) -> Iterator[Link]:
+def link(loop: Loop, database: str) -> Iterator[Connection]:
     link = opened(loop, database)
     yield link
     link.close()
@@ -43,17 +42,17 @@ def link(loop: Loop, database: str) -> Iterator[Link]:
 # ---- statements
 
 
-def test_rows_are_raw_cells_with_names_t3(loop: Loop, link: Link) -> None:
+def test_rows_are_raw_cells_with_names_t3(loop: Loop, link: Connection) -> None:
     assert ask(loop, link, ONE, c="ü") == Rows([(b"1", None, "ü".encode())], (b"a", b"b", b"c"), 1)
 
 
-def test_tag_counts_what_was_affected_t3(loop: Loop, link: Link) -> None:
+def test_tag_counts_what_was_affected_t3(loop: Loop, link: Connection) -> None:
     run(loop, link, "create temp table t (i int)")
     answer = run(loop, link, "insert into t select generate_series(1, 7)")
     assert answer == Rows([], (), 7)
 
 
-def test_asks_are_answered_in_their_order_t2(loop: Loop, link: Link) -> None:
+def test_asks_are_answered_in_their_order_t2(loop: Loop, link: Connection) -> None:
     answers: list[Answer] = []
     link.ask(ONE, {"c": "first"}, answers.append)
     link.run("select 'second'", answers.append)
@@ -63,7 +62,7 @@ def test_asks_are_answered_in_their_order_t2(loop: Loop, link: Link) -> None:
     assert link.is_idle
 
 
-def test_query_is_prepared_once_and_counted_t4(loop: Loop, link: Link) -> None:
+def test_query_is_prepared_once_and_counted_t4(loop: Loop, link: Connection) -> None:
     ask(loop, link, ONE, c="a")
     ask(loop, link, ONE, c="b")
     prepared = run(loop, link, "select name from pg_prepared_statements")
@@ -72,12 +71,12 @@ def test_query_is_prepared_once_and_counted_t4(loop: Loop, link: Link) -> None:
     assert link.stats["one"].total_s >= link.stats["one"].max_s >= 0
 
 
-def test_two_texts_of_one_name_are_two_statements_t4(loop: Loop, link: Link) -> None:
+def test_two_texts_of_one_name_are_two_statements_t4(loop: Loop, link: Connection) -> None:
     assert rows_of(ask(loop, link, Query("q", "select 1"))) == [(b"1",)]
     assert rows_of(ask(loop, link, Query("q", "select 2"))) == [(b"2",)]
 
 
-def test_statement_is_prepared_anew_when_its_table_has_changed_t4(loop: Loop, link: Link) -> None:
+def test_statement_is_prepared_anew_when_its_table_has_changed_t4(loop: Loop, link: Connection) -> None:
     query = Query("q", "select * from t")
     run(loop, link, "create temp table t (i int)")
     assert rows_of(ask(loop, link, query)) == []
@@ -88,34 +87,34 @@ def test_statement_is_prepared_anew_when_its_table_has_changed_t4(loop: Loop, li
     assert rows_of(ask(loop, link, query)) == []
 
 
-def test_failure_says_state_words_and_place_f29(loop: Loop, link: Link) -> None:
+def test_failure_says_state_words_and_place_f29(loop: Loop, link: Connection) -> None:
     answer = run(loop, link, "select nonsense")
     assert answer == Failure("42703", 'column "nonsense" does not exist', False, 8, "parse_relation.c")
 
 
-def test_failure_of_a_prepared_query_leaves_the_link_idle_f29(loop: Loop, link: Link) -> None:
+def test_failure_of_a_prepared_query_leaves_the_link_idle_f29(loop: Loop, link: Connection) -> None:
     refused = ask(loop, link, Query("bad", "selec 1"))
     divided = ask(loop, link, Query("div", "select 1 / $1::int", ("n",)), n=0)
     assert [answer.sqlstate for answer in (refused, divided) if isinstance(answer, Failure)] == ["42601", "22012"]
     assert link.is_idle
 
 
-def test_several_statements_in_one_text_are_refused_f29(loop: Loop, link: Link) -> None:
+def test_several_statements_in_one_text_are_refused_f29(loop: Loop, link: Connection) -> None:
     answer = run(loop, link, "select 1; commit")
     assert isinstance(answer, Failure)
     assert answer.sqlstate == "42601"
 
 
-def test_empty_text_is_no_failure_f29(loop: Loop, link: Link) -> None:
+def test_empty_text_is_no_failure_f29(loop: Loop, link: Connection) -> None:
     assert run(loop, link, "") == Rows([])
 
 
-def test_large_parameters_and_answers_pass_t3(loop: Loop, link: Link) -> None:
+def test_large_parameters_and_answers_pass_t3(loop: Loop, link: Connection) -> None:
     text = "x" * 5_000_000
     assert rows_of(ask(loop, link, ONE, c=text)) == [(b"1", None, text.encode())]
 
 
-def test_sink_takes_rows_as_they_come_f103(loop: Loop, link: Link) -> None:
+def test_sink_takes_rows_as_they_come_f103(loop: Loop, link: Connection) -> None:
     sizes: list[int] = []
 
     def count(rows: Rows) -> bool:
@@ -127,7 +126,7 @@ def test_sink_takes_rows_as_they_come_f103(loop: Loop, link: Link) -> None:
     assert sizes == [CHUNK_ROWS] * (1000 // CHUNK_ROWS)
 
 
-def test_sink_that_has_enough_ends_the_statement_f103(loop: Loop, link: Link) -> None:
+def test_sink_that_has_enough_ends_the_statement_f103(loop: Loop, link: Connection) -> None:
     answer = run(loop, link, "select generate_series(1, 100000000)", sink=lambda rows: False)
     assert isinstance(answer, Failure)
     assert answer.sqlstate == "57014"
@@ -135,7 +134,7 @@ def test_sink_that_has_enough_ends_the_statement_f103(loop: Loop, link: Link) ->
 
 
 @pytest.mark.parametrize("sql", ["copy (select 1) to stdout", "copy pg_temp.t from stdin"])
-def test_copy_is_refused_and_the_link_comes_back_f29(loop: Loop, link: Link, sql: str) -> None:
+def test_copy_is_refused_and_the_link_comes_back_f29(loop: Loop, link: Connection, sql: str) -> None:
     run(loop, link, "create temp table t (i int)")
     assert run(loop, link, sql) == Failure("0A000", NO_COPY)
     assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
@@ -180,14 +179,14 @@ def test_notification_arrives_on_an_idle_link_j46(loop: Loop, database: str) -> 
 # ---- time
 
 
-def test_slow_statement_is_cancelled_at_its_deadline_f100(loop: Loop, link: Link) -> None:
+def test_slow_statement_is_cancelled_at_its_deadline_f100(loop: Loop, link: Connection) -> None:
     answer = run(loop, link, "select pg_sleep(60)", deadline=0.05)
     assert isinstance(answer, Failure)
     assert (answer.sqlstate, answer.lost) == ("57014", False)
     assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
 
 
-def test_deadline_counts_from_when_the_statement_is_sent_f100(loop: Loop, link: Link) -> None:
+def test_deadline_counts_from_when_the_statement_is_sent_f100(loop: Loop, link: Connection) -> None:
     answers: list[Answer] = []
     link.run("select pg_sleep(0.2)", answers.append)
     link.run("select 1", answers.append, deadline=0.1)
@@ -195,7 +194,7 @@ def test_deadline_counts_from_when_the_statement_is_sent_f100(loop: Loop, link: 
     assert rows_of(answers[1]) == [(b"1",)]
 
 
-def test_other_link_answers_while_one_is_slow_f100(loop: Loop, link: Link, database: str) -> None:
+def test_other_link_answers_while_one_is_slow_f100(loop: Loop, link: Connection, database: str) -> None:
     slow: list[Answer] = []
     other = opened(loop, database)
     link.run("select pg_sleep(30)", slow.append)
@@ -206,7 +205,7 @@ def test_other_link_answers_while_one_is_slow_f100(loop: Loop, link: Link, datab
     other.close()
 
 
-def test_cancel_never_hits_the_next_statement_f100(loop: Loop, link: Link) -> None:
+def test_cancel_never_hits_the_next_statement_f100(loop: Loop, link: Connection) -> None:
     answers: list[Answer] = []
     link.run("select pg_sleep(30)", answers.append)
     link.run("select pg_sleep(0.1)", answers.append)
@@ -216,14 +215,14 @@ def test_cancel_never_hits_the_next_statement_f100(loop: Loop, link: Link) -> No
     assert not answers[0].lost  # type: ignore[union-attr]
 
 
-def test_cancel_of_nothing_is_harmless_f100(loop: Loop, link: Link) -> None:
+def test_cancel_of_nothing_is_harmless_f100(loop: Loop, link: Connection) -> None:
     link.cancel()
     assert link.is_idle
 
 
 def test_cancel_spares_the_settings_of_a_new_connection_f100(loop: Loop, database: str) -> None:
     downs: list[str] = []
-    link = Link(loop, "test", database, settings=["select pg_sleep(0.2)"], on_down=downs.append)
+    link = Connection(loop, "test", database, settings=["select pg_sleep(0.2)"], on_down=downs.append)
     link.open()
     turn_until(loop, lambda: link._current)
     link.cancel()
@@ -236,7 +235,7 @@ def test_server_that_ignores_a_cancel_loses_the_connection_f100(tmp_path: Path) 
     clock = Clock()
     loop = Loop(clock.read)
     answers: list[Answer] = []
-    link = Link(loop, "test", f"host={tmp_path} port=1 user=x")
+    link = Connection(loop, "test", f"host={tmp_path} port=1 user=x")
     with MuteServer(tmp_path / ".s.PGSQL.1") as server:
         link.open()
         server.greet(loop)
@@ -254,7 +253,7 @@ def test_server_that_ignores_a_cancel_loses_the_connection_f100(tmp_path: Path) 
 
 def test_refused_connection_is_told_once_an_attempt_and_tried_again_f100(loop: Loop, tmp_path: Path) -> None:
     downs: list[str] = []
-    link = Link(loop, "test", f"host={tmp_path} port=1", on_down=downs.append, chance=lambda: 0.0)
+    link = Connection(loop, "test", f"host={tmp_path} port=1", on_down=downs.append, chance=lambda: 0.0)
     link.open()
     turn_until(loop, lambda: len(downs) == 2)
     assert all("No such file or directory" in reason for reason in downs)
@@ -265,7 +264,7 @@ def test_back_off_doubles_up_to_its_limit_with_jitter_f100(tmp_path: Path) -> No
     clock = Clock()
     loop = Loop(clock.read)
     instants: list[float] = []
-    link = Link(
+    link = Connection(
         loop,
         "test",
         f"host={tmp_path} port=1",
@@ -311,7 +310,7 @@ def test_idle_link_notices_its_loss_j51(loop: Loop, database: str) -> None:
 
 def test_what_is_asked_while_down_waits_for_the_connection_j51(loop: Loop, database: str) -> None:
     answers: list[Answer] = []
-    link = Link(loop, "test", database)
+    link = Connection(loop, "test", database)
     link.run("select 1", answers.append)
     link.open()
     turn_until(loop, lambda: answers)
@@ -321,7 +320,7 @@ def test_what_is_asked_while_down_waits_for_the_connection_j51(loop: Loop, datab
 
 def test_setting_that_fails_is_a_failed_connection_f100(loop: Loop, database: str) -> None:
     downs: list[str] = []
-    link = Link(loop, "test", database, settings=["set nonsense = 1"], on_down=downs.append)
+    link = Connection(loop, "test", database, settings=["set nonsense = 1"], on_down=downs.append)
     link.open()
     turn_until(loop, lambda: downs)
     assert downs[0].startswith("set nonsense = 1: unrecognized configuration parameter")
@@ -329,7 +328,7 @@ def test_setting_that_fails_is_a_failed_connection_f100(loop: Loop, database: st
     link.close()
 
 
-def test_closing_answers_what_was_asked_j51(loop: Loop, link: Link) -> None:
+def test_closing_answers_what_was_asked_j51(loop: Loop, link: Connection) -> None:
     answers: list[Answer] = []
     link.run("select pg_sleep(60)", answers.append)
     link.close()
@@ -338,7 +337,7 @@ def test_closing_answers_what_was_asked_j51(loop: Loop, link: Link) -> None:
 
 def test_bad_connection_string_says_so_j109(loop: Loop) -> None:
     downs: list[str] = []
-    link = Link(loop, "test", "nonsense", on_down=downs.append)
+    link = Connection(loop, "test", "nonsense", on_down=downs.append)
     link.open()
     assert downs
     assert downs[0].startswith("connection string:")
@@ -350,7 +349,7 @@ def test_bad_connection_string_says_so_j109(loop: Loop) -> None:
 
 def test_port_and_socket_are_honoured_j109(loop: Loop, database: str) -> None:
     downs: list[str] = []
-    link = Link(loop, "test", make_conninfo(database, port=5999), on_down=downs.append)
+    link = Connection(loop, "test", make_conninfo(database, port=5999), on_down=downs.append)
     link.open()
     turn_until(loop, lambda: downs)
     assert ".s.PGSQL.5999" in downs[0]
@@ -387,7 +386,7 @@ def test_resolver_is_given_no_password_of_ours(loop: Loop, tmp_path: Path, monke
 
 def test_unknown_host_name_is_a_failure_not_a_wait_j109(loop: Loop) -> None:
     downs: list[str] = []
-    link = Link(loop, "test", "host=no-such-host.invalid", on_down=downs.append)
+    link = Connection(loop, "test", "host=no-such-host.invalid", on_down=downs.append)
     link.open()
     turn_until(loop, lambda: downs)
     assert downs == ["host 'no-such-host.invalid' has no address"]
@@ -408,7 +407,7 @@ def test_a_server_that_accepts_and_says_nothing_does_not_bar_the_others_f100(dat
     both = {"host": f"{tmp_path},{parts['host']}", "port": f"1,{parts['port']}"}
     downs: list[str] = []
     with MuteServer(tmp_path / ".s.PGSQL.1"):
-        link = Link(loop, "test", make_conninfo(database, **both), on_down=downs.append)
+        link = Connection(loop, "test", make_conninfo(database, **both), on_down=downs.append)
         link.open()
         clock.turn_until(loop, lambda: downs, step=1.0)
         clock.turn_until(loop, lambda: link._attempt, step=0.01)
@@ -423,7 +422,7 @@ def test_a_server_that_can_only_be_read_is_passed_over_j109(loop: Loop, database
     downs: list[str] = []
     name = conninfo_to_dict(database)["dbname"]
     fetch(database, f"alter database {name} set default_transaction_read_only = on")
-    link = Link(loop, "test", writable(database), on_down=downs.append)
+    link = Connection(loop, "test", writable(database), on_down=downs.append)
     link.open()
     turn_until(loop, lambda: downs)
     fetch(database, f"begin read write; alter database {name} reset default_transaction_read_only; commit")
