@@ -14,8 +14,8 @@ from contextlib import suppress
 from select import EPOLLIN
 from typing import Final
 
+from scheduler.drivers.local_process import watch
 from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.spawn import watch
 from scheduler.drivers.system import SIGNALS
 from scheduler.package_data import PACKAGE, schema_dir
 

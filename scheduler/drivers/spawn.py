@@ -7,14 +7,11 @@ program, and starts it. Refuses to know slots, loops and what is said over the p
 import errno
 import os
 import pwd
-import resource
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Final
 
+from scheduler.drivers.local_process import Recipe
 from scheduler.model.config import AgentType, Config, Contradiction, Limits
 from scheduler.model.events import Spawn
 
@@ -47,31 +44,6 @@ STATUS: Final = "/proc/self/status"
 EFFECTIVE, AMBIENT = "CapEff", "CapAmb"
 NEEDED: Final = {"CAP_SETUID": 7, "CAP_SETGID": 6, "CAP_KILL": 5}  # capabilities(7): to become others, to signal them
 NO_CAPABILITIES: Final = ("--inh-caps=-all", "--ambient-caps=-all")  # of setpriv(1): else they would outlive the change
-
-
-class NoPidfdError(OSError):
-    """A process had begun and was killed at once, since it could not be watched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """All that it takes to start a process; directory None is the scheduler's own."""
-
-    argv: tuple[str, ...]
-    directory: str | None
-    environment: dict[bytes, bytes]
-    files: tuple[int, int] | None = None  # limit of open files, soft and hard; None is the scheduler's own
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A process, and our ends of its pipes, which never block."""
-
-    popen: "subprocess.Popen[bytes]"
-    pidfd: int
-    stdin: int
-    stdout: int
-    stderr: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,26 +233,6 @@ def _no_interpreter(error: OSError) -> str:
     return interpreter_mistake(program, os.defpath) if is_there and os.path.isfile(program) else ""
 
 
-def start(recipe: Recipe) -> Started:
-    """Start a process between three pipes. Errors: OSError, ValueError; then nothing of it is left."""
-    ours, theirs = _pipes()
-    try:
-        popen = _popen(recipe, theirs)
-        pidfd = watch(popen)
-    except (OSError, ValueError):
-        _close(ours)
-        raise
-    finally:
-        _close(theirs)
-    for fd in ours:
-        os.set_blocking(fd, False)
-    _calm(popen.pid)
-    if recipe.files is not None:
-        with suppress(OSError):  # it has ended, or became another user's
-            resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, recipe.files)
-    return Started(popen, pidfd, *ours)
-
-
 def own_of(spawn: Spawn) -> dict[bytes, bytes]:
     """Give what the environment of this process alone says."""
     if spawn.job is None:
@@ -291,56 +243,6 @@ def own_of(spawn: Spawn) -> dict[bytes, bytes]:
         b"DROVER_ATTEMPT": b"%d" % (spawn.attempt or 0),
         **(spawn.environment or {}),
     }
-
-
-def _popen(recipe: Recipe, ends: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
-    stdin, stdout, stderr = ends
-    return subprocess.Popen(
-        recipe.argv,
-        bufsize=0,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        cwd=recipe.directory,
-        env=recipe.environment,
-        process_group=0,
-    )
-
-
-def watch(popen: "subprocess.Popen[bytes]") -> int:
-    """Give a pidfd of a child; without one it is killed. Errors: NoPidfdError."""
-    try:
-        return os.pidfd_open(popen.pid)
-    except OSError as error:  # no descriptor left: a child that nobody watches must not be
-        popen.kill()
-        popen.wait()
-        raise NoPidfdError(error.errno, error.strerror) from error
-
-
-def _calm(pid: int) -> None:
-    """Let an agent that gets its line not push us off the CPU: that costs up to a third of the lines a second."""
-    with suppress(OSError):
-        if os.sched_getscheduler(pid) == os.SCHED_OTHER:
-            os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
-
-
-def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Make three pipes: our ends, their ends, each in the order of 0, 1, 2."""
-    made: list[tuple[int, int]] = []
-    try:
-        for _ in range(3):
-            made.append(os.pipe())  # noqa: PERF401  (those made before a failure must be known)
-    except OSError:
-        _close(chain.from_iterable(made))
-        raise
-    (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = made
-    return (to_stdin, from_stdout, from_stderr), (stdin, stdout, stderr)
-
-
-def _close(fds: Iterable[int]) -> None:
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)
 
 
 def user_mistakes(config: Config) -> Iterator[Contradiction]:

@@ -20,8 +20,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from select import EPOLLIN, EPOLLOUT
 
+from scheduler.drivers.local_process import TRACED_S
 from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.processes import TRACED_S
 from scheduler.model.ssh_protocol import (
     PACKET_BYTES,
     TOO_LONG,

@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import psycopg
 
+from scheduler.drivers.local_process import NoPidfdError, Started
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.processes import CLOSED, Child, Processes
-from scheduler.drivers.spawn import NoPidfdError, Started
 from scheduler.drivers.sql import Rows, load
 from scheduler.model.events import Spawn
 from scheduler.package_data import schema_dir

@@ -16,9 +16,10 @@ ROOT = Path(__file__).parents[2]
 # Prints every function of the drivers that arming replaces; in a process of its own, for there is no disarming.
 REPLACED = """
 import inspect
-from scheduler.drivers import agentdb, processes, queries, loop, postgres, postgres_connect, queue, system, spawn
+from scheduler.drivers import agentdb, local_process, loop, postgres, postgres_connect, processes, queries, queue
+from scheduler.drivers import spawn, system
 from tests.faults.failpoints import arm
-modules = (agentdb, loop, postgres, postgres_connect, processes, queries, queue, spawn, system)
+modules = (agentdb, local_process, loop, postgres, postgres_connect, processes, queries, queue, spawn, system)
 def functions():
     classes = [c for m in modules for _, c in inspect.getmembers(m, inspect.isclass) if c.__module__ == m.__name__]
     found = [(o.__name__, n, f) for o in (*modules, *classes) for n, f in vars(o).items() if inspect.isfunction(f)]
