@@ -14,9 +14,10 @@ from scheduler.drivers.sql import Stat, to_json
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken
 from scheduler.model.jobs import Cells
+from scheduler.model.states import LeaseState
 from scheduler.policy import status
 from scheduler.policy.core import Core
-from scheduler.policy.lease import Lease, Standing
+from scheduler.policy.lease import Lease
 from scheduler.policy.world import World
 
 NEVER: Final = float("inf")
@@ -101,13 +102,13 @@ class Maintenance:
 
     def bring_forward(self, chore: str) -> None:
         """Do a chore now, if we serve."""
-        if self._lease.standing is Standing.SERVING:
+        if self._lease.state is LeaseState.SERVING:
             at = self._clock() + (DUE_GAP_S if chore == "due" else 0.0)
             self._due[chore] = min(self._due[chore], at)
 
     def read_commands_in(self, seconds: float) -> None:
         """Read commands, which those who stand by do too."""
-        if self._lease.standing is not Standing.UNREGISTERED:
+        if self._lease.state is not LeaseState.UNREGISTERED:
             self._due["commands"] = min(self._due["commands"], self._clock() + seconds)
 
     def _do_command(self) -> None:
@@ -115,16 +116,16 @@ class Maintenance:
 
     def refused(self) -> None:
         """A statement was refused: what it was for is looked at again by the belt."""
-        if self._lease.standing is Standing.SERVING:
+        if self._lease.state is LeaseState.SERVING:
             self._due["rescan"] = min(self._due["rescan"], self._clock() + self._timers.rescan)
         else:
             self.read_commands_in(self._timers.rescan)
 
     def next_deadline(self, now: float) -> float:
         """Give the instant of the next chore; changes are shown a moment later, many at once."""
-        if self._lease.standing is Standing.SERVING and self._core.world.fleet.changed:
+        if self._lease.state is LeaseState.SERVING and self._core.world.fleet.changed:
             self._due["status"] = min(self._due["status"], now + STATUS_GAP_S)
-        if self._lease.standing is Standing.SERVING and self._core.world.hosts_changed and self._due["hosts"] == NEVER:
+        if self._lease.state is LeaseState.SERVING and self._core.world.hosts_changed and self._due["hosts"] == NEVER:
             self._due["hosts"] = now
         return min(self._due.values())
 
@@ -230,7 +231,7 @@ class Maintenance:
 
     def _show(self, rows: list[dict[str, Any]], now: float) -> None:
         age = now - self._began
-        world, pid, standing = self._core.world, self._pid, self._lease.standing.value
+        world, pid, standing = self._core.world, self._pid, self._lease.shown
         rows.append(status.scheduler_row(world, pid, standing, age, self._statements(), self._vitals()))
         agents = {"rows": to_json(status.agent_rows(self._core.world, now))}
         shown = {"rows": to_json(rows), "gone": self._core.world.fleet.vacant}

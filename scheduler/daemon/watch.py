@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-from scheduler.daemon.commands import Act as CommandAct
+from scheduler.daemon.commands import Act
 from scheduler.daemon.maintenance import Maintenance
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.spawn import EXEC_DIRECTORY
@@ -24,8 +24,9 @@ from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue, Scheduler
 from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.jobs import Cells
+from scheduler.model.states import LeaseState
 from scheduler.policy.core import Core
-from scheduler.policy.lease import Act, Lease, Owner, Standing
+from scheduler.policy.lease import Lease, LeaseStatement, Owner
 
 NEVER: Final = float("inf")
 LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
@@ -51,7 +52,7 @@ class Watch:
         new_owner: Callable[[str], None],
         clock: Callable[[], float],
         stats: Callable[[], dict[str, Stat]],
-        acts: Mapping[str, CommandAct],
+        acts: Mapping[str, Act],
         vitals: Callable[[], dict[str, Any]],
         noted: Callable[[], None],
         refusals: RefusedStatements,
@@ -86,7 +87,7 @@ class Watch:
         """The connection is there and listens."""
         self._is_busy = False
         self.lease.connected(now)
-        if self.lease.standing is Standing.SERVING:
+        if self.lease.state is LeaseState.SERVING:
             self.maintenance.all_due()
 
     def down(self) -> None:
@@ -102,7 +103,7 @@ class Watch:
         elif channel == "drover_due":
             self.maintenance.bring_forward("due")
         elif channel == "drover_change":
-            self.lease.ring(now)
+            self.lease.owner_changed(now)
             self.maintenance.bring_forward("look")
         elif channel == "drover_command":
             self.maintenance.read_commands_in(0.0)
@@ -135,9 +136,9 @@ class Watch:
             self._is_opening = False
             self.maintenance.look_around(self._give_out_work)
             return
-        act = self.lease.step(now)
-        if act is not None:
-            _ACTS[act](self, now)
+        statement = self.lease.step(now)
+        if statement is not None:
+            _STATEMENTS[statement](self, now)
         else:
             self.maintenance.step(now)
 
@@ -174,11 +175,11 @@ class Watch:
             self._say("error", f"{name}: {failure.message}")
         else:
             self._refusals.refused(name, failure)
-        if name not in {act.value for act in Act}:
+        if name not in {statement.value for statement in LeaseStatement}:
             self.maintenance.refused()
             return
         self.lease.refused(self._clock())
-        if name == Act.TAKE.value and failure.sqlstate == LOCKED:
+        if name == LeaseStatement.TAKE.value and failure.sqlstate == LOCKED:
             self._ask("end_holder", {"lease": self._config.scheduler.lease}, lambda _: None)
 
     # ---- the lease
@@ -226,7 +227,7 @@ class Watch:
         values = {
             "lease": self._config.scheduler.lease,
             "dead": owner.uuid if owner.is_dead else None,
-            "patient": self.lease.is_patient,
+            "patient": self.lease.has_waited_a_lease,
         }
         self._ask("take_lease", values, partial(self._taken, owner))
 
@@ -267,13 +268,13 @@ class Watch:
         self._ask("leave", {}, lambda _: self._renewed([]))
 
     def _renewed(self, rows: list[Cells]) -> None:
-        now, was_yielding = self._clock(), self.lease.standing is Standing.YIELDING
+        now, was_stepping_down = self._clock(), self.lease.state is LeaseState.STEPPING_DOWN
         self.lease.renewed(bool(rows), now)
         if rows:
             self._give_out_work()
             return
         self._is_opening = False
-        why = "is given up" if was_yielding else "has another owner"
+        why = "is given up" if was_stepping_down else "has another owner"
         self._say("warning", f"group {self._config.scheduler.group} {why}: standing by")
         self._core.handle(LeaseLost(), now)
         self.maintenance.cut_off()
@@ -288,13 +289,13 @@ class Watch:
         self.link.ask(self._queries["leave"], values, lambda _: done(), deadline=2.0)
 
 
-_ACTS: Final[dict[Act, Callable[[Watch, float], None]]] = {
-    Act.REGISTER: Watch._register,
-    Act.LOOK: Watch._look,
-    Act.TAKE: Watch._take,
-    Act.RESCUE: Watch._rescue,
-    Act.RENEW: Watch._renew,
-    Act.LEAVE: Watch._leave,
+_STATEMENTS: Final[dict[LeaseStatement, Callable[[Watch, float], None]]] = {
+    LeaseStatement.REGISTER: Watch._register,
+    LeaseStatement.LOOK: Watch._look,
+    LeaseStatement.TAKE: Watch._take,
+    LeaseStatement.RESCUE: Watch._rescue,
+    LeaseStatement.RENEW: Watch._renew,
+    LeaseStatement.LEAVE: Watch._leave,
 }
 
 

@@ -388,7 +388,7 @@ class Daemon:
         is_away = not self.watch_link.is_up or (self.queue_link.losses and not self.queue_link.is_up)
         where = ", the database refuses statements" if self.core.world.refused else ""
         where = ", the database is away" if is_away else where
-        what = "draining" if self.core.world.draining else self.watch.lease.standing.value
+        what = "draining" if self.core.world.draining else self.watch.lease.shown
         what = "stopping" if self.core.world.stopping else what
         what = "stepping down" if self.core.world.steps_down else what
         return f"{what}, group {self.config.scheduler.group}{where}: {status.in_short(self.core.world)}"
@@ -444,7 +444,7 @@ class Daemon:
     def _give_up(self, owner: str) -> None:
         """All is given back, or it takes too long: then the next scheduler of the group puts the rest right."""
         if self.core.world.steps_down and self.watch.owner == owner:
-            self.watch.lease.give_up(self.loop.now)
+            self.watch.lease.step_down(self.loop.now)
 
     def take(self, config: Config) -> None:
         """Go on with another configuration; what was decided under the old one is done by the old one."""

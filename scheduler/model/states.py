@@ -258,6 +258,113 @@ def check_move(before: str, after: str) -> None:
         raise BugError(f"a job may not move from {before} to {after}: please report this")
 
 
+# ---- the lease of a group, as one daemon sees it; moved by policy/lease.py
+#
+# The row of the group decides who serves, by the clock of the database. A daemon registers, stands by and looks at the
+# owner now and then. It takes the group if the owner is missing, dead, or late while this daemon was connected for one
+# whole lease; then it gives back the rows of former owners, and only then it serves. SERVING and STEPPING_DOWN outlast
+# the connection, for the lease does; every other state begins anew with it. Whoever is past its lease by its own clock
+# starts no work, whatever stands here.
+
+
+class LeaseState(Enum):
+    """What a daemon is to its group; the values are shown to people."""
+
+    UNREGISTERED = "unregistered"
+    STANDBY = "standing by"
+    TAKING = "asking for the group"
+    RESCUING = "taking over"
+    SERVING = "serving"
+    STEPPING_DOWN = "stepping down"
+    LEAVING = "leaving"
+
+
+class LeaseEvent(Enum):
+    """What happens to the lease: answers of the database, the connection, and what people and other modules want."""
+
+    CONNECTED = "the connection is up"
+    DISCONNECTED = "the connection is lost, and with it the answer to what was asked"
+    REGISTERED = "the group knows us"
+    OWNER_SEEN = "the row of the group was read"
+    MAY_TAKE = "by what was read the group may be taken"
+    TAKEN = "we are the owner"
+    NOT_TAKEN = "another daemon was faster"
+    RESCUED = "the rows of former owners are given back"
+    RENEWED = "the lease is ours for one more time"
+    LOST = "the group is not ours any more"
+    REFUSED = "the database refused the statement"
+    OWNER_CHANGED = "another daemon has told that the row of the group is changed"
+    RENEWAL_WANTED = "more of the lease is needed before it is due"
+    STEP_DOWN = "another daemon is to have the group"
+    LEAVE = "the daemon ends"
+
+
+LEASE: Final = Machine(
+    "the lease",
+    LeaseState,
+    LeaseEvent,
+    {
+        "UNREGISTERED": {
+            UNTIL: "registered: asked at once, and refused again after 1 s, 2 s ... 30 s",
+            "CONNECTED DISCONNECTED REFUSED": "UNREGISTERED",
+            "REGISTERED": "STANDBY",
+            "LEAVE": "LEAVING",
+            "OWNER_CHANGED RENEWAL_WANTED STEP_DOWN": IGNORE,
+            OTHERWISE: IMPOSSIBLE,
+        },
+        "STANDBY": {
+            UNTIL: "the next look at the owner, in lease_renewal at most",
+            "CONNECTED": "UNREGISTERED",
+            "DISCONNECTED OWNER_SEEN OWNER_CHANGED REFUSED": "STANDBY",
+            "MAY_TAKE": "TAKING",
+            "LEAVE": "LEAVING",
+            "RENEWAL_WANTED STEP_DOWN": IGNORE,
+            OTHERWISE: IMPOSSIBLE,
+        },
+        "TAKING": {
+            UNTIL: "the answer, or statement_limit; refused again after 1 s",
+            "CONNECTED": "UNREGISTERED",
+            "OWNER_CHANGED REFUSED": "TAKING",
+            "TAKEN": "RESCUING",
+            "NOT_TAKEN DISCONNECTED": "STANDBY",
+            "LEAVE": "LEAVING",
+            "MAY_TAKE RENEWAL_WANTED STEP_DOWN": IGNORE,
+            OTHERWISE: IMPOSSIBLE,
+        },
+        "RESCUING": {
+            UNTIL: "the answer, or statement_limit; refused again after 1 s",
+            "CONNECTED": "UNREGISTERED",
+            "DISCONNECTED REFUSED": "RESCUING",
+            "RESCUED": "SERVING",
+            "LEAVE": "LEAVING",
+            "OWNER_CHANGED RENEWAL_WANTED STEP_DOWN": IGNORE,
+            OTHERWISE: IMPOSSIBLE,
+        },
+        "SERVING": {
+            UNTIL: "the next renewal, in lease_renewal; refused again after 1 s",
+            "CONNECTED DISCONNECTED RENEWED RENEWAL_WANTED REFUSED": "SERVING",
+            "LOST": "UNREGISTERED",
+            "STEP_DOWN": "STEPPING_DOWN",
+            "LEAVE": "LEAVING",
+            "OWNER_CHANGED": IGNORE,
+            OTHERWISE: IMPOSSIBLE,
+        },
+        "STEPPING_DOWN": {
+            UNTIL: "the answer that the group has no owner; refused again after 1 s",
+            "CONNECTED DISCONNECTED RENEWED REFUSED": "STEPPING_DOWN",
+            "LOST": "UNREGISTERED",
+            "LEAVE": "LEAVING",
+            "OWNER_CHANGED RENEWAL_WANTED STEP_DOWN": IGNORE,
+            OTHERWISE: IMPOSSIBLE,
+        },
+        "LEAVING": {
+            UNTIL: "the process ends: it waits 2 s for the database at most",
+            OTHERWISE: IGNORE,
+        },
+    },
+)
+
+
 def _check() -> None:
     """Check what `filled` cannot see; run on import."""
     assert [globals()[name] for name in STATE_NAMES] == list(range(len(STATE_NAMES)))

@@ -48,15 +48,15 @@ FAULTS: Final = (
     _fault(
         "lease_taken_counts_from_the_answer",
         "scheduler/policy/lease.py",
-        "            self.until = self._asked_at + self._timers.lease\n            self.standing",
-        "            self.until = now + self._timers.lease\n            self.standing",
+        "            self._taken = at\n            self.until = self._asked_at",
+        "            self._taken = at\n            self.until = now",
         "unit/test_lease.py::test_a_lease_that_was_taken_counts_from_before_it_was_asked_for_c14",
     ),
     _fault(
         "lease_renewed_counts_from_the_answer",
         "scheduler/policy/lease.py",
-        "            self.until = self._asked_at + self._timers.lease\n            self._due",
-        "            self.until = now + self._timers.lease\n            self._due",
+        "self._timers.lease_renewal):\n            self.until = self._asked_at",
+        "self._timers.lease_renewal):\n            self.until = now",
         "unit/test_lease.py::test_a_lease_that_was_renewed_counts_from_before_it_was_asked_for_c14",
     ),
     _fault(

@@ -6,8 +6,7 @@ import attrs
 
 from scheduler.model.events import Drain, Replaced, Stop
 from scheduler.model.jobs import SUSPECT_AFTER
-from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED
-from scheduler.policy.lease import Standing
+from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState
 from tests.sim import configs, invariants
 from tests.sim.database import Edge, Row
 
@@ -251,7 +250,7 @@ def _drain(sim: "Sim") -> None:
 
 def step_down(sim: "Sim") -> None:
     """The daemon is to give the group up, and lives on."""
-    if sim.daemon.is_alive and sim.daemon.lease.standing is Standing.SERVING:
+    if sim.daemon.is_alive and sim.daemon.lease.state is LeaseState.SERVING:
         sim.note(("step_down", sim.daemon.core.step_down(sim.now)))
 
 

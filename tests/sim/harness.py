@@ -12,9 +12,9 @@ import attrs
 
 from scheduler.model import events as e
 from scheduler.model.config import FILTERS, Config
-from scheduler.model.states import ST_SPAWNED
+from scheduler.model.states import ST_SPAWNED, LeaseState
 from scheduler.policy.core import Core
-from scheduler.policy.lease import Act, Lease, Owner, Standing
+from scheduler.policy.lease import Lease, LeaseStatement, Owner
 from tests.sim import invariants
 from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken
@@ -144,7 +144,7 @@ class Daemon:
     def _give_up(self) -> None:
         self.sim.note("GiveUp")
         self._assert_nothing_left()
-        self.lease.give_up(self.sim.now)
+        self.lease.step_down(self.sim.now)
 
     def _assert_nothing_left(self) -> None:
         if any(process.alive for process in self.processes.values()):
@@ -465,10 +465,10 @@ class Daemon:
         self.later(self.sim.watch_delay(), self.look_around)
 
     def _watch(self, now: float) -> None:
-        if (act := self.lease.step(now)) is not None:
+        if (statement := self.lease.step(now)) is not None:
             live, losses = self.core.live_rows(), self.watch_losses
-            self.later(self.sim.watch_delay(), self._lease_effect, act, self.owner, live, losses)
-        if self.lease.standing is not Standing.SERVING:
+            self.later(self.sim.watch_delay(), self._lease_effect, statement, self.owner, live, losses)
+        if self.lease.state is not LeaseState.SERVING:
             self.due_at = self.rescan_at = float("inf")
             return
         if self.due_at <= now:
@@ -494,40 +494,40 @@ class Daemon:
         self.tell(e.Woken())
         self.look_around()
 
-    def _lease_effect(self, act: Act, owner: str, live: list[int], losses: int) -> None:
+    def _lease_effect(self, statement: LeaseStatement, owner: str, live: list[int], losses: int) -> None:
         database, now, lease = self.sim.database, self.sim.now, self.config.scheduler.lease
         result: Any = None
-        match act:
-            case Act.LOOK:
+        match statement:
+            case LeaseStatement.LOOK:
                 uuid = database.group_owner
                 result = Owner(uuid, database.lease_until <= now, self.sim.is_known_dead(uuid), database.taken)
-            case Act.TAKE:
+            case LeaseStatement.TAKE:
                 dead = self.lease.owner.uuid if self.lease.owner.is_dead else None
-                result = database.take_lease(owner, dead, self.lease.is_patient, lease, now)
-            case Act.RESCUE:
+                result = database.take_lease(owner, dead, self.lease.has_waited_a_lease, lease, now)
+            case LeaseStatement.RESCUE:
                 result = database.rescue(owner, live, 0.0, now)
-            case Act.RENEW:
+            case LeaseStatement.RENEW:
                 result = database.renew_lease(owner, lease, now)
-            case Act.LEAVE:
+            case LeaseStatement.LEAVE:
                 database.leave(owner)
                 result = False
-        self.later(self.sim.watch_delay(), self._lease_answer, act, result, losses)
+        self.later(self.sim.watch_delay(), self._lease_answer, statement, result, losses)
 
-    def _lease_answer(self, act: Act, result: Any, losses: int) -> None:
+    def _lease_answer(self, statement: LeaseStatement, result: Any, losses: int) -> None:
         if losses != self.watch_losses:
             return  # the connection that was asked is gone
         now, lease = self.sim.now, self.lease
-        self.sim.note((act.value, result))
-        match act:
-            case Act.REGISTER:
+        self.sim.note((statement.value, result))
+        match statement:
+            case LeaseStatement.REGISTER:
                 lease.registered(now)
-            case Act.LOOK:
+            case LeaseStatement.LOOK:
                 lease.looked(result, now)
-            case Act.TAKE:
+            case LeaseStatement.TAKE:
                 lease.taken(result, now)
-            case Act.RESCUE:
+            case LeaseStatement.RESCUE:
                 self._rescued(result[1])
-            case Act.RENEW | Act.LEAVE:
+            case LeaseStatement.RENEW | LeaseStatement.LEAVE:
                 self._renewed(result)
 
     def _rescued(self, parents: list[int]) -> None:

@@ -152,7 +152,7 @@ MUTANTS: Final = (
          "    if job.verdict is None and job.expansion is not None:\n        is_bound",
          "    if job.verdict is None:\n        is_bound"),
     _one("group_given_up_for_good", "everything_ends", _POLICY + "lease",
-         "now + self._timers.lease if self.standing is Standing.Y", "NEVER if self.standing is Standing.Y",
+         "now + self._timers.lease if is_stepping_down", "NEVER if is_stepping_down",
          "step_down"),
     _one("stepping_down_never_ends", "everything_ends", _POLICY + "standing",
          "        world.steps_down = world.stopping = False\n", "        pass\n", "step_down"),

@@ -3,7 +3,8 @@
 import pytest
 
 from scheduler.model.config import Scheduler
-from scheduler.policy.lease import YIELD_LOOK_S, Act, Lease, Owner, Standing
+from scheduler.model.states import LeaseState
+from scheduler.policy.lease import YIELD_LOOK_S, Lease, LeaseStatement, Owner
 
 TIMERS = Scheduler(lease=30.0, lease_renewal=10.0)
 TAKEN = "when it was taken"
@@ -15,7 +16,7 @@ def standing_by(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
     """A daemon that has registered, and is about to look."""
     lease = Lease(timers)
     lease.connected(now)
-    assert lease.step(now) is Act.REGISTER
+    assert lease.step(now) is LeaseStatement.REGISTER
     lease.registered(now)
     return lease
 
@@ -24,9 +25,9 @@ def serving(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
     """A daemon that owns its group."""
     lease = standing_by(now, timers)
     look(lease, NOBODY, now)
-    assert lease.step(now) is Act.TAKE
+    assert lease.step(now) is LeaseStatement.TAKE
     lease.taken(TAKEN, now)
-    assert lease.step(now) is Act.RESCUE
+    assert lease.step(now) is LeaseStatement.RESCUE
     lease.rescued(now)
     return lease
 
@@ -34,17 +35,17 @@ def serving(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
 def yielding(now: float = 0.0) -> Lease:
     """A daemon that has given its group up, and stands by again."""
     lease = serving(now)
-    lease.give_up(now)
-    assert lease.step(now) is Act.LEAVE
+    lease.step_down(now)
+    assert lease.step(now) is LeaseStatement.LEAVE
     lease.renewed(False, now)
-    assert lease.step(now) is Act.REGISTER
+    assert lease.step(now) is LeaseStatement.REGISTER
     lease.registered(now)
     return lease
 
 
 def look(lease: Lease, owner: Owner, now: float) -> None:
     """It looks who owns the group, and is told."""
-    assert lease.step(now) is Act.LOOK
+    assert lease.step(now) is LeaseStatement.LOOK
     lease.looked(owner, now)
 
 
@@ -52,7 +53,7 @@ def look(lease: Lease, owner: Owner, now: float) -> None:
 def test_the_lease_lasts_and_is_renewed_as_the_settings_say_j113(lease: float, renewal: float) -> None:
     held = serving(timers=Scheduler(lease=lease, lease_renewal=renewal))
     assert (held.until, held.next_deadline()) == (lease, renewal)
-    assert held.step(renewal) is Act.RENEW
+    assert held.step(renewal) is LeaseStatement.RENEW
     held.renewed(True, renewal)
     assert (held.until, held.next_deadline()) == (lease + renewal, 2 * renewal)
 
@@ -60,14 +61,14 @@ def test_the_lease_lasts_and_is_renewed_as_the_settings_say_j113(lease: float, r
 def test_a_lease_that_was_taken_counts_from_before_it_was_asked_for_c14() -> None:
     lease = standing_by()
     look(lease, NOBODY, 0.0)
-    assert lease.step(1.0) is Act.TAKE
+    assert lease.step(1.0) is LeaseStatement.TAKE
     lease.taken(TAKEN, 5.0)
     assert lease.until == 31.0
 
 
 def test_a_lease_that_was_renewed_counts_from_before_it_was_asked_for_c14() -> None:
     lease = serving()
-    assert lease.step(10.0) is Act.RENEW
+    assert lease.step(10.0) is LeaseStatement.RENEW
     lease.renewed(True, 17.0)
     assert (lease.until, lease.next_deadline()) == (40.0, 20.0)
 
@@ -75,7 +76,7 @@ def test_a_lease_that_was_renewed_counts_from_before_it_was_asked_for_c14() -> N
 def test_a_group_without_owner_is_taken_at_once() -> None:
     lease = standing_by()
     look(lease, NOBODY, 0.0)
-    assert lease.step(0.0) is Act.TAKE
+    assert lease.step(0.0) is LeaseStatement.TAKE
 
 
 def test_a_group_that_was_given_up_is_left_to_others_for_one_lease_c9() -> None:
@@ -88,62 +89,62 @@ def test_a_group_that_was_given_up_is_left_to_others_for_one_lease_c9() -> None:
 def test_a_group_that_nobody_takes_is_taken_again_after_one_lease_c9() -> None:
     lease = yielding()
     look(lease, NOBODY, 30.0)
-    assert lease.step(30.0) is Act.TAKE
+    assert lease.step(30.0) is LeaseStatement.TAKE
 
 
 def test_whoever_has_taken_it_is_followed_at_once_when_it_leaves_c9() -> None:
     lease = yielding()
     look(lease, OTHER, 1.0)
     assert lease.next_deadline() == 11.0
-    lease.ring(2.0)
+    lease.owner_changed(2.0)
     look(lease, NOBODY, 2.0)
-    assert lease.step(2.0) is Act.TAKE
+    assert lease.step(2.0) is LeaseStatement.TAKE
 
 
 def test_a_group_is_given_up_as_soon_as_the_renewal_is_answered_c9() -> None:
     lease = serving()
-    assert lease.step(10.0) is Act.RENEW
-    lease.give_up(10.0)
+    assert lease.step(10.0) is LeaseStatement.RENEW
+    lease.step_down(10.0)
     assert lease.step(10.0) is None
     lease.renewed(True, 10.1)
-    assert lease.step(10.1) is Act.LEAVE
+    assert lease.step(10.1) is LeaseStatement.LEAVE
 
 
 def test_a_group_is_given_up_though_the_connection_was_lost_c9() -> None:
     lease = serving()
-    lease.give_up(5.0)
-    assert lease.step(5.0) is Act.LEAVE
+    lease.step_down(5.0)
+    assert lease.step(5.0) is LeaseStatement.LEAVE
     lease.disconnected()
     lease.connected(7.0)
-    assert lease.step(7.0) is Act.LEAVE
+    assert lease.step(7.0) is LeaseStatement.LEAVE
 
 
 @pytest.mark.parametrize("lease", [standing_by(), yielding()])
 def test_only_who_serves_gives_a_group_up_c9(lease: Lease) -> None:
-    lease.give_up(0.0)
-    assert lease.standing is Standing.STANDBY
+    lease.step_down(0.0)
+    assert lease.state is LeaseState.STANDBY
 
 
 def test_only_who_stands_by_looks_when_it_rings() -> None:
     lease = serving()
-    lease.ring(1.0)
+    lease.owner_changed(1.0)
     assert lease.next_deadline() == 10.0
 
 
 def test_who_gave_the_group_up_may_take_it_again_once_another_has_had_it() -> None:
     lease = serving(0.0)
-    lease.give_up(1.0)
-    assert lease.step(1.0) is Act.LEAVE
+    lease.step_down(1.0)
+    assert lease.step(1.0) is LeaseStatement.LEAVE
     lease.renewed(False, 1.0)
-    assert lease.step(1.0) is Act.REGISTER
+    assert lease.step(1.0) is LeaseStatement.REGISTER
     lease.registered(1.0)
-    assert lease.step(1.0) is Act.LOOK
+    assert lease.step(1.0) is LeaseStatement.LOOK
     lease.looked(NOBODY, 1.0)
     assert lease.next_deadline() == 2.0
-    lease.ring(1.5)
-    assert lease.step(1.5) is Act.LOOK
+    lease.owner_changed(1.5)
+    assert lease.step(1.5) is LeaseStatement.LOOK
     lease.looked(Owner(None, True, False, "since then"), 1.5)
-    assert lease.step(1.5) is Act.TAKE
+    assert lease.step(1.5) is LeaseStatement.TAKE
 
 
 def test_registration_that_is_refused_is_tried_ever_more_seldom() -> None:
@@ -151,7 +152,7 @@ def test_registration_that_is_refused_is_tried_ever_more_seldom() -> None:
     lease.connected(0.0)
     now, waits = 0.0, []
     for _ in range(7):
-        assert lease.step(now) is Act.REGISTER
+        assert lease.step(now) is LeaseStatement.REGISTER
         lease.refused(now)
         waits.append(lease.next_deadline() - now)
         now = lease.next_deadline()
