@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeVar
 
 from scheduler.errors import BugError
 
+NEVER: Final = float("inf")  # the deadline of what waits without one: an instant later than all others
 UNTIL, OTHERWISE = "UNTIL", "OTHERWISE"
 IGNORE, VIOLATION, IMPOSSIBLE = "IGNORE", "VIOLATION", "IMPOSSIBLE"
 

@@ -12,6 +12,7 @@ from scheduler.model.states import (
     EVENT_NAMES,
     IS_IMPOSSIBLE,
     KILLED,
+    NEVER,
     SLOT_TABLE,
     ST_END,
     ST_FAIL,
@@ -26,7 +27,6 @@ from scheduler.model.states import (
     THROTTLED,
     TO_IGNORE,
 )
-from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.throttle import is_too_fast, recent
 

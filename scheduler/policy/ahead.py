@@ -51,7 +51,7 @@ def _spare(pool: Pool) -> int:
     return max(0, pool.singles + sum(rows) - sum(map(len, pool.idle.values())))
 
 
-def _give_ahead(world: World, slot: Slot, turns: Turns, now: float) -> bytes:
+def _give_ahead(world: World, slot: Slot, turns: Turns[Job], now: float) -> bytes:
     """Take the next item from these lanes, as `give` does; a one-parameter job begins when the agent comes to it."""
     assert slot.ahead is not None
     lane = turns.first[0]

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model import events as e
+from scheduler.model.states import NEVER
 from scheduler.policy import endings, standing, supply
 from scheduler.policy.claims import QueueBook
 from scheduler.policy.feed import sated
-from scheduler.policy.jobs import NEVER, TRIED_ALONE, Job
+from scheduler.policy.jobs import TRIED_ALONE, Job
 from scheduler.policy.placement import Places
 from scheduler.policy.pools import DISABLED, Pool
 from scheduler.policy.world import World
@@ -20,7 +21,7 @@ def woken(world: World, event: e.Woken, now: float) -> None:
     world.claims.wake()
 
 
-def looked(world: World, event: e.TablesRead, now: float) -> None:
+def follow_tables(world: World, event: e.TablesRead, now: float) -> None:
     """Queues, hosts, types and placements as their tables have them now."""
     in_hand: dict[str, int] = {}
     for job in world.jobs.values():

@@ -16,7 +16,8 @@ from typing import Final
 from scheduler.model.config import Scheduler
 from scheduler.model.events import EndAndClaim
 from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.model.states import NEVER
+from scheduler.policy.jobs import Job
 from scheduler.policy.pools import HostBook, Pool
 from scheduler.policy.reserve import kept_free
 from scheduler.policy.room import startable
@@ -221,7 +222,7 @@ def _within(left: dict[str, int | None], wants: Iterable[ClaimRequest]) -> Itera
             yield want._replace(most=most)
 
 
-def how_many(pool: Pool, timers: Scheduler, where: Turns | None = None) -> tuple[int, bool]:
+def how_many(pool: Pool, timers: Scheduler, where: Turns[Job] | None = None) -> tuple[int, bool]:
     """Give how many rows to ask for, and whether to ask for an urgent one although there is no room.
 
     For a type as a whole, or for what is to wait in some of its lanes by themselves.
@@ -244,7 +245,7 @@ def how_many(pool: Pool, timers: Scheduler, where: Turns | None = None) -> tuple
     return count, urgent
 
 
-def _held(pool: Pool, where: Turns) -> int:
+def _held(pool: Pool, where: Turns[Job]) -> int:
     """Give how many one-parameter jobs wait there, or are about to, but for those that are being marked."""
     rescued = sum(pool.place_of(job) is where for job in pool.rescued)
     lanes = (lane for job in pool.live_jobs.values() for lane in job.lanes.values() if lane.items)
@@ -252,7 +253,7 @@ def _held(pool: Pool, where: Turns) -> int:
     return where.count() - queries + pool.coming.get(where, 0) + rescued
 
 
-def has_urgent(pool: Pool, where: Turns | None = None) -> bool:
+def has_urgent(pool: Pool, where: Turns[Job] | None = None) -> bool:
     """Say whether urgent work of this type waits in hand, there or anywhere."""
     lanes = [turns.first for turns in ((where,) if where is not None else (pool.any, *pool.bound.values()))]
     return any(first and is_urgent(first[0].job) for first in lanes)

@@ -8,9 +8,10 @@ some connections can be made and others not, queries share those that there are.
 from typing import Final
 
 from scheduler.model.events import ConnectionKind, ConnectionsChanged, no_connection
+from scheduler.model.states import NEVER
 from scheduler.policy import endings
 from scheduler.policy.feed import sated
-from scheduler.policy.jobs import NEVER, Job, Verdict
+from scheduler.policy.jobs import Job, Verdict
 from scheduler.policy.outcome import NOT_BEGUN
 from scheduler.policy.pools import Pool
 from scheduler.policy.world import Lack, World
@@ -20,7 +21,7 @@ QUERIES: Final[ConnectionKind] = "queries"
 STATEMENTS: Final[ConnectionKind] = "statements"
 
 
-def changed(world: World, event: ConnectionsChanged, now: float) -> None:
+def connections_changed(world: World, event: ConnectionsChanged, now: float) -> None:
     """Begin nothing that needs such a connection, or begin it again."""
     if event.need == QUERIES:
         world.most_queries = NEVER if event.reason is None else event.up

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from scheduler.model import events as e
 from scheduler.model.config import Config
+from scheduler.model.states import NEVER
 from scheduler.policy import answers, connections, hosts, orders, processes, reload, replies, rounds, standing, supply
 from scheduler.policy.feed import dispatch
-from scheduler.policy.jobs import NEVER
 from scheduler.policy.world import World
 
 GATHER: Final = 0.005  # seconds that ends wait for others, while nothing is wanted and more is in hand
@@ -155,13 +155,13 @@ class Core:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
         self.unpack()
         self.world.may_want = True
-        return orders.kill(self.world, pk, now)
+        return orders.kill_by_command(self.world, pk, now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
         self.unpack()
         self.world.may_want = True
-        return orders.cancel(self.world, pk, text, now)
+        return orders.cancel_by_command(self.world, pk, text, now)
 
     def signal(self, pk: int, number: int) -> int:
         """Send a signal to all agents that work on a job; give how many there are."""
@@ -248,8 +248,8 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Created: processes.created,
     e.NotCreated: processes.not_created,
     e.Gone: processes.gone,
-    e.HostUp: hosts.up,
-    e.HostDown: hosts.down,
+    e.HostUp: hosts.host_up,
+    e.HostDown: hosts.host_down,
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
     e.Replaced: processes.replaced,
@@ -257,10 +257,10 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Opened: supply.opened,
     e.Fetched: supply.fetched,
     e.NotExpanded: supply.not_expanded,
-    e.ConnectionsChanged: connections.changed,
+    e.ConnectionsChanged: connections.connections_changed,
     e.Woken: answers.woken,
     e.RowsLost: answers.strayed,
-    e.TablesRead: reload.looked,
+    e.TablesRead: reload.tables_read,
     e.EndedAndClaimed: answers.turned,
     e.Saved: answers.saved,
     e.NotSaved: answers.not_saved,

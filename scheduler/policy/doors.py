@@ -8,44 +8,39 @@ any host.
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import chain, groupby
-from typing import Final
+from typing import Any, Final, Generic
 
 from scheduler.model.config import LETTERS, Host
 from scheduler.model.jobs import Letters
-from scheduler.policy.jobs import Job
-from scheduler.policy.turns import Lane, Turns
+from scheduler.policy.turns import JobT, Lane, Turns
 
-_NOTHING: Final[deque[Lane]] = deque()
+_NOTHING: Final[deque[Lane[Any]]] = deque()
 _END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
 
 
-class Doors:
+class Doors(Generic[JobT]):
     """The doors of one type; each is made when a job or a claim first needs it."""
 
     __slots__ = ("_by_hosts", "_found", "_queues", "_runs", "_taken", "_turns_type", "every", "ways")
 
-    def __init__(self, hosts: Mapping[str, Host], turns_type: type[Turns] = Turns) -> None:
+    def __init__(self, hosts: Mapping[str, Host], turns_type: type[Turns[JobT]] = Turns) -> None:
         self._turns_type = turns_type
         self._queues = {name: host.queues for name, host in hosts.items()}
         self._taken = {name: host.letters for name, host in hosts.items()}
-        self._by_hosts: dict[frozenset[str], Turns] = {}
-        self._found: dict[tuple[str, str], Turns] = {}
-        self._runs: dict[str, list[tuple[Letters, Turns]]] = {}
-        self.every = Ways()
-        self.ways = {name: Ways() for name in hosts}  # what an agent on a host takes from
+        self._by_hosts: dict[frozenset[str], Turns[JobT]] = {}
+        self._found: dict[tuple[str, str], Turns[JobT]] = {}
+        self._runs: dict[str, list[tuple[Letters, Turns[JobT]]]] = {}
+        self.every: Ways[JobT] = Ways()
+        self.ways: dict[str, Ways[JobT]] = {name: Ways() for name in hosts}  # what an agent on a host takes from
 
-    def of(self, job: Job) -> Turns:
-        """Give the lanes in which a job waits for any host that takes it."""
-        return self.at(job.queue, chr(job.rank[1]))
-
-    def at(self, queue: str, letter: str) -> Turns:
-        """Give the same by what decides."""
+    def at(self, queue: str, letter: str) -> Turns[JobT]:
+        """Return the lanes in which jobs of a queue and a letter wait for any host that takes them."""
         turns = self._found.get((queue, letter))
         if turns is None:
             turns = self._found[queue, letter] = self._make(queue, letter)
         return turns
 
-    def _make(self, queue: str, letter: str) -> Turns:
+    def _make(self, queue: str, letter: str) -> Turns[JobT]:
         hosts = frozenset(
             name
             for name, queues in self._queues.items()
@@ -58,7 +53,7 @@ class Doors:
                 ways.doors.append(turns)
         return turns
 
-    def runs(self, queue: str) -> list[tuple[Letters, Turns]]:
+    def runs(self, queue: str) -> list[tuple[Letters, Turns[JobT]]]:
         """Give the doors of a queue that lead somewhere, each with letters that follow on each other."""
         runs = self._runs.get(queue)
         if runs is None:
@@ -70,16 +65,16 @@ class Doors:
         return runs
 
 
-class Ways(Turns):
+class Ways(Turns[JobT]):
     """The doors of one host seen as one: the best lane of any is first, and what is served is served there."""
 
     __slots__ = ("doors",)
 
     def __init__(self) -> None:
-        self.doors: list[Turns] = []
+        self.doors: list[Turns[JobT]] = []
 
     @property
-    def first(self) -> deque[Lane]:  # type: ignore[override]  # an attribute there, for speed
+    def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
         """Give the deque to serve next, empty when none waits."""
         waiting = (turns.first for turns in self.doors if turns.first)
         return min(waiting, key=_standing, default=_NOTHING)
@@ -89,9 +84,9 @@ class Ways(Turns):
         first = self.first
         next(turns for turns in self.doors if turns.first is first).served(turn)
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[Lane[JobT]]:
         return chain.from_iterable(self.doors)
 
 
-def _standing(lanes: deque[Lane]) -> tuple[bytes, int]:
-    return lanes[0].job.rank, lanes[0].turn
+def _standing(lanes: deque[Lane[Any]]) -> tuple[bytes, int]:
+    return lanes[0].rank, lanes[0].turn

@@ -13,11 +13,11 @@ from typing import Final
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Send, Spawn
 from scheduler.model.expand import Item, fill_template
-from scheduler.model.states import CHOSEN, FED, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
+from scheduler.model.states import CHOSEN, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
 from scheduler.policy.ahead import fill
 from scheduler.policy.claims import is_urgent
 from scheduler.policy.give import fetch_more, give, give_again, next_turns, second_try, startable_try
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.jobs import Job
 from scheduler.policy.pools import Pool, Slot
 from scheduler.policy.room import find_room
 from scheduler.policy.turns import Lane, Turns
@@ -30,7 +30,7 @@ def enqueue(world: World, job: Job, items: list[Item], host: str | None) -> None
     """Let items wait for agents of a host, or of any."""
     pool, lane = job.pool, job.lanes.get(host)
     if lane is None:
-        lane = job.lanes[host] = Lane(job, host)
+        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.expansion is None)
     if not lane.items:
         world.turn = lane.turn = world.turn + 1
         turns = pool.any if host is None and pool.doors is None else pool.lanes_of(job, host)
@@ -43,7 +43,7 @@ def enqueue(world: World, job: Job, items: list[Item], host: str | None) -> None
     world.stirred.add(pool)
 
 
-def release(world: World, lane: Lane) -> int:
+def release(world: World, lane: Lane[Job]) -> int:
     """Let the rows of a lane wait for any host instead of theirs; give how many they are."""
     job, moved = lane.job, list(lane.items)
     assert job.expansion is not None
@@ -106,7 +106,7 @@ def _idle(pool: Pool) -> Iterator[Slot]:
     return iter(waiting[0]) if len(waiting) == 1 else merge(*waiting, key=attrgetter("since"))
 
 
-def first_job(turns: Turns | None) -> Job | None:
+def first_job(turns: Turns[Job] | None) -> Job | None:
     """Give the job whose turn it is."""
     return turns.first[0].job if turns is not None and turns.first else None
 
@@ -166,7 +166,7 @@ def sated(world: World, pool: Pool) -> None:
             world.stirred |= world.starving
 
 
-def _start_for(world: World, pool: Pool, turns: Turns, again: list[Job], now: float) -> bool:
+def _start_for(world: World, pool: Pool, turns: Turns[Job], again: list[Job], now: float) -> bool:
     """Start agents for these lanes and second tries; True when some work finds no room, or no start this turn."""
     coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and turns.suits(slot.host.name) for slot in pool.slots)
     while coming < len(again) or has_more_than(turns, 0 if pool.is_exec else coming - len(again)):
@@ -183,7 +183,7 @@ def _start_for(world: World, pool: Pool, turns: Turns, again: list[Job], now: fl
     return False
 
 
-def _find_room(world: World, pool: Pool, where: Turns, job: Job, now: float) -> Slot | None:
+def _find_room(world: World, pool: Pool, where: Turns[Job], job: Job, now: float) -> Slot | None:
     """Give a slot to start an agent in; None, and the pool starves, while room is still to be made."""
     room = find_room(pool, where, is_urgent(job), now, world.timers.min_idle)
     if room.slot is not None:
@@ -199,7 +199,7 @@ def _find_room(world: World, pool: Pool, where: Turns, job: Job, now: float) -> 
     return None
 
 
-def has_more_than(turns: Turns, count: int) -> bool:
+def has_more_than(turns: Turns[Job], count: int) -> bool:
     """Say whether more than `count` items wait, without counting them all."""
     for lane in turns:
         count -= len(lane.items)
@@ -208,7 +208,7 @@ def has_more_than(turns: Turns, count: int) -> bool:
     return False
 
 
-def _start(world: World, slot: Slot, turns: Turns, cause: Job, now: float) -> None:
+def _start(world: World, slot: Slot, turns: Turns[Job], cause: Job, now: float) -> None:
     """Start the process of a slot because a job waits; an exec agent gets its item with it."""
     pool = slot.pool
     world.starting += 1
@@ -248,7 +248,7 @@ def _start(world: World, slot: Slot, turns: Turns, cause: Job, now: float) -> No
     )
 
 
-def _recycle(world: World, pool: Pool, where: Turns, now: float) -> None:
+def _recycle(world: World, pool: Pool, where: Turns[Job], now: float) -> None:
     """A second try waits: end an idle agent that could take it if no fresh process can come otherwise."""
     own = [slot for slot in pool.slots if where.suits(slot.host.name)]
     if any(slot.doom or slot.state in (ST_PREP, ST_SPAWNED) for slot in own):

@@ -8,8 +8,9 @@ from typing import Final
 
 from scheduler.model.events import Fetch
 from scheduler.model.expand import Item
+from scheduler.model.states import NEVER
 from scheduler.policy.claims import is_urgent
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.jobs import Job
 from scheduler.policy.pools import SecondTry, Slot
 from scheduler.policy.turns import Lane, Turns
 from scheduler.policy.world import MARK_AFTER, World
@@ -17,7 +18,7 @@ from scheduler.policy.world import MARK_AFTER, World
 _FEW: Final = 100  # limits of jobs that have ended are kept up to here
 
 
-def next_turns(slot: Slot) -> Turns | None:
+def next_turns(slot: Slot) -> Turns[Job] | None:
     """Give the lanes this slot takes from next: of its own host or for any host."""
     anywhere, here = slot.any.first, slot.bound.first
     if not here:
@@ -28,7 +29,7 @@ def next_turns(slot: Slot) -> Turns | None:
     return slot.bound if (b.job.rank, b.turn) <= (a.job.rank, a.turn) else slot.any
 
 
-def give(world: World, slot: Slot, turns: Turns, now: float) -> bytes:
+def give(world: World, slot: Slot, turns: Turns[Job], now: float) -> bytes:
     """Take the next item from these lanes for this slot and give its line."""
     lane = turns.first[0]
     item = lane.items.popleft()
@@ -104,7 +105,7 @@ def put_back(world: World, job: Job, item: Item, host: str | None) -> None:
     """An item that was not worked waits again, before the others of its lane."""
     lane = job.lanes.get(host)
     if lane is None:
-        lane = job.lanes[host] = Lane(job, host)
+        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.expansion is None)
     if not lane.items:
         job.pool.lanes_of(job, host).add(lane)
     lane.items.appendleft(item)

@@ -10,8 +10,8 @@ no cost. More are tried after a pause, which doubles each time that it fails at 
 from typing import Final
 
 from scheduler.model import events as e
+from scheduler.model.states import NEVER
 from scheduler.policy import endings
-from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import HostBook
 from scheduler.policy.world import World
 
@@ -19,7 +19,7 @@ SHORTEST_PAUSE: Final = 1.0  # seconds in which no more agents are tried on a ma
 LONGEST_PAUSE: Final = 30.0
 
 
-def up(world: World, event: e.HostUp, now: float) -> None:
+def host_up(world: World, event: e.HostUp, now: float) -> None:
     """Agents may be started there."""
     host = world.hosts[event.host]
     host.is_up, host.reason = True, None
@@ -27,7 +27,7 @@ def up(world: World, event: e.HostUp, now: float) -> None:
     _look_anew(world, host)
 
 
-def down(world: World, event: e.HostDown, now: float) -> None:
+def host_down(world: World, event: e.HostDown, now: float) -> None:
     """Nothing can be started there; what ran there is told lost by itself."""
     host = world.hosts[event.host]
     host.is_up, host.reason, host.down_until = False, event.reason, now + event.seconds

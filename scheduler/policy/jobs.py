@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.model.expand import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ItemFailure, Rules
+from scheduler.model.states import NEVER
 from scheduler.policy.progress import Progress
 
 if TYPE_CHECKING:
     from scheduler.policy.pools import Pool
     from scheduler.policy.turns import Lane
 
-NEVER: Final = float("inf")
 FIRST_BATCH: Final = 16  # rows whose size is not known yet
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
@@ -105,12 +105,17 @@ class Job:
         self.host = want.host or None
         self.pool = pool
         self.since = now  # of the claim
-        self.lanes: dict[str | None, Lane] = {}
+        self.lanes: dict[str | None, Lane[Job]] = {}
         self.args, self.rules = args, rules
         if rules is not PLAIN:
             self.busy = rules.busy
             if not rules.unread:
                 self.read(args, rules)
+
+    @property
+    def letter(self) -> str:
+        """The first character of its priority."""
+        return chr(self.rank[1])
 
     def read(self, args: bytes, rules: Rules) -> None:
         """Take what the row holds."""

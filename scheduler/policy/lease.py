@@ -14,9 +14,8 @@ from enum import Enum
 from typing import Final
 
 from scheduler.model.config import Scheduler
-from scheduler.model.states import LEASE, LeaseEvent, LeaseState
+from scheduler.model.states import LEASE, NEVER, LeaseEvent, LeaseState
 
-NEVER: Final = float("inf")
 REFUSED_MOST_S: Final = 30.0  # between two tries to register
 YIELD_LOOK_S: Final = 1.0  # between two looks whether another daemon has taken what we gave up
 

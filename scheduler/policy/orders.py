@@ -15,12 +15,12 @@ from scheduler.policy.world import World
 KILL: Final = "killed"  # what a killed job says
 
 
-def kill(world: World, pk: int, now: float) -> bool:
+def kill_by_command(world: World, pk: int, now: float) -> bool:
     """Kill a job as a failure that is not tried again; False when it is not in hand any more."""
     return _end(world, pk, Verdict(KILLED, KILL), now)
 
 
-def cancel(world: World, pk: int, text: str, now: float) -> bool:
+def cancel_by_command(world: World, pk: int, text: str, now: float) -> bool:
     """Cancel a job, with a word on why; False when it is not in hand any more."""
     return _end(world, pk, Verdict(CANCELLED, text), now)
 

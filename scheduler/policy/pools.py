@@ -11,9 +11,9 @@ from typing import Final
 from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item
 from scheduler.model.jobs import ClaimRequest
-from scheduler.model.states import ST_FREE
+from scheduler.model.states import NEVER, ST_FREE
 from scheduler.policy.doors import Doors
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.jobs import Job
 from scheduler.policy.turns import FairTurns, Turns
 
 UNLIMITED: Final = -1
@@ -127,16 +127,16 @@ class Pool:
         self.kind = kind
         self.enabled = enabled
         self.slots: list[Slot] = []
-        self.any = self.turns_type()  # lanes for any host
-        self.doors: Doors | None = None  # instead, where some host does not take every job
-        self.bound: dict[str, Turns] = {}  # lanes for one host
+        self.any: Turns[Job] = self.turns_type()  # lanes for any host
+        self.doors: Doors[Job] | None = None  # instead, where some host does not take every job
+        self.bound: dict[str, Turns[Job]] = {}  # lanes for one host
         self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
         self.free: dict[str, deque[Slot]] = {}
         self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
         self.again: deque[SecondTry] = deque()  # each waits for a fresh process
         self.singles = 0  # one-parameter items waiting
         self.arriving = 0  # rows claimed and not unpacked yet
-        self.coming: dict[Turns, int] = {}  # the same, by where they are going to wait
+        self.coming: dict[Turns[Job], int] = {}  # the same, by where they are going to wait
         self.rescued: deque[Job] = deque()  # rows rescued before, to be shown as running before they begin
         self.marking: set[int] = set()  # of these, rows whose mark is on its way
         self.unread: dict[int, Job] = {}  # rows claimed without what they hold, which is read first
@@ -159,7 +159,7 @@ class Pool:
         self.may_begin = self.enabled and not self.lacks_connection
 
     @property
-    def turns_type(self) -> type[Turns]:
+    def turns_type(self) -> type[Turns[Job]]:
         """Give the kind of lanes that work of this type waits in."""
         return FairTurns if self.kind.fair else Turns
 
@@ -169,17 +169,17 @@ class Pool:
         self.doors = Doors(hosts, self.turns_type) if is_choosy else None
         self.any = self.turns_type() if self.doors is None else self.doors.every
 
-    def lanes_of(self, job: Job, host: str | None) -> Turns:
+    def lanes_of(self, job: Job, host: str | None) -> Turns[Job]:
         """Give the lanes in which a job waits for a host, or for any that takes it."""
         if host is not None:
             return self.bound[host]
-        return self.any if self.doors is None else self.doors.of(job)
+        return self.any if self.doors is None else self.doors.at(job.queue, job.letter)
 
-    def place_of(self, job: Job) -> Turns | None:
+    def place_of(self, job: Job) -> Turns[Job] | None:
         """Give the lanes for which a job was claimed; None if a reload has closed them while it was worked."""
         return self.lanes_of(job, None) if job.host is None else self.bound.get(job.host)
 
-    def lanes_for(self, want: ClaimRequest) -> Turns | None:
+    def lanes_for(self, want: ClaimRequest) -> Turns[Job] | None:
         """Give the lanes for which rows are asked; None if a reload has closed them meanwhile."""
         if want.host:
             return self.bound.get(want.host)
@@ -189,19 +189,19 @@ class Pool:
 
     def takes(self, job: Job, host: str) -> bool:
         """Say whether a job may be worked on a host."""
-        return host in self.bound and (self.doors is None or self.doors.of(job).suits(host))
+        return host in self.bound and (self.doors is None or self.doors.at(job.queue, job.letter).suits(host))
 
     def has_place(self, job: Job) -> bool:
         """Say whether a job may be worked on its host, or on any."""
         if job.host is not None:
             return self.takes(job, job.host)
-        return self.doors is None or bool(self.doors.of(job).hosts)
+        return self.doors is None or bool(self.doors.at(job.queue, job.letter).hosts)
 
-    def any_of(self, host: str) -> Turns:
+    def any_of(self, host: str) -> Turns[Job]:
         """Give what agents on a host take from, beside what is bound to it."""
         return self.any if self.doors is None else self.doors.ways[host]
 
-    def groups(self) -> tuple[Turns, ...]:
+    def groups(self) -> tuple[Turns[Job], ...]:
         """Give all lanes, by who takes from them."""
         return (*self.bound.values(), *((self.any,) if self.doors is None else self.doors.every.doors))
 

@@ -13,6 +13,7 @@ from scheduler.model.states import (
     GONE,
     LATE,
     LAUNCHED,
+    NEVER,
     NOT_CREATED,
     ST_FAIL,
     ST_FREEING,
@@ -25,7 +26,7 @@ from scheduler.model.states import (
 from scheduler.policy import endings, hosts, replies, standing
 from scheduler.policy.ahead import recall
 from scheduler.policy.capture import Capture, Piece
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.jobs import Job
 from scheduler.policy.pools import Pool, Slot
 from scheduler.policy.world import World
 

@@ -16,11 +16,12 @@ import attrs
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Reloaded, TablesRead
 from scheduler.model.expand import Item
+from scheduler.model.states import NEVER
 from scheduler.policy import answers, connections, endings, orders
 from scheduler.policy.agents import patience_of
 from scheduler.policy.answers import enable
 from scheduler.policy.feed import enqueue, sated
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.jobs import Job
 from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.processes import thaw_pool
 from scheduler.policy.world import World
@@ -92,7 +93,7 @@ def _kept(world: World, name: str, host: Host) -> dict[str, Any]:
     return {key: value for key, value in current.filters.items() if getattr(before, key) == getattr(host, key)}
 
 
-def looked(world: World, event: TablesRead, now: float) -> None:
+def tables_read(world: World, event: TablesRead, now: float) -> None:
     """Go by the tables as they are now; a host that takes other jobs than before makes another configuration."""
     hosts = dict(world.config.hosts)
     for row in event.hosts:
@@ -104,7 +105,7 @@ def looked(world: World, event: TablesRead, now: float) -> None:
                 world.say("error", f"host {row['name']}: a filter in drover.host {mistake}; it takes what it took")
     if hosts != world.config.hosts:
         _go_on(world, attrs.evolve(world.config, hosts=hosts), now)
-    answers.looked(world, event, now)
+    answers.follow_tables(world, event, now)
 
 
 def _go_on(world: World, new: Config, now: float) -> None:

@@ -15,12 +15,12 @@ from scheduler.model import protocol
 from scheduler.model.events import Echo, RunStatement, Send
 from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
-from scheduler.model.states import NEXT, OK, SAID, ST_READY
+from scheduler.model.states import NEVER, NEXT, OK, SAID, ST_READY
 from scheduler.policy.ahead import advance, fill, recall_unsent
 from scheduler.policy.endings import finish
 from scheduler.policy.feed import first_job, leave, must_leave
 from scheduler.policy.give import give, next_turns, put_back
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.jobs import Job
 from scheduler.policy.pools import DISABLED, Slot
 from scheduler.policy.world import World
 

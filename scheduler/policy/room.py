@@ -9,7 +9,8 @@ last start on a host failed is started there as throttle.py says.
 
 from typing import NamedTuple
 
-from scheduler.policy.jobs import NEVER
+from scheduler.model.states import NEVER
+from scheduler.policy.jobs import Job
 from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.throttle import start_from
 from scheduler.policy.turns import Turns
@@ -38,7 +39,7 @@ def startable(pool: Pool, *, urgent: bool, hosts: frozenset[str] | None = None) 
     return idle + new
 
 
-def find_room(pool: Pool, where: Turns, urgent: bool, now: float, min_idle: float) -> Room:
+def find_room(pool: Pool, where: Turns[Job], urgent: bool, now: float, min_idle: float) -> Room:
     """Say what to do for one more agent of a type for what waits there."""
     free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
     if not pool.failed_starts:

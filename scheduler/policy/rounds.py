@@ -2,10 +2,10 @@
 
 from heapq import heappop
 
-from scheduler.model.states import ST_RUNNING
+from scheduler.model.states import NEVER, ST_RUNNING
 from scheduler.policy import endings, standing, status
 from scheduler.policy.feed import release
-from scheduler.policy.jobs import IN_PROGRESS, NEVER, Expansion, Job
+from scheduler.policy.jobs import IN_PROGRESS, Expansion, Job
 from scheduler.policy.outcome import progress
 from scheduler.policy.supply import has_connection
 from scheduler.policy.world import MARK_AFTER, World

@@ -1,9 +1,8 @@
 """Whether this daemon gives out work: serving its group, past its lease, draining, stopping, disowned."""
 
 from scheduler.model import events as e
-from scheduler.model.states import ST_PREP, ST_READY, ST_SPAWNED
+from scheduler.model.states import NEVER, ST_PREP, ST_READY, ST_SPAWNED
 from scheduler.policy import endings
-from scheduler.policy.jobs import NEVER
 from scheduler.policy.world import World
 
 

@@ -7,9 +7,8 @@ import json
 from typing import Any
 
 from scheduler.model.protocol import printable
-from scheduler.model.states import ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
+from scheduler.model.states import NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy.connections import lack_of_type
-from scheduler.policy.jobs import NEVER
 from scheduler.policy.pools import HostBook, Pool, Slot
 from scheduler.policy.supply import has_connection
 from scheduler.policy.world import World

@@ -23,12 +23,13 @@ from scheduler.model.expand import (
 )
 from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.protocol import printable
+from scheduler.model.states import NEVER
 from scheduler.policy.claims import is_urgent
 from scheduler.policy.connections import lack_of, put_back
 from scheduler.policy.endings import conclude, conclude_if_over, end_trial, fail_job, forget, give_back, stop_job
 from scheduler.policy.feed import enqueue
 from scheduler.policy.give import fetch_more
-from scheduler.policy.jobs import IN_PROGRESS, NEVER, TRIED_ALONE, Expansion, Job, Verdict
+from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE, Expansion, Job, Verdict
 from scheduler.policy.outcome import GIVEN_BACK, KILLED, progress
 from scheduler.policy.pools import Pool
 from scheduler.policy.room import startable
@@ -214,7 +215,7 @@ def has_connection(world: World, pool: Pool) -> bool:
     return own < world.timers.expansions_per_type and len(world.expanding) < every - kept
 
 
-def _can_take_rows(pool: Pool, where: Turns, *, urgent: bool) -> bool:
+def _can_take_rows(pool: Pool, where: Turns[Job], *, urgent: bool) -> bool:
     has_agent = any(slot.pid is not None and where.suits(slot.host.name) for slot in pool.slots)
     return has_agent or startable(pool, urgent=urgent, hosts=where.hosts) > 0
 
@@ -363,7 +364,7 @@ def _fail_unsent(world: World, job: Job, expansion: Expansion, item: Item) -> No
 def _enqueue_by_host(world: World, job: Job, items: Sequence[Item], values: Mapping[int, bytes | None]) -> None:
     """Let each item wait for the host its value names; a host without slots of this type means any host."""
     by_host: dict[str | None, list[Item]] = {}
-    taking = job.pool.bound if job.pool.doors is None else job.pool.doors.of(job).hosts or ()
+    taking = job.pool.bound if job.pool.doors is None else job.pool.doors.at(job.queue, job.letter).hosts or ()
     for item in items:
         host = world.places.host_of(job.pool.name, values[item.number])
         by_host.setdefault(host if host in taking else None, []).append(item)

@@ -15,7 +15,7 @@ Pure functions; the slot keeps the births, policy/agents.py acts on the verdict.
 
 from collections.abc import Sequence
 
-from scheduler.policy.jobs import NEVER
+from scheduler.model.states import NEVER
 from scheduler.policy.pools import HostBook, Pool
 
 

@@ -12,11 +12,11 @@ from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import Command, ConnectionKind, LogMessage
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
-from scheduler.model.states import ST_FREE
+from scheduler.model.states import NEVER, ST_FREE
 from scheduler.policy.agents import Fleet, patience_of
 from scheduler.policy.capture import Capture
 from scheduler.policy.claims import Claims, QueueBook
-from scheduler.policy.jobs import NEVER, Job
+from scheduler.policy.jobs import Job
 from scheduler.policy.ledger import Ledger
 from scheduler.policy.placement import Places
 from scheduler.policy.pools import HostBook, Pool, Slot

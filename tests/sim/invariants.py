@@ -15,6 +15,7 @@ from scheduler.model.jobs import SUSPECT_AFTER, Claim, OutputRow
 from scheduler.model.states import (
     DONE,
     FAILED,
+    NEVER,
     RUNNING,
     ST_FAIL,
     ST_FREE,
@@ -25,7 +26,7 @@ from scheduler.model.states import (
 )
 from scheduler.policy.agents import patience_of
 from scheduler.policy.claims import is_urgent
-from scheduler.policy.jobs import NEVER, TRIED_ALONE, Job
+from scheduler.policy.jobs import TRIED_ALONE, Job
 from scheduler.policy.pools import UNLIMITED, HostBook, Slot
 from scheduler.policy.world import World
 from tests.sim.broken import Broken

@@ -7,9 +7,8 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Database, Host, Scheduler
-from scheduler.model.states import ST_FAIL, ST_FREE, ST_FREEING, ST_RUNNING
+from scheduler.model.states import NEVER, ST_FAIL, ST_FREE, ST_FREEING, ST_RUNNING
 from scheduler.policy.core import Core
-from scheduler.policy.jobs import NEVER
 from scheduler.policy.reload import FIXED, changes, within_reach
 from tests.core_tools import TABLES, claim, make_core, ready, saved, sent, settle, spawned, turn, turned
 

@@ -4,9 +4,8 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType
-from scheduler.model.states import ST_RUNNING
+from scheduler.model.states import NEVER, ST_RUNNING
 from scheduler.policy.core import Core
-from scheduler.policy.jobs import NEVER
 from scheduler.policy.status import agent_rows, scheduler_row
 from tests.core_tools import claim, make_core, saved, settle, spawned, turn
 

@@ -9,8 +9,8 @@ import pytest
 from scheduler.errors import BugError
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
+from scheduler.model.states import NEVER
 from scheduler.policy.agents import patience_of
-from scheduler.policy.jobs import NEVER
 
 SLOT_STORIES = """
 FREE CHOSEN PREP CREATED SPAWNED OK READY FED RUNNING NEXT RUNNING OK READY LATE FREEING GONE FREE
