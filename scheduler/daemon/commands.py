@@ -22,7 +22,7 @@ from scheduler.daemon.table_commands import QUEUES, flush, to_host, to_type
 from scheduler.drivers.sql import to_json
 from scheduler.model.commands import EVERY, GROUP, HOST, JOB, SEE_RESULT, TYPE, VERBS, CommandError, Order, about, parse
 from scheduler.model.jobs import Cells
-from scheduler.policy import status
+from scheduler.policy import report
 from scheduler.policy.core import Core
 
 Ask = Callable[[str, Mapping[str, object], Callable[[list[Cells]], object], Callable[[], object]], None]
@@ -288,7 +288,7 @@ class Commands:
 
 def _answer(desk: Desk, row: Row, order: Order) -> None:
     if (group := order.values["group"]) in (None, desk.core.world.config.scheduler.group):
-        desk.end(row, SEE_RESULT, status.overview(desk.core.world))
+        desk.end(row, SEE_RESULT, report.overview(desk.core.world))
     else:  # it has no active scheduler, or is none
         desk.end(row, f"no scheduler serves group {group}", ok=False)
 

@@ -14,7 +14,7 @@ from scheduler.drivers.service_manager import Notifier
 from scheduler.errors import ConfigError
 from scheduler.model import events as e
 from scheduler.model.config import Config
-from scheduler.policy import status
+from scheduler.policy import report
 from scheduler.policy.core import Core
 from scheduler.policy.reload import changes, within_reach
 
@@ -59,9 +59,9 @@ class DaemonCommands:
         elif number in (SIGTERM, SIGQUIT):
             self._daemon.stop()
         elif number in (SIGHUP, SIGUSR1):
-            _print(status.summary(core.world))
+            _print(report.summary(core.world))
         elif number == SIGUSR2:
-            _print(status.queries(core.world))
+            _print(report.queries(core.world))
 
     def acts(self) -> dict[str, Act]:
         """Say what is done for which command."""

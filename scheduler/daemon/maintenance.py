@@ -15,10 +15,10 @@ from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken
 from scheduler.model.jobs import Cells
 from scheduler.model.states import LeaseState
-from scheduler.policy import status
+from scheduler.policy import report
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease
-from scheduler.policy.world import World
+from scheduler.policy.state import World
 
 NEVER: Final = float("inf")
 LOCKED_S: Final = 1.0  # until the next look for a row that somebody keeps locked
@@ -85,7 +85,7 @@ class Maintenance:
         now = self._clock()
         at_once = dict.fromkeys(("commands", "look", "due", "all", "flush"), now)
         self._due = dict.fromkeys(_TASKS, NEVER) | at_once | {"rescan": now + self._timers.rescan}
-        status.tell_hosts_anew(self._core.world)
+        report.tell_hosts_anew(self._core.world)
 
     def rescan_for_locked(self) -> None:
         """Rows that were locked when the others were given back are looked for again soon."""
@@ -213,27 +213,27 @@ class Maintenance:
 
     def _show_all(self, now: float) -> None:
         self._due["all"] = now + self._timers.status_interval
-        self._show([status.slot_row(slot, now) for slot in status.all_slots(self._core.world)], now)
+        self._show([report.slot_row(slot, now) for slot in report.all_slots(self._core.world)], now)
 
     def _show_hosts(self, now: float) -> None:
         world = self._core.world
-        rows = {"rows": to_json(status.host_rows(world, now))}
+        rows = {"rows": to_json(report.host_rows(world, now))}
         self._ask("show_hosts", rows, lambda _: None, lambda: self._show_hosts_later(world))
 
     def _show_hosts_later(self, world: World) -> None:
-        status.tell_hosts_anew(world)
+        report.tell_hosts_anew(world)
         self._due["hosts"] = self._clock() + STATUS_GAP_S
 
     def _show_changes(self, now: float) -> None:
-        slots = status.changed_slots(self._core.world)
+        slots = report.changed_slots(self._core.world)
         if slots or self._core.world.fleet.vacant:
-            self._show([status.slot_row(slot, now) for slot in slots], now)
+            self._show([report.slot_row(slot, now) for slot in slots], now)
 
     def _show(self, rows: list[dict[str, Any]], now: float) -> None:
         age = now - self._began
         world, pid, standing = self._core.world, self._pid, self._lease.shown
-        rows.append(status.scheduler_row(world, pid, standing, age, self._statements(), self._vitals()))
-        agents = {"rows": to_json(status.agent_rows(self._core.world, now))}
+        rows.append(report.scheduler_row(world, pid, standing, age, self._statements(), self._vitals()))
+        agents = {"rows": to_json(report.agent_rows(self._core.world, now))}
         shown = {"rows": to_json(rows), "gone": self._core.world.fleet.vacant}
         self._ask("show_status", shown, lambda _: self._ask("show_agents", agents, lambda _: None))
 

@@ -39,7 +39,7 @@ from scheduler.drivers.system import Signals, identity, resident_mb
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.package_data import agents_dir, schema_dir
-from scheduler.policy import status
+from scheduler.policy import report
 from scheduler.policy.core import Core
 
 QUEUE, WATCH = "queue connection", "watch connection"
@@ -391,7 +391,7 @@ class Daemon:
         what = "draining" if self.core.world.draining else self.watch.lease.shown
         what = "stopping" if self.core.world.stopping else what
         what = "stepping down" if self.core.world.steps_down else what
-        return f"{what}, group {self.config.scheduler.group}{where}: {status.in_short(self.core.world)}"
+        return f"{what}, group {self.config.scheduler.group}{where}: {report.in_short(self.core.world)}"
 
     def _resume(self, pause: float) -> None:
         _say(

@@ -1,7 +1,8 @@
 """The queries of jobs: each runs once, read-only, into a held cursor of its own, and its rows are fetched as asked.
 
 Touches the expansion connections, which log in under a role of their own; one job each at a time, and nothing of one
-job's session is left for the next. Knows no agents; how many rows are wanted, and when, is decided in policy/feed.py.
+job's session is left for the next. Knows no agents; how many rows are wanted, and when, is decided in
+policy/dispatch.py.
 
 A held cursor keeps no snapshot: its rows are materialised at commit, which statement_timeout does not bound, so the
 deadline is ours. The declaration goes through the extended protocol, which takes one statement: a bare string may

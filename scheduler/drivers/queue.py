@@ -1,7 +1,7 @@
 """The queue connection's side of each request: the right statement with the right arrays, and one event in answer.
 
 Knows which named query carries a request out and how its rows read. What to send next, and what a failure means for
-the rows of a request, is decided in policy/ledger.py; the SQL is in schema/queries.sql.
+the rows of a request, is decided in policy/outbox.py; the SQL is in schema/queries.sql.
 """
 
 import json

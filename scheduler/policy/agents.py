@@ -27,7 +27,7 @@ from scheduler.model.states import (
     THROTTLED,
     TO_IGNORE,
 )
-from scheduler.policy.pools import HostBook, Pool, Slot
+from scheduler.policy.entities import HostBook, Pool, Slot
 from scheduler.policy.throttle import is_too_fast, recent
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process

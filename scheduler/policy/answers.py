@@ -5,13 +5,10 @@ from typing import Final
 
 from scheduler.model import events as e
 from scheduler.model.states import NEVER
-from scheduler.policy import endings, standing, supply
-from scheduler.policy.claims import QueueBook
-from scheduler.policy.feed import sated
-from scheduler.policy.jobs import TRIED_ALONE, Job
-from scheduler.policy.placement import Places
-from scheduler.policy.pools import DISABLED, Pool
-from scheduler.policy.world import World
+from scheduler.policy import completion, intake, serving
+from scheduler.policy.entities import Job
+from scheduler.policy.query import TRIED_ALONE
+from scheduler.policy.state import World
 
 STOCK_AFTER: Final = 1.0  # seconds of claims after which is said anew what is in hand
 
@@ -19,46 +16,6 @@ STOCK_AFTER: Final = 1.0  # seconds of claims after which is said anew what is i
 def woken(world: World, event: e.Woken, now: float) -> None:
     """There may be something to claim anywhere."""
     world.claims.wake()
-
-
-def follow_tables(world: World, event: e.TablesRead, now: float) -> None:
-    """Queues, hosts, types and placements as their tables have them now."""
-    in_hand: dict[str, int] = {}
-    for job in world.jobs.values():
-        in_hand[job.queue] = in_hand.get(job.queue, 0) + 1
-    world.queues = {
-        q["name"]: QueueBook(q["name"], q["concurrency"], q["paused"], in_hand.get(q["name"], 0), q["reserved"])
-        for q in event.queues
-    }
-    closed = {queue.name for queue in world.queues.values() if queue.is_over}
-    if closed:
-        endings.give_back_all(
-            world, "the queue takes no more", now, lambda job: job.queue in closed and endings.is_untouched(job)
-        )
-    for row in event.hosts:
-        if row["name"] in world.config.hosts:  # what is told may be older than a reload
-            host = world.hosts[row["name"]]
-            host.max, host.urgent, host.enabled = row["max"], row["urgent"], row["enabled"]
-            host.note()
-    for row in event.types:
-        if row["type"] in world.config.agents:
-            enable(world, world.pools[row["type"]], row["enabled"], now)
-    world.places = Places(world.hosts, event.placements)
-    world.claims.wake()
-    world.stirred.update(world.pools.values())
-
-
-def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
-    """A type that is disabled starts nothing: its jobs that have not begun go back, its agents without an item end."""
-    if pool.enabled and not enabled:
-        pool.enabled = False
-        sated(world, pool)
-        endings.give_back_all(world, DISABLED, now, lambda job: job.pool is pool and endings.is_untouched(job))
-        for slot in pool.slots:
-            if slot.job is None:
-                world.fleet.kill(slot, DISABLED, now)
-    pool.enabled = enabled
-    pool.note()
 
 
 def turned(world: World, event: e.EndedAndClaimed, now: float) -> None:
@@ -69,13 +26,13 @@ def turned(world: World, event: e.EndedAndClaimed, now: float) -> None:
     request = world.ledger.answered()
     assert isinstance(request, e.EndAndClaim)
     if event.has_lapsed:
-        standing.lapsed(world)
+        serving.lapsed(world)
     else:
         world.claims.turned(request, event.found, event.reached, now)
     world.stock_at = min(world.stock_at, now + STOCK_AFTER if event.found else NEVER)
     if event.fenced and not world.ledger.resent:
         world.say("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
-    supply.arrived(world, event, now)
+    intake.arrived(world, event, now)
     if (event.found or world.jobs) and world.progress_at == NEVER:
         world.progress_at = now + world.timers.progress_interval
 
@@ -90,13 +47,13 @@ def saved(world: World, event: e.Saved, now: float) -> None:
         _marked(world, request.rows, event.pks, now)
         return
     assert isinstance(request, e.Save)
-    standing.go_on(world, now)
+    serving.go_on(world, now)
     for row in request.rows:
         if row.pk not in event.pks and not (world.ledger.resent and row.outcome is not None):
             _fenced(world, row.pk, row.attempt, now)
     if world.trial is not None:
         _saved_of_trial(world, world.trial, [row.text for row in request.rows if row.pk == world.trial.pk])
-    if any(endings.is_back(row) for row in request.rows if row.outcome is not None):
+    if any(completion.is_back(row) for row in request.rows if row.outcome is not None):
         world.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
         world.commands.append(e.FindNextDue())
@@ -107,7 +64,7 @@ def _saved_of_trial(world: World, job: Job, texts: Sequence[str | None]) -> None
     if TRIED_ALONE in texts:
         world.ledger.reads[job.pk] = (job.pk, job.attempt)
     elif any(text is not None for text in texts):
-        supply.trial_is_over(world)
+        intake.trial_is_over(world)
 
 
 def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int], now: float) -> None:
@@ -122,7 +79,7 @@ def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int],
         job.marked = True
         job.pool.marking.discard(pk)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
-            supply.admit(world, job)
+            intake.admit(world, job)
 
 
 def have_read(world: World, event: e.ContentsRead, now: float) -> None:
@@ -136,7 +93,7 @@ def have_read(world: World, event: e.ContentsRead, now: float) -> None:
         if job is None or job.attempt != attempt or not job.rules.unread:
             continue
         if pk in event.contents:
-            supply.take_contents(world, job, *event.contents[pk], now)
+            intake.take_contents(world, job, *event.contents[pk], now)
         else:
             _fenced(world, pk, attempt, now)
 
@@ -152,7 +109,7 @@ def _fenced(world: World, pk: int, attempt: int, now: float) -> None:
     world.say("warning", f"job={pk}: the row is no longer ours")
     job = world.jobs.get(pk)
     if job is not None and job.attempt == attempt:
-        endings.forget(world, job, now)
+        completion.forget(world, job, now)
 
 
 def not_saved(world: World, event: e.NotSaved, now: float) -> None:
@@ -162,10 +119,10 @@ def not_saved(world: World, event: e.NotSaved, now: float) -> None:
     request = world.ledger.in_flight
     complaint = world.ledger.failed(event, now)
     if complaint is not None and isinstance(request, e.ReadContents):
-        supply.refuse_unreadable(world, request.rows[0][0], event.reason, now)
+        intake.refuse_unreadable(world, request.rows[0][0], event.reason, now)
     world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
     if world.trial is not None and world.trial.pk not in {*world.jobs, *world.ledger.pending()}:
-        endings.end_trial(world)  # its end was given up
+        completion.end_trial(world)  # its end was given up
 
 
 def settled(world: World, event: e.Settled, now: float) -> None:
@@ -180,7 +137,7 @@ def settled(world: World, event: e.Settled, now: float) -> None:
         world.ledger.wait_for_lock(e.Settle(event.locked), now)
     if event.released:
         world.claims.wake()
-    standing.go_on(world, now)
+    serving.go_on(world, now)
 
 
 def found_locked(world: World, event: e.LockedFound, now: float) -> None:
@@ -193,4 +150,4 @@ def written(world: World, event: e.Written, now: float) -> None:
     """Log or output is written."""
     if not world.ledger.was_foreign():
         world.ledger.answered()
-    standing.go_on(world, now)
+    serving.go_on(world, now)

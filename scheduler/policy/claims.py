@@ -17,11 +17,9 @@ from scheduler.model.config import Scheduler
 from scheduler.model.events import EndAndClaim
 from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
 from scheduler.model.states import NEVER
-from scheduler.policy.jobs import Job
-from scheduler.policy.pools import HostBook, Pool
-from scheduler.policy.reserve import kept_free
-from scheduler.policy.room import startable
-from scheduler.policy.turns import Turns
+from scheduler.policy.capacity import kept_free, startable
+from scheduler.policy.entities import HostBook, Job, Pool, QueueBook, is_urgent
+from scheduler.policy.run_queue import Turns
 
 PAUSE: Final = 9  # times what a look at whole places cost more than it should: so long until the next
 LONGEST_PAUSE: Final = 10.0  # seconds
@@ -29,31 +27,6 @@ HELD_BYTES: Final = 16 << 20  # of parameters of a type, if they are as long as 
 ENOUGH: Final = 100  # rows of a turn that tell what a row costs
 SLOWER: Final = 1.25  # times what they cost at best is still as it should be; the best is forgotten slowly
 FORGETTING: Final = 1.01
-
-
-class QueueBook:
-    """A queue of the group and how many of its jobs are in hand."""
-
-    __slots__ = ("concurrency", "in_hand", "name", "paused", "reserved")
-
-    def __init__(self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0, reserved: int = 0) -> None:
-        self.name = name
-        self.concurrency = concurrency
-        self.paused = paused
-        self.in_hand = in_hand
-        self.reserved = reserved  # agents, of each type and in all, that others leave to it
-
-    @property
-    def room(self) -> int | None:
-        """Give how many more jobs may be in hand; None for no limit."""
-        if self.paused:
-            return 0
-        return None if self.concurrency is None else max(0, self.concurrency - self.in_hand)
-
-    @property
-    def is_over(self) -> bool:
-        """Say whether it has more in hand than it may have: what has not begun then goes back."""
-        return self.in_hand > 0 and (self.paused or self.in_hand > (self.concurrency or self.in_hand))
 
 
 class Claims:
@@ -257,8 +230,3 @@ def has_urgent(pool: Pool, where: Turns[Job] | None = None) -> bool:
     """Say whether urgent work of this type waits in hand, there or anywhere."""
     lanes = [turns.first for turns in ((where,) if where is not None else (pool.any, *pool.bound.values()))]
     return any(first and is_urgent(first[0].job) for first in lanes)
-
-
-def is_urgent(job: Job) -> bool:
-    """Say whether a job may use a host's urgent slots."""
-    return job.rank.startswith(b"0")

@@ -16,9 +16,9 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.model.states import NEVER
-from scheduler.policy import answers, connections, hosts, orders, processes, reload, replies, rounds, standing, supply
-from scheduler.policy.feed import dispatch
-from scheduler.policy.world import World
+from scheduler.policy import answers, completion, intake, processes, reload, replies, report, serving
+from scheduler.policy.dispatch import dispatch
+from scheduler.policy.state import World
 
 GATHER: Final = 0.005  # seconds that ends wait for others, while nothing is wanted and more is in hand
 
@@ -82,13 +82,13 @@ class Core:
             world.starving = set()
             for pool in sorted(pools, key=lambda pool: (pool.starving_since, pool.name)):
                 if world.feeding and pool.may_begin:
-                    supply.mark_rescued(world, pool)
+                    intake.mark_rescued(world, pool)
                     if pool.unread:
-                        supply.try_alone(world, pool, now)
-                    waiting = supply.open_expansions(world, pool)
+                        intake.try_alone(world, pool, now)
+                    waiting = intake.open_expansions(world, pool)
                     dispatch(world, pool, waiting, now)
         if world.draining:
-            standing.wind_down(world, now)
+            serving.wind_down(world, now)
 
     @property
     def has_work(self) -> bool:
@@ -110,7 +110,7 @@ class Core:
             return world.ledger.take_stock(self.live_rows())
         wants = []
         if world.feeding and not world.draining:
-            rounds.measure(world, now)
+            measure(world, now)
             books, queues = list(world.hosts.values()), list(world.queues.values())
             if [queue for queue in queues if queue.reserved]:
                 self.unpack()  # what is in hand counts
@@ -142,7 +142,7 @@ class Core:
     def unpack(self) -> None:
         """Take in hand what has arrived; the other doors do so by themselves."""
         if self.world.arrivals:
-            supply.unpack(self.world)
+            intake.unpack(self.world)
             self.look_again(self.world.arrived_at)
 
     def settle(self, parents: list[int]) -> None:
@@ -155,28 +155,28 @@ class Core:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
         self.unpack()
         self.world.may_want = True
-        return orders.kill_by_command(self.world, pk, now)
+        return completion.kill_by_command(self.world, pk, now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
         self.unpack()
         self.world.may_want = True
-        return orders.cancel_by_command(self.world, pk, text, now)
+        return completion.cancel_by_command(self.world, pk, text, now)
 
     def signal(self, pk: int, number: int) -> int:
         """Send a signal to all agents that work on a job; give how many there are."""
-        return orders.signal(self.world, pk, number)
+        return completion.signal(self.world, pk, number)
 
     def step_down(self, now: float) -> bool:
         """Give the group up when the children are dead and their rows given back; False when we are ending anyway."""
         self.unpack()
         self.world.may_want = True
-        return standing.step_down(self.world, now)
+        return serving.step_down(self.world, now)
 
     def thaw(self, name: str | None, now: float) -> int:
         """Try the slots of a type, or of all, again that have failed; give how many there are."""
         pools = [pool for pool in self.world.pools.values() if name in (None, pool.name)]
-        return orders.thaw(self.world, pools, now)
+        return processes.thaw(self.world, pools, now)
 
     # ---- time
 
@@ -197,11 +197,11 @@ class Core:
         world = self.world
         self.unpack()
         if now >= world.serving_until:
-            standing.judge_lease(world, now)
+            serving.judge_lease(world, now)
         for slot in world.fleet.late(now):
             processes.late(world, slot, now)
         if now >= world.mark_at:
-            rounds.mark_running(world, now)
+            report.mark_running(world, now)
         if now >= world.output_at:
             processes.store_output(world)
         if now >= world.ledger.gather_until:
@@ -211,24 +211,24 @@ class Core:
         if now >= world.stock_at:
             world.stock_at, world.ledger.is_stock_due = NEVER, True
         if now >= world.progress_at:
-            rounds.show_progress(world, now)
+            report.show_progress(world, now)
         if now >= world.room_at:
             world.room_at = NEVER
             world.stirred |= world.starving
         if now >= world.uncap_at:
-            hosts.uncap(world, now)
+            processes.uncap(world, now)
         world.starting, world.start_at = 0, NEVER
         world.stirred |= world.unstarted
         world.unstarted.clear()
-        rounds.end_late_jobs(world, now)
+        completion.end_late_jobs(world, now)
         self.look_again(now)
         self._exit_when_over()
 
     def resume(self, pause: float, now: float) -> None:
         """Go on after a pause, before anything is heard: agents get that time back, while the lease ran on."""
-        standing.judge_lease(self.world, now)
+        serving.judge_lease(self.world, now)
         self.world.fleet.extend(pause)
-        rounds.extend_limits(self.world, pause)
+        completion.extend_limits(self.world, pause)
 
     def _exit_when_over(self) -> None:
         world = self.world
@@ -248,16 +248,16 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.Created: processes.created,
     e.NotCreated: processes.not_created,
     e.Gone: processes.gone,
-    e.HostUp: hosts.host_up,
-    e.HostDown: hosts.host_down,
+    e.HostUp: processes.host_up,
+    e.HostDown: processes.host_down,
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
     e.Replaced: processes.replaced,
     e.StatementAnswered: processes.answered,
-    e.Opened: supply.opened,
-    e.Fetched: supply.fetched,
-    e.NotExpanded: supply.not_expanded,
-    e.ConnectionsChanged: connections.connections_changed,
+    e.Opened: intake.opened,
+    e.Fetched: intake.fetched,
+    e.NotExpanded: intake.not_expanded,
+    e.ConnectionsChanged: serving.connections_changed,
     e.Woken: answers.woken,
     e.RowsLost: answers.strayed,
     e.TablesRead: reload.tables_read,
@@ -268,9 +268,20 @@ _HANDLERS: Final[dict[type, Callable[[World, Any, float], None]]] = {
     e.LockedFound: answers.found_locked,
     e.ContentsRead: answers.have_read,
     e.Written: answers.written,
-    e.Serve: standing.serve,
-    e.LeaseLost: standing.disowned,
-    e.Drain: standing.drain,
-    e.Stop: standing.stop,
+    e.Serve: serving.serve,
+    e.LeaseLost: serving.disowned,
+    e.Drain: serving.drain,
+    e.Stop: serving.stop,
     e.Reloaded: reload.reloaded,
 }
+
+
+def measure(world: World, now: float) -> None:
+    """How many items a second each type eats: what to hold is measured in time."""
+    for pool in world.pools.values():
+        span = now - pool.rated_at
+        if pool.finished and span > 0.001:
+            pool.rate = (pool.rate + pool.finished / min(span, 1.0)) / 2
+            pool.finished, pool.rated_at = 0, now
+        elif span > 1.0:
+            pool.rate, pool.rated_at = pool.rate / 2, now

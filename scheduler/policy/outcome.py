@@ -7,23 +7,13 @@ from typing import Final
 
 from scheduler.model.config import Scheduler
 from scheduler.model.jobs import End, SaveRow
-from scheduler.model.states import (
-    BIT_FAILURE,
-    BIT_NONFATAL,
-    BIT_SUCCESS,
-    CLAIMED,
-    DONE,
-    FAILED,
-    QUEUED,
-    RUNNING,
-)
-from scheduler.policy.jobs import Expansion, Job
-from scheduler.policy.progress import Progress
+from scheduler.model.states import BIT_FAILURE, BIT_NONFATAL, BIT_SUCCESS, CLAIMED, DONE, FAILED, QUEUED, RUNNING
+from scheduler.policy.entities import Job
+from scheduler.policy.query import Expansion, Progress
 
 ALL_DONE: Final = "all data processed"
 NO_DATA: Final = "no data"
 MOST_DOUBLINGS: Final = 60  # of the wait before a retry; beyond 1023 it would be no number
-
 # How a job that ends before its work is done is written down: verdict -> (state, outcome of the attempt)
 GIVEN_BACK, BLOCKED_AGAIN, FAILS, KILLED, CANCELLED = "given back", "blocked", "failed", "killed", "cancelled"
 NOT_BEGUN: Final = "not begun"  # given back, and drover.attempt says nothing of it

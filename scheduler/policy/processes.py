@@ -1,9 +1,14 @@
-"""The life of processes as the core sees it: made, not made, silent, replaced, dead, and what they printed.
+"""The life of processes and of hosts as the core sees it: made, not made, silent, replaced, dead, reached, lost.
 
-A death is settled in three steps: its last words are heard, its item is settled, its slot is buried.
+A death is settled in three steps: the last output of the process is read, its item is settled, its slot is freed.
+
+A host that has to be reached may be down: work for any host goes elsewhere meanwhile, and what is bound to it waits in
+the queue as far as it can, so that everybody sees why. A machine that has no descriptor, process or memory for one more
+agent keeps those that it has; items are put back at no cost. More are tried after a pause, which doubles each time that
+it fails at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from scheduler.model import events as e
@@ -23,14 +28,15 @@ from scheduler.model.states import (
     ST_SPAWNED,
     THAWED,
 )
-from scheduler.policy import endings, hosts, replies, standing
-from scheduler.policy.ahead import recall
-from scheduler.policy.capture import Capture, Piece
-from scheduler.policy.jobs import Job
-from scheduler.policy.pools import Pool, Slot
-from scheduler.policy.world import World
+from scheduler.policy import completion, replies, serving
+from scheduler.policy.assignment import recall
+from scheduler.policy.entities import HostBook, Job, Pool, Slot
+from scheduler.policy.output import Capture, Piece
+from scheduler.policy.state import World
 
 EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
+SHORTEST_PAUSE: Final = 1.0  # seconds in which no more agents are tried on a machine that could not start one
+LONGEST_PAUSE: Final = 30.0
 
 
 def created(world: World, event: e.Created, now: float) -> None:
@@ -40,7 +46,7 @@ def created(world: World, event: e.Created, now: float) -> None:
     slot.where = (slot.host.name, slot.pool.name, event.pid)
     slot.heard = slot.born = now
     if slot.host.shortage is not None and slot.host.most == NEVER:
-        hosts.recovered(world, slot.host)
+        recovered(world, slot.host)
     world.fleet.fire(slot, CREATED, now)
     if slot.state != ST_SPAWNED:
         return
@@ -63,12 +69,12 @@ def not_created(world: World, event: e.NotCreated, now: float) -> None:
         return
     world.log(slot, "ERROR", event.reason)
     if slot.job is not None and event.lost and not event.is_items_fault:
-        endings.lose(world, slot, event.reason, now, interrupted=True)
+        completion.lose(world, slot, event.reason, now, interrupted=True)
     elif slot.job is not None:
         if slot.job.expansion is None:
             slot.job.code = None
-        endings.fail_item(world, slot, slot.job, event.reason, final=False)
-        endings.part(world, slot, slot.job, now)
+        completion.fail_item(world, slot, slot.job, event.reason, final=False)
+        completion.part(world, slot, slot.job, now)
     if slot.doom is None:
         slot.counts = not event.is_items_fault and slot.host.is_up
     if slot.counts:
@@ -82,12 +88,12 @@ def _not_startable(world: World, slot: Slot, reason: str, now: float) -> None:
     if job is not None and job.verdict is None:
         replies.take_back(world, slot)
         if world.draining and job.expansion is None:
-            endings.give_back(world, job, "released for restart", now)
+            completion.give_back(world, job, "released for restart", now)
     elif job is not None:
-        endings.part(world, slot, job, now)
+        completion.part(world, slot, job, now)
     slot.counts = False
     _bury(world, slot, now, NOT_CREATED)
-    hosts.run_short(world, slot.host, reason, now)
+    run_short(world, slot.host, reason, now)
 
 
 def gone(world: World, event: e.Gone, now: float) -> None:
@@ -127,15 +133,15 @@ def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float, *, los
     if job.expansion is None:
         job.code, job.signal = slot.code, slot.signal
     if slot.code == 0:
-        endings.finish(world, slot, job, now)
+        completion.finish(world, slot, job, now)
     elif slot.code == EX_TEMPFAIL:
         slot.blocked = "exit status 75"
-        endings.finish(world, slot, job, now)
+        completion.finish(world, slot, job, now)
     elif lost:
-        endings.lose(world, slot, how, now, interrupted=True)
+        completion.lose(world, slot, how, now, interrupted=True)
     else:
         reason = f"exit status {slot.code}" if slot.signal is None else f"killed by {slot.signal}"
-        endings.lose(world, slot, reason, now)
+        completion.lose(world, slot, reason, now)
 
 
 def _died(world: World, slot: Slot, how: str, now: float, *, lost: bool) -> None:
@@ -150,7 +156,7 @@ def _died(world: World, slot: Slot, how: str, now: float, *, lost: bool) -> None
     if slot.job is not None:
         if slot.job.expansion is None:
             slot.job.code, slot.job.signal = slot.code, slot.signal
-        endings.lose(world, slot, how, now, interrupted=lost)
+        completion.lose(world, slot, how, now, interrupted=lost)
 
 
 def _bury(world: World, slot: Slot, now: float, event: int) -> None:
@@ -162,11 +168,11 @@ def _bury(world: World, slot: Slot, now: float, event: int) -> None:
         pool.blocked_since = now
         pool.blocked_until = min(other.deadline for other in pool.slots)
         world.say("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
-        endings.give_back_all(
+        completion.give_back_all(
             world,
             f"agent failed: {pool.reason}",
             now,
-            lambda job: job.pool is pool and endings.is_untouched(job),
+            lambda job: job.pool is pool and completion.is_untouched(job),
         )
     world.stirred.add(pool)
 
@@ -264,8 +270,6 @@ def answered(world: World, event: e.StatementAnswered, now: float) -> None:
 
 
 # ---- output of exec agents
-
-
 def capture(world: World, slot: Slot, stream: str, data: bytes, now: float) -> None:
     """Take in output; what of it is to be stored now waits a moment for more."""
     capture = world.captures.get(slot.number)
@@ -294,4 +298,71 @@ def _store(world: World, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) 
     for piece in pieces:
         job.pieces += 1
         world.ledger.output(OutputRow(job.pk, job.attempt, job.pieces, *piece), is_followed=not is_over)
-    standing.hold_if_full(world)
+    serving.hold_if_full(world)
+
+
+def host_up(world: World, event: e.HostUp, now: float) -> None:
+    """Agents may be started there."""
+    host = world.hosts[event.host]
+    host.is_up, host.reason = True, None
+    world.say("info", f"host {host.name}: reached")
+    _look_anew(world, host)
+
+
+def host_down(world: World, event: e.HostDown, now: float) -> None:
+    """Nothing can be started there; what ran there is told lost by itself."""
+    host = world.hosts[event.host]
+    host.is_up, host.reason, host.down_until = False, event.reason, now + event.seconds
+    world.say("warning", f"host {host.name} cannot be reached: {event.reason}; next attempt in {event.seconds:.1f} s")
+    completion.give_back_all(
+        world, f"host {host.name} is down", now, lambda job: job.host == host.name and completion.is_untouched(job)
+    )
+    _look_anew(world, host)
+
+
+def run_short(world: World, host: HostBook, reason: str, now: float) -> None:
+    """Let a host have no more agents than it has: its machine could not start one more. It is tried again later."""
+    host.most = host.used
+    host.shortage = reason
+    if now >= host.tried_again_at or host.tried_again_at == NEVER:
+        host.pause = min(max(2 * host.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+        host.tried_again_at = now + host.pause
+        world.say("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
+    world.uncap_at = min(world.uncap_at, host.tried_again_at)
+
+
+def uncap(world: World, now: float) -> None:
+    """Try again to start more agents where the machine could not."""
+    for host in world.hosts.values():
+        if host.tried_again_at <= now:
+            host.most = NEVER
+    world.uncap_at = min((h.tried_again_at for h in world.hosts.values() if h.most < NEVER), default=NEVER)
+    world.stirred |= world.starving
+
+
+def recovered(world: World, host: HostBook) -> None:
+    """One more agent could be started than before."""
+    host.shortage, host.pause, host.tried_again_at = None, 0.0, NEVER
+    world.say("info", f"host {host.name}: more agents can be started again")
+
+
+def _look_anew(world: World, host: HostBook) -> None:
+    host.note()
+    world.hosts_changed.add(host)
+    world.claims.wake()
+    world.stirred.update(pool for pool in world.pools.values() if host.name in pool.free)
+
+
+def thaw(world: World, pools: Iterable[Pool], now: float) -> int:
+    """Try the slots again that have failed; give how many there are."""
+    thawed = 0
+    for pool in pools:
+        pool.failed_starts.clear()
+        for slot in pool.slots:
+            slot.births = []
+            if slot.state == ST_FAIL:
+                world.fleet.fire(slot, THAWED, now)
+                thawed += 1
+        thaw_pool(world, pool)
+        world.stirred.add(pool)
+    return thawed

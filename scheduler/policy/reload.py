@@ -13,18 +13,19 @@ from typing import Any, Final
 
 import attrs
 
+from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Reloaded, TablesRead
 from scheduler.model.expand import Item
 from scheduler.model.states import NEVER
-from scheduler.policy import answers, connections, endings, orders
+from scheduler.policy import completion, processes, serving
 from scheduler.policy.agents import patience_of
-from scheduler.policy.answers import enable
-from scheduler.policy.feed import enqueue, sated
-from scheduler.policy.jobs import Job
-from scheduler.policy.pools import HostBook, Pool, Slot
+from scheduler.policy.assignment import enqueue
+from scheduler.policy.dispatch import sated
+from scheduler.policy.entities import DISABLED, HostBook, Job, Pool, QueueBook, Slot
 from scheduler.policy.processes import thaw_pool
-from scheduler.policy.world import World
+from scheduler.policy.run_queue import Places
+from scheduler.policy.state import World
 
 STARTED_WITH: Final = frozenset(
     ("command", "cwd", "env", "pass_env", "limits", "database", "user")
@@ -74,14 +75,12 @@ def _differences(old: "attrs.AttrsInstance", new: "attrs.AttrsInstance") -> list
 
 
 # ---- the world
-
-
 def reloaded(world: World, event: Reloaded, now: float) -> None:
     """Go on with another configuration; a filter that a command has set stays while the file says no other."""
     hosts = {name: attrs.evolve(host, **_kept(world, name, host)) for name, host in event.config.hosts.items()}
     world.file_hosts = event.config.hosts
     world.timers = world.fleet.timers = event.config.scheduler
-    orders.thaw(world, world.pools.values(), now)
+    processes.thaw(world, world.pools.values(), now)
     _go_on(world, attrs.evolve(event.config, hosts=hosts), now)
 
 
@@ -105,7 +104,7 @@ def tables_read(world: World, event: TablesRead, now: float) -> None:
                 world.say("error", f"host {row['name']}: a filter in drover.host {mistake}; it takes what it took")
     if hosts != world.config.hosts:
         _go_on(world, attrs.evolve(world.config, hosts=hosts), now)
-    answers.follow_tables(world, event, now)
+    follow_tables(world, event, now)
 
 
 def _go_on(world: World, new: Config, now: float) -> None:
@@ -117,7 +116,7 @@ def _go_on(world: World, new: Config, now: float) -> None:
         world.hosts[name].note()
     for name in {**old.agents, **new.agents}:
         _take_type(world, name, old, new, now)
-    connections.hold_types(world)
+    serving.hold_types(world)
     for job in list(world.jobs.values()):
         _find_another_place(world, job, now)
     _rearm(world, now)
@@ -269,8 +268,8 @@ def _find_another_place(world: World, job: Job, now: float) -> None:
     if is_served and pool.has_place(job):
         if moved:
             enqueue(world, job, moved, None)
-    elif job.verdict is None and (expansion is not None or endings.is_untouched(job)):
-        endings.give_back(world, job, "its agent type or its host is not configured any more", now)
+    elif job.verdict is None and (expansion is not None or completion.is_untouched(job)):
+        completion.give_back(world, job, "its agent type or its host is not configured any more", now)
 
 
 def _rearm(world: World, now: float) -> None:
@@ -281,3 +280,43 @@ def _rearm(world: World, now: float) -> None:
         world.fleet.rearm(slot, patience[slot.pool])
     if world.progress_at != NEVER:
         world.progress_at = min(world.progress_at, now + world.timers.progress_interval)
+
+
+def follow_tables(world: World, event: e.TablesRead, now: float) -> None:
+    """Queues, hosts, types and placements as their tables have them now."""
+    in_hand: dict[str, int] = {}
+    for job in world.jobs.values():
+        in_hand[job.queue] = in_hand.get(job.queue, 0) + 1
+    world.queues = {
+        q["name"]: QueueBook(q["name"], q["concurrency"], q["paused"], in_hand.get(q["name"], 0), q["reserved"])
+        for q in event.queues
+    }
+    closed = {queue.name for queue in world.queues.values() if queue.is_over}
+    if closed:
+        completion.give_back_all(
+            world, "the queue takes no more", now, lambda job: job.queue in closed and completion.is_untouched(job)
+        )
+    for row in event.hosts:
+        if row["name"] in world.config.hosts:  # what is told may be older than a reload
+            host = world.hosts[row["name"]]
+            host.max, host.urgent, host.enabled = row["max"], row["urgent"], row["enabled"]
+            host.note()
+    for row in event.types:
+        if row["type"] in world.config.agents:
+            enable(world, world.pools[row["type"]], row["enabled"], now)
+    world.places = Places(world.hosts, event.placements)
+    world.claims.wake()
+    world.stirred.update(world.pools.values())
+
+
+def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
+    """A type that is disabled starts nothing: its jobs that have not begun go back, its agents without an item end."""
+    if pool.enabled and not enabled:
+        pool.enabled = False
+        sated(world, pool)
+        completion.give_back_all(world, DISABLED, now, lambda job: job.pool is pool and completion.is_untouched(job))
+        for slot in pool.slots:
+            if slot.job is None:
+                world.fleet.kill(slot, DISABLED, now)
+    pool.enabled = enabled
+    pool.note()

@@ -16,15 +16,17 @@ from scheduler.model.events import Echo, RunStatement, Send
 from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import NEVER, NEXT, OK, SAID, ST_READY
-from scheduler.policy.ahead import advance, fill, recall_unsent
-from scheduler.policy.endings import finish
-from scheduler.policy.feed import first_job, leave, must_leave
-from scheduler.policy.give import give, next_turns, put_back
-from scheduler.policy.jobs import Job
-from scheduler.policy.pools import DISABLED, Slot
-from scheduler.policy.world import World
+from scheduler.policy.assignment import advance, fill, give, next_turns, put_back, recall_unsent
+from scheduler.policy.completion import finish
+from scheduler.policy.dispatch import first_job, leave, must_leave
+from scheduler.policy.entities import DISABLED, Job, Slot
+from scheduler.policy.state import World
 
 Act = Callable[[World, Slot, bytes, float], None]
+_STDERR_LINE: Final = 8192  # bytes
+_LINE_BYTES: Final = 64  # that a line costs whatever is in it
+_FLOOD: Final = 64  # times the output that is written out
+_SPARE_DEPTH: Final = 50
 
 
 def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
@@ -154,8 +156,6 @@ def _second_ok(world: World, slot: Slot, job: Job | None, now: float) -> None:
 
 
 # ---- everything but OK
-
-
 def said(world: World, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
     """One line other than OK."""
     world.fleet.fire(slot, SAID, now)
@@ -310,9 +310,3 @@ def hear_err(world: World, slot: Slot, data: bytes, now: float) -> None:
         if _is_written(world, slot, line, now):
             world.log(slot, "STDERR", line)
             world.commands.append(Echo(f"STDERR[{slot.number}]: {printable(line)}"))
-
-
-_STDERR_LINE: Final = 8192  # bytes
-_LINE_BYTES: Final = 64  # that a line costs whatever is in it
-_FLOOD: Final = 64  # times the output that is written out
-_SPARE_DEPTH: Final = 50

@@ -16,7 +16,7 @@ Pure functions; the slot keeps the births, policy/agents.py acts on the verdict.
 from collections.abc import Sequence
 
 from scheduler.model.states import NEVER
-from scheduler.policy.pools import HostBook, Pool
+from scheduler.policy.entities import HostBook, Pool
 
 
 def recent(births: Sequence[float], now: float, interval: float) -> list[float]:

@@ -166,14 +166,14 @@ FAULTS: Final = (
     ),
     _fault(
         "upper_end_of_a_range_is_outside",
-        "scheduler/policy/placement.py",
+        "scheduler/policy/run_queue.py",
         "first <= value <= last",
         "first <= value < last",
         "unit/test_placement.py::test_a_value_becomes_a_host_f15",
     ),
     _fault(
         "lower_end_of_a_range_is_outside",
-        "scheduler/policy/placement.py",
+        "scheduler/policy/run_queue.py",
         "first <= value <= last",
         "first < value <= last",
         "unit/test_placement.py::test_a_value_becomes_a_host_f15",
@@ -208,7 +208,7 @@ FAULTS: Final = (
     ),
     _fault(
         "host_yields_again_at_once",
-        "scheduler/policy/room.py",
+        "scheduler/policy/capacity.py",
         "max(pool.starving_since, host.yielded_at)",
         "pool.starving_since",
         "unit/test_deadlines.py::test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120",
@@ -216,14 +216,14 @@ FAULTS: Final = (
     ),
     _fault(
         "busy_host_that_yields_is_not_noted",
-        "scheduler/policy/feed.py",
+        "scheduler/policy/dispatch.py",
         "        host.yielded_at = now\n",
         "",
         "unit/test_deadlines.py::test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120",
     ),
     _fault(
         "idle_host_that_yields_is_not_noted",
-        "scheduler/policy/feed.py",
+        "scheduler/policy/dispatch.py",
         "        room.victim.host.yielded_at = now\n",
         "",
         "unit/test_deadlines.py::test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120",
@@ -406,7 +406,7 @@ FAULTS: Final = (
     ),
     _fault(
         "items_of_dead_agents_are_not_counted",
-        "scheduler/policy/endings.py",
+        "scheduler/policy/completion.py",
         "    slot.total += 1\n",
         "",
         "unit/test_throttle.py::test_an_item_whose_agent_died_is_counted_among_those_of_its_slot",

@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.model.jobs import LogRow
-from scheduler.policy.ledger import LOG_SIZE, Ledger
+from scheduler.policy.outbox import LOG_SIZE, Ledger
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, python, rec
 

@@ -26,7 +26,7 @@ from scheduler.model.states import (
     SKIPPED,
     TERMINAL,
 )
-from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE
+from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE
 from tests.sim.broken import Broken
 
 IN_HAND = (CLAIMED, RUNNING)

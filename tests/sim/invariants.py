@@ -25,10 +25,9 @@ from scheduler.model.states import (
     TERMINAL,
 )
 from scheduler.policy.agents import patience_of
-from scheduler.policy.claims import is_urgent
-from scheduler.policy.jobs import TRIED_ALONE, Job
-from scheduler.policy.pools import UNLIMITED, HostBook, Slot
-from scheduler.policy.world import World
+from scheduler.policy.entities import UNLIMITED, HostBook, Job, Slot, is_urgent
+from scheduler.policy.query import TRIED_ALONE
+from scheduler.policy.state import World
 from tests.sim.broken import Broken
 from tests.sim.database import IN_HAND, Row
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from scheduler.policy import status
-from scheduler.policy.world import MARK_AFTER
+from scheduler.policy import report
+from scheduler.policy.state import MARK_AFTER
 from tests.counts.meters import work
 from tests.sim.site import COSTS, Figures, Load, Shape, Site, cost
 
@@ -113,7 +113,7 @@ def _shown(shape: Shape) -> float:
     site = busy(shape, LONG)
     world, now = site.core.world, site.now
     return lines(
-        *(partial(status.slot_row, slot, now) for slot in world.fleet.slots), partial(status.agent_rows, world, now)
+        *(partial(report.slot_row, slot, now) for slot in world.fleet.slots), partial(report.agent_rows, world, now)
     )
 
 

@@ -8,7 +8,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import SaveRow
 from scheduler.model.states import ST_FREEING, ST_RUNNING
-from scheduler.policy.ledger import Ledger
+from scheduler.policy.outbox import Ledger
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn, turned
 
 LIMITED = [{"name": "default", "concurrency": 2, "paused": False, "reserved": 0}]

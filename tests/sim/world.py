@@ -13,7 +13,7 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model.config import FILTERS, Config, Host
 from scheduler.model.jobs import ClaimRequest
-from scheduler.policy.pools import Slot
+from scheduler.policy.entities import Slot
 from tests.sim import configs, frontend, invariants
 from tests.sim.agents import CALM, CHARACTERS, Character, read_item
 from tests.sim.broken import Broken

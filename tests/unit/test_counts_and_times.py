@@ -5,7 +5,7 @@ from typing import Any
 from scheduler.model import events as e
 from scheduler.model.jobs import ClaimRequest, SaveRow, read_claim
 from scheduler.policy.core import Core
-from scheduler.policy.pools import Slot
+from scheduler.policy.entities import Slot
 from tests.core_tools import claim, logged, make_core, ready, saved, settle, spawned, turn
 
 

@@ -8,7 +8,7 @@ from scheduler.model.config import LETTERS, AgentType, Host
 from scheduler.model.events import Woken
 from scheduler.model.jobs import ClaimRequest
 from scheduler.policy.core import Core
-from scheduler.policy.doors import Doors
+from scheduler.policy.run_queue import Doors
 from tests.core_tools import claim, make_core, spawned, turn
 
 A_TO_F = Host(priorities="^[a-f]")

@@ -11,7 +11,7 @@ from scheduler.model import protocol
 from scheduler.model.config import AgentType
 from scheduler.model.states import SLOT_STATES, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED
 from scheduler.policy.core import Core
-from scheduler.policy.pools import Slot
+from scheduler.policy.entities import Slot
 from tests.core_tools import claim, make_core, saved, settle, spawned, turn
 
 LIMIT = 300  # bytes of a line

@@ -8,8 +8,8 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndAndClaim, FindLocked, Mark, NotSaved, Save, Settle, WriteLog, WriteOutput
 from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
-from scheduler.policy.ledger import CHUNK, LOG_SIZE, RESULT_SIZE, Ledger
-from scheduler.policy.standing import hold_if_full
+from scheduler.policy.outbox import CHUNK, LOG_SIZE, RESULT_SIZE, Ledger
+from scheduler.policy.serving import hold_if_full
 from tests.core_tools import claim, make_core, settle, spawned, turn
 
 END = End(7, 1, 100_000, "here", 99, None)

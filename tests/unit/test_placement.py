@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.config import AgentType, Host
-from scheduler.policy.placement import Places
+from scheduler.policy.run_queue import Places
 from tests.core_tools import claim, make_core, spawned, turn
 
 

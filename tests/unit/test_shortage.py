@@ -6,7 +6,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.states import NEVER, ST_RUNNING
 from scheduler.policy.core import Core
-from scheduler.policy.status import agent_rows, scheduler_row
+from scheduler.policy.report import agent_rows, scheduler_row
 from tests.core_tools import claim, make_core, saved, settle, spawned, turn
 
 RUN = {"run": AgentType(command=("run",), kind="exec", slots=8)}

@@ -7,8 +7,8 @@ import pytest
 from scheduler.model.events import ContentsRead, EndAndClaim, NotSaved, ReadContents, Request, Save, Stop
 from scheduler.model.jobs import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRow
 from scheduler.policy.core import Core
-from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE
-from scheduler.policy.ledger import Ledger
+from scheduler.policy.outbox import Ledger
+from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn, turned
 
 WANT = ClaimRequest("sha", "default", "", False, 1)

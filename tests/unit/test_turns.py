@@ -9,7 +9,7 @@ import pytest
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Reloaded
 from scheduler.model.expand import Item
-from scheduler.policy.turns import Turns
+from scheduler.policy.run_queue import Turns
 from tests.core_tools import claim, make_core, ready, sent
 from tests.core_tools import turn as claim_turn
 

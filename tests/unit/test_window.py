@@ -6,9 +6,9 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
-from scheduler.policy.ahead import AHEAD_BYTES
+from scheduler.policy.assignment import AHEAD_BYTES
 from scheduler.policy.core import Core
-from scheduler.policy.pools import Slot
+from scheduler.policy.entities import Slot
 from tests.core_tools import claim, logged, make_core, ready, saved, sent, settle, spawned, turn
 
 WINDOW = 4

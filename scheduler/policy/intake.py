@@ -24,23 +24,20 @@ from scheduler.model.expand import (
 from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER
-from scheduler.policy.claims import is_urgent
-from scheduler.policy.connections import lack_of, put_back
-from scheduler.policy.endings import conclude, conclude_if_over, end_trial, fail_job, forget, give_back, stop_job
-from scheduler.policy.feed import enqueue
-from scheduler.policy.give import fetch_more
-from scheduler.policy.jobs import IN_PROGRESS, TRIED_ALONE, Expansion, Job, Verdict
+from scheduler.policy.assignment import enqueue, fetch_more
+from scheduler.policy.capacity import startable
+from scheduler.policy.completion import conclude, conclude_if_over, end_trial, fail_job, forget, give_back, stop_job
+from scheduler.policy.entities import Job, Pool, Verdict, is_urgent
 from scheduler.policy.outcome import GIVEN_BACK, KILLED, progress
-from scheduler.policy.pools import Pool
-from scheduler.policy.room import startable
-from scheduler.policy.turns import Turns
-from scheduler.policy.world import Lack, World
+from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE, Expansion
+from scheduler.policy.run_queue import Turns
+from scheduler.policy.serving import lack_of, put_back
+from scheduler.policy.state import Lack, World
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
 
+
 # ---- claims
-
-
 def arrived(world: World, event: EndedAndClaimed, now: float) -> None:
     """Note rows that are ours now; they are unpacked once the next request is on its way: both sides work then."""
     if not event.found:
@@ -191,8 +188,6 @@ def admit(world: World, job: Job) -> None:
 
 
 # ---- queries
-
-
 def open_expansions(world: World, pool: Pool) -> Job | None:
     """Ask for connections for the queries of a type that wait; give the first one that only waits for an agent."""
     waiting = [job for job in pool.live_jobs.values() if job.expansion and not job.expansion.opening]
@@ -284,8 +279,6 @@ def not_expanded(world: World, event: NotExpanded, now: float) -> None:
 
 
 # ---- rows
-
-
 def fetched(world: World, event: Fetched, now: float) -> None:
     """Rows have come: make them items and let them wait."""
     job = world.jobs.get(event.job)

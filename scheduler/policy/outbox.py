@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from scheduler.model.events import (
     EndAndClaim,
@@ -25,6 +25,7 @@ from scheduler.model.events import (
     ReadContents,
     RecordInHand,
     Request,
+    RowRequest,
     Save,
     Settle,
     WriteLog,
@@ -32,7 +33,6 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 from scheduler.model.states import BIT_FAILURE, FAILED
-from scheduler.policy.requests import about_rows, careful, halves_of, joined
 
 BATCH: Final = 1000  # rows of one request
 LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take them; more are counted and dropped
@@ -40,6 +40,7 @@ LOG_SIZE: Final = 8 << 20  # characters of them, likewise: about what one second
 RESULT_SIZE: Final = 32 << 20  # characters of output and failed items, from which on no agent is given work
 CHUNK: Final = 1 << 20  # characters of output in one request, unless its first row has more
 LOCK_PAUSE: Final = 1.0  # seconds until what waits for a lock has had another try
+T = TypeVar("T")
 
 
 class Ledger:
@@ -420,3 +421,52 @@ def _without_data(row: SaveRow, reason: str) -> SaveRow:
         pk=row.pk, attempt=row.attempt, state=FAILED, bits=BIT_FAILURE, text=reason, outcome="failed",
         processed=row.processed, failed=row.failed, host=row.host, agent=row.agent, pid=row.pid,
     )  # fmt: skip
+
+
+def about_rows(request: Request) -> RowRequest | None:
+    """Give what a request is that is about rows of ours, or asks which of them are locked."""
+    if isinstance(request, FindLocked):
+        return request.request
+    return request if isinstance(request, EndAndClaim | Save | Mark) else None
+
+
+def careful(request: Request) -> Request:
+    """Before a request that is about rows: which of them are locked? Any other goes as it is."""
+    return FindLocked(request) if isinstance(request, EndAndClaim | Save | Mark) and request.pks else request
+
+
+def joined(one: Request, other: Request) -> Request | None:
+    """Give two requests as one, if they are of one kind."""
+    match one, other:
+        case EndAndClaim(ends), EndAndClaim(more):
+            return EndAndClaim([*ends, *more], ())
+        case Save(rows, failures), Save(others, more):
+            return Save([*rows, *others], [*failures, *more])
+        case Mark(rows), Mark(others):
+            return Mark([*rows, *others])
+        case WriteLog(rows), WriteLog(others):
+            return WriteLog([*rows, *others])
+        case Settle(parents, 0), Settle(others, 0):
+            return Settle(list(dict.fromkeys([*parents, *others])))
+        case _:
+            return None
+
+
+def halves_of(request: Request) -> list[Request]:
+    """Give the request as two of half the size; none when it holds one row."""
+    match request:
+        case EndAndClaim() | Save() | Mark() | ReadContents():
+            return [request.part(frozenset(pks)) for pks in _parts(request.pks)]
+        case WriteLog(rows):
+            return [WriteLog(part) for part in _parts(rows)]
+        case WriteOutput(rows, followed):
+            return [WriteOutput(part, followed) for part in _parts(rows)]
+        case Settle(parents, beyond):
+            return [Settle(part, 0 if n else beyond) for n, part in enumerate(_parts(parents))]
+        case RecordInHand() | FindLocked():
+            return []
+
+
+def _parts(rows: Sequence[T]) -> list[Sequence[T]]:
+    middle = len(rows) // 2
+    return [rows[:middle], rows[middle:]] if middle else []

@@ -14,12 +14,11 @@ from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, ST_FREE
 from scheduler.policy.agents import Fleet, patience_of
-from scheduler.policy.capture import Capture
-from scheduler.policy.claims import Claims, QueueBook
-from scheduler.policy.jobs import Job
-from scheduler.policy.ledger import Ledger
-from scheduler.policy.placement import Places
-from scheduler.policy.pools import HostBook, Pool, Slot
+from scheduler.policy.claims import Claims
+from scheduler.policy.entities import HostBook, Job, Pool, QueueBook, Slot
+from scheduler.policy.outbox import Ledger
+from scheduler.policy.output import Capture
+from scheduler.policy.run_queue import Places
 
 MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running

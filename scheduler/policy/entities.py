@@ -1,7 +1,7 @@
-"""Slots, the hosts they are on and the pool of each agent type: plain state, no decisions.
+"""What the core counts: jobs in hand, agent types (pools), their slots, hosts and queues: state, no decisions.
 
-A slot is a place for one agent: (type, host, place within both). A pool is all slots of one type and the lanes of
-work that wait for them.
+A slot is a place for one agent: (type, host, place within both). A pool is all slots of one type and the run queues of
+work that waits for them. `job.expansion` is None for a one-parameter job.
 """
 
 from collections import deque
@@ -9,17 +9,95 @@ from collections.abc import Mapping
 from typing import Final
 
 from scheduler.model.config import AgentType, Host
-from scheduler.model.expand import Item
-from scheduler.model.jobs import ClaimRequest
+from scheduler.model.expand import Item, Row, as_bytes
+from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, Rules
 from scheduler.model.states import NEVER, ST_FREE
-from scheduler.policy.doors import Doors
-from scheduler.policy.jobs import Job
-from scheduler.policy.turns import FairTurns, Turns
+from scheduler.policy.query import Expansion
+from scheduler.policy.run_queue import Doors, FairTurns, Lane, Turns
 
+VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
+VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
 UNLIMITED: Final = -1
 DISABLED: Final = "agent type disabled"
 
+
+class Verdict:
+    """How a job is to end before its work is done: state, text, and whether it costs a failure."""
+
+    __slots__ = ("delay", "kills", "state", "text")
+
+    def __init__(self, state: str, text: str, delay: float | None = None) -> None:
+        self.state = state
+        self.text = text
+        self.delay = delay  # seconds until it may run again, for queued
+        self.kills = False  # the agents that work on it are not let finish
+
+
+class Job:
+    """A row that we hold, from claim to end. Most of it is never set on most jobs: the defaults are the class's."""
+
+    deadline = NEVER
+    expansion: Expansion | None = None
+    names: tuple[bytes, ...] = ()  # of its variables, or the columns of its query: placeholders of an exec agent
+    row: Row = ()  # the values of its variables
+    environment: Mapping[bytes, bytes] | None = None  # of an exec agent
+    in_flight = 0
+    started = False  # something was given to an agent
+    marked = False  # the row says running
+    pieces = 0  # of output, stored in this attempt
+    done = 0  # as counted for the row, over all its slices
+    failed = 0
+    shown = 0  # what its row counts of items that are still worked
+    busy = 0.0  # seconds of agents, in all attempts of a query
+    nonfatal = False
+    interrupted = False  # its query lost its connection: that costs an allowance
+    failure: str | None = None  # why a one-parameter job failed
+    logged: str | None = None  # why its agent died, if drover.log has that
+    code: int | None = None
+    signal: str | None = None
+    result: object = None
+    where: tuple[str, str, int] | None = None  # host, agent, pid that had it last
+    verdict: Verdict | None = None
+
+    def __init__(self, claim: Claim, pool: "Pool", now: float) -> None:
+        self.pk, self.attempt, args, self.rank, want, rules = claim
+        self.queue = want.queue
+        self.host = want.host or None
+        self.pool = pool
+        self.since = now  # of the claim
+        self.lanes: dict[str | None, Lane[Job]] = {}
+        self.args, self.rules = args, rules
+        if rules is not PLAIN:
+            self.busy = rules.busy
+            if not rules.unread:
+                self.read(args, rules)
+
+    @property
+    def letter(self) -> str:
+        """The first character of its priority."""
+        return chr(self.rank[1])
+
+    def read(self, args: bytes, rules: Rules) -> None:
+        """Take what the row holds."""
+        self.args, self.rules = args, rules
+        self.expansion = Expansion(rules) if rules.msq else None
+        self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
+        if rules.variables is not None:
+            self._take(rules.variables)
+
+    def _take(self, variables: dict[str, str | None]) -> None:
+        size = 2 * len(self.rules.variables_json)
+        self.pool.row_bytes = max(self.pool.row_bytes, size)  # so many of its rows are not claimed at once
+        values = {as_bytes(name): None if text is None else as_bytes(text) for name, text in variables.items()}
+        if self.expansion is None:
+            self.names, self.row = tuple(values), tuple(values.values())
+        given = {VARIABLE + name: value for name, value in values.items() if value is not None}
+        self.environment = {VARIABLES: as_bytes(self.rules.variables_json), **given}
+
+
 Ahead = tuple[Job, Item, bool]  # a line that an agent has before it is done with another; may it run here only
+
+
 SecondTry = tuple[Job, Item, str | None]  # an item whose agent died, and the host it is bound to
 
 
@@ -294,3 +372,33 @@ class Slot:
         self.failed: str | None = None
         self.blocked: str | None = None
         self.counted: int | None = None
+
+
+class QueueBook:
+    """A queue of the group and how many of its jobs are in hand."""
+
+    __slots__ = ("concurrency", "in_hand", "name", "paused", "reserved")
+
+    def __init__(self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0, reserved: int = 0) -> None:
+        self.name = name
+        self.concurrency = concurrency
+        self.paused = paused
+        self.in_hand = in_hand
+        self.reserved = reserved  # agents, of each type and in all, that others leave to it
+
+    @property
+    def room(self) -> int | None:
+        """Give how many more jobs may be in hand; None for no limit."""
+        if self.paused:
+            return 0
+        return None if self.concurrency is None else max(0, self.concurrency - self.in_hand)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether it has more in hand than it may have: what has not begun then goes back."""
+        return self.in_hand > 0 and (self.paused or self.in_hand > (self.concurrency or self.in_hand))
+
+
+def is_urgent(job: Job) -> bool:
+    """Say whether a job may use a host's urgent slots."""
+    return job.rank.startswith(b"0")

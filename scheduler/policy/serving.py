@@ -1,9 +1,25 @@
-"""Whether this daemon gives out work: serving its group, past its lease, draining, stopping, disowned."""
+"""Whether work is given out: the group is ours, its lease has not passed, no drain or stop, connections can be made.
+
+SQL jobs need a connection under a login of its own for their queries, whatever their type; types whose agents may send
+DB: lines need one for these. While none can be made nothing of such work is begun. A job that comes meanwhile goes back
+to the queue at no cost, since nothing of it began; everything else goes on. Where some connections can be made and
+others not, queries share those that there are.
+"""
+
+from typing import Final
 
 from scheduler.model import events as e
+from scheduler.model.events import ConnectionKind, ConnectionsChanged, no_connection
 from scheduler.model.states import NEVER, ST_PREP, ST_READY, ST_SPAWNED
-from scheduler.policy import endings
-from scheduler.policy.world import World
+from scheduler.policy import completion
+from scheduler.policy.dispatch import sated
+from scheduler.policy.entities import Job, Pool, Verdict
+from scheduler.policy.outcome import NOT_BEGUN
+from scheduler.policy.state import Lack, World
+
+SLACK: Final = 0.5  # seconds after the next attempt, which has failed or not by then
+QUERIES: Final[ConnectionKind] = "queries"
+STATEMENTS: Final[ConnectionKind] = "statements"
 
 
 def serve(world: World, event: e.Serve, now: float) -> None:
@@ -51,7 +67,7 @@ def disowned(world: World, event: e.LeaseLost, now: float) -> None:
     if world.steps_down:
         world.steps_down = world.stopping = False
     for job in list(world.jobs.values()):
-        endings.forget(world, job, now)
+        completion.forget(world, job, now)
     for slot in world.fleet.slots:
         world.fleet.kill(slot, "the group has another owner", now)
     world.ledger, world.trial = world.ledger.disown(), None
@@ -61,10 +77,10 @@ def drain(world: World, event: e.Drain, now: float) -> None:
     """Give back what has not begun; queries with a key stop at once, others finish their slice, or not."""
     world.draining += 1
     world.steps_down = False
-    endings.give_back_all(world, "released for restart", now, endings.is_untouched)
+    completion.give_back_all(world, "released for restart", now, completion.is_untouched)
     for job in [job for job in world.jobs.values() if job.expansion is not None and job.verdict is None]:
         if job.rules.key is not None or world.draining > 1 or not job.pool.may_begin:
-            endings.give_back(world, job, "released for restart", now)
+            completion.give_back(world, job, "released for restart", now)
     world.feeding = _may_feed(world, now)
     _end_idle(world, now)
 
@@ -106,7 +122,7 @@ def _let_go(world: World, why: str, now: float) -> None:
     world.feeding = False
     for job in list(world.jobs.values()):
         if job.verdict is None:
-            endings.give_back(world, job, "released for restart", now)
+            completion.give_back(world, job, "released for restart", now)
     for slot in world.fleet.slots:
         world.fleet.kill(slot, why, now)
 
@@ -115,3 +131,52 @@ def _end_idle(world: World, now: float) -> None:
     for slot in world.fleet.slots:
         if slot.job is None and slot.state in (ST_READY, ST_SPAWNED, ST_PREP):
             world.fleet.kill(slot, "the scheduler drains", now)
+
+
+def connections_changed(world: World, event: ConnectionsChanged, now: float) -> None:
+    """Begin nothing that needs such a connection, or begin it again."""
+    if event.need == QUERIES:
+        world.most_queries = NEVER if event.reason is None else event.up
+    if event.reason is None or event.up:
+        world.lacks.pop(event.need, None)
+    else:
+        former = world.lacks.get(event.need)
+        reason = no_connection(event.login, event.reason)
+        world.lacks[event.need] = Lack(reason, former.since if former else now, now + event.seconds)
+    hold_types(world)
+    for job in list(world.jobs.values()):
+        if (lack := lack_of(world, job)) is not None and _is_waiting(job):
+            put_back(world, job, lack, now)
+    world.claims.wake()
+    world.stirred.update(world.pools.values())
+
+
+def hold_types(world: World) -> None:
+    """Let every type know whether it lacks a connection; also after a reload."""
+    for pool in world.pools.values():
+        pool.lacks_connection = lack_of_type(world, pool) is not None
+        pool.note()
+        if not pool.may_begin:
+            sated(world, pool)
+
+
+def lack_of_type(world: World, pool: Pool) -> Lack | None:
+    """Return what keeps a type from being worked: its agents may send DB: lines, and no connection takes them."""
+    return world.lacks.get(STATEMENTS) if pool.kind.db != "off" else None
+
+
+def lack_of(world: World, job: Job) -> Lack | None:
+    """Return what keeps a job from being begun, if it is a connection."""
+    return (world.lacks.get(QUERIES) if job.expansion is not None else None) or lack_of_type(world, job.pool)
+
+
+def put_back(world: World, job: Job, lack: Lack, now: float) -> None:
+    """Return a job to the queue, at no cost; where its type goes on, not to be claimed before the next attempt."""
+    lasted = min(now - lack.since, world.timers.reconnect_max)  # an attempt may take long
+    delay = None if job.pool.lacks_connection else max(lack.until - now, lasted) + SLACK
+    completion.stop_job(world, job, Verdict(NOT_BEGUN, lack.reason, delay), now)
+
+
+def _is_waiting(job: Job) -> bool:
+    """Say whether nothing of a job was begun, its query included."""
+    return completion.is_untouched(job) and (job.expansion is None or not job.expansion.opening)

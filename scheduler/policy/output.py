@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from scheduler.model.protocol import printable
 
 PIECE: Final = 1 << 18  # characters of one row: however much there is, no row holds anybody up for long
-
 _Decoder = getincrementaldecoder("utf-8")
 _MOST_OF_REST: Final = 3  # bytes of a character without its first
 

@@ -5,18 +5,21 @@ recorded with the reason; an item whose agent died gets one more try, alone in a
 """
 
 from collections.abc import Callable
+from heapq import heappop
 from typing import Final
 
+from scheduler.model import events as e
 from scheduler.model.events import CloseQuery, JobEnded
 from scheduler.model.jobs import ItemFailure, SaveRow
 from scheduler.model.protocol import printable
-from scheduler.model.states import QUEUED, TERMINAL
-from scheduler.policy.jobs import Expansion, Job, Verdict
-from scheduler.policy.outcome import BLOCKED_AGAIN, FAILS, GIVEN_BACK, judge
-from scheduler.policy.pools import Slot
-from scheduler.policy.world import World
+from scheduler.model.states import QUEUED, ST_PREP, ST_RUNNING, ST_SPAWNED, TERMINAL
+from scheduler.policy.entities import Job, Pool, Slot, Verdict
+from scheduler.policy.outcome import BLOCKED_AGAIN, CANCELLED, FAILS, GIVEN_BACK, KILLED, judge
+from scheduler.policy.query import Expansion
+from scheduler.policy.state import World
 
 FAILURE_LINE: Final = 8192  # characters kept of the line of an item that failed: there may be many
+KILL: Final = "killed"  # what a killed job says
 
 
 def finish(world: World, slot: Slot, job: Job, now: float) -> None:
@@ -157,8 +160,6 @@ def _tell(world: World, job: Job, state: str, text: str) -> None:
 
 
 # ---- ending jobs before their time
-
-
 def drop_waiting(world: World, job: Job) -> None:
     """Forget the items that wait; what is in hand goes on."""
     pool, expansion = job.pool, job.expansion
@@ -234,8 +235,6 @@ def is_untouched(job: Job) -> bool:
 
 
 # ---- a process has died
-
-
 def lose(world: World, slot: Slot, why: str, now: float, *, interrupted: bool = False) -> None:
     """The process of a slot is dead with an item in hand, or `interrupted`: the way to it is lost."""
     job = slot.job
@@ -286,3 +285,61 @@ def _interrupt(world: World, slot: Slot, job: Job, why: str) -> None:
 def is_back(row: SaveRow) -> bool:
     """Say whether a saved row may be claimed again at once."""
     return row.state == QUEUED and row.retry_in is None
+
+
+def end_late_jobs(world: World, now: float) -> None:
+    """Fail the jobs that have run longer than they may."""
+    while world.limits and world.limits[0][0] <= now:
+        deadline, pk = heappop(world.limits)
+        job = world.jobs.get(pk)
+        if job is not None and job.deadline == deadline and job.verdict is None:
+            fail_job(world, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
+
+
+def extend_limits(world: World, seconds: float) -> None:
+    """Move the instants at which jobs are late; the order of the heap stays."""
+    world.limits = [(deadline + seconds, pk) for deadline, pk in world.limits]
+    for job in world.jobs.values():
+        job.deadline += seconds
+
+
+def kill_by_command(world: World, pk: int, now: float) -> bool:
+    """Kill a job as a failure that is not tried again; False when it is not in hand any more."""
+    return _end(world, pk, Verdict(KILLED, KILL), now)
+
+
+def cancel_by_command(world: World, pk: int, text: str, now: float) -> bool:
+    """Cancel a job, with a word on why; False when it is not in hand any more."""
+    return _end(world, pk, Verdict(CANCELLED, text), now)
+
+
+def _end(world: World, pk: int, verdict: Verdict, now: float) -> bool:
+    """End a job so, whatever was to become of it, if it is still to be written down."""
+    job = world.jobs.get(pk)
+    if job is None:
+        return False
+    if job.verdict is None or job.verdict.state not in (KILLED, CANCELLED):
+        kill_job(world, job, verdict, now)
+        world.stirred.add(job.pool)  # what waited behind it, a rescued job not least, may go on
+        _end_starting(world, job.pool, verdict.text, now)
+    return True
+
+
+def _end_starting(world: World, pool: Pool, why: str, now: float) -> None:
+    """End the agents that are not ready yet if nobody waits for them any more: they may never be."""
+    starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
+    if starting and not pool.arriving and not any(_needs_agents(job, pool) for job in world.jobs.values()):
+        for slot in starting:
+            world.fleet.kill(slot, why, now)
+
+
+def _needs_agents(job: Job, pool: Pool) -> bool:
+    return job.pool is pool and job.verdict is None and (job.expansion is not None or not job.started)
+
+
+def signal(world: World, pk: int, number: int) -> int:
+    """Send a signal to all agents that work on a job; give how many there are."""
+    slots = [slot for slot in world.fleet.slots if slot.job is not None and slot.job.pk == pk]
+    working = [slot for slot in slots if slot.state == ST_RUNNING]
+    world.commands.extend(e.Signal(slot.number, number) for slot in working)
+    return len(working)

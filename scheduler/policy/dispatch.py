@@ -12,47 +12,15 @@ from typing import Final
 
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Send, Spawn
-from scheduler.model.expand import Item, fill_template
+from scheduler.model.expand import fill_template
 from scheduler.model.states import CHOSEN, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
-from scheduler.policy.ahead import fill
-from scheduler.policy.claims import is_urgent
-from scheduler.policy.give import fetch_more, give, give_again, next_turns, second_try, startable_try
-from scheduler.policy.jobs import Job
-from scheduler.policy.pools import Pool, Slot
-from scheduler.policy.room import find_room
-from scheduler.policy.turns import Lane, Turns
-from scheduler.policy.world import World
+from scheduler.policy.assignment import fetch_more, fill, give, give_again, next_turns, second_try, startable_try
+from scheduler.policy.capacity import find_room
+from scheduler.policy.entities import Job, Pool, Slot, is_urgent
+from scheduler.policy.run_queue import Turns
+from scheduler.policy.state import World
 
 HOARD: Final = 20  # batches of rows held for busy hosts while others have nothing to do
-
-
-def enqueue(world: World, job: Job, items: list[Item], host: str | None) -> None:
-    """Let items wait for agents of a host, or of any."""
-    pool, lane = job.pool, job.lanes.get(host)
-    if lane is None:
-        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.expansion is None)
-    if not lane.items:
-        world.turn = lane.turn = world.turn + 1
-        turns = pool.any if host is None and pool.doors is None else pool.lanes_of(job, host)
-        turns.add(lane)
-    lane.items.extend(items)
-    if job.expansion is None:
-        pool.singles += len(items)
-    else:
-        job.expansion.waiting += len(items)
-    world.stirred.add(pool)
-
-
-def release(world: World, lane: Lane[Job]) -> int:
-    """Let the rows of a lane wait for any host instead of theirs; give how many they are."""
-    job, moved = lane.job, list(lane.items)
-    assert job.expansion is not None
-    assert lane.host is not None
-    job.pool.bound[lane.host].drop(lane)
-    del job.lanes[lane.host]
-    job.expansion.waiting -= len(moved)
-    enqueue(world, job, moved, None)
-    return len(moved)
 
 
 def dispatch(world: World, pool: Pool, unopened: Job | None, now: float) -> None:

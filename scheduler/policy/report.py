@@ -1,6 +1,6 @@
-"""What the daemon shows of itself: slots for drover.scheduler_status, types for drover.why, a summary for people.
+"""What the daemon shows of itself: slots for drover.scheduler_status, types for drover.why, progress of jobs in hand.
 
-Only what has changed since it was shown last is given again, so that an idle daemon writes nothing.
+Only what has changed since it was shown last is returned again, so that an idle daemon writes nothing.
 """
 
 import json
@@ -8,10 +8,14 @@ from typing import Any
 
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
-from scheduler.policy.connections import lack_of_type
-from scheduler.policy.pools import HostBook, Pool, Slot
-from scheduler.policy.supply import has_connection
-from scheduler.policy.world import World
+from scheduler.policy import serving
+from scheduler.policy.assignment import spill
+from scheduler.policy.entities import HostBook, Job, Pool, Slot
+from scheduler.policy.intake import has_connection
+from scheduler.policy.outcome import progress
+from scheduler.policy.query import IN_PROGRESS, Expansion
+from scheduler.policy.serving import lack_of_type
+from scheduler.policy.state import MARK_AFTER, World
 
 PARAMETER_BYTES = 200  # of the line in hand
 ATTEMPT_S = 60.0  # that a host counts as down beyond its next attempt, which takes its time
@@ -185,3 +189,53 @@ def queries(world: World) -> list[str]:
 
 def _look(slot: Slot) -> tuple[int, int | None, int | None, int]:
     return (slot.state, slot.pid, slot.job.pk if slot.job is not None else None, slot.total)
+
+
+def mark_running(world: World, now: float) -> None:
+    """Rows that have been worked on for a moment are shown as running; a moment later those that are younger now."""
+    begun = world.begun
+    while begun and begun[0][0] + MARK_AFTER <= now:
+        _, job = begun.popleft()
+        if world.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
+            job.marked = True
+            world.ledger.marks[job.pk] = (job.pk, job.attempt)
+    world.mark_at = now + MARK_AFTER if begun else NEVER
+
+
+def show_progress(world: World, now: float) -> None:
+    """Once a second: how far the queries in hand are, and lines of which agents say ItemsProcessed."""
+    world.progress_at = now + world.timers.progress_interval if world.jobs else NEVER
+    counted = _counted(world)
+    for job in world.jobs.values():
+        expansion, count = job.expansion, counted.get(job.pk, 0)
+        if job.verdict is not None or job.pk in job.pool.marking:
+            continue
+        if expansion is None:
+            if count != job.shown:
+                world.ledger.save(progress(job, now, IN_PROGRESS, count), ())
+            continue
+        said, expansion.said = expansion.said, _phase(world, job, expansion)
+        if expansion.opened or expansion.said != said:
+            failures, expansion.failures = expansion.failures, []
+            world.ledger.save(progress(job, now, expansion.said, count), failures)
+    spill(world, now)
+    serving.hold_if_full(world)
+    for slot in world.fleet.slots:
+        if slot.state == ST_RUNNING or is_shown_otherwise(slot):
+            world.fleet.changed.add(slot)
+
+
+def _counted(world: World) -> dict[int, int]:
+    """Return what agents have counted so far of the items that they work on, by job."""
+    counted: dict[int, int] = {}
+    for slot in world.fleet.slots:
+        if slot.counted and slot.job is not None:
+            counted[slot.job.pk] = counted.get(slot.job.pk, 0) + slot.counted
+    return counted
+
+
+def _phase(world: World, job: Job, expansion: Expansion) -> str:
+    """Give what a query in hand waits for before it has rows, as far as agents have nothing to do with it."""
+    if expansion.opened or (not expansion.opening and has_connection(world, job.pool)):
+        return IN_PROGRESS
+    return "its query is running" if expansion.opening else "waits for an expansion connection"

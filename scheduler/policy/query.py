@@ -1,14 +1,25 @@
-"""How far a keyed job has got: a watermark and the ranges done out of order beyond it.
+"""The query of a multi-SQL-query in hand: its cursor, its rows on their way, and how far it has got.
 
-Items are handed out in key order and numbered from 0, but end in any order. What is kept is the last key below which
-all is done and, beyond it, the runs of items that are done: never more of them than there are items in hand, however
-far the job runs ahead of a slow one. Keys are text as Postgres prints them; their order is the query's.
+"Still fetching" and "no more rows" are two fields: with one, a job ends before its last rows have come.
+
+Progress of a job with a key is a watermark and the ranges done out of order beyond it. Items are assigned in key order
+and numbered from 0, but end in any order. What is kept is the last key below which all is done and, beyond it, the
+runs of items that are done: never more of them than there are items in hand, however far the job runs ahead of a slow
+item. Keys are text as Postgres prints them; their order is the query's.
 
 A job that was retried has keys `again`, of items that failed before. They come in the same order, below the watermark
 or in a range: each is taken off the list at its end, and moves neither.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
+
+from scheduler.model.expand import Item, Row
+from scheduler.model.jobs import ItemFailure, Rules
+
+FIRST_BATCH: Final = 16  # rows whose size is not known yet
+IN_PROGRESS: Final = "in progress"
+TRIED_ALONE: Final = "tried alone"  # query `rescue` fails a running job of which the row says so
 
 
 class Progress:
@@ -81,3 +92,41 @@ class Progress:
 
 def _one_of(key: str | None, other: str | None) -> str | None:
     return other if key is None else key
+
+
+class Expansion:
+    """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
+
+    __slots__ = (
+        "again", "batch", "failures", "fetched", "fetching", "is_raw", "key_at", "losses", "low", "make_line",
+        "more", "opened", "opened_at", "opening", "place_at", "progress", "said", "spared", "succeeded", "total",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, rules: Rules) -> None:
+        self.opening = False  # asked for
+        self.opened = False  # its columns are known
+        self.opened_at = 0.0
+        self.said = IN_PROGRESS  # what the row tells of it
+        self.fetching = False
+        self.more = True
+        self.make_line: Callable[[Row], bytes] | None = None
+        self.is_raw = False  # its lines may hold newlines, which no line agent can read
+        self.key_at: int | None = None  # column numbers
+        self.place_at: int | None = None
+        self.total = 0
+        self.fetched = 0
+        self.waiting = 0  # items in lanes
+        self.batch = FIRST_BATCH  # rows to ask for next
+        self.low = 0  # ask for more when no more than these wait
+        self.again: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
+        self.losses = 0  # of hosts, each with an item that was tried again
+        self.spared: set[int] = set()  # of `again`, the items whose first try was lost with its host: it was none
+        self.succeeded = 0  # items of this slice
+        self.failures: list[ItemFailure] = []  # not yet saved
+        self.progress = Progress(rules.checkpoint) if rules.key else None
+
+    @property
+    def is_fed(self) -> bool:
+        """Say whether nothing is left to hand out."""
+        return self.opened and not (self.more or self.fetching or self.waiting or self.again)

@@ -1,0 +1,281 @@
+"""Where work items wait, and which goes next: lanes in rank order, host filters, placement.
+
+A lane holds the items of one job for one host, or for any. A slot takes from the lanes of its host and from those for
+any host; between the two the better rank (urgency, then letter) goes first, then the lane that was served longest ago.
+In a fair type the submitters of a rank are served in turn, and then the lanes of each.
+
+Host filters say which hosts take which jobs of a type, by queue and by the first character of the priority. Jobs that
+the same hosts take wait in one run queue, counted and claimed by itself, so that what waits for a busy host holds up
+nothing else. A type none of whose hosts has such a filter has one run queue for any host.
+
+Placement maps the value of a row's jq_runonpfile column to a host, or to any: first the exact name of a host, then an
+exact value of drover.placement, then a range of it. Rules for the agent type come before rules for every type. Values
+are compared as bytes.
+"""
+
+from bisect import insort
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from typing import Any, Final, Generic, TypeVar
+
+from scheduler.model.config import LETTERS, Host
+from scheduler.model.expand import Item
+from scheduler.model.jobs import Letters
+
+JobT = TypeVar("JobT")
+_MOST_RANKS: Final = 32  # empty ranks are kept up to here
+_END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
+
+
+class One(list[Item]):
+    """What a lane needs of a deque, for the one item of a one-parameter job: a deque has room for 64 from the start."""
+
+    __slots__ = ()
+    popleft = list.pop
+    appendleft = list.append
+
+
+class Lane(Generic[JobT]):
+    """The items of one job that wait for agents of one host (None: any)."""
+
+    __slots__ = ("host", "items", "job", "rank", "seen", "seen_at", "submitter", "turn")
+
+    def __init__(self, job: JobT, rank: bytes, submitter: str, host: str | None, *, is_single: bool) -> None:
+        self.job = job
+        self.rank = rank
+        self.submitter = submitter
+        self.host = host
+        self.items: deque[Item] | One = One() if is_single else deque()
+        self.turn = 0  # when it was last served, or began to wait
+        self.seen, self.seen_at = 0, 0.0  # the turn that it had at an earlier look, and when that look was
+
+
+class Turns(Generic[JobT]):
+    """Lanes in rank order, round robin within a rank. `first` is the deque to serve next, empty when none waits."""
+
+    __slots__ = ("_lanes", "_ranks", "first", "hosts")
+
+    def __init__(self, hosts: frozenset[str] | None = None) -> None:
+        self.hosts = hosts  # whose agents take from here; None: any
+        self._lanes: dict[bytes, deque[Lane[JobT]]] = {}
+        self._ranks: list[bytes] = []
+        self.first: deque[Lane[JobT]] = deque()
+
+    def add(self, lane: Lane[JobT]) -> None:
+        """Put a lane that has begun to wait at the end of its rank."""
+        rank = lane.rank
+        lanes = self._lanes.get(rank)
+        if lanes is None:
+            lanes = self._lanes[rank] = deque()
+            insort(self._ranks, rank)
+        lanes.append(lane)
+        if not self.first or rank < self.first[0].rank:
+            self.first = lanes
+
+    def served(self, turn: int) -> None:
+        """The first lane had this turn: it goes to the end of its rank, or leaves when it is empty."""
+        lanes = self.first
+        lane = lanes[0]
+        lane.turn = turn
+        if not lane.items:
+            lanes.popleft()
+            if not lanes:
+                self._next_rank()
+        elif len(lanes) > 1:
+            lanes.rotate(-1)
+
+    def drop(self, lane: Lane[JobT]) -> None:
+        """Take a lane out, wherever it stands."""
+        lanes = self._lanes.get(lane.rank, ())
+        if lane in lanes:
+            self._lanes[lane.rank].remove(lane)
+            self._next_rank()
+
+    def suits(self, host: str) -> bool:
+        """Say whether agents on this host take from here."""
+        return self.hosts is None or host in self.hosts
+
+    def _next_rank(self) -> None:
+        if len(self._ranks) > _MOST_RANKS:
+            self._ranks = [rank for rank in self._ranks if self._lanes[rank]]
+            self._lanes = {rank: self._lanes[rank] for rank in self._ranks}
+        waiting = (self._lanes[rank] for rank in self._ranks if self._lanes[rank])
+        self.first = next(waiting, deque())
+
+    def count(self) -> int:
+        """Give how many lanes wait."""
+        return sum(map(len, self._lanes.values()))
+
+    def __iter__(self) -> Iterator[Lane[JobT]]:
+        return (lane for rank in self._ranks for lane in self._lanes[rank])
+
+
+class FairTurns(Turns[JobT]):
+    """The same of a fair type: within a rank submitters take turns, and so do the lanes of each."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, hosts: frozenset[str] | None = None) -> None:
+        super().__init__(hosts)
+        self._lines: dict[
+            bytes, OrderedDict[str, deque[Lane[JobT]]]
+        ] = {}  # by submitter, the next one first; none is empty
+
+    def add(self, lane: Lane[JobT]) -> None:
+        """Put a lane that has begun to wait behind its submitter's others, and who did not wait behind all others."""
+        rank = lane.rank
+        lines = self._lines.get(rank)
+        if lines is None:
+            lines = self._lines[rank] = OrderedDict()
+            insort(self._ranks, rank)
+        lanes = lines.get(lane.submitter)
+        if lanes is None:
+            lanes = lines[lane.submitter] = deque()
+        lanes.append(lane)
+        if not self.first or rank < self.first[0].rank:
+            self.first = lanes
+
+    def served(self, turn: int) -> None:
+        """The first lane had this turn: it and its submitter go to the end, or leave when nothing of theirs waits."""
+        lanes = self.first
+        lane = lanes[0]
+        lane.turn = turn
+        self._lines[lane.rank].move_to_end(lane.submitter)
+        if lane.items:
+            lanes.rotate(-1)
+        else:
+            lanes.popleft()
+        self._tidy(lane)
+
+    def drop(self, lane: Lane[JobT]) -> None:
+        """Take a lane out, wherever it stands."""
+        if lane in self:
+            self._lines[lane.rank][lane.submitter].remove(lane)
+            self._tidy(lane)
+
+    def _tidy(self, lane: Lane[JobT]) -> None:
+        """A lane has moved, or left: find who is first."""
+        rank, submitter = lane.rank, lane.submitter
+        lines = self._lines[rank]
+        if not lines[submitter]:
+            del lines[submitter]
+        if not lines:
+            del self._lines[rank]
+            self._ranks.remove(rank)
+        self.first = next(iter(self._lines[self._ranks[0]].values())) if self._ranks else deque()
+
+    def count(self) -> int:
+        """Give how many lanes wait."""
+        return sum(len(lanes) for lines in self._lines.values() for lanes in lines.values())
+
+    def __iter__(self) -> Iterator[Lane[JobT]]:
+        return (lane for rank in self._ranks for lanes in self._lines[rank].values() for lane in lanes)
+
+
+_NOTHING: Final[deque[Lane[Any]]] = deque()
+
+
+class Doors(Generic[JobT]):
+    """The doors of one type; each is made when a job or a claim first needs it."""
+
+    __slots__ = ("_by_hosts", "_found", "_queues", "_runs", "_taken", "_turns_type", "every", "ways")
+
+    def __init__(self, hosts: Mapping[str, Host], turns_type: type[Turns[JobT]] = Turns) -> None:
+        self._turns_type = turns_type
+        self._queues = {name: host.queues for name, host in hosts.items()}
+        self._taken = {name: host.letters for name, host in hosts.items()}
+        self._by_hosts: dict[frozenset[str], Turns[JobT]] = {}
+        self._found: dict[tuple[str, str], Turns[JobT]] = {}
+        self._runs: dict[str, list[tuple[Letters, Turns[JobT]]]] = {}
+        self.every: Ways[JobT] = Ways()
+        self.ways: dict[str, Ways[JobT]] = {name: Ways() for name in hosts}  # what an agent on a host takes from
+
+    def at(self, queue: str, letter: str) -> Turns[JobT]:
+        """Return the lanes in which jobs of a queue and a letter wait for any host that takes them."""
+        turns = self._found.get((queue, letter))
+        if turns is None:
+            turns = self._found[queue, letter] = self._make(queue, letter)
+        return turns
+
+    def _make(self, queue: str, letter: str) -> Turns[JobT]:
+        hosts = frozenset(
+            name
+            for name, queues in self._queues.items()
+            if (not queues or queue in queues) and letter in self._taken[name]
+        )
+        turns = self._by_hosts.get(hosts)
+        if turns is None:
+            turns = self._by_hosts[hosts] = self._turns_type(hosts)
+            for ways in (self.every, *(self.ways[name] for name in hosts)):
+                ways.doors.append(turns)
+        return turns
+
+    def runs(self, queue: str) -> list[tuple[Letters, Turns[JobT]]]:
+        """Give the doors of a queue that lead somewhere, each with letters that follow on each other."""
+        runs = self._runs.get(queue)
+        if runs is None:
+            runs = self._runs[queue] = []
+            for turns, run in groupby(LETTERS, lambda letter: self.at(queue, letter)):
+                letters = list(run)
+                if turns.hosts:
+                    runs.append(((letters[0], _END[letters[-1]]), turns))
+        return runs
+
+
+class Ways(Turns[JobT]):
+    """The doors of one host seen as one: the best lane of any is first, and what is served is served there."""
+
+    __slots__ = ("doors",)
+
+    def __init__(self) -> None:
+        self.doors: list[Turns[JobT]] = []
+
+    @property
+    def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
+        """Give the deque to serve next, empty when none waits."""
+        waiting = (turns.first for turns in self.doors if turns.first)
+        return min(waiting, key=_standing, default=_NOTHING)
+
+    def served(self, turn: int) -> None:
+        """The first lane had this turn."""
+        first = self.first
+        next(turns for turns in self.doors if turns.first is first).served(turn)
+
+    def __iter__(self) -> Iterator[Lane[JobT]]:
+        return chain.from_iterable(self.doors)
+
+
+def _standing(lanes: deque[Lane[Any]]) -> tuple[bytes, int]:
+    return lanes[0].rank, lanes[0].turn
+
+
+class Places:
+    """The placement table, ready to be asked."""
+
+    __slots__ = ("_exact", "_hosts", "_ranges")
+
+    def __init__(self, hosts: Iterable[str], rules: Sequence[Mapping[str, Any]]) -> None:
+        self._hosts = {name.encode(): name for name in hosts}
+        self._exact: dict[tuple[str | None, bytes], str] = {}
+        self._ranges: list[tuple[str | None, bytes, bytes, str]] = []
+        for rule in rules:
+            first = rule["from"].encode()
+            if rule["to"] is None:
+                self._exact.setdefault((rule["type"], first), rule["host"])
+            else:
+                self._ranges.append((rule["type"], first, rule["to"].encode(), rule["host"]))
+
+    def host_of(self, kind: str, value: bytes | None) -> str | None:
+        """Give the host for a value of an agent type, or None for any host."""
+        if value is None:
+            return None
+        if (host := self._hosts.get(value)) is not None:
+            return host
+        for wanted in (kind, None):
+            if (host := self._exact.get((wanted, value))) is not None:
+                return host
+            for rule_type, first, last, target in self._ranges:
+                if rule_type == wanted and first <= value <= last:
+                    return target
+        return None
