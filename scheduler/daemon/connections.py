@@ -2,7 +2,7 @@
 
 While a connection fails it is tried again every few seconds, and a line for each try would bury all others: it is
 logged when that begins, when the reason changes and when it is over (ConnectionLog). `drover status` shows it as long
-as it lasts. Statements that are refused are the matter of drivers/refusals.py.
+as it lasts. Statements that are refused are the matter of drivers/statements.py.
 
 After the queue connection was lost its old server process is ended, and rows and memory are compared (Reconcile).
 Nothing is claimed before. A row of ours that is not in memory, whose claim was cut off, is given back. A row in memory
@@ -113,7 +113,7 @@ class Reconcile:
     ) -> None:
         def answered(answer: Answer) -> None:
             if not isinstance(answer, Failure):
-                self._refusals.taken(name)
+                self._refusals.accepted(name)
                 then(answer)
             elif not answer.lost:
                 self._refusals.refused(name, answer)

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 from scheduler.daemon.log import escaped
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.queue import why
 from scheduler.drivers.sql import Answer, Failure, Query, Rows
+from scheduler.drivers.statements import cause_of
 from scheduler.model.config import Config
 from scheduler.model.events import JobEnded
 
@@ -168,7 +168,7 @@ class StdinJobs:
                 then(answer)
             elif answer.lost:
                 again()
-            elif why(answer) == "data" or (answer.sqlstate or "").startswith("42"):  # a right is missing
+            elif cause_of(answer) == "data" or (answer.sqlstate or "").startswith("42"):  # a right is missing
                 self._complain(self._lines[0].number, answer.message)
                 self._open.pop(self._first or 0, None)
                 self._next()

@@ -137,7 +137,7 @@ class ListenProbe:
                 self._go_deaf(FULL)
             return
         if answer.rows[0][-1] == b"t":
-            self._refusals.taken(NOTIFY)
+            self._refusals.accepted(NOTIFY)
         if self._sent is not None:
             self._wait(WITHIN_S, self._unheard)
 

@@ -155,7 +155,7 @@ class Watch:
         def answered(answer: Answer) -> None:
             self._is_busy = False
             if isinstance(answer, Rows):
-                self._refusals.taken(name)
+                self._refusals.accepted(name)
                 done(list(answer.rows))
             elif not answer.lost:
                 self._failed(name, answer)

@@ -328,7 +328,7 @@ class Daemon:
 
     def _queue_down(self, reason: str) -> None:
         self._is_queue_ready = False
-        self.refusals.forget()
+        self.refusals.clear()
         self.troubles.failed(QUEUE, reason)
         self.watch.maintenance.bring_forward("all")
         self.note()
@@ -344,7 +344,7 @@ class Daemon:
 
     def _watch_down(self, reason: str) -> None:
         self.watch.down()
-        self.refusals.forget()
+        self.refusals.clear()
         self.troubles.failed(WATCH, reason)
         self.note()
 

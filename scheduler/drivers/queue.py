@@ -15,7 +15,7 @@ from typing import Any, Final, assert_never
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import OURS, Answer, Failure, Query, Rows, Table, setting, to_json
-from scheduler.drivers.statements import RefusedStatements
+from scheduler.drivers.statements import RefusedStatements, cause_of
 from scheduler.model.events import (
     ContentsRead,
     EndAndClaim,
@@ -42,13 +42,6 @@ REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 5.0
 
-LOCK: Final = frozenset(("55P03", "40P01", "40001"))
-# The rows sent are at fault. Anything else is the world's: no job may fail for want of a grant, a column or disk.
-DATA_CLASSES: Final = frozenset(("21", "22", "23", "44", "54", "P0"))
-# Nor for the form of a statement of ours, as in class 42: that is our bug, or a setting of the site. We write arrays,
-# JSON and numbers ourselves, so that one that cannot be read is no row's fault either.
-FORM: Final = frozenset(("22P02", "22P03"))
-
 Arrays = dict[str, object]
 WANTS: Final = (
     "want_types", "want_queues", "want_hosts", "want_below", "want_ranks", "want_queued", "want_pks", "want_counts",
@@ -68,16 +61,6 @@ def settings(lock_limit: float) -> list[str]:
         "set plan_cache_mode = force_generic_plan",
         DURABLE,
     ]
-
-
-def why(failure: Failure) -> str:
-    """Give whose fault it is: lost (send it again), lock (again, in parts) or data (find the row)."""
-    state = failure.sqlstate or ""
-    if failure.lost or state in FORM or failure.is_of_notify:
-        return "lost"
-    if state in LOCK:
-        return "lock"
-    return "data" if state[:2] in DATA_CLASSES else "lost"
 
 
 class QueueConnection:
@@ -157,11 +140,11 @@ class QueueConnection:
         if isinstance(answer, Failure):
             return self._failed(request, name, answer)
         self._pause = FIRST_PAUSE_S
-        self._refusals.taken(name)
+        self._refusals.accepted(name)
         return self._tell(_event(request, answer))
 
     def _failed(self, request: Request, name: str, failure: Failure) -> None:
-        event = NotSaved(why(failure), failure.sentence)
+        event = NotSaved(cause_of(failure), failure.sentence)
         if event.why == "lost" and not failure.lost:
             self._refusals.refused(name, failure)
         is_claim = isinstance(request, EndAndClaim) and not request.ends  # nothing of ours to halve: it will come again

@@ -1,36 +1,164 @@
-"""Statements of ours that the server refuses through no fault of a row: no space, no memory, no right, a bad form.
+"""Named statements as steps, and the one policy for those that fail.
 
-They are tried again until they are taken, and hold up others meanwhile. That is logged at once, when the reason
-changes and when it is over, however often it is tried; `text` is for those who ask how the daemon is.
+    statements = Statements(connection, queries, refused_statements)
+
+    def rescan() -> Steps[None]:
+        rows = (yield from statements.ask("rescan", group=group)).rows
+        ...
+        yield from statements.insist("rescue", group=group, owner=owner, live=live, age=0.0)
+
+    Task(loop, rescan(), done).start()
+
+What is done when a statement fails depends on why:
+
+| why                 | ask                                | insist                                           |
+|---------------------|------------------------------------|--------------------------------------------------|
+| the connection went | ConnectionLostError: the task ends | the same                                         |
+| the server refuses  | reported; RefusedError             | reported; sent again every second until accepted |
+| a lock is not given | logged each time; RefusedError     | as above                                         |
+
+Whether a statement of a lost connection was carried out is not known, so nothing is sent again by itself: the owner of
+the connection begins anew when it is up. `answer_to` is for routines that have a policy of their own.
+
+A refused statement is no fault of a row: the server has no space, no memory, no right for us, or finds a bad form. It
+holds up others. So it is logged at once, when the reason changes and when it is over, however often it is tried;
+`RefusedStatements.text` is for those who ask how the daemon is.
 
 One kind needs no mending of ours: while the NOTIFY queue of the server is full, every commit with a notification fails.
 Then our statements send none (see drover.notify in the schema), and jobs are saved without their events.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Failure
+from scheduler.drivers.sql import Answer, Failure, Query, Rows, Sink
+from scheduler.drivers.steps import ConnectionLostError, Steps, Stop, Until
+from scheduler.errors import WorldError
 
+AGAIN_S: Final = 1.0  # until a refused statement is sent again
 NOTIFY: Final = "NOTIFY"  # its name, whatever statement met it
 NO_RIGHT: Final = "; drover check tells whether the login of the daemon is right"
+LOCK_TIMEOUT: Final = "55P03"
+
+LOCK: Final = frozenset((LOCK_TIMEOUT, "40P01", "40001"))
+# The rows sent are at fault. Anything else is the world's: no job may fail for want of a grant, a column or disk.
+DATA_CLASSES: Final = frozenset(("21", "22", "23", "44", "54", "P0"))
+# Nor for the form of a statement of ours, as in class 42: that is our bug, or a setting of the site. We write arrays,
+# JSON and numbers ourselves, so that one that cannot be read is no row's fault either.
+FORM: Final = frozenset(("22P02", "22P03"))
+
+
+class RefusedError(WorldError):
+    """The server refuses a statement; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.sentence)
+        self.failure = failure
+
+
+def cause_of(failure: Failure) -> Literal["lost", "lock", "data"]:
+    """Return what is to be done about it: send it again (lost), again in parts (lock), or find the row (data)."""
+    state = failure.sqlstate or ""
+    if failure.lost or state in FORM or failure.is_of_notify:
+        return "lost"
+    if state in LOCK:
+        return "lock"
+    return "data" if state[:2] in DATA_CLASSES else "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTo:
+    """Wait for the answer to a statement, which cannot be taken back: a task that is stopped ignores the answer."""
+
+    connection: Connection
+    query: Query | str | bytes  # a text is sent as it is, without parameters
+    values: Mapping[str, object] = field(default_factory=dict)
+    deadline: float | None = None  # seconds of running
+    sink: Sink | None = None
+
+    def begin(self, loop: Loop, resume: Callable[[Answer], None]) -> Stop:
+        """Queue the statement."""
+        if isinstance(self.query, Query):
+            self.connection.ask(self.query, self.values, resume, deadline=self.deadline, sink=self.sink)
+        else:
+            self.connection.run(self.query, resume, deadline=self.deadline, sink=self.sink)
+        return lambda: None
+
+
+def answer_to(
+    connection: Connection,
+    query: Query | str | bytes,
+    values: Mapping[str, object] | None = None,
+    *,
+    deadline: float | None = None,
+    sink: Sink | None = None,
+) -> Steps[Answer]:
+    """Run a statement and return its rows or why there are none; see Connection.ask and Connection.run."""
+    answer: Answer = yield AnswerTo(connection, query, values or {}, deadline, sink)
+    return answer
+
+
+class Statements:
+    """The named statements of one connection, as steps."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        connection: Connection,
+        queries: Mapping[str, Query],
+        refused: "RefusedStatements",
+        *,
+        limit: float | None = None,
+    ) -> None:
+        self._loop, self._connection, self._queries, self._refused = loop, connection, queries, refused
+        self.limit = limit  # seconds that each may run
+
+    def ask(self, name: str, **values: object) -> Steps[Rows]:
+        """Run a statement and return its rows. Errors: RefusedError, ConnectionLostError."""
+        answer = yield from self._answer_to(name, values)
+        if isinstance(answer, Failure):
+            if answer.sqlstate == LOCK_TIMEOUT:
+                self._refused.log("error", f"{name}: {answer.message}")
+            else:
+                self._refused.refused(name, answer)
+            raise RefusedError(answer)
+        return answer
+
+    def insist(self, name: str, **values: object) -> Steps[Rows]:
+        """Run a statement, every second anew while it is refused, and return its rows. Errors: ConnectionLostError."""
+        while True:
+            answer = yield from self._answer_to(name, values)
+            if isinstance(answer, Rows):
+                return answer
+            self._refused.refused(name, answer)
+            yield Until(self._loop.now + AGAIN_S)
+
+    def _answer_to(self, name: str, values: Mapping[str, object]) -> Steps[Answer]:
+        answer = yield from answer_to(self._connection, self._queries[name], values, deadline=self.limit)
+        if isinstance(answer, Rows):
+            self._refused.accepted(name)
+        elif answer.lost:
+            raise ConnectionLostError
+        return answer
 
 
 class RefusedStatements:
     """What is being refused, by the name of the statement; `changed` is called with `text` when that changes."""
 
-    __slots__ = ("_changed", "_links", "_say", "_texts", "notify_is_full")
+    __slots__ = ("_changed", "_connections", "_texts", "log", "notify_is_full")
 
-    def __init__(self, say: Callable[[str, str], None], changed: Callable[[str | None], None]) -> None:
-        self._say, self._changed = say, changed
+    def __init__(self, log: Callable[[str, str], None], changed: Callable[[str | None], None]) -> None:
+        self.log, self._changed = log, changed
         self._texts: dict[str, str] = {}
-        self._links: tuple[Connection, ...] = ()
+        self._connections: tuple[Connection, ...] = ()
         self.notify_is_full: Callable[[], object] = lambda: None
 
-    def attach(self, *links: Connection) -> None:
-        """Take the connections whose statements send no notifications while there is no room for them."""
-        self._links = links
+    def attach(self, *connections: Connection) -> None:
+        """Set the connections whose statements send no notifications while there is no room for them."""
+        self._connections = connections
 
     @property
     def text(self) -> str | None:
@@ -41,32 +169,32 @@ class RefusedStatements:
         """Note that a statement was refused."""
         if failure.is_of_notify:
             name = NOTIFY
-            self._notify("off")
+            self._switch_notify("off")
         text = failure.sentence
         if self._texts.get(name) != text:
             self._texts[name] = text
             next_step = NO_RIGHT if failure.sqlstate == "42501" else ""
-            self._say("warning", f"the database refuses {name}: {text}; it is tried again until it is taken{next_step}")
+            self.log("warning", f"the database refuses {name}: {text}; it is tried again until it is taken{next_step}")
             self._changed(self.text)
             if name == NOTIFY:
                 self.notify_is_full()
 
-    def taken(self, name: str) -> None:
+    def accepted(self, name: str) -> None:
         """Note that a statement was carried out."""
         if self._texts and self._texts.pop(name, None) is not None:
             if name == NOTIFY:
-                self._notify("on")
-            self._say("info", f"the database takes {name} again")
+                self._switch_notify("on")
+            self.log("info", f"the database takes {name} again")
             self._changed(self.text)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget all when a connection is lost: what is still refused on the next one is logged again."""
         if self._texts:
             self._texts.clear()
             self._changed(None)
 
-    def _notify(self, word: str) -> None:
-        """Send notifications, or none; behind a pooler nothing can be set, and statements wait until there is room."""
-        for link in self._links:
-            if link.is_up and not link.is_pooled:
-                link.run(f"set drover.notify = '{word}'", lambda _: None)
+    def _switch_notify(self, word: str) -> None:
+        """Send notifications or none; behind a pooler nothing can be set, and statements wait until there is room."""
+        for connection in self._connections:
+            if connection.is_up and not connection.is_pooled:
+                connection.run(f"set drover.notify = '{word}'", lambda _: None)

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.drivers import queue
 from scheduler.drivers.sql import Failure
+from scheduler.drivers.statements import cause_of
 from scheduler.model.events import (
     EndAndClaim,
     EndedAndClaimed,
@@ -510,13 +510,13 @@ def test_those_who_follow_output_are_told_of_any_number_of_jobs_r69(desk: Desk, 
     ],
 )
 def test_every_failure_is_somebodys_fault_t2(sqlstate: str | None, lost: bool, fault: str) -> None:
-    assert queue.why(Failure(sqlstate, "", lost)) == fault
+    assert cause_of(Failure(sqlstate, "", lost)) == fault
 
 
 def test_a_full_notify_queue_is_no_rows_fault_in_any_language() -> None:
-    assert queue.why(Failure("54000", "too many notifications in the NOTIFY queue")) == "lost"
-    assert queue.why(Failure("54000", "zu viele Benachrichtigungen", source="async.c")) == "lost"
-    assert queue.why(Failure("54000", "zu lang", source="stringinfo.c")) == "data"
+    assert cause_of(Failure("54000", "too many notifications in the NOTIFY queue")) == "lost"
+    assert cause_of(Failure("54000", "zu viele Benachrichtigungen", source="async.c")) == "lost"
+    assert cause_of(Failure("54000", "zu lang", source="stringinfo.c")) == "data"
 
 
 def test_bad_data_are_told_as_such_t2(desk: Desk, database: str) -> None:
