@@ -1,13 +1,11 @@
-"""The bridge: a process for each SSH host, which owns paramiko and its threads, so that the daemon needs neither.
+"""The SSH process: one for each SSH host, it holds the connections, paramiko and its threads.
 
-The daemon passes it pipe ends over a socket and sees pipes and reports only (model/ssh_protocol.py). One thread here
-waits in one epoll and does everything but what blocks: connecting, opening a session. That is done by a thread of its
-own each time, which ends with it. paramiko has one thread a connection, which reads and decrypts; what it has for us
-it puts into buffers, and rings (`calls`).
+The daemon passes it pipe ends over a socket and sees pipes and reports only (model/ssh_protocol.py). One thread waits
+in one epoll and does everything but what blocks: connecting, opening a session. Each of these has a thread of its own,
+which ends with it. paramiko adds one thread for each connection.
 
-    talk        requests in, reports out                    agents   the life of one remote agent
-    links       connections: how many, when, what is lost   relay     bytes between its pipes and its channel
-    connecting  how one connection comes to be              warden   the control session of a connection
-    host_keys      which host keys are trusted                 remote   the two shell scripts that run on the host
-    wire        a socket for paramiko that never blocks     calls  how other threads settings ours
+    __main__         requests in, reports out                control_session    signals and guards agents on the host
+    remote_agent     the life of one remote agent            relay              bytes between its pipes and its channel
+    connection_pool  how many connections, what is lost      openssh_files      ssh_config and known_hosts
+    connect          how one connection is made              paramiko_adapters  a socket that never blocks, a wake-up
 """

@@ -1,14 +1,15 @@
 """The connections to one host: how many there are, when another is made, what is lost with one.
 
-As many agents share a connection as the host lets (MaxSessions, ten by default: nine agents and a warden); more
-connections are made as agents wait for room. Where a connection holds one session only, the first is the warden's, who
-then guards the agents of all others. An agent is lost with its connection or with its guard, whichever goes first.
+As many agents share a connection as the host allows (MaxSessions, ten by default: nine agents and a control session);
+more connections are made as agents wait for capacity. Where a connection holds one session only, the first connection
+is that of the control session, which then guards the agents of all others. An agent is lost with its connection or with
+its control session, whichever goes first.
 
 paramiko remembers every session that a connection ever had, so one that has had many gets no more, and is closed when
-its last agent has left.
+its last agent has ended.
 
-After a failure nobody tries again before a time that doubles with each, with jitter, so that neither MaxStartups nor
-the penalties of sshd lock us out; an agent that wants to start before that is refused at once, with the reason.
+After a failure there is no further attempt before an instant that is later each time, with jitter, so that neither
+MaxStartups nor the penalties of sshd lock us out; an agent that is to start before that is refused at once.
 """
 
 import random
@@ -28,14 +29,15 @@ from scheduler.errors import WorldError
 from scheduler.model.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
 from scheduler.ssh.connect import Connection, connect
 from scheduler.ssh.control_session import ControlSession
-from scheduler.ssh.relay import BROKEN, WINDOW_BYTES, Relay
+from scheduler.ssh.paramiko_adapters import BROKEN
+from scheduler.ssh.relay import WINDOW_BYTES, Relay
 from scheduler.ssh.remote_agent import RemoteAgent
 
-AGENTS: Final = 9  # of a connection; the tenth session is the warden's
-IN_FLIGHT: Final = 5  # connections being made at once: sshd drops some from ten on
-PATIENCE: Final = 3  # times `connect_s` for all of a connection, then it is hung up
-MOST_DOUBLINGS: Final = 30
-SWEEP_S: Final = 1.0  # that sshd may count a session that has ended
+MAX_AGENTS: Final = 9  # of a connection; the tenth session is the control session
+MAX_CONNECTING: Final = 5  # at once: sshd drops some from ten on
+CONNECT_LIMIT: Final = 3  # times `connect_s` for all steps of a connection, then it is aborted
+MAX_DOUBLINGS: Final = 30
+SWEEP_S: Final = 1.0  # for which sshd may still count a session that has ended
 NEVER_YET: Final = -1e9
 
 
@@ -45,97 +47,101 @@ class PooledConnection:
 
     connection: Connection
     up_at: float
-    room: int
-    sessions: int  # that it may still have
-    warden: ControlSession | None = None
+    max_agents: int
+    sessions: int  # that it may still have in its life
+    control: ControlSession | None = None
     agents: set[RemoteAgent] = field(default_factory=set)
     idle_since: float = 0.0
-    left_at: float = NEVER_YET
+    released_at: float = NEVER_YET
+
+    @property
+    def has_capacity(self) -> bool:
+        """Whether another agent may get a session."""
+        return self.sessions > 0 and len(self.agents) < self.max_agents
 
 
 class ConnectionPool:
     """All connections to one host."""
 
-    def __init__(self, settings: SshSettings, relay: Relay, tell: Callable[[Report], None]) -> None:
-        self._settings, self._relay, self._loop, self._tell = settings, relay, relay.loop, tell
-        self._links: list[PooledConnection] = []
-        self._waiting: deque[RemoteAgent] = deque()
-        self._of: dict[RemoteAgent, PooledConnection] = {}
-        self._making: dict[int, Timer] = {}
-        self._room = AGENTS
+    def __init__(self, settings: SshSettings, relay: Relay, report: Callable[[Report], None]) -> None:
+        self._settings, self._relay, self._loop, self._report = settings, relay, relay.loop, report
+        self._pooled: list[PooledConnection] = []
+        self._queue: deque[RemoteAgent] = deque()  # agents that wait for capacity
+        self._connection_of: dict[RemoteAgent, PooledConnection] = {}
+        self._connecting: dict[int, Timer] = {}  # by id() of the connection
+        self._max_agents = MAX_AGENTS
         self._failures = 0
-        self._retry: Timer | None = None  # set: nobody connects before it
+        self._back_off: Timer | None = None  # set: no attempt before it
         self._retry_at = 0.0
-        self._is_up = False  # as was told
-        self._why = ""
+        self._is_up = False  # as was reported
+        self._why_down = ""
         self._connect()
 
-    def place(self, agent: RemoteAgent) -> None:
-        """Start an agent as soon as there is room for it."""
-        self._waiting.append(agent)
-        self._serve()
+    def start(self, agent: RemoteAgent) -> None:
+        """Start an agent as soon as there is capacity for it."""
+        self._queue.append(agent)
+        self._assign()
 
-    def left(self, agent: RemoteAgent) -> None:
-        """Take back the room of an agent, or what it waits for."""
+    def release(self, agent: RemoteAgent) -> None:
+        """Free the session of an agent, or its place in the queue."""
         with suppress(ValueError):
-            self._waiting.remove(agent)
-        link = self._of.pop(agent, None)
-        if link is not None:
-            link.agents.discard(agent)
-            link.idle_since = link.left_at = self._loop.now
-        self._serve()
+            self._queue.remove(agent)
+        pooled = self._connection_of.pop(agent, None)
+        if pooled is not None:
+            pooled.agents.discard(agent)
+            pooled.idle_since = pooled.released_at = self._loop.now
+        self._assign()
 
-    # ---- room
+    # ---- sessions
 
-    def _serve(self) -> None:
-        while self._waiting and (link := self._with_room()):
-            self._open(link, self._waiting.popleft())
-        if not self._waiting:
+    def _assign(self) -> None:
+        """Open sessions for queued agents, and make connections for the others."""
+        while self._queue and (pooled := self._with_capacity()):
+            self._start_session(pooled, self._queue.popleft())
+        if not self._queue:
             return
-        if self._retry is not None and not self._making:
+        if self._back_off is not None and not self._connecting:
             self._refuse_if_down()
             return
-        leaving = sum(agent.is_told for agent in self._of)  # whose room is free in a moment
-        wanted = ceil((len(self._waiting) - leaving) / max(self._room, 1)) if self._guard() else 1
-        while len(self._making) < min(wanted, IN_FLIGHT) and self._retry is None:
+        leaving = sum(agent.is_over for agent in self._connection_of)  # their sessions are free in a moment
+        wanted = ceil((len(self._queue) - leaving) / max(self._max_agents, 1)) if self._control() else 1
+        while len(self._connecting) < min(wanted, MAX_CONNECTING) and self._back_off is None:
             self._connect()
 
-    def _with_room(self) -> PooledConnection | None:
-        return next((link for link in self._links if self._has_room(link) and self._guard_of(link)), None)
+    def _with_capacity(self) -> PooledConnection | None:
+        return next((each for each in self._pooled if each.has_capacity and self._control_of(each)), None)
 
-    def _has_room(self, link: PooledConnection) -> bool:
-        return link.sessions > 0 and len(link.agents) < link.room
+    def _control(self) -> ControlSession | None:
+        """Return a control session of the host; none means that it is down."""
+        return next((pooled.control for pooled in self._pooled if pooled.control), None)
 
-    def _guard(self) -> ControlSession | None:
-        return next((link.warden for link in self._links if link.warden), None)
-
-    def _guard_of(self, link: PooledConnection) -> ControlSession | None:
-        return link.warden or self._guard()
+    def _control_of(self, pooled: PooledConnection) -> ControlSession | None:
+        return pooled.control or self._control()
 
     def _refuse_if_down(self) -> None:
-        """Who waits on a host that can be reached waits for room, or for the next connection."""
-        if self._guard():
+        """Refuse all queued agents, unless the host is up: then they wait for capacity, or for the next connection."""
+        if self._control():
             return
-        waiting, self._waiting = self._waiting, deque()
-        for agent in waiting:
-            agent.refuse(self._why)
+        queue, self._queue = self._queue, deque()
+        for agent in queue:
+            agent.refuse(self._why_down)
 
-    def _open(self, link: PooledConnection, agent: RemoteAgent) -> None:
-        link.agents.add(agent)
-        link.sessions -= 1
-        self._of[agent] = link
-        guard = self._guard_of(link)
-        assert guard is not None
-        Thread(target=self._open_session, args=(link, agent, guard), daemon=True).start()
+    def _start_session(self, pooled: PooledConnection, agent: RemoteAgent) -> None:
+        pooled.agents.add(agent)
+        pooled.sessions -= 1
+        self._connection_of[agent] = pooled
+        control = self._control_of(pooled)
+        assert control is not None
+        Thread(target=self._open_session, args=(pooled, agent, control), daemon=True).start()
 
-    def _open_session(self, link: PooledConnection, agent: RemoteAgent, guard: ControlSession) -> None:
+    def _open_session(self, pooled: PooledConnection, agent: RemoteAgent, control: ControlSession) -> None:
         """Blocks; in a thread of its own."""
-        post, transport = self._relay.calls.post, link.connection.transport
+        post, transport = self._relay.calls.post, pooled.connection.transport
         try:
             channel = transport.open_session(WINDOW_BYTES, timeout=self._settings.connect_s)
         except BROKEN as error:
             if transport.is_active() and "Timeout" not in str(error):  # of refusals at once paramiko explains only one
-                post(partial(self._is_full, link, agent, str(error)))
+                post(partial(self._session_refused, pooled, agent, str(error)))
             else:
                 post(partial(agent.refuse, f"no session: {error or 'the connection broke'}"))
             return
@@ -145,160 +151,160 @@ class ConnectionPool:
         except BROKEN as error:
             post(partial(agent.refuse, f"the host runs no command: {error}"))
             return
-        post(partial(self._opened, link, agent, channel, guard))
+        post(partial(self._session_opened, pooled, agent, channel, control))
 
-    def _opened(
-        self, link: PooledConnection, agent: RemoteAgent, channel: paramiko.Channel, guard: ControlSession
+    def _session_opened(
+        self, pooled: PooledConnection, agent: RemoteAgent, channel: paramiko.Channel, control: ControlSession
     ) -> None:
-        if any(guard is other.warden for other in self._links):
-            agent.opened(channel, link.connection.wire, guard, guard is link.warden)
+        if any(control is each.control for each in self._pooled):
+            agent.session_opened(channel, pooled.connection.sock, control, control is pooled.control)
         else:
-            agent.lose(self._why)
+            agent.lose(self._why_down)
 
-    def _is_full(self, link: PooledConnection, agent: RemoteAgent, why: str) -> None:
-        """Learn how many sessions a connection holds; who was refused waits for another."""
-        link.agents.discard(agent)
-        self._of.pop(agent, None)
-        if self._loop.now < link.left_at + SWEEP_S:  # sshd may not know yet that a session has ended
-            self._waiting.appendleft(agent)
-            self._loop.at(self._loop.now + SWEEP_S / 5, self._serve)
+    def _session_refused(self, pooled: PooledConnection, agent: RemoteAgent, why: str) -> None:
+        """Learn how many sessions a connection holds; the agent waits for another."""
+        pooled.agents.discard(agent)
+        self._connection_of.pop(agent, None)
+        if self._loop.now < pooled.released_at + SWEEP_S:  # sshd may not know yet that a session has ended
+            self._queue.appendleft(agent)
+            self._loop.at(self._loop.now + SWEEP_S / 5, self._assign)
             return
-        link.room = min(link.room, len(link.agents))
-        if link.warden is None and not link.agents:
+        pooled.max_agents = min(pooled.max_agents, len(pooled.agents))
+        if pooled.control is None and not pooled.agents:
             agent.refuse(f"a new connection allows no session: {why}")
             return
-        self._room = min(self._room, max(link.room, 1))
-        self._waiting.appendleft(agent)
-        self._serve()
+        self._max_agents = min(self._max_agents, max(pooled.max_agents, 1))
+        self._queue.appendleft(agent)
+        self._assign()
 
     # ---- connections
 
     def _connect(self) -> None:
         connection = Connection(self._closed)
-        patience = self._loop.now + PATIENCE * self._settings.connect_s
-        self._making[id(connection)] = self._loop.at(patience, connection.hang_up)
-        has_single = any(link.warden and not link.room for link in self._links)
-        Thread(target=self._make, args=(connection, not has_single), daemon=True).start()
+        limit = self._loop.now + CONNECT_LIMIT * self._settings.connect_s
+        self._connecting[id(connection)] = self._loop.at(limit, connection.abort)
+        is_one_each = any(pooled.control and not pooled.max_agents for pooled in self._pooled)
+        Thread(target=self._connect_in_thread, args=(connection, not is_one_each), daemon=True).start()
 
-    def _make(self, connection: Connection, with_warden: bool) -> None:
-        """Blocks; in a thread of its own."""
+    def _connect_in_thread(self, connection: Connection, with_control: bool) -> None:
         post = self._relay.calls.post
         try:
-            connect(self._settings, self._relay, connection, with_warden)
+            connect(self._settings, self._relay, connection, with_control)
         except WorldError as error:
             post(partial(self._failed, connection, str(error)))
-        except Exception as error:  # noqa: BLE001  (what a server may say to paramiko has no end)
+        except Exception as error:  # noqa: BLE001  (what a server may send to paramiko has no end)
             post(partial(self._failed, connection, f"{type(error).__name__}: {error}"))
         else:
             post(partial(self._connected, connection))
 
     def _connected(self, connection: Connection) -> None:
-        if connection.is_hung_up or not connection.transport.is_active():
-            self._failed(
-                connection, "it took too long" if connection.is_hung_up else "it closed the connection at once"
-            )
+        if connection.is_aborted:
+            self._failed(connection, "it took too long")
             return
-        self._making.pop(id(connection)).cancel()
+        if not connection.transport.is_active():
+            self._failed(connection, "it closed the connection at once")
+            return
+        self._connecting.pop(id(connection)).cancel()
         now = self._loop.now
-        link = PooledConnection(connection, now, self._room, self._settings.sessions, idle_since=now)
-        was_up = self._guard() is not None
-        if connection.warden is not None:
-            link.warden = ControlSession(
-                self._relay, connection.wire, connection.warden, lambda why: self._lose(link, why)
-            )
+        pooled = PooledConnection(connection, now, self._max_agents, self._settings.sessions, idle_since=now)
+        was_up = self._control() is not None
+        if connection.control is not None:
+            on_lost = partial(self._lose, pooled)
+            pooled.control = ControlSession(self._relay, connection.sock, connection.control, on_lost)
         else:
-            link.room = 1
-        self._links.append(link)
+            pooled.max_agents = 1
+        self._pooled.append(pooled)
         if not was_up and not self._is_up:
             self._is_up = True
-            self._tell(LinkUp())
-        self._tend(link)
-        self._serve()
+            self._report(LinkUp())
+        self._maintain(pooled)
+        self._assign()
 
     def _failed(self, connection: Connection, why: str) -> None:
-        self._making.pop(id(connection)).cancel()
-        connection.hang_up()
-        if self._guard():
-            self._tell(Note(f"no further connection: {why}"))
-        self._back_off(why)
+        self._connecting.pop(id(connection)).cancel()
+        connection.abort()
+        if self._control():
+            self._report(Note(f"no further connection: {why}"))
+        self._retry_later(why)
 
-    def _back_off(self, why: str) -> None:
-        """Try again later: twice as late each time, and not all hosts at once."""
-        self._why = why
-        is_new = self._retry is None
-        if is_new:
-            delay = min(
-                self._settings.retry_base_s * 2 ** min(self._failures, MOST_DOUBLINGS), self._settings.retry_max_s
-            )
+    def _retry_later(self, why: str) -> None:
+        """Try again after a back-off that doubles each time, and not for all hosts at the same instant."""
+        self._why_down = why
+        is_first = self._back_off is None
+        if is_first:
+            longest, doublings = self._settings.retry_max_s, min(self._failures, MAX_DOUBLINGS)
+            delay = min(self._settings.retry_base_s * 2**doublings, longest)
             self._failures += 1
             self._retry_at = self._loop.now + delay * random.uniform(0.5, 1.0)
-            self._retry = self._loop.at(self._retry_at, self._try_again)
-        if not self._guard() and (is_new or self._is_up):
+            self._back_off = self._loop.at(self._retry_at, self._retry)
+        if not self._control() and (is_first or self._is_up):
             self._is_up = False
-            self._tell(LinkDown(why, self._retry_at - self._loop.now))
-        if not self._making:
+            self._report(LinkDown(why, self._retry_at - self._loop.now))
+        if not self._connecting:
             self._refuse_if_down()
 
-    def _try_again(self) -> None:
-        self._retry = None
-        if not self._guard() and not self._making:
+    def _retry(self) -> None:
+        self._back_off = None
+        if not self._control() and not self._connecting:
             self._connect()
-        self._serve()
+        self._assign()
 
     # ---- what is lost
 
-    def _tend(self, link: PooledConnection) -> None:
-        """Look after a connection now and every `beat_s`, until it is gone."""
-        if link not in self._links:
+    def _maintain(self, pooled: PooledConnection) -> None:
+        """Close a connection that is unused, drop one that does not answer; else renew its lease, every `beat_s`."""
+        if pooled not in self._pooled:
             return
         now, settings = self._loop.now, self._settings
-        again = now + settings.beat_s
-        if self._is_spare(link):
-            self._drop(link)
+        next_at = now + settings.beat_s
+        if self._is_unused(pooled):
+            self._drop(pooled)
             return
-        if link.warden is not None:
-            if now - link.warden.confirmed_at >= settings.answer_s:
-                self._lose(link, f"no answer for {settings.answer_s:g} s")
+        if pooled.control is not None:
+            if now - pooled.control.confirmed_at >= settings.answer_s:
+                self._lose(pooled, f"no answer for {settings.answer_s:g} s")
                 return
-            link.warden.beat()
-            again = min(again, link.warden.confirmed_at + settings.answer_s)
-        self._loop.at(again, lambda: self._tend(link))
+            pooled.control.beat()
+            next_at = min(next_at, pooled.control.confirmed_at + settings.answer_s)
+        self._loop.at(next_at, partial(self._maintain, pooled))
 
-    def _is_spare(self, link: PooledConnection) -> bool:
-        if link.agents or (link.sessions > 0 and self._loop.now - link.idle_since < self._settings.idle_s):
+    def _is_unused(self, pooled: PooledConnection) -> bool:
+        if pooled.agents or (pooled.sessions > 0 and self._loop.now - pooled.idle_since < self._settings.idle_s):
             return False
-        is_guarding = link.warden is not None and any(agent.guard is link.warden for agent in self._of)
-        return not is_guarding and any(other.warden for other in self._links if other is not link)
+        is_guarding = pooled.control is not None and any(a.control is pooled.control for a in self._connection_of)
+        return not is_guarding and any(other.control for other in self._pooled if other is not pooled)
 
     def _closed(self, connection: Connection) -> None:
-        """Take the end of a connection, told by its wire."""
-        connection.hang_up()  # those that it went through
-        for link in self._links:
-            if link.connection is connection:
-                self._lose(link, _reason(connection))
+        """Drop a connection whose socket has ended."""
+        connection.abort()  # the hops before it
+        for pooled in self._pooled:
+            if pooled.connection is connection:
+                self._lose(pooled, _why_closed(connection))
                 return
 
-    def _lose(self, link: PooledConnection, why: str) -> None:
-        if link not in self._links:
+    def _lose(self, pooled: PooledConnection, why: str) -> None:
+        if pooled not in self._pooled:
             return
-        self._drop(link)
-        orphans = [other for other in self._links if not other.warden] if link.warden and not self._guard() else []
-        for agent, its in list(self._of.items()):
-            if its is link or (link.warden is not None and agent.guard is link.warden):
+        self._drop(pooled)
+        unguarded = (
+            [each for each in self._pooled if not each.control] if pooled.control and not self._control() else []
+        )
+        for agent, its in list(self._connection_of.items()):
+            if its is pooled or (pooled.control is not None and agent.control is pooled.control):
                 agent.lose(why)
-        for other in orphans:
-            self._drop(other)
-        if self._loop.now - link.up_at > self._settings.retry_max_s:
+        for each in unguarded:
+            self._drop(each)
+        if self._loop.now - pooled.up_at > self._settings.retry_max_s:
             self._failures = 0
-        if not self._guard():
-            self._back_off(why)
+        if not self._control():
+            self._retry_later(why)
 
-    def _drop(self, link: PooledConnection) -> None:
-        self._links.remove(link)
-        link.connection.hang_up()
+    def _drop(self, pooled: PooledConnection) -> None:
+        self._pooled.remove(pooled)
+        pooled.connection.abort()
 
 
-def _reason(connection: Connection) -> str:
+def _why_closed(connection: Connection) -> str:
     error = connection.transport.get_exception()
     if isinstance(error, ConnectionError) and error.strerror:
         return f"the connection broke: {error.strerror}"

@@ -1,26 +1,134 @@
-"""Which host keys are trusted: those in known_hosts files, and no others; nobody is asked and nothing is added.
+"""Read the files of OpenSSH: the route to a host (ssh_config) and the host keys that are trusted (known_hosts).
 
-An unknown key is refused, so is one that is not the known one, so is a revoked one, each with a sentence that says
-what to look at. Keys vouched for by a certificate authority (@cert-authority) are not: paramiko knows no such keys.
+Host aliases are followed as ssh(1) does; what would run a program (ProxyCommand) is refused rather than ignored. Host
+keys are trusted if they are in known_hosts, and no others: there is no question and nothing is added. A key that is
+unknown, changed or revoked is refused with a sentence that says what to do. Keys that a certificate authority vouches
+for (@cert-authority) are not trusted: paramiko does not support them.
 """
 
 import base64
+import getpass
 import hashlib
 import hmac
+import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import paramiko
 
 from scheduler.errors import WorldError
+from scheduler.model.ssh_protocol import SshSettings
 
-RSA: Final = ("rsa-sha2-512", "rsa-sha2-256")  # what an ssh-rsa key signs with
+SSH_PORT: Final = 22
+MAX_JUMPS: Final = 8  # a host that jumps over itself has no end
+KNOWN_HOSTS: Final = "~/.ssh/known_hosts /etc/ssh/ssh_known_hosts"
+RSA_ALGORITHMS: Final = ("rsa-sha2-512", "rsa-sha2-256")  # what an ssh-rsa key signs with
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One host of a route; the last one is the host itself."""
+
+    address: str
+    port: int
+    user: str
+    known_as: str
+    known_hosts: tuple[Path, ...]
+    identities: tuple[str, ...]
+    asks_agent: bool
+    looks_for_keys: bool
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.address}:{self.port}"
+
+
+# ---- ssh_config
+
+
+def route(settings: SshSettings) -> list[Hop]:
+    """Return the hops to a host, by OpenSSH's configuration. Errors: WorldError."""
+    name, _, port = (settings.address or settings.host).rpartition(":")
+    if not name or not port.isdigit() or name.count(":"):  # a bare name, or an IPv6 address
+        name, port = settings.address or settings.host, ""
+    config = _ssh_config(Path(settings.ssh_config).expanduser())
+    try:
+        options = config.lookup(name.strip("[]"))
+        *jumps, _ = _jumps_and_host(config, name.strip("[]"))
+    except (paramiko.SSHException, OSError, ValueError) as error:
+        raise WorldError(f"{settings.ssh_config}: {error}") from error
+    own = _hop(options, settings, user=settings.user, port=port, identity=settings.identity)
+    return [*(_jump(config, settings, jump) for jump in jumps), own]
+
+
+def _ssh_config(path: Path) -> paramiko.SSHConfig:
+    try:
+        return paramiko.SSHConfig.from_text(path.read_text())
+    except FileNotFoundError:
+        return paramiko.SSHConfig()
+    except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
+        raise WorldError(f"cannot read {path}: {error}") from error
+
+
+def _jumps_and_host(config: paramiko.SSHConfig, name: str, depth: int = 0) -> list[str]:
+    """Return the jumps before a host and the host; the jumps of the first jump come before it."""
+    options = config.lookup(name)
+    if options.get("proxycommand", "none") not in (None, "none"):
+        raise ValueError(f"ProxyCommand of {name} is not supported; use ProxyJump")
+    if depth > MAX_JUMPS:
+        raise ValueError(f"ProxyJump of {name} has no end")
+    jumps = options.get("proxyjump", "none")
+    if jumps == "none":
+        return [name]
+    first, *others = (word.strip() for word in jumps.split(","))
+    *before, _ = _jumps_and_host(config, _split(first)[1], depth + 1)
+    return [*before, first, *others, name]
+
+
+def _split(word: str) -> tuple[str, str, str]:
+    """Return user, name and port of [ssh://][user@]host[:port]."""
+    user, _, rest = word.removeprefix("ssh://").rpartition("@")
+    name, _, port = rest.rpartition(":")
+    return (user, name.strip("[]"), port) if name and port.isdigit() else (user, rest.strip("[]"), "")
+
+
+def _jump(config: paramiko.SSHConfig, settings: SshSettings, word: str) -> Hop:
+    user, name, port = _split(word)
+    return _hop(config.lookup(name), settings, user=user, port=port, identity="")
+
+
+def _hop(options: dict[str, Any], settings: SshSettings, *, user: str, port: str, identity: str) -> Hop:
+    address, number = options["hostname"], int(port or options.get("port", SSH_PORT))
+    files = settings.known_hosts or options.get("userknownhostsfile") or KNOWN_HOSTS
+    plain = address if number == SSH_PORT else f"[{address}]:{number}"
+    return Hop(
+        address,
+        number,
+        user or options.get("user") or getpass.getuser(),
+        options.get("hostkeyalias") or plain,
+        tuple(Path(word).expanduser() for word in files.split()),
+        *_identities(options, identity or settings.identity if "identityfile" not in options else identity),
+    )
+
+
+def _identities(options: dict[str, Any], identity: str) -> tuple[tuple[str, ...], bool, bool]:
+    """Return the key files, whether the SSH agent is asked, and whether the usual files are tried."""
+    if identity == "agent":
+        return (), True, False
+    if identity:
+        return (str(Path(identity).expanduser()),), False, False
+    named = [*options.get("identityfile", ()), *options.get("certificatefile", ())]
+    paths = [path for path in (str(Path(word).expanduser()) for word in named) if os.path.isfile(path)]
+    return tuple(paths), options.get("identitiesonly") != "yes", not named
+
+
+# ---- known_hosts
 
 
 class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    """The keys that one host may have; asked by paramiko for each connection, as it knows no keys itself."""
+    """The keys that one host may have. paramiko knows none itself, so it asks about each connection's key."""
 
     def __init__(self, name: str, files: Iterable[Path]) -> None:
         self._name, self._files = name, list(files)
@@ -29,26 +137,26 @@ class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         for file in self._files:
             self._read(file)
 
-    def first(self, types: Iterable[str]) -> tuple[str, ...]:
-        """Give the algorithms in our order, but those of known keys first: the host may have keys of other types."""
-        known = {algorithm for kind, _ in self._keys for algorithm in (RSA if kind == "ssh-rsa" else (kind,))}
+    def known_first(self, types: Iterable[str]) -> tuple[str, ...]:
+        """Return the algorithms in the given order, but those of known keys first: a host may have other keys too."""
+        known = {name for kind, _ in self._keys for name in (RSA_ALGORITHMS if kind == "ssh-rsa" else (kind,))}
         return tuple(sorted(types, key=lambda kind: kind not in known))
 
     def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
         """Return if the key is trusted. Errors: WorldError."""
         kind, text = key.get_name(), key.get_base64()
         if text in self._revoked:
-            raise WorldError(f"its host key ({_print(kind, text)}) is marked as revoked; refused")
+            raise WorldError(f"its host key ({_fingerprint(kind, text)}) is marked as revoked; refused")
         if (kind, text) in self._keys:
             return
         where = " or ".join(map(str, self._files))
-        if known := [_print(*pair) for pair in self._keys]:
+        if known := [_fingerprint(*pair) for pair in self._keys]:
             raise WorldError(
-                f"its host key HAS CHANGED: it is {_print(kind, text)}, known is {', '.join(known)}; refused: somebody"
-                f" may stand between; if the host was set up anew, replace its line in {where}"
+                f"its host key HAS CHANGED: it is {_fingerprint(kind, text)}, known is {', '.join(known)}; refused:"
+                f" somebody may stand between; if the host was set up anew, replace its line in {where}"
             )
         raise WorldError(
-            f"its host key is unknown ({_print(kind, text)}); refused: compare it with"
+            f"its host key is unknown ({_fingerprint(kind, text)}); refused: compare it with"
             f" `ssh-keygen -l -f /etc/ssh/ssh_host_*_key.pub` on the host, then add it as {self._name} to {where}"
         )
 
@@ -60,9 +168,9 @@ class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         except OSError as error:
             raise WorldError(f"cannot read {file}: {error.strerror}") from error
         for line in lines:
-            self._take(line.split())
+            self._add(line.split())
 
-    def _take(self, words: list[str]) -> None:
+    def _add(self, words: list[str]) -> None:
         marker = words.pop(0) if words and words[0].startswith("@") else ""
         if len(words) < 3 or words[0].startswith("#") or marker not in ("", "@revoked"):
             return
@@ -74,7 +182,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 
 
 def _is_among(name: str, patterns: list[str]) -> bool:
-    """Whether a name is one of those of a line: hashed, with * and ?, or excluded by a ! pattern; see sshd(8)."""
+    """Whether a name matches the patterns of a line: hashed, with * and ?, or excluded by a ! pattern; see sshd(8)."""
     if any(_matches(name, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
         return False
     return any(_matches(name, pattern) for pattern in patterns if not pattern.startswith("!"))
@@ -95,7 +203,7 @@ def _is_hash_of(name: str, pattern: str) -> bool:
     return hmac.compare_digest(hmac.digest(salt, name.encode(), "sha1"), digest)
 
 
-def _print(kind: str, text: str) -> str:
-    """Give a key as ssh-keygen -l does."""
+def _fingerprint(kind: str, text: str) -> str:
+    """Return a key as `ssh-keygen -l` prints it."""
     digest = hashlib.sha256(base64.b64decode(text)).digest()
     return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"

@@ -1,48 +1,113 @@
-"""A socket for paramiko: to send never blocks, and reads come from a large buffer of ours.
+"""What stands between paramiko's threads and our event loop: a socket that never blocks, an event, a transport.
 
-On a socket of its own paramiko's `send` blocks when the network does, so one stalled connection would hold up all
-agents of a host and the beat that should notice it; and it reads each packet in three small pieces, each with a poll
-before it, and wakes up ten times a second for nothing. What cannot be sent at once is kept here and sent when the
-socket takes it; whoever feeds paramiko looks at `is_full` first, so what is kept stays bounded.
+paramiko runs one thread per connection, which reads and decrypts. It reaches our thread in one way only: it appends a
+call to a queue, and the epoll of our loop wakes up once for all calls that were appended (`CallQueue`).
 
-While a turn of our loop lasts a wire can be corked, so that all lines of that turn leave in one piece.
+On a plain socket paramiko's `send` blocks when the network does, so one stalled connection would hold up all agents of
+a host and the heartbeat that should notice it. paramiko also reads each packet in three small pieces, each with a poll
+before it, and wakes up ten times a second for nothing. `ParamikoSocket` reads into a large buffer, keeps what cannot be
+sent at once and sends it when the socket takes it. Callers of paramiko check `is_full` first, so what is kept stays
+bounded. For one iteration of the loop a socket can be corked, so that all lines of that iteration leave in one piece.
 """
 
+import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from select import EPOLLOUT
+from select import EPOLLIN, EPOLLOUT
 from threading import Lock
+from typing import Any, Final
+
+import paramiko
 
 from scheduler.drivers.loop import Loop
-from scheduler.ssh.mailbox import CallQueue
 
-READ_BYTES = 65_536
-FULL_BYTES = 65_536  # kept unsent: nothing more is taken from agents' pipes; beats wait behind them
-LOOK_S = 5  # how long a read may take before paramiko looks whether its handshake takes too long
+READ_BYTES: Final = 65_536
+FULL_BYTES: Final = 65_536  # kept unsent: nothing more is taken from agents' pipes; heartbeats wait behind them
+SO_RCVTIMEO: Final = struct.pack("ll", 5, 0)  # seconds after which paramiko checks whether its handshake takes too long
 
-SO_RCVTIMEO = struct.pack("ll", LOOK_S, 0)
+EXIT_SIGNAL: Final = "drover_exit_signal"  # attributes that `Transport` reads and writes on a paramiko.Channel
+ON_EXIT: Final = "drover_on_exit"
+
+BROKEN: Final = (OSError, EOFError, paramiko.SSHException)  # what paramiko raises when a connection is lost
+
+Call = Callable[[], object]
+HANDLERS: Final[dict[int, Callable[[Any, Any], None]]] = paramiko.Transport._channel_handler_table
+CHANNEL_REQUEST: Final = paramiko.common.MSG_CHANNEL_REQUEST
+
+
+class CallQueue:
+    """Calls that other threads want our thread to make.
+
+    Rests on the atomic append of a deque and on one order: `post` appends before it checks whether we are awake, and
+    we say that we sleep again before we look what was appended.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._calls: deque[Call] = deque()
+        self._is_awake = False
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        loop.register(self._fd, EPOLLIN, self._make_calls)
+
+    def post(self, call: Call) -> None:
+        """Have a call made soon by the thread of the loop; any thread may ask for it."""
+        self._calls.append(call)
+        if not self._is_awake:
+            self._is_awake = True
+            os.eventfd_write(self._fd, 1)
+
+    def _make_calls(self, _mask: int) -> None:
+        os.eventfd_read(self._fd)
+        self._is_awake = False
+        for _ in range(len(self._calls)):  # not those posted meanwhile, or a talkative agent would keep us here
+            self._calls.popleft()()
+        if self._calls and not self._is_awake:
+            self._is_awake = True
+            os.eventfd_write(self._fd, 1)
+
+
+class BufferEvent:
+    """Stands for the threading.Event of a paramiko buffer: any number of `set` before we run is one call."""
+
+    __slots__ = ("_call", "_is_set", "_post")
+
+    def __init__(self, calls: CallQueue, call: Call) -> None:
+        self._post, self._call, self._is_set = calls.post, call, False
+
+    def set(self) -> None:
+        """Have the call made; paramiko sets it before the data is there, but holds the buffer's lock until it is."""
+        if not self._is_set:
+            self._is_set = True
+            self._post(self._run)
+
+    def clear(self) -> None:
+        """Do nothing: we read until nothing is left."""
+
+    def _run(self) -> None:
+        self._is_set = False
+        self._call()
 
 
 class ParamikoSocket:
     """A connected stream socket, for one paramiko.Transport."""
 
-    def __init__(self, sock: socket.socket, loop: Loop, calls: CallQueue, closed: Callable[[], object]) -> None:
+    def __init__(self, sock: socket.socket, loop: Loop, calls: CallQueue, on_closed: Callable[[], object]) -> None:
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SO_RCVTIMEO)
-        self._sock, self._loop, self._calls, self._say_closed = sock, loop, calls, closed
+        self._sock, self._loop, self._calls, self._on_closed = sock, loop, calls, on_closed
         self._read = memoryview(b"")
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
-        self._is_corked = self._waits = self._is_broken = False
+        self._is_corked = self._is_waiting = self._is_broken = False
         self._lock = Lock()
-        self._closed = False  # paramiko looks at it
+        self._closed = False  # the name is paramiko's, which reads it
 
-    # ---- what paramiko calls, in its own thread or in ours
+    # ---- called by paramiko, in its own thread or in ours
 
     def recv(self, count: int) -> bytes:
-        """Give up to `count` bytes; b"" at the end; errors: TimeoutError, now and then while nothing comes."""
+        """Return up to `count` bytes; b"" at the end. Errors: TimeoutError, now and then while nothing comes."""
         if not self._read:
             try:
                 self._read = memoryview(self._sock.recv(READ_BYTES))
@@ -54,27 +119,27 @@ class ParamikoSocket:
         return bytes(data)
 
     def send(self, data: bytes) -> int:
-        """Take all of it; errors: OSError if the connection is broken."""
+        """Accept all of it. Errors: OSError if the connection is broken."""
         with self._lock:
             if self._is_broken:
                 raise BrokenPipeError
             self._unsent.append(data)
             self._unsent_bytes += len(data)
-            if not self._is_corked and not self._waits:
+            if not self._is_corked and not self._is_waiting:
                 self._flush()
         return len(data)
 
     def settimeout(self, _seconds: float | None) -> None:
-        """Do nothing: a read ends when something comes, or when we hang up."""
+        """Do nothing: a read ends when data comes, or at `shut_down`."""
 
     def close(self) -> None:
-        """End the connection; whoever reads from it is told so. Paramiko's thread does this last."""
-        self.hang_up()
+        """Close the socket; paramiko's thread does this last."""
+        self.shut_down()
         if not self._closed:
             self._closed = True
-            self._calls.post(self._forget)
+            self._calls.post(self._unregister)
 
-    # ---- what the loop calls
+    # ---- called by the loop
 
     @property
     def is_full(self) -> bool:
@@ -95,18 +160,18 @@ class ParamikoSocket:
         """Send what was kept, as far as the socket takes it."""
         with self._lock:
             self._is_corked = False
-            if not self._waits:
+            if not self._is_waiting:
                 self._flush()
 
-    def hang_up(self) -> None:
-        """End the connection, from any thread; `closed` is called once paramiko's thread has seen it."""
+    def shut_down(self) -> None:
+        """End the connection, from any thread; `on_closed` is called once paramiko's thread has seen it."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    # ---- inside
+    # ---- private
 
     def _flush(self) -> None:
-        """Send; the lock is held. A failure is not told to who happens to send: paramiko's thread reads of it too."""
+        """Send; the lock is held. A failure is not raised to the sender: paramiko's thread reads of it too."""
         if not self._unsent:
             return
         data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
@@ -116,25 +181,43 @@ class ParamikoSocket:
             sent = 0
         except OSError:
             self._is_broken, sent = True, len(data)
-            self.hang_up()
+            self.shut_down()
         self._unsent = [data[sent:]] if sent < len(data) else []
         self._unsent_bytes = len(data) - sent
         if self._unsent:
-            self._waits = True
-            self._calls.post(self._wait)
+            self._is_waiting = True
+            self._calls.post(self._await_writable)
 
-    def _wait(self) -> None:
+    def _await_writable(self) -> None:
         if not self._closed:
-            self._loop.register(self._sock.fileno(), EPOLLOUT, self._go_on)
+            self._loop.register(self._sock.fileno(), EPOLLOUT, self._send_more)
 
-    def _go_on(self, _mask: int) -> None:
+    def _send_more(self, _mask: int) -> None:
         self._loop.unregister(self._sock.fileno())
         with self._lock:
-            self._waits = False
+            self._is_waiting = False
             self._flush()
 
-    def _forget(self) -> None:
+    def _unregister(self) -> None:
         if self._sock.fileno() >= 0:
             self._loop.unregister(self._sock.fileno())
             self._sock.close()
-            self._say_closed()
+            self._on_closed()
+
+
+def _handle_channel_request(channel: Any, message: paramiko.Message) -> None:
+    """Note the exit signal of a channel, and call back once its program has exited; runs in paramiko's thread."""
+    begin = message.packet.tell()
+    kind, _ = message.get_text(), message.get_boolean()
+    if kind == "exit-signal":
+        setattr(channel, EXIT_SIGNAL, message.get_text())
+    message.packet.seek(begin)
+    HANDLERS[CHANNEL_REQUEST](channel, message)
+    if kind in ("exit-signal", "exit-status") and (on_exit := getattr(channel, ON_EXIT, None)):
+        on_exit()
+
+
+class Transport(paramiko.Transport):  # type: ignore[misc]
+    """A transport that reports when a program has exited, and by which signal, which paramiko throws away."""
+
+    _channel_handler_table: Final = {**HANDLERS, CHANNEL_REQUEST: _handle_channel_request}

@@ -1,12 +1,12 @@
-"""Bytes between a channel and the descriptors of its agent, both ways.
+"""Copy bytes between an SSH channel and the pipes of its agent, both ways.
 
-Nothing is read that cannot be passed on: a pipe that is full shuts the window of the channel, so the agent is held up
-and nobody else; a shut window, or a connection that takes no more, leaves the bytes in the supervisor's pipe, so the
-supervisor sees EAGAIN. In hand are at most one piece of each and what the window allows.
+Nothing is read that cannot be passed on. A full pipe shuts the window of the channel, so that agent is held up and no
+other; a shut window, or a connection that takes no more, leaves the bytes in the supervisor's pipe, so the supervisor
+sees EAGAIN. At most one piece for each direction and what the window allows is in memory.
 
-Everything happens in the thread of the loop but this: what an agent says goes from paramiko's thread straight into the
-pipe while that takes it, as a change of threads for each line costs half of all lines a second. paramiko cannot say
-that a window has opened, so while one is shut it is looked at again and again.
+Everything runs in the thread of the loop, but for one shortcut: an agent's output goes from paramiko's thread straight
+into the pipe while the pipe takes it, since a change of threads for each line halves the lines per second. paramiko
+cannot report that a window has opened, so while one is shut it is tried again and again.
 """
 
 import os
@@ -19,104 +19,100 @@ import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
 from scheduler.drivers.loop import Loop
-from scheduler.ssh.mailbox import BufferEvent, CallQueue
-from scheduler.ssh.paramiko_adapters import ParamikoSocket
+from scheduler.ssh.paramiko_adapters import BROKEN, BufferEvent, CallQueue, ParamikoSocket
 
-PIECE = 65_536  # a full pipe
-LOOK_S = 0.01  # between two looks at windows that are shut
-WINDOW_BYTES = 262_144  # of what an agent says and nobody has read yet
+PIECE_BYTES = 65_536  # a full pipe
+RETRY_S = 0.01  # between two tries to send into windows that are shut
+WINDOW_BYTES = 262_144  # of an agent's output that nobody has read yet
 CLOSED = -1
-
-BROKEN = (OSError, EOFError, paramiko.SSHException)  # what paramiko raises when a connection is no more
 
 
 class Relay:
-    """All streams of a bridge."""
+    """All streams of the process."""
 
     def __init__(self, loop: Loop, calls: CallQueue) -> None:
         self.loop, self.calls = loop, calls
         self._corked: list[ParamikoSocket] = []
-        self._shut: dict[Stream, None] = {}  # those that hold what their channel does not take
+        self._held_up: dict[Stream, None] = {}  # those that hold bytes which their channel does not take
 
-    def cork(self, wire: ParamikoSocket) -> None:
-        """Let what is sent in this turn leave at its end, in one piece."""
-        if not wire.is_corked:
-            wire.cork()
-            self._corked.append(wire)
+    def cork(self, sock: ParamikoSocket) -> None:
+        """Have what is sent in this iteration of the loop leave at its end, in one piece."""
+        if not sock.is_corked:
+            sock.cork()
+            self._corked.append(sock)
 
-    def end_turn(self) -> None:
-        """Send what was said in this turn; the loop's owner calls it after each."""
+    def uncork_all(self) -> None:
+        """Send what was kept back; to be called after each iteration of the loop."""
         while self._corked:
             self._corked.pop().uncork()
 
-    def look_again(self, stream: "Stream") -> None:
+    def retry_soon(self, stream: "Stream") -> None:
         """Try again soon to send what a stream holds."""
-        if not self._shut:
-            self.loop.at(self.loop.now + LOOK_S, self._look)
-        self._shut[stream] = None
+        if not self._held_up:
+            self.loop.at(self.loop.now + RETRY_S, self._retry)
+        self._held_up[stream] = None
 
-    def _look(self) -> None:
-        streams, self._shut = self._shut, {}
+    def _retry(self) -> None:
+        streams, self._held_up = self._held_up, {}
         for stream in streams:
-            stream.push()
+            stream.send_unsent()
 
 
 class Stream:
-    """One channel between descriptors, which it closes; `over` is called once the channel has closed and is drained."""
+    """One channel between descriptors, which it closes; `on_end` is called once the channel is closed and drained."""
 
-    __slots__ = ("_channel", "_is_listening", "_outputs", "_over", "_relay", "_stdin", "_unsent", "_wire")
+    __slots__ = ("_channel", "_is_reading", "_on_end", "_outputs", "_relay", "_sock", "_stdin", "_unsent")
 
     def __init__(
         self,
         relay: Relay,
-        wire: ParamikoSocket,
+        sock: ParamikoSocket,
         channel: paramiko.Channel,
         stdin: int,
         outputs: tuple[int, ...],
-        over: Callable[[], object],
+        on_end: Callable[[], object],
     ) -> None:
-        self._relay, self._wire, self._channel, self._over = relay, wire, channel, over
-        self._stdin, self._unsent, self._is_listening = stdin, b"", False
+        self._relay, self._sock, self._channel, self._on_end = relay, sock, channel, on_end
+        self._stdin, self._unsent, self._is_reading = stdin, b"", False
         os.set_blocking(stdin, False)
         receivers = (channel.recv, channel.recv_stderr)
         pairs = zip(receivers, outputs, strict=False)
         self._outputs = [Output(self, relay, channel.transport, recv, fd) for recv, fd in pairs]
 
     def begin(self) -> None:
-        """Relay from now on; what the other side says may be in paramiko's buffers already."""
+        """Copy from now on; the first output may be in paramiko's buffers already."""
         self._channel.settimeout(0.0)
-        for buffer, output in zip(
-            (self._channel.in_buffer, self._channel.in_stderr_buffer), self._outputs, strict=False
-        ):
-            buffer.set_event(output.bell)
-        self._listen()
+        buffers = (self._channel.in_buffer, self._channel.in_stderr_buffer)
+        for buffer, output in zip(buffers, self._outputs, strict=False):
+            buffer.set_event(output.event)
+        self._read_input()
 
     def begin_direct(self, greeting: bytes) -> None:
-        """Relay from now on, without a change of threads; the other side says nothing before it has the greeting."""
+        """Copy from now on, without a change of threads; the other side sends nothing before it has the greeting."""
         self._channel.settimeout(0.0)
-        self._channel.in_buffer, self._channel.in_stderr_buffer = (Direct(output) for output in self._outputs)
+        self._channel.in_buffer, self._channel.in_stderr_buffer = (DirectBuffer(output) for output in self._outputs)
         if self._channel.eof_received or self._channel.closed:  # which the buffers before these were told
             for output in self._outputs:
-                output.bell.set()
-        self._relay.cork(self._wire)
+                output.event.set()
+        self._relay.cork(self._sock)
         with suppress(*BROKEN):  # then it ends at once
             self._channel.sendall(greeting)
-        self._listen()
+        self._read_input()
 
-    def tell_if_over(self) -> None:
-        """Call `over` if nothing will come any more; an output asks for it."""
+    def end_if_drained(self) -> None:
+        """Call `on_end` if the channel is closed and all its output was passed on."""
         if self._channel.closed and all(output.is_closed for output in self._outputs):
             self._end_input()
-            over, self._over = self._over, lambda: None
-            over()
+            on_end, self._on_end = self._on_end, lambda: None
+            on_end()
 
-    def push(self) -> None:
-        """Send what is in hand; whoever holds up says so by a shut window, a full wire or new keys being made."""
+    def send_unsent(self) -> None:
+        """Send what is in memory, unless the window is shut, the socket is full, or new keys are being exchanged."""
         if self._stdin == CLOSED:
             return
-        self._relay.cork(self._wire)
+        self._relay.cork(self._sock)
         try:
-            while self._unsent and not self._wire.is_full and self._channel.transport.clear_to_send.is_set():
+            while self._unsent and not self._sock.is_full and self._channel.transport.clear_to_send.is_set():
                 self._unsent = self._unsent[self._channel.send(self._unsent) :]
         except TimeoutError:
             pass
@@ -124,59 +120,60 @@ class Stream:
             self._end_input()
             return
         if self._unsent:
-            self._deafen()
-            self._relay.look_again(self)
+            self._pause_input()
+            self._relay.retry_soon(self)
         else:
-            self._listen()
+            self._read_input()
 
-    def _hear(self, _mask: int) -> None:
+    def _input_ready(self, _mask: int) -> None:
         try:
-            data = os.read(self._stdin, PIECE)
+            data = os.read(self._stdin, PIECE_BYTES)
         except BlockingIOError:
             return
         except OSError:  # a socket that was reset
             data = b""
         if data:
             self._unsent = data
-            self.push()
+            self.send_unsent()
             return
-        self._relay.cork(self._wire)
+        self._relay.cork(self._sock)
         with suppress(*BROKEN):
             self._channel.shutdown_write()
         self._end_input()
 
-    def _listen(self) -> None:
-        if not self._is_listening:
-            self._is_listening = True
-            self._relay.loop.register(self._stdin, EPOLLIN, self._hear)
+    def _read_input(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            self._relay.loop.register(self._stdin, EPOLLIN, self._input_ready)
 
-    def _deafen(self) -> None:
-        if self._is_listening:
-            self._is_listening = False
+    def _pause_input(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
             self._relay.loop.unregister(self._stdin)
 
     def _end_input(self) -> None:
         if self._stdin == CLOSED:
             return
-        self._deafen()
+        self._pause_input()
         os.close(self._stdin)
         self._stdin, self._unsent = CLOSED, b""
 
 
 class Output:
-    """One output of an agent on its way into a pipe. Who takes from the channel and writes holds the lock."""
+    """One output of an agent on its way into a pipe. Whichever thread reads the channel and writes holds the lock."""
 
-    __slots__ = ("_fd", "_held", "_is_unread", "_lock", "_recv", "_relay", "_stream", "_transport", "_waits", "bell")
+    __slots__ = ("_fd", "_held", "_is_unread", "_is_waiting", "_lock", "_recv", "_relay", "_stream", "_transport",
+                 "event")  # fmt: skip
 
     def __init__(
         self, stream: Stream, relay: Relay, transport: paramiko.Transport, recv: Callable[[int], bytes], fd: int
     ) -> None:
         self._stream, self._relay, self._transport, self._recv, self._fd = stream, relay, transport, recv, fd
-        self._held = memoryview(b"")
+        self._held = memoryview(b"")  # read from the channel, and not taken by the pipe
         self._is_unread = False  # the pipe was closed at its other end
-        self._waits = False  # for the pipe to take what is held
+        self._is_waiting = False  # for the pipe to take what is held
         self._lock = Lock()
-        self.bell = BufferEvent(relay.calls, self.pull)
+        self.event = BufferEvent(relay.calls, self.forward)
         os.set_blocking(fd, False)
 
     @property
@@ -184,35 +181,35 @@ class Output:
         """Whether all was passed on, the end too."""
         return self._fd == CLOSED
 
-    def pass_on(self) -> None:
-        """Pass on what has come, in paramiko's thread; all that is not simple is left to the loop."""
-        if not self._transport.clear_to_send.is_set():  # new keys are made; to open a window would wait for them, here
-            self.bell.set()
+    def forward_directly(self) -> None:
+        """Pass on what has come, in paramiko's thread; whatever is not simple is left to the loop."""
+        if not self._transport.clear_to_send.is_set():  # keys are exchanged; to open a window would wait for them, here
+            self.event.set()
             return
         with self._lock:
-            is_simple = not self._held and self._fd != CLOSED and self._move() is not None and not self._held
+            is_simple = not self._held and self._fd != CLOSED and self._copy_piece() is not None and not self._held
         if not is_simple:
-            self.bell.set()
+            self.event.set()
 
-    def pull(self) -> None:
+    def forward(self) -> None:
         """Pass on what has come, and its end; in the loop."""
-        if self._waits or self._fd == CLOSED:
-            self._stream.tell_if_over()
+        if self._is_waiting or self._fd == CLOSED:
+            self._stream.end_if_drained()
             return
         with self._lock:
-            moved = None if self._held else self._move()
+            copied = None if self._held else self._copy_piece()
         if self._held:
-            self._waits = True
+            self._is_waiting = True
             self._relay.loop.register(self._fd, EPOLLOUT, self._write_more)
-        elif moved:
-            self.bell.set()
-        elif moved is None:
+        elif copied:
+            self.event.set()
+        elif copied is None:
             self._close()
 
-    def _move(self) -> int | None:
-        """Take a piece and write it; its length, or None at the end. What the pipe does not take is held."""
+    def _copy_piece(self) -> int | None:
+        """Return the length of the piece that was read and written, or None at the end; the rest of it is held."""
         try:
-            data = self._recv(PIECE)
+            data = self._recv(PIECE_BYTES)
         except TimeoutError:
             return 0
         except BROKEN:
@@ -222,7 +219,7 @@ class Output:
         return len(data) or None
 
     def _write(self) -> None:
-        """Write what is held; if nobody reads it any more it is dropped."""
+        """Write what is held; drop it if the pipe has no reader any more."""
         try:
             sent = len(self._held) if self._is_unread else os.write(self._fd, self._held)
         except BlockingIOError:
@@ -235,30 +232,30 @@ class Output:
         with self._lock:
             self._write()
         if not self._held:
-            self._waits = False
+            self._is_waiting = False
             self._relay.loop.unregister(self._fd)
-            self.pull()
+            self.forward()
 
     def _close(self) -> None:
         with self._lock:
             os.close(self._fd)
             self._fd = CLOSED
-        self._stream.tell_if_over()
+        self._stream.end_if_drained()
 
 
-class Direct(BufferedPipe):  # type: ignore[misc]
-    """A buffer of a channel that passes on what it gets at once."""
+class DirectBuffer(BufferedPipe):  # type: ignore[misc]
+    """A buffer of a channel that passes on at once what it gets."""
 
     def __init__(self, output: Output) -> None:
         super().__init__()
-        self._outlet = output
+        self._output = output
 
     def feed(self, data: bytes) -> None:
-        """Take what has come; in paramiko's thread."""
+        """Add what has come; in paramiko's thread."""
         super().feed(data)
-        self._outlet.pass_on()
+        self._output.forward_directly()
 
     def close(self) -> None:
-        """Take the end."""
+        """Note the end."""
         super().close()
-        self._outlet.bell.set()
+        self._output.event.set()

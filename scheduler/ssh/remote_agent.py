@@ -1,32 +1,65 @@
-"""The life of one remote agent: a session is opened, the shim tells its pid, a warden guards it, it runs, it ends.
+"""The life of one remote agent, from its start request to the kill of what it left behind.
 
-It is told of at most three times: that it was not started; or that it was, and then how it ended or that it was lost.
-What it said may still be on its way through the pipes by then, and ends with them. What is left of its process group
-after that is killed; who fled from the group may hold the pipes, so that has a deadline.
+An agent begins as the shim, a small script for any POSIX sh. sshd has made it the leader of a session and a process
+group of its own, which it checks, since signals go to that group. It prints its pid and waits for a line before it
+becomes the agent: by then the control session guards that pid, so no agent ever runs unguarded, and if the connection
+ends first the shim ends too.
+
+At most three reports are sent: NotStarted; or Started, and then Ended or Lost. The last of its output may still be on
+its way through the pipes by then, and ends with them. What is left of its process group is killed after that; a process
+that left the group may hold the pipes open, so that has a deadline.
 """
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
+from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Final
 
 import paramiko
 
-from scheduler.drivers.loop import Timer
-from scheduler.model.ssh_protocol import Ended, Lost, Note, NotStarted, Report, SshSettings, Started
-from scheduler.ssh.connect import EXIT_SIGNAL, ON_EXIT
-from scheduler.ssh.control_session import ControlSession
-from scheduler.ssh.mailbox import BufferEvent
-from scheduler.ssh.paramiko_adapters import ParamikoSocket
-from scheduler.ssh.relay import BROKEN, Relay, Stream
-from scheduler.ssh.remote_scripts import GO, MARK, NOISE_BYTES
+from scheduler.errors import AgentError
+from scheduler.model.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
+from scheduler.ssh.control_session import NOISE_BYTES, PID_LINE, ControlSession, shell_command
+from scheduler.ssh.paramiko_adapters import BROKEN, EXIT_SIGNAL, ON_EXIT, BufferEvent, ParamikoSocket
+from scheduler.ssh.relay import Relay, Stream
 
-LAST_WORDS: Final = 300  # of what a shim said that did not start
-LOOKS: Final = 5  # at what is left of a group that was killed, one a second
+COMMAND_BYTES: Final = 131_000  # one word of an argv on Linux, less a few: sshd gives the command as one to a shell
+VARIABLE: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+MESSAGE_BYTES: Final = 300  # of the output of a shim that failed
+CHECKS: Final = 5  # whether a group that was killed is gone, one a second
+
+GO: Final = b"\n"
+SHIM: Final = """\
+kill -s 0 -- -$$ 2>/dev/null || { echo "sshd gave it no process group of its own" >&2; exit 125; }
+cd -- "$1" || exit 125
+shift
+while [ "$1" != -- ]; do export "$1"; shift; done
+shift
+command -v -- "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }
+echo "DROVER $$"
+read -r go || exit 125
+exec "$@"
+"""
+
+Steps = Generator[None, None, None]  # each `yield` waits until something has changed; the caller's loop checks for what
+
+
+def agent_command(argv: Sequence[bytes], environment: Mapping[bytes, bytes], directory: bytes) -> bytes:
+    """Return the command that starts an agent behind the shim. Errors: AgentError when there can be none."""
+    for name in environment:
+        if not VARIABLE.fullmatch(name):
+            raise AgentError(f"{name!r} is not the name of an environment variable")
+    variables = [name + b"=" + text for name, text in environment.items()]
+    command = shell_command(SHIM, directory or b".", *variables, b"--", *argv)
+    if len(command) > COMMAND_BYTES:
+        raise AgentError(TOO_LONG)
+    return command
 
 
 class RemoteAgent:
-    """One remote agent. Its room on its connection is free again when `left` is called."""
+    """One remote agent. Its place on its connection is free again when `release` is called."""
 
     def __init__(
         self,
@@ -35,185 +68,205 @@ class RemoteAgent:
         fds: tuple[int, ...],
         relay: Relay,
         settings: SshSettings,
-        tell: Callable[[Report], None],
-        left: Callable[["RemoteAgent"], None],
+        report: Callable[[Report], None],
+        release: Callable[["RemoteAgent"], None],
     ) -> None:
         self.id, self.command, self._fds = id, command, fds
-        self._relay, self._settings, self._tell, self._left = relay, settings, tell, left
-        self.guard: ControlSession | None = None
+        self._relay, self._loop, self._orphan_s = relay, relay.loop, settings.orphan_s
+        self._report, self._release = report, release
+        self.control: ControlSession | None = None
         self.channel: paramiko.Channel | None = None
-        self.is_told = False  # that it was not started, has ended or is lost
+        self.is_over = False  # NotStarted, Ended or Lost was reported
         self._pid = 0
         self._is_running = False
-        self._is_drained = False  # its channel has ended
-        self._has_killed = False  # we asked for it
-        self._is_asking = False  # its guard, whether that killed it
-        self._said = {"out": b"", "err": b""}
-        self._wire: ParamikoSocket
-        self._deadline: Timer | None = None
+        self._is_drained = False  # its channel has ended, and all output was passed on
+        self._was_killed = False  # by a request of the supervisor
+        self._why_lost = ""
+        self._steps: Steps | None = None
 
-    # ---- its beginning
+    # ---- called by the connection pool, and for requests of the supervisor
 
-    def opened(self, channel: paramiko.Channel, wire: ParamikoSocket, guard: ControlSession, is_near: bool) -> None:
-        """Go on: the shim is being started. A guard that is near gets what is said before the agent does."""
+    def session_opened(
+        self, channel: paramiko.Channel, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool
+    ) -> None:
+        """Go on: the shim starts. A control session of the same connection gets requests before the agent its input."""
         self.channel = channel
-        if self.is_told:
+        if self.is_over:
             self._abandon()
             return
-        self._wire, self.guard = wire, guard
+        self.control = control
+        self._steps = self._life(channel, sock, control, is_same_connection)
+        event = BufferEvent(self._relay.calls, self._go_on)
         channel.settimeout(0.0)
-        bell = BufferEvent(self._relay.calls, lambda: self._await_mark(is_near))
-        channel.in_buffer.set_event(bell)
-        channel.in_stderr_buffer.set_event(bell)
-        bell.set()
+        channel.in_buffer.set_event(event)
+        channel.in_stderr_buffer.set_event(event)
+        setattr(channel, ON_EXIT, event.set)
+        event.set()
 
     def refuse(self, why: str, *, is_lost: bool = True) -> None:
-        """Tell that it was not started, unless that was told; nobody is opening a session for it any more."""
-        self._give_up(why, is_lost=is_lost)
-        self._left(self)
+        """Report that it was not started, unless it is over; no session is being opened for it any more."""
+        self._not_started(why, is_lost=is_lost)
+        self._release(self)
 
     def signal(self, name: str) -> None:
-        """Send a signal to its group; one that has not begun never will."""
-        if self._is_running and self.guard is not None:
-            self._has_killed |= name == "KILL"
-            self.guard.signal(self._pid, name, lambda _answer: None)
-        elif not self._is_running and not self.is_told:
-            self._give_up("it was killed before it had started")
+        """Send a signal to its process group; an agent that does not run yet never will."""
+        if self._is_running and self.control is not None:
+            self._was_killed |= name == "KILL"
+            self.control.signal(self._pid, name)
+        elif not self._is_running and not self.is_over:
+            self._not_started("it was killed before it had started")
             self._abandon()
 
     def lose(self, why: str) -> None:
-        """Its connection or its guard is gone, so it is dead or will be."""
+        """Its connection or its control session is gone, so it is dead or will be."""
         if self.channel is None:
             return  # the thread that opens a session for it will see
         if self._is_running:
-            self._exited()  # it may have ended just before that
-            self.guard = None
-            self._tell_end(Lost(self.id, why))
-            with suppress(*BROKEN):
-                self.channel.close()
-        elif not self.is_told:
-            self._give_up(why, is_lost=True)
+            self._why_lost, self.control = why, None
+            self._go_on()
+            self._close_channel()
+        elif not self.is_over:
+            self._not_started(why, is_lost=True)
             self._abandon()
 
-    def _await_mark(self, is_near: bool) -> None:
-        assert self.channel is not None
-        if self._is_running or self.is_told or self._pid:
+    # ---- its life
+
+    def _life(
+        self, channel: paramiko.Channel, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool
+    ) -> Steps:
+        pid = self._pid = yield from self._read_pid(channel)
+        if not pid:
+            self._abandon()
             return
-        ended = self.channel.closed or self.channel.eof_received
-        for name, recv in (("out", self.channel.recv), ("err", self.channel.recv_stderr)):
-            with suppress(*BROKEN):  # a TimeoutError: nothing there
-                self._said[name] += recv(NOISE_BYTES)
-        mark = MARK.search(self._said["out"])
-        if mark is not None:
-            self._pid = int(mark[1])
-            self._be_guarded(is_near)
-        elif ended or len(self._said["out"] + self._said["err"]) > NOISE_BYTES:
-            self._give_up(self._why_not())
-            self._abandon()
-
-    def _be_guarded(self, is_near: bool) -> None:
-        assert self.guard is not None
-        if is_near:
-            self.guard.guard(self._pid, lambda _answer: None)
-            self._go()
-        else:
-            self.guard.guard(self._pid, lambda _answer: self._go())
-
-    def _go(self) -> None:
-        if self.is_told or self.channel is None:
+        added = control.add(pid, self._go_on)
+        while not (added.text or is_same_connection):
+            yield
+        if self.is_over:  # the request has failed, and with it the connection
             return
         self._is_running = True
-        self._tell(Started(self.id, self._pid))
-        setattr(self.channel, ON_EXIT, BufferEvent(self._relay.calls, self._exited).set)
+        self._report(Started(self.id, pid))
         fds, self._fds = self._fds, ()
-        Stream(self._relay, self._wire, self.channel, fds[0], fds[1:], self._over).begin_direct(GO)
+        Stream(self._relay, sock, channel, fds[0], fds[1:], self._drained).begin_direct(GO)
+        end = yield from self._await_end(channel, pid)
+        self.is_over = True
+        self._report(end)
+        yield from self._await_output(pid)
+        yield from self._end_group(pid)
 
-    def _why_not(self) -> str:
-        text = (self._said["err"] or self._said["out"])[-LAST_WORDS:].decode("ascii", "backslashreplace").strip()
-        return text or "its host ended the session without a word"
+    def _read_pid(self, channel: paramiko.Channel) -> Generator[None, None, int]:
+        """Return the pid that the shim prints; 0 after NotStarted was reported, if it prints none."""
+        out = err = b""
+        while True:
+            has_ended = channel.closed or channel.eof_received
+            out, err = out + _received(channel.recv), err + _received(channel.recv_stderr)
+            if line := PID_LINE.search(out):
+                return int(line[1])
+            if has_ended or len(out + err) > NOISE_BYTES:
+                text = (err or out)[-MESSAGE_BYTES:].decode("ascii", "backslashreplace").strip()
+                self._not_started(text or "its host ended the session without a word")
+                return 0
+            yield
 
-    def _give_up(self, why: str, *, is_lost: bool = False) -> None:
-        if not self.is_told:
-            self.is_told = True
-            self._tell(NotStarted(self.id, why, is_lost=is_lost))
+    def _await_end(self, channel: paramiko.Channel, pid: int) -> Generator[None, None, Ended | Lost]:
+        """Return how it ended once the host has reported that, or that it is lost.
+
+        An agent killed, but not by us, may have been killed by its control session when the lease ran out: then it is
+        lost. So that session is asked; it does not answer if it was.
+        """
+        while (end := self._exit_status(channel)) is None:
+            if self._why_lost:
+                return Lost(self.id, self._why_lost)
+            if self._is_drained and channel.eof_received:  # without that its connection is gone, and `lose` is called
+                return Lost(self.id, "its host did not say how it ended")
+            yield
+        if end.signal != "KILL" or self._was_killed:
+            return end
+        if self.control is not None:
+            answer = self.control.signal(pid, "0", self._go_on)
+            while not answer.text and not self._why_lost:
+                yield
+            if answer.text:
+                return end
+        return Lost(self.id, self._why_lost)
+
+    def _exit_status(self, channel: paramiko.Channel) -> Ended | None:
+        signal: str | None = getattr(channel, EXIT_SIGNAL, None)
+        if signal is not None:
+            return Ended(self.id, None, signal)
+        return Ended(self.id, channel.exit_status) if channel.exit_status >= 0 else None
+
+    def _await_output(self, pid: int) -> Steps:
+        """Wait until all output was passed on; at a deadline kill what holds the pipes, at the next cut it off."""
+        yield from self._wait(self._orphan_s, lambda: self._is_drained)
+        if not self._is_drained and self.control is not None:
+            self.control.signal(pid, "KILL")
+        yield from self._wait(self._orphan_s, lambda: self._is_drained)
+        if not self._is_drained:
+            self._close_channel()
+        while not self._is_drained:
+            yield
+
+    def _end_group(self, pid: int) -> Steps:
+        """Kill what is left of its group, and check that it is gone: that takes a moment, as zombies count as alive."""
+        control = self.control
+        if control is None:
+            self._release(self)
+            return
+        answer = control.end(pid, self._go_on)
+        self._release(self)
+        for _ in range(CHECKS):
+            while not answer.text:
+                yield
+            if answer.text == "gone":
+                return
+            yield from self._wait(1.0, lambda: False)
+            answer = control.signal(pid, "0", self._go_on)
+        while not answer.text:
+            yield
+        if answer.text != "gone":
+            self._report(Note(f"something is left of process group {pid} though it was killed"))
+
+    def _wait(self, seconds: float, is_so: Callable[[], bool]) -> Steps:
+        """Wait until something is so, but no longer than so many seconds."""
+        if is_so():
+            return
+        deadline = self._loop.now + seconds
+        timer = self._loop.at(deadline, self._go_on)
+        while not is_so() and self._loop.now < deadline:
+            yield
+        timer.cancel()
+
+    def _go_on(self) -> None:
+        """Continue its life: something has changed. It may run: a request of its own that fails calls `lose`."""
+        if self._steps is not None and getgeneratorstate(self._steps) != GEN_RUNNING:
+            next(self._steps, None)
+
+    def _drained(self) -> None:
+        self._is_drained = True
+        self._go_on()
+
+    def _not_started(self, why: str, *, is_lost: bool = False) -> None:
+        """Report that it was not started, unless it is over, and end its life."""
+        if not self.is_over:
+            self.is_over = True
+            self._report(NotStarted(self.id, why, is_lost=is_lost))
+        self._steps = None
         for fd in self._fds:
             os.close(fd)
         self._fds = ()
 
     def _abandon(self) -> None:
-        """Close the session of a shim, if there is one: it ends with its input."""
+        """Close the session of a shim, if there is one: the shim ends with its input."""
+        self._close_channel()
+        self._release(self)
+
+    def _close_channel(self) -> None:
         if self.channel is not None:
             with suppress(*BROKEN):
                 self.channel.close()
-        self._left(self)
 
-    # ---- its end
 
-    def _exited(self) -> None:
-        """Tell how it ended, if the host has said so, and wait for its output to end.
-
-        One that was killed, but not by us, may have been killed by its guard: if so it is lost. The guard is asked,
-        who does not answer any more then.
-        """
-        assert self.channel is not None
-        signal = getattr(self.channel, EXIT_SIGNAL, None)
-        if self.is_told or self._is_asking or (signal is None and self.channel.exit_status < 0):
-            return
-        report = Ended(self.id, None if signal is not None else self.channel.exit_status, signal)
-        if signal == "KILL" and not self._has_killed and self.guard is not None:
-            self._is_asking = True
-            self.guard.signal(self._pid, "0", lambda _answer: self._tell_end(report))  # if not, it was the guard's end
-            return
-        self._tell_end(report)
-
-    def _tell_end(self, report: Report) -> None:
-        if self.is_told:
-            return
-        self.is_told = True
-        self._tell(report)
-        if self._is_drained:
-            self._finish()
-        else:
-            self._deadline = self._relay.loop.at(self._relay.loop.now + self._settings.orphan_s, self._end_orphans)
-
-    def _end_orphans(self) -> None:
-        """Kill what is left of the group; if that does not end the output, end it."""
-        if self.guard is not None:
-            self.guard.signal(self._pid, "KILL", lambda _answer: None)
-        self._deadline = self._relay.loop.at(self._relay.loop.now + self._settings.orphan_s, self._cut_off)
-
-    def _cut_off(self) -> None:
-        assert self.channel is not None
-        with suppress(*BROKEN):
-            self.channel.close()
-
-    def _over(self) -> None:
-        """Take the end of its channel: all that it said has been passed on."""
-        assert self.channel is not None
-        self._exited()
-        self._is_drained = True
-        if self.is_told:
-            self._finish()
-        elif self.channel.eof_received and not self._is_asking:
-            self._tell_end(Lost(self.id, "its host did not say how it ended"))
-        # else its connection or its guard is gone, and `lose` comes; or its guard is asked
-
-    def _finish(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if self.guard is not None:
-            self.guard.end(self._pid, lambda answer: self._look(answer, LOOKS))
-        self._left(self)
-
-    def _look(self, answer: str, looks: int) -> None:
-        """Look again at a group that was killed: it takes a moment to die, and zombies count as alive."""
-        if answer == "gone":
-            return
-        if not looks:
-            self._tell(Note(f"something is left of process group {self._pid} though it was killed"))
-            return
-        self._relay.loop.at(self._relay.loop.now + 1.0, lambda: self._strike(looks - 1))
-
-    def _strike(self, looks: int) -> None:
-        if self.guard is not None:
-            self.guard.signal(self._pid, "0", lambda answer: self._look(answer, looks))
+def _received(recv: Callable[[int], bytes]) -> bytes:
+    with suppress(*BROKEN):  # a TimeoutError: nothing has come
+        return recv(NOISE_BYTES)
+    return b""

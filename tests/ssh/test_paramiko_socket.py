@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.ssh.mailbox import CallQueue
-from scheduler.ssh.paramiko_adapters import FULL_BYTES, ParamikoSocket
+from scheduler.ssh.paramiko_adapters import FULL_BYTES, CallQueue, ParamikoSocket
 from tests.loop_tools import turn_until
 
 BIG = bytes(range(256)) * 8192  # 2 MiB: more than a socket holds
@@ -74,7 +73,7 @@ def test_reads_are_as_short_as_asked_and_lose_nothing(line: Line) -> None:
 
 
 def test_a_hung_up_wire_reads_as_ended_and_is_told_of_once(line: Line) -> None:
-    line.wire.hang_up()
+    line.wire.shut_down()
     assert line.wire.recv(10) == b""
     line.wire.close()
     line.wire.close()
