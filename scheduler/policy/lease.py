@@ -39,6 +39,15 @@ _STATEMENTS: Final = {
     LeaseState.SERVING: LeaseStatement.RENEW,
     LeaseState.STEPPING_DOWN: LeaseStatement.LEAVE,
 }
+_WORDS: Final = {
+    LeaseState.UNREGISTERED: "unregistered",
+    LeaseState.STANDBY: "standing by",
+    LeaseState.TAKING: "standing by",
+    LeaseState.RESCUING: "taking over",
+    LeaseState.SERVING: "serving",
+    LeaseState.STEPPING_DOWN: "stepping down",
+    LeaseState.LEAVING: "leaving",
+}
 
 
 @dataclass(slots=True)
@@ -136,9 +145,8 @@ class Lease:
 
     @property
     def shown(self) -> str:
-        """Return the state in words for people; a daemon that asks for the group still stands by."""
-        state = LeaseState.STANDBY if self.state is LeaseState.TAKING else self.state
-        return str(state.value)
+        """Return the state in words for people."""
+        return _WORDS[self.state]
 
     @property
     def owner_is_known(self) -> bool:

@@ -28,7 +28,7 @@ from scheduler.model.events import (
     Written,
 )
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, ItemFailure, LogRow, OutputRow, Rules, SaveRow
-from scheduler.model.states import COMMAND_MOVES, JOB_MOVES, JOB_STATES, TERMINAL, Rows
+from scheduler.model.states import COMMAND_MOVES, JOB_MOVES, JOB_STATES, TERMINAL
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, end_backends, fetch, rows_of, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states, user
@@ -616,7 +616,7 @@ def rows(postgres: str, migrated: str) -> Iterator[psycopg.Connection[tuple[obje
 @pytest.mark.parametrize("after", JOB_STATES)
 @pytest.mark.parametrize("before", JOB_STATES)
 def test_guard_lets_exactly_the_moves_of_the_table_through_t6(
-    rows: psycopg.Connection[tuple[object, ...]], before: str, after: str, kind: str, moves: Rows
+    rows: psycopg.Connection[tuple[object, ...]], before: str, after: str, kind: str, moves: dict[str, frozenset[str]]
 ) -> None:
     refusal: AbstractContextManager[object] = nullcontext()
     if after != before and after not in moves[before]:

@@ -51,7 +51,7 @@ def ignored(lines: str) -> set[tuple[str, str]]:
     return {(state, event) for state, *events in map(str.split, lines.split("\n")[1:-1]) for event in events}
 
 
-def cells_of(table: dict[str, dict[str, str]]) -> set[tuple[str, str, str]]:
+def cells_of(table: s.Cells) -> set[tuple[str, str, str]]:
     """Return (state, event, cell) of all cells of a table that are not impossible."""
     return {(a, e, cell) for a, row in table.items() for e, cell in row.items() if cell != s.IMPOSSIBLE}
 
@@ -69,13 +69,14 @@ class Turn(Enum):
     BREAK = "break"
 
 
-RED = {s.UNTIL: "a minute", "GO": "GREEN", s.OTHERWISE: s.IGNORE}
-GREEN = {s.UNTIL: "a minute", "GO": "RED", s.OTHERWISE: s.IMPOSSIBLE}
+RED = {"GO": "GREEN", s.OTHERWISE: s.IGNORE}
+GREEN = {"GO": "RED"}
 
 
-def test_cells_that_a_row_does_not_name_are_what_it_says_of_others() -> None:
+def test_cells_that_no_row_names_are_impossible_unless_the_row_says_otherwise() -> None:
     light = s.Machine("light", Light, Turn, {"RED": RED, "GREEN": GREEN})
     assert (light.after(Light.RED, Turn.GO), light.after(Light.RED, Turn.BREAK)) == (Light.GREEN, None)
+    assert light.cells["GREEN"]["BREAK"] == s.IMPOSSIBLE
 
 
 def test_impossible_event_is_a_bug_that_names_machine_state_and_event() -> None:
@@ -87,14 +88,13 @@ def test_impossible_event_is_a_bug_that_names_machine_state_and_event() -> None:
 @pytest.mark.parametrize(
     ("green", "why"),
     [
-        ({}, "does not say UNTIL"),
-        ({s.UNTIL: "a minute", "GO BREAK": "RED"}, "OTHERWISE"),
         (GREEN | {"STOP": "RED"}, "one that is not of"),
         (GREEN | {"GO BREAK": "RED"}, "names an event twice"),
-        (GREEN | {"GO": "BLUE"}, "leads to {'BLUE'}"),
+        (GREEN | {"BREAK": "BLUE"}, "leads to {'BLUE'}"),
+        (GREEN | {s.OTHERWISE: "BLUE"}, "leads to {'BLUE'}"),
     ],
 )
-def test_table_with_a_hole_is_refused(green: dict[str, str], why: str) -> None:
+def test_row_with_a_mistake_is_refused(green: dict[str, str], why: str) -> None:
     with pytest.raises(BugError, match=why):
         s.Machine("light", Light, Turn, {"RED": RED, "GREEN": green})
 
@@ -140,6 +140,19 @@ def test_every_state_of_a_slot_but_free_has_a_limit() -> None:
     assert [state for state in s.SLOT_STATES if patience[state] == NEVER] == [s.ST_FREE]
 
 
+# ---- what is wanted of a process
+
+
+def test_cells_of_what_is_wanted_are_those_of_the_stories() -> None:
+    stories = "KEEP DISMISS FINISH DISMISS FINISH KILL DIE ENDED KEEP KILL DIE\nFINISH ENDED KEEP ENDED KEEP"
+    ignores = {(state, event, s.IGNORE) for state, event in ignored("\nDIE DISMISS KILL\n")}
+    assert cells_of(s.WANTED.cells) == told(stories) | ignores
+
+
+def test_process_that_is_to_die_is_never_kept() -> None:
+    assert {s.WANTED.after(s.Wanted.DIE, wish) for wish in (s.Wish.DISMISS, s.Wish.KILL)} == {None}
+
+
 # ---- jobs
 
 JOB_STORIES = """
@@ -165,7 +178,7 @@ blocked queued
 """
 
 
-def moves_of(rows: s.Rows) -> set[tuple[str, str]]:
+def moves_of(rows: dict[str, frozenset[str]]) -> set[tuple[str, str]]:
     """Return the legal moves of a table of jobs."""
     return {(before, after) for before, row in rows.items() for after in row}
 
@@ -184,7 +197,7 @@ def test_command_is_carried_out_while_it_is_queued() -> None:
 
 
 def test_nothing_leaves_a_terminal_state_but_a_retry() -> None:
-    assert {state: set(s.JOB_MOVES[state]) for state in s.TERMINAL if s.JOB_MOVES[state]} == {"failed": {"queued"}}
+    assert {state: s.JOB_MOVES[state] for state in s.TERMINAL if s.JOB_MOVES[state]} == {"failed": {"queued"}}
 
 
 def test_every_state_of_a_job_can_be_reached() -> None:
@@ -237,3 +250,42 @@ def test_daemon_that_leaves_takes_and_renews_nothing() -> None:
 def test_group_is_served_only_after_the_rows_of_former_owners_are_given_back() -> None:
     into_serving = {(a, event) for a, event, b in cells_of(s.LEASE.cells) if b == "SERVING" != a}
     assert into_serving == {("RESCUING", "RESCUED")}
+
+
+# ---- the query of a job
+
+QUERY_STORIES = """
+WAITING ASKED OPENING OPENED OPEN FETCH FETCHING FETCHED OPEN FETCH FETCHING FETCHED_LAST EXHAUSTED
+OPENING OPENED_EMPTY EXHAUSTED
+OPEN DROPPED EXHAUSTED
+"""
+QUERY_IGNORES = """
+WAITING DROPPED
+OPENING DROPPED
+FETCHING DROPPED
+EXHAUSTED DROPPED
+"""
+
+
+def test_cells_of_a_query_are_those_of_the_stories() -> None:
+    ignores = {(state, event, s.IGNORE) for state, event in ignored(QUERY_IGNORES)}
+    assert cells_of(s.QUERY.cells) == told(QUERY_STORIES) | ignores
+
+
+def test_query_whose_rows_are_on_their_way_is_not_exhausted() -> None:
+    into_exhausted = {(a, event) for a, event, b in cells_of(s.QUERY.cells) if b == "EXHAUSTED"}
+    assert ("FETCHING", "DROPPED") not in into_exhausted
+    assert ("OPENING", "DROPPED") not in into_exhausted
+
+
+@pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, s.LEASE], ids=lambda machine: str(machine.name))
+def test_every_state_of_a_machine_can_be_reached_from_its_first(machine: s.Machine[Enum, Enum]) -> None:
+    reached = {next(iter(machine.cells))}
+    for _ in machine.cells:
+        reached |= {cell for state in reached for cell in machine.cells[state].values() if cell in machine.cells}
+    assert reached == set(machine.cells)
+
+
+@pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, s.LEASE], ids=lambda machine: str(machine.name))
+def test_every_state_of_a_machine_says_what_ends_it(machine: s.Machine[Enum, Enum]) -> None:
+    assert all(state.value for state in machine.states)
