@@ -6,7 +6,7 @@ changed by command rows too: the scheduler obeys at once, and answers what was w
 """
 
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any, Final, LiteralString
@@ -27,12 +27,12 @@ from scheduler.cli.db import (
     unseen,
     visible,
 )
-from scheduler.cli.options import COMMANDS, command_parser, job_number_or_name
+from scheduler.cli.options import COMMANDS, command_parser, job_number_or_name, verb_options
 from scheduler.cli.output import Table, as_json, failed, printable, show, warn
 from scheduler.cli.wait import ends
 from scheduler.database import migrate
 from scheduler.errors import ConfigError
-from scheduler.model.commands import SEE_RESULT, CommandError, parse
+from scheduler.model.commands import SEE_RESULT, VERBS, CommandError, parse
 from scheduler.model.config import Config
 
 INSERT = "select drover.command(words) from unnest(%s::text[]) with ordinality as u(words, n) order by n"
@@ -105,21 +105,40 @@ def _check(words: str) -> None:
         raise ConfigError(f"{mistake}; nothing was commanded") from None
 
 
-Words = Callable[[psycopg.Connection, Namespace], list[str]]
-
-
 def send_commands(options: Namespace, config: Config) -> int:
     """Insert the commands, wait for their ends and print the answers; 1 if one is refused."""
     with connect(config) as connection:
-        commands = WORDS.get(options.command, _of_jobs)(connection, options)
+        commands = _commands(connection, options)
         return carry_out(connection, commands, options.wait, json=options.json)
 
 
-def _of_jobs(connection: psycopg.Connection, options: Namespace, verb: str = "", rest: str = "") -> list[str]:
-    return [f"{verb or options.command} {job} {rest}".rstrip() for job in job_numbers(connection, options.jobs)]
+def _commands(connection: psycopg.Connection, options: Namespace) -> list[str]:
+    """Return the commands that were written: one for each job, or one."""
+    if options.command == "command":
+        return [" ".join(options.args)]
+    verb = next(verb for verb in VERBS.values() if verb.cli == options.command)
+    if verb.name == "signal":
+        return _signals(connection, options)
+    name, *rest = verb_options(verb)
+    if name == "words":  # what is the name of no job is a condition
+        found = numbers_by_name(connection, options.words)
+        return [f"{verb.name} {found.get(word, word)}" for word in options.words]
+    if name == "jobs":
+        return [_joined(verb.name, job, *_values(options, rest)) for job in job_numbers(connection, options.jobs)]
+    return [_joined(verb.name, *_values(options, [name, *rest]))]
 
 
-def _signal(connection: psycopg.Connection, options: Namespace) -> list[str]:
+def _values(options: Namespace, names: Sequence[str]) -> Iterator[object]:
+    for name in names:
+        value = getattr(options, name)
+        yield from value if isinstance(value, list) else [value]
+
+
+def _joined(*words: object) -> str:
+    return " ".join(str(word) for word in words if word not in (None, ""))
+
+
+def _signals(connection: psycopg.Connection, options: Namespace) -> list[str]:
     """One signal for all jobs, the last word; or each job with its own. Errors: ConfigError."""
     words = options.words
     pairs = [word.rpartition("=")[::2] for word in words] if "=" in words[-1] else [(w, words[-1]) for w in words[:-1]]
@@ -134,34 +153,6 @@ def _job(word: str) -> int | str:
         return job_number_or_name(word)
     except ArgumentTypeError as error:
         raise ConfigError(f"drover signal: a job {error}; nothing was commanded") from None
-
-
-def _unblock(connection: psycopg.Connection, options: Namespace) -> list[str]:
-    """What is the name of no job is a condition."""
-    found = numbers_by_name(connection, options.words)
-    return [f"unblock {found.get(word, word)}" for word in options.words]
-
-
-def _of_queues(_connection: psycopg.Connection, options: Namespace) -> list[str]:
-    return [" ".join([options.command, *options.queues])]
-
-
-def _flush(_connection: psycopg.Connection, options: Namespace) -> list[str]:
-    return [f"flush {options.days}{' failed' if options.failed else ''}"]
-
-
-# Where it is not the name of the command and the number of a job.
-WORDS: Final[dict[str, Words]] = {
-    "cancel": lambda connection, options: _of_jobs(connection, options, rest=options.reason),
-    "kill": lambda connection, options: _of_jobs(connection, options, "killjob"),
-    "signal": _signal,
-    "unblock": _unblock,
-    "pause": _of_queues,
-    "continue": _of_queues,
-    "poll": _of_queues,
-    "flush": _flush,
-    "command": lambda _connection, options: [" ".join(options.args)],
-}
 
 
 LIST: Final = "list"
@@ -207,18 +198,6 @@ select agent_type as type, agent_group as group, scheduler_host || '.' || schedu
 LISTS: Final[dict[str, LiteralString]] = {"queue": QUEUES, "host": HOSTS, "agent": AGENTS}
 OF_SLOTS: Final = {"slots", "agents"}  # columns that are counted from drover.scheduler_status
 COUNTED: Final = {"queue": "jobqueue", "host": "scheduler_status", "agent": "scheduler_status"}
-VERB_OF_ACTION: Final = {
-    ("queue", "add"): "add-queue",
-    ("queue", "remove"): "remove-queue",
-    ("queue", "set"): "set-concurrency",
-    ("queue", "priority"): "set-queue-priority",
-    ("host", "enable"): "host-enable",
-    ("host", "disable"): "host-disable",
-    ("host", "max"): "host-max",
-    ("host", "filter"): "host-filter",
-    ("agent", "enable"): "agent-enable",
-    ("agent", "disable"): "agent-disable",
-}
 
 
 def list_or_change(options: Namespace, config: Config) -> int:
@@ -227,7 +206,9 @@ def list_or_change(options: Namespace, config: Config) -> int:
         raise ConfigError(f"too many words: drover {options.command} list")
     with connect(config) as connection:
         if options.action != LIST:
-            words = " ".join([VERB_OF_ACTION[options.command, options.action], *options.words])
+            wanted = f"{options.command} {options.action}"
+            verb = next(verb for verb in VERBS.values() if verb.cli == wanted)
+            words = " ".join([verb.name, *options.words])
             return carry_out(connection, [words], options.wait, json=options.json)
         listed = _listed(connection, options.command)
     if options.json:

@@ -9,8 +9,9 @@ from argparse import REMAINDER, SUPPRESS, ArgumentParser, ArgumentTypeError, Nam
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from scheduler.model.commands import VERBS, Verb
 from scheduler.model.states import JOB_STATES
 
 LARGEST: Final = 2**63 - 1
@@ -200,36 +201,33 @@ def _jobs_only(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line: of each job")
 
 
-def _cancel(parser: ArgumentParser) -> None:
-    _order(parser)
-    parser.add_argument("--reason", default="", metavar="TEXT", help="what its row says; default: cancelled")
-
-
 def _signal(parser: ArgumentParser) -> None:
     text = "jobs, then the name or number of a signal; or JOB=SIGNAL, each its own"
     parser.add_argument("words", nargs="+", metavar="WORD", help=text)
     _answer(parser)
 
 
-def _unblock(parser: ArgumentParser) -> None:
-    parser.add_argument("words", nargs="+", metavar="JOB|CONDITION", help="a job, or what jobs are blocked on")
-    _answer(parser)
+def _verb(verb: Verb) -> Callable[[ArgumentParser], None]:
+    """Return what declares an option for each word of the verb's usage."""
+
+    def declare(parser: ArgumentParser) -> None:
+        for word in verb.usage.split():
+            name, details = _option(word)
+            parser.add_argument(name, **details)
+        _answer(parser)
+
+    return declare
 
 
-def _order(parser: ArgumentParser) -> None:
-    _jobs(parser, nargs="+")
-    _answer(parser)
+def verb_options(verb: Verb) -> list[str]:
+    """Return the names that the options of a verb have when they are parsed, one for each word of its usage."""
+    return [_option(word)[0].lstrip("-") for word in verb.usage.split()]
 
 
-def _queues(parser: ArgumentParser) -> None:
-    parser.add_argument("queues", nargs="*", metavar="QUEUE", help="these queues; default: every one")
-    _answer(parser)
-
-
-def _flush(parser: ArgumentParser) -> None:
-    parser.add_argument("days", type=count, metavar="DAYS", help="what ended more than so many days ago")
-    parser.add_argument("--failed", action="store_true", help="failed jobs too")
-    _answer(parser)
+def _option(word: str) -> tuple[str, dict[str, Any]]:
+    """Return name and details of the option for a word of a usage."""
+    metavar = word.strip("[].")
+    return VERB_OPTIONS.get(word) or (metavar.lower(), {"nargs": "?" if word[0] == "[" else None, "metavar": metavar})
 
 
 def _command(parser: ArgumentParser) -> None:
@@ -237,7 +235,10 @@ def _command(parser: ArgumentParser) -> None:
     _answer(parser)
 
 
-def _kept(*actions: str) -> Callable[[ArgumentParser], None]:
+def _list_or_change(what: str) -> Callable[[ArgumentParser], None]:
+    """Return what declares the actions that the registry has for queues, hosts or agent types."""
+    actions = [verb.cli.removeprefix(f"{what} ") for verb in VERBS.values() if verb.cli.startswith(f"{what} ")]
+
     def declare(parser: ArgumentParser) -> None:
         parser.add_argument("action", nargs="?", default="list", choices=("list", *actions), help="default: list")
         parser.add_argument("words", nargs="*", metavar="WORD", help="a name, then what is to be")
@@ -280,24 +281,16 @@ COMMANDS = {
     "status": Command("status.show_status", "show schedulers, slots, jobs and queues", _status, needs="group"),
     "submit": Command("submit.submit_jobs", "queue a job, or many", _submit),
     "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", _setup),
-    "release": Command("admin.send_commands", "let a held job go, and all that wait for it", _order),
-    "hold": Command("admin.send_commands", "keep a job from being started", _order),
-    "ice": Command("admin.send_commands", "skip a job as if it had been done", _order),
-    "retry": Command("admin.send_commands", "queue a failed job anew", _order),
     "resubmit": Command("submit.resubmit_jobs", "queue a job that has ended once more, as a new one", _jobs_only),
-    "cancel": Command("admin.send_commands", "end a job that has not ended", _cancel),
-    "kill": Command("admin.send_commands", "kill the agents of a job, which fails", _order),
-    "signal": Command("admin.send_commands", "send a signal to the agents of a job", _signal),
-    "unblock": Command(
-        "admin.send_commands", "look again at a job that is blocked, or at all that are for a reason", _unblock
-    ),
-    "pause": Command("admin.send_commands", "start no more jobs of a queue", _queues),
-    "continue": Command("admin.send_commands", "start jobs of a paused queue again", _queues),
-    "poll": Command("admin.send_commands", "make schedulers look for jobs now", _queues),
-    "queue": Command("admin.list_or_change", "list queues, or change one", _kept("add", "remove", "set", "priority")),
-    "host": Command("admin.list_or_change", "list hosts, or change one", _kept("enable", "disable", "max", "filter")),
-    "agent": Command("admin.list_or_change", "list agent types; serve one, or not", _kept("enable", "disable")),
-    "flush": Command("admin.send_commands", "remove jobs that ended long ago", _flush),
+    # `drover hold` and so on: each verb of the registry that is a command of its own.
+    **{
+        verb.cli: Command("admin.send_commands", verb.help, _signal if verb.name == "signal" else _verb(verb))
+        for verb in VERBS.values()
+        if verb.cli and " " not in verb.cli
+    },
+    "queue": Command("admin.list_or_change", "list queues, or change one", _list_or_change("queue")),
+    "host": Command("admin.list_or_change", "list hosts, or change one", _list_or_change("host")),
+    "agent": Command("admin.list_or_change", "list agent types; serve one, or not", _list_or_change("agent")),
     "command": Command("admin.send_commands", "tell the scheduler to do anything else", _command),
     "ls": Command("jobs.list_jobs", "list jobs", _ls),
     "log": Command("jobs.show_log", "show what was logged, of a job or of all", _log),
@@ -356,3 +349,20 @@ def _between(text: str, least: int, most: int = LARGEST) -> int:
         limit = "on" if most == LARGEST else f"to {most}"
         raise ArgumentTypeError(f"must be a number from {least} {limit} (got {text!r})")
     return int(text)
+
+
+# What is written for a word of a verb's usage, where it is not just that word: several jobs are as many commands.
+_SEVERAL_JOBS: Final[tuple[str, dict[str, Any]]] = (
+    "jobs", {"nargs": "+", "type": job_number_or_name, "metavar": "JOB", "help": "number or name of a job"},
+)  # fmt: skip
+VERB_OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "JOB": _SEVERAL_JOBS,
+    "JOB|NAME": _SEVERAL_JOBS,
+    "JOB|CONDITION": (
+        "words", {"nargs": "+", "metavar": "JOB|CONDITION", "help": "a job, or what jobs are blocked on"},
+    ),
+    "[TEXT...]": ("--reason", {"default": "", "metavar": "TEXT", "help": "what its row says; default: cancelled"}),
+    "[QUEUE...]": ("queues", {"nargs": "*", "metavar": "QUEUE", "help": "these queues; default: every one"}),
+    "DAYS": ("days", {"type": count, "metavar": "DAYS", "help": "what ended more than so many days ago"}),
+    "[failed]": ("--failed", {"action": "store_const", "const": "failed", "help": "failed jobs too"}),
+}  # fmt: skip

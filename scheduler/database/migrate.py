@@ -43,7 +43,8 @@ select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relati
 SELECT_APPLIED = "select number, name, checksum from drover.migration order by number"
 INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
 SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
-HAS_VERBS = "select to_regclass('drover.verb') is not null"
+# Not everybody who connects may read it: it is there for drover.command().
+SEES_VERBS = "select coalesce(has_table_privilege(to_regclass('drover.verb'), 'select'), false)"
 SELECT_VERBS = "select verb_name, verb_number, verb_for_owners, verb_job_every from drover.verb"
 # One that is not ours stays: it is that of a newer drover, which shares the database.
 WRITE_VERB = """
@@ -234,8 +235,8 @@ def _apply_next(connection: psycopg.Connection, files: list[Migration], director
 
 
 def _unwritten_verbs(connection: psycopg.Connection) -> dict[str, tuple[object, ...]]:
-    """Return by name the rows of drover.verb that are not as the registry says; none where the table is not yet."""
-    if connection.execute(HAS_VERBS).fetchone() == (False,):
+    """Return by name the rows of drover.verb that are not as the registry says; none where it cannot be read."""
+    if connection.execute(SEES_VERBS).fetchone() == (False,):
         return {}
     ours = [(verb.name, place, verb.is_for_owners, verb.job_every) for place, verb in enumerate(VERBS.values())]
     written = set(connection.execute(SELECT_VERBS))
