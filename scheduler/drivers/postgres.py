@@ -1,17 +1,18 @@
-"""One Postgres connection that never waits: statements queue up, answers come to callbacks, a lost one comes back.
+"""One Postgres connection that never blocks: statements queue up, answers come to callbacks, a lost one is made again.
 
 Touches libpq through `psycopg.pq`; tests/drivers holds the contract of what is relied on there. Knows no table and
 no meaning of any statement. What is to be done about statements cut off in flight is the caller's business.
 
-Theory. A link is closed, on its way up (an Attempt or a timer for the next one), or has a connection. On a connection
-runs at most one thing at a time: a chore (settings after connecting, tidying after another's session) or else the
-first of the queue. While a cancel request is under way nothing new is sent, so that it cannot hit the wrong statement.
+Theory. A connection is closed, being made (a task, which may be waiting for the next attempt), or there. On it runs at
+most one statement at a time: one of the session's own (settings after connecting, tidying after another's session) or
+else the first of the queue. While a cancel request is under way nothing new is sent, so that it cannot hit the wrong
+statement.
 
 A pooler may answer in the server's place and take another server process for each transaction. It gives itself away by
 the process number, which is its own invention. Then nothing is prepared, since the next statement may come to a
-process that knows it not, or knows another by that name; nothing is set, since whoever has the process next would have
-it so; nothing is cancelled, which kills some poolers (pgbouncer 1.18, when we leave before it is done): the connection
-is dropped instead; and `old_backend` is none, since whoever it was serves others.
+process that does not know it, or knows another by that name; nothing is set, since the next client of that process
+would inherit it; nothing is cancelled, which kills some poolers (pgbouncer 1.18, when we leave before it is done): the
+connection is dropped instead; and `old_backend` is none, since that process serves others.
 """
 
 import random
@@ -27,7 +28,7 @@ import psycopg
 from psycopg import pq
 
 from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.postgres_connect import Attempt, Cancel
+from scheduler.drivers.postgres_connect import CONNECT_LIMIT_S, UnreachableError, cancel, connect
 from scheduler.drivers.sql import (
     NO_COPY,
     SETTING,
@@ -43,6 +44,7 @@ from scheduler.drivers.sql import (
     read_failure,
     read_rows,
 )
+from scheduler.drivers.steps import Steps, Task, Until
 
 CANCEL_GRACE_S: Final = 5.0  # between a cancel and the end of the connection
 CANCEL_AGAIN_S: Final = 0.2
@@ -68,18 +70,18 @@ class Backend(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A statement on its way; `prepared` says by name, `sink` takes rows before the answer."""
+class _Statement:
+    """A statement on its way; `is_named` ones are prepared once, `sink` takes rows before the answer."""
 
     query: Query
     params: list[bytes | None]
     done: Done
-    prepared: bool = True
+    is_named: bool = True
     limit: float | None = None
     sink: Sink | None = None
-    is_chore: bool = False
-    preparing: bytes | None = None  # its name on the server, until that is known there
-    sent: float = 0.0
+    is_own: bool = False  # of the session
+    preparing: bytes | None = None  # the name under which the server is preparing it
+    sent_at: float = 0.0
     answer: Answer | None = None
 
 
@@ -113,12 +115,11 @@ class Connection:
         self._delay = FIRST_DELAY_S
         self._failures = 0  # attempts since the last success
         self._is_open = False
-        self._attempt: Attempt | None = None
-        self._retry: Timer | None = None
+        self._connecting: Task[pq.abc.PGconn] | None = None
         self._retry_at = 0.0
-        self._queue: deque[_Asked] = deque()
-        self._chores: deque[str] = deque()
-        self._current: _Asked | None = None
+        self._queue: deque[_Statement] = deque()
+        self._own: deque[str] = deque()
+        self._current: _Statement | None = None
         self._pg: pq.abc.PGconn | None = None
         self._fd = -1
         self._backend: Backend | None = None
@@ -126,7 +127,8 @@ class Connection:
         self._is_flushing = False
         self._prepared: dict[Query, bytes] = {}
         self._serial = 0
-        self._canceller: Cancel | None = None
+        self._canceller: Task[None] | None = None
+        self._is_cancelling = False  # a request is under way
         self._deadline: Timer | None = None
         self._drop: Timer | None = None
 
@@ -135,13 +137,13 @@ class Connection:
     @property
     def is_idle(self) -> bool:
         """Up, and nothing is queued or under way."""
-        busy = self._current or self._queue or self._chores or self._canceller
+        busy = self._current or self._queue or self._own or self._is_cancelling
         return self.is_up and not busy
 
     @property
     def is_ready(self) -> bool:
         """Up, and what is asked now runs next, after the chores if there are any."""
-        stopping = self._canceller or (self._current and not self._chores)
+        stopping = self._is_cancelling or (self._current and not self._own)
         return self.is_up and not (self._queue or stopping)
 
     @property
@@ -159,12 +161,13 @@ class Connection:
         """Connect, and connect again whenever the connection is lost, until closed."""
         if not self._is_open:
             self._is_open = True
-            self._connect()
+            self._begin(self._connect())
 
     def close(self) -> None:
         """Disconnect; what was asked is answered as lost, `on_down` is not called."""
         self._is_open = False
-        self._forget_attempt()
+        if self._connecting:
+            self._connecting.stop()
         self._disconnect()
         self._fail_all("the connection was closed")
 
@@ -183,21 +186,21 @@ class Connection:
         rows as they come, false for enough: the rest is cancelled; the answer has the last tag and no rows then.
         """
         params = [encode(values[name]) for name in query.names]
-        self._enqueue(_Asked(query, params, done, limit=deadline, sink=sink))
+        self._enqueue(_Statement(query, params, done, limit=deadline, sink=sink))
 
     def run(self, sql: str | bytes, done: Done, *, deadline: float | None = None, sink: Sink | None = None) -> None:
         """Run a text without parameters, unprepared; several statements in one text are refused by Postgres."""
         text = sql if isinstance(sql, str) else sql.decode("utf-8", "surrogateescape")
-        self._enqueue(_Asked(Query("", text), [], done, prepared=False, limit=deadline, sink=sink))
+        self._enqueue(_Statement(Query("", text), [], done, is_named=False, limit=deadline, sink=sink))
 
     def cancel(self) -> None:
         """Ask the server to stop what runs; drop the connection if it has not stopped within 5 s."""
-        if self._current and not self._current.is_chore:
+        if self._current and not self._current.is_own:
             self._cancel_current()
 
     def reset(self) -> None:
         """Forget the session: transaction, cursors, settings, prepared statements, and what is queued for it."""
-        self._chores = deque((*TIDY, *self._session()))
+        self._own = deque((*TIDY, *self._session()))
         withdrawn, self._queue = self._queue, deque()
         for asked in withdrawn:
             asked.done(Failure(None, "withdrawn"))
@@ -205,18 +208,34 @@ class Connection:
 
     # ---- up and down
 
-    def _connect(self) -> None:
-        self._retry = None
-        self._attempt = Attempt(self._loop, self.name, self._conninfo, self._opened, self._not_opened, self._failures)
-        self._attempt.start()
+    def _begin(self, steps: Steps[pq.abc.PGconn]) -> None:
+        self._connecting = Task(self._loop, steps, self._connected)
+        self._connecting.start()
 
-    def _opened(self, pg: pq.abc.PGconn) -> None:
-        self._attempt, self._failures = None, 0
+    def _connect(self) -> Steps[pq.abc.PGconn]:
+        """Try to connect until it succeeds."""
+        while True:
+            try:
+                limit = self._loop.now + CONNECT_LIMIT_S
+                return (yield from connect(self.name, self._conninfo, limit, shift=self._failures))
+            except UnreachableError as error:
+                self._failures += 1
+                self.refusal = one_line(str(error))
+            self._back_off()
+            self._on_down(self.refusal)
+            yield Until(self._retry_at)
+
+    def _reconnect(self) -> Steps[pq.abc.PGconn]:
+        yield Until(self._retry_at)
+        return (yield from self._connect())
+
+    def _connected(self, pg: pq.abc.PGconn) -> None:
+        self._failures = 0
         pg.nonblocking = 1
         self._pg, self._fd, self._backend = pg, pg.socket, None
         self._loop.register(self._fd, EPOLLIN, self._ready)
         self._prepared.clear()
-        self._chores = deque((WHO,))
+        self._own = deque((WHO,))
         self._pump()
 
     def _session(self) -> tuple[str, ...]:
@@ -229,19 +248,11 @@ class Connection:
         is_any = self._pg is not None and self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII"
         return ("set client_encoding = 'SQL_ASCII'",) if is_any else ()
 
-    def _not_opened(self, reason: str) -> None:
-        self._attempt = None
-        self._failures += 1
-        self.refusal = one_line(reason)
-        self._retry_later()
-        self._on_down(self.refusal)
-
-    def _retry_later(self) -> None:
-        """Double the delay each time; jitter keeps a crowd of daemons from coming back as one."""
+    def _back_off(self) -> None:
+        """Set the next attempt; its delay doubles, and jitter keeps a crowd of daemons from coming back as one."""
         wait = self._delay * (0.5 + self._chance() / 2)
         self._delay = min(self._delay * 2, self._reconnect_max)
         self._retry_at = self._loop.now + wait
-        self._retry = self._loop.at(self._retry_at, self._connect)
 
     def _rise(self) -> None:
         self.is_up, self._up_since, self.refusal = True, self._loop.now, None
@@ -258,7 +269,8 @@ class Connection:
         if self._current and isinstance(self._current.answer, Failure):
             reason = self._current.answer.message  # the server's last words say more than the end of file after them
         self._disconnect()
-        self._retry_later()
+        self._back_off()
+        self._begin(self._reconnect())
         reason = one_line(reason)
         if was_up:
             self._fail_all(reason)
@@ -274,20 +286,13 @@ class Connection:
             timer.cancel()
         self._deadline = self._drop = None
         if self._canceller:
-            self._canceller.give_up()
-            self._canceller = None
+            self._canceller.stop()
+        self._canceller, self._is_cancelling = None, False
         pg, self._pg = self._pg, None
         if pg is not None:
             with suppress(OSError):  # libpq has closed it already if the connection broke
                 self._loop.unregister(self._fd)
             pg.finish()
-
-    def _forget_attempt(self) -> None:
-        if self._retry:
-            self._retry.cancel()
-        if self._attempt:
-            self._attempt.give_up()
-        self._retry = self._attempt = None
 
     def _fail_all(self, reason: str) -> None:
         asked = [*filter(None, (self._current,)), *self._queue]
@@ -298,30 +303,30 @@ class Connection:
 
     # ---- sending
 
-    def _enqueue(self, asked: _Asked) -> None:
+    def _enqueue(self, asked: _Statement) -> None:
         self._queue.append(asked)
         self._pump()
 
     def _pump(self) -> None:
         """Send the next thing, if the connection is free."""
-        if self._pg is None or self._current or self._canceller:
+        if self._pg is None or self._current or self._is_cancelling:
             return
-        if self._chores:
-            self._send(self._chore(self._chores[0]))
+        if self._own:
+            self._send(self._own_statement(self._own[0]))
         elif not self.is_up:
             self._rise()
         elif self._queue:
             self._send(self._queue.popleft())
 
-    def _chore(self, sql: str) -> _Asked:
-        return _Asked(Query("", sql), [], self._chore_done, prepared=False, limit=CANCEL_GRACE_S, is_chore=True)
+    def _own_statement(self, sql: str) -> _Statement:
+        return _Statement(Query("", sql), [], self._own_done, is_named=False, limit=CANCEL_GRACE_S, is_own=True)
 
-    def _chore_done(self, answer: Answer) -> None:
+    def _own_done(self, answer: Answer) -> None:
         if isinstance(answer, Failure):
             if not answer.lost:
-                self._lose(f"{self._chores[0]}: {answer.message}")
+                self._lose(f"{self._own[0]}: {answer.message}")
             return
-        chore = self._chores.popleft()
+        chore = self._own.popleft()
         if chore == DISCARD:
             self._prepared.clear()
         elif chore == WHO:
@@ -334,24 +339,24 @@ class Connection:
         served = Backend(int(pid or 0), (start or b"").decode())
         self.is_pooled = served.pid != self._pg.backend_pid
         self._backend = None if self.is_pooled else served
-        self._chores.extend(self._session())
+        self._own.extend(self._session())
 
-    def _send(self, asked: _Asked) -> None:
+    def _send(self, asked: _Statement) -> None:
         self._current = asked
         self.sent += 1
-        asked.sent = self._loop.now
+        asked.sent_at = self._loop.now
         if asked.limit is not None:
-            self._deadline = self._loop.at(asked.sent + max(asked.limit, 0.0), self._cancel_current)
+            self._deadline = self._loop.at(asked.sent_at + max(asked.limit, 0.0), self._cancel_current)
         try:
             self._write(asked)
             self._flush()
         except psycopg.Error as error:
             self._lose(_plain(error))
 
-    def _write(self, asked: _Asked) -> None:
+    def _write(self, asked: _Statement) -> None:
         assert self._pg is not None
         sql = asked.query.sql.encode("utf-8", "surrogateescape")
-        if not asked.prepared:
+        if not asked.is_named:
             self._pg.send_query_params(sql, None)
         elif self.is_pooled:
             self._pg.send_query_params(sql, asked.params)
@@ -399,7 +404,7 @@ class Connection:
             else:
                 self._take(self._current, result)
 
-    def _take(self, asked: _Asked, result: pq.abc.PGresult) -> None:
+    def _take(self, asked: _Statement, result: pq.abc.PGresult) -> None:
         status = result.status
         if status == _Status.TUPLES_CHUNK:
             if asked.sink and not asked.sink(read_rows(result)):
@@ -412,13 +417,13 @@ class Connection:
         else:
             asked.answer = read_failure(result)
 
-    def _refuse_copy(self, asked: _Asked) -> None:
+    def _refuse_copy(self, asked: _Statement) -> None:
         """Neither direction of a COPY has an end that could be waited for here: drop the connection."""
         self._current = None
         self._lose(NO_COPY)
         asked.done(Failure("0A000", NO_COPY))
 
-    def _finish(self, asked: _Asked) -> None:
+    def _finish(self, asked: _Statement) -> None:
         assert self._pg is not None
         answer = asked.answer or Failure(None, "the server gave no answer")
         if self._pg.status == pq.ConnStatus.BAD:
@@ -431,20 +436,20 @@ class Connection:
         asked.done(answer)
         return self._pump()
 
-    def _go_on(self, asked: _Asked, name: bytes) -> None:
+    def _go_on(self, asked: _Statement, name: bytes) -> None:
         """It is prepared: now run it, under the same deadline."""
         self._prepared[asked.query] = name
         asked.preparing = asked.answer = None
-        if self._canceller is None:
+        if not self._is_cancelling:
             self._write(asked)
             return self._flush()
         asked.answer = Failure("57014", "canceling statement due to user request")
         return self._finish(asked)
 
-    def _note(self, asked: _Asked, answer: Answer) -> None:
-        if not asked.prepared:
+    def _note(self, asked: _Statement, answer: Answer) -> None:
+        if not asked.is_named:
             return
-        self.stats.setdefault(asked.query.name, Stat()).add(self._loop.now - asked.sent)
+        self.stats.setdefault(asked.query.name, Stat()).add(self._loop.now - asked.sent_at)
         if isinstance(answer, Failure) and answer.sqlstate in STALE:
             self._prepared.pop(asked.query, None)
 
@@ -458,29 +463,29 @@ class Connection:
             return
         late = f"no answer within {CANCEL_GRACE_S:.0f} s of a cancel"
         self._drop = self._loop.at(self._loop.now + CANCEL_GRACE_S, partial(self._drop_now, late))
-        self._send_cancel(self._current)
+        self._canceller = Task(self._loop, self._cancel_until_ended(self._current)).start()
 
-    def _send_cancel(self, asked: _Asked) -> None:
-        if self._pg is not None and self._current is asked and self._canceller is None:
-            self._canceller = Cancel(self._loop, self._pg, partial(self._cancelled, asked))
-            self._canceller.start()
+    def _cancel_until_ended(self, asked: _Statement) -> Steps[None]:
+        """Ask the server to cancel; one that overtakes its statement is ignored there, so ask again."""
+        while self._pg is not None and self._current is asked:
+            self._is_cancelling = True
+            yield from cancel(self._pg)
+            self._is_cancelling = False
+            self._cancelled()
+            yield Until(self._loop.now + CANCEL_AGAIN_S)
+
+    def _cancelled(self) -> None:
+        if self._current is None:
+            self._forget_timers()
+            self._pump()
 
     def _forget_timers(self) -> None:
         if self._deadline:
             self._deadline.cancel()
             self._deadline = None
-        if self._drop and self._canceller is None:
+        if self._drop and not self._is_cancelling:
             self._drop.cancel()
             self._drop = None
-
-    def _cancelled(self, asked: _Asked) -> None:
-        """A cancel that overtakes its statement is ignored by the server: send another if this one changed nothing."""
-        self._canceller = None
-        if self._current is None:
-            self._forget_timers()
-            self._pump()
-            return
-        self._loop.at(self._loop.now + CANCEL_AGAIN_S, partial(self._send_cancel, asked))
 
     def _drop_now(self, why: str) -> None:
         self._drop = None

@@ -20,6 +20,7 @@ No threads, no nested loops: between two steps everything else runs, so state th
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from scheduler.drivers.loop import Loop
@@ -59,13 +60,14 @@ class Ready:
 
     fd: int
     mask: int
-    deadline: float
+    deadline: float = inf
 
     def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
         """Register the descriptor; it is unregistered before `resume`, which may close it."""
 
         def stop() -> None:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             loop.unregister(self.fd)
 
         def come(mask: int) -> None:
@@ -73,11 +75,11 @@ class Ready:
             resume(mask)
 
         loop.register(self.fd, self.mask, come)
-        timer = loop.at(self.deadline, partial(come, 0))
+        timer = loop.at(self.deadline, partial(come, 0)) if self.deadline < inf else None
         return stop
 
 
-def ready(fd: int, mask: int, deadline: float) -> Steps[int]:
+def ready(fd: int, mask: int, deadline: float = inf) -> Steps[int]:
     """Wait until a descriptor is ready and return its event mask. Errors: TimeoutError, at the deadline."""
     events: int = yield Ready(fd, mask, deadline)
     if not events:

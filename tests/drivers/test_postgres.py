@@ -17,8 +17,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from scheduler.drivers import postgres_connect
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import CHUNK_ROWS, WHO, Backend, Connection
-from scheduler.drivers.postgres_connect import Lookup, with_addresses, writable
+from scheduler.drivers.postgres_connect import look_up, with_addresses, writable
 from scheduler.drivers.sql import NO_COPY, Answer, Failure, Query, Rows
+from scheduler.drivers.steps import Task
 from tests.connection_tools import ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
 
@@ -377,7 +378,7 @@ def test_resolver_is_given_no_password_of_ours(loop: Loop, tmp_path: Path, monke
     spy.write_text(f"#!/bin/sh\nenv > {tmp_path}/seen\necho 127.0.0.1\n")
     spy.chmod(0o755)
     found: list[Sequence[str]] = []
-    Lookup(loop, "name", lambda name, addresses: found.append(addresses), str(spy)).start()
+    Task(loop, look_up("name", loop.now + 20.0, str(spy)), found.append).start()
     turn_until(loop, lambda: found)
     seen = (tmp_path / "seen").read_text()
     assert "RES_OPTIONS=ndots:1" in seen
@@ -410,7 +411,7 @@ def test_a_server_that_accepts_and_says_nothing_does_not_bar_the_others_f100(dat
         link = Connection(loop, "test", make_conninfo(database, **both), on_down=downs.append)
         link.open()
         clock.turn_until(loop, lambda: downs, step=1.0)
-        clock.turn_until(loop, lambda: link._attempt, step=0.01)
+        clock.turn_until(loop, lambda: not link.retry_in, step=0.01)
         clock.turn_until(loop, lambda: link.is_up)
         assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
         link.close()
@@ -436,9 +437,9 @@ def test_what_the_operator_says_of_the_server_to_look_for_is_left_alone_j109() -
 
 
 def test_without_a_resolver_libpq_looks_the_name_up_j109(loop: Loop) -> None:
-    found: list[tuple[str, object]] = []
-    Lookup(loop, "name", lambda name, addresses: found.append((name, addresses)), "no-such-program").start()
-    assert found == [("name", [""])]
+    found: list[list[str]] = []
+    Task(loop, look_up("name", loop.now + 20.0, "no-such-program"), found.append).start()
+    assert found == [[""]]
 
 
 @pytest.mark.parametrize(

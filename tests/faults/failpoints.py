@@ -104,7 +104,7 @@ def _replace_connection(reach: Callable[[str, str], bool]) -> None:
 
     def before(write: Callable[..., None]) -> Callable[..., None]:
         def _write(link: Connection, asked: Any) -> None:
-            is_sent = not asked.prepared or asked.query in link._prepared  # else it is to be prepared first
+            is_sent = not asked.is_named or asked.query in link._prepared  # else it is to be prepared first
             if is_sent and reach(_name(link, asked), "before"):
                 raise psycopg.OperationalError(f"{LOGGED}: not sent")
             write(link, asked)
