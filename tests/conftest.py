@@ -1,4 +1,4 @@
-"""One Postgres for the whole session, a fresh database for each test that asks for one."""
+"""One Postgres for each process that runs tests, a fresh database for each test that asks for one."""
 
 import os
 import shutil
@@ -14,7 +14,9 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.database import migrate
 from scheduler.database.embedded import temporary
+from tests import guard
 from tests.needs import need
+from tests.progress import Progress
 
 MEMORY = Path("/dev/shm")
 SERVER = "DROVER_TEST_SERVER"  # the conninfo of a server that is there already, for the tests of a copy
@@ -22,6 +24,14 @@ SERVER = "DROVER_TEST_SERVER"  # the conninfo of a server that is there already,
 settings.register_profile("drover", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("drover")
 ROOM_BYTES = 4 << 30  # free there: for the server, its log of writes, and what tests fill in
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put a guard over the process that was started; the workers of xdist are below it."""
+    if hasattr(config, "workerinput"):
+        return
+    guard.begin()
+    config.pluginmanager.register(Progress(config))
 
 
 @pytest.fixture(scope="session")

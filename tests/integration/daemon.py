@@ -229,13 +229,13 @@ class Daemon:
 
     def wait_exit(self, timeout: float = PATIENCE_S) -> int:
         """Wait until it has exited by itself; its status. Nothing of it may be left."""
-        family = [_watch(pid) for pid in _family(self.process.pid)]
+        family = [watch(pid) for pid in below(self.process.pid)]
         try:
             status = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not exit within {timeout} s\n{self.stderr()[-3000:]}") from None
         finally:
-            left = [pid for pid, fd in family if not _is_gone(fd)]
+            left = [pid for pid, fd in family if not is_gone(fd)]
         assert not left, f"processes outlived the daemon: {left}"
         self._assert_no_bug()
         return status
@@ -330,21 +330,23 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _family(pid: int) -> Iterator[int]:
-    """All below a process, not itself."""
+def below(pid: int) -> Iterator[int]:
+    """Yield every process below one, not itself."""
     for child in _children(pid):
         yield child
-        yield from _family(child)
+        yield from below(child)
 
 
-def _watch(pid: int) -> tuple[int, int]:
+def watch(pid: int) -> tuple[int, int]:
+    """Return the pid and a pidfd, -1 if the process is gone already."""
     try:
         return pid, os.pidfd_open(pid)
     except ProcessLookupError:
         return pid, -1
 
 
-def _is_gone(fd: int, timeout: float = GONE_S) -> bool:
+def is_gone(fd: int, timeout: float = GONE_S) -> bool:
+    """Wait for the end of a process, and close its pidfd."""
     if fd < 0:
         return True
     poll = select.poll()
