@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from tests import warm
 from tests.agent_tools import AGENTS
 from tests.faults.launcher import BUCKETS
 from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, Daemon, agent
@@ -211,7 +212,7 @@ class Site:
             self._gaps.append(self.folder / f"gaps.{name}")
             around["FAULTS_GAPS"] = str(self._gaps[-1])
         with (log or folder / ERRORS).open("wb") as errors:
-            process = subprocess.Popen(
+            process = warm.begin(
                 [*prefix, *ARMED_RUN, *options, "-c", str(folder / "drover.toml")],
                 stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=subprocess.DEVNULL,
                 stderr=errors, env=around, cwd=HERE.parents[1],

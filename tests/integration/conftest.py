@@ -1,6 +1,5 @@
 """The commands in this process, on a database of the test's own."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.main import main
+from tests import warm
 from tests.cli_tools import ACTIVE, CONFIG, DROVER, Done, Drover, environment
 from tests.conftest import _database
 from tests.integration.daemon import Daemon, start
@@ -75,7 +75,7 @@ def ask(database_with_roles: str, config: Path) -> Ask:
 
     def run(line: str, data: str = "", **changes: str) -> Done:
         argv, own = [*DROVER, *line.split()], variables | changes
-        done = subprocess.run(argv, input=data, text=True, capture_output=True, env=own, check=False)
+        done = warm.run(argv, input=data, env=own)
         return Done(done.returncode, done.stdout, done.stderr)
 
     return run

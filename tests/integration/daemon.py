@@ -24,6 +24,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
+from tests import warm
+
 PATIENCE_S = 20.0
 GONE_S = 5.0  # for what a daemon leaves behind
 LOOK_S = 0.02  # the longest time between two looks for what nobody announces
@@ -89,7 +91,9 @@ def lines(record: Path, name: str | None = None) -> list[str]:
 class Daemon:
     """A `drover run` and the database it serves; the test's own statements run as the owner of the database."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", database: str, folder: "TemporaryDirectory[str]") -> None:
+    def __init__(
+        self, process: "warm.Process | subprocess.Popen[bytes]", database: str, folder: "TemporaryDirectory[str]"
+    ) -> None:
         self.process = process
         self.database = database
         self.folder = Path(folder.name)
@@ -292,11 +296,11 @@ def start(
     if points:
         program, environment["FAULTS_POINTS"] = ARMED_RUN, points
     with (folder / ERRORS).open("wb") as errors:
-        process = subprocess.Popen(
+        process = warm.begin(
             [*program, *options, "-c", str(folder / "drover.toml")],
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-            stderr=errors, env=environment, cwd=Path(__file__).parents[2], bufsize=0,
+            stderr=errors, env=environment, cwd=Path(__file__).parents[2],
         )  # fmt: skip
     daemon = Daemon(process, database, temporary)
     if stdin is not None:
