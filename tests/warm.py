@@ -25,6 +25,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from subprocess import DEVNULL, PIPE, CompletedProcess, TimeoutExpired
 from typing import IO, Any, NamedTuple
 
@@ -43,6 +44,7 @@ class Program(NamedTuple):
     words: tuple[str, ...]
     environment: dict[str, str]
     folder: str
+    files: tuple[int, int]  # how many may be open, RLIMIT_NOFILE
 
 
 class Process:
@@ -91,7 +93,7 @@ def begin(
     around = dict(os.environ if env is None else env)
     if not _is_known(argv, around):
         return subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=stderr, env=around, cwd=cwd, bufsize=0)
-    program = Program(argv[2], tuple(argv[3:]), around, str(cwd or Path.cwd()))
+    program = Program(argv[2], tuple(argv[3:]), around, str(cwd or Path.cwd()), getrlimit(RLIMIT_NOFILE))
     theirs, ours = zip(*(_ends(stream, number) for number, stream in enumerate((stdin, stdout, stderr))), strict=True)
     process = _server().start(program, theirs)
     for number, fd in enumerate(theirs):
@@ -214,9 +216,14 @@ def _become(request: int, streams: Sequence[int]) -> int:
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
     os.closerange(3, FILES)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)  # believes that one can seek as in the file that the server has there
+        mode = "w" if number else "r"
+        setattr(sys, name, open(number, mode, encoding=old.encoding, errors=old.errors, closefd=False))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(program.environment)
     os.chdir(program.folder)
+    setrlimit(RLIMIT_NOFILE, program.files)
     module = import_module(program.module)
     sys.argv = [str(module.__file__), *program.words]
     sys.orig_argv = [sys.executable, "-m", program.module, *program.words]

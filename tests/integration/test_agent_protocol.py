@@ -434,12 +434,12 @@ def test_an_agent_that_does_not_read_its_line_is_killed_and_nobody_waits_for_it(
 
 
 def test_a_babbling_agent_delays_nobody_f75(launch: Launch) -> None:
-    daemon = launch(LOCAL + puppet("babbler", item_timeout=1) + puppet())
+    daemon = launch(LOCAL + puppet("babbler", item_timeout=3) + puppet())
     job = daemon.insert(jq_type="babbler", jq_args="yes")
     daemon.wait(job, "running")
     daemon.wait_all([daemon.insert(jq_type="puppet", jq_args=":") for _ in range(5)])
     assert daemon.row(job)["jq_state"] == "running"
-    assert daemon.wait(job, "failed")["jq_endtext"] == "item took longer than 1 s"
+    assert daemon.wait(job, "failed")["jq_endtext"] == "item took longer than 3 s"
 
 
 def test_an_agent_that_closes_its_output_is_not_dead_for_that(daemon: Daemon) -> None:
