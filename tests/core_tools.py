@@ -94,7 +94,7 @@ def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
     core.handle(e.Created(number, 100), now)
     core.hear(number, b"OK\n", now)
     core.look()
-    return core.world.fleet.slots[number]
+    return core.world.slots.all[number]
 
 
 def sent(core: Core) -> list[bytes]:

@@ -109,7 +109,7 @@ class DaemonCommands:
     def _be_verbose(self, steps: int) -> str:
         level = log.further(self._daemon.config.scheduler.log_level, steps)
         log.set_level(level)
-        self._daemon.core.world.fleet.tells_routine = LOG.isEnabledFor(logging.DEBUG)
+        self._daemon.core.world.slots.logs_routine = LOG.isEnabledFor(logging.DEBUG)
         return f"log level {level}"
 
     def _reset(self) -> str:

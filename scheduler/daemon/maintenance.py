@@ -123,7 +123,7 @@ class Maintenance:
 
     def next_deadline(self, now: float) -> float:
         """Give the instant of the next chore; changes are shown a moment later, many at once."""
-        if self._lease.state is LeaseState.SERVING and self._core.world.fleet.changed:
+        if self._lease.state is LeaseState.SERVING and self._core.world.slots.changed:
             self._due["status"] = min(self._due["status"], now + STATUS_GAP_S)
         if self._lease.state is LeaseState.SERVING and self._core.world.hosts_changed and self._due["hosts"] == NEVER:
             self._due["hosts"] = now
@@ -226,7 +226,7 @@ class Maintenance:
 
     def _show_changes(self, now: float) -> None:
         slots = report.changed_slots(self._core.world)
-        if slots or self._core.world.fleet.vacant:
+        if slots or self._core.world.slots.vacant:
             self._show([report.slot_row(slot, now) for slot in slots], now)
 
     def _show(self, rows: list[dict[str, Any]], now: float) -> None:
@@ -234,7 +234,7 @@ class Maintenance:
         world, pid, standing = self._core.world, self._pid, self._lease.shown
         rows.append(report.scheduler_row(world, pid, standing, age, self._statements(), self._vitals()))
         agents = {"rows": to_json(report.agent_rows(self._core.world, now))}
-        shown = {"rows": to_json(rows), "gone": self._core.world.fleet.vacant}
+        shown = {"rows": to_json(rows), "gone": self._core.world.slots.vacant}
         self._ask("show_status", shown, lambda _: self._ask("show_agents", agents, lambda _: None))
 
     def _statements(self) -> dict[str, dict[str, float]]:

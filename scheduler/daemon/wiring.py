@@ -137,7 +137,7 @@ class Daemon:
             StdinJobs(self.loop, self.watch_link, self._queries, served(config), _say) if reads_stdin else None
         )
         self.core.world.tells_ends = reads_stdin
-        self.core.world.fleet.tells_routine = LOG.isEnabledFor(logging.DEBUG)
+        self.core.world.slots.logs_routine = LOG.isEnabledFor(logging.DEBUG)
         self._acts = self._command_table()
 
     def _command_table(self) -> dict[type, Callable[[Any], None]]:

@@ -68,7 +68,7 @@ class Machine(Generic[State, Event]):
         return None if cell == IGNORE else self.states[cell]
 
 
-# ---- agent slots, moved by policy/agents.py
+# ---- agent slots, moved by policy/slots.py
 #
 # A slot is FREE until it is chosen. PREP says that a process is being made, so that a death reported meanwhile cannot
 # free the slot. SPAWNED waits for the first OK and is given no data. READY and RUNNING alternate; a slot that gets its
@@ -148,7 +148,7 @@ _NUMBERS: Final = {
 }
 SLOT_TABLE: Final = tuple(tuple(_NUMBERS[cell] for cell in row.values()) for row in SLOT_CELLS.values())
 
-# ---- what is wanted of the process of a slot, moved by policy/agents.py
+# ---- what is wanted of the process of a slot, moved by policy/slots.py
 #
 # A process that is to finish is given nothing more, and ends after the item that it works on. The slot of a process
 # that is to die is ST_FREEING.
@@ -176,6 +176,7 @@ _WANTED_ROWS: Final = {
     "DIE": {"DISMISS KILL": IGNORE, "ENDED": "KEEP"},
 }
 WANTED: Final = Machine("what is wanted of a process", Wanted, Wish, _WANTED_ROWS)
+KEEP, FINISH, DIE = Wanted
 
 # ---- jobs, moved by the SQL: trigger jobqueue_moved refuses what is not here
 #

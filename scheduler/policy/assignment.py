@@ -16,7 +16,7 @@ from typing import Final
 
 from scheduler.model.events import Fetch
 from scheduler.model.expand import Item
-from scheduler.model.states import NEVER, NEXT
+from scheduler.model.states import KEEP, NEVER, NEXT
 from scheduler.policy.completion import conclude_if_over
 from scheduler.policy.entities import Job, Pool, SecondTry, Slot, Verdict, is_urgent
 from scheduler.policy.outcome import GIVEN_BACK
@@ -172,7 +172,7 @@ def fill(world: World, slot: Slot, now: float) -> bytes:
 
 
 def _may_have_more(world: World, slot: Slot) -> bool:
-    is_at_work = slot.job is not None and slot.doom is None and slot.leaves is None and not slot.lone
+    is_at_work = slot.job is not None and slot.wanted is KEEP and not slot.lone
     return is_at_work and world.feeding and slot.pool.may_begin and not slot.host.is_tight
 
 
@@ -208,12 +208,12 @@ def advance(world: World, slot: Slot, now: float) -> None:
     assert slot.ahead is not None
     job, slot.item, slot.is_bound = slot.ahead.popleft()
     slot.job, slot.fed_at = job, now
-    world.fleet.fire(slot, NEXT, now)
+    world.slots.fire(slot, NEXT, now)
     if world.jobs.get(job.pk) is not job:
         slot.part()
-        world.fleet.kill(slot, "the row has another owner", now)
+        world.slots.kill(slot, "the row has another owner", now)
     elif job.verdict is not None and job.verdict.kills:
-        world.fleet.kill(slot, job.verdict.text, now)
+        world.slots.kill(slot, job.verdict.text, now)
     elif job.expansion is None:
         begin(world, job, now)
 

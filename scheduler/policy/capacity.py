@@ -4,7 +4,7 @@ A host is full when its agents have reached its maximum, idle ones included. The
 go: the one idle longest, if it has been idle for `min_idle` (F119, F121). A type whose work has waited that long for
 room takes the next agent of another type that becomes free instead, once per `min_idle` and host, so that no type can
 lock out another by never being idle and two types cannot kill each other's agents in turns (F2, F120). A type whose
-last start on a host failed is started there as throttle.py says.
+last start on a host failed is started there as slots.py says.
 
 For a queue with `reserved = 2` the jobs of other queues leave two agents of each type, and two places on the hosts in
 all. It is a limit of what these have in hand, whether the two are in use or not, so that they are free again at once.
@@ -20,7 +20,7 @@ from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import NEVER
 from scheduler.policy.entities import UNLIMITED, HostBook, Job, Pool, Slot
 from scheduler.policy.run_queue import Turns
-from scheduler.policy.throttle import start_from
+from scheduler.policy.slots import start_from
 
 
 class Room(NamedTuple):

@@ -187,9 +187,9 @@ def kill_job(world: World, job: Job, verdict: Verdict, now: float) -> None:
     """End a job before its time and kill the agents that work on it; it is concluded when they are dead."""
     job.verdict, verdict.kills = verdict, True
     drop_waiting(world, job)
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         if slot.job is job:
-            world.fleet.kill(slot, verdict.text, now)
+            world.slots.kill(slot, verdict.text, now)
     conclude_if_over(world, job, now)
 
 
@@ -217,10 +217,10 @@ def forget(world: World, job: Job, now: float) -> None:
     if job.pk in world.expanding:
         world.commands.append(CloseQuery(job.pk))
         world.expanding.discard(job.pk)
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         if slot.job is job:
             slot.part()
-            world.fleet.kill(slot, "the row has another owner", now)
+            world.slots.kill(slot, "the row has another owner", now)
 
 
 def give_back_all(world: World, why: str, now: float, which: Callable[[Job], bool]) -> None:
@@ -244,8 +244,8 @@ def lose(world: World, slot: Slot, why: str, now: float, *, interrupted: bool = 
     slot.total += 1
     if job.expansion is None:
         job.done = slot.counted or 0
-    if slot.counts:
-        slot.counts = not slot.lone and (job.expansion is None or slot.items == 0)
+    if slot.death_counts:
+        slot.blame(not slot.lone and (job.expansion is None or slot.items == 0))
     if job.verdict is None or job.verdict.state == GIVEN_BACK:
         is_said = slot.failed is not None or slot.blocked is not None
         if interrupted and not is_said and not world.stopping:
@@ -330,7 +330,7 @@ def _end_starting(world: World, pool: Pool, why: str, now: float) -> None:
     starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
     if starting and not pool.arriving and not any(_needs_agents(job, pool) for job in world.jobs.values()):
         for slot in starting:
-            world.fleet.kill(slot, why, now)
+            world.slots.kill(slot, why, now)
 
 
 def _needs_agents(job: Job, pool: Pool) -> bool:
@@ -339,7 +339,7 @@ def _needs_agents(job: Job, pool: Pool) -> bool:
 
 def signal(world: World, pk: int, number: int) -> int:
     """Send a signal to all agents that work on a job; give how many there are."""
-    slots = [slot for slot in world.fleet.slots if slot.job is not None and slot.job.pk == pk]
+    slots = [slot for slot in world.slots.all if slot.job is not None and slot.job.pk == pk]
     working = [slot for slot in slots if slot.state == ST_RUNNING]
     world.commands.extend(e.Signal(slot.number, number) for slot in working)
     return len(working)

@@ -28,7 +28,7 @@ class Core:
 
     def __init__(self, config: Config, now: float = 0.0) -> None:
         self.world = World(config, now)
-        self._slots = self.world.fleet.slots
+        self._slots = self.world.slots.all
         self._heard_at = now
 
     # ---- doors
@@ -184,7 +184,7 @@ class Core:
         """Give the instant `tick` is to be called; a lower bound, inf when nothing waits."""
         world = self.world
         return min(
-            world.fleet.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at, world.start_at,
+            world.slots.soonest, world.mark_at, world.progress_at, world.room_at, world.stock_at, world.start_at,
             world.output_at, world.uncap_at,
             world.ledger.gather_until if world.ledger.ends and world.ledger.gather_until else NEVER,
             world.ledger.locked_until if world.ledger.locked and world.ledger.locked_until else NEVER,
@@ -198,7 +198,7 @@ class Core:
         self.unpack()
         if now >= world.serving_until:
             serving.judge_lease(world, now)
-        for slot in world.fleet.late(now):
+        for slot in world.slots.overdue(now):
             processes.late(world, slot, now)
         if now >= world.mark_at:
             report.mark_running(world, now)
@@ -227,7 +227,7 @@ class Core:
     def resume(self, pause: float, now: float) -> None:
         """Go on after a pause, before anything is heard: agents get that time back, while the lease ran on."""
         serving.judge_lease(self.world, now)
-        self.world.fleet.extend(pause)
+        self.world.slots.extend_deadlines(pause)
         completion.extend_limits(self.world, pause)
 
     def _exit_when_over(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Send, Spawn
 from scheduler.model.expand import fill_template
-from scheduler.model.states import CHOSEN, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
+from scheduler.model.states import CHOSEN, DIE, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
 from scheduler.policy.assignment import fetch_more, fill, give, give_again, next_turns, second_try, startable_try
 from scheduler.policy.capacity import find_room
 from scheduler.policy.entities import Job, Pool, Slot, is_urgent
@@ -37,7 +37,7 @@ def dispatch(world: World, pool: Pool, unopened: Job | None, now: float) -> None
 
 
 def _feed_idle(world: World, pool: Pool, now: float) -> None:
-    fleet = world.fleet
+    slots = world.slots
     for slot in _idle(pool):
         if not (pool.again or slot.any.first or slot.bound.first):
             if [turns for turns in pool.groups() if turns.first]:
@@ -57,7 +57,7 @@ def _feed_idle(world: World, pool: Pool, now: float) -> None:
             line = give(world, slot, turns, now)
         pool.idle[slot.host.name].remove(slot)
         del slot.host.idle[slot]
-        fleet.fire(slot, FED, now)
+        slots.fire(slot, FED, now)
         if slot.ahead is not None:
             line += fill(world, slot, now)
         slot.is_unsent = True
@@ -101,7 +101,7 @@ def leave(world: World, slot: Slot, now: float) -> None:
         why = "room for another type that has waited long enough"
     else:
         why = "urgent slot no longer needed" if host.enabled else "host disabled"
-    world.fleet.kill(slot, why, now)
+    world.slots.kill(slot, why, now)
 
 
 def _start_agents(world: World, pool: Pool, unopened: Job | None, now: float) -> None:
@@ -159,7 +159,7 @@ def _find_room(world: World, pool: Pool, where: Turns[Job], job: Job, now: float
     if room.victim is not None:
         room.victim.host.yielded_at = now
         room.victim.host.kept_for = pool
-        world.fleet.kill(room.victim, f"room for {pool.name}", now)
+        world.slots.kill(room.victim, f"room for {pool.name}", now)
     elif room.yields is not None:
         room.yields.yield_to(pool)
     world.room_at = min(world.room_at, room.until)
@@ -191,7 +191,7 @@ def _start(world: World, slot: Slot, turns: Turns[Job], cause: Job, now: float) 
     if slot.host.name in pool.failed_starts:
         slot.host.probe = slot
         slot.host.revoke_promises()
-    world.fleet.fire(slot, CHOSEN, now)
+    world.slots.fire(slot, CHOSEN, now)
     if not pool.is_exec:
         world.commands.append(Spawn(slot.number, slot.serial, pool.name, slot.host.name))
         return
@@ -219,10 +219,10 @@ def _start(world: World, slot: Slot, turns: Turns[Job], cause: Job, now: float) 
 def _recycle(world: World, pool: Pool, where: Turns[Job], now: float) -> None:
     """A second try waits: end an idle agent that could take it if no fresh process can come otherwise."""
     own = [slot for slot in pool.slots if where.suits(slot.host.name)]
-    if any(slot.doom or slot.state in (ST_PREP, ST_SPAWNED) for slot in own):
+    if any(slot.wanted is DIE or slot.state in (ST_PREP, ST_SPAWNED) for slot in own):
         return
     if any(slot.state == ST_FREE and slot.host.has_room(urgent=False) for slot in own):
         return
     idle = [slot for slot in own if slot.state == ST_READY]
     if idle:
-        world.fleet.kill(idle[0], "a fresh process is needed", now)
+        world.slots.kill(idle[0], "a fresh process is needed", now)

@@ -11,7 +11,7 @@ from typing import Final
 from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, Rules
-from scheduler.model.states import NEVER, ST_FREE
+from scheduler.model.states import KEEP, NEVER, ST_FREE
 from scheduler.policy.query import Expansion
 from scheduler.policy.run_queue import Doors, FairTurns, Lane, Turns
 
@@ -290,33 +290,34 @@ class Pool:
 
 
 class Slot:
-    """A place for one agent; `state` and `deadline` are written by Fleet.fire only."""
+    """A place for one agent; `state` and `deadline` are written by Slots.fire only, `wanted` by Slots._want."""
 
     __slots__ = (
-        "about", "ahead", "any", "asks", "asks_bytes", "births", "blocked", "born", "bound", "clogged_until", "code",
-        "counted", "counts", "deadline", "doom", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
-        "is_bound", "is_cut", "is_gone", "is_unsent", "is_up", "item", "items", "job", "leaves", "lone", "number",
-        "patience", "pid", "pool", "serial", "shown", "signal", "since", "spawns", "state", "told",
-        "told_of", "total", "where",
+        "about", "ahead", "any", "asks", "asks_bytes", "blocked", "born", "bound", "clogged_until", "code",
+        "counted", "deadline", "death_counts", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
+        "is_bound", "is_cut", "is_removed", "is_unsent", "is_up", "item", "items", "job", "lone", "number",
+        "pid", "pool", "reason", "serial", "shown", "signal", "since", "spawns", "starts", "state", "timeouts", "told",
+        "told_of", "total", "wanted", "where",
     )  # fmt: skip
 
-    def __init__(self, number: int, pool: Pool, host: HostBook, patience: tuple[float, ...], now: float) -> None:
+    def __init__(self, number: int, pool: Pool, host: HostBook, timeouts: tuple[float, ...], now: float) -> None:
         self.number = number
         self.pool = pool
         self.host = host
         self.any = pool.any_of(host.name)
         self.bound = pool.bound[host.name]
-        self.patience = patience  # seconds a state may last, by state
+        self.timeouts = timeouts  # seconds a state may last, by state
         self.state = ST_FREE
         self.deadline = NEVER
         self.since = now  # of the state
-        self.births: list[float] = []  # of processes that died on their own
+        self.starts: list[float] = []  # instants: of processes whose death counts
         self.spawns = 0
         self.total = 0  # items over all processes
         self.serial = 0  # of the process
         self.shown: object = None  # what scheduler_status has
-        self.is_gone = False  # no other process is started here
-        self.leaves: str | None = None  # why the process ends after its item: it is given nothing more
+        self.is_removed = False  # no other process is started here
+        self.wanted = KEEP  # of its process
+        self.reason = ""  # why that is wanted
         self.clear()
 
     def clear(self) -> None:
@@ -325,8 +326,7 @@ class Slot:
         self.where = (self.host.name, self.pool.name, 0)  # and the pid: what is noted of a job it has
         self.born = 0.0
         self.about: int | None = None  # without an item: the job it was started for, later the last one it had
-        self.doom: str | None = None  # why we want it dead
-        self.counts = True  # whether its death counts against the slot
+        self.death_counts = True  # against the slot
         self.is_up = False  # it said its first OK, or is a command that runs
         self.items = 0  # finished by this process
         self.heard = 0.0
@@ -344,7 +344,6 @@ class Slot:
         self.lone = False
         self.ahead: deque[Ahead] | None = None  # lines behind that of the item in hand; None: it never has any
         self.is_unsent = False  # the line of the item in hand is still among the commands
-        self.leaves = None
         if self.host.name in self.pool.bound:
             self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
         self.part()
@@ -352,12 +351,11 @@ class Slot:
     @property
     def is_vacant(self) -> bool:
         """Say whether this was a slot: it has no process any more, and its number may be another's."""
-        return self.is_gone and self.state == ST_FREE
+        return self.is_removed and self.state == ST_FREE
 
-    def dismiss(self, why: str) -> None:
-        """Give the process nothing more, and end it when it is at rest."""
-        self.leaves = why
-        self.starve()
+    def blame(self, counts: bool) -> None:
+        """Say whether the death of the process counts against its slot."""
+        self.death_counts = counts
 
     def starve(self) -> None:
         """Give the process nothing more: it looks for work where there is none."""

@@ -15,6 +15,7 @@ from scheduler.model import events as e
 from scheduler.model.jobs import OutputRow
 from scheduler.model.states import (
     CREATED,
+    DIE,
     GONE,
     LATE,
     LAUNCHED,
@@ -41,29 +42,29 @@ LONGEST_PAUSE: Final = 30.0
 
 def created(world: World, event: e.Created, now: float) -> None:
     """The process exists; an exec agent works from now on, a line agent has so long for its first OK."""
-    slot = world.fleet.slots[event.slot]
+    slot = world.slots.all[event.slot]
     slot.pid = event.pid
     slot.where = (slot.host.name, slot.pool.name, event.pid)
     slot.heard = slot.born = now
     if slot.host.shortage is not None and slot.host.most == NEVER:
         recovered(world, slot.host)
-    world.fleet.fire(slot, CREATED, now)
+    world.slots.fire(slot, CREATED, now)
     if slot.state != ST_SPAWNED:
         return
     if slot.pool.is_exec:
         slot.fed_at = now
         world.captures[slot.number] = Capture(slot.pool.kind.output_limit)
         is_probe = slot.host.probe is slot
-        world.fleet.fire(slot, LAUNCHED, now)
+        world.slots.fire(slot, LAUNCHED, now)
         if is_probe:
             world.stirred.add(slot.pool)  # and so all those that wait to be the next
     elif world.timers.start_hint < world.timers.start_limit:
-        world.fleet.put_off(slot, now + world.timers.start_hint)
+        world.slots.set_deadline(slot, now + world.timers.start_hint)
 
 
 def not_created(world: World, event: e.NotCreated, now: float) -> None:
     """A start that failed counts as a death; the item of an exec agent fails with the reason."""
-    slot = world.fleet.slots[event.slot]
+    slot = world.slots.all[event.slot]
     if event.is_machines_fault:
         _not_startable(world, slot, event.reason, now)
         return
@@ -75,9 +76,9 @@ def not_created(world: World, event: e.NotCreated, now: float) -> None:
             slot.job.code = None
         completion.fail_item(world, slot, slot.job, event.reason, final=False)
         completion.part(world, slot, slot.job, now)
-    if slot.doom is None:
-        slot.counts = not event.is_items_fault and slot.host.is_up
-    if slot.counts:
+    if slot.wanted is not DIE:
+        slot.blame(not event.is_items_fault and slot.host.is_up)
+    if slot.death_counts:
         slot.pool.reason = event.reason
     _bury(world, slot, now, NOT_CREATED)
 
@@ -91,21 +92,22 @@ def _not_startable(world: World, slot: Slot, reason: str, now: float) -> None:
             completion.give_back(world, job, "released for restart", now)
     elif job is not None:
         completion.part(world, slot, job, now)
-    slot.counts = False
+    slot.blame(False)
     _bury(world, slot, now, NOT_CREATED)
     run_short(world, slot.host, reason, now)
 
 
 def gone(world: World, event: e.Gone, now: float) -> None:
     """The process is dead: hear its last words, settle its item, bury it."""
-    slot = world.fleet.slots[event.slot]
+    slot = world.slots.all[event.slot]
     slot.code, slot.signal = event.code, event.signal
-    slot.counts = slot.counts and not event.lost
+    if event.lost:
+        slot.blame(False)
     how = _how_it_died(slot, event)
     if slot.held:
         last, slot.held = slot.held, b""
         slot.starve()
-        if slot.doom is None:
+        if slot.wanted is not DIE:
             replies.hear(world, slot, last + b"\n", now)
     if slot.held_err:
         replies.hear_err(world, slot, b"\n", now)
@@ -119,8 +121,8 @@ def gone(world: World, event: e.Gone, now: float) -> None:
 
 
 def _how_it_died(slot: Slot, event: e.Gone) -> str:
-    if slot.doom is not None:
-        return slot.doom
+    if slot.wanted is DIE:
+        return slot.reason
     if event.lost:
         return "the link to the agent was lost"
     end = f"by {event.signal}" if event.signal else f"with exit status {event.code}"
@@ -129,7 +131,7 @@ def _how_it_died(slot: Slot, event: e.Gone) -> str:
 
 def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float, *, lost: bool) -> None:
     """An exec agent's exit is the end of its item, whatever its status; it does not count against the slot."""
-    slot.counts = False
+    slot.blame(False)
     if job.expansion is None:
         job.code, job.signal = slot.code, slot.signal
     if slot.code == 0:
@@ -146,12 +148,12 @@ def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float, *, los
 
 def _died(world: World, slot: Slot, how: str, now: float, *, lost: bool) -> None:
     """A death that nobody asked for is told to the log, one that we caused only settles the item."""
-    if slot.doom is None:
+    if slot.wanted is not DIE:
         if slot.state == ST_READY:
             slot.about = None  # the job that it had last has nothing to do with this
         world.log_death(slot, how, killed=False)
-        world.fleet.say("warning", slot, how)
-    if slot.counts:
+        world.slots.say("warning", slot, how)
+    if slot.death_counts:
         slot.pool.reason = how
     if slot.job is not None:
         if slot.job.expansion is None:
@@ -162,7 +164,7 @@ def _died(world: World, slot: Slot, how: str, now: float, *, lost: bool) -> None
 def _bury(world: World, slot: Slot, now: float, event: int) -> None:
     """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
     recall(world, slot, now)
-    world.fleet.bury(slot, event, now)
+    world.slots.process_ended(slot, event, now)
     pool = slot.pool
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
         pool.blocked_since = now
@@ -179,25 +181,25 @@ def _bury(world: World, slot: Slot, now: float, event: int) -> None:
 
 def late(world: World, slot: Slot, now: float) -> None:
     """The deadline of a slot's state has come."""
-    timers, fleet = world.timers, world.fleet
+    timers, slots = world.timers, world.slots
     state = slot.state
     if state == ST_SPAWNED and now < slot.since + timers.start_limit:
         world.log(slot, "WARNING", "no OK yet; is stdout flushed?")
-        fleet.say("warning", slot, "no OK yet; is stdout flushed?")
-        fleet.put_off(slot, slot.since + timers.start_limit)
+        slots.say("warning", slot, "no OK yet; is stdout flushed?")
+        slots.set_deadline(slot, slot.since + timers.start_limit)
     elif state in (ST_PREP, ST_SPAWNED):
         is_made = state == ST_SPAWNED
         what = f"no OK within {timers.start_limit:g} s" if is_made else f"not started within {timers.start_limit:g} s"
         world.log(slot, "ERROR", f"{what}; killed")
         slot.pool.reason = f"{what} of the start; is stdout flushed?" if is_made else what
-        fleet.say("warning", slot, slot.pool.reason)
-        fleet.kill(slot, slot.pool.reason, now, counts=True)
+        slots.say("warning", slot, slot.pool.reason)
+        slots.kill(slot, slot.pool.reason, now, counts=True)
     elif state == ST_READY:
-        fleet.kill(slot, "idle", now)
+        slots.kill(slot, "idle", now)
     elif state == ST_RUNNING:
         _late_while_working(world, slot, now)
     elif state in (ST_FREEING, ST_FAIL):
-        fleet.fire(slot, LATE, now)
+        slots.fire(slot, LATE, now)
         thaw_pool(world, slot.pool)
         world.stirred.add(slot.pool)
 
@@ -216,10 +218,10 @@ def _late_while_working(world: World, slot: Slot, now: float) -> None:
     )
     deadline, why, counts = min(limits)
     if deadline > now:
-        world.fleet.put_off(slot, deadline)
+        world.slots.set_deadline(slot, deadline)
         return
     world.log_death(slot, why, killed=True)
-    world.fleet.kill(slot, why, now, counts=counts)
+    world.slots.kill(slot, why, now, counts=counts)
 
 
 def thaw_pool(world: World, pool: Pool) -> None:
@@ -236,33 +238,33 @@ def replaced(world: World, event: e.Replaced, now: float) -> None:
     pool.failed_starts.clear()
     for slot in pool.slots:
         if slot.state == ST_FAIL:
-            world.fleet.fire(slot, THAWED, now)
+            world.slots.fire(slot, THAWED, now)
         elif slot.state == ST_READY:
-            world.fleet.kill(slot, "program replaced", now)
+            world.slots.kill(slot, "program replaced", now)
         elif slot.state == ST_RUNNING and not pool.is_exec:
-            slot.dismiss("program replaced")
+            world.slots.dismiss(slot, "program replaced")
     thaw_pool(world, pool)
     world.stirred.add(pool)
 
 
 def clogged(world: World, event: e.Clogged, now: float) -> None:
     """From the first byte that is not read on; working, it has only so long for the last."""
-    slot = world.fleet.slots[event.slot]
+    slot = world.slots.all[event.slot]
     slot.clogged_until = min(slot.clogged_until, now + world.timers.write_limit)
     if slot.state == ST_RUNNING:
-        world.fleet.put_off(slot, min(slot.deadline, slot.clogged_until))
+        world.slots.set_deadline(slot, min(slot.deadline, slot.clogged_until))
 
 
 def unclogged(world: World, event: e.Unclogged, now: float) -> None:
     """All that was written is read: no deadline for it, and the next DB: line may be asked."""
-    slot = world.fleet.slots[event.slot]
+    slot = world.slots.all[event.slot]
     slot.clogged_until = NEVER
     replies.ask_next(world, slot)
 
 
 def answered(world: World, event: e.StatementAnswered, now: float) -> None:
     """The answer to a DB: line goes to the process that asked, if it still lives."""
-    slot = world.fleet.slots[event.slot]
+    slot = world.slots.all[event.slot]
     if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):
         slot.is_asking = False
         world.commands.append(e.Send(slot.number, event.lines))
@@ -281,7 +283,7 @@ def store_output(world: World) -> None:
     """Store what has waited; those who follow it are told."""
     world.output_at = NEVER
     for number, capture in world.captures.items():
-        _store(world, world.fleet.slots[number], capture.take(), is_over=False)
+        _store(world, world.slots.all[number], capture.take(), is_over=False)
 
 
 def _end_capture(world: World, slot: Slot) -> None:
@@ -359,9 +361,9 @@ def thaw(world: World, pools: Iterable[Pool], now: float) -> int:
     for pool in pools:
         pool.failed_starts.clear()
         for slot in pool.slots:
-            slot.births = []
+            slot.starts = []
             if slot.state == ST_FAIL:
-                world.fleet.fire(slot, THAWED, now)
+                world.slots.fire(slot, THAWED, now)
                 thawed += 1
         thaw_pool(world, pool)
         world.stirred.add(pool)

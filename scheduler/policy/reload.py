@@ -19,12 +19,12 @@ from scheduler.model.events import Reloaded, TablesRead
 from scheduler.model.expand import Item
 from scheduler.model.states import NEVER
 from scheduler.policy import completion, processes, serving
-from scheduler.policy.agents import patience_of
 from scheduler.policy.assignment import enqueue
 from scheduler.policy.dispatch import sated
 from scheduler.policy.entities import DISABLED, HostBook, Job, Pool, QueueBook, Slot
 from scheduler.policy.processes import thaw_pool
 from scheduler.policy.run_queue import Places
+from scheduler.policy.slots import timeouts_of
 from scheduler.policy.state import World
 
 STARTED_WITH: Final = frozenset(
@@ -79,7 +79,7 @@ def reloaded(world: World, event: Reloaded, now: float) -> None:
     """Go on with another configuration; a filter that a command has set stays while the file says no other."""
     hosts = {name: attrs.evolve(host, **_kept(world, name, host)) for name, host in event.config.hosts.items()}
     world.file_hosts = event.config.hosts
-    world.timers = world.fleet.timers = event.config.scheduler
+    world.timers = world.slots.timers = event.config.scheduler
     processes.thaw(world, world.pools.values(), now)
     _go_on(world, attrs.evolve(event.config, hosts=hosts), now)
 
@@ -192,14 +192,14 @@ def _fit_slots(world: World, pool: Pool, hosts: Sequence[str], now: float) -> No
     slots: dict[str, list[Slot]] = {name: [] for name in (*pool.free, *hosts)}
     for slot in pool.slots:
         slots[slot.host.name].append(slot)
-    patience = patience_of(pool.kind, world.timers)
+    timeouts = timeouts_of(pool.kind, world.timers)
     for name, here in slots.items():
         if name not in hosts:
             _withdraw(world, pool, name, here, now)
             continue
         here.sort(key=lambda slot: (slot.state, -slot.number))
         _remove(world, here[: max(0, len(here) - pool.kind.slots)], "fewer slots are configured", now)
-        world.add_slots(pool, name, pool.kind.slots - len(here), patience, now)
+        world.add_slots(pool, name, pool.kind.slots - len(here), timeouts, now)
     thaw_pool(world, pool)
 
 
@@ -240,16 +240,16 @@ def _withdraw(world: World, pool: Pool, host: str, slots: Iterable[Slot], now: f
 
 def _remove(world: World, slots: Iterable[Slot], why: str, now: float) -> None:
     for slot in slots:
-        world.fleet.remove(slot, now)
+        world.slots.remove(slot, now)
         _dismiss(world, slot, why, now)
 
 
 def _dismiss(world: World, slot: Slot, why: str, now: float) -> None:
     """Let a process finish what it has in hand, and do no more."""
     if slot.job is not None:
-        slot.dismiss(why)
+        world.slots.dismiss(slot, why)
     else:
-        world.fleet.kill(slot, why, now)
+        world.slots.kill(slot, why, now)
 
 
 def _find_another_place(world: World, job: Job, now: float) -> None:
@@ -274,10 +274,10 @@ def _find_another_place(world: World, job: Job, now: float) -> None:
 
 def _rearm(world: World, now: float) -> None:
     """Measure by the new timers what waits already."""
-    pools = {slot.pool for slot in world.fleet.slots}
-    patience = {pool: patience_of(pool.kind, world.timers) for pool in pools}
-    for slot in world.fleet.slots:
-        world.fleet.rearm(slot, patience[slot.pool])
+    pools = {slot.pool for slot in world.slots.all}
+    timeouts = {pool: timeouts_of(pool.kind, world.timers) for pool in pools}
+    for slot in world.slots.all:
+        world.slots.set_timeouts(slot, timeouts[slot.pool])
     if world.progress_at != NEVER:
         world.progress_at = min(world.progress_at, now + world.timers.progress_interval)
 
@@ -317,6 +317,6 @@ def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
         completion.give_back_all(world, DISABLED, now, lambda job: job.pool is pool and completion.is_untouched(job))
         for slot in pool.slots:
             if slot.job is None:
-                world.fleet.kill(slot, DISABLED, now)
+                world.slots.kill(slot, DISABLED, now)
     pool.enabled = enabled
     pool.note()

@@ -15,7 +15,7 @@ from scheduler.model import protocol
 from scheduler.model.events import Echo, RunStatement, Send
 from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
-from scheduler.model.states import NEVER, NEXT, OK, SAID, ST_READY
+from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
 from scheduler.policy.assignment import advance, fill, give, next_turns, put_back, recall_unsent
 from scheduler.policy.completion import finish
 from scheduler.policy.dispatch import first_job, leave, must_leave
@@ -31,14 +31,14 @@ _SPARE_DEPTH: Final = 50
 
 def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
     """Take in what an agent printed and give the line to send it next, or None."""
-    if data == b"OK\n" and not slot.held and slot.doom is None:
+    if data == b"OK\n" and not slot.held and slot.wanted is not DIE:
         answer = ok(world, slot, now)
         return answer if slot.ahead is None else _with_more(world, slot, answer, now)
     *lines, slot.held = (slot.held + data).split(b"\n")
     slot.heard = now
     limit, answer, before = world.timers.line_limit, None, slot.job
     for line in lines:
-        if slot.doom is not None:
+        if slot.wanted is DIE:
             break
         keyword, text = parse(line)
         if len(line) > limit:
@@ -50,9 +50,9 @@ def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
             answer = ok(world, slot, now)
         else:
             _second_ok(world, slot, before, now)
-    if len(slot.held) > limit and slot.doom is None:
+    if len(slot.held) > limit and slot.wanted is not DIE:
         _violate(world, slot, f"line over {limit} bytes", now)
-    if slot.doom is None:
+    if slot.wanted is not DIE:
         return answer if slot.ahead is None else _with_more(world, slot, answer, now)
     if answer is not None:
         take_back(world, slot)
@@ -67,19 +67,19 @@ def _with_more(world: World, slot: Slot, answer: bytes | None, now: float) -> by
 def ok(world: World, slot: Slot, now: float) -> bytes | None:
     """The agent is ready: its item is finished, and it gets the next one if one waits."""
     job = slot.job
-    fire = world.fleet.fire
+    fire = world.slots.fire
     if job is None:
-        doom = slot.doom
+        was_wanted = slot.wanted
         if not fire(slot, OK, now):
-            if doom is None:
-                world.log(slot, "ERROR", f"{slot.doom}; killed")
+            if was_wanted is not DIE:
+                world.log(slot, "ERROR", f"{slot.reason}; killed")
             return None
         slot.heard = now
         slot.pool.reason = None
         slot.pool.idle[slot.host.name].append(slot)
         slot.host.idle[slot] = None
         if not slot.pool.enabled:
-            world.fleet.kill(slot, DISABLED, now)
+            world.slots.kill(slot, DISABLED, now)
         world.stirred.add(slot.pool)
         return None
     if slot.is_unsent:
@@ -103,15 +103,15 @@ def ok(world: World, slot: Slot, now: float) -> bytes | None:
 
 def _rest(world: World, slot: Slot, now: float) -> None:
     """The agent has nothing to do, or has to go."""
-    world.fleet.fire(slot, OK, now)
+    world.slots.fire(slot, OK, now)
     if slot.state != ST_READY:
         return
     slot.pool.idle[slot.host.name].append(slot)
     slot.host.idle[slot] = None
-    if slot.leaves is not None:
-        world.fleet.kill(slot, slot.leaves, now)
+    if slot.wanted is FINISH:
+        world.slots.kill(slot, slot.reason, now)
     elif not slot.pool.enabled:
-        world.fleet.kill(slot, DISABLED, now)
+        world.slots.kill(slot, DISABLED, now)
     elif slot.host.is_tight and must_leave(slot, first_job(next_turns(slot))):
         leave(world, slot, now)
     world.stirred.add(slot.pool)
@@ -144,7 +144,7 @@ def take_back(world: World, slot: Slot) -> None:
 def _violate(world: World, slot: Slot, what: str, now: float) -> None:
     why = f"protocol violation: {what}"
     world.log_death(slot, why, killed=True)
-    world.fleet.kill(slot, why, now, counts=True)
+    world.slots.kill(slot, why, now, counts=True)
 
 
 def _second_ok(world: World, slot: Slot, job: Job | None, now: float) -> None:
@@ -152,13 +152,13 @@ def _second_ok(world: World, slot: Slot, job: Job | None, now: float) -> None:
     why = "protocol violation: OK for a line that was not sent yet"
     pk = job.pk if job is not None else slot.about
     world.ledger.log(LogRow(pk, "ERROR", slot.host.name, slot.pool.name, slot.pid, f"{why}; killed"))
-    world.fleet.kill(slot, why, now, counts=True)
+    world.slots.kill(slot, why, now, counts=True)
 
 
 # ---- everything but OK
 def said(world: World, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
     """One line other than OK."""
-    world.fleet.fire(slot, SAID, now)
+    world.slots.fire(slot, SAID, now)
     slot.heard = now
     _ACTS.get(keyword, _debug)(world, slot, text, now)
     if slot.asks_bytes > world.timers.line_limit:
@@ -177,7 +177,7 @@ def _is_written(world: World, slot: Slot, text: bytes, now: float) -> bool:
         slot.is_cut = True
         world.log(slot, "WARNING", f"over {limit} bytes of output about one item: the rest is left out")
     most = _FLOOD * (limit or world.timers.line_limit)
-    if slot.told > most and slot.doom is None:
+    if slot.told > most and slot.wanted is not DIE:
         _violate(world, slot, f"over {most} bytes of output about one item", now)
     return False
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from scheduler.model.protocol import printable
-from scheduler.model.states import NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
+from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy import serving
 from scheduler.policy.assignment import spill
 from scheduler.policy.entities import HostBook, Job, Pool, Slot
@@ -23,12 +23,12 @@ ATTEMPT_S = 60.0  # that a host counts as down beyond its next attempt, which ta
 
 def all_slots(world: World) -> list[Slot]:
     """Give every slot, for the first show and the slow one."""
-    return [slot for slot in world.fleet.slots if not slot.is_vacant]
+    return [slot for slot in world.slots.all if not slot.is_vacant]
 
 
 def changed_slots(world: World) -> list[Slot]:
     """Give the slots that look other than they were shown, and forget that they do."""
-    changed, world.fleet.changed = world.fleet.changed, set()
+    changed, world.slots.changed = world.slots.changed, set()
     return [slot for slot in changed if not slot.is_vacant and slot.shown != _look(slot)]
 
 
@@ -52,7 +52,7 @@ def slot_row(slot: Slot, now: float) -> dict[str, Any]:
         "parameter": printable(slot.item.line[:PARAMETER_BYTES].rstrip(b"\n")) if slot.item is not None else None,
         "spawns": slot.spawns,
         "items": slot.total,
-        "reason": slot.doom or (slot.pool.reason if slot.state == ST_FAIL else None),
+        "reason": slot.reason if slot.wanted is DIE else slot.pool.reason if slot.state == ST_FAIL else None,
     }
 
 
@@ -72,8 +72,8 @@ def scheduler_row(
         "age": age,
         "pid": pid,
         "parameter": json.dumps(held | {"statements": statements}),
-        "spawns": sum(slot.spawns for slot in world.fleet.slots),
-        "items": sum(slot.total for slot in world.fleet.slots),
+        "spawns": sum(slot.spawns for slot in world.slots.all),
+        "items": sum(slot.total for slot in world.slots.all),
         "reason": world.refused,
     }
 
@@ -140,7 +140,7 @@ def _shortage(host: HostBook) -> str:
 
 def in_short(world: World) -> str:
     """Give what is in hand, in a few words."""
-    alive = [slot.state for slot in world.fleet.slots if slot.state > ST_FREE]
+    alive = [slot.state for slot in world.slots.all if slot.state > ST_FREE]
     return f"{len(world.jobs)} jobs in hand, {len(alive)} agents, {alive.count(ST_RUNNING)} of them at work"
 
 
@@ -151,7 +151,7 @@ def summary(world: World) -> list[str]:
         counts[STATE_NAMES[slot.state]] += 1
     total = " ".join(f"{name}={count}" for name, count in counts.items())
     lines = [f"jobs in hand: {len(world.jobs)}; slots: {total}"]
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         if slot.state > ST_FREE:
             job = f" job={slot.job.pk}" if slot.job is not None else ""
             lines.append(
@@ -167,7 +167,7 @@ def overview(world: World) -> dict[str, Any]:
     for slot in all_slots(world):
         counts, name = agents[slot.pool.name], STATE_NAMES[slot.state]
         counts[name] = counts.get(name, 0) + 1
-    items = sum(slot.total for slot in world.fleet.slots)
+    items = sum(slot.total for slot in world.slots.all)
     queues = {
         name: {"paused": queue.paused, "concurrency": queue.concurrency, "in_hand": queue.in_hand}
         for name, queue in world.queues.items()
@@ -220,15 +220,15 @@ def show_progress(world: World, now: float) -> None:
             world.ledger.save(progress(job, now, expansion.said, count), failures)
     spill(world, now)
     serving.hold_if_full(world)
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         if slot.state == ST_RUNNING or is_shown_otherwise(slot):
-            world.fleet.changed.add(slot)
+            world.slots.changed.add(slot)
 
 
 def _counted(world: World) -> dict[int, int]:
     """Return what agents have counted so far of the items that they work on, by job."""
     counted: dict[int, int] = {}
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         if slot.counted and slot.job is not None:
             counted[slot.job.pk] = counted.get(slot.job.pk, 0) + slot.counted
     return counted

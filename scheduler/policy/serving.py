@@ -68,8 +68,8 @@ def disowned(world: World, event: e.LeaseLost, now: float) -> None:
         world.steps_down = world.stopping = False
     for job in list(world.jobs.values()):
         completion.forget(world, job, now)
-    for slot in world.fleet.slots:
-        world.fleet.kill(slot, "the group has another owner", now)
+    for slot in world.slots.all:
+        world.slots.kill(slot, "the group has another owner", now)
     world.ledger, world.trial = world.ledger.disown(), None
 
 
@@ -123,14 +123,14 @@ def _let_go(world: World, why: str, now: float) -> None:
     for job in list(world.jobs.values()):
         if job.verdict is None:
             completion.give_back(world, job, "released for restart", now)
-    for slot in world.fleet.slots:
-        world.fleet.kill(slot, why, now)
+    for slot in world.slots.all:
+        world.slots.kill(slot, why, now)
 
 
 def _end_idle(world: World, now: float) -> None:
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         if slot.job is None and slot.state in (ST_READY, ST_SPAWNED, ST_PREP):
-            world.fleet.kill(slot, "the scheduler drains", now)
+            world.slots.kill(slot, "the scheduler drains", now)
 
 
 def connections_changed(world: World, event: ConnectionsChanged, now: float) -> None:

@@ -13,12 +13,12 @@ from scheduler.model.events import Command, ConnectionKind, LogMessage
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, ST_FREE
-from scheduler.policy.agents import Fleet, patience_of
 from scheduler.policy.claims import Claims
 from scheduler.policy.entities import HostBook, Job, Pool, QueueBook, Slot
 from scheduler.policy.outbox import Ledger
 from scheduler.policy.output import Capture
 from scheduler.policy.run_queue import Places
+from scheduler.policy.slots import Slots, timeouts_of
 
 MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
@@ -48,7 +48,6 @@ class World:
         "expanding",
         "feeding",
         "file_hosts",
-        "fleet",
         "hosts",
         "hosts_changed",
         "jobs",
@@ -69,6 +68,7 @@ class World:
         "refused",
         "room_at",
         "serving_until",
+        "slots",
         "spilled",
         "start_at",
         "starting",
@@ -91,7 +91,7 @@ class World:
         self.file_hosts = config.hosts  # as the file has them
         self.timers: Scheduler = config.scheduler
         self.commands: list[Command] = []
-        self.fleet = Fleet(self.timers, self.commands)
+        self.slots = Slots(self.timers, self.commands)
         self.ledger = Ledger()
         self.claims = Claims()
         self.places = Places((), ())
@@ -136,20 +136,20 @@ class World:
         self.uncap_at = NEVER  # when more agents are tried again on a host that could start no more
         for name, kind in config.agents.items():
             self.pools[name] = pool = Pool(name, kind, kind.enabled)
-            patience = patience_of(kind, self.timers)
+            timeouts = timeouts_of(kind, self.timers)
             hosts = config.hosts_of(name)
             pool.filter({host_name: config.hosts[host_name] for host_name in hosts})
             for host_name in hosts:
-                self.add_slots(pool, host_name, kind.slots, patience, now)
+                self.add_slots(pool, host_name, kind.slots, timeouts, now)
 
-    def add_slots(self, pool: Pool, host_name: str, count: int, patience: tuple[float, ...], now: float) -> None:
+    def add_slots(self, pool: Pool, host_name: str, count: int, timeouts: tuple[float, ...], now: float) -> None:
         """Give a type so many more slots on a host."""
         if host_name not in pool.bound:
             pool.bound[host_name] = pool.turns_type(frozenset((host_name,)))
             pool.free[host_name] = deque()
             pool.idle[host_name] = []
         for _ in range(count):
-            self.fleet.add(pool, self.hosts[host_name], patience, now)
+            self.slots.add(pool, self.hosts[host_name], timeouts, now)
 
     def log(self, slot: Slot, kind: str, text: bytes | str) -> None:
         """Write a line to drover.log in the name of an agent, about its job or, without one, about `slot.about`."""
@@ -175,4 +175,4 @@ class World:
 
     def has_processes(self) -> bool:
         """Say whether some slot has a process, or is making one."""
-        return any(slot.state > ST_FREE for slot in self.fleet.slots)
+        return any(slot.state > ST_FREE for slot in self.slots.all)

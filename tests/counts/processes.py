@@ -132,7 +132,7 @@ def _run_inside(place: Place, idle: int) -> Work:
 
 
 def _all_ready(daemon: Daemon) -> bool:
-    return all(slot.state == ST_READY for slot in daemon.core.world.fleet.slots)
+    return all(slot.state == ST_READY for slot in daemon.core.world.slots.all)
 
 
 def _expand_inside(daemon: Daemon, owner: psycopg.Connection, name: str, rows: int) -> None:

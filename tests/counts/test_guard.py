@@ -39,7 +39,7 @@ class Thorough(Core):
     """Looks at every slot, at each tick."""
 
     def tick(self, now: float) -> None:
-        assert not any(slot.host.is_over for slot in self.world.fleet.slots)
+        assert not any(slot.host.is_over for slot in self.world.slots.all)
         super().tick(now)
 
 

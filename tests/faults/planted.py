@@ -399,7 +399,7 @@ FAULTS: Final = (
     _fault(
         "deaths_of_exec_agents_count",
         "scheduler/policy/processes.py",
-        "    slot.counts = False\n",
+        "    slot.blame(False)\n",
         "",
         "unit/test_throttle.py::test_the_end_of_an_exec_agent_is_its_items_and_does_not_count",
         near="def _exec_ended",

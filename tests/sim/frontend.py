@@ -144,7 +144,7 @@ def command_job(sim: "Sim") -> None:
     if not ours or not sim.daemon.is_alive:
         return
     core = sim.daemon.core
-    ahead = {job.pk for slot in core.world.fleet.slots for job, *_ in slot.ahead or () if job is not slot.job}
+    ahead = {job.pk for slot in core.world.slots.all for job, *_ in slot.ahead or () if job is not slot.job}
     row = sim.rng.choice([row for row in ours if row.pk in ahead] or ours)
     verb = sim.rng.choice(("kill", "cancel", "signal"))
     if verb == "signal":

@@ -12,7 +12,7 @@ import attrs
 
 from scheduler.model import events as e
 from scheduler.model.config import FILTERS, Config
-from scheduler.model.states import ST_SPAWNED, LeaseState
+from scheduler.model.states import DIE, ST_SPAWNED, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease, LeaseStatement, Owner
 from tests.sim import invariants
@@ -169,7 +169,7 @@ class Daemon:
     def _spawn(self, spawn: e.Spawn) -> None:
         if spawn.slot in self.processes:
             raise Broken("one_process_a_slot", f"slot {spawn.slot} has one already")
-        slot = self.core.world.fleet.slots[spawn.slot]
+        slot = self.core.world.slots.all[spawn.slot]
         kind = self.config.agents[spawn.type]
         invariants.respawns_are_limited(self.sim, slot)
         if slot.job is not None:
@@ -194,15 +194,15 @@ class Daemon:
         if self.processes.get(process.slot) is not process:
             return  # it was lost on its way
         process.is_born = True
-        slot = self.core.world.fleet.slots[process.slot]
-        if slot.doom is not None and slot.job is not None:
+        slot = self.core.world.slots.all[process.slot]
+        if slot.wanted is DIE and slot.job is not None:
             self.sim.disrupt(slot.job.pk)  # an exec agent that is killed as it begins may be fast
         self.tell(e.Created(process.slot, process.pid))
         process.begin()
 
     def _send(self, send: e.Send) -> None:
         process = self.processes.get(send.slot)
-        slot = self.core.world.fleet.slots[send.slot]
+        slot = self.core.world.slots.all[send.slot]
         if process is not None and process.heard:
             self._give(process, slot, send.data)
 
@@ -228,17 +228,17 @@ class Daemon:
 
     def lied(self, process: Process) -> None:
         """An agent is about to say OK to what it has not done."""
-        slot = self.core.world.fleet.slots[process.slot]
+        slot = self.core.world.slots.all[process.slot]
         for job in (slot.job, *(job for job, _, _ in slot.ahead or ())):
             if job is not None:
                 self.sim.database.rows[job.pk].was_lied_about = True
 
     def heard(self, process: Process, text: bytes, done: tuple[int, int] | None) -> None:
         """An agent has printed something; `done` is the item it says OK to."""
-        slot = self.core.world.fleet.slots[process.slot]
+        slot = self.core.world.slots.all[process.slot]
         self.sim.note(("hear", process.slot, text))
         answer = self.core.hear(process.slot, text, self.sim.now)
-        if done is not None and slot.doom is not None:
+        if done is not None and slot.wanted is DIE:
             self.sim.disrupt(done[0])  # it was done, and nobody believes it
         if answer is not None:
             self._give(process, slot, answer)
@@ -257,9 +257,9 @@ class Daemon:
             return  # it was told lost
         process.heard = False
         del self.processes[process.slot]
-        self.sim.not_tried(self.core.world.fleet.slots[process.slot])
-        slot, stillborn = self.core.world.fleet.slots[process.slot], self.sim.memory.stillborn
-        if slot.doom is not None:
+        self.sim.not_tried(self.core.world.slots.all[process.slot])
+        slot, stillborn = self.core.world.slots.all[process.slot], self.sim.memory.stillborn
+        if slot.wanted is DIE:
             stillborn.pop(slot.number, None)
             if slot.job is not None:
                 self.sim.disrupt(slot.job.pk)
@@ -302,7 +302,7 @@ class Daemon:
 
     def _lose(self, process: Process) -> None:
         self._lose_item(process.slot)
-        self.sim.not_tried(self.core.world.fleet.slots[process.slot])
+        self.sim.not_tried(self.core.world.slots.all[process.slot])
         process.vanish()
         del self.processes[process.slot]
         if process.is_born:
@@ -311,7 +311,7 @@ class Daemon:
             self.tell(e.NotCreated(process.slot, "cut", lost=True))
 
     def _lose_item(self, number: int) -> None:
-        slot = self.core.world.fleet.slots[number]
+        slot = self.core.world.slots.all[number]
         if slot.job is not None and slot.item is not None and (lost := read_item(slot.item.line)) is not None:
             self.sim.disrupt(slot.job.pk)
             self.sim.losses[slot.job.pk, slot.job.attempt, lost[1]] += 1

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 from scheduler.model.events import EndAndClaim, ReadContents, Save
 from scheduler.model.jobs import SUSPECT_AFTER, Claim, OutputRow
 from scheduler.model.states import (
+    DIE,
     DONE,
     FAILED,
+    FINISH,
     NEVER,
     RUNNING,
     ST_FAIL,
@@ -24,9 +26,9 @@ from scheduler.model.states import (
     ST_RUNNING,
     TERMINAL,
 )
-from scheduler.policy.agents import patience_of
 from scheduler.policy.entities import UNLIMITED, HostBook, Job, Slot, is_urgent
 from scheduler.policy.query import TRIED_ALONE
+from scheduler.policy.slots import timeouts_of
 from scheduler.policy.state import World
 from tests.sim.broken import Broken
 from tests.sim.database import IN_HAND, Row
@@ -82,13 +84,13 @@ def books_are_right(world: World) -> None:
     used: dict[HostBook, int] = {}
     leaving: dict[HostBook, int] = {}
     in_flight: dict[int, int] = {}
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         state, host, name = slot.state, slot.host, slot.host.name
         if state > ST_FREE:
             used[host] = used.get(host, 0) + 1
             if state == ST_FREEING:
                 leaving[host] = leaving.get(host, 0) + 1
-        is_free = slot.number in world.fleet.vacant if slot.is_gone else slot in slot.pool.free[name]
+        is_free = slot.number in world.slots.vacant if slot.is_removed else slot in slot.pool.free[name]
         if (state == ST_FREE) != is_free or (state == ST_READY) != (slot in slot.pool.idle[name] and slot in host.idle):
             broken("books_are_right", f"slot {slot.number} in state {state} is in the wrong list")
         if (slot.job is None) != (slot.item is None) or (state == ST_RUNNING and slot.job is None):
@@ -123,16 +125,16 @@ def books_are_right(world: World) -> None:
 
 def slots_are_as_configured(sim: "Sim", world: World) -> None:
     """Each type has its slots on each of its hosts, and all of them its limits; what is gone is out of the way."""
-    config, fleet = sim.daemon.config, world.fleet
-    for number, slot in enumerate(fleet.slots):
-        is_idle = slot.state == ST_READY and (slot.is_gone or slot.leaves is not None)
-        if slot.number != number or fleet.vacant.count(number) != slot.is_vacant or is_idle:
-            broken("slots_are_as_configured", f"slot {number} is {slot.number}, in state {slot.state}: {slot.leaves}")
-        if slot.patience != patience_of(slot.pool.kind, config.scheduler):
+    config, slots = sim.daemon.config, world.slots
+    for number, slot in enumerate(slots.all):
+        is_idle = slot.state == ST_READY and (slot.is_removed or slot.wanted is FINISH)
+        if slot.number != number or slots.vacant.count(number) != slot.is_vacant or is_idle:
+            broken("slots_are_as_configured", f"slot {number} is {slot.number}, in state {slot.state}: {slot.wanted}")
+        if slot.timeouts != timeouts_of(slot.pool.kind, config.scheduler):
             broken("slots_are_as_configured", f"slot {number} has old limits")
     for name, pool in world.pools.items():
         kind = config.agents.get(name)
-        found = Counter(slot.host.name for slot in pool.slots if not slot.is_gone and slot.pool is pool)
+        found = Counter(slot.host.name for slot in pool.slots if not slot.is_removed and slot.pool is pool)
         wanted = dict.fromkeys(config.hosts_of(name), kind.slots) if kind is not None else {}
         if found != wanted or (kind is not None and pool.kind is not kind) or found.total() != len(pool.slots):
             broken("slots_are_as_configured", f"type {name} has slots {found}, {wanted} are configured")
@@ -140,7 +142,7 @@ def slots_are_as_configured(sim: "Sim", world: World) -> None:
 
 def reload_frees_what_failed(world: World) -> None:
     """FAIL -> FREE on reload."""
-    failed = [slot.number for slot in world.fleet.slots if slot.state == ST_FAIL]
+    failed = [slot.number for slot in world.slots.all if slot.state == ST_FAIL]
     blocked = [pool.name for pool in world.pools.values() if pool.blocked_until]
     if failed or blocked:
         broken("reload_frees_what_failed", f"slots {failed} and types {blocked} rest after a reload")
@@ -148,8 +150,8 @@ def reload_frees_what_failed(world: World) -> None:
 
 def room_costs_no_work(slot: Slot) -> None:
     """Nobody is killed at work to make room for another type."""
-    if slot.doom is not None and slot.doom.startswith("room for"):
-        broken("room_costs_no_work", f"slot {slot.number} works and is killed: {slot.doom}")
+    if slot.wanted is DIE and slot.reason.startswith("room for"):
+        broken("room_costs_no_work", f"slot {slot.number} works and is killed: {slot.reason}")
 
 
 def lanes_are_right(world: World) -> None:
@@ -203,7 +205,7 @@ def has_future(world: World, job: Job) -> None:
     elif job.verdict is None and job.rules.rescued:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
         pool = job.pool
-        is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.doom for slot in pool.slots)
+        is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.wanted is DIE for slot in pool.slots)
         if job in pool.rescued and (is_busy or not world.feeding or not pool.enabled):
             return  # its turn comes with the next room
         if job.pk in ledger.marks or any((job.pk, job.attempt) in getattr(r, "rows", ()) for r in sent):
@@ -218,13 +220,13 @@ def _rows_of(request: object) -> list[tuple[int, int]]:
 
 def deadlines_are_set(world: World) -> None:
     """No state waits for ever, and the soonest deadline is not after any."""
-    soonest = world.fleet.soonest
-    for slot in world.fleet.slots:
+    soonest = world.slots.soonest
+    for slot in world.slots.all:
         if slot.deadline < soonest:
             broken("deadlines_are_set", f"slot {slot.number}: {slot.deadline} is before the soonest, {soonest}")
         if slot.deadline == NEVER and slot.state not in (ST_FREE, ST_RUNNING):
             broken("deadlines_are_set", f"slot {slot.number} may stay in state {slot.state} for ever")
-        if slot.state == ST_RUNNING and slot.deadline == NEVER and slot.patience[ST_RUNNING] < NEVER:
+        if slot.state == ST_RUNNING and slot.deadline == NEVER and slot.timeouts[ST_RUNNING] < NEVER:
             broken("deadlines_are_set", f"slot {slot.number} works without its deadline")
 
 
@@ -239,7 +241,7 @@ def hosts_keep_their_limits(sim: "Sim", world: World) -> None:
 
 def urgent_places_are_for_urgent_work(sim: "Sim", world: World) -> None:
     """Never do more agents than the maximum begin items that are not urgent."""
-    working = (s for s in world.fleet.slots if s.job is not None and s.state != ST_FREEING)
+    working = (s for s in world.slots.all if s.job is not None and s.state != ST_FREEING)
     plain = Counter(s.host.name for s in working if s.job is not None and not is_urgent(s.job))
     before = sim.memory.used
     for host in world.hosts.values():
@@ -382,7 +384,7 @@ def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None
     """What a reload has taken away gets nothing more: types, hosts, types on hosts, slots."""
     config = sim.daemon.config
     hosts = config.hosts_of(job.pool.name) if job.pool.name in config.agents else ()
-    if slot.host.name not in hosts or slot.is_gone or slot.pool is not job.pool:
+    if slot.host.name not in hosts or slot.is_removed or slot.pool is not job.pool:
         broken("work_begins_where_it_is_configured", f"job {job.pk} on host {slot.host.name}, slot {slot.number}")
     host, row = config.hosts[slot.host.name], sim.database.rows[job.pk]
     if (host.queues and row.queue not in host.queues) or not re.search(host.priorities, row.letter):
@@ -522,7 +524,7 @@ def query_ends_rightly(sim: "Sim", row: Row) -> None:
 
 def what_is_killed_is_worked_no_more(world: World) -> None:
     """An agent that has a line of a job that was killed or cancelled in hand is on its way out."""
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         verdict = slot.job.verdict if slot.job is not None else None
         if slot.job is not None and verdict is not None and verdict.kills and slot.state in (ST_READY, ST_RUNNING):
             broken("commands_are_kept", f"job {slot.job.pk} is killed, and slot {slot.number} works on")
@@ -533,7 +535,7 @@ def what_is_wanted_is_on_its_way(world: World, row: Row) -> None:
     job = world.jobs.get(row.pk)
     if row.wanted is None or job is None:
         return
-    for slot in world.fleet.slots:
+    for slot in world.slots.all:
         if slot.job is job and slot.state in (ST_READY, ST_RUNNING):
             broken("commands_are_kept", f"job {row.pk} was to be {row.wanted}, and slot {slot.number} works on")
     if any(lane.items for lane in job.lanes.values()):

@@ -113,7 +113,7 @@ def _shown(shape: Shape) -> float:
     site = busy(shape, LONG)
     world, now = site.core.world, site.now
     return lines(
-        *(partial(report.slot_row, slot, now) for slot in world.fleet.slots), partial(report.agent_rows, world, now)
+        *(partial(report.slot_row, slot, now) for slot in world.slots.all), partial(report.agent_rows, world, now)
     )
 
 

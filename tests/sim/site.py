@@ -186,12 +186,12 @@ class Site:
     @property
     def fed(self) -> int:
         """Give how many agents have had an item."""
-        return sum(slot.job is not None or slot.total > 0 for slot in self.core.world.fleet.slots)
+        return sum(slot.job is not None or slot.total > 0 for slot in self.core.world.slots.all)
 
     @property
     def at_work(self) -> int:
         """Give how many agents have an item in hand."""
-        return sum(slot.job is not None for slot in self.core.world.fleet.slots)
+        return sum(slot.job is not None for slot in self.core.world.slots.all)
 
     def turn(self) -> None:
         """One turn of the loop: wait, take what is ready, act."""

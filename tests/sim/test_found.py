@@ -56,7 +56,7 @@ def test_an_ok_of_a_doomed_agent_changes_nothing() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
     core.take()
-    core.world.fleet.kill(slot, "test", 1.0)
+    core.world.slots.kill(slot, "test", 1.0)
     assert core.hear(slot.number, b"OK\n", 1.0) is None
     assert (slot.state, sorted(core.world.jobs)) == (ST_FREEING, [1, 2])
 
@@ -191,7 +191,7 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
     core.handle(e.Created(fresh, 100), 2.0)
     core.hear(fresh, b"OK\n", 3.0)
     core.look()
-    slot = core.world.fleet.slots[fresh]
+    slot = core.world.slots.all[fresh]
     assert (slot.state, slot.lone, sent(core)) == (ST_RUNNING, True, [b'a="y"\n'])
 
 

@@ -24,7 +24,7 @@ def start(core: Core, now: float = 0.0) -> Slot:
     core.handle(e.Created(number, 100), now)
     core.hear(number, b"OK\n", now)
     core.take()
-    return core.world.fleet.slots[number]
+    return core.world.slots.all[number]
 
 
 def shown(core: Core, now: float) -> list[SaveRow]:

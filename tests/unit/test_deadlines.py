@@ -148,7 +148,7 @@ def test_no_first_ok_within_a_minute_is_a_death() -> None:
     core.tick(5.0)
     core.tick(60.0)
     core.handle(e.Gone(0, signal="SIGHUP"), 61.0)
-    assert core.world.fleet.slots[0].births == [0.0]
+    assert core.world.slots.all[0].starts == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_query_says_how_it_ended_f161(total: int, text: str) -> None:
     core = make_core()
     turn(core, claim(1, msq=True))
     core.handle(e.Opened(1, (b"a",), total), 0.0)
-    slot = core.world.fleet.slots[0]
+    slot = core.world.slots.all[0]
     core.handle(e.Fetched(1, [(b"x",)] * total, False), 0.0)
     core.take()
     core.handle(e.Created(0, 100), 0.0)
@@ -267,7 +267,7 @@ def starting(*claims: Claim) -> tuple[Core, Slot]:
     turn(core, *claims)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    return core, core.world.fleet.slots[number]
+    return core, core.world.slots.all[number]
 
 
 def test_a_killed_job_does_not_leave_the_agent_that_starts_for_it_to_its_start_limit_f134() -> None:
@@ -276,7 +276,7 @@ def test_a_killed_job_does_not_leave_the_agent_that_starts_for_it_to_its_start_l
     assert (slot.state, e.Kill(slot.number) in core.take()) == (ST_FREEING, True)
     assert [row.state for row in saved(settle(core, 1.0))] == ["failed"]
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 1.1)
-    assert (slot.state, slot.births) == (ST_FREE, [])
+    assert (slot.state, slot.starts) == (ST_FREE, [])
 
 
 @pytest.mark.parametrize("other", [claim(2), claim(2, msq=True)], ids=["a job", "a query"])
@@ -321,7 +321,7 @@ def test_an_agent_that_starts_is_not_late_by_a_pause() -> None:
     core.handle(e.Created(spawned(core)[0], 100), 0.0)
     core.resume(7.0, 8.0)
     core.tick(8.0)
-    assert core.world.fleet.slots[0].state == ST_SPAWNED
+    assert core.world.slots.all[0].state == ST_SPAWNED
 
 
 def test_the_time_limit_of_a_job_is_put_off_by_a_pause() -> None:

@@ -82,7 +82,7 @@ def test_what_waits_for_a_busy_host_holds_up_nothing_that_another_takes_t44() ->
 def test_a_job_starts_its_agent_on_a_host_that_takes_it_r55() -> None:
     core = choosy()
     turn(core, claim(1, rank=b"1c"), claim(2, rank=b"1n"), claim(3, rank=b"1n"))
-    assert {core.world.fleet.slots[slot].host.name for slot in spawned(core)} == {"high", "low"}
+    assert {core.world.slots.all[slot].host.name for slot in spawned(core)} == {"high", "low"}
 
 
 def test_a_claim_that_no_host_takes_since_a_reload_goes_back_r55() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduler.model import events as e
 from scheduler.model import protocol
 from scheduler.model.config import AgentType
-from scheduler.model.states import SLOT_STATES, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED
+from scheduler.model.states import DIE, SLOT_STATES, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED
 from scheduler.policy.core import Core
 from scheduler.policy.entities import Slot
 from tests.core_tools import claim, make_core, saved, settle, spawned, turn
@@ -81,7 +81,7 @@ def born(jobs: int, kind: AgentType) -> tuple[Core, Slot]:
     turn(core, *(claim(pk) for pk in range(1, jobs + 1)))
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    return core, core.world.fleet.slots[number]
+    return core, core.world.slots.all[number]
 
 
 def hear(core: Core, slot: Slot, piece: bytes) -> list[bytes]:
@@ -153,7 +153,7 @@ def step(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
         return
     elif what == "gone":
         core.handle(e.Gone(slot.number, code=1), now)
-    elif slot.doom is None:
+    elif slot.wanted is not DIE:
         _say(core, slot, what, pieces, now)
 
 
@@ -161,7 +161,7 @@ def _say(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
     for piece in pieces:
         (core.hear if what == "out" else core.hear_err)(slot.number, piece, now)
         core.look()
-        if slot.doom is not None:
+        if slot.wanted is DIE:
             return
     event = {"clogged": e.Clogged(slot.number), "unclogged": e.Unclogged(slot.number)}.get(what)
     if what == "answered" and slot.is_asking:
@@ -179,7 +179,7 @@ def test_questions_to_the_database_go_out_one_by_one_and_few_wait_f103(lines: li
     for piece in cut(b"".join(line + b"\n" for line in lines), places):
         core.hear(slot.number, piece, 1.0)
         asked += sum(isinstance(command, e.RunStatement) for command in core.take())
-        assert slot.doom is not None or len(slot.asks) < LIMIT // 32
+        assert slot.wanted is DIE or len(slot.asks) < LIMIT // 32
     assert asked <= 1
 
 

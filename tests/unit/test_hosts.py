@@ -23,7 +23,7 @@ def down(core: Core, now: float = 0.0) -> None:
 
 def at(core: Core) -> list[str]:
     """The hosts of the agents that are started now."""
-    return [core.world.fleet.slots[number].host.name for number in spawned(core)]
+    return [core.world.slots.all[number].host.name for number in spawned(core)]
 
 
 def places(core: Core) -> set[str]:
@@ -71,7 +71,7 @@ def test_a_lost_job_is_interrupted_and_its_slot_is_not_to_blame_f8_r2() -> None:
     (row,) = saved(settle(core, 1.0))
     assert (row.state, row.outcome, row.interruptions) == ("queued", "given back", 1)
     assert (row.text, row.retry_in) == ("the link to the agent was lost", None)
-    assert (slot.state, slot.births) == (ST_FREE, [])
+    assert (slot.state, slot.starts) == (ST_FREE, [])
 
 
 def test_a_job_that_loses_its_host_again_and_again_fails() -> None:
@@ -91,7 +91,7 @@ def test_a_start_that_the_way_prevented_costs_the_slot_nothing_while_the_host_is
     (number,) = spawned(core)
     down(core, 1.0)
     core.handle(e.NotCreated(number, "host beta: no route", lost=True), 1.0)
-    assert core.world.fleet.slots[number].births == []
+    assert core.world.slots.all[number].starts == []
     assert at(core) == []
 
 
@@ -101,7 +101,7 @@ def test_a_start_that_a_host_refuses_though_it_can_be_reached_counts() -> None:
     turn(core, claim(1))
     (number,) = spawned(core)
     core.handle(e.NotCreated(number, "host beta: no session", lost=True), 1.0)
-    assert len(core.world.fleet.slots[number].births) == 1
+    assert len(core.world.slots.all[number].starts) == 1
 
 
 def after_a_loss() -> Core:

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Database, Host, Scheduler
-from scheduler.model.states import NEVER, ST_FAIL, ST_FREE, ST_FREEING, ST_RUNNING
+from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_FREEING, ST_RUNNING
 from scheduler.policy.core import Core
 from scheduler.policy.reload import FIXED, changes, within_reach
 from tests.core_tools import TABLES, claim, make_core, ready, saved, sent, settle, spawned, turn, turned
@@ -138,7 +138,7 @@ def test_an_answer_for_the_former_process_of_a_number_reaches_nobody() -> None:
     reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
     turn(core, claim(2, "md5"), claim(3, "md5"))
     spawned(core)
-    assert core.world.fleet.slots[0].pool.name == "md5"
+    assert core.world.slots.all[0].pool.name == "md5"
     core.handle(e.Created(0, 200), 0.0)
     core.handle(e.StatementAnswered(0, ask.serial, b"OK\n"), 0.0)
     assert sent(core) == []
@@ -149,7 +149,7 @@ def test_a_slot_that_is_gone_is_not_put_to_rest_when_its_agent_dies() -> None:
     slot = ready(core, claim(1))
     reload(core, config({"md5": SHA}, respawn_count=0))
     core.handle(e.Gone(slot.number, code=1), 0.0)
-    assert (slot.state, core.world.fleet.vacant) == (ST_FREE, [slot.number])
+    assert (slot.state, core.world.slots.vacant) == (ST_FREE, [slot.number])
 
 
 def test_a_slot_that_rests_is_free_once_it_is_gone() -> None:
@@ -158,7 +158,7 @@ def test_a_slot_that_rests_is_free_once_it_is_gone() -> None:
     core.handle(e.Gone(slot.number, code=1), 0.0)
     assert slot.state == ST_FAIL
     look(core, "alpha", types="^md5")
-    assert (slot.state, core.world.fleet.vacant) == (ST_FREE, [slot.number])
+    assert (slot.state, core.world.slots.vacant) == (ST_FREE, [slot.number])
 
 
 def test_a_type_whose_failed_slots_went_with_their_host_works_when_the_host_is_back() -> None:
@@ -260,7 +260,7 @@ def test_an_agent_at_work_is_measured_by_the_new_limits() -> None:
     assert (slot.state, slot.deadline) == (ST_RUNNING, NEVER)
     reload(core, config({"sha": attrs.evolve(SHA, item_timeout=5.0)}), 3.0)
     core.tick(5.0)
-    assert slot.doom == "item took longer than 5 s"
+    assert slot.reason == "item took longer than 5 s"
 
 
 def test_an_agent_that_starts_keeps_the_hint_and_gets_the_shorter_limit() -> None:
@@ -268,12 +268,12 @@ def test_an_agent_that_starts_keeps_the_hint_and_gets_the_shorter_limit() -> Non
     turn(core, claim(1))
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    slot = core.world.fleet.slots[number]
+    slot = core.world.slots.all[number]
     reload(core, config(start_limit=30.0), 1.0)
     assert slot.deadline == 5.0
     core.tick(5.0)
     core.tick(30.0)
-    assert slot.doom is not None
+    assert slot.wanted is DIE
 
 
 # ---- slices

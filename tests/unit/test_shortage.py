@@ -49,7 +49,7 @@ def test_a_start_that_the_machine_refuses_counts_against_no_slot() -> None:
     core = make_core(RUN, respawn_count=0)
     turn(core, claim(1, "run"))
     refuse(core, spawned(core))
-    assert {(slot.state, tuple(slot.births)) for slot in core.world.fleet.slots} == {(1, ())}
+    assert {(slot.state, tuple(slot.starts)) for slot in core.world.slots.all} == {(1, ())}
     assert core.world.pools["run"].failed_starts == {}
 
 
@@ -87,7 +87,7 @@ def test_one_more_agent_than_before_ends_the_shortage() -> None:
     begin(core, spawned(core), 1.0)
     host = core.world.hosts["alpha"]
     assert (host.shortage, host.pause, host.most) == (None, 0.0, NEVER)
-    assert sum(slot.state == ST_RUNNING for slot in core.world.fleet.slots) == 6
+    assert sum(slot.state == ST_RUNNING for slot in core.world.slots.all) == 6
 
 
 def test_a_job_that_the_machine_cannot_start_does_not_hold_up_a_drain() -> None:

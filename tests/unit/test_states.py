@@ -10,7 +10,7 @@ from scheduler.errors import BugError
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.states import NEVER
-from scheduler.policy.agents import patience_of
+from scheduler.policy.slots import timeouts_of
 
 SLOT_STORIES = """
 FREE CHOSEN PREP CREATED SPAWNED OK READY FED RUNNING NEXT RUNNING OK READY LATE FREEING GONE FREE
@@ -136,7 +136,7 @@ def test_done_is_for_rows_of_queries_and_no_slot_enters_or_leaves_it_f68() -> No
 
 
 def test_every_state_of_a_slot_but_free_has_a_limit() -> None:
-    patience = patience_of(AgentType("a", kind="line", heartbeat=60.0), Scheduler())
+    patience = timeouts_of(AgentType("a", kind="line", heartbeat=60.0), Scheduler())
     assert [state for state in s.SLOT_STATES if patience[state] == NEVER] == [s.ST_FREE]
 
 

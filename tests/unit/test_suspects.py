@@ -122,7 +122,7 @@ def test_suspect_begins_when_its_row_does_not_say_any_more_that_it_is_tried_alon
     save = request(core, Save)
     assert core.world.pools["sha"].singles == 0
     core.handle(answer_to(save), 0.0)
-    assert core.world.pools["sha"].singles == 1 or any(slot.job for slot in core.world.fleet.slots)
+    assert core.world.pools["sha"].singles == 1 or any(slot.job for slot in core.world.slots.all)
 
 
 def test_suspect_that_is_cancelled_as_it_is_tried_lets_the_next_one_be_tried() -> None:

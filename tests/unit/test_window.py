@@ -6,6 +6,7 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
+from scheduler.model.states import DIE
 from scheduler.policy.assignment import AHEAD_BYTES
 from scheduler.policy.core import Core
 from scheduler.policy.entities import Slot
@@ -29,7 +30,7 @@ def at_work(core: Core, count: int) -> list[Slot]:
     for number in numbers:
         core.hear(number, b"OK\n", 0.0)
     core.look()
-    return [core.world.fleet.slots[number] for number in numbers]
+    return [core.world.slots.all[number] for number in numbers]
 
 
 def query(core: Core, rows: int, pk: int = 1, **rules: Any) -> None:
@@ -95,8 +96,8 @@ def test_more_oks_than_lines_are_a_violation() -> None:
     (slot,) = at_work(core, 1)
     assert sent(core) == [lines(0, 1)]
     core.hear(slot.number, b"OK\nOK\nOK\n", 0.0)
-    assert slot.doom is not None
-    assert "violation" in slot.doom
+    assert slot.wanted is DIE
+    assert "violation" in slot.reason
 
 
 def test_an_ok_before_its_lines_were_sent_takes_them_all_back() -> None:
@@ -104,7 +105,7 @@ def test_an_ok_before_its_lines_were_sent_takes_them_all_back() -> None:
     query(core, 4)
     (slot,) = at_work(core, 1)
     core.hear(slot.number, b"OK\n", 0.0)
-    assert slot.doom is not None
+    assert slot.wanted is DIE
     assert sent(core) == []
     core.handle(e.Gone(slot.number, None, "SIGKILL"), 0.0)
     at_work(core, 1)
@@ -141,10 +142,10 @@ def test_a_job_that_is_killed_while_its_line_is_ahead_ends_when_the_agent_comes_
     slot = ready(core, claim(1), claim(2), claim(3))
     sent(core)
     assert core.cancel(2, "no more", 0.0)
-    assert slot.doom is None
+    assert slot.wanted is not DIE
     assert 2 in core.world.jobs
     core.hear(slot.number, b"OK\n", 0.0)
-    assert slot.doom == "no more"
+    assert slot.reason == "no more"
     core.handle(e.Gone(slot.number, None, "SIGHUP"), 0.0)
     rows = {row.pk: row.state for row in saved(settle(core)) if row.outcome is not None}
     assert rows == {2: "cancelled", 3: "queued"}
@@ -165,7 +166,7 @@ def test_a_row_that_is_lost_while_its_line_is_ahead_is_not_worked() -> None:
     sent(core)
     core.handle(e.RowsLost([(2, 1)]), 0.0)
     core.hear(slot.number, b"OK\n", 0.0)
-    assert slot.doom == "the row has another owner"
+    assert slot.reason == "the row has another owner"
     core.handle(e.Gone(slot.number, None, "SIGHUP"), 0.0)
     assert [row.pk for row in saved(settle(core))] == []
     assert not core.world.jobs
@@ -188,7 +189,7 @@ def test_a_line_that_was_told_of_as_not_read_is_no_violation_when_others_are_ahe
     sent(core)
     core.handle(e.Clogged(slot.number), 0.0)
     core.hear(slot.number, b"OK\n", 0.0)
-    assert slot.doom is None
+    assert slot.wanted is not DIE
     assert logged(core) == []
 
 
