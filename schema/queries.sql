@@ -1,37 +1,119 @@
--- Every statement of the daemon, by name. Parameters are `:name`; an update of a job names pk, attempt and owner and
--- the state it expects, so that whoever has lost a row changes nothing (0 rows: fenced). Time is the database's.
--- Who claims a row writes drover.in_hand too.
--- Rows are matched by `between x and x` where `=` would let the planner merge with the whole index, which looks cheap
+-- Every statement of the daemon, by name. Parameters are `:name`. A fragment is a text that queries share: it stands
+-- above its uses, and drivers/sql.py puts it where a query has its name in double braces.
+--
+-- Time is that of the database. Each statement is a transaction of its own, at read committed.
+-- Lock order: scheduler_group, then rows of jobqueue.
+-- Fencing: an update of a job in hand names pk, attempt and owner, and the state it expects. A daemon that has lost the
+-- row changes nothing (0 rows). A statement that claims rows also inserts them into drover.in_hand.
+-- Rows are matched by `between x and x` where `=` would let the planner merge with the whole index: that looks cheap
 -- while a table is small, and plans are kept.
--- Lock order: scheduler_group, then jobqueue rows. All run at read committed, each a transaction of its own.
+-- Names in all queries: `lease` is the row of our group, locked; `command` the row of the command that is carried out,
+-- locked; `changed` what the command changed; `announced` the notifications. A row that another session has locked is
+-- skipped, because the connection that would wait for it also renews the lease.
+
+-- fragment: owns_group
+-- The daemon is the owner of the group and its lease has not run out.
+group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
+
+-- fragment: lease
+-- The row of the group if we own it, locked until the end of the statement: no other daemon can take over meanwhile.
+lease as materialized (
+  select 1 from drover.scheduler_group
+   where {{owns_group}}
+     for share)
+
+-- fragment: holds_lease
+-- The same without a lock, for a command: what it changes is guarded by the state of the job, and the command is marked
+-- in the same statement, so that a daemon that takes over does not carry it out again.
+exists (select from drover.scheduler_group where {{owns_group}})
+
+-- fragment: command
+-- The row of the command, if it has not ended and we hold the lease.
+command as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued' and {{holds_lease}}
+     for no key update skip locked)
+
+-- fragment: took_effect
+-- Mark the command in the statement that carries it out: the daemon that ends the command may be another one.
+took_effect as (
+  update drover.jobqueue j set jq_endtext = 'took effect' from command
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from changed))
+
+-- fragment: argument
+-- The parameter or the SQL of a job. Of one that is too long only the beginning, one byte more than is allowed.
+case when octet_length(jq_args) <= 1048577 then jq_args
+     else left(jq_args, case when jq_msq then 16777217 else 1048577 end) end
+
+-- fragment: variables
+-- The variables of a job as texts by name. None if they are longer than 16 MiB.
+case when drover.json_bytes(jq_variables) <= 16777216
+     then (select json_object_agg(key, value) from jsonb_each_text(jq_variables)) end
+
+-- fragment: variables_json
+-- The same as JSON.
+case when drover.json_bytes(jq_variables) <= 16777216 then jq_variables::text end
+
+-- fragment: roles_of_submitter
+-- The names of all roles that the submitter is a member of.
+(select json_agg(r.rolname) from pg_catalog.pg_roles s
+   join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
+  where s.rolname = jq_submitter)
+
+-- fragment: has_details
+-- The job is more than one parameter: `claimed` must return the details.
+jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued >= least(:unread::integer, 1)
+or jq_variables is not null or jq_type = any (:guarded::text[])
+
+-- fragment: details
+-- All that the daemon needs of a job beside its parameter. Submitters are compared with roles for `guarded` types only.
+json_build_object(
+  'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
+  'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
+  'rescued', jq_rescued, 'interruptions', jq_interruptions, 'max_interruptions', jq_max_interruptions,
+  'itemsfailed', jq_itemsfailed, 'itemsprocessed', case when jq_msq then jq_itemsprocessed end,
+  'elapsed', case when jq_msq then extract(epoch from jq_elapsedtime) end,
+  'busy', case when jq_msq then extract(epoch from jq_processedtime) end,
+  'variables', case when jq_rescued < :unread::integer then {{variables}} end,
+  'variables_json', case when jq_rescued < :unread::integer then {{variables_json}} end,
+  'is_oversized', jq_rescued < :unread::integer and drover.json_bytes(jq_variables) > 16777216,
+  'checkpoint', case when jq_rescued < :unread::integer then jq_checkpoint end,
+  'unread', jq_rescued >= :unread::integer,
+  'submitter', jq_submitter,
+  'roles', case when jq_type = any (:guarded::text[]) then {{roles_of_submitter}} end)
 
 -- name: end_and_claim
--- End the plain successes of the last batch, then claim for every want: type, queue, host ('' for any), below which rank,
--- beyond which place in the order, and how many. The claim cannot see what the same statement ended. What a row holds
--- that was rescued `unread` times is not read here: a claim that fails on it, or kills the daemon, would do so for ever.
--- First row: how many ended, which of them have children, which ended at all if not all did, how far each want got, as
--- JSON [want, rank, queued, pk], and whether the lease has run out, so that nothing could be claimed; then a row a claim
--- with the number of its want, in the order to run them.
-with mine as materialized (
-  select 1 from drover.scheduler_group
-   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
-     for share),
+-- End the plain successes of the last batch, and claim rows. Each claim request is a row of the `want_` arrays: type,
+-- queue and host ('' for any), the rank it stays below, the place in the order it begins after, and how many rows.
+-- A row that was rescued `unread` times is claimed without its contents: if reading them fails, or kills the daemon,
+-- reading them with every claim would do so for ever.
+--
+-- The first row of the answer is the summary, in the columns of a claim:
+--   attempt  how many jobs ended
+--   want     how far each request got, as JSON [number, rank, queued, pk]
+--   args     the jobs that ended and have children
+--   rank     'lapsed' if we do not hold the lease, so that nothing could be claimed
+--   more     the jobs that ended, if not all did
+-- Then follows a row for each claim, with the number of its request in `want`, in the order to run them.
+-- The claim does not see what `ended` changes: both read the same snapshot.
+with {{lease}},
 ended as (
   update drover.jobqueue j
-     set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed', jq_exitcode = u.code,
-         jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = 1, jq_itemstotal = 1,
+     set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed',
+         jq_exitcode = u.code, jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = 1, jq_itemstotal = 1,
          jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.micros * 1e-6),
          jq_done_by = :owner::uuid, jq_done_host = u.host, jq_done_pid = u.pid
-    from unnest(:pks::bigint[], :attempts::integer[], :micros::bigint[], :hosts::text[], :pids::integer[], :codes::integer[])
-      with ordinality as u(pk, attempt, micros, host, pid, code, n)
+    from unnest(:pks::bigint[], :attempts::integer[], :micros::bigint[], :hosts::text[], :pids::integer[],
+                :codes::integer[])
+           with ordinality as u(pk, attempt, micros, host, pid, code, n)
    where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
      and (j.jq_state = 'claimed' or j.jq_state = 'running')
   returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n),
-picked as materialized (
+picked as materialized (  -- the rows to claim, locked
   select w.n, q.*
-    from mine,
-         unnest(:want_types::text[], :want_queues::text[], :want_hosts::text[], :want_below::text[], :want_ranks::text[],
-                :want_queued::timestamptz[], :want_pks::bigint[], :want_counts::integer[])
+    from lease,
+         unnest(:want_types::text[], :want_queues::text[], :want_hosts::text[], :want_below::text[],
+                :want_ranks::text[], :want_queued::timestamptz[], :want_pks::bigint[], :want_counts::integer[])
            with ordinality as w(type, queue, host, below, rank, queued, pk, most, n),
          lateral (
            select c.ctid as place, j.*, c.claim_rank, c.claim_queued, c.claim_line
@@ -48,63 +130,48 @@ picked as materialized (
 claimed as (
   update drover.jobqueue j
      set jq_state = 'claimed', jq_attempt = jq_attempt + 1, jq_owner = :owner::uuid, jq_schedinfo = :schedinfo::text,
-         jq_starttime = coalesce(jq_first_start, now()), jq_attempt_start = case when jq_first_start is not null then now() end,
+         jq_starttime = coalesce(jq_first_start, now()),
+         jq_attempt_start = case when jq_first_start is not null then now() end,
          jq_endtext = 'in progress'
     from picked p
    where j.ctid = p.row_at
-  returning p.place, j.jq_pk, jq_attempt, p.n,
-            case when jq_rescued >= :unread::integer then '' when octet_length(jq_args) <= 1048577 then jq_args
-            else left(jq_args, case when jq_msq then 16777217 else 1048577 end) end as jq_args,  -- too long: the beginning is enough
-            p.claim_rank, p.claim_queued,
-            case when jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued >= least(:unread::integer, 1) or jq_variables is not null or jq_type = any (:guarded::text[])
-            then json_build_object(
-              'msq', jq_msq, 'runonpfile', jq_runonpfile, 'key', jq_key, 'tolerate', jq_tolerate, 'repeat', jq_repeat,
-              'timeout', extract(epoch from jq_timeout), 'retries', jq_retries, 'failures', jq_failures,
-              'rescued', jq_rescued, 'interruptions', jq_interruptions,
-              'max_interruptions', jq_max_interruptions, 'itemsfailed', jq_itemsfailed, 'itemsprocessed', case when jq_msq then jq_itemsprocessed end,
-              'elapsed', case when jq_msq then extract(epoch from jq_elapsedtime) end,
-              'busy', case when jq_msq then extract(epoch from jq_processedtime) end,
-              'variables', case when jq_rescued < :unread::integer and drover.json_bytes(jq_variables) <= 16777216
-              then (select json_object_agg(key, value) from jsonb_each_text(jq_variables)) end,
-              'variables_json', case when jq_rescued < :unread::integer and drover.json_bytes(jq_variables) <= 16777216 then jq_variables::text end,
-              'is_oversized', jq_rescued < :unread::integer and drover.json_bytes(jq_variables) > 16777216,
-              'checkpoint', case when jq_rescued < :unread::integer then jq_checkpoint end, 'unread', jq_rescued >= :unread::integer,
-              'submitter', jq_submitter, 'roles', case when jq_type = any (:guarded::text[])
-              then (select json_agg(r.rolname) from pg_catalog.pg_roles s
-                      join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
-                     where s.rolname = jq_submitter) end)::text
-            when p.claim_line is not null then to_json(jq_submitter)::text end as more),
-taken as (delete from drover.claimable where ctid = any (array(select place from claimed))),
-held as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0),
-told as materialized (
-  -- drover.announce by hand: what it looks up is at hand here
+  returning p.place, j.jq_pk, jq_attempt, p.n, p.claim_rank, p.claim_queued,
+            case when jq_rescued < :unread::integer then {{argument}} else '' end as jq_args,
+            case when {{has_details}} then {{details}}::text
+                 when p.claim_line is not null then to_json(jq_submitter)::text end as more),
+no_longer_claimable as (delete from drover.claimable where ctid = any (array(select place from claimed))),
+noted as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0),
+announced as materialized (
+  -- not by drover.announce, which would look up the job groups that are known here
   select drover.notify('drover_event', '[' || string_agg(events, ',') || ']') from (
     select chunk, '{"jq_pk":' || string_agg(jq_pk::text, ',"state":"done","job_pk":' || job || '},{"jq_pk":')
                   || ',"state":"done","job_pk":' || job || '}' as events
       from (select jq_pk, n / 100 as chunk, coalesce(jq_job_fk::text, 'null') as job from ended) e
      group by chunk, job) c
-   group by chunk)
-select jq_pk, attempt, want, args, rank, more from (
+   group by chunk),
+summary as (
   select null::bigint as jq_pk, (select count(*)::integer from ended) as attempt,
          (select json_agg(json_build_array(n, claim_rank, claim_queued, jq_pk))
-            from (select distinct on (n) * from picked order by n, claim_rank desc, claim_queued desc, jq_pk desc) last)::text as want,
+            from (select distinct on (n) * from picked
+                   order by n, claim_rank desc, claim_queued desc, jq_pk desc) last)::text as want,
          (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as args,
-         case when cardinality(:want_types::text[]) > 0 and not exists (select from mine) then 'lapsed' end as rank,
+         case when cardinality(:want_types::text[]) > 0 and not exists (select from lease) then 'lapsed' end as rank,
          case when (select count(*) from ended) < cardinality(:pks::bigint[])
-              then (select coalesce(string_agg(jq_pk::text, ','), '') from ended) end as more, null::timestamptz as queued
-    from (select count(*) from told) t
-  union all
-  select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued from claimed) r
-order by jq_pk is not null, rank collate "C", queued, jq_pk
+              then (select coalesce(string_agg(jq_pk::text, ','), '') from ended) end as more,
+         null::timestamptz as queued
+    from (select count(*) from announced) t)
+select jq_pk, attempt, want, args, rank, more
+  from (select * from summary
+         union all
+        select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued from claimed) r
+ order by jq_pk is not null, rank collate "C", queued, jq_pk
 
 -- name: read_claimed
--- What rows in hand hold that were claimed without it: parameter, variables, checkpoint, as query `end_and_claim` gives them.
-select j.jq_pk,
-       case when octet_length(jq_args) <= 1048577 then jq_args else left(jq_args, case when jq_msq then 16777217 else 1048577 end) end,
+-- Return the contents of rows in hand that were claimed without them, as query `end_and_claim` does.
+select j.jq_pk, {{argument}},
        json_build_object(
-         'variables', case when drover.json_bytes(jq_variables) <= 16777216
-         then (select json_object_agg(key, value) from jsonb_each_text(jq_variables)) end,
-         'variables_json', case when drover.json_bytes(jq_variables) <= 16777216 then jq_variables::text end,
+         'variables', {{variables}},
+         'variables_json', {{variables_json}},
          'is_oversized', drover.json_bytes(jq_variables) > 16777216,
          'checkpoint', jq_checkpoint)::text
   from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
@@ -112,106 +179,124 @@ select j.jq_pk,
  where j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
 
 -- name: save
--- Save what is not a plain success: other ends, what goes back to the queue, and progress of rows still in hand,
--- together with the items that failed. `retry_in` seconds from now, times a random half to one, when `jitter`; `took` is
--- of this attempt, `elapsed` and `busy` of an SQL job are of all its attempts, and it keeps the start of the first one.
+-- Save what is not a plain success: other ends, rows that go back to the queue, and progress of rows still in hand,
+-- together with the items that failed. `retry_in` is seconds from now, times a random half to one if `jitter`. `took`
+-- is of this attempt; `elapsed` and `busy` of an SQL job are of all its attempts, and it keeps its first start.
 with u as materialized (
   select * from jsonb_to_recordset(:rows::jsonb) as u(
-    pk bigint, attempt integer, state text, bits integer, text text, outcome text, code integer, signal text, result jsonb,
-    processed bigint, failed bigint, total bigint, elapsed float8, busy float8, took float8, remaining float8, failures integer, interruptions integer, retry_in float8,
-    jitter boolean, checkpoint jsonb, back boolean, host text, agent text, pid integer)),
+    pk bigint, attempt integer, state text, bits integer, text text, outcome text, code integer, signal text,
+    result jsonb, processed bigint, failed bigint, total bigint, elapsed float8, busy float8, took float8,
+    remaining float8, failures integer, interruptions integer, retry_in float8, jitter boolean, checkpoint jsonb,
+    back boolean, host text, agent text, pid integer)),
 saved as (
   update drover.jobqueue j
      set jq_state = u.state::drover.job_state,
          jq_starttime = case when u.state in ('queued', 'blocked') then null else j.jq_starttime end,
-         jq_first_start = case when u.state in ('queued', 'blocked') and j.jq_msq and u.busy > 0 then j.jq_starttime else j.jq_first_start end,
+         jq_first_start = case when u.state in ('queued', 'blocked') and j.jq_msq and u.busy > 0 then j.jq_starttime
+                               else j.jq_first_start end,
          jq_endtime = case when u.state in ('done', 'failed', 'cancelled') then now() end,
          jq_end_bits = coalesce(u.bits, 0), jq_endtext = coalesce(u.text, j.jq_endtext),
          jq_owner = case when u.state in ('claimed', 'running') then j.jq_owner end,
          jq_wanted = case when u.state in ('claimed', 'running') then j.jq_wanted end,
          jq_schedinfo = case when u.state in ('claimed', 'running') then j.jq_schedinfo end,
          jq_exitcode = u.code, jq_signal = u.signal, jq_result = coalesce(u.result, j.jq_result),
-         jq_itemsprocessed = coalesce(u.processed, j.jq_itemsprocessed), jq_itemsfailed = coalesce(u.failed, j.jq_itemsfailed),
+         jq_itemsprocessed = coalesce(u.processed, j.jq_itemsprocessed),
+         jq_itemsfailed = coalesce(u.failed, j.jq_itemsfailed),
          jq_itemstotal = coalesce(u.total, j.jq_itemstotal),
          jq_elapsedtime = coalesce(make_interval(secs => u.elapsed), j.jq_elapsedtime),
          jq_processedtime = coalesce(make_interval(secs => u.busy), j.jq_processedtime),
          jq_expected_end = now() + make_interval(secs => u.remaining),
-         jq_failures = coalesce(u.failures, j.jq_failures), jq_interruptions = coalesce(u.interruptions, j.jq_interruptions), jq_checkpoint = coalesce(u.checkpoint, j.jq_checkpoint),
+         jq_failures = coalesce(u.failures, j.jq_failures),
+         jq_interruptions = coalesce(u.interruptions, j.jq_interruptions),
+         jq_checkpoint = coalesce(u.checkpoint, j.jq_checkpoint),
          jq_retry_at = now() + make_interval(secs => r.delay),
          jq_wait_until = now() + make_interval(secs => r.delay),
          jq_queued = case when u.back then now() else j.jq_queued end
     from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
-   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
-  returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.host, u.agent, u.pid, u.took),
+   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
+     and j.jq_state in ('claimed', 'running')
+  returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.host, u.agent,
+            u.pid, u.took),
 history as (
   insert into drover.attempt_kept
-    (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode, att_signal, att_reason)
+    (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_outcome, att_exitcode,
+     att_signal, att_reason)
   select jq_pk, jq_attempt, :owner::uuid, host, agent, pid, now() - make_interval(secs => coalesce(took, 0)),
          outcome, code, signal, text
     from saved where outcome <> 'not begun'),  -- nor null, which is progress
 failed as (
-  insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_host, item_agent, item_pid, item_reason)
+  insert into drover.item_failure
+    (item_jq_fk, item_attempt, item_key, item_line, item_host, item_agent, item_pid, item_reason)
   select f.pk, f.attempt, f.key, f.line, f.host, f.agent, f.pid, f.reason
-    from jsonb_to_recordset(:failures::jsonb) as f(pk bigint, attempt integer, key text, line text, host text, agent text, pid integer, reason text)
-   where ((f.pk, f.attempt) in (select jq_pk, jq_attempt from saved)) is true),  -- hashed, which no join may be
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from saved where outcome is not null or state = 'running' having count(*) > 0)
-select jq_pk, jq_has_children and outcome is not null from saved left join told on true
+    from jsonb_to_recordset(:failures::jsonb) as f(
+      pk bigint, attempt integer, key text, line text, host text, agent text, pid integer, reason text)
+   where ((f.pk, f.attempt) in (select jq_pk, jq_attempt from saved)) is true),  -- a hashed subplan: a join need not be
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg(state)) from saved
+   where outcome is not null or state = 'running' having count(*) > 0)
+select jq_pk, jq_has_children and outcome is not null from saved left join announced on true
 
 -- name: mark_running
--- Rows that have begun: shown as running. A rescued row is marked before its first byte, so that a job that kills the
--- machine uses up its allowance.
+-- Show rows in hand as running. A row that was rescued before is marked before the first byte goes to an agent, so that
+-- a job that kills the machine uses up its allowance.
 with marked as (
   update drover.jobqueue j set jq_state = 'running'
     from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
-   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
+     and j.jq_state in ('claimed', 'running')
   returning j.jq_pk),
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked having count(*) > 0)
-select jq_pk from marked left join told on true
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked having count(*) > 0)
+select jq_pk from marked left join announced on true
 
 -- name: find_locked
--- Which of these rows somebody else keeps locked.
+-- Return which of these rows another session has locked.
 with free as materialized (
   select jq_pk from drover.jobqueue where jq_pk = any (:pks::bigint[]) for no key update skip locked)
 select string_agg(jq_pk::text, ',') from drover.jobqueue
  where jq_pk = any (:pks::bigint[]) and jq_pk not in (select jq_pk from free)
 
 -- name: take_stock
--- Say anew what is in hand: everything before is forgotten.
+-- Replace all records of what we have in hand by one.
 with before as (delete from drover.in_hand where hand_owner = :owner::uuid)
 insert into drover.in_hand select :owner::uuid, :pks::bigint[] where cardinality(:pks::bigint[]) > 0
 
 -- name: settle
--- Settle some edges below ended parents, of the first from a child on; a statement of its own, after the one that ended
--- them. How many children got nearer; which parents are left, and from which child on; and which have children that somebody
--- keeps locked, who were left out.
+-- Settle up to 1,000 edges below ended parents, of the first parent from child `beyond` on. It is a statement of its
+-- own after the one that ended the parents, whose snapshot misses new edges. Return how many children are nearer to
+-- their start; which parents are left, and from which child on; and which parents have children that another session
+-- has locked: these were left out.
 select released, array_to_string(unsettled, ','), place, array_to_string(locked, ',')
   from drover.settle(:parents::bigint[], :beyond::bigint, 1000, waits => false)
 
 -- name: write_log
+-- Insert lines of the logs of jobs.
 insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_pid, log_message)
-select * from unnest(:jobs::bigint[], :types::text[], :hosts::text[], :agents::text[], :pids::integer[], :messages::text[])
+select * from unnest(:jobs::bigint[], :types::text[], :hosts::text[], :agents::text[], :pids::integer[],
+                     :messages::text[])
 
 -- name: write_output
--- A piece that is there already was sent before the connection was lost. Channel drover_output: jobs in an array.
+-- Insert pieces of the output of jobs. A piece that is there already was sent before the connection was lost. Notify
+-- channel drover_output of the jobs whose output is followed, 300 in an array.
 with written as (
   insert into drover.output (out_jq_fk, out_attempt, out_part, out_stream, out_data)
   select * from unnest(:jobs::bigint[], :attempts::integer[], :parts::integer[], :streams::text[], :texts::text[])
   on conflict do nothing),
-told as materialized (
+announced as materialized (
   select drover.notify('drover_output', json_agg(job)::text)
     from unnest(:followed::bigint[]) with ordinality as u(job, n) group by (n - 1) / 300)
-select count(*) from told
+select count(*) from announced
 
 -- name: due
--- Let rows whose time has come be claimable, fail those whose time has passed; seconds to the next such instant, negative
--- when one has come whose row somebody keeps locked, or that is not among the 5,000 of one look: it is passed over, for
--- this connection carries the lease.
--- The next instant is the first row in the order of the index: `min` beside a second table would read all that wait.
+-- Make rows claimable whose jq_wait_until has come, and fail those whose jq_not_after has passed; at most 5,000 of each
+-- at a time. Return how many are claimable now, the parents among the failed ones, and the seconds to the next such
+-- instant: negative if one has come already whose row is locked by another session or beyond the 5,000.
+-- The next instant is the first row in the order of an index: `min` beside a second table would read all that wait.
 with ours as materialized (select queue_name from drover.queue where queue_group = :group::text),
 ready as materialized (
   select jq_pk from drover.jobqueue
-   where (jq_state = 'queued' and (jq_expires_at is null or jq_expires_at > now()) or jq_state = 'held') and jq_wait_until <= now()
-     and jq_queue in (select queue_name from ours)
+   where (jq_state = 'queued' and (jq_expires_at is null or jq_expires_at > now()) or jq_state = 'held')
+     and jq_wait_until <= now() and jq_queue in (select queue_name from ours)
    limit 5000
      for no key update skip locked),
 late as materialized (
@@ -223,11 +308,12 @@ due as (
   update drover.jobqueue set jq_wait_until = null where jq_pk = any (array(select jq_pk from ready)) returning jq_pk),
 expired as (
   update drover.jobqueue
-     set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2, jq_endtext = 'not started by ' || jq_not_after,
-         jq_wait_until = null
+     set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
+         jq_endtext = 'not started by ' || jq_not_after, jq_wait_until = null
    where jq_pk = any (array(select jq_pk from late))
   returning jq_pk, jq_has_children),
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0)
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0)
 select (select count(*) from due), (select string_agg(jq_pk::text, ',') from expired where jq_has_children),
        extract(epoch from least(
          (select jq_wait_until from drover.jobqueue
@@ -240,18 +326,21 @@ select (select count(*) from due), (select string_agg(jq_pk::text, ',') from exp
              and jq_queue = any (array(select queue_name from ours)) and jq_pk not in (select jq_pk from late)
            order by jq_expires_at limit 1))
          - now())
-  from (select count(*) from told) t
+  from (select count(*) from announced) t
 
 -- name: register
--- Announce this daemon and what its configuration names; a value that changed in the file wins, else the current one stays.
--- Gives every queue or host that another group has, as a clash; with one, nothing is written down. Also for a reload.
+-- Register this daemon and what its configuration names; also for a reload. A value that changed in the configuration
+-- wins, else the current one stays. Return a sentence for every queue or host that another group has: if there is one,
+-- nothing is registered.
 with given as materialized (select :config::jsonb as j),
 clashes as materialized (
   select 'host ' || t.host_name || ' belongs to group ' || t.host_group as clash
-    from given, jsonb_to_recordset(j -> 'hosts') as h(name text) join drover.host t on t.host_name = h.name where t.host_group <> :group::text
+    from given, jsonb_to_recordset(j -> 'hosts') as h(name text) join drover.host t on t.host_name = h.name
+   where t.host_group <> :group::text
   union all
   select 'queue ' || t.queue_name || ' belongs to group ' || t.queue_group
-    from given, jsonb_to_recordset(j -> 'queues') as q(name text) join drover.queue t on t.queue_name = q.name where t.queue_group <> :group::text),
+    from given, jsonb_to_recordset(j -> 'queues') as q(name text) join drover.queue t on t.queue_name = q.name
+   where t.queue_group <> :group::text),
 c as materialized (select j from given where not exists (select from clashes)),
 me as (
   insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
@@ -261,38 +350,50 @@ me as (
   on conflict (scheduler_uuid) do update set scheduler_seen = now()),
 g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (
-  insert into drover.host as t (host_name, host_group, host_max, host_max_file, host_urgent, host_urgent_file,
-                                host_enabled, host_enabled_file, host_transport, host_types, host_types_file, host_queues,
-                                host_queues_file, host_priorities, host_priorities_file, host_letters)
+  insert into drover.host as t
+    (host_name, host_group, host_max, host_max_file, host_urgent, host_urgent_file, host_enabled, host_enabled_file,
+     host_transport, host_types, host_types_file, host_queues, host_queues_file, host_priorities, host_priorities_file,
+     host_letters)
   select h.name, :group::text, h.max, h.max, h.urgent, h.urgent, h.enabled, h.enabled, h.transport, h.types, h.types,
          nullif(h.queues, '{}'), nullif(h.queues, '{}'), h.priorities, h.priorities, h.letters
-    from c, jsonb_to_recordset(j -> 'hosts') as h(name text, max integer, urgent integer, enabled boolean, transport text, types text,
-                                                  queues text[], priorities text, letters text)
+    from c, jsonb_to_recordset(j -> 'hosts') as h(
+           name text, max integer, urgent integer, enabled boolean, transport text, types text, queues text[],
+           priorities text, letters text)
   on conflict (host_name) do update
-    set host_max = case when t.host_max_file is distinct from excluded.host_max_file then excluded.host_max else t.host_max end,
-        host_urgent = case when t.host_urgent_file is distinct from excluded.host_urgent_file then excluded.host_urgent else t.host_urgent end,
-        host_enabled = case when t.host_enabled_file is distinct from excluded.host_enabled_file then excluded.host_enabled else t.host_enabled end,
+    set host_max = case when t.host_max_file is distinct from excluded.host_max_file
+                        then excluded.host_max else t.host_max end,
+        host_urgent = case when t.host_urgent_file is distinct from excluded.host_urgent_file
+                           then excluded.host_urgent else t.host_urgent end,
+        host_enabled = case when t.host_enabled_file is distinct from excluded.host_enabled_file
+                            then excluded.host_enabled else t.host_enabled end,
         host_max_file = excluded.host_max_file, host_urgent_file = excluded.host_urgent_file,
-        host_types = case when t.host_types_file is distinct from excluded.host_types_file then excluded.host_types else t.host_types end,
-        host_queues = case when t.host_queues_file is distinct from excluded.host_queues_file then excluded.host_queues else t.host_queues end,
+        host_types = case when t.host_types_file is distinct from excluded.host_types_file
+                          then excluded.host_types else t.host_types end,
+        host_queues = case when t.host_queues_file is distinct from excluded.host_queues_file
+                           then excluded.host_queues else t.host_queues end,
         host_priorities = case when t.host_priorities_file is distinct from excluded.host_priorities_file
                                then excluded.host_priorities else t.host_priorities end,
         host_letters = case when t.host_priorities_file is distinct from excluded.host_priorities_file
                             then excluded.host_letters else t.host_letters end,
-        host_enabled_file = excluded.host_enabled_file, host_transport = excluded.host_transport, host_present = true,
+        host_enabled_file = excluded.host_enabled_file,
+        host_transport = excluded.host_transport, host_present = true,
         host_types_file = excluded.host_types_file, host_queues_file = excluded.host_queues_file,
         host_priorities_file = excluded.host_priorities_file
     where t.host_group = :group::text
   returning host_name),
 q as (
-  insert into drover.queue as t (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file,
-                                 queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter)
-  select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority, q.priority, q.filter
-    from c, jsonb_to_recordset(j -> 'queues') as q(name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text)
+  insert into drover.queue as t
+    (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file,
+     queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter)
+  select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority,
+         q.priority, q.filter
+    from c, jsonb_to_recordset(j -> 'queues') as q(
+           name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text)
   on conflict (queue_name) do update
     set queue_concurrency = case when t.queue_concurrency_file is distinct from excluded.queue_concurrency_file
                                  then excluded.queue_concurrency else t.queue_concurrency end,
-        queue_paused = case when t.queue_paused_file is distinct from excluded.queue_paused_file then excluded.queue_paused else t.queue_paused end,
+        queue_paused = case when t.queue_paused_file is distinct from excluded.queue_paused_file
+                            then excluded.queue_paused else t.queue_paused end,
         queue_reserved = case when t.queue_reserved_file is distinct from excluded.queue_reserved_file
                               then excluded.queue_reserved else t.queue_reserved end,
         queue_concurrency_file = excluded.queue_concurrency_file, queue_paused_file = excluded.queue_paused_file,
@@ -303,14 +404,18 @@ q as (
     where t.queue_group = :group::text
   returning queue_name),
 a as (
-  insert into drover.agent as t (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_fair,
-                                 agent_fair_file, agent_revision)
+  insert into drover.agent as t
+    (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_fair,
+     agent_fair_file, agent_revision)
   select :group::text, a.type, a.enabled, a.enabled, a.kind, a.submitters, a.cwd, a.fair, a.fair, a.revision
-    from c, jsonb_to_recordset(j -> 'agents') as a(type text, enabled boolean, kind text, submitters text[], cwd text, fair boolean, revision text)
+    from c, jsonb_to_recordset(j -> 'agents') as a(
+           type text, enabled boolean, kind text, submitters text[], cwd text, fair boolean, revision text)
   on conflict (agent_group, agent_type) do update
-    set agent_enabled = case when t.agent_enabled_file is distinct from excluded.agent_enabled_file then excluded.agent_enabled else t.agent_enabled end,
-        agent_enabled_file = excluded.agent_enabled_file, agent_kind = excluded.agent_kind, agent_submitters = excluded.agent_submitters,
-        agent_cwd = excluded.agent_cwd, agent_fair = t.agent_fair or excluded.agent_fair, agent_fair_file = excluded.agent_fair_file,
+    set agent_enabled = case when t.agent_enabled_file is distinct from excluded.agent_enabled_file
+                             then excluded.agent_enabled else t.agent_enabled end,
+        agent_enabled_file = excluded.agent_enabled_file, agent_kind = excluded.agent_kind,
+        agent_submitters = excluded.agent_submitters, agent_cwd = excluded.agent_cwd,
+        agent_fair = t.agent_fair or excluded.agent_fair, agent_fair_file = excluded.agent_fair_file,
         agent_revision = excluded.agent_revision, agent_present = true),
 gone_agents as (
   update drover.agent set agent_present = false
@@ -323,54 +428,61 @@ gone_hosts as (
 select clash from clashes
 
 -- name: look_at_owner
--- Who holds the lease of the group, whether it has run out, and when the group was taken last; a standby is seen by its
--- looking. No row: we are not known, or not any more.
-with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid returning scheduler_uuid)
+-- Return the owner of the group, whether its lease has run out, and when the group was taken over last; note that this
+-- standby is alive. No row: this daemon is not registered, or not any more.
+with seen as (
+  update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid returning scheduler_uuid)
 select g.group_owner, coalesce(g.group_lease_until <= now(), true) as lapsed, s.scheduler_host, s.scheduler_pid,
        s.scheduler_boot_id, s.scheduler_pid_space, s.scheduler_pid_start, g.group_taken_at
   from drover.scheduler_group g cross join seen left join drover.scheduler s on s.scheduler_uuid = g.group_owner
  where g.group_name = :group::text
 
 -- name: take_lease
--- Become the owner of the group: it has none, its lease has run out, it is known to be dead, or it is us. Gives
--- when that was.
+-- Become the owner of the group if it has none, if its lease has run out (and we are `patient`), if its owner is known
+-- to be dead, or if we are it. Return the instant.
 update drover.scheduler_group
-   set group_owner = :owner::uuid, group_lease_until = now() + make_interval(secs => :lease::float8), group_taken_at = now(),
-       group_number = coalesce(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'), 0)
+   set group_owner = :owner::uuid, group_lease_until = now() + make_interval(secs => :lease::float8),
+       group_taken_at = now(), group_number = coalesce(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'), 0)
  where group_name = :group::text
    and (group_owner is null or group_owner = :owner::uuid or group_owner = :dead::uuid
         or (:patient::boolean and group_lease_until <= now()))
 returning group_taken_at
 
 -- name: end_holder
--- End whoever keeps the row of the group locked though the lease has run out: a daemon that was stopped before it read the
--- answer to its claim, which the server cannot finish, nor commit, while nobody reads.
+-- End the session that has the row of the group locked though the lease has run out: its daemon was stopped before it
+-- read the answer to a claim, and the server cannot commit while the answer is not read.
 select pg_terminate_backend(a.pid)
   from pg_stat_activity a
  where a.application_name = 'drover queue' and a.usename = current_user and a.datname = current_database()
    and a.wait_event = 'ClientWrite' and a.query_start < now() - make_interval(secs => :lease::float8)
-   and a.pid in (select pid from pg_locks where relation = 'drover.scheduler_group'::regclass and mode = 'RowShareLock' and granted)
+   and a.pid in (
+     select pid from pg_locks
+      where relation = 'drover.scheduler_group'::regclass and mode = 'RowShareLock' and granted)
    and exists (select from drover.scheduler_group where group_name = :group::text and group_lease_until <= now())
 
 -- name: renew_lease
+-- Extend our lease. No row: the group is not ours any more.
 with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid)
 update drover.scheduler_group set group_lease_until = now() + make_interval(secs => :lease::float8)
  where group_name = :group::text and group_owner = :owner::uuid
 returning group_owner
 
 -- name: rescue
--- Give back every row of the group whose owner is not us, after the owner has changed: a claimed row costs a rescue, a
--- running one an interruption too, and fails when it has no more, or when it was tried alone; one that was to be killed
--- or cancelled is. One
--- statement with the take-over would miss claims in flight. `live` are rows of ours that are in memory; ours that are not
--- are given back too. A row that we claimed meanwhile is younger than this statement, and not touched. A row that somebody
--- keeps locked is left to the next look, under nobody's name, so that taking stock does not lose it. How many were given
--- back, parents among those that ended, and whether any is left.
+-- Give back the rows of the group that are in hand elsewhere, and those of ours that we do not know (`live` are those
+-- we do). It runs after the owner has changed; in the same statement as the take-over it would miss claims in flight. A
+-- claimed row costs one rescue, a running one also an interruption. A running row fails when it has used up its
+-- interruptions, or was tried alone. A row that was to be killed fails, one that was to be cancelled is cancelled. A
+-- row that we claimed meanwhile is younger than `age`, and left alone. A row that another session has locked waits for
+-- the next rescue, noted in drover.in_hand for owner 0, so that replacing a daemon's records does not lose it. Return
+-- how many rows were given back, the parents among those that ended, and whether any locked row is left.
 with lost as materialized (
   select jq_pk
-    from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h join drover.jobqueue on jq_pk between h.pk and h.pk
+    from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h
+    join drover.jobqueue on jq_pk between h.pk and h.pk
    where jq_state in ('claimed', 'running')
-     and (jq_owner <> :owner::uuid or (not jq_pk = any (:live::bigint[]) and coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8)))
+     and (jq_owner <> :owner::uuid
+          or (not jq_pk = any (:live::bigint[])
+              and coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8)))
      and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)),
 over as materialized (
   select jq_pk, jq_attempt, jq_owner as was_owner, coalesce(jq_attempt_start, jq_starttime) as began,
@@ -379,11 +491,13 @@ over as materialized (
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions then 'failed' end as ends,
          case when jq_wanted = 'kill' then 'killed' when jq_wanted like 'cancel %' then substr(jq_wanted, 8)
               when jq_state = 'running' and jq_endtext = 'tried alone'
-              then 'its scheduler died ' || jq_rescued + 1 || ' times with this job in hand, the last time as it was tried alone'
+              then 'its scheduler died ' || jq_rescued + 1
+                   || ' times with this job in hand, the last time as it was tried alone'
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions
               then 'interrupted more than ' || jq_max_interruptions || ' times' else 'released for restart' end as text
     from drover.jobqueue where jq_pk = any (array(select jq_pk from lost)) and jq_state in ('claimed', 'running')
-     and (jq_owner <> :owner::uuid or coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8))
+     and (jq_owner <> :owner::uuid
+          or coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8))
      for no key update skip locked),
 rescued as (
   update drover.jobqueue j
@@ -392,44 +506,54 @@ rescued as (
          jq_first_start = case when j.jq_msq and j.jq_state = 'running' then j.jq_starttime else j.jq_first_start end,
          jq_endtime = case when over.ends is not null then now() end,
          jq_end_bits = case when over.ends is not null then 2 else 0 end, jq_endtext = over.text,
-         jq_owner = null, jq_wanted = null, jq_schedinfo = null, jq_expected_end = null, jq_rescued = j.jq_rescued + 1,
+         jq_owner = null, jq_wanted = null, jq_schedinfo = null, jq_expected_end = null,
+         jq_rescued = j.jq_rescued + 1,
          jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
     from over
    where j.jq_pk between over.jq_pk and over.jq_pk
      and exists (select from drover.scheduler_group where group_name = :group::text and group_owner = :owner::uuid)
-  returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, over.was_owner, over.began, j.jq_schedinfo),
-let_go as (
+  returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, over.was_owner, over.began,
+            j.jq_schedinfo),
+removed_records as (
   delete from drover.in_hand
    where hand_owner <> :owner::uuid
      and not exists (select from unnest(hand_jobs) as pk join drover.jobqueue j on j.jq_pk between pk and pk
                       where j.jq_state in ('claimed', 'running'))),
-passed_over as (
+skipped as (
   insert into drover.in_hand
   select '00000000-0000-0000-0000-000000000000', array_agg(jq_pk) from lost
    where jq_pk not in (select jq_pk from over)
-     and not exists (select from drover.in_hand where hand_owner = '00000000-0000-0000-0000-000000000000' and jq_pk = any (hand_jobs))
+     and not exists (
+       select from drover.in_hand
+        where hand_owner = '00000000-0000-0000-0000-000000000000' and jq_pk = any (hand_jobs))
   having count(*) > 0),
 history as (
   insert into drover.attempt_kept (att_jq_fk, att_attempt, att_scheduler, att_start, att_outcome, att_reason)
   select jq_pk, jq_attempt, was_owner, began, 'rescued', 'its scheduler is gone' from rescued
   on conflict do nothing),
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from rescued having count(*) > 0)
-select (select count(*) from rescued), (select string_agg(jq_pk::text, ',') from rescued where jq_has_children and state <> 'queued'),
-       exists (select from lost where jq_pk not in (select jq_pk from over)), (select count(*) from told)
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg(state)) from rescued having count(*) > 0)
+select (select count(*) from rescued),
+       (select string_agg(jq_pk::text, ',') from rescued where jq_has_children and state <> 'queued'),
+       exists (select from lost where jq_pk not in (select jq_pk from over)), (select count(*) from announced)
 
 -- name: read_commands
--- The commands that are for us, with what they name: a job, by number or name, with its state and whether we work on it;
--- whether they took effect already, and could not end; and whether an operator gave them. Those of operators come first, oldest
--- first, then those of others, whose submitters take turns (drover.offer_command). One for `every` scheduler is for us if it came
--- after us and we have not acted on it; another, if we are active and what it names is of our group, or of none that has an active scheduler; what names nothing is for the first
--- of the groups that have one.
--- They are looked at in the order of the index, those with a host apart, and no more than are given: a flood of them
--- costs no more than that. Those `passed` over have to wait. Of one that is too long to be understood the beginning is enough.
+-- Return up to 100 commands that this daemon must carry out, each with the job it names by number or name, the job's
+-- state and whether we have it in hand; whether the command took effect already but could not be ended; and whether an
+-- operator gave it. Commands of operators come first, oldest first, then those of others in the order of
+-- drover.offer_command, where submitters take turns. Of a command that is too long to be valid only the beginning.
+--
+-- A command for `every` scheduler is ours if it came after we registered and we have not acknowledged it. Any other is
+-- ours if we are active and what it names belongs to our group, or to a group that has no active scheduler. If it names
+-- nothing that belongs to a group, it is for the first group that has an active scheduler.
+-- The commands are read in the order of the index, those with a host separately, and no more than are returned, so that
+-- a flood of them costs no more. `passed` are those to be tried later.
 with me as materialized (
   select scheduler_number as since, scheduler_host as host, scheduler_host || '.' || scheduler_pid as name
     from drover.scheduler where scheduler_uuid = :owner::uuid),
 active as materialized (
-  select group_name, group_owner from drover.scheduler_group where group_owner is not null and group_lease_until > now())
+  select group_name, group_owner from drover.scheduler_group
+   where group_owner is not null and group_lease_until > now())
 select f.jq_pk, f.args, f.job, f.jq_state, f.is_ours, f.is_command, f.took_effect, f.of_operator
   from me cross join (values (''), (E'\x01')) as least_host(name) cross join lateral (
 select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_owner = :owner::uuid as is_ours,
@@ -440,8 +564,9 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_ow
       from drover.jobqueue
      where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
  cross join lateral (select drover.word(c.args, 1) as verb, drover.word(c.args, 2) as word offset 0) v
- cross join lateral (select case when v.word ~ '^[0-9]{1,18}$' and v.verb = any (:about_jobs::text[]) then v.word::bigint end as pk,
-                            case when v.word like '%.%' and v.verb = any (:about_jobs::text[]) then v.word end as name) n
+ cross join lateral (
+    select case when v.word ~ '^[0-9]{1,18}$' and v.verb = any (:about_jobs::text[]) then v.word::bigint end as pk,
+           case when v.word like '%.%' and v.verb = any (:about_jobs::text[]) then v.word end as name) n
   left join lateral (
     (select * from drover.jobqueue where jq_pk between n.pk and n.pk limit 1)
      union all
@@ -451,15 +576,17 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_ow
   left join lateral (
     select agent_group from drover.agent where v.verb = any (:about_types::text[]) and agent_type = v.word
      order by agent_group <> :group::text limit 1) a on true
- cross join lateral (select coalesce(q.queue_group, h.host_group, a.agent_group,
-                         case when v.verb = any (:about_groups::text[]) then v.word end,
-                         (select group_name from active order by group_name <> 'default', group_name limit 1)) as name) g
+ cross join lateral (
+    select coalesce(q.queue_group, h.host_group, a.agent_group,
+                    case when v.verb = any (:about_groups::text[]) then v.word end,
+                    (select group_name from active order by group_name <> 'default', group_name limit 1)) as name) g
  where w.claim_type = 'command' and w.claim_queue = '' and w.claim_host >= least_host.name
    and (w.claim_host = '' or least_host.name > '') and not w.claim_jq_fk = any (:passed::bigint[])
    and case
    when v.verb = any (:every::text[])
      then w.claim_jq_fk > me.since and coalesce(c.jq_host in (me.host, me.name), true)
-          and not exists (select from drover.command_ack where ack_jq_fk = w.claim_jq_fk and ack_scheduler = :owner::uuid)
+          and not exists (
+            select from drover.command_ack where ack_jq_fk = w.claim_jq_fk and ack_scheduler = :owner::uuid)
    else :owner::uuid in (select group_owner from active)
         and (g.name = :group::text or (q.queue_name is null and g.name not in (select group_name from active)))
    end
@@ -467,25 +594,28 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_ow
 order by case when f.of_operator then '' else f.rank end, f.jq_pk
 
 -- name: end_command
--- A command has been done, or cannot be: which row has ended, and whether others wait for it. No row: somebody keeps it
--- locked, or it is gone.
+-- End a command. Return its row, and whether it has children. No row: another session has it locked, or it is gone.
 with ended as (
   update drover.jobqueue j
      set jq_state = case when :ok::boolean then 'done' else 'failed' end::drover.job_state, jq_attempt = jq_attempt + 1,
          jq_starttime = now(), jq_endtime = now(), jq_end_bits = case when :ok::boolean then 1 else 2 end,
          jq_endtext = :text::text, jq_result = :result::jsonb
-    from (select jq_pk from drover.jobqueue where jq_pk = :command::bigint and jq_state = 'queued' for no key update skip locked) free
+    from (select jq_pk from drover.jobqueue
+           where jq_pk = :command::bigint and jq_state = 'queued' for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk, j.jq_has_children),
-told as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg(case when :ok::boolean then 'done' else 'failed' end)) from ended having count(*) > 0)
-select jq_pk, jq_has_children from ended left join told on true
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg(case when :ok::boolean then 'done' else 'failed' end))
+    from ended having count(*) > 0)
+select jq_pk, jq_has_children from ended left join announced on true
 
 -- name: want
--- What a command wants of a job that we work on: a scheduler that takes over knows it too. A lock is not waited for.
+-- Note in a row that we have in hand what a command wants of the job, so that a scheduler that takes over knows it too.
+-- No row: we do not have the job in hand, or another session has the job or the command locked.
 with command as materialized (
-  select jq_pk from drover.jobqueue where jq_pk = :command::bigint and jq_state = 'queued' for no key update skip locked),
-wanted as (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued' for no key update skip locked),
+changed as (
   update drover.jobqueue j set jq_wanted = :wanted::text
     from (select jq_pk from drover.jobqueue
            where jq_pk = :job::bigint and jq_owner = :owner::uuid and jq_state in ('claimed', 'running')
@@ -493,110 +623,95 @@ wanted as (
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk),
-marked as (
-  update drover.jobqueue j set jq_endtext = 'took effect' from command
-   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from wanted))
-select jq_pk from wanted
+{{took_effect}}
+select jq_pk from changed
 
 -- name: cancel_job
--- Cancel a job that nobody works on, unless somebody keeps it or the command locked, or the group is no longer ours. That
--- it took effect is marked in the command's row: whoever ends it may be another. So it is with the next ones.
-with command as materialized (
-  select jq_pk from drover.jobqueue
-   where jq_pk = :command::bigint and jq_state = 'queued'
-     and exists (select from drover.scheduler_group
-                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
-     for no key update skip locked),
-gone as (
+-- Cancel a job that is in nobody's hand. No row: the job is in another state, another session has the job or the
+-- command locked, or the group is not ours any more.
+with {{command}},
+changed as (
   update drover.jobqueue j
-     set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2, jq_endtext = :text::text,
-         jq_wait_until = null
+     set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
+         jq_endtext = :text::text, jq_wait_until = null
     from (select jq_pk from drover.jobqueue
            where jq_pk = :job::bigint and jq_state in ('held', 'queued', 'blocked') and jq_type <> 'command'
              and exists (select from command)
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk, j.jq_has_children),
-marked as (
-  update drover.jobqueue j set jq_endtext = 'took effect' from command
-   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from gone)),
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg('cancelled'::text)) from gone having count(*) > 0)
-select jq_pk, jq_has_children from gone left join told on true
+{{took_effect}},
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('cancelled'::text)) from changed having count(*) > 0)
+select jq_pk, jq_has_children from changed left join announced on true
 
 -- name: hold_job
--- Take a job that nobody works on out of the queue, unless somebody keeps it locked, or the group is no longer ours.
-with gone as (
+-- Hold a job that is queued or blocked. No row: it is in another state, another session has it locked, or the group is
+-- not ours any more.
+with changed as (
   update drover.jobqueue j set jq_state = 'held'
     from (select jq_pk from drover.jobqueue
-           where jq_pk = :job::bigint and jq_state in ('queued', 'blocked')
-             and exists (select from drover.scheduler_group
-                          where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+           where jq_pk = :job::bigint and jq_state in ('queued', 'blocked') and {{holds_lease}}
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk),
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg('held'::text)) from gone having count(*) > 0)
-select jq_pk, false from gone left join told on true
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('held'::text)) from changed having count(*) > 0)
+select jq_pk, false from changed left join announced on true
 
 -- name: ice_job
--- Skip a job that nobody works on as if it had been done, unless somebody keeps it locked.
-with command as materialized (
-  select jq_pk from drover.jobqueue
-   where jq_pk = :command::bigint and jq_state = 'queued'
-     and exists (select from drover.scheduler_group
-                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
-     for no key update skip locked),
-gone as (
+-- Skip a job that is held or queued, as if it had been done. No row: as for cancel_job.
+with {{command}},
+changed as (
   update drover.jobqueue j
-     set jq_state = 'skipped', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'on ice', jq_wait_until = null
+     set jq_state = 'skipped', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 1,
+         jq_endtext = 'on ice', jq_wait_until = null
     from (select jq_pk from drover.jobqueue
            where jq_pk = :job::bigint and jq_state in ('held', 'queued')
              and exists (select from command)
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk, j.jq_has_children),
-marked as (
-  update drover.jobqueue j set jq_endtext = 'took effect' from command
-   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from gone)),
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg('skipped'::text)) from gone having count(*) > 0)
-select jq_pk, jq_has_children from gone left join told on true
+{{took_effect}},
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('skipped'::text)) from changed having count(*) > 0)
+select jq_pk, jq_has_children from changed left join announced on true
 
 -- name: release_job
--- Queue a held job, and all below it that are held, all or none; but no manual ones, and of others only those that
--- whoever commands may. How many; and whether the job itself is manual. None: somebody keeps one locked, or it moved.
+-- Queue a held job and all held jobs below it, but no manual ones; if the submitter of the command is no operator, his
+-- own only. All or none of them. Return how many, and whether the job itself is manual; 0 if another session has one of
+-- them locked, or the state of one has changed.
 with recursive below(pk) as (
   select jq_pk from drover.jobqueue where jq_pk = :job::bigint and jq_state = 'held' and jq_mode = 'background'
    union
   select d.jdep_jq_fk from below b join drover.jobdepends d on d.jdep_jq_depends_fk between b.pk and b.pk),
 whose as materialized (
-  select jq_submitter as name, drover.may_command(jq_submitter) as is_operator from drover.jobqueue where jq_pk = :command::bigint),
+  select jq_submitter as name, drover.may_command(jq_submitter) as is_operator
+    from drover.jobqueue where jq_pk = :command::bigint),
 wanted as materialized (
   select j.jq_pk from below b join drover.jobqueue j on j.jq_pk between b.pk and b.pk cross join whose
    where j.jq_state = 'held' and j.jq_mode = 'background' and (whose.is_operator or j.jq_submitter = whose.name)),
 free as materialized (
   select jq_pk from drover.jobqueue
-   where jq_pk = any (array(select jq_pk from wanted)) and jq_state = 'held'
-     and exists (select from drover.scheduler_group
-                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+   where jq_pk = any (array(select jq_pk from wanted)) and jq_state = 'held' and {{holds_lease}}
    order by jq_pk for no key update skip locked),
 released as (
   update drover.jobqueue j set jq_state = 'queued' from free
    where j.jq_pk between free.jq_pk and free.jq_pk and (select count(*) from free) = (select count(*) from wanted)
   returning j.jq_pk),
-told as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), drover.notify('drover_due', '') from released having count(*) > 0)
-select count(released.jq_pk), (select jq_mode = 'manual' from drover.jobqueue where jq_pk = :job::bigint) from released left join told on true
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), drover.notify('drover_due', '')
+    from released having count(*) > 0)
+select count(released.jq_pk), (select jq_mode = 'manual' from drover.jobqueue where jq_pk = :job::bigint)
+  from released left join announced on true
 
 -- name: retry_job
--- Queue a failed job again, with all its allowances: a row with the reason why not, or null; no row if somebody keeps it
--- locked. What it printed and how it fared stays in drover.output and drover.attempt. With a key its latest failures, as
--- many as it counts, are to be done again; when they are too many for a checkpoint, or it works in slices, all is.
--- Whoever is about to take its jq_unique_key has not committed: that is waited for, but not as long as for the lease.
-with command as materialized (
-  select jq_pk from drover.jobqueue
-   where jq_pk = :command::bigint and jq_state = 'queued'
-     and exists (select from drover.scheduler_group
-                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
-     for no key update skip locked),
+-- Queue a failed job again, with all its allowances. Return a row with the reason why not, or null; no row if another
+-- session has the job or the command locked, or the group is not ours any more.
+-- Its output and its attempts stay in drover.output and drover.attempt. A job with a key repeats the latest items that
+-- failed, as many as it counts; all items if these are too many for a checkpoint, or if it works in slices.
+-- A transaction that is about to use its jq_unique_key is waited for, but for less time than the lease lasts.
+with {{command}},
 asked as materialized (
   select * from drover.jobqueue
    where jq_pk = :job::bigint and jq_state = 'failed' and set_config('lock_timeout', '200ms', true) is not null
@@ -612,73 +727,75 @@ refused as materialized (
 failures as materialized (
   select coalesce(jsonb_agg(distinct f.item_key), '[]') as keys
     from asked a cross join lateral (
-      select item_key from drover.item_failure where item_jq_fk = a.jq_pk order by item_pk desc limit a.jq_itemsfailed) f
+      select item_key from drover.item_failure
+       where item_jq_fk = a.jq_pk order by item_pk desc limit a.jq_itemsfailed) f
    where a.jq_key is not null and not a.jq_repeat),
 plan as materialized (
-  select a.jq_key is not null and not a.jq_repeat and a.jq_itemsfailed <= 10000 as is_rest, keys || coalesce(a.jq_checkpoint -> 'again', '[]') as keys
+  select a.jq_key is not null and not a.jq_repeat and a.jq_itemsfailed <= 10000 as is_rest,
+         keys || coalesce(a.jq_checkpoint -> 'again', '[]') as keys
     from asked a, failures),
-again as (
+changed as (
   update drover.jobqueue j
-     set jq_state = 'queued', jq_starttime = null, jq_endtime = null, jq_end_bits = 0, jq_endtext = 'to be tried again',
+     set jq_state = 'queued', jq_starttime = null, jq_endtime = null, jq_end_bits = 0,
+         jq_endtext = 'to be tried again',
          jq_first_start = case when a.jq_msq and j.jq_processedtime > interval '0' then j.jq_starttime end,
          jq_failures = 0, jq_interruptions = 0, jq_rescued = 0, jq_retry_at = null,
          jq_wait_until = case when a.jq_not_before > now() then a.jq_not_before end,
          jq_exitcode = null, jq_signal = null, jq_result = null, jq_itemsfailed = 0, jq_itemstotal = null,
          jq_expected_end = null,
-         jq_itemsprocessed = case when a.jq_msq and a.jq_key is null then coalesce((a.jq_checkpoint ->> 'itemsprocessed')::bigint, 0)
-                                  when plan.is_rest or a.jq_repeat then coalesce((a.jq_checkpoint ->> 'itemsprocessed')::bigint, a.jq_itemsprocessed)
-                                  else 0 end,
-         jq_checkpoint = case when a.jq_msq and a.jq_key is null then a.jq_checkpoint || '{"itemsfailed": 0}'
-                              when plan.is_rest then coalesce(a.jq_checkpoint, '{}') || jsonb_build_object('again', plan.keys) end
+         jq_itemsprocessed = case
+           when a.jq_msq and a.jq_key is null then coalesce((a.jq_checkpoint ->> 'itemsprocessed')::bigint, 0)
+           when plan.is_rest or a.jq_repeat
+           then coalesce((a.jq_checkpoint ->> 'itemsprocessed')::bigint, a.jq_itemsprocessed)
+           else 0 end,
+         jq_checkpoint = case
+           when a.jq_msq and a.jq_key is null then a.jq_checkpoint || '{"itemsfailed": 0}'
+           when plan.is_rest then coalesce(a.jq_checkpoint, '{}') || jsonb_build_object('again', plan.keys) end
     from asked a, refused, plan
    where j.jq_pk between a.jq_pk and a.jq_pk and refused.why is null
   returning j.jq_pk),
-marked as (
-  update drover.jobqueue j set jq_endtext = 'took effect' from command
-   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from again)),
-told as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), drover.notify('drover_due', '') from again having count(*) > 0)
-select why from refused left join told on true
+{{took_effect}},
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)), drover.notify('drover_due', '')
+    from changed having count(*) > 0)
+select why from refused left join announced on true
 
 -- name: unblock
--- Let a job, or all that are blocked on a condition, be looked at again now: how many there are, and how many are not locked.
-with command as materialized (
-  select jq_pk from drover.jobqueue
-   where jq_pk = :command::bigint and jq_state = 'queued'
-     and exists (select from drover.scheduler_group
-                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
-     for no key update skip locked),
+-- Let a job, or all jobs that are blocked on a condition, be tried again now. Return how many they are, and how many of
+-- them were not locked.
+with {{command}},
 wanted as materialized (
   select jq_pk from drover.jobqueue
-   where jq_pk = :job::bigint and (jq_state = 'blocked' or jq_state = 'queued' and jq_wait_until is not null and starts_with(jq_endtext, 'blocked: '))
+   where jq_pk = :job::bigint
+     and (jq_state = 'blocked'
+          or jq_state = 'queued' and jq_wait_until is not null and starts_with(jq_endtext, 'blocked: '))
    union
   select jq_pk from drover.jobqueue
    where jq_state = 'queued' and jq_wait_until is not null
-     and (jq_endtext = 'blocked: ' || :condition::text or starts_with(jq_endtext, 'blocked: ' || :condition::text || ' '))),
+     and (jq_endtext = 'blocked: ' || :condition::text
+          or starts_with(jq_endtext, 'blocked: ' || :condition::text || ' '))),
 free as materialized (
   select jq_pk from drover.jobqueue
    where jq_pk = any (array(select jq_pk from wanted)) and jq_state in ('blocked', 'queued')
      and exists (select from command)
    order by jq_pk for no key update skip locked),
-again as (
+changed as (
   update drover.jobqueue j
-     set jq_state = 'queued', jq_retry_at = null, jq_wait_until = case when j.jq_not_before > now() then j.jq_not_before end
+     set jq_state = 'queued', jq_retry_at = null,
+         jq_wait_until = case when j.jq_not_before > now() then j.jq_not_before end
     from free where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk),
-marked as (
-  update drover.jobqueue j set jq_endtext = 'took effect' from command
-   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from again))
-select (select count(*) from wanted), (select count(*) from again)
+{{took_effect}}
+select (select count(*) from wanted), (select count(*) from changed)
 
 -- name: begin_run
--- Queue held jobs for a command, which goes on by itself: it waits for the year 9999, out of everybody's sight, and its
--- result has the jobs and the errors so far. A job in a queue that no scheduler serves is ignored. How many were queued,
--- the errors, and those that others wait for and that have ended; no row: it has begun, or somebody keeps one locked.
-with mine as materialized (
+-- Queue held jobs for a command `run`, which ends when they have ended (query `close_runs`). Until then the command
+-- waits for the year 9999, so that nothing reads it as new, and its result has the jobs and the errors so far. A job in
+-- a queue that no scheduler serves becomes ignored. Return how many were queued, the errors, and the jobs that have
+-- ended and have children. No row: the command has begun already, or another session has it or one of the jobs locked.
+with command as materialized (
   select jq_pk from drover.jobqueue
-   where jq_pk = :command::bigint and jq_state = 'queued' and jq_wait_until is null
-     and exists (select from drover.scheduler_group
-                  where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now())
+   where jq_pk = :command::bigint and jq_state = 'queued' and jq_wait_until is null and {{holds_lease}}
      for no key update skip locked),
 asked as materialized (
   select distinct u.pk, t.jq_state, t.jq_type, t.jq_queue, case
@@ -689,22 +806,24 @@ asked as materialized (
          end as wrong,
          not exists (
            select from drover.queue q join drover.scheduler s on s.scheduler_group = q.queue_group
-            where q.queue_name = t.jq_queue and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)) as is_unserved
+            where q.queue_name = t.jq_queue
+              and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)) as is_unserved
     from unnest(:jobs::bigint[]) as u(pk) left join drover.jobqueue t on t.jq_pk between u.pk and u.pk),
 free as materialized (
   select jq_pk from drover.jobqueue
-   where jq_pk = any (array(select pk from asked where wrong is null)) and jq_state = 'held' and exists (select from mine)
+   where jq_pk = any (array(select pk from asked where wrong is null)) and jq_state = 'held'
+     and exists (select from command)
    order by jq_pk for no key update skip locked),
 ready as materialized (
-  select from mine where (select count(*) from free) = (select count(*) from asked where wrong is null)),
+  select from command where (select count(*) from free) = (select count(*) from asked where wrong is null)),
 queued as (
   update drover.jobqueue j set jq_state = 'queued', jq_has_children = true
     from asked a, ready where j.jq_pk between a.pk and a.pk and a.wrong is null and not a.is_unserved
   returning j.jq_pk),
 ignored as (
   update drover.jobqueue j
-     set jq_state = 'ignored', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2, jq_wait_until = null,
-         jq_endtext = 'queue ' || coalesce(j.jq_queue, '') || ' is served by no scheduler'
+     set jq_state = 'ignored', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
+         jq_wait_until = null, jq_endtext = 'queue ' || coalesce(j.jq_queue, '') || ' is served by no scheduler'
     from asked a, ready where j.jq_pk between a.pk and a.pk and a.wrong is null and a.is_unserved
   returning j.jq_pk, j.jq_endtext, j.jq_has_children),
 errors as materialized (
@@ -714,21 +833,23 @@ errors as materialized (
 begun as (
   update drover.jobqueue j
      set jq_wait_until = '9999-01-01', jq_endtext = 'in progress',
-         jq_result = jsonb_build_object('jobs', (select jsonb_object_agg(jq_pk, null) from queued), 'errors', errors.found)
-    from mine, errors
-   where j.jq_pk between mine.jq_pk and mine.jq_pk and exists (select from queued)),
+         jq_result = jsonb_build_object(
+           'jobs', (select jsonb_object_agg(jq_pk, null) from queued), 'errors', errors.found)
+    from command, errors
+   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from queued)),
 changed as (
   select jq_pk, 'queued' as state from queued union all select jq_pk, 'ignored' from ignored),
-told as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg(state)), drover.notify('drover_due', '') from changed having count(*) > 0)
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg(state)), drover.notify('drover_due', '')
+    from changed having count(*) > 0)
 select (select count(*) from queued), errors.found::text,
        (select string_agg(jq_pk::text, ',') from ignored where jq_has_children)
-  from ready cross join errors left join told on true
+  from ready cross join errors left join announced on true
 
 -- name: close_runs
--- End the commands all of whose jobs have ended, or are gone, with what became of each. Long output is cut: 8 MiB of
--- characters are shared out. Gives those that have ended, and whether others wait for them. One that somebody keeps
--- locked is left.
+-- End the commands `run` all of whose jobs have ended or were removed, with the outcome of each job. Long output is
+-- cut, so that one command returns 8 Mi characters at most of each stream. Return the commands that ended, and whether
+-- they have children. A command that another session has locked is skipped.
 with over as materialized (
   select c.jq_pk, c.jq_result, (select count(*) from jsonb_object_keys(c.jq_result -> 'jobs')) as jobs
     from drover.jobqueue c
@@ -743,42 +864,50 @@ answers as materialized (
     from over cross join jsonb_object_keys(over.jq_result -> 'jobs') as u(pk)
     left join lateral (
       select jsonb_build_object(
-               'result', case when j.jq_end_bits & 1 = 1 then 'ok' else 'fail' end, 'code', j.jq_exitcode, 'signal', j.jq_signal,
-               'stdout', o.out, 'stderr', o.err) as answer
+               'result', case when j.jq_end_bits & 1 = 1 then 'ok' else 'fail' end, 'code', j.jq_exitcode,
+               'signal', j.jq_signal, 'stdout', o.out, 'stderr', o.err) as answer
         from drover.jobqueue j,
              lateral (
-               select left(coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'out'), ''), 8388608 / over.jobs::integer) as out,
-                      left(coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'err'), ''), 8388608 / over.jobs::integer) as err
+               select left(coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'out'), ''),
+                           8388608 / over.jobs::integer) as out,
+                      left(coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'err'), ''),
+                           8388608 / over.jobs::integer) as err
                  from drover.output where out_jq_fk = j.jq_pk and out_attempt = j.jq_attempt) o
        where j.jq_pk between u.pk::bigint and u.pk::bigint) a on true
    group by over.jq_pk),
 ended as (
   update drover.jobqueue j
-     set jq_state = 'done', jq_attempt = jq_attempt + 1, jq_starttime = now(), jq_endtime = now(), jq_end_bits = 1, jq_wait_until = null,
+     set jq_state = 'done', jq_attempt = jq_attempt + 1, jq_starttime = now(), jq_endtime = now(), jq_end_bits = 1,
+         jq_wait_until = null,
          jq_endtext = over.jobs || case over.jobs when 1 then ' job has ended' else ' jobs have ended' end
-           || coalesce('; ' || (select string_agg(value, '; ' order by key::bigint) from jsonb_each_text(over.jq_result -> 'errors')), ''),
+           || coalesce('; ' || (select string_agg(value, '; ' order by key::bigint)
+                                  from jsonb_each_text(over.jq_result -> 'errors')), ''),
          jq_result = jsonb_build_object('jobs', a.jobs, 'errors', over.jq_result -> 'errors')
     from over join answers a using (jq_pk) where j.jq_pk between over.jq_pk and over.jq_pk
   returning j.jq_pk, j.jq_has_children),
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg('done'::text)) from ended having count(*) > 0)
-select jq_pk, jq_has_children from ended left join told on true
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('done'::text)) from ended having count(*) > 0)
+select jq_pk, jq_has_children from ended left join announced on true
 
 -- name: acknowledge
--- A command for every scheduler: what we have done about it.
+-- Note what this daemon has done about a command for every scheduler.
 insert into drover.command_ack (ack_jq_fk, ack_scheduler, ack_name, ack_ok, ack_text)
 select :command::bigint, scheduler_uuid, scheduler_host || '.' || scheduler_pid, :ok::boolean, :text::text
   from drover.scheduler where scheduler_uuid = :owner::uuid
 on conflict do nothing
 
 -- name: close_commands
--- End the commands for every scheduler on which all that were there have acted or died; a statement of its own after
--- each acknowledgement, so that the last of two that come together sees both. Who is unseen for two leases of its
--- own is dead. Gives those that have ended, and whether others wait for them. One that somebody keeps locked is left.
+-- End the commands for every scheduler that all schedulers of that time have acknowledged, or died. It is a statement
+-- of its own after each acknowledgement, so that the last of two at the same time sees both. A scheduler that was not
+-- seen for two of its leases is dead. Return the commands that ended, and whether they have children. A command that
+-- another session has locked is skipped.
 with waiting as materialized (
   select c.jq_pk, c.jq_host
     from drover.claimable w,
-         lateral (select * from drover.jobqueue where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
-   where w.claim_type = 'command' and w.claim_queue = '' and w.claim_rank < '2'  -- they are operators'
+         lateral (
+           select * from drover.jobqueue
+            where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
+   where w.claim_type = 'command' and w.claim_queue = '' and w.claim_rank < '2'  -- operators' commands
      and drover.word(left(c.jq_args, 1001), 1) = any (:every::text[])),
 over as materialized (
   select w.jq_pk, coalesce(bool_and(ack_ok), false) as ok,
@@ -787,9 +916,11 @@ over as materialized (
     from waiting w left join drover.command_ack on ack_jq_fk = w.jq_pk
    where not exists (
      select from drover.scheduler s
-      where s.scheduler_number < w.jq_pk and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
+      where s.scheduler_number < w.jq_pk
+        and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
         and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
-        and not exists (select from drover.command_ack where ack_jq_fk = w.jq_pk and ack_scheduler = s.scheduler_uuid))
+        and not exists (
+          select from drover.command_ack where ack_jq_fk = w.jq_pk and ack_scheduler = s.scheduler_uuid))
    group by w.jq_pk),
 free as materialized (
   select jq_pk from drover.jobqueue
@@ -801,17 +932,15 @@ ended as (
          jq_endtext = over.text, jq_result = over.result
     from over join free using (jq_pk) where j.jq_pk between over.jq_pk and over.jq_pk
   returning j.jq_pk, j.jq_state::text as state, j.jq_has_children),
-told as materialized (select drover.announce(array_agg(jq_pk), array_agg(state)) from ended having count(*) > 0)
-select jq_pk, jq_has_children from ended left join told on true
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg(state)) from ended having count(*) > 0)
+select jq_pk, jq_has_children from ended left join announced on true
 
 -- name: set_host
--- Change what a host may take: whoever serves it looks at once. A null changes nothing. Gives what it may take now, null
--- if there is no such host; the queues that are not there, and then nothing is changed; and nothing at all if the group
--- is no longer ours.
-with mine as materialized (
-  select 1 from drover.scheduler_group
-   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
-     for share),
+-- Change the limits and filters of a host; null leaves a value as it is. The scheduler that serves the host is
+-- notified. Return the new values, or null if there is no such host; and the queues that do not exist: if there is one,
+-- nothing is changed. No row: the group is not ours any more.
+with {{lease}},
 missing as materialized (
   select string_agg(name, ', ' order by name) as names from unnest(:queues::text[]) as name
    where not exists (select from drover.queue where queue_name = name and queue_present)),
@@ -822,125 +951,125 @@ changed as (
          host_queues = nullif(coalesce(:queues::text[], host_queues), '{}'),
          host_priorities = coalesce(:priorities::text, host_priorities),
          host_letters = case when :priorities::text is null then host_letters else :letters::text end
-   where host_name = :name::text and exists (select from mine) and (select names is null from missing)
-  returning case when host_enabled then 'enabled' else 'disabled' end || ', max ' || host_max || ', urgent ' || host_urgent
-            || coalesce(', types=' || nullif(host_types, ''), '') || coalesce(', queues=' || array_to_string(host_queues, ','), '')
-            || coalesce(', priorities=' || nullif(host_priorities, ''), '') as said)
-select said, names, case when said is not null then drover.notify('drover_change', '') end
-  from mine cross join missing left join changed on true limit 1
+   where host_name = :name::text and exists (select from lease) and (select names is null from missing)
+  returning case when host_enabled then 'enabled' else 'disabled' end
+            || ', max ' || host_max || ', urgent ' || host_urgent
+            || coalesce(', types=' || nullif(host_types, ''), '')
+            || coalesce(', queues=' || array_to_string(host_queues, ','), '')
+            || coalesce(', priorities=' || nullif(host_priorities, ''), '') as new_values)
+select new_values, names, case when new_values is not null then drover.notify('drover_change', '') end
+  from lease cross join missing left join changed on true limit 1
 
 -- name: set_type
--- Let a type of agents start, or not, in every group that has it; gives the same as set_host.
-with mine as materialized (
-  select 1 from drover.scheduler_group
-   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
-     for share),
+-- Enable or disable a type of agents in every group that has it. Return its new state, or null if there is no such
+-- type. No row: the group is not ours any more.
+with {{lease}},
 changed as (
   update drover.agent set agent_enabled = :enabled::boolean
-   where agent_type = :name::text and exists (select from mine)
-  returning case when agent_enabled then 'enabled' else 'disabled' end as said)
-select said, case when said is not null then drover.notify('drover_change', '') end from mine left join changed on true limit 1
+   where agent_type = :name::text and exists (select from lease)
+  returning case when agent_enabled then 'enabled' else 'disabled' end as new_values)
+select new_values, case when new_values is not null then drover.notify('drover_change', '') end
+  from lease left join changed on true limit 1
 
 -- name: flush
--- Remove one piece of what ended so many days before a command came, or before now; see drover.flush. Gives how many
--- rows went, and where to go on: no stage when all was looked at. No row: the command is for the first of several groups.
+-- Remove one piece of what ended `days` days before the command was queued, or before now; see drover.flush. Return how
+-- many rows were removed, and where to go on: no stage if nothing is left. No row: another group, the first of those
+-- that have an active scheduler, carries the command out.
 select f.removed, f.stage, f.place
   from (select where :command::bigint is null or :group::text = (
-          select min(group_name) from drover.scheduler_group where group_owner is not null and group_lease_until > now())) mine,
+          select min(group_name) from drover.scheduler_group
+           where group_owner is not null and group_lease_until > now())) is_first,
        lateral drover.flush(
-         coalesce((select jq_queued from drover.jobqueue where jq_pk = :command::bigint), now()) - make_interval(days => :days::integer),
+         coalesce((select jq_queued from drover.jobqueue where jq_pk = :command::bigint), now())
+         - make_interval(days => :days::integer),
          :failed::boolean, :most::integer, :stage::text, :place::bigint) f
 
 -- name: pause_queues
--- Let queues, or all there are, be claimed from or not: those that are not there, and then nothing is changed; those
--- that have changed; and those that were so already. No row if the group is no longer ours.
-with mine as materialized (
-  select 1 from drover.scheduler_group
-   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
-     for share),
+-- Pause or resume queues; no name means all. Return the queues that do not exist: if there is one, nothing is changed;
+-- the queues that changed; and those that were so already. No row: the group is not ours any more.
+with {{lease}},
 missing as materialized (
-  select string_agg(name, ', ') as names from unnest(:names::text[]) as name where name not in (select queue_name from drover.queue)),
+  select string_agg(name, ', ') as names from unnest(:names::text[]) as name
+   where name not in (select queue_name from drover.queue)),
 changed as (
   update drover.queue set queue_paused = :paused::boolean
    where queue_paused <> :paused::boolean and (queue_name = any (:names::text[]) or :names::text[] = '{}')
-     and exists (select from mine) and (select names is null from missing)
+     and exists (select from lease) and (select names is null from missing)
   returning queue_name)
 select missing.names, (select string_agg(queue_name, ', ' order by queue_name) from changed),
        (select string_agg(queue_name, ', ' order by queue_name) from drover.queue
-         where (queue_name = any (:names::text[]) or :names::text[] = '{}') and queue_name not in (select queue_name from changed))
-  from mine cross join missing
+         where (queue_name = any (:names::text[]) or :names::text[] = '{}')
+           and queue_name not in (select queue_name from changed))
+  from lease cross join missing
 
 -- name: unknown_queues
--- Which of these are no queues.
-select string_agg(name, ', ') from unnest(:names::text[]) as name where name not in (select queue_name from drover.queue)
+-- Return which of these queues do not exist.
+select string_agg(name, ', ') from unnest(:names::text[]) as name
+ where name not in (select queue_name from drover.queue)
 
 -- name: add_queue
--- A new queue of our group: whether there was none of this name. No row if the group is no longer ours, or somebody keeps
--- the command locked.
-with mine as materialized (
-  select 1 from drover.scheduler_group
-   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
-     for share),
+-- Add a queue to our group. Return whether there was none of this name. No row: the group is not ours any more, or
+-- another session has the command locked.
+with {{lease}},
 command as materialized (
   select jq_pk from drover.jobqueue
-   where jq_pk = :command::bigint and jq_state = 'queued' and exists (select from mine)
+   where jq_pk = :command::bigint and jq_state = 'queued' and exists (select from lease)
      for no key update skip locked),
-added as (
-  insert into drover.queue (queue_name, queue_group, queue_concurrency) select :name::text, :group::text, :concurrency::integer from command
+changed as (
+  insert into drover.queue (queue_name, queue_group, queue_concurrency)
+  select :name::text, :group::text, :concurrency::integer from command
   on conflict do nothing returning queue_name),
-marked as (
-  update drover.jobqueue j set jq_endtext = 'took effect' from command
-   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from added))
-select exists (select from added) from command
+{{took_effect}}
+select exists (select from changed) from command
 
 -- name: remove_queue
--- Remove a queue that is not a group's own and in which no job waits or is worked; what became of it. To see that none
--- is, all jobs are looked at. No row if the group is no longer ours, or somebody keeps the command locked.
-with mine as materialized (
-  select 1 from drover.scheduler_group
-   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
-     for share),
+-- Remove a queue that is neither `default` nor the queue of a group, and that no job waits in or is worked from. To
+-- find out, all jobs are read. Return `removed`, or why not. No row: as for add_queue.
+with {{lease}},
 command as materialized (
   select jq_pk from drover.jobqueue
-   where jq_pk = :command::bigint and jq_state = 'queued' and exists (select from mine)
+   where jq_pk = :command::bigint and jq_state = 'queued' and exists (select from lease)
      for no key update skip locked),
 verdict as materialized (
   select case when not exists (select from drover.queue where queue_name = :name::text) then 'unknown'
-              when :name::text = 'default' or exists (select from drover.scheduler_group where group_name = :name::text) then 'own'
+              when :name::text = 'default'
+                   or exists (select from drover.scheduler_group where group_name = :name::text) then 'own'
               when exists (select from drover.jobqueue where jq_queue = :name::text and jq_endtime is null) then 'used'
               else 'removed' end as word
     from command),
-gone as (delete from drover.queue where queue_name = :name::text and (select word = 'removed' from verdict)
+changed as (
+  delete from drover.queue where queue_name = :name::text and (select word = 'removed' from verdict)
   returning queue_name),
-marked as (
-  update drover.jobqueue j set jq_endtext = 'took effect' from command
-   where j.jq_pk between command.jq_pk and command.jq_pk and exists (select from gone))
+{{took_effect}}
 select word from verdict
 
 -- name: set_queue
--- Change a queue, whatever group has it; gives the same as set_host.
-with mine as materialized (
-  select 1 from drover.scheduler_group
-   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
-     for share),
+-- Change a queue, of any group; null leaves a value as it is. Return as set_host does.
+with {{lease}},
 changed as (
   update drover.queue
-     set queue_concurrency = coalesce(:concurrency::integer, queue_concurrency), queue_priority = coalesce(:priority::integer, queue_priority)
-   where queue_name = :name::text and exists (select from mine)
-  returning 'concurrency ' || coalesce(queue_concurrency::text, 'unlimited') || ', priority ' || queue_priority as said)
-select said from mine left join changed on true
+     set queue_concurrency = coalesce(:concurrency::integer, queue_concurrency),
+         queue_priority = coalesce(:priority::integer, queue_priority)
+   where queue_name = :name::text and exists (select from lease)
+  returning 'concurrency ' || coalesce(queue_concurrency::text, 'unlimited')
+            || ', priority ' || queue_priority as new_values)
+select new_values from lease left join changed on true
 
 -- name: may_step_down
--- Why a command to give our group up is not obeyed, and who we are: it names no group, or another than ours; the group was
--- taken since the command came; no other of its schedulers was seen within half a lease. No row: it is not ours any more.
+-- Return why a command to give up our group cannot be obeyed, or null; and our name. The reasons: it names an unknown
+-- group or another one than ours; the group was taken over after the command; it names none and several groups have a
+-- scheduler; no other scheduler of the group was seen within half a lease. No row: the group is not ours any more.
 select case when :name::text not in (select group_name from drover.scheduler_group) then 'unknown'
             when :name::text <> g.group_name then 'elsewhere'
             when g.group_number >= c.jq_pk then 'past'
-            when :name::text is null and (select count(*) from drover.scheduler_group where group_lease_until > now()) > 1 then 'several'
+            when :name::text is null
+                 and (select count(*) from drover.scheduler_group where group_lease_until > now()) > 1 then 'several'
             when not exists (
               select from drover.scheduler s
-               where s.scheduler_group = g.group_name and s.scheduler_seen > now() - make_interval(secs => s.scheduler_lease / 2)
-                 and (s.scheduler_host, s.scheduler_pid, s.scheduler_pid_start) <> (me.scheduler_host, me.scheduler_pid, me.scheduler_pid_start))
+               where s.scheduler_group = g.group_name
+                 and s.scheduler_seen > now() - make_interval(secs => s.scheduler_lease / 2)
+                 and (s.scheduler_host, s.scheduler_pid, s.scheduler_pid_start)
+                     <> (me.scheduler_host, me.scheduler_pid, me.scheduler_pid_start))
             then 'alone' end,
        me.scheduler_host || '.' || me.scheduler_pid
   from drover.scheduler_group g
@@ -949,8 +1078,9 @@ select case when :name::text not in (select group_name from drover.scheduler_gro
  where g.group_name = :group::text and g.group_owner = :owner::uuid
 
 -- name: rescan
--- The belt to the wake-ups: parents of dependencies that nobody settled. And a type that is not configured as fair any more is so
--- until nobody waits in a line of it: what has no round would always go before what has one.
+-- Return the ended parents with edges that were not settled, in case a notification was lost. Also: a type that is not
+-- configured as fair any more stays fair until none of its jobs waits in a line of its submitter, since a job without a
+-- round always goes before one that has a round.
 with fair as (
   update drover.agent a set agent_fair = w.is_fair
     from (select agent_type, agent_present and agent_fair_file or exists (
@@ -960,63 +1090,72 @@ with fair as (
    where a.agent_group = :group::text and a.agent_type = w.agent_type and a.agent_fair <> w.is_fair)
 select string_agg(jq_pk::text, ',')
   from (select distinct jdep_jq_depends_fk as top from drover.jobdepends where jdep_met_at is null) open
- cross join lateral (select jq_pk, jq_end_bits from drover.jobqueue where jq_pk = top and jq_endtime is not null offset 0) p
+ cross join lateral (
+   select jq_pk, jq_end_bits from drover.jobqueue where jq_pk = top and jq_endtime is not null offset 0) p
  where exists (
    select from drover.jobdepends d join drover.jobqueue c on c.jq_pk = d.jdep_jq_fk
     where d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null and c.jq_state in ('held', 'queued', 'blocked')
       and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip') offset 0)
 
 -- name: look_around
--- What others may have changed: queues, hosts and agent types of the group, and placements, as one JSON value each.
-select (select coalesce(json_agg(json_build_object('name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
-                                                    'reserved', queue_reserved)), '[]')
+-- Return what others may have changed: queues, hosts and agent types of the group, and placements, as a JSON value
+-- each.
+select (select coalesce(json_agg(json_build_object(
+                 'name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
+                 'reserved', queue_reserved)), '[]')
           from drover.queue where queue_group = :group::text),
-       (select coalesce(json_agg(json_build_object('name', host_name, 'max', host_max, 'urgent', host_urgent, 'enabled', host_enabled,
-                                                    'types', host_types, 'queues', host_queues, 'priorities', host_priorities)), '[]')
+       (select coalesce(json_agg(json_build_object(
+                 'name', host_name, 'max', host_max, 'urgent', host_urgent, 'enabled', host_enabled,
+                 'types', host_types, 'queues', host_queues, 'priorities', host_priorities)), '[]')
           from drover.host where host_group = :group::text and host_present),
        (select coalesce(json_agg(json_build_object('type', agent_type, 'enabled', agent_enabled)), '[]')
           from drover.agent where agent_group = :group::text and agent_present),
-       (select coalesce(json_agg(json_build_object('type', placement_type, 'from', placement_from, 'to', placement_to, 'host', placement_host)
-                                 order by placement_pk), '[]') from drover.placement)
+       (select coalesce(json_agg(json_build_object(
+                 'type', placement_type, 'from', placement_from, 'to', placement_to, 'host', placement_host)
+                 order by placement_pk), '[]') from drover.placement)
 
 -- name: show_agents
--- What drover.why needs to know of agent types: since and until when all their slots have failed, and why they wait.
+-- Write what drover.why shows of agent types: since and until when all their slots have failed, and why they wait.
 update drover.agent a
-   set agent_blocked_since = now() - make_interval(secs => u.since), agent_blocked_until = now() + make_interval(secs => u.seconds), agent_reason = u.reason, agent_queries_wait = u.queries_wait
-  from jsonb_to_recordset(:rows::jsonb) as u(type text, since float8, seconds float8, reason text, queries_wait boolean)
+   set agent_blocked_since = now() - make_interval(secs => u.since),
+       agent_blocked_until = now() + make_interval(secs => u.seconds),
+       agent_reason = u.reason, agent_queries_wait = u.queries_wait
+  from jsonb_to_recordset(:rows::jsonb) as u(
+         type text, since float8, seconds float8, reason text, queries_wait boolean)
  where a.agent_group = :group::text and a.agent_type = u.type
-   and (a.agent_reason is distinct from u.reason or a.agent_queries_wait <> u.queries_wait or u.seconds is not null or a.agent_blocked_until is not null)
+   and (a.agent_reason is distinct from u.reason or a.agent_queries_wait <> u.queries_wait
+        or u.seconds is not null or a.agent_blocked_until is not null)
 
 -- name: show_status
--- One row a slot, and one (-1) for the scheduler; none of the slots that are gone.
+-- Write one row for each slot, and row -1 for the scheduler; remove the rows of slots that are gone.
 with gone as (
   delete from drover.scheduler_status where status_scheduler = :owner::uuid and status_slot = any (:gone::integer[]))
 insert into drover.scheduler_status as t
   (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since, status_pid,
    status_jq_fk, status_parameter, status_spawns, status_items, status_reason)
-select :owner::uuid, u.slot, u.host, u.agent, u.state, u.name, now() - make_interval(secs => u.age), u.pid, u.job, u.parameter,
-       u.spawns, u.items, u.reason
-  from jsonb_to_recordset(:rows::jsonb) as u(slot integer, host text, agent text, state integer, name text, age float8, pid integer,
-                                            job bigint, parameter text, spawns integer, items bigint, reason text)
+select :owner::uuid, u.slot, u.host, u.agent, u.state, u.name, now() - make_interval(secs => u.age), u.pid, u.job,
+       u.parameter, u.spawns, u.items, u.reason
+  from jsonb_to_recordset(:rows::jsonb) as u(
+         slot integer, host text, agent text, state integer, name text, age float8, pid integer, job bigint,
+         parameter text, spawns integer, items bigint, reason text)
 on conflict (status_scheduler, status_slot) do update
-  set status_host = excluded.status_host, status_agent = excluded.status_agent, status_state = excluded.status_state,
-      status_state_name = excluded.status_state_name, status_since = excluded.status_since, status_pid = excluded.status_pid,
-      status_jq_fk = excluded.status_jq_fk, status_parameter = excluded.status_parameter, status_spawns = excluded.status_spawns,
-      status_items = excluded.status_items, status_reason = excluded.status_reason, status_updated = now()
+  set status_host = excluded.status_host, status_agent = excluded.status_agent,
+      status_state = excluded.status_state, status_state_name = excluded.status_state_name,
+      status_since = excluded.status_since, status_pid = excluded.status_pid,
+      status_jq_fk = excluded.status_jq_fk, status_parameter = excluded.status_parameter,
+      status_spawns = excluded.status_spawns, status_items = excluded.status_items,
+      status_reason = excluded.status_reason, status_updated = now()
 
 -- name: show_hosts
--- Until when hosts of the group cannot be reached, and why; null is that they can.
-with mine as materialized (
-  select 1 from drover.scheduler_group
-   where group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()
-     for share)
+-- Write until when hosts of the group cannot be reached, and why; null if they can.
+with {{lease}}
 update drover.host
    set host_down_until = now() + make_interval(secs => u.seconds), host_reason = u.reason
   from jsonb_to_recordset(:rows::jsonb) as u(name text, seconds float8, reason text)
- where host_name = u.name and host_group = :group::text and exists (select from mine)
+ where host_name = u.name and host_group = :group::text and exists (select from lease)
 
 -- name: forget_dead
--- Remove what earlier daemons of the group showed, once another has taken over.
+-- Remove the status of earlier daemons of the group, after another has taken over.
 with dead as (
   delete from drover.scheduler where scheduler_group = :group::text and scheduler_uuid <> :owner::uuid
      and scheduler_seen < now() - make_interval(secs => :age::float8) returning scheduler_uuid)
@@ -1025,43 +1164,45 @@ delete from drover.scheduler_status
     or status_scheduler not in (select scheduler_uuid from drover.scheduler)
 
 -- name: leave
--- An orderly exit, or another is to serve: the group has no owner, the daemon no rows, and whoever stands by hears of it.
-with mine as (delete from drover.scheduler where scheduler_uuid = :owner::uuid),
-shown as (delete from drover.scheduler_status where status_scheduler = :owner::uuid)
+-- Unregister this daemon, which exits or lets another one serve: the group has no owner, and its standbys are notified.
+with me as (delete from drover.scheduler where scheduler_uuid = :owner::uuid),
+status as (delete from drover.scheduler_status where status_scheduler = :owner::uuid)
 update drover.scheduler_group set group_owner = null, group_lease_until = null
  where group_name = :group::text and group_owner = :owner::uuid
 returning drover.notify('drover_change', '')
 
 -- name: typed_number
--- The jq_pk of the next line of `drover run -I`.
+-- Return the jq_pk for the next line of `drover run -I`.
 select nextval('drover.jobqueue_jq_pk_seq')
 
 -- name: submit
--- A row of `drover run -I`, under a number of its own, so that it can be sent again.
+-- Insert the job for a line of `drover run -I` under a number that was chosen before, so that it can be sent again.
 insert into drover.jobqueue (jq_pk, jq_type, jq_args, jq_urgent) overriding system value
 values (:pk::bigint, :type::text, :args::text, :urgent::boolean) on conflict (jq_pk) do nothing
 
 -- name: typed_ends
--- Which of these rows have ended, how, and whether that is good, or are there no more.
-select pk, coalesce(jq_state::text, 'removed'), case when jq_pk is null then 'its row is there no more' else jq_endtext end,
+-- Return which of these jobs have ended or were removed, their state and end text, and whether they succeeded.
+select pk, coalesce(jq_state::text, 'removed'),
+       case when jq_pk is null then 'its row is there no more' else jq_endtext end,
        coalesce(jq_end_bits & 1 = 1, false)
   from unnest(:pks::bigint[]) as pk left join drover.jobqueue on jq_pk between pk and pk
  where jq_pk is null or jq_endtime is not null
 
 -- name: not_ours
--- Rows that are in hand here and are not so in the database: it is another server, which had not heard of the claim.
+-- Return which rows we have in hand are not ours in this database: it is another server now, a replica that had not
+-- received the claim when it was promoted.
 select pk from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
  where not exists (select from drover.jobqueue
                     where jq_pk between pk and pk and jq_attempt = attempt and jq_owner = :owner::uuid
                       and jq_state in ('claimed', 'running'))
 
 -- name: ring
--- Ring our own bell: whether the connection that listens hears it is whether it hears others. Whether there is room for more
--- notifications, which is asked for even while none are sent.
+-- Notify our own channel: if the connection that listens receives this, it receives what others send. Return whether
+-- the queue of notifications has space left; that is asked for even while none are sent.
 select set_config('drover.notify', 'on', true), drover.notify(:channel::text, ''), pg_notification_queue_usage() < 0.9
 
 -- name: end_backend
--- After a lost connection: end what the server may still run for us, and wait until it is gone. A process of that number
--- that began at another time is somebody else's: servers that start anew count from the beginning.
+-- After a lost connection, end the session that may still run a statement of ours, and wait until it is gone. A session
+-- with this pid that began at another time is not ours: a server that is started again reuses pids.
 select pg_terminate_backend(pid, 5000) from pg_stat_get_activity(:pid::integer)
  where extract(epoch from backend_start) = :start::numeric

@@ -1,20 +1,22 @@
--- The roles and what each may do; nothing here is lost by running it again, as it must be after every migration.
--- A person or a program gets a login of its own, made a member of one of these (`create role billing login in role
--- drover_frontend`), or logs in as one of them. Who may log in, and how, is said in pg_hba.conf.
+-- The roles and what each may do. It must be run after every migration, and may be run again at any time.
+-- A person or a program gets a login of its own that is a member of one of these (`create role billing login in role
+-- drover_frontend`), or logs in as one of them. pg_hba.conf says who may log in, and how.
 
--- ---------------------------------------------------------------- who there is
+-- ---------------------------------------------------------------- the roles
 
 do $$
 declare
   missing text;
 begin
   foreach missing in array array['drover_owner nologin', 'drover_scheduler login', 'drover_frontend login',
-    'drover_frontend_sql login', 'drover_operator login', 'drover_readonly login', 'drover_msq login', 'drover_agentdb login']
+    'drover_frontend_sql login', 'drover_operator login', 'drover_readonly login', 'drover_msq login',
+    'drover_agentdb login']
   loop
     continue when to_regrole(split_part(missing, ' ', 1)) is not null;
     begin
       execute 'create role ' || missing;
-    exception when duplicate_object or unique_violation then null;  -- roles are the cluster's: another database was faster
+    exception when duplicate_object or unique_violation then
+      null;  -- roles belong to the cluster: `drover init` of another database has just created it
     end;
   end loop;
 end $$;
@@ -38,14 +40,14 @@ alter role drover_scheduler set extra_float_digits = 1;
 alter role drover_agentdb set client_connection_check_interval = '5s';
 alter role drover_agentdb set idle_session_timeout = 0;
 
--- Whoever listens and stays in a transaction keeps all notifications since then in the server's queue, which has 8 GB and is
--- everybody's; and any transaction that stays open keeps dead rows. These are settings of the role itself: a login that is
--- only a member of it wants its own, and may take it back.
+-- A session that listens and stays in a transaction keeps all notifications since then in the server's queue, which has
+-- 8 GB and is shared by all databases; and any transaction that stays open keeps dead rows. These settings are for the
+-- role itself: a login that is only a member of it needs its own, and a session may reset them.
 alter role drover_frontend set idle_in_transaction_session_timeout = '5min';
 alter role drover_frontend_sql set idle_in_transaction_session_timeout = '5min';
 alter role drover_readonly set idle_in_transaction_session_timeout = '5min';
 
--- Limits of the SQL that jobs bring along. Its statement timeout is the scheduler's deadline: a role's own can be undone.
+-- Limits for the SQL of jobs. The scheduler enforces the time limit, since a session could reset one that the role has.
 alter role drover_msq connection limit 10;
 alter role drover_msq set default_transaction_read_only = on;
 alter role drover_msq set lock_timeout = '5s';
@@ -59,9 +61,9 @@ exception when insufficient_privilege then
   raise notice 'drover_msq has no temp_file_limit: only a superuser may set it';
 end $$;
 
--- ---------------------------------------------------------------- whose it is
+-- ---------------------------------------------------------------- the owner
 
--- Functions with `security definer` run as drover_owner, which nobody logs in as.
+-- Functions with `security definer` run as drover_owner, which cannot log in.
 do $$
 declare
   command text;
@@ -73,7 +75,9 @@ begin
     select format('alter schema drover owner to drover_owner') from pg_namespace
      where nspname = 'drover' and nspowner <> 'drover_owner'::regrole
     union all
-    select format('alter %s %s owner to drover_owner', case relkind when 'v' then 'view' else 'table' end, oid::regclass) from pg_class
+    select format('alter %s %s owner to drover_owner',
+                  case relkind when 'v' then 'view' else 'table' end, oid::regclass)
+      from pg_class
      where relnamespace = 'drover'::regnamespace and relkind in ('r', 'v') and relowner <> 'drover_owner'::regrole
     union all
     select format('alter type %s owner to drover_owner', oid::regtype) from pg_type
@@ -90,96 +94,110 @@ end $$;
 
 -- ---------------------------------------------------------------- what each may do
 
--- A grant that an earlier version made and this one does not is gone after these.
+-- These also revoke what an earlier version granted and this one does not.
 revoke all on schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
   drover_readonly, drover_msq, drover_agentdb;
-revoke all on all tables in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
-  drover_readonly, drover_msq, drover_agentdb;
-revoke all on all sequences in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
-  drover_readonly, drover_msq, drover_agentdb;
-revoke all on all functions in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
-  drover_readonly, drover_msq, drover_agentdb;
+revoke all on all tables in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql,
+  drover_operator, drover_readonly, drover_msq, drover_agentdb;
+revoke all on all sequences in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql,
+  drover_operator, drover_readonly, drover_msq, drover_agentdb;
+revoke all on all functions in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql,
+  drover_operator, drover_readonly, drover_msq, drover_agentdb;
 
-grant usage on schema drover to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
-
--- It is called by triggers, with the rights of whoever inserts, and does what everybody may.
-grant execute on function drover.notify(text, text) to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
-
--- What a view calls is called with the rights of whoever looks.
-grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent), drover.word(text, integer)
+grant usage on schema drover
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
--- drover_frontend hands in jobs of one parameter and reads its own. It cannot say who it is, nor how its jobs fare.
-grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of, jq_host, jq_tolerate, jq_queue, jq_urgent, jq_priority, jq_not_before,
-              jq_not_after, jq_max_interruptions, jq_retries, jq_timeout, jq_unique_key, jq_delete, jq_mode, jq_state)
+-- Triggers call it with the rights of the role that inserts; it does nothing that any role may not do.
+grant execute on function drover.notify(text, text)
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
+
+-- A view calls these with the rights of the role that reads the view.
+grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
+  drover.word(text, integer)
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
+
+-- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the
+-- scheduler writes.
+grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of, jq_host, jq_tolerate, jq_queue,
+              jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_max_interruptions, jq_retries, jq_timeout,
+              jq_unique_key, jq_delete, jq_mode, jq_state)
   on drover.jobqueue to drover_frontend, drover_frontend_sql;
-grant insert (job_name, job_priority, job_queued, job_tenant, job_data, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
+grant insert (job_name, job_priority, job_queued, job_tenant, job_data, job_hidden)
+  on drover.job to drover_frontend, drover_frontend_sql;
 grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
   on drover.jobdepends to drover_frontend, drover_frontend_sql;
--- What it commands is about its own jobs: drover.command sees to that.
+-- drover.command allows it commands about its own jobs only.
 grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_operator;
--- Set-up, and the same once more, need no more rights than an insert.
-grant execute on function drover.job_setup(text, jsonb), drover.job_named(text), drover.names(jsonb), drover.line(jsonb), drover.escape(text),
-  drover.job_resubmit(bigint), drover.job_hide(bigint, boolean)
+-- To set a job up, or to resubmit it, needs no more rights than an insert.
+grant execute on function drover.job_setup(text, jsonb), drover.job_named(text), drover.names(jsonb),
+  drover.line(jsonb), drover.escape(text), drover.job_resubmit(bigint), drover.job_hide(bigint, boolean)
   to drover_frontend, drover_frontend_sql, drover_operator;
-grant execute on function drover.may_command(name) to drover_frontend, drover_frontend_sql, drover_operator, drover_scheduler;
+grant execute on function drover.may_command(name)
+  to drover_frontend, drover_frontend_sql, drover_operator, drover_scheduler;
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
 grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
-grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup, drover.my_item_failure, drover.my_graph, drover.my_jobd
+grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
+  drover.my_item_failure, drover.my_graph, drover.my_jobd
   to drover_frontend, drover_frontend_sql;
--- Who serves, and what: a front-end may look before it hands in.
+-- Which schedulers, queues and hosts there are: a front-end may read it before it inserts a job.
 grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group, drover.size_limit
   to drover_frontend, drover_frontend_sql;
--- Not agent_revision, a command line, in which there may be a password.
-grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_fair, agent_fair_file,
-              agent_present, agent_blocked_since, agent_blocked_until, agent_reason, agent_queries_wait, agent_registered)
+-- Not agent_revision: it is a command line, which may contain a password.
+grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd,
+              agent_fair, agent_fair_file, agent_present, agent_blocked_since, agent_blocked_until, agent_reason,
+              agent_queries_wait, agent_registered)
   on drover.agent to drover_frontend, drover_frontend_sql, drover_readonly;
 
--- drover_frontend_sql hands in SQL too, which reads all that drover_msq may.
+-- drover_frontend_sql also inserts jobs with SQL, which may read all that drover_msq may.
 grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to drover_frontend_sql;
 
--- drover_operator sees everything and hands in anything, commands above all; that is how it changes things. Where rows
--- go is its own to say.
+-- drover_operator reads everything and inserts any job. It changes things by commands; placements it writes itself.
 grant select on all tables in schema drover to drover_operator;
 grant insert on drover.job to drover_operator;
 grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet) on drover.jobdepends to drover_operator;
--- Not what the scheduler writes: it believes that.
-grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of, jq_host, jq_tolerate, jq_queue, jq_urgent, jq_priority, jq_not_before,
-              jq_not_after, jq_max_interruptions, jq_retries, jq_timeout, jq_unique_key, jq_delete, jq_mode, jq_state,
-              jq_msq, jq_runonpfile, jq_key, jq_repeat)
+-- Not the columns that the scheduler writes, since it relies on them.
+grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of, jq_host, jq_tolerate, jq_queue,
+              jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_max_interruptions, jq_retries, jq_timeout,
+              jq_unique_key, jq_delete, jq_mode, jq_state, jq_msq, jq_runonpfile, jq_key, jq_repeat)
   on drover.jobqueue to drover_operator;
 grant insert, update, delete on drover.placement to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
 
--- drover_readonly sees what goes on, and nothing that a job works on or an agent says.
+-- drover_readonly reads the states of things, but neither the data of jobs nor the output of agents.
 grant select on drover.jobs_masked, drover.why_masked, drover.graph, drover.jobdepends, drover.queue, drover.host,
   drover.placement, drover.scheduler, drover.scheduler_group, drover.migration to drover_readonly;
-grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome, att_exitcode, att_signal)
+grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
+              att_exitcode, att_signal)
   on drover.attempt to drover_readonly;
 grant select (jq_pk, cleanup_jq_pk, cleanup_state, cleanup_host) on drover.cleanup to drover_readonly;
-grant select (job_pk, job_name, job_priority, job_queued, job_tenant, job_user, job_hidden) on drover.job to drover_readonly;
-grant select (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since, status_pid,
-              status_jq_fk, status_spawns, status_items, status_reason, status_updated)
+grant select (job_pk, job_name, job_priority, job_queued, job_tenant, job_user, job_hidden)
+  on drover.job to drover_readonly;
+grant select (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since,
+              status_pid, status_jq_fk, status_spawns, status_items, status_reason, status_updated)
   on drover.scheduler_status to drover_readonly;
 
--- drover_scheduler moves jobs; it cannot change what they ask for, nor invent any but those of `drover run -I`.
+-- drover_scheduler changes the states of jobs. It cannot change what they ask for, nor insert any but those of
+-- `drover run -I`.
 grant select on all tables in schema drover to drover_scheduler;
 grant insert (jq_pk, jq_type, jq_args, jq_urgent) on drover.jobqueue to drover_scheduler;
 grant usage on sequence drover.jobqueue_jq_pk_seq to drover_scheduler;
-grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_wait_until,
-              jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal, jq_result,
-              jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime, jq_expected_end, jq_done_by,
-              jq_done_host, jq_done_pid, jq_first_start, jq_attempt_start, jq_has_children)
+grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at,
+              jq_wait_until, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode,
+              jq_signal, jq_result, jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime,
+              jq_processedtime, jq_expected_end, jq_done_by, jq_done_host, jq_done_pid, jq_first_start,
+              jq_attempt_start, jq_has_children)
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant delete on drover.queue to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
-grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output, drover.item_failure, drover.command_ack to drover_scheduler;
-grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]), drover.json_bytes(jsonb) to drover_scheduler;
--- It removes nothing but through this: what is long over.
+grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
+  drover.item_failure, drover.command_ack to drover_scheduler;
+grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]),
+  drover.json_bytes(jsonb) to drover_scheduler;
+-- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 
--- drover_operator is warned of other sessions that hurt the queue: it must see how old they are and what they ask.
+-- drover_operator is warned of other sessions that hurt the queue, so it must see their age and their statements.
 do $$ begin
   if not pg_has_role('drover_operator', 'pg_read_all_stats', 'usage') then
     grant pg_read_all_stats to drover_operator;

@@ -167,10 +167,12 @@ begin
       raise exception 'job % is not yours', wrong using errcode = 'insufficient_privilege';
     end if;
     select w into wrong from unnest(rest) with ordinality as u(w, n)
-     where given = 'signal' and n % 2 = 0 and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}')
+     where given = 'signal' and n % 2 = 0
+       and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}')
      order by n limit 1;
     if found then
-      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2', left(wrong, 64)
+      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2',
+        left(wrong, 64)
         using errcode = 'insufficient_privilege', hint = 'killjob ends a job with its agents.';
     end if;
   end if;

@@ -52,7 +52,9 @@ OURS: Final = STANDARD | UNBOUND
 THEIRS: Final[dict[LiteralString, LiteralString]] = {"exit_on_error": "off", "extra_float_digits": "1"}
 SETTING: Final = "select pg_catalog.set_config("
 
-_HEADER: Final = re.compile(r"^-- name: (\S+)$", re.MULTILINE)
+_HEADER: Final = re.compile(r"^-- (name|fragment): (\S+)\n", re.MULTILINE)
+_COMMENTS: Final = re.compile(r"^-- .*\n", re.MULTILINE)
+_USE: Final = re.compile(r"\{\{(\w+)\}\}")
 _BARE: Final = ({int}, {float}, {int, float})  # element types that an array literal holds unquoted
 _EXACT: Final = {int, str, type(None)}  # values of one of these types that are equal are written the same
 
@@ -66,13 +68,24 @@ class Query(NamedTuple):
 
 
 def load(text: str) -> dict[str, Query]:
-    """Give the queries of a file by name; a block starts with `-- name: x`, parameters are `:name`."""
-    queries: dict[str, Query] = {}
-    for name, body in _blocks(text):
-        if name in queries:
-            raise BugError(f"queries.sql has two queries named {name}")
-        queries[name] = Query(name, *bind(body.strip()))
-    return queries
+    """Return the queries of a file by name; a block starts with `-- name: x`, parameters are `:name`."""
+    return {name: Query(name, *bind(body.strip())) for _, name, body in _blocks(expand(text))}
+
+
+def expand(text: str) -> str:
+    """Return the queries of a file with the text of each fragment where they have `{{its name}}`.
+
+    Shape: a fragment is a block that starts with `-- fragment: x`, above the blocks that use it.
+    """
+    blocks: dict[str, str] = {}
+    queries: list[str] = []
+    for kind, name, body in _blocks(text):
+        if name in blocks:
+            raise BugError(f"queries.sql has two blocks named {name}")
+        blocks[name] = _with_fragments(name, body, blocks)
+        if kind == "name":
+            queries.append(f"-- name: {name}\n{blocks[name]}")
+    return "".join(queries)
 
 
 def encode(value: object) -> bytes | None:
@@ -113,9 +126,16 @@ def to_json(value: Any) -> bytes:
     return data
 
 
-def _blocks(text: str) -> Iterator[tuple[str, str]]:
+def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
     parts = _HEADER.split(text)[1:]
-    return zip(parts[::2], parts[1::2], strict=True)
+    return zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+
+
+def _with_fragments(name: str, body: str, known: Mapping[str, str]) -> str:
+    for use in _USE.findall(body):
+        if use not in known:
+            raise BugError(f"{name} in queries.sql uses {{{{{use}}}}}, which is not defined above it")
+    return _USE.sub(lambda use: _COMMENTS.sub("", known[use[1]]).strip(), body)
 
 
 def _text(value: str) -> bytes:

@@ -1,15 +1,15 @@
--- Who may give which command. Rows are written by `drover init`, from the registry in scheduler/model/commands.py: a new
--- command needs no migration.
+-- The verbs of commands, and which roles may give them. `drover init` writes the rows from the registry in
+-- scheduler/model/commands.py: a new verb needs no migration.
 create table drover.verb (
   verb_name       text primary key,
   verb_number     integer not null,  -- its place in lists
-  verb_for_owners boolean not null,  -- whoever submitted a job may give it about that job
-  verb_job_every  integer not null,  -- how far apart words are that name jobs: 1, all do; 0, only the first after the verb
+  verb_for_owners boolean not null,  -- the submitter of a job may give it about that job
+  verb_job_every  integer not null,  -- every how many words one names a job: 1, all; 0, only the first
   check (verb_job_every >= 0)
 );
 
--- Insert a command. A role that is no operator gives commands about its own jobs alone, by number or name, and no signal
--- that stops an agent without ending it: the agent may have lines of others.
+-- Insert a command. A role that is no operator may give commands about its own jobs only, by number or name, and no
+-- signal that stops an agent without ending it: the agent may have lines of other jobs.
 create or replace function drover.command(words text) returns bigint
   language plpgsql security definer set search_path = drover, pg_temp as $$
 declare
@@ -39,10 +39,12 @@ begin
       raise exception 'job % is not yours', wrong using errcode = 'insufficient_privilege';
     end if;
     select w into wrong from unnest(rest) with ordinality as u(w, n)
-     where given = 'signal' and n % 2 = 0 and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}')
+     where given = 'signal' and n % 2 = 0
+       and regexp_replace(upper(w), '^SIG', '') <> all ('{INT,TERM,HUP,USR1,USR2,2,15,1,10,12}')
      order by n limit 1;
     if found then
-      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2', left(wrong, 64)
+      raise exception 'only drover_operator may send signal %: owners send INT, TERM, HUP, USR1 or USR2',
+        left(wrong, 64)
         using errcode = 'insufficient_privilege', hint = 'killjob ends a job with its agents.';
     end if;
   end if;

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from scheduler.drivers.sql import Query, load
+from scheduler.drivers.sql import Query, expand, load
 from scheduler.model.jobs import Claim, ClaimRequest, End, SaveRow
 from scheduler.model.states import BLOCKED, CANCELLED, DONE, FAILED, HELD, QUEUED, RUNNING
 from scheduler.package_data import schema_dir
@@ -187,7 +187,7 @@ FAULTS: Final = {  # in a query: this text becomes that one
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_a_statement_is_seen(database: str, name: str) -> None:
     query, *change = FAULTS[name]
-    text = (schema_dir() / "queries.sql").read_text().split(f"-- name: {query}\n")[1].split("-- name: ")[0]
+    text = expand((schema_dir() / "queries.sql").read_text()).split(f"-- name: {query}\n")[1].split("-- name: ")[0]
     assert change[0] in text
     wrong = load(f"-- name: {query}\n" + text.replace(*change))
     with twins(database, {**QUERIES, **wrong}) as both, pytest.raises(DiffersError):

@@ -40,8 +40,28 @@ def test_blocks_become_queries_by_name_f50() -> None:
 
 
 def test_two_queries_of_one_name_are_a_bug_f50() -> None:
-    with pytest.raises(BugError, match="two queries named a"):
+    with pytest.raises(BugError, match="two blocks named a"):
         load("-- name: a\nselect 1\n-- name: a\nselect 2\n")
+
+
+def test_a_fragment_is_put_in_without_its_comments() -> None:
+    text = """
+-- fragment: mine
+-- Rows of :owner.
+owner = :owner
+
+-- fragment: mine_and_old
+{{mine}} and age > :age
+
+-- name: a
+select 1 where {{mine_and_old}}
+"""
+    assert load(text) == {"a": Query("a", "select 1 where owner = $1 and age > $2", ("owner", "age"))}
+
+
+def test_a_fragment_that_is_not_defined_above_is_a_bug() -> None:
+    with pytest.raises(BugError, match=r"a in queries.sql uses \{\{b\}\}, which is not defined above it"):
+        load("-- name: a\nselect {{b}}\n\n-- fragment: b\n1\n")
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,10 @@ def plant(name: str) -> None:
     (mutant,) = (each for each in MUTANTS if each.name == name)
     sys.meta_path.insert(0, Finder(Patched(name, (), mutant.patches)))
     import scheduler.daemon.wiring as daemon
+    from scheduler.drivers.sql import expand
 
     load = daemon.load
-    daemon.load = lambda text: load(_edited(text, mutant))  # type: ignore[attr-defined]
+    daemon.load = lambda text: load(_edited(expand(text), mutant))  # type: ignore[attr-defined]
 
 
 def _edited(text: str, mutant: Mutant) -> str:

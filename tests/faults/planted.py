@@ -295,7 +295,8 @@ FAULTS: Final = (
     _fault(
         "file_wins_over_a_command_at_every_start",
         QUERIES,
-        "case when t.host_max_file is distinct from excluded.host_max_file then excluded.host_max else t.host_max end",
+        "case when t.host_max_file is distinct from excluded.host_max_file\n"
+        "                        then excluded.host_max else t.host_max end",
         "excluded.host_max",
         "drivers/test_register.py::test_a_value_of_the_file_wins_each_time_it_has_changed_and_only_then",
         near="-- name: register",
@@ -343,7 +344,7 @@ FAULTS: Final = (
     _fault(
         "unblock_leaves_the_time_of_the_retry",
         QUERIES,
-        "jq_retry_at = null, ",
+        "jq_retry_at = null,\n         ",
         "",
         "drivers/test_command_statements.py::test_a_job_that_is_unblocked_still_waits_for_its_start_t85",
         near="-- name: unblock",
@@ -367,7 +368,7 @@ FAULTS: Final = (
     _fault(
         "type_that_has_recovered_is_shown_as_failed",
         QUERIES,
-        " or u.seconds is not null or a.agent_blocked_until is not null)",
+        "\n        or u.seconds is not null or a.agent_blocked_until is not null)",
         ")",
         "drivers/test_command_statements.py::test_a_type_that_has_recovered_is_not_shown_as_failed",
         near="-- name: show_agents",
@@ -383,8 +384,8 @@ FAULTS: Final = (
     _fault(
         "held_job_is_taken_by_a_disowned_daemon",
         QUERIES,
-        "group_name = :group::text and group_owner = :owner::uuid and group_lease_until > now()",
-        "group_name = :group::text",
+        "{{holds_lease}}",
+        "exists (select from drover.scheduler_group where group_name = :group::text)",
         "drivers/test_command_statements.py::test_a_command_is_done_by_whoever_owns_the_group_alone_c7[late-hold_job]",
         near="-- name: hold_job",
     ),
