@@ -150,7 +150,7 @@ class Daemon:
             e.Signal: self.children.signal,
             e.Expand: lambda c: self.expansions.expand(c.job, c.query),
             e.Fetch: lambda c: self.expansions.fetch(c.job, c.count),
-            e.CloseQuery: lambda c: self.expansions.close(c.job),
+            e.CloseQuery: lambda c: self.expansions.close_query(c.job),
             e.RunStatement: self.agentdb.ask,
             e.LogMessage: lambda c: _say(c.level, c.text),
             e.Echo: lambda c: _echo(c.text),
@@ -228,8 +228,8 @@ class Daemon:
             link.close()
         if self.stdin_jobs is not None:
             self.stdin_jobs.close()
-        self.expansions.shut()
-        self.agentdb.shut()
+        self.expansions.close()
+        self.agentdb.close()
         self._ready_file.remove()
         self.notifier.close()
 
@@ -451,8 +451,8 @@ class Daemon:
         self._carry_out()
         self.config = config
         self.children.take(config)
-        self.expansions.take(config)
-        self.agentdb.take(config)
+        self.expansions.reload(config)
+        self.agentdb.reload(config)
         if self.stdin_jobs is not None:
             self.stdin_jobs.take(config)
         self._tell(e.Reloaded(config))

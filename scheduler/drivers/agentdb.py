@@ -8,16 +8,16 @@ Every line is a transaction of its own: one left open is rolled back, and after 
 """
 
 import json
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-from scheduler.drivers.connection_pool import ConnectionHealth
-from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.connection_pool import ConnectionPool
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import THEIRS, Answer, Failure, Query, Rows, Stat, one_line, setting
+from scheduler.drivers.sql import THEIRS, Failure, Query, Rows, one_line, setting
+from scheduler.drivers.statements import answer_to
+from scheduler.drivers.steps import Steps, Task
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
@@ -41,8 +41,8 @@ class _Lines:
     problem: str | None = None
     make: Callable[[Row], bytes] | None = None
 
-    def take(self, rows: Rows) -> bool:
-        """Add rows; false when there is no more use for any."""
+    def add(self, rows: Rows) -> bool:
+        """Add rows; false when no more are needed."""
         if self.make is None:
             self.problem = check_columns(rows.names)
             self.make = line_maker(rows.names, self.kind.escape, self.kind.nulls)
@@ -59,17 +59,6 @@ class _Lines:
         return True
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A statement that may be run, and until when it waits for a connection; `query` None means free SQL."""
-
-    asked: RunStatement
-    kind: AgentType
-    query: Query | None
-    values: Mapping[str, object]
-    until: float
-
-
 class AgentDb:
     """Up to `count` connections, opened when first needed; first come, first served."""
 
@@ -80,46 +69,54 @@ class AgentDb:
         count: int,
         agents: Mapping[str, AgentType],
         statement_limit: float,
-        tell: Callable[[Event], None],
-        unconnected: Callable[[ConnectionsChanged], None],
+        report: Callable[[Event], None],
+        connections_changed: Callable[[ConnectionsChanged], None],
         *,
         answer_bytes: int = ANSWER_BYTES,
         with_queue: bool = False,
         reconnect_max: float = 30.0,
     ) -> None:
-        self._loop, self._conninfo, self._count, self._tell = loop, conninfo, count, tell
+        self._loop, self._report = loop, report
         self._limit, self._answer_bytes = statement_limit, answer_bytes
-        self._reconnect_max = reconnect_max
-        self._durability = "off" if with_queue else "on"
-        self._reach = ConnectionHealth("statements", conninfo, unconnected)
-        self._links = self._reach.links
-        self._busy: set[str] = set()  # names of links
-        self._waiting: deque[_Waiting] = deque()
-        self._late: Timer | None = None
-        self._reason = "it is slow"
-        self.replace(agents)
-
-    @property
-    def stats(self) -> dict[str, Stat]:
-        """How often each statement ran, and how long, over all connections; by `type.name`."""
-        whole: dict[str, Stat] = {}
-        for name, stat in (each for link in self._links for each in link.stats.items()):
-            whole.setdefault(name, Stat()).merge(stat)
-        return whole
+        # On the server of the queue a statement that was answered may be forgotten if the server crashes, but not once
+        # its job is saved as done: that commit is synchronous and comes later, so it brings all before it to disk.
+        settings = (
+            setting(THEIRS),
+            f"set synchronous_commit = {'off' if with_queue else 'on'}",
+            f"set statement_timeout = {round(statement_limit * 1000)}",
+        )
+        self._pool = ConnectionPool(
+            loop, "agentdb", "statements", conninfo, count, settings, connections_changed,
+            reconnect_max=reconnect_max, on_down=self._down,
+        )  # fmt: skip
+        self._reason = "it is slow"  # why no connection is up
+        self._set_agents(agents)
 
     def open(self) -> None:
         """Open the first connection if some agent type may ask: a failing log-in is known before any work is begun."""
-        if not self._links and any(agent.db != "off" for agent in self._agents.values()):
-            self._add_link()
+        if not self._pool.connections and any(agent.db != "off" for agent in self._agents.values()):
+            self._pool.add()
 
-    def take(self, config: Config) -> None:
+    def reload(self, config: Config) -> None:
         """Let agents ask what another configuration allows."""
-        self._count = config.scheduler.agentdb_connections
-        self.replace(config.agents)
+        self._pool.count = config.scheduler.agentdb_connections
+        self._set_agents(config.agents)
         self.open()
 
-    def replace(self, agents: Mapping[str, AgentType]) -> None:
-        """Take other agent types."""
+    def ask(self, asked: RunStatement) -> None:
+        """Run the statement of a DB: line; reports StatementAnswered, at once if it may not be run."""
+        try:
+            query, values = self._plan(asked)
+        except AgentError as error:
+            self._answer(asked, _error(str(error)))
+        else:
+            Task(self._loop, self._run(asked, self._agents[asked.type], query, values)).start()
+
+    def close(self) -> None:
+        """Close every connection; what runs is answered as lost, what waits not at all."""
+        self._pool.close()
+
+    def _set_agents(self, agents: Mapping[str, AgentType]) -> None:
         self._agents = agents
         self._queries = {
             (kind, name): Query(f"{kind}.{name}", *bind(sql))
@@ -127,29 +124,10 @@ class AgentDb:
             for name, sql in agent.statements.items()
         }
 
-    def ask(self, asked: RunStatement) -> None:
-        """Run the statement of a DB: line; told Answered, at once if it may not be run."""
-        try:
-            query, values = self._plan(asked)
-        except AgentError as error:
-            self._answer(asked, _error(str(error)))
-            return
-        kind = self._agents[asked.type]
-        self._waiting.append(_Waiting(asked, kind, query, values, self._loop.now + self._limit))
-        self._dispatch()
-
-    def shut(self) -> None:
-        """Close every connection; what runs is answered as lost, what waits not at all."""
-        self._waiting.clear()
-        if self._late:
-            self._late.cancel()
-        for link in self._links:
-            link.close()
-
     # ---- what may be asked
 
     def _plan(self, asked: RunStatement) -> tuple[Query | None, Mapping[str, object]]:
-        """Give the statement and its values; AgentError if this type may not ask that."""
+        """Return the statement and its values. Errors: AgentError, this type may not ask that."""
         agent = self._agents.get(asked.type)
         if agent is None or agent.db == "off":
             raise AgentError(f"DB: is off for this agent type ({asked.type}); see db in drover.toml(5)")
@@ -165,87 +143,38 @@ class AgentDb:
             raise AgentError(f"no statement {found[0]!r} is registered for agent type {asked.type}")
         return query, _values(query, found[1])
 
-    # ---- connections
-
-    def _dispatch(self) -> None:
-        """Hand what waits to connections that have nothing to do; open one more if there are too few."""
-        while self._waiting and (link := self._idle_link()):
-            self._run(link, self._waiting.popleft())
-        coming = sum(not link.is_up for link in self._links)
-        if coming < len(self._waiting) and len(self._links) < self._count:
-            self._add_link()
-        self._watch()
-
-    def _idle_link(self) -> Connection | None:
-        return next((link for link in self._links if link.is_up and link.name not in self._busy), None)
-
-    def _add_link(self) -> None:
-        # On the server of the queue a statement that was answered may be forgotten if the server crashes, but not once
-        # its job is saved as done: that commit is synchronous and comes later, so it brings all before it to disk.
-        link = Connection(
-            self._loop,
-            f"agentdb {len(self._links) + 1}",
-            self._conninfo,
-            settings=(
-                setting(THEIRS),
-                f"set synchronous_commit = {self._durability}",
-                f"set statement_timeout = {round(self._limit * 1000)}",
-            ),
-            reconnect_max=self._reconnect_max,
-            on_up=self._up,
-            on_down=lambda reason: self._down(link, reason),
-        )
-        self._links.append(link)
-        link.open()
-
-    def _up(self) -> None:
-        self._reach.succeeded()
-        self._dispatch()
-
-    def _down(self, link: Connection, reason: str) -> None:
-        self._reason = reason
-        if link.refusal is not None:
-            self._reach.failed(link)
-
-    def _watch(self) -> None:
-        """Look again when the one that waits longest has waited too long."""
-        if self._late:
-            self._late.cancel()
-        self._late = self._loop.at(self._waiting[0].until, self._expire) if self._waiting else None
-
-    def _expire(self) -> None:
-        while self._waiting and self._waiting[0].until <= self._loop.now:
-            waiting = self._waiting.popleft()
-            reason = self._reason if not any(link.is_up for link in self._links) else "all are busy"
-            self._answer(waiting.asked, _error(f"no database connection within {self._limit:g} s: {reason}"))
-        self._watch()
-
     # ---- statements
 
-    def _run(self, link: Connection, waiting: _Waiting) -> None:
-        self._busy.add(link.name)
-        lines = _Lines(waiting.kind, self._answer_bytes)
-        done = partial(self._done, link, waiting, lines)
-        limit = self._limit + OVER_S
-        if waiting.query is None:
-            link.run(waiting.asked.text, done, deadline=limit, sink=lines.take)
-        else:
-            link.ask(waiting.query, waiting.values, done, deadline=limit, sink=lines.take)
-
-    def _done(self, link: Connection, waiting: _Waiting, lines: _Lines, answer: Answer) -> None:
-        self._busy.discard(link.name)
-        if waiting.query is None or link.in_transaction:
-            link.reset()
+    def _run(
+        self, asked: RunStatement, kind: AgentType, query: Query | None, values: Mapping[str, object]
+    ) -> Steps[None]:
+        """Wait for a connection, run a statement (`query` None is free SQL), and answer it in lines."""
+        try:
+            connection = yield from self._pool.acquire(self._loop.now + self._limit)
+        except TimeoutError:
+            is_any_up = any(connection.is_up for connection in self._pool.connections)
+            reason = "all are busy" if is_any_up else self._reason
+            self._answer(asked, _error(f"no database connection within {self._limit:g} s: {reason}"))
+            return
+        lines = _Lines(kind, self._answer_bytes)
+        answer = yield from answer_to(
+            connection, query or asked.text, values, deadline=self._limit + OVER_S, sink=lines.add
+        )
+        if query is None or connection.in_transaction:
+            connection.reset()
         if lines.problem:
-            self._answer(waiting.asked, _error(lines.problem))
+            self._answer(asked, _error(lines.problem))
         elif isinstance(answer, Failure):
-            self._answer(waiting.asked, _error(LOST if answer.lost else answer.sentence))
+            self._answer(asked, _error(LOST if answer.lost else answer.sentence))
         else:
-            self._answer(waiting.asked, b"".join((*lines.parts, b"OK\n")))
-        self._dispatch()
+            self._answer(asked, b"".join((*lines.parts, b"OK\n")))
+        self._pool.release(connection)
+
+    def _down(self, connection: Connection, reason: str) -> None:
+        self._reason = reason
 
     def _answer(self, asked: RunStatement, lines: bytes) -> None:
-        self._tell(StatementAnswered(asked.slot, asked.serial, lines))
+        self._report(StatementAnswered(asked.slot, asked.serial, lines))
 
 
 def _values(query: Query, text: bytes) -> dict[str, object]:
@@ -260,7 +189,7 @@ def _values(query: Query, text: bytes) -> dict[str, object]:
 
 
 def _value(name: str, value: Any) -> object:
-    """Give what goes to the database as text; a text that Postgres cannot hold is refused, not changed."""
+    """Return what goes to the database as text; a text that Postgres cannot hold is refused, not changed."""
     if isinstance(value, list | dict):
         return json.dumps(value)
     if isinstance(value, str):

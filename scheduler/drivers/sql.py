@@ -272,12 +272,6 @@ class Stat:
         self.total_s += seconds
         self.max_s = max(self.max_s, seconds)
 
-    def merge(self, other: "Stat") -> None:
-        """Count the runs of another connection too."""
-        self.count += other.count
-        self.total_s += other.total_s
-        self.max_s = max(self.max_s, other.max_s)
-
 
 def read_rows(result: pq.abc.PGresult) -> Rows:
     """Give what a result says."""

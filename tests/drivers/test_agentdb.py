@@ -7,7 +7,7 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.loop import Loop
-from scheduler.model.config import AgentType
+from scheduler.model.config import AgentType, Config
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
 from tests.connection_tools import backends, end_backends, fetch, let_in, shut_out
 from tests.loop_tools import turn_until
@@ -69,7 +69,7 @@ def make_desk(database: str) -> Iterator[MakeDesk]:
 
     yield make
     for desk in desks:
-        desk.db.shut()
+        desk.db.close()
         desk.loop.close()
 
 
@@ -157,7 +157,7 @@ def test_null_is_null_f96(desk: Desk) -> None:
 def test_statement_is_prepared_once_and_counted_t4(desk: Desk, database: str) -> None:
     fetch(database, "create table public.t (i int); insert into public.t values (0)")
     assert [desk.ask("named", 'save {"i": 1}') for _ in range(2)] == ["OK\n", "OK\n"]
-    assert desk.db.stats["named.save"].count == 2
+    assert [connection.stats["named.save"].count for connection in desk.db._pool.connections] == [2]
     assert fetch(database, "select i from public.t") == [(1,)]
 
 
@@ -200,7 +200,8 @@ def test_transaction_left_open_by_a_statement_is_rolled_back_f98(desk: Desk, dat
 
 def test_changed_configuration_counts_for_the_next_line_f96(desk: Desk) -> None:
     desk.ask("named", "one {}")
-    desk.db.replace({"named": AgentType(command=("x",), db="statements", statements={"one": "select 2 as a"})})
+    changed = AgentType(command=("x",), db="statements", statements={"one": "select 2 as a"})
+    desk.db.reload(Config(agents={"named": changed}))
     assert desk.ask("named", "one {}") == 'a="2"\nOK\n'
     assert desk.ask("free", "select 1 as a").startswith("ERROR DB: is off")
 
@@ -225,11 +226,10 @@ def test_refused_log_in_is_told_before_anything_is_asked_and_when_it_is_over(
 
 def test_log_in_is_tried_at_the_start_only_where_an_agent_type_may_ask(make_desk: MakeDesk, database: str) -> None:
     desk = make_desk(make_conninfo(database, port=5999))  # where nobody listens, which is known at once
-    desk.db.replace({"none": AGENTS["none"]})
+    desk.db.reload(Config(agents={"none": AGENTS["none"]}))
     desk.db.open()
     assert desk.unconnected == []
-    desk.db.replace(AGENTS)
-    desk.db.open()
+    desk.db.reload(Config(agents=AGENTS))
     assert [each.up for each in desk.unconnected] == [0]
 
 

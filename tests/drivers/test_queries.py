@@ -27,7 +27,7 @@ class Desk:
         self.events: list[Event] = []
         self.unconnected: list[ConnectionsChanged] = []
         timers = Scheduler(expansion_limit=limit, reconnect_max=reconnect_max, **settings)  # type: ignore[arg-type]
-        self.expansions = JobQueries(self.loop, conninfo, count, timers, self.events.append, self.unconnected.append)
+        self.queries = JobQueries(self.loop, conninfo, count, timers, self.events.append, self.unconnected.append)
 
     def next(self) -> Event:
         """Give the next event."""
@@ -36,17 +36,22 @@ class Desk:
 
     def open(self, job: int, sql: str, key: str | None = None) -> Event:
         """Expand the SQL of a job and give what is told."""
-        self.expansions.expand(job, cursor_query(sql, key, None, ()))
+        self.queries.expand(job, cursor_query(sql, key, None, ()))
         return self.next()
 
     def fetch(self, job: int, count: int) -> Event:
         """Fetch rows and give what is told."""
-        self.expansions.fetch(job, count)
+        self.queries.fetch(job, count)
         return self.next()
+
+    @property
+    def free(self) -> int:
+        """Return how many more queries can run."""
+        return self.queries._pool.count - len(self.queries._runs)
 
     def shut(self) -> None:
         """Leave nothing open."""
-        self.expansions.shut()
+        self.queries.close()
         self.loop.close()
 
 
@@ -160,19 +165,19 @@ def test_endless_query_ends_at_our_limit_f100(make_desk: MakeDesk, database: str
 
 
 def test_slow_query_does_not_hold_up_another_f100(desk: Desk) -> None:
-    desk.expansions.expand(7, "select pg_sleep(60)")
+    desk.queries.expand(7, "select pg_sleep(60)")
     assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
-    assert desk.expansions.free == 0
+    assert desk.free == 0
 
 
 def test_closing_frees_the_connection_whatever_it_does_f17(make_desk: MakeDesk, database: str) -> None:
     desk = make_desk(count=1)
     desk.open(6, "select 1 as i")
-    desk.expansions.close(6)
-    desk.expansions.expand(7, "select pg_sleep(60)")
+    desk.queries.close_query(6)
+    desk.queries.expand(7, "select pg_sleep(60)")
     desk.loop.turn(desk.loop.now)
-    desk.expansions.close(7)
-    assert desk.expansions.free == 1
+    desk.queries.close_query(7)
+    assert desk.free == 1
     assert desk.open(8, "select 2 as i") == Opened(8, (b"i",), 1)
     assert desk.fetch(8, 5) == Fetched(8, [(b"2",)], False)
     assert backends(database, "drover exp") == 1
@@ -180,8 +185,8 @@ def test_closing_frees_the_connection_whatever_it_does_f17(make_desk: MakeDesk, 
 
 def test_job_closed_before_it_began_leaves_nothing_behind_f17(make_desk: MakeDesk, database: str) -> None:
     desk = make_desk(count=1)
-    desk.expansions.expand(7, "select 1 as i")
-    desk.expansions.close(7)
+    desk.queries.expand(7, "select 1 as i")
+    desk.queries.close_query(7)
     assert desk.open(8, "select 2 as i") == Opened(8, (b"i",), 1)
     assert backends(database, "drover exp", "state = 'idle in transaction'") == 0
 
@@ -190,7 +195,7 @@ def test_job_sees_nothing_of_the_one_before_f17(make_desk: MakeDesk) -> None:
     desk = make_desk(count=1)
     set_secret, set_limit = "set_config('drover.secret', 'x', false)", "set_config('statement_timeout', '1', false)"
     desk.open(7, f"select {set_secret} as s, {set_limit} as l, pg_advisory_lock(7)::text as k")
-    desk.expansions.close(7)
+    desk.queries.close_query(7)
     names = ("drover.secret", "statement_timeout", "default_transaction_read_only")
     settings = ", ".join(f"current_setting('{name}', true) as s{n}" for n, name in enumerate(names))
     desk.open(8, f"select {settings}, (select count(*) from pg_locks where locktype = 'advisory') as locks")
@@ -205,7 +210,7 @@ def test_connections_are_opened_when_needed_and_kept_f17(make_desk: MakeDesk, da
     assert backends(database, "drover exp") == 0
     for job in range(3):
         desk.open(job, "select 1 as i")
-        desk.expansions.close(job)
+        desk.queries.close_query(job)
     assert backends(database, "drover exp") == 1
 
 
@@ -213,7 +218,7 @@ def test_connection_lost_between_fetches_means_again_f29(desk: Desk, database: s
     desk.open(7, "select 1 as i")
     end_backends(database, "drover exp")
     assert desk.next() == NotExpanded(7, "server closed the connection unexpectedly", True, True)
-    assert desk.expansions.free == 2
+    assert desk.free == 2
     assert desk.open(9, "select 1 as i") == Opened(9, (b"i",), 1)
 
 
@@ -224,7 +229,7 @@ def test_connection_lost_when_all_rows_are_given_means_nothing(desk: Desk, datab
     end_backends(database, "drover exp")
     event = desk.next()
     assert isinstance(event, NotExpanded)
-    turn_until(desk.loop, lambda: desk.expansions.free == 2)
+    turn_until(desk.loop, lambda: desk.free == 2)
     assert (event.job, desk.events) == (8, [])
 
 
@@ -252,13 +257,13 @@ def test_refused_log_in_puts_the_job_back_at_once_with_the_reason(make_desk: Mak
     assert "permission denied for database" in event.reason
     assert (event.again, event.interrupted) == (True, False)
     assert event.retry_in is not None
-    assert desk.expansions.free == 2
+    assert desk.free == 2
 
 
 def test_job_that_comes_while_log_ins_are_refused_waits_for_no_attempt(make_desk: MakeDesk, shut: str) -> None:
     desk = make_desk(shut, reconnect_max=60.0)
     desk.open(7, "select 1 as i")
-    desk.expansions.expand(8, "select 1 as i")
+    desk.queries.expand(8, "select 1 as i")
     (event,) = desk.events
     assert isinstance(event, NotExpanded)
     assert (event.job, event.again) == (8, True)
@@ -286,7 +291,7 @@ def test_log_in_refused_for_a_limit_of_connections_leaves_those_that_are_there(
         assert isinstance(event, NotExpanded)
         assert 'too many connections for role "drover_msq_1"' in event.reason
         assert desk.unconnected[-1].up == 1
-        desk.expansions.close(7)
+        desk.queries.close_query(7)
         assert isinstance(desk.open(9, "select 1 as i"), Opened)
 
 
@@ -297,10 +302,10 @@ def test_job_takes_a_connection_that_is_stopping_before_one_that_was_refused(
         desk = make_desk(conninfo, reconnect_max=60.0)
         desk.open(7, "select 1 as i")
         desk.open(8, "select 1 as i")
-        desk.expansions.close(7)
-        desk.expansions.expand(9, "select pg_sleep(60)")
+        desk.queries.close_query(7)
+        desk.queries.expand(9, "select pg_sleep(60)")
         turn_until(desk.loop, lambda: backends(database_with_roles, "drover", "query = 'commit' and state = 'active'"))
-        desk.expansions.close(9)
+        desk.queries.close_query(9)
         assert isinstance(desk.open(10, "select 1 as i"), Opened)
 
 
@@ -311,9 +316,9 @@ def test_refused_connection_is_given_up_when_fewer_are_configured(
         desk = make_desk(conninfo)
         desk.open(7, "select 1 as i")
         desk.open(8, "select 1 as i")
-        desk.expansions.take(Config(scheduler=Scheduler(expansions=1)))
+        desk.queries.reload(Config(scheduler=Scheduler(expansions=1)))
         assert desk.unconnected[-1].reason is None
-        desk.expansions.close(7)
+        desk.queries.close_query(7)
         assert isinstance(desk.open(9, "select 1 as i"), Opened)
 
 
@@ -322,7 +327,7 @@ def test_server_that_cannot_be_reached_is_told_at_once_f29(make_desk: MakeDesk, 
     event = desk.open(7, "select 1 as i")
     assert isinstance(event, NotExpanded)
     assert event.retry_in is not None
-    assert desk.expansions.free == 2
+    assert desk.free == 2
 
 
 def test_large_result_is_fetched_in_parts_f17(desk: Desk) -> None:
