@@ -40,15 +40,15 @@ def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.EndAndC
         assert request is not None
         core.handle(answer_to(request), now)
     core.handle(turned(*claims, **more), now)
-    core.unpack()
+    core.unpack_claims()
     return request
 
 
 def turned(*claims: Claim, **more: Any) -> e.EndedAndClaimed:
     """Give the answer that these rows were claimed."""
-    reached = {c.want: ClaimPosition(c.rank.decode(), "now", c.pk) for c in claims}
+    reached = {c.request: ClaimPosition(c.rank.decode(), "now", c.pk) for c in claims}
     size = sum(len(c.args) for c in claims)
-    return e.EndedAndClaimed(claims, reached=reached, found=Counter(c.want for c in claims), size=size, **more)
+    return e.EndedAndClaimed(claims, reached=reached, found=Counter(c.request for c in claims), size=size, **more)
 
 
 def answer_to(request: e.Request) -> e.Event:
@@ -84,7 +84,7 @@ def saved(requests: list[e.Request]) -> list[Any]:
 
 def spawned(core: Core) -> list[int]:
     """Carry out the commands as far as making processes; give the slots."""
-    return [command.slot for command in core.take() if isinstance(command, e.Spawn)]
+    return [command.slot for command in core.drain_commands() if isinstance(command, e.Spawn)]
 
 
 def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
@@ -92,16 +92,16 @@ def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
     turn(core, *claims, now=now)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), now)
-    core.hear(number, b"OK\n", now)
-    core.look()
-    return core.world.slots.all[number]
+    core.agent_output(number, b"OK\n", now)
+    core.schedule()
+    return core.state.slots.all[number]
 
 
 def sent(core: Core) -> list[bytes]:
     """Give the lines sent by command since the last look."""
-    return [command.data for command in core.take() if isinstance(command, e.Send)]
+    return [command.data for command in core.drain_commands() if isinstance(command, e.Send)]
 
 
 def logged(core: Core) -> list[tuple[int | None, str, str]]:
     """Give (job, type, message) of what waits for drover.log."""
-    return [(row.job, row.type, row.message) for row in core.world.ledger.logs]
+    return [(row.job, row.type, row.message) for row in core.state.outbox.logs]

@@ -287,8 +287,8 @@ class Commands:
 
 
 def _answer(desk: Desk, row: Row, order: Order) -> None:
-    if (group := order.values["group"]) in (None, desk.core.world.config.scheduler.group):
-        desk.end(row, SEE_RESULT, report.overview(desk.core.world))
+    if (group := order.values["group"]) in (None, desk.core.state.config.scheduler.group):
+        desk.end(row, SEE_RESULT, report.overview(desk.core.state))
     else:  # it has no active scheduler, or is none
         desk.end(row, f"no scheduler serves group {group}", ok=False)
 

@@ -59,9 +59,9 @@ class DaemonCommands:
         elif number in (SIGTERM, SIGQUIT):
             self._daemon.stop()
         elif number in (SIGHUP, SIGUSR1):
-            _print(report.summary(core.world))
+            _print(report.summary(core.state))
         elif number == SIGUSR2:
-            _print(report.queries(core.world))
+            _print(report.queries(core.state))
 
     def acts(self) -> dict[str, Act]:
         """Say what is done for which command."""
@@ -109,7 +109,7 @@ class DaemonCommands:
     def _be_verbose(self, steps: int) -> str:
         level = log.further(self._daemon.config.scheduler.log_level, steps)
         log.set_level(level)
-        self._daemon.core.world.slots.logs_routine = LOG.isEnabledFor(logging.DEBUG)
+        self._daemon.core.state.slots.logs_routine = LOG.isEnabledFor(logging.DEBUG)
         return f"log level {level}"
 
     def _reset(self) -> str:

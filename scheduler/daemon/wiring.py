@@ -99,7 +99,13 @@ class Daemon:
             self._commands.acts(), self._vitals, self.note, self.refusals,
         )  # fmt: skip
         self.children = Processes(
-            self.loop, config, agent_folders(), self.core.hear, self.core.hear_err, self.core.captured, self._tell
+            self.loop,
+            config,
+            agent_folders(),
+            self.core.agent_output,
+            self.core.agent_stderr,
+            self.core.command_output,
+            self._tell,
         )
         self.notify_rate_limit = NotifyRateLimit(
             self.loop, lambda channel: self.watch.notified(channel, self.loop.now), timers.wake_interval
@@ -136,8 +142,8 @@ class Daemon:
         self.stdin_jobs = (
             StdinJobs(self.loop, self.watch_link, self._queries, served(config), _say) if reads_stdin else None
         )
-        self.core.world.tells_ends = reads_stdin
-        self.core.world.slots.logs_routine = LOG.isEnabledFor(logging.DEBUG)
+        self.core.state.reports_ends = reads_stdin
+        self.core.state.slots.logs_routine = LOG.isEnabledFor(logging.DEBUG)
         self._acts = self._command_table()
 
     def _command_table(self) -> dict[type, Callable[[Any], None]]:
@@ -236,7 +242,7 @@ class Daemon:
     def _carry_out(self) -> None:
         core, is_traced = self.core, LOG.isEnabledFor(TRACE)
         while core.has_work:
-            for command in core.take():
+            for command in core.drain_commands():
                 if is_traced:
                     _say("trace", str(command))
                 try:
@@ -306,7 +312,7 @@ class Daemon:
 
     def _refused(self, text: str | None) -> None:
         """Other statements are refused than before: show it."""
-        self.core.world.refused = text
+        self.core.state.refused = text
         self.watch.maintenance.bring_forward("all")
         self.notifier.note()
 
@@ -386,12 +392,12 @@ class Daemon:
     def _standing(self) -> str:
         """Give one line for people."""
         is_away = not self.watch_link.is_up or (self.queue_link.losses and not self.queue_link.is_up)
-        where = ", the database refuses statements" if self.core.world.refused else ""
+        where = ", the database refuses statements" if self.core.state.refused else ""
         where = ", the database is away" if is_away else where
-        what = "draining" if self.core.world.draining else self.watch.lease.shown
-        what = "stopping" if self.core.world.stopping else what
-        what = "stepping down" if self.core.world.steps_down else what
-        return f"{what}, group {self.config.scheduler.group}{where}: {report.in_short(self.core.world)}"
+        what = "draining" if self.core.state.draining else self.watch.lease.shown
+        what = "stopping" if self.core.state.stopping else what
+        what = "stepping down" if self.core.state.steps_down else what
+        return f"{what}, group {self.config.scheduler.group}{where}: {report.in_short(self.core.state)}"
 
     def _resume(self, pause: float) -> None:
         _say(
@@ -421,7 +427,7 @@ class Daemon:
     def drain(self) -> None:
         """End when what is in hand is done; asked once more, SQL jobs are given back too."""
         self.is_superseded = False
-        is_first = not self.core.world.draining
+        is_first = not self.core.state.draining
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
         _say("info", f"draining: what is in hand is finished, {rest}")
         self._tell(e.Drain())
@@ -430,7 +436,7 @@ class Daemon:
 
     def _supersede(self) -> None:
         """End in order, then go on as the program that is there now, unless we are told to end by then."""
-        if not (self.core.world.draining or self.core.world.stopping):
+        if not (self.core.state.draining or self.core.state.stopping):
             self.drain()
             self.is_superseded = True
 
@@ -443,7 +449,7 @@ class Daemon:
 
     def _give_up(self, owner: str) -> None:
         """All is given back, or it takes too long: then the next scheduler of the group puts the rest right."""
-        if self.core.world.steps_down and self.watch.owner == owner:
+        if self.core.state.steps_down and self.watch.owner == owner:
             self.watch.lease.step_down(self.loop.now)
 
     def take(self, config: Config) -> None:

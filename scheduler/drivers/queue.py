@@ -129,9 +129,9 @@ class QueueConnection:
             "owner": self.owner,
             "schedinfo": self._schedinfo,
             "unread": 0 if turn.unread else SUSPECT_AFTER,
-            "guarded": [want.type for want in turn.wants if want.guarded],
+            "guarded": [want.type for want in turn.wanted if want.guarded],
             **_columns(turn.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
-            **_columns([_asked(want) for want in turn.wants], *WANTS),
+            **_columns([_asked(want) for want in turn.wanted], *WANTS),
         }
 
     # ---- and back
@@ -191,9 +191,9 @@ def _turned(turn: EndAndClaim, rows: Table) -> EndedAndClaimed:
     """Return the event in the rows of query `end_and_claim`: first about ends and wants, then a claim each."""
     _, _, reached, parents, lapsed, kept = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in turn.ends} - set(_numbers(kept))))
-    places = {turn.wants[number - 1]: ClaimPosition(*place) for number, *place in json.loads(reached or b"[]")}
-    claims = map(read_claim, islice(rows, 1, None), repeat(turn.wants))
-    found = {turn.wants[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
+    places = {turn.wanted[number - 1]: ClaimPosition(*place) for number, *place in json.loads(reached or b"[]")}
+    claims = map(read_claim, islice(rows, 1, None), repeat(turn.wanted))
+    found = {turn.wanted[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
     size = sum(map(len, filter(None, rows.column(3)[1:])))
     return EndedAndClaimed(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
 

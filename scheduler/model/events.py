@@ -168,7 +168,7 @@ class TablesRead:
 class EndedAndClaimed:
     """The answer to EndAndClaim: what was claimed, which parents to settle, which ends had been lost to another owner.
 
-    For each want that found something, `reached` is how far the claim got in the order and `found` how many rows it
+    For each request that found something, `reached` is how far the claim got in the order and `found` how many rows it
     gave. The claims are read once, when they are unpacked: the next request does not wait for that.
     """
 
@@ -410,7 +410,7 @@ class EndAndClaim:
     """End the plain successes and claim; `unread`: what the rows hold is read later, so that no claim fails of it."""
 
     ends: Sequence[End]
-    wants: Sequence[ClaimRequest]
+    wanted: Sequence[ClaimRequest]
     unread: bool = False
 
     @property

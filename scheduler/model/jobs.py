@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 Cells = tuple[bytes | None, ...]
 Letters = tuple[str, str]  # of priorities: from this first character to before that one
-ClaimKey = tuple[str, str, str, bool, Letters | None]  # what tells wants apart
+ClaimKey = tuple[str, str, str, bool, Letters | None]  # what tells requests apart
 
 
 class ClaimPosition(NamedTuple):
@@ -44,7 +44,7 @@ class ClaimRequest(NamedTuple):
     letters: Letters | None = None  # of these priorities only; with them, not `urgent` means none that is urgent
 
     @property
-    def place(self) -> ClaimKey:
+    def key(self) -> ClaimKey:
         """Give where it looks, however far that is claimed."""
         return self.type, self.queue, self.host, self.urgent, self.letters
 
@@ -103,7 +103,7 @@ class Claim(NamedTuple):
     attempt: int
     args: bytes
     rank: bytes  # urgency and letter: smaller goes first; of a fair type without the round
-    want: ClaimRequest  # that it answers
+    request: ClaimRequest  # that it answers
     rules: Rules = PLAIN
 
 
@@ -189,14 +189,14 @@ class OutputRow(NamedTuple):
     text: str
 
 
-def read_claim(cells: Cells, wants: Sequence[ClaimRequest]) -> Claim:
-    """Give the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the want, args, rank, more)."""
+def read_claim(cells: Cells, wanted: Sequence[ClaimRequest]) -> Claim:
+    """Give the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the request, args, rank, more)."""
     pk, attempt, number, args, rank, more = cells
     rules = PLAIN if more is None else _read_rules(more)
     rank = rank or b""
     if len(rank) > LONGEST_RANK:
         rank = rank[:-ROUND_LENGTH]
-    return Claim(int(pk or 0), int(attempt or 0), args or b"", rank, wants[int(number or 0) - 1], rules)
+    return Claim(int(pk or 0), int(attempt or 0), args or b"", rank, wanted[int(number or 0) - 1], rules)
 
 
 def read_contents(rules: Rules, more: bytes) -> Rules:

@@ -8,146 +8,146 @@ from scheduler.model.states import NEVER
 from scheduler.policy import completion, intake, serving
 from scheduler.policy.entities import Job
 from scheduler.policy.query import TRIED_ALONE
-from scheduler.policy.state import World
+from scheduler.policy.state import State
 
 STOCK_AFTER: Final = 1.0  # seconds of claims after which is said anew what is in hand
 
 
-def woken(world: World, event: e.Woken, now: float) -> None:
+def woken(state: State, event: e.Woken, now: float) -> None:
     """There may be something to claim anywhere."""
-    world.claims.wake()
+    state.claims.wake()
 
 
-def turned(world: World, event: e.EndedAndClaimed, now: float) -> None:
+def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> None:
     """Rows are claimed and ends are saved, but for those that another owner had."""
-    world.ledger.parents.extend(event.parents)
-    if world.ledger.was_foreign():
+    state.outbox.parents.extend(event.parents)
+    if state.outbox.was_foreign():
         return
-    request = world.ledger.answered()
+    request = state.outbox.answered()
     assert isinstance(request, e.EndAndClaim)
     if event.has_lapsed:
-        serving.lapsed(world)
+        serving.lapsed(state)
     else:
-        world.claims.turned(request, event.found, event.reached, now)
-    world.stock_at = min(world.stock_at, now + STOCK_AFTER if event.found else NEVER)
-    if event.fenced and not world.ledger.resent:
-        world.say("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
-    intake.arrived(world, event, now)
-    if (event.found or world.jobs) and world.progress_at == NEVER:
-        world.progress_at = now + world.timers.progress_interval
+        state.claims.answered(request, event.found, event.reached, now)
+    state.record_at = min(state.record_at, now + STOCK_AFTER if event.found else NEVER)
+    if event.fenced and not state.outbox.resent:
+        state.log_message("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
+    intake.note_claims(state, event, now)
+    if (event.found or state.jobs) and state.progress_at == NEVER:
+        state.progress_at = now + state.timers.progress_interval
 
 
-def saved(world: World, event: e.Saved, now: float) -> None:
+def saved(state: State, event: e.Saved, now: float) -> None:
     """Rows are saved or marked; one that was no longer ours is forgotten."""
-    world.ledger.parents.extend(event.parents)
-    if world.ledger.was_foreign():
+    state.outbox.parents.extend(event.parents)
+    if state.outbox.was_foreign():
         return
-    request = world.ledger.answered()
+    request = state.outbox.answered()
     if isinstance(request, e.Mark):
-        _marked(world, request.rows, event.pks, now)
+        _marked(state, request.rows, event.pks, now)
         return
     assert isinstance(request, e.Save)
-    serving.go_on(world, now)
+    serving.go_on(state, now)
     for row in request.rows:
-        if row.pk not in event.pks and not (world.ledger.resent and row.outcome is not None):
-            _fenced(world, row.pk, row.attempt, now)
-    if world.trial is not None:
-        _saved_of_trial(world, world.trial, [row.text for row in request.rows if row.pk == world.trial.pk])
+        if row.pk not in event.pks and not (state.outbox.resent and row.outcome is not None):
+            _fenced(state, row.pk, row.attempt, now)
+    if state.trial is not None:
+        _saved_of_trial(state, state.trial, [row.text for row in request.rows if row.pk == state.trial.pk])
     if any(completion.is_back(row) for row in request.rows if row.outcome is not None):
-        world.claims.wake()
+        state.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
-        world.commands.append(e.FindNextDue())
+        state.commands.append(e.FindNextDue())
 
 
-def _saved_of_trial(world: World, job: Job, texts: Sequence[str | None]) -> None:
+def _saved_of_trial(state: State, job: Job, texts: Sequence[str | None]) -> None:
     """A row that says that it is tried alone is read; one that does not any more lets the next one be tried."""
     if TRIED_ALONE in texts:
-        world.ledger.reads[job.pk] = (job.pk, job.attempt)
+        state.outbox.reads[job.pk] = (job.pk, job.attempt)
     elif any(text is not None for text in texts):
-        intake.trial_is_over(world)
+        intake.trial_is_over(state)
 
 
-def _marked(world: World, asked: Sequence[tuple[int, int]], pks: frozenset[int], now: float) -> None:
+def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int], now: float) -> None:
     """Rows that are shown as running; a rescued one may begin only now."""
     for pk, attempt in asked:
-        job = world.jobs.get(pk)
+        job = state.jobs.get(pk)
         if job is None or job.attempt != attempt:
             continue
         if pk not in pks:
-            _fenced(world, pk, attempt, now)
+            _fenced(state, pk, attempt, now)
             continue
         job.marked = True
         job.pool.marking.discard(pk)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
-            intake.admit(world, job)
+            intake.admit(state, job)
 
 
-def have_read(world: World, event: e.ContentsRead, now: float) -> None:
+def have_read(state: State, event: e.ContentsRead, now: float) -> None:
     """What rows hold is known; one that is no longer ours is forgotten."""
-    if world.ledger.was_foreign():
+    if state.outbox.was_foreign():
         return
-    request = world.ledger.answered()
+    request = state.outbox.answered()
     assert isinstance(request, e.ReadContents)
     for pk, attempt in request.rows:
-        job = world.jobs.get(pk)
+        job = state.jobs.get(pk)
         if job is None or job.attempt != attempt or not job.rules.unread:
             continue
         if pk in event.contents:
-            intake.take_contents(world, job, *event.contents[pk], now)
+            intake.contents_read(state, job, *event.contents[pk], now)
         else:
-            _fenced(world, pk, attempt, now)
+            _fenced(state, pk, attempt, now)
 
 
-def strayed(world: World, event: e.RowsLost, now: float) -> None:
+def strayed(state: State, event: e.RowsLost, now: float) -> None:
     """The database that has come back knows these rows otherwise: nothing of them is to be saved."""
     for pk, attempt in event.rows:
-        _fenced(world, pk, attempt, now)
+        _fenced(state, pk, attempt, now)
 
 
-def _fenced(world: World, pk: int, attempt: int, now: float) -> None:
+def _fenced(state: State, pk: int, attempt: int, now: float) -> None:
     """A row of ours has another owner or is gone: forget it, and end what works on it."""
-    world.say("warning", f"job={pk}: the row is no longer ours")
-    job = world.jobs.get(pk)
+    state.log_message("warning", f"job={pk}: the row is no longer ours")
+    job = state.jobs.get(pk)
     if job is not None and job.attempt == attempt:
-        completion.forget(world, job, now)
+        completion.forget(state, job, now)
 
 
-def not_saved(world: World, event: e.NotSaved, now: float) -> None:
+def not_saved(state: State, event: e.NotSaved, now: float) -> None:
     """A request failed: it goes in parts, later, or one row of it is given up."""
-    if world.ledger.was_foreign():
+    if state.outbox.was_foreign():
         return
-    request = world.ledger.in_flight
-    complaint = world.ledger.failed(event, now)
+    request = state.outbox.in_flight
+    complaint = state.outbox.failed(event, now)
     if complaint is not None and isinstance(request, e.ReadContents):
-        intake.refuse_unreadable(world, request.rows[0][0], event.reason, now)
-    world.say("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
-    if world.trial is not None and world.trial.pk not in {*world.jobs, *world.ledger.pending()}:
-        completion.end_trial(world)  # its end was given up
+        intake.refuse_unreadable(state, request.rows[0][0], event.reason, now)
+    state.log_message("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
+    if state.trial is not None and state.trial.pk not in {*state.jobs, *state.outbox.pending()}:
+        completion.end_trial(state)  # its end was given up
 
 
-def settled(world: World, event: e.Settled, now: float) -> None:
+def settled(state: State, event: e.Settled, now: float) -> None:
     """Some dependencies are settled; whoever owns the group may settle the others."""
-    if not world.ledger.was_foreign():
-        world.ledger.answered()
+    if not state.outbox.was_foreign():
+        state.outbox.answered()
     if event.left is not None:
         first, *others = event.left.parents
-        world.ledger.unsettled.append(e.Settle([first], event.left.beyond))
-        world.ledger.parents.extend(others)  # they do not wait for all of the first one's children
+        state.outbox.unsettled.append(e.Settle([first], event.left.beyond))
+        state.outbox.parents.extend(others)  # they do not wait for all of the first one's children
     if event.locked:
-        world.ledger.wait_for_lock(e.Settle(event.locked), now)
+        state.outbox.wait_for_lock(e.Settle(event.locked), now)
     if event.released:
-        world.claims.wake()
-    serving.go_on(world, now)
+        state.claims.wake()
+    serving.go_on(state, now)
 
 
-def found_locked(world: World, event: e.LockedFound, now: float) -> None:
+def found_locked(state: State, event: e.LockedFound, now: float) -> None:
     """Some rows are locked: they are saved later, and the others now."""
-    if not world.ledger.was_foreign():
-        world.ledger.found_locked(event.pks, now)
+    if not state.outbox.was_foreign():
+        state.outbox.found_locked(event.pks, now)
 
 
-def written(world: World, event: e.Written, now: float) -> None:
+def written(state: State, event: e.Written, now: float) -> None:
     """Log or output is written."""
-    if not world.ledger.was_foreign():
-        world.ledger.answered()
-    serving.go_on(world, now)
+    if not state.outbox.was_foreign():
+        state.outbox.answered()
+    serving.go_on(state, now)

@@ -20,43 +20,43 @@ from scheduler.model.states import KEEP, NEVER, NEXT
 from scheduler.policy.completion import conclude_if_over
 from scheduler.policy.entities import Job, Pool, SecondTry, Slot, Verdict, is_urgent
 from scheduler.policy.outcome import GIVEN_BACK
-from scheduler.policy.run_queue import Lane, Turns
-from scheduler.policy.state import MARK_AFTER, World
+from scheduler.policy.run_queue import Lane, RunQueue
+from scheduler.policy.state import MARK_AFTER, State
 
 _FEW: Final = 100  # limits of jobs that have ended are kept up to here
-AHEAD_BYTES: Final = 16_384  # a quarter of what a pipe holds
+PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
 
 
-def enqueue(world: World, job: Job, items: list[Item], host: str | None) -> None:
+def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None:
     """Let items wait for agents of a host, or of any."""
     pool, lane = job.pool, job.lanes.get(host)
     if lane is None:
-        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.expansion is None)
+        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.query is None)
     if not lane.items:
-        world.turn = lane.turn = world.turn + 1
-        turns = pool.any if host is None and pool.doors is None else pool.lanes_of(job, host)
-        turns.add(lane)
+        state.last_ticket = lane.ticket = state.last_ticket + 1
+        run_queue = pool.any if host is None and pool.filters is None else pool.run_queue_of(job, host)
+        run_queue.add(lane)
     lane.items.extend(items)
-    if job.expansion is None:
+    if job.query is None:
         pool.singles += len(items)
     else:
-        job.expansion.waiting += len(items)
-    world.stirred.add(pool)
+        job.query.waiting += len(items)
+    state.dirty.add(pool)
 
 
-def release(world: World, lane: Lane[Job]) -> int:
+def release(state: State, lane: Lane[Job]) -> int:
     """Let the rows of a lane wait for any host instead of theirs; give how many they are."""
     job, moved = lane.job, list(lane.items)
-    assert job.expansion is not None
+    assert job.query is not None
     assert lane.host is not None
     job.pool.bound[lane.host].drop(lane)
     del job.lanes[lane.host]
-    job.expansion.waiting -= len(moved)
-    enqueue(world, job, moved, None)
+    job.query.waiting -= len(moved)
+    enqueue(state, job, moved, None)
     return len(moved)
 
 
-def next_turns(slot: Slot) -> Turns[Job] | None:
+def next_run_queue(slot: Slot) -> RunQueue[Job] | None:
     """Give the lanes this slot takes from next: of its own host or for any host."""
     anywhere, here = slot.any.first, slot.bound.first
     if not here:
@@ -64,195 +64,197 @@ def next_turns(slot: Slot) -> Turns[Job] | None:
     if not anywhere:
         return slot.bound
     a, b = anywhere[0], here[0]
-    return slot.bound if (b.job.rank, b.turn) <= (a.job.rank, a.turn) else slot.any
+    return slot.bound if (b.job.rank, b.ticket) <= (a.job.rank, a.ticket) else slot.any
 
 
-def give(world: World, slot: Slot, turns: Turns[Job], now: float) -> bytes:
+def assign(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
     """Take the next item from these lanes for this slot and give its line."""
-    lane = turns.first[0]
+    lane = run_queue.first[0]
     item = lane.items.popleft()
-    world.turn = turn = world.turn + 1
-    turns.served(turn)
+    state.last_ticket = ticket = state.last_ticket + 1
+    run_queue.served(ticket)
     job = lane.job
     slot.job = job
     slot.item = item
-    slot.fed_at = now
-    slot.is_bound = turns is slot.bound
+    slot.assigned_at = now
+    slot.is_bound = run_queue is slot.bound
     job.in_flight += 1
     if not job.started:
-        begin(world, job, now)
-    expansion = job.expansion
-    if expansion is None:
+        begin_job(state, job, now)
+    query = job.query
+    if query is None:
         slot.pool.singles -= 1
     else:
-        expansion.waiting -= 1
-        if expansion.waiting <= expansion.low:
-            fetch_more(world, job)
+        query.waiting -= 1
+        if query.waiting <= query.low:
+            fetch_more(state, job)
     return item.line
 
 
 def second_try(slot: Slot) -> SecondTry | None:
     """Give the item whose first agent died that waits for a fresh process on this slot's host, if any."""
-    return next((entry for entry in slot.pool.again if _suits(slot, entry)), None)
+    return next((entry for entry in slot.pool.second_tries if _suits(slot, entry)), None)
 
 
 def startable_try(slot: Slot) -> SecondTry | None:
     """Give the same for a slot that has just been chosen: an urgent place is for urgent work only."""
-    fits = (entry for entry in slot.pool.again if _suits(slot, entry))
+    fits = (entry for entry in slot.pool.second_tries if _suits(slot, entry))
     return next((entry for entry in fits if not slot.host.is_over or is_urgent(entry[0])), None)
 
 
 def _suits(slot: Slot, entry: SecondTry) -> bool:
     job, _, host = entry
-    return slot.pool.lanes_of(job, host).suits(slot.host.name)
+    return slot.pool.run_queue_of(job, host).suits(slot.host.name)
 
 
-def give_again(slot: Slot, entry: SecondTry, now: float) -> bytes:
+def assign_second_try(slot: Slot, entry: SecondTry, now: float) -> bytes:
     """Give a fresh process an item whose first agent died."""
-    slot.pool.again.remove(entry)
+    slot.pool.second_tries.remove(entry)
     job, item, host = entry
-    slot.job, slot.item, slot.fed_at = job, item, now
-    slot.is_bound, slot.lone = host is not None, True
+    slot.job, slot.item, slot.assigned_at = job, item, now
+    slot.is_bound, slot.is_second_try = host is not None, True
     job.in_flight += 1
     return item.line
 
 
-def begin(world: World, job: Job, now: float) -> None:
+def begin_job(state: State, job: Job, now: float) -> None:
     """The first item of a job goes to an agent."""
     job.started = True
-    world.begun.append((now, job))
-    world.mark_at = min(world.mark_at, now + MARK_AFTER)
+    state.started_jobs.append((now, job))
+    state.mark_at = min(state.mark_at, now + MARK_AFTER)
     if job.rules.timeout is not None and job.deadline == NEVER:
         job.deadline = now + job.rules.timeout
-        heappush(world.limits, (job.deadline, job.pk))
-        if len(world.limits) > 2 * len(world.jobs) + _FEW:  # most have ended
-            world.limits = sorted((each.deadline, pk) for pk, each in world.jobs.items() if each.deadline < NEVER)
+        heappush(state.job_deadlines, (job.deadline, job.pk))
+        if len(state.job_deadlines) > 2 * len(state.jobs) + _FEW:  # most have ended
+            state.job_deadlines = sorted(
+                (each.deadline, pk) for pk, each in state.jobs.items() if each.deadline < NEVER
+            )
 
 
-def fetch_more(world: World, job: Job) -> None:
+def fetch_more(state: State, job: Job) -> None:
     """Ask for more rows, as many as a batch may have of rows of this size."""
-    world.may_want = True  # the last row may be out: others of this type can be claimed
-    expansion = job.expansion
-    if expansion is None or not expansion.more or expansion.fetching or job.verdict is not None:
+    state.may_claim = True  # the last row may be out: others of this type can be claimed
+    query = job.query
+    if query is None or not query.more or query.fetching or job.verdict is not None:
         return
-    expansion.fetching = True
-    world.commands.append(Fetch(job.pk, expansion.batch))
+    query.fetching = True
+    state.commands.append(Fetch(job.pk, query.batch))
 
 
-def put_back(world: World, job: Job, item: Item, host: str | None) -> None:
+def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
     """An item that was not worked waits again, before the others of its lane."""
     lane = job.lanes.get(host)
     if lane is None:
-        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.expansion is None)
+        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.query is None)
     if not lane.items:
-        job.pool.lanes_of(job, host).add(lane)
+        job.pool.run_queue_of(job, host).add(lane)
     lane.items.appendleft(item)
-    if job.expansion is None:
+    if job.query is None:
         job.pool.singles += 1
         job.started, job.deadline = False, NEVER  # its time limit begins anew
     else:
-        job.expansion.waiting += 1
-    world.stirred.add(job.pool)
+        job.query.waiting += 1
+    state.dirty.add(job.pool)
 
 
-def fill(world: World, slot: Slot, now: float) -> bytes:
+def prefetch(state: State, slot: Slot, now: float) -> bytes:
     """Give the lines to send ahead now, once half of those before are used up."""
-    ahead, most = slot.ahead, slot.pool.kind.window - 1
-    if ahead is None or 2 * len(ahead) > most or not _may_have_more(world, slot):
+    prefetched, most = slot.prefetched, slot.pool.kind.window - 1
+    if prefetched is None or 2 * len(prefetched) > most or not _may_have_more(state, slot):
         return b""
-    room = min(most - len(ahead), _spare(slot.pool) // len(slot.pool.slots))
-    size = sum(len(item.line) for _, item, _ in ahead)
+    room = min(most - len(prefetched), _spare(slot.pool) // len(slot.pool.slots))
+    size = sum(len(item.line) for _, item, _ in prefetched)
     lines: list[bytes] = []
-    while len(lines) < room and (turns := next_turns(slot)) is not None:
-        size += len(turns.first[0].items[0].line)
-        if size > AHEAD_BYTES:
+    while len(lines) < room and (run_queue := next_run_queue(slot)) is not None:
+        size += len(run_queue.first[0].items[0].line)
+        if size > PREFETCH_BYTES:
             break
-        lines.append(_give_ahead(world, slot, turns, now))
+        lines.append(_prefetch_one(state, slot, run_queue, now))
     return b"".join(lines)
 
 
-def _may_have_more(world: World, slot: Slot) -> bool:
-    is_at_work = slot.job is not None and slot.wanted is KEEP and not slot.lone
-    return is_at_work and world.feeding and slot.pool.may_begin and not slot.host.is_tight
+def _may_have_more(state: State, slot: Slot) -> bool:
+    is_at_work = slot.job is not None and slot.wanted is KEEP and not slot.is_second_try
+    return is_at_work and state.is_assigning and slot.pool.may_begin and not slot.host.is_tight
 
 
 def _spare(pool: Pool) -> int:
     """Give how many items of a type wait, beyond those that idle agents are about to get."""
-    rows = (job.expansion.waiting for job in pool.live_jobs.values() if job.expansion is not None)
+    rows = (job.query.waiting for job in pool.query_jobs.values() if job.query is not None)
     return max(0, pool.singles + sum(rows) - sum(map(len, pool.idle.values())))
 
 
-def _give_ahead(world: World, slot: Slot, turns: Turns[Job], now: float) -> bytes:
+def _prefetch_one(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
     """Take the next item from these lanes, as `give` does; a one-parameter job begins when the agent comes to it."""
-    assert slot.ahead is not None
-    lane = turns.first[0]
+    assert slot.prefetched is not None
+    lane = run_queue.first[0]
     item, job = lane.items.popleft(), lane.job
-    world.turn = turn = world.turn + 1
-    turns.served(turn)
+    state.last_ticket = ticket = state.last_ticket + 1
+    run_queue.served(ticket)
     job.in_flight += 1
-    slot.ahead.append((job, item, turns is slot.bound))
-    if job.expansion is None:
+    slot.prefetched.append((job, item, run_queue is slot.bound))
+    if job.query is None:
         slot.pool.singles -= 1
         job.started = True
     else:
         if not job.started:
-            begin(world, job, now)
-        job.expansion.waiting -= 1
-        if job.expansion.waiting <= job.expansion.low:
-            fetch_more(world, job)
+            begin_job(state, job, now)
+        job.query.waiting -= 1
+        if job.query.waiting <= job.query.low:
+            fetch_more(state, job)
     return item.line
 
 
-def advance(world: World, slot: Slot, now: float) -> None:
+def next_prefetched(state: State, slot: Slot, now: float) -> None:
     """The agent comes to the next line that it has; if nobody wants that any more it dies."""
-    assert slot.ahead is not None
-    job, slot.item, slot.is_bound = slot.ahead.popleft()
-    slot.job, slot.fed_at = job, now
-    world.slots.fire(slot, NEXT, now)
-    if world.jobs.get(job.pk) is not job:
-        slot.part()
-        world.slots.kill(slot, "the row has another owner", now)
+    assert slot.prefetched is not None
+    job, slot.item, slot.is_bound = slot.prefetched.popleft()
+    slot.job, slot.assigned_at = job, now
+    state.slots.fire(slot, NEXT, now)
+    if state.jobs.get(job.pk) is not job:
+        slot.clear_item()
+        state.slots.kill(slot, "the row has another owner", now)
     elif job.verdict is not None and job.verdict.kills:
-        world.slots.kill(slot, job.verdict.text, now)
-    elif job.expansion is None:
-        begin(world, job, now)
+        state.slots.kill(slot, job.verdict.text, now)
+    elif job.query is None:
+        begin_job(state, job, now)
 
 
-def recall_unsent(world: World, slot: Slot) -> None:
+def recall_unsent(state: State, slot: Slot) -> None:
     """Lines ahead were given but not sent: all of them wait again."""
-    while slot.ahead:
-        job, item, is_bound = slot.ahead.pop()
+    while slot.prefetched:
+        job, item, is_bound = slot.prefetched.pop()
         job.in_flight -= 1
-        put_back(world, job, item, slot.host.name if is_bound else None)
+        put_back(state, job, item, slot.host.name if is_bound else None)
 
 
-def recall(world: World, slot: Slot, now: float) -> None:
+def recall_prefetched(state: State, slot: Slot, now: float) -> None:
     """The process is dead: what it had ahead is worked by others."""
-    while slot.ahead:
-        job, item, is_bound = slot.ahead.pop()
+    while slot.prefetched:
+        job, item, is_bound = slot.prefetched.pop()
         job.in_flight -= 1
-        if world.jobs.get(job.pk) is job:
-            _work_elsewhere(world, slot, job, item, is_bound, now)
+        if state.jobs.get(job.pk) is job:
+            _work_elsewhere(state, slot, job, item, is_bound, now)
 
 
-def _work_elsewhere(world: World, slot: Slot, job: Job, item: Item, is_bound: bool, now: float) -> None:
-    if job.verdict is None and job.expansion is not None:
+def _work_elsewhere(state: State, slot: Slot, job: Job, item: Item, is_bound: bool, now: float) -> None:
+    if job.verdict is None and job.query is not None:
         is_bound = is_bound and job.pool.takes(job, slot.host.name)  # or a reload has taken the type from there
-        put_back(world, job, item, slot.host.name if is_bound else None)
+        put_back(state, job, item, slot.host.name if is_bound else None)
         return
     if job.verdict is None:
         job.where = slot.where
         job.verdict = Verdict(GIVEN_BACK, "the agent died before it came to it")
-    conclude_if_over(world, job, now)
+    conclude_if_over(state, job, now)
 
 
-def spill(world: World, now: float) -> None:
+def spill(state: State, now: float) -> None:
     """Rows that their host has not served for so long go to any host, where their type allows it."""
-    for pool in world.pools.values():
+    for pool in state.pools.values():
         if pool.kind.spill:
-            waiting = [lane for turns in pool.bound.values() for lane in turns if lane.job.host is None]
+            waiting = [lane for run_queue in pool.bound.values() for lane in run_queue if lane.job.host is None]
             for lane in waiting:
-                if lane.seen != lane.turn:
-                    lane.seen, lane.seen_at = lane.turn, now
-                elif now - lane.seen_at >= pool.kind.spill:
-                    world.spilled += release(world, lane)
+                if lane.checked_ticket != lane.ticket:
+                    lane.checked_ticket, lane.checked_at = lane.ticket, now
+                elif now - lane.checked_at >= pool.kind.spill:
+                    state.spilled += release(state, lane)

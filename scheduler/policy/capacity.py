@@ -18,17 +18,17 @@ from typing import NamedTuple
 
 from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import NEVER
-from scheduler.policy.entities import UNLIMITED, HostBook, Job, Pool, Slot
-from scheduler.policy.run_queue import Turns
+from scheduler.policy.entities import UNLIMITED, HostState, Job, Pool, Slot
+from scheduler.policy.run_queue import RunQueue
 from scheduler.policy.slots import start_from
 
 
-class Room(NamedTuple):
+class StartDecision(NamedTuple):
     """What to do for one more agent: start it here, kill this one first, or look again at `until`."""
 
     slot: Slot | None = None
     victim: Slot | None = None
-    yields: HostBook | None = None  # the next agent of another type that becomes free here must go
+    yields: HostState | None = None  # the next agent of another type that becomes free here must go
     until: float = NEVER
 
 
@@ -46,42 +46,42 @@ def startable(pool: Pool, *, urgent: bool, hosts: frozenset[str] | None = None) 
     return idle + new
 
 
-def find_room(pool: Pool, where: Turns[Job], urgent: bool, now: float, min_idle: float) -> Room:
+def find_room(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_idle: float) -> StartDecision:
     """Say what to do for one more agent of a type for what waits there."""
     free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
     if not pool.failed_starts:
         return _find_among(free, pool, urgent, now, min_idle)
-    begin = {slot: start_from(pool, slot.host) for slot in free}
-    room = _find_among([slot for slot in free if begin[slot] <= now], pool, urgent, now, min_idle)
-    later = min((instant for instant in begin.values() if instant > now), default=NEVER)
+    begin_job = {slot: start_from(pool, slot.host) for slot in free}
+    room = _find_among([slot for slot in free if begin_job[slot] <= now], pool, urgent, now, min_idle)
+    later = min((instant for instant in begin_job.values() if instant > now), default=NEVER)
     return room._replace(until=min(room.until, later))
 
 
-def _find_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle: float) -> Room:
+def _find_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle: float) -> StartDecision:
     ready = [slot for slot in free if slot.host.has_room(urgent) and not slot.host.is_kept_from(pool)]
     if ready:
-        return Room(slot=min(ready, key=_load))
+        return StartDecision(slot=min(ready, key=_load))
     hosts = list(dict.fromkeys(slot.host for slot in free if slot.host.is_open and not slot.host.is_kept_from(pool)))
     if any(host.leaving for host in hosts):
-        return Room()  # one is on its way out: its end brings us back
+        return StartDecision()  # one is on its way out: its end brings us back
     idle = [slot for host in hosts if (slot := _longest_idle(host, pool)) is not None]
     due = {host: may_take(pool, host, min_idle) for host in hosts}
     if not idle:
         first = min(due, key=lambda host: due[host], default=None)
         if first is None:
-            return Room()
-        return Room(yields=first) if due[first] <= now else Room(until=due[first])
+            return StartDecision()
+        return StartDecision(yields=first) if due[first] <= now else StartDecision(until=due[first])
     oldest = min(idle, key=lambda slot: slot.since)
     until = min(oldest.since + min_idle, due[oldest.host])
-    return Room(victim=oldest) if until <= now else Room(until=until)
+    return StartDecision(victim=oldest) if until <= now else StartDecision(until=until)
 
 
-def may_take(pool: Pool, host: HostBook, min_idle: float) -> float:
+def may_take(pool: Pool, host: HostState, min_idle: float) -> float:
     """Give the instant from which a starving type may take a busy type's next free agent on a host."""
     return max(pool.starving_since, host.yielded_at) + min_idle
 
 
-def _longest_idle(host: HostBook, pool: Pool) -> Slot | None:
+def _longest_idle(host: HostState, pool: Pool) -> Slot | None:
     """Give the agent of another type that has had nothing to do for longest on a host."""
     return next((slot for slot in host.idle if slot.pool is not pool and _is_spare(slot)), None)
 
@@ -89,7 +89,7 @@ def _longest_idle(host: HostBook, pool: Pool) -> Slot | None:
 def _is_spare(slot: Slot) -> bool:
     """Say whether an idle agent has nothing to do; one that has just come up for work that waits is about to get it."""
     pool = slot.pool
-    return not (pool.may_begin and (slot.any.first or slot.bound.first or (pool.again and not slot.items)))
+    return not (pool.may_begin and (slot.any.first or slot.bound.first or (pool.second_tries and not slot.items)))
 
 
 def _load(slot: Slot) -> tuple[float, int, float]:
@@ -99,30 +99,30 @@ def _load(slot: Slot) -> tuple[float, int, float]:
 
 
 def kept_free(
-    wants: Sequence[ClaimRequest],
+    wanted: Sequence[ClaimRequest],
     reserved: Mapping[str, int],
     pools: Sequence[Pool],
-    hosts: Sequence[HostBook],
+    hosts: Sequence[HostState],
     jobs: Iterable[Job],
 ) -> Iterator[ClaimRequest]:
     """Give the wants that leave to each queue what is reserved for it; jobs: all that are in hand."""
-    room, total = _Room(reserved, pools, hosts, jobs), sum(reserved.values())
-    for want in wants:
-        others = total - reserved.get(want.queue, 0)
+    room, total = _Reservations(reserved, pools, hosts, jobs), sum(reserved.values())
+    for request in wanted:
+        others = total - reserved.get(request.queue, 0)
         if not others:
-            yield want
-        elif (most := room.beside(want, others)) > 0:
-            room.use(want, most)
-            yield want._replace(most=most)
+            yield request
+        elif (most := room.beside(request, others)) > 0:
+            room.use(request, most)
+            yield request._replace(most=most)
 
 
-class _Room:
+class _Reservations:
     """How many jobs could be worked at once, by type and in all, and how many of the common queues are in hand."""
 
     __slots__ = ("_common", "_own", "_reserved", "_sizes", "_total")
 
     def __init__(
-        self, reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostBook], jobs: Iterable[Job]
+        self, reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostState], jobs: Iterable[Job]
     ) -> None:
         most = {host.name: host.max for host in hosts if host.is_open}
         on_host = dict.fromkeys(most, 0)
@@ -139,20 +139,22 @@ class _Room:
         for (name, queue), count in Counter((job.pool.name, job.queue) for job in jobs).items():
             self._use(name, queue, count)
 
-    def beside(self, want: ClaimRequest, others: int) -> int:
+    def beside(self, request: ClaimRequest, others: int) -> int:
         """Give how many of a want there may be where so much is for other queues."""
-        of_type = self._sizes[want.type] - self._common[want.type] - self._own.get((want.type, want.queue), 0)
+        of_type = (
+            self._sizes[request.type] - self._common[request.type] - self._own.get((request.type, request.queue), 0)
+        )
         of_all = self._total - sum(self._common.values())
-        of_all -= sum(count for (_, queue), count in self._own.items() if queue == want.queue)
+        of_all -= sum(count for (_, queue), count in self._own.items() if queue == request.queue)
         return min(
-            want.most,
-            of_type - min(others, self._sizes[want.type] - 1),
+            request.most,
+            of_type - min(others, self._sizes[request.type] - 1),
             of_all - min(others, self._total - 1),
         )
 
-    def use(self, want: ClaimRequest, count: int) -> None:
+    def use(self, request: ClaimRequest, count: int) -> None:
         """So many are going to be claimed."""
-        self._use(want.type, want.queue, count)
+        self._use(request.type, request.queue, count)
 
     def _use(self, name: str, queue: str, count: int) -> None:
         if queue in self._reserved:

@@ -18,13 +18,13 @@ from scheduler.model.events import EndAndClaim
 from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
 from scheduler.model.states import NEVER
 from scheduler.policy.capacity import kept_free, startable
-from scheduler.policy.entities import HostBook, Job, Pool, QueueBook, is_urgent
-from scheduler.policy.run_queue import Turns
+from scheduler.policy.entities import HostState, Job, Pool, QueueState, is_urgent
+from scheduler.policy.run_queue import RunQueue
 
 PAUSE: Final = 9  # times what a look at whole places cost more than it should: so long until the next
 LONGEST_PAUSE: Final = 10.0  # seconds
 HELD_BYTES: Final = 16 << 20  # of parameters of a type, if they are as long as those of late
-ENOUGH: Final = 100  # rows of a turn that tell what a row costs
+ENOUGH: Final = 100  # rows of an answer that tell what a row costs
 SLOWER: Final = 1.25  # times what they cost at best is still as it should be; the best is forgotten slowly
 FORGETTING: Final = 1.01
 
@@ -32,37 +32,37 @@ FORGETTING: Final = 1.01
 class Claims:
     """Which places are known to be empty, and how far the others are claimed."""
 
-    __slots__ = ("_asked_at", "_each", "_open", "_start_at", "_turn", "_woken", "dry", "reached")
+    __slots__ = ("_asked_at", "_each", "_open", "_rotation", "_start_at", "_woken", "empty", "reached")
 
     def __init__(self) -> None:
-        self.dry: set[ClaimKey] = set()
+        self.empty: set[ClaimKey] = set()
         self.reached: dict[ClaimKey, ClaimPosition] = {}
         self._open: dict[
             tuple[str, str, bool], list[ClaimKey]
         ] = {}  # by type and queue: places not dry when last asked
         self._woken = False  # since we last asked: what came then, the answer may not have seen
-        self._turn = 0  # whose place is asked for first
+        self._rotation = 0  # which type is asked for first
         self._start_at = 0.0  # when whole places may be asked for again
         self._asked_at = 0.0
         self._each = NEVER  # seconds that a row costs at best
 
     def wake(self) -> None:
         """Something may have come anywhere."""
-        self.dry.clear()
+        self.empty.clear()
         self._open.clear()
         self._woken = True
 
-    def asked(self, turn: EndAndClaim, now: float) -> None:
-        """A turn goes to the database now."""
+    def sent(self, request: EndAndClaim, now: float) -> None:
+        """Note that this request goes to the database now."""
         self._woken = False
-        if turn.wants:
+        if request.wanted:
             self._asked_at = now
 
-    def wants(
+    def next_requests(
         self,
         pools: Iterable[Pool],
-        queues: Sequence[QueueBook],
-        hosts: Sequence[HostBook],
+        queues: Sequence[QueueState],
+        hosts: Sequence[HostState],
         jobs: Iterable[Job],
         timers: Scheduler,
         now: float,
@@ -74,29 +74,29 @@ class Claims:
         if not left:
             return []
         pools = list(pools)
-        wants = [
-            want
+        wanted = [
+            request
             for pool in pools
             if pool.may_begin and pool.blocked_until == 0.0
-            for want in (
+            for request in (
                 self._of_pool(pool, left, hosts, timers)
-                if pool.doors is None
+                if pool.filters is None
                 else self._of_doors(pool, left, hosts, timers)
             )
         ]
-        self._turn += 1
-        first = self._turn % (len(wants) or 1)
-        wants = wants[first:] + wants[:first]
+        self._rotation += 1
+        first = self._rotation % (len(wanted) or 1)
+        wanted = wanted[first:] + wanted[:first]
         if reserved := {queue.name: queue.reserved for queue in queues if queue.reserved and not queue.paused}:
-            wants = list(kept_free(wants, reserved, pools, hosts, jobs))
-        return list(_within(left, wants))
+            wanted = list(kept_free(wanted, reserved, pools, hosts, jobs))
+        return list(_within(left, wanted))
 
     def _of_pool(
-        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
+        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
     ) -> Iterator[ClaimRequest]:
         if all(self._open.get((pool.name, queue, False)) == [] for queue in queues):
             return  # every place is empty, of urgent rows too
-        if pool.singles and len(pool.bound) > 1 and [turns for turns in pool.bound.values() if turns.first]:
+        if pool.singles and len(pool.bound) > 1 and [run_queue for run_queue in pool.bound.values() if run_queue.first]:
             yield from self._of_hosts(pool, queues, hosts, timers)
             return
         count, urgent = how_many(pool, timers)
@@ -107,10 +107,10 @@ class Claims:
                 yield from self._of_place(pool, place, count)
 
     def _of_hosts(
-        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
+        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
     ) -> Iterator[ClaimRequest]:
         """Ask for each host by itself: what waits for one that is busy holds up nothing that others could take."""
-        each = {name: how_many(pool, timers, turns) for name, turns in (("", pool.any), *pool.bound.items())}
+        each = {name: how_many(pool, timers, run_queue) for name, run_queue in (("", pool.any), *pool.bound.items())}
         for queue, is_urgent_only in product(queues, (False, True)):
             for place in self._places(pool, queue, hosts, is_urgent_only):
                 count, urgent = each[place[2]]
@@ -119,61 +119,61 @@ class Claims:
 
     def _of_place(self, pool: Pool, place: ClaimKey, count: int) -> list[ClaimRequest]:
         after = self.reached.get(place, START)
-        wants = [ClaimRequest(*place[:4], count or 1, after, pool.is_guarded)]
-        if after.rank >= URGENT_BELOW and (*place[:3], True, None) not in self.dry:
-            wants.append(ClaimRequest(*place[:3], True, count, START, pool.is_guarded))
-        return wants
+        wanted = [ClaimRequest(*place[:4], count or 1, after, pool.is_guarded)]
+        if after.rank >= URGENT_BELOW and (*place[:3], True, None) not in self.empty:
+            wanted.append(ClaimRequest(*place[:3], True, count, START, pool.is_guarded))
+        return wanted
 
     def _of_doors(
-        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostBook], timers: Scheduler
+        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
     ) -> Iterator[ClaimRequest]:
         """Ask for each door of a type by itself, urgent rows and others apart."""
-        assert pool.doors is not None
+        assert pool.filters is not None
         is_open = {host.name for host in hosts if host.is_open}
         for queue in queues:
-            for letters, door in pool.doors.runs(queue):
+            for letters, door in pool.filters.runs(queue):
                 for name in ("", *sorted(is_open.intersection(door.hosts or ()))):
                     quick = ClaimRequest(pool.name, queue, name, True, 1, START, pool.is_guarded, letters)
                     rest = quick._replace(urgent=False)
-                    if {quick.place, rest.place} <= self.dry:
+                    if {quick.key, rest.key} <= self.empty:
                         continue
                     count, urgent = how_many(pool, timers, pool.bound[name] if name else door)
-                    if (count or urgent) and quick.place not in self.dry:
+                    if (count or urgent) and quick.key not in self.empty:
                         yield quick._replace(most=count or 1, after=quick.start)
-                    if count and rest.place not in self.dry:
-                        yield rest._replace(most=count, after=self.reached.get(rest.place, rest.start))
+                    if count and rest.key not in self.empty:
+                        yield rest._replace(most=count, after=self.reached.get(rest.key, rest.start))
 
-    def _places(self, pool: Pool, queue: str, hosts: Sequence[HostBook], urgent: bool) -> list[ClaimKey]:
+    def _places(self, pool: Pool, queue: str, hosts: Sequence[HostState], urgent: bool) -> list[ClaimKey]:
         """Give the places of a type in a queue that may have something."""
         key = pool.name, queue, urgent
         if (known := self._open.get(key)) is not None:
-            places = [place for place in known if place not in self.dry]
+            places = [place for place in known if place not in self.empty]
         else:
             names = ["", *(host.name for host in hosts if host.is_open and host.name in pool.free)]
-            places = [place for name in names if (place := (pool.name, queue, name, urgent, None)) not in self.dry]
+            places = [place for name in names if (place := (pool.name, queue, name, urgent, None)) not in self.empty]
         self._open[key] = places
         return places
 
-    def turned(
+    def answered(
         self,
-        turn: EndAndClaim,
+        sent: EndAndClaim,
         found: Mapping[ClaimRequest, int],
         reached: Mapping[ClaimRequest, ClaimPosition],
         now: float,
     ) -> None:
-        """Learn from the answer: how many were found for each want, and how far the claim got."""
-        rows = len(turn.ends) + sum(found.values())
+        """Learn from the answer: how many rows each request found, and how far the claim got."""
+        rows = len(sent.ends) + sum(found.values())
         if rows >= ENOUGH:
             self._time(now - self._asked_at, rows, now)
-        is_proof = not (turn.ends or self._woken)  # what ends beside a claim, or comes meanwhile, it cannot see
-        for want in turn.wants:
-            place = (*want[:4], want.letters)
-            if found.get(want, 0) == want.most:
-                self.reached[place] = reached[want]
+        is_proof = not (sent.ends or self._woken)  # what ends beside a claim, or comes meanwhile, it cannot see
+        for request in sent.wanted:
+            place = (*request[:4], request.letters)
+            if found.get(request, 0) == request.most:
+                self.reached[place] = reached[request]
                 continue
             self.reached.pop(place, None)  # from the start then, for that alone proves it empty
-            if want.after.queued == START.queued and is_proof:
-                self.dry.add(place)
+            if request.after.queued == START.queued and is_proof:
+                self.empty.add(place)
 
     def _time(self, took: float, rows: int, now: float) -> None:
         """Pause after a look at whole places that was dear."""
@@ -183,19 +183,19 @@ class Claims:
             self._start_at = now + min(PAUSE * extra, LONGEST_PAUSE)
 
 
-def _within(left: dict[str, int | None], wants: Iterable[ClaimRequest]) -> Iterator[ClaimRequest]:
+def _within(left: dict[str, int | None], wanted: Iterable[ClaimRequest]) -> Iterator[ClaimRequest]:
     """Give the wants that the room left in their queues allows, and use that room up."""
-    for want in wants:
-        room = left[want.queue]
+    for request in wanted:
+        room = left[request.queue]
         if room is None:
-            yield want
+            yield request
         elif room > 0:
-            most = min(want.most, room)
-            left[want.queue] = room - most
-            yield want._replace(most=most)
+            most = min(request.most, room)
+            left[request.queue] = room - most
+            yield request._replace(most=most)
 
 
-def how_many(pool: Pool, timers: Scheduler, where: Turns[Job] | None = None) -> tuple[int, bool]:
+def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) -> tuple[int, bool]:
     """Give how many rows to ask for, and whether to ask for an urgent one although there is no room.
 
     For a type as a whole, or for what is to wait in some of its lanes by themselves.
@@ -203,11 +203,11 @@ def how_many(pool: Pool, timers: Scheduler, where: Turns[Job] | None = None) -> 
     held = pool.singles + pool.arriving + len(pool.rescued) if where is None else _held(pool, where)
     held += len(pool.marking) + len(pool.unread)
     feeding = 0
-    for job in pool.live_jobs.values():
-        if job.expansion is None or job.expansion.is_fed or (where is not None and pool.place_of(job) is not where):
+    for job in pool.query_jobs.values():
+        if job.query is None or job.query.is_fed or (where is not None and pool.queue_claimed_for(job) is not where):
             continue
-        held += not job.expansion.opening
-        feeding += job.expansion.opening
+        held += not job.query.opening
+        feeding += job.query.opening
     hosts = None if where is None else where.hosts
     room = 0 if feeding else startable(pool, urgent=False, hosts=hosts)
     target = max(room, int(pool.rate * timers.hold), 1)
@@ -218,15 +218,15 @@ def how_many(pool: Pool, timers: Scheduler, where: Turns[Job] | None = None) -> 
     return count, urgent
 
 
-def _held(pool: Pool, where: Turns[Job]) -> int:
+def _held(pool: Pool, where: RunQueue[Job]) -> int:
     """Give how many one-parameter jobs wait there, or are about to, but for those that are being marked."""
-    rescued = sum(pool.place_of(job) is where for job in pool.rescued)
-    lanes = (lane for job in pool.live_jobs.values() for lane in job.lanes.values() if lane.items)
-    queries = sum(pool.lanes_of(lane.job, lane.host) is where for lane in lanes)
+    rescued = sum(pool.queue_claimed_for(job) is where for job in pool.rescued)
+    lanes = (lane for job in pool.query_jobs.values() for lane in job.lanes.values() if lane.items)
+    queries = sum(pool.run_queue_of(lane.job, lane.host) is where for lane in lanes)
     return where.count() - queries + pool.coming.get(where, 0) + rescued
 
 
-def has_urgent(pool: Pool, where: Turns[Job] | None = None) -> bool:
+def has_urgent(pool: Pool, where: RunQueue[Job] | None = None) -> bool:
     """Say whether urgent work of this type waits in hand, there or anywhere."""
-    lanes = [turns.first for turns in ((where,) if where is not None else (pool.any, *pool.bound.values()))]
+    lanes = [run_queue.first for run_queue in ((where,) if where is not None else (pool.any, *pool.bound.values()))]
     return any(first and is_urgent(first[0].job) for first in lanes)

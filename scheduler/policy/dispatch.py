@@ -14,54 +14,62 @@ from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Send, Spawn
 from scheduler.model.expand import fill_template
 from scheduler.model.states import CHOSEN, DIE, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
-from scheduler.policy.assignment import fetch_more, fill, give, give_again, next_turns, second_try, startable_try
+from scheduler.policy.assignment import (
+    assign,
+    assign_second_try,
+    fetch_more,
+    next_run_queue,
+    prefetch,
+    second_try,
+    startable_try,
+)
 from scheduler.policy.capacity import find_room
 from scheduler.policy.entities import Job, Pool, Slot, is_urgent
-from scheduler.policy.run_queue import Turns
-from scheduler.policy.state import World
+from scheduler.policy.run_queue import RunQueue
+from scheduler.policy.state import State
 
 HOARD: Final = 20  # batches of rows held for busy hosts while others have nothing to do
 
 
-def dispatch(world: World, pool: Pool, unopened: Job | None, now: float) -> None:
+def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
     """Feed idle agents, fetch for those that stay idle, start agents for what still waits, `unopened` queries too."""
-    _feed_idle(world, pool, now)
+    _assign_to_idle(state, pool, now)
     is_hungry = any(pool.idle.values())
-    for job in pool.live_jobs.values():
-        expansion = job.expansion
-        if expansion is None or not expansion.opened:
+    for job in pool.query_jobs.values():
+        query = job.query
+        if query is None or not query.opened:
             continue
-        if expansion.waiting <= (HOARD * expansion.batch if is_hungry else expansion.low):
-            fetch_more(world, job)
-    _start_agents(world, pool, unopened, now)
+        if query.waiting <= (HOARD * query.batch if is_hungry else query.low):
+            fetch_more(state, job)
+    _start_agents(state, pool, unopened, now)
 
 
-def _feed_idle(world: World, pool: Pool, now: float) -> None:
-    slots = world.slots
+def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
+    slots = state.slots
     for slot in _idle(pool):
-        if not (pool.again or slot.any.first or slot.bound.first):
-            if [turns for turns in pool.groups() if turns.first]:
+        if not (pool.second_tries or slot.any.first or slot.bound.first):
+            if [run_queue for run_queue in pool.run_queues() if run_queue.first]:
                 continue  # others may take it
             break
-        again = second_try(slot) if pool.again and not slot.items else None
-        turns = next_turns(slot)
-        if again is None and turns is None:
+        again = second_try(slot) if pool.second_tries and not slot.items else None
+        run_queue = next_run_queue(slot)
+        if again is None and run_queue is None:
             continue
-        if must_leave(slot, again[0] if again is not None else first_job(turns)):
-            leave(world, slot, now)
+        if must_end(slot, again[0] if again is not None else first_job(run_queue)):
+            end_agent(state, slot, now)
             continue
         if again is not None:
-            line = give_again(slot, again, now)
+            line = assign_second_try(slot, again, now)
         else:
-            assert turns is not None
-            line = give(world, slot, turns, now)
+            assert run_queue is not None
+            line = assign(state, slot, run_queue, now)
         pool.idle[slot.host.name].remove(slot)
         del slot.host.idle[slot]
         slots.fire(slot, FED, now)
-        if slot.ahead is not None:
-            line += fill(world, slot, now)
+        if slot.prefetched is not None:
+            line += prefetch(state, slot, now)
         slot.is_unsent = True
-        world.commands.append(Send(slot.number, line))
+        state.commands.append(Send(slot.number, line))
 
 
 def _idle(pool: Pool) -> Iterator[Slot]:
@@ -69,17 +77,17 @@ def _idle(pool: Pool) -> Iterator[Slot]:
     waiting = [
         list(idle)
         for host, idle in pool.idle.items()
-        if idle and (pool.again or pool.any.first or host not in pool.bound or pool.bound[host].first)
+        if idle and (pool.second_tries or pool.any.first or host not in pool.bound or pool.bound[host].first)
     ]
     return iter(waiting[0]) if len(waiting) == 1 else merge(*waiting, key=attrgetter("since"))
 
 
-def first_job(turns: Turns[Job] | None) -> Job | None:
+def first_job(run_queue: RunQueue[Job] | None) -> Job | None:
     """Give the job whose turn it is."""
-    return turns.first[0].job if turns is not None and turns.first else None
+    return run_queue.first[0].job if run_queue is not None and run_queue.first else None
 
 
-def must_leave(slot: Slot, job: Job | None) -> bool:
+def must_end(slot: Slot, job: Job | None) -> bool:
     """Say whether an agent that could take another item has to go instead."""
     host = slot.host
     if not host.is_tight:
@@ -91,7 +99,7 @@ def must_leave(slot: Slot, job: Job | None) -> bool:
     return slot.items > 0 and host.yields_to not in (None, slot.pool)  # one item at least, or nobody gets anywhere
 
 
-def leave(world: World, slot: Slot, now: float) -> None:
+def end_agent(state: State, slot: Slot, now: float) -> None:
     """End an agent that has to go; it is READY."""
     host = slot.host
     if host.yields_to not in (None, slot.pool):
@@ -101,105 +109,105 @@ def leave(world: World, slot: Slot, now: float) -> None:
         why = "room for another type that has waited long enough"
     else:
         why = "urgent slot no longer needed" if host.enabled else "host disabled"
-    world.slots.kill(slot, why, now)
+    state.slots.kill(slot, why, now)
 
 
-def _start_agents(world: World, pool: Pool, unopened: Job | None, now: float) -> None:
+def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
     """One look at each group of lanes: second tries, those bound to a host, those for any host."""
-    for turns in {pool.lanes_of(job, at) for job, _, at in pool.again}:
-        _recycle(world, pool, turns, now)
+    for run_queue in {pool.run_queue_of(job, at) for job, _, at in pool.second_tries}:
+        _recycle(state, pool, run_queue, now)
     if not any(pool.free.values()):
-        sated(world, pool)
+        stop_starving(state, pool)
         return
     pool.starving_since = min(pool.starving_since, now)
     starving = False
-    for turns in pool.groups():
-        again = [job for job, _, at in pool.again if pool.lanes_of(job, at) is turns]
-        if turns.first or again:
-            starving |= _start_for(world, pool, turns, again, now)
+    for run_queue in pool.run_queues():
+        again = [job for job, _, at in pool.second_tries if pool.run_queue_of(job, at) is run_queue]
+        if run_queue.first or again:
+            starving |= _start_for(state, pool, run_queue, again, now)
     if unopened is not None and not starving:
-        starving = _find_room(world, pool, pool.lanes_of(unopened, unopened.host), unopened, now) is None
+        starving = _find_room(state, pool, pool.run_queue_of(unopened, unopened.host), unopened, now) is None
     if not starving:
-        sated(world, pool)
+        stop_starving(state, pool)
 
 
-def sated(world: World, pool: Pool) -> None:
+def stop_starving(state: State, pool: Pool) -> None:
     """A type that does not starve any more is promised nothing."""
     pool.starving_since = NEVER
-    for host in world.hosts.values():
+    for host in state.hosts.values():
         if host.yields_to is pool:
             host.yield_to(None)
         if host.kept_for is pool:
             host.kept_for = None
-            world.stirred |= world.starving
+            state.dirty |= state.starving
 
 
-def _start_for(world: World, pool: Pool, turns: Turns[Job], again: list[Job], now: float) -> bool:
+def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[Job], now: float) -> bool:
     """Start agents for these lanes and second tries; True when some work finds no room, or no start this turn."""
-    coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and turns.suits(slot.host.name) for slot in pool.slots)
-    while coming < len(again) or has_more_than(turns, 0 if pool.is_exec else coming - len(again)):
-        job = first_job(turns) or again[0]
-        if world.starting >= world.most_starts:
-            world.unstarted.add(pool)
-            world.start_at = now
+    coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and run_queue.suits(slot.host.name) for slot in pool.slots)
+    while coming < len(again) or has_more_than(run_queue, 0 if pool.is_exec else coming - len(again)):
+        job = first_job(run_queue) or again[0]
+        if state.starting >= state.max_starts:
+            state.unstarted.add(pool)
+            state.start_at = now
             return True
-        slot = _find_room(world, pool, turns, job, now)
+        slot = _find_room(state, pool, run_queue, job, now)
         if slot is None:
             return True
-        _start(world, slot, turns, job, now)
+        _start(state, slot, run_queue, job, now)
         coming += 1
     return False
 
 
-def _find_room(world: World, pool: Pool, where: Turns[Job], job: Job, now: float) -> Slot | None:
+def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: float) -> Slot | None:
     """Give a slot to start an agent in; None, and the pool starves, while room is still to be made."""
-    room = find_room(pool, where, is_urgent(job), now, world.timers.min_idle)
+    room = find_room(pool, where, is_urgent(job), now, state.timers.min_idle)
     if room.slot is not None:
         return room.slot
     if room.victim is not None:
         room.victim.host.yielded_at = now
         room.victim.host.kept_for = pool
-        world.slots.kill(room.victim, f"room for {pool.name}", now)
+        state.slots.kill(room.victim, f"room for {pool.name}", now)
     elif room.yields is not None:
         room.yields.yield_to(pool)
-    world.room_at = min(world.room_at, room.until)
-    world.starving.add(pool)
+    state.retry_start_at = min(state.retry_start_at, room.until)
+    state.starving.add(pool)
     return None
 
 
-def has_more_than(turns: Turns[Job], count: int) -> bool:
+def has_more_than(run_queue: RunQueue[Job], count: int) -> bool:
     """Say whether more than `count` items wait, without counting them all."""
-    for lane in turns:
+    for lane in run_queue:
         count -= len(lane.items)
         if count < 0:
             return True
     return False
 
 
-def _start(world: World, slot: Slot, turns: Turns[Job], cause: Job, now: float) -> None:
+def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: float) -> None:
     """Start the process of a slot because a job waits; an exec agent gets its item with it."""
     pool = slot.pool
-    world.starting += 1
+    state.starting += 1
     slot.serial += 1
     slot.spawns += 1
     slot.born = now
-    slot.about = cause.pk
+    slot.about_job = cause.pk
     if pool.kind.window > 1:
-        slot.ahead = deque()
+        slot.prefetched = deque()
     if slot.host.kept_for is pool:
         slot.host.kept_for = None
     if slot.host.name in pool.failed_starts:
         slot.host.probe = slot
         slot.host.revoke_promises()
-    world.slots.fire(slot, CHOSEN, now)
+    state.slots.fire(slot, CHOSEN, now)
     if not pool.is_exec:
-        world.commands.append(Spawn(slot.number, slot.serial, pool.name, slot.host.name))
+        state.commands.append(Spawn(slot.number, slot.serial, pool.name, slot.host.name))
         return
     again = startable_try(slot)
     if again is not None:
-        give_again(slot, again, now)
+        assign_second_try(slot, again, now)
     else:
-        give(world, slot, turns, now)
+        assign(state, slot, run_queue, now)
     job, item = slot.job, slot.item
     assert job is not None
     assert item is not None
@@ -207,16 +215,16 @@ def _start(world: World, slot: Slot, turns: Turns[Job], cause: Job, now: float) 
         values = item._replace(row=job.row) if job.row else item
         argv = tuple(fill_template(pool.kind.command, job.pk, values, job.names))
     except AgentError as error:
-        world.commands.append(LogMessage("warning", f"job={job.pk}: {error}"))
+        state.commands.append(LogMessage("warning", f"job={job.pk}: {error}"))
         argv = (b"",)  # starts nothing, which fails the item; why stands in the log
-    world.commands.append(
+    state.commands.append(
         Spawn(
             slot.number, slot.serial, pool.name, slot.host.name, argv, item.line, job.pk, job.attempt, job.environment
         )
     )
 
 
-def _recycle(world: World, pool: Pool, where: Turns[Job], now: float) -> None:
+def _recycle(state: State, pool: Pool, where: RunQueue[Job], now: float) -> None:
     """A second try waits: end an idle agent that could take it if no fresh process can come otherwise."""
     own = [slot for slot in pool.slots if where.suits(slot.host.name)]
     if any(slot.wanted is DIE or slot.state in (ST_PREP, ST_SPAWNED) for slot in own):
@@ -225,4 +233,4 @@ def _recycle(world: World, pool: Pool, where: Turns[Job], now: float) -> None:
         return
     idle = [slot for slot in own if slot.state == ST_READY]
     if idle:
-        world.slots.kill(idle[0], "a fresh process is needed", now)
+        state.slots.kill(idle[0], "a fresh process is needed", now)

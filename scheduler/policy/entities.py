@@ -12,8 +12,8 @@ from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, Rules
 from scheduler.model.states import KEEP, NEVER, ST_FREE
-from scheduler.policy.query import Expansion
-from scheduler.policy.run_queue import Doors, FairTurns, Lane, Turns
+from scheduler.policy.query import Query
+from scheduler.policy.run_queue import FairRunQueue, HostFilters, Lane, RunQueue
 
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
@@ -37,7 +37,7 @@ class Job:
     """A row that we hold, from claim to end. Most of it is never set on most jobs: the defaults are the class's."""
 
     deadline = NEVER
-    expansion: Expansion | None = None
+    query: Query | None = None
     names: tuple[bytes, ...] = ()  # of its variables, or the columns of its query: placeholders of an exec agent
     row: Row = ()  # the values of its variables
     environment: Mapping[bytes, bytes] | None = None  # of an exec agent
@@ -60,9 +60,9 @@ class Job:
     verdict: Verdict | None = None
 
     def __init__(self, claim: Claim, pool: "Pool", now: float) -> None:
-        self.pk, self.attempt, args, self.rank, want, rules = claim
-        self.queue = want.queue
-        self.host = want.host or None
+        self.pk, self.attempt, args, self.rank, request, rules = claim
+        self.queue = request.queue
+        self.host = request.host or None
         self.pool = pool
         self.since = now  # of the claim
         self.lanes: dict[str | None, Lane[Job]] = {}
@@ -80,7 +80,7 @@ class Job:
     def read(self, args: bytes, rules: Rules) -> None:
         """Take what the row holds."""
         self.args, self.rules = args, rules
-        self.expansion = Expansion(rules) if rules.msq else None
+        self.query = Query(rules) if rules.msq else None
         self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
         if rules.variables is not None:
             self._take(rules.variables)
@@ -89,19 +89,19 @@ class Job:
         size = 2 * len(self.rules.variables_json)
         self.pool.row_bytes = max(self.pool.row_bytes, size)  # so many of its rows are not claimed at once
         values = {as_bytes(name): None if text is None else as_bytes(text) for name, text in variables.items()}
-        if self.expansion is None:
+        if self.query is None:
             self.names, self.row = tuple(values), tuple(values.values())
         given = {VARIABLE + name: value for name, value in values.items() if value is not None}
         self.environment = {VARIABLES: as_bytes(self.rules.variables_json), **given}
 
 
-Ahead = tuple[Job, Item, bool]  # a line that an agent has before it is done with another; may it run here only
+Prefetched = tuple[Job, Item, bool]  # a line that an agent has before it is done with another; may it run here only
 
 
 SecondTry = tuple[Job, Item, str | None]  # an item whose agent died, and the host it is bound to
 
 
-class HostBook:
+class HostState:
     """A host and how much of it is in use."""
 
     __slots__ = (
@@ -147,7 +147,7 @@ class HostBook:
         self.most = NEVER  # agents at once, while nothing else is tried
         self.pause = 0.0  # seconds from one try to the next
         self.tried_again_at = NEVER
-        self.note()
+        self.refresh()
 
     def has_room(self, urgent: bool) -> bool:
         """Say whether one more agent may be started here."""
@@ -173,14 +173,14 @@ class HostBook:
         """Say whether an urgent slot is in use that is not being given up already."""
         return self.max != UNLIMITED and self.used - self.leaving > self.max
 
-    def note(self) -> None:
+    def refresh(self) -> None:
         """Work out the one question that every OK asks: whether an agent that has finished may have to go."""
         self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
 
     def yield_to(self, pool: "Pool | None") -> None:
         """Promise the next agent's place to a starving type, or take the promise back."""
         self.yields_to = pool
-        self.note()
+        self.refresh()
 
     def revoke_promises(self) -> None:
         """Promise no place to a type that may not be started here at present, since its starts here fail."""
@@ -194,10 +194,36 @@ class Pool:
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "again", "any", "arriving", "blocked_since", "blocked_until", "bound", "coming", "doors", "enabled",
-        "failed_starts", "finished", "free", "idle", "is_exec", "is_guarded", "kind", "lacks_connection", "live_jobs",
-        "marking", "may_begin", "name", "rate", "rated_at", "reason", "rescued", "row_bytes", "singles", "slots",
-        "starving_since", "unread",
+        "any",
+        "arriving",
+        "blocked_since",
+        "blocked_until",
+        "bound",
+        "coming",
+        "enabled",
+        "failed_starts",
+        "filters",
+        "finished",
+        "free",
+        "idle",
+        "is_exec",
+        "is_guarded",
+        "kind",
+        "lacks_connection",
+        "marking",
+        "may_begin",
+        "name",
+        "query_jobs",
+        "rate",
+        "rated_at",
+        "reason",
+        "rescued",
+        "row_bytes",
+        "second_tries",
+        "singles",
+        "slots",
+        "starving_since",
+        "unread",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -205,20 +231,20 @@ class Pool:
         self.kind = kind
         self.enabled = enabled
         self.slots: list[Slot] = []
-        self.any: Turns[Job] = self.turns_type()  # lanes for any host
-        self.doors: Doors[Job] | None = None  # instead, where some host does not take every job
-        self.bound: dict[str, Turns[Job]] = {}  # lanes for one host
+        self.any: RunQueue[Job] = self.queue_type()  # lanes for any host
+        self.filters: HostFilters[Job] | None = None  # instead, where some host does not take every job
+        self.bound: dict[str, RunQueue[Job]] = {}  # lanes for one host
         self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
         self.free: dict[str, deque[Slot]] = {}
         self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
-        self.again: deque[SecondTry] = deque()  # each waits for a fresh process
+        self.second_tries: deque[SecondTry] = deque()  # each waits for a fresh process
         self.singles = 0  # one-parameter items waiting
         self.arriving = 0  # rows claimed and not unpacked yet
-        self.coming: dict[Turns[Job], int] = {}  # the same, by where they are going to wait
+        self.coming: dict[RunQueue[Job], int] = {}  # the same, by where they are going to wait
         self.rescued: deque[Job] = deque()  # rows rescued before, to be shown as running before they begin
         self.marking: set[int] = set()  # of these, rows whose mark is on its way
         self.unread: dict[int, Job] = {}  # rows claimed without what they hold, which is read first
-        self.live_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
+        self.query_jobs: dict[int, Job] = {}  # multi-SQL-queries in hand
         self.starving_since = NEVER  # since when its work finds no room
         self.finished = 0  # items since the rate was last taken
         self.rate = 0.0  # items a second
@@ -230,77 +256,118 @@ class Pool:
         self.is_exec = kind.kind == "exec"  # one process an item
         self.is_guarded = "*" not in kind.submitters
         self.lacks_connection = False  # for DB: lines, which its agents may send
-        self.note()
+        self.refresh()
 
-    def note(self) -> None:
+    def refresh(self) -> None:
         """Work out whether items of this type may be given to agents at all."""
         self.may_begin = self.enabled and not self.lacks_connection
 
     @property
-    def turns_type(self) -> type[Turns[Job]]:
+    def queue_type(self) -> type[RunQueue[Job]]:
         """Give the kind of lanes that work of this type waits in."""
-        return FairTurns if self.kind.fair else Turns
+        return FairRunQueue if self.kind.fair else RunQueue
 
     def filter(self, hosts: Mapping[str, Host]) -> None:
         """Begin anew with what waits for any host: by doors if some host does not take every job, or there is none."""
         is_choosy = not hosts or any(host.is_choosy for host in hosts.values())
-        self.doors = Doors(hosts, self.turns_type) if is_choosy else None
-        self.any = self.turns_type() if self.doors is None else self.doors.every
+        self.filters = HostFilters(hosts, self.queue_type) if is_choosy else None
+        self.any = self.queue_type() if self.filters is None else self.filters.every
 
-    def lanes_of(self, job: Job, host: str | None) -> Turns[Job]:
+    def run_queue_of(self, job: Job, host: str | None) -> RunQueue[Job]:
         """Give the lanes in which a job waits for a host, or for any that takes it."""
         if host is not None:
             return self.bound[host]
-        return self.any if self.doors is None else self.doors.at(job.queue, job.letter)
+        return self.any if self.filters is None else self.filters.at(job.queue, job.letter)
 
-    def place_of(self, job: Job) -> Turns[Job] | None:
+    def queue_claimed_for(self, job: Job) -> RunQueue[Job] | None:
         """Give the lanes for which a job was claimed; None if a reload has closed them while it was worked."""
-        return self.lanes_of(job, None) if job.host is None else self.bound.get(job.host)
+        return self.run_queue_of(job, None) if job.host is None else self.bound.get(job.host)
 
-    def lanes_for(self, want: ClaimRequest) -> Turns[Job] | None:
+    def queue_for(self, request: ClaimRequest) -> RunQueue[Job] | None:
         """Give the lanes for which rows are asked; None if a reload has closed them meanwhile."""
-        if want.host:
-            return self.bound.get(want.host)
-        if self.doors is None:
+        if request.host:
+            return self.bound.get(request.host)
+        if self.filters is None:
             return self.any
-        return self.doors.at(want.queue, want.letters[0]) if want.letters is not None else None
+        return self.filters.at(request.queue, request.letters[0]) if request.letters is not None else None
 
     def takes(self, job: Job, host: str) -> bool:
         """Say whether a job may be worked on a host."""
-        return host in self.bound and (self.doors is None or self.doors.at(job.queue, job.letter).suits(host))
+        return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.letter).suits(host))
 
     def has_place(self, job: Job) -> bool:
         """Say whether a job may be worked on its host, or on any."""
         if job.host is not None:
             return self.takes(job, job.host)
-        return self.doors is None or bool(self.doors.at(job.queue, job.letter).hosts)
+        return self.filters is None or bool(self.filters.at(job.queue, job.letter).hosts)
 
-    def any_of(self, host: str) -> Turns[Job]:
+    def any_of(self, host: str) -> RunQueue[Job]:
         """Give what agents on a host take from, beside what is bound to it."""
-        return self.any if self.doors is None else self.doors.ways[host]
+        return self.any if self.filters is None else self.filters.ways[host]
 
-    def groups(self) -> tuple[Turns[Job], ...]:
+    def run_queues(self) -> tuple[RunQueue[Job], ...]:
         """Give all lanes, by who takes from them."""
-        return (*self.bound.values(), *((self.any,) if self.doors is None else self.doors.every.doors))
+        return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.filters))
 
     @property
     def waits_for_connection(self) -> bool:
         """Say whether some query of this type has no expansion connection yet."""
-        return any(job.expansion and not job.expansion.opening for job in self.live_jobs.values())
+        return any(job.query and not job.query.opening for job in self.query_jobs.values())
 
 
 class Slot:
     """A place for one agent; `state` and `deadline` are written by Slots.fire only, `wanted` by Slots._want."""
 
     __slots__ = (
-        "about", "ahead", "any", "asks", "asks_bytes", "blocked", "born", "bound", "clogged_until", "code",
-        "counted", "deadline", "death_counts", "failed", "fed_at", "heard", "held", "held_err", "host", "is_asking",
-        "is_bound", "is_cut", "is_removed", "is_unsent", "is_up", "item", "items", "job", "lone", "number",
-        "pid", "pool", "reason", "serial", "shown", "signal", "since", "spawns", "starts", "state", "timeouts", "told",
-        "told_of", "total", "wanted", "where",
+        "about_job",
+        "any",
+        "assigned_at",
+        "blocked",
+        "born",
+        "bound",
+        "clogged_until",
+        "code",
+        "counted",
+        "deadline",
+        "death_counts",
+        "failed",
+        "host",
+        "is_bound",
+        "is_output_cut",
+        "is_removed",
+        "is_second_try",
+        "is_statement_running",
+        "is_unsent",
+        "is_up",
+        "item",
+        "items",
+        "job",
+        "last_output",
+        "number",
+        "output_bytes",
+        "output_of",
+        "partial_line",
+        "partial_stderr",
+        "pid",
+        "pool",
+        "prefetched",
+        "reason",
+        "serial",
+        "shown",
+        "signal",
+        "since",
+        "spawns",
+        "starts",
+        "state",
+        "statement_bytes",
+        "statements",
+        "timeouts",
+        "total",
+        "wanted",
+        "where",
     )  # fmt: skip
 
-    def __init__(self, number: int, pool: Pool, host: HostBook, timeouts: tuple[float, ...], now: float) -> None:
+    def __init__(self, number: int, pool: Pool, host: HostState, timeouts: tuple[float, ...], now: float) -> None:
         self.number = number
         self.pool = pool
         self.host = host
@@ -325,28 +392,30 @@ class Slot:
         self.pid: int | None = None
         self.where = (self.host.name, self.pool.name, 0)  # and the pid: what is noted of a job it has
         self.born = 0.0
-        self.about: int | None = None  # without an item: the job it was started for, later the last one it had
+        self.about_job: int | None = None  # without an item: the job it was started for, later the last one it had
         self.death_counts = True  # against the slot
         self.is_up = False  # it said its first OK, or is a command that runs
         self.items = 0  # finished by this process
-        self.heard = 0.0
-        self.held = b""  # an unfinished line
-        self.held_err = b""
-        self.asks: deque[bytes] = deque()  # DB: lines that wait for the answer to an earlier one to be read
-        self.asks_bytes = 0
-        self.is_asking = False
-        self.told = 0  # bytes of output about one item, and which
-        self.told_of = 0
-        self.is_cut = False  # more than its limit: the rest is left out
+        self.last_output = 0.0
+        self.partial_line = b""  # an unfinished line
+        self.partial_stderr = b""
+        self.statements: deque[bytes] = deque()  # DB: lines that wait for the answer to an earlier one to be read
+        self.statement_bytes = 0
+        self.is_statement_running = False
+        self.output_bytes = 0  # bytes of output about one item, and which
+        self.output_of = 0
+        self.is_output_cut = False  # more than its limit: the rest is left out
         self.clogged_until = NEVER
         self.code: int | None = None
         self.signal: str | None = None
-        self.lone = False
-        self.ahead: deque[Ahead] | None = None  # lines behind that of the item in hand; None: it never has any
+        self.is_second_try = False
+        self.prefetched: deque[Prefetched] | None = (
+            None  # lines behind that of the item in hand; None: it never has any
+        )
         self.is_unsent = False  # the line of the item in hand is still among the commands
         if self.host.name in self.pool.bound:
             self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
-        self.part()
+        self.clear_item()
 
     @property
     def is_vacant(self) -> bool:
@@ -359,20 +428,20 @@ class Slot:
 
     def starve(self) -> None:
         """Give the process nothing more: it looks for work where there is none."""
-        self.any = self.bound = Turns()
+        self.any = self.bound = RunQueue()
 
-    def part(self) -> None:
+    def clear_item(self) -> None:
         """Forget the item in hand."""
         self.job: Job | None = None
         self.item: Item | None = None
         self.is_bound = False  # the item may run on this host only
-        self.fed_at = 0.0
+        self.assigned_at = 0.0
         self.failed: str | None = None
         self.blocked: str | None = None
         self.counted: int | None = None
 
 
-class QueueBook:
+class QueueState:
     """A queue of the group and how many of its jobs are in hand."""
 
     __slots__ = ("concurrency", "in_hand", "name", "paused", "reserved")

@@ -43,7 +43,7 @@ LOCK_PAUSE: Final = 1.0  # seconds until what waits for a lock has had another t
 T = TypeVar("T")
 
 
-class Ledger:
+class Outbox:
     """Everything that waits to be saved."""
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Ledger:
         "gather_until",
         "in_flight",
         "is_full",
-        "is_stock_due",
+        "is_record_due",
         "locked",
         "locked_until",
         "log_rows",
@@ -90,7 +90,7 @@ class Ledger:
         self.parents: list[int] = []
         self.unsettled: deque[Settle] = deque()  # what was left of parents with many children
         self.gather_until = 0.0  # ends that come before go together; 0 is at once
-        self.is_stock_due = False  # what is in hand is to be said anew
+        self.is_record_due = False  # what is in hand is to be said anew
         self.logs: list[LogRow] = []
         self.log_rows = 0  # not saved yet, those on their way included
         self.log_size = 0  # characters of them
@@ -110,9 +110,9 @@ class Ledger:
         self.locked_until = 0.0  # when the first of them may be tried again; 0 is at once
         self._foreign = False  # the request in flight was sent in the name of a former owner
 
-    def disown(self) -> "Ledger":
+    def disown(self) -> "Outbox":
         """Give the ledger of the next owner: nothing to save but logs; an answer that is still to come is foreign."""
-        heir = Ledger()
+        heir = Outbox()
         heir.logs, heir.lost_logs = self.logs, self.lost_logs
         heir.log_rows, heir.log_size = len(self.logs), sum(len(row.message) for row in self.logs)
         heir.in_flight, heir._foreign = self.in_flight, self.in_flight is not None
@@ -130,7 +130,7 @@ class Ledger:
         """Say whether nothing waits and nothing is on its way."""
         return not (
             self.ends or self.saves or self.marks or self.reads or self.parents or self.unsettled or self.logs
-            or self.outputs or self.repeats or self.locked or self.in_flight or self.is_stock_due
+            or self.outputs or self.repeats or self.locked or self.in_flight or self.is_record_due
         )  # fmt: skip
 
     def pending(self) -> list[int]:
@@ -178,7 +178,7 @@ class Ledger:
         self.result_size += more
         self.is_full = self.result_size > (RESULT_SIZE // 2 if self.is_full else RESULT_SIZE)
 
-    def next_request(self, wants: Sequence[ClaimRequest], now: float) -> Request | None:
+    def next_request(self, wanted: Sequence[ClaimRequest], now: float) -> Request | None:
         """Give what to send now, if anything; it is in flight until `answered`, `found_locked` or `failed`."""
         assert self.in_flight is None
         if self.repeats:
@@ -186,14 +186,14 @@ class Ledger:
         elif self.locked and now >= self.locked_until:
             self.resent, self.in_flight = True, careful(self.locked.popleft())
         else:
-            self.resent, self.in_flight = False, self._beside_locks(self._choose(wants))
+            self.resent, self.in_flight = False, self._beside_locks(self._choose(wanted))
         return self.in_flight
 
     def _beside_locks(self, request: Request | None) -> Request | None:
         """As long as some rows are locked others may be, too: what is wanted goes, and then what is not locked."""
         if request is None or not any(map(about_rows, self.locked)):
             return request
-        if isinstance(request, EndAndClaim) and request.ends and request.wants:
+        if isinstance(request, EndAndClaim) and request.ends and request.wanted:
             self.repeats.append(FindLocked(request))
             return replace(request, ends=())
         return careful(request)
@@ -201,18 +201,18 @@ class Ledger:
     def may_gather(self, now: float) -> bool:
         """Say whether nothing but ends waits, and they may still wait for others."""
         others = (
-            self.is_stock_due, self.saves, self.marks, self.reads, self.parents, self.unsettled, self.logs,
+            self.is_record_due, self.saves, self.marks, self.reads, self.parents, self.unsettled, self.logs,
             self.outputs, self.repeats,
         )  # fmt: skip
         return now < self.gather_until and len(self.ends) < BATCH and not any(others)
 
-    def take_stock(self, rows: Sequence[int]) -> Request:
+    def record_in_hand(self, rows: Sequence[int]) -> Request:
         """Say anew what is in hand; `rows` are all of it. Nothing is in flight."""
-        self.is_stock_due = False
+        self.is_record_due = False
         self.in_flight = RecordInHand([*rows, *self._given_up])
         return self.in_flight
 
-    def _choose(self, wants: Sequence[ClaimRequest]) -> Request | None:
+    def _choose(self, wanted: Sequence[ClaimRequest]) -> Request | None:
         """What explains an end goes before it; none of logs, output and children twice in a row while others wait."""
         if self.reads:
             reads, self.reads = list(self.reads.values()), {}
@@ -229,7 +229,7 @@ class Ledger:
         if (self.outputs or self.repeats or self.locked) and (unread := self._unread()):
             saves = [pk for pk in saves if pk not in unread]
             ends = [end for end in ends if end.pk not in unread]
-        family, others = self.parents or self.unsettled, saves or marks or ends or wants
+        family, others = self.parents or self.unsettled, saves or marks or ends or wanted
         is_held = any(isinstance(request, WriteOutput) for request in self.locked)
         if self.outputs and not is_held and not (self._wrote_last and (family or others or self.logs)):
             self._wrote_last = True
@@ -248,17 +248,17 @@ class Ledger:
         if marks:
             self.marks = {pk: mark for pk, mark in self.marks.items() if pk in held}
             return Mark(marks)
-        if ends or wants:
+        if ends or wanted:
             self._explained_ends = 0
             self.ends = _without(self.ends, ends) if len(ends) < len(self.ends) else []
-            return self._careful_turn(ends, wants) if self.claims_failed else EndAndClaim(ends, wants)
+            return self._careful_turn(ends, wanted) if self.claims_failed else EndAndClaim(ends, wanted)
         return None
 
-    def _careful_turn(self, ends: Sequence[End], wants: Sequence[ClaimRequest]) -> EndAndClaim:
+    def _careful_turn(self, ends: Sequence[End], wanted: Sequence[ClaimRequest]) -> EndAndClaim:
         """A claim that failed on data is made again without the data; if that fails too, for one row of one place."""
         if self.claims_failed > 1:
-            wants = [want._replace(most=1) for want in wants[:1]]
-        return EndAndClaim(ends, wants, unread=bool(wants))
+            wanted = [request._replace(most=1) for request in wanted[:1]]
+        return EndAndClaim(ends, wanted, unread=bool(wanted))
 
     def _settle(self) -> Settle:
         """What was left goes in turn, and every other time: what has ended since then does not wait for all of it."""
@@ -297,7 +297,7 @@ class Ledger:
         """The request in flight is carried out."""
         request = self._landed()
         self._forget(request)
-        if isinstance(request, EndAndClaim) and request.wants:
+        if isinstance(request, EndAndClaim) and request.wanted:
             self.claims_failed = 0
         return request
 
@@ -322,7 +322,7 @@ class Ledger:
         """The request in flight was not carried out; give a complaint when something had to be given up."""
         request = self._landed()
         if isinstance(request, EndAndClaim):
-            is_claim = bool(request.wants)
+            is_claim = bool(request.wanted)
             complaint = self._claim_failed(why) if is_claim else None
             if not request.ends:
                 return complaint

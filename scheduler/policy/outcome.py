@@ -9,7 +9,7 @@ from scheduler.model.config import Scheduler
 from scheduler.model.jobs import End, SaveRow
 from scheduler.model.states import BIT_FAILURE, BIT_NONFATAL, BIT_SUCCESS, CLAIMED, DONE, FAILED, QUEUED, RUNNING
 from scheduler.policy.entities import Job
-from scheduler.policy.query import Expansion, Progress
+from scheduler.policy.query import KeyProgress, Query
 
 ALL_DONE: Final = "all data processed"
 NO_DATA: Final = "no data"
@@ -33,8 +33,8 @@ def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
         return _row(job, now, state, outcome, job.verdict.text, retry_in=job.verdict.delay)
     if job.verdict is not None:
         return _failure(job, now, timers, job.verdict.text)
-    if job.expansion is not None:
-        return _slice(job, job.expansion, now, timers)
+    if job.query is not None:
+        return _slice(job, job.query, now, timers)
     if job.failure is not None:
         return _failure(job, now, timers, job.failure)
     if _is_plain(job):
@@ -52,10 +52,10 @@ def progress(job: Job, now: float, text: str, counted: int = 0) -> SaveRow:
 
 def _remaining(job: Job, now: float) -> float | None:
     """Give the seconds until every item of the slice is over, at the rate so far; None until one is."""
-    expansion = job.expansion
-    if expansion is None or not (over := expansion.succeeded + job.failed - job.rules.itemsfailed):
+    query = job.query
+    if query is None or not (over := query.succeeded + job.failed - job.rules.itemsfailed):
         return None
-    return (expansion.total - over) * (now - expansion.opened_at) / over
+    return (query.total - over) * (now - query.opened_at) / over
 
 
 def _is_plain(job: Job) -> bool:
@@ -65,17 +65,17 @@ def _is_plain(job: Job) -> bool:
     )  # fmt: skip
 
 
-def _slice(job: Job, expansion: Expansion, now: float, timers: Scheduler) -> SaveRow:
+def _slice(job: Job, query: Query, now: float, timers: Scheduler) -> SaveRow:
     """A multi-SQL-query whose rows are all worked."""
     if job.failed > job.rules.tolerate:
         text = f"{job.failed} items failed, {job.rules.tolerate} tolerated"
         return _row(job, now, FAILED, "failed", text)
     is_rest = _is_rest(job)
-    if expansion.fetched == 0 and not is_rest:
+    if query.fetched == 0 and not is_rest:
         return _row(job, now, DONE, "done", ALL_DONE if job.done else NO_DATA)
     if not job.rules.repeat:
         return _row(job, now, DONE, "done", ALL_DONE)
-    if expansion.succeeded == 0 and not is_rest:
+    if query.succeeded == 0 and not is_rest:
         return _row(job, now, FAILED, "failed", "no progress: not one item of the slice was done")
     return _row(job, now, QUEUED, "slice", f"{job.done} items so far", back=True)
 
@@ -113,7 +113,7 @@ def _row(
 
 def _took(job: Job, now: float) -> float:
     """Give the seconds of this attempt: of a single line without its wait for an agent."""
-    return now - job.since if job.expansion is not None or not job.busy else job.busy
+    return now - job.since if job.query is not None or not job.busy else job.busy
 
 
 def _bits(job: Job, state: str) -> int | None:
@@ -131,15 +131,15 @@ def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None,
     that are still worked: the checkpoint of a job with a key has the processed items without these. Of a row that is
     not read nothing changes.
     """
-    expansion = job.expansion
+    query = job.query
     if job.rules.unread:
         return None, None, None, None
-    if expansion is None:
+    if query is None:
         return 0 if state == QUEUED else job.done + counted, job.failed, 1, None
-    total = job.rules.itemsprocessed + job.rules.itemsfailed + expansion.total if expansion.opened else None
-    is_slice = state == QUEUED and expansion.is_fed and job.in_flight == 0 and job.verdict is None
-    if expansion.progress is not None:  # a checkpoint is of its slice: the next one asks anew
-        checkpoint = Progress(None).checkpoint() if is_slice else expansion.progress.checkpoint()
+    total = job.rules.itemsprocessed + job.rules.itemsfailed + query.total if query.opened else None
+    is_slice = state == QUEUED and query.is_fed and job.in_flight == 0 and job.verdict is None
+    if query.progress is not None:  # a checkpoint is of its slice: the next one asks anew
+        checkpoint = KeyProgress(None).checkpoint() if is_slice else query.progress.checkpoint()
         only_done = {"itemsprocessed": job.done} if counted else {}
         return job.done + counted, job.failed, total, checkpoint | only_done
     old_done, old_failed = job.rules.itemsprocessed, job.rules.itemsfailed

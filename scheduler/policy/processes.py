@@ -30,94 +30,94 @@ from scheduler.model.states import (
     THAWED,
 )
 from scheduler.policy import completion, replies, serving
-from scheduler.policy.assignment import recall
-from scheduler.policy.entities import HostBook, Job, Pool, Slot
+from scheduler.policy.assignment import recall_prefetched
+from scheduler.policy.entities import HostState, Job, Pool, Slot
 from scheduler.policy.output import Capture, Piece
-from scheduler.policy.state import World
+from scheduler.policy.state import State
 
 EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
 SHORTEST_PAUSE: Final = 1.0  # seconds in which no more agents are tried on a machine that could not start one
 LONGEST_PAUSE: Final = 30.0
 
 
-def created(world: World, event: e.Created, now: float) -> None:
+def created(state: State, event: e.Created, now: float) -> None:
     """The process exists; an exec agent works from now on, a line agent has so long for its first OK."""
-    slot = world.slots.all[event.slot]
+    slot = state.slots.all[event.slot]
     slot.pid = event.pid
     slot.where = (slot.host.name, slot.pool.name, event.pid)
-    slot.heard = slot.born = now
+    slot.last_output = slot.born = now
     if slot.host.shortage is not None and slot.host.most == NEVER:
-        recovered(world, slot.host)
-    world.slots.fire(slot, CREATED, now)
+        recovered(state, slot.host)
+    state.slots.fire(slot, CREATED, now)
     if slot.state != ST_SPAWNED:
         return
     if slot.pool.is_exec:
-        slot.fed_at = now
-        world.captures[slot.number] = Capture(slot.pool.kind.output_limit)
+        slot.assigned_at = now
+        state.captures[slot.number] = Capture(slot.pool.kind.output_limit)
         is_probe = slot.host.probe is slot
-        world.slots.fire(slot, LAUNCHED, now)
+        state.slots.fire(slot, LAUNCHED, now)
         if is_probe:
-            world.stirred.add(slot.pool)  # and so all those that wait to be the next
-    elif world.timers.start_hint < world.timers.start_limit:
-        world.slots.set_deadline(slot, now + world.timers.start_hint)
+            state.dirty.add(slot.pool)  # and so all those that wait to be the next
+    elif state.timers.start_hint < state.timers.start_limit:
+        state.slots.set_deadline(slot, now + state.timers.start_hint)
 
 
-def not_created(world: World, event: e.NotCreated, now: float) -> None:
+def not_created(state: State, event: e.NotCreated, now: float) -> None:
     """A start that failed counts as a death; the item of an exec agent fails with the reason."""
-    slot = world.slots.all[event.slot]
+    slot = state.slots.all[event.slot]
     if event.is_machines_fault:
-        _not_startable(world, slot, event.reason, now)
+        _not_startable(state, slot, event.reason, now)
         return
-    world.log(slot, "ERROR", event.reason)
+    state.log(slot, "ERROR", event.reason)
     if slot.job is not None and event.lost and not event.is_items_fault:
-        completion.lose(world, slot, event.reason, now, interrupted=True)
+        completion.lose_item(state, slot, event.reason, now, interrupted=True)
     elif slot.job is not None:
-        if slot.job.expansion is None:
+        if slot.job.query is None:
             slot.job.code = None
-        completion.fail_item(world, slot, slot.job, event.reason, final=False)
-        completion.part(world, slot, slot.job, now)
+        completion.fail_item(state, slot, slot.job, event.reason, final=False)
+        completion.release_slot(state, slot, slot.job, now)
     if slot.wanted is not DIE:
         slot.blame(not event.is_items_fault and slot.host.is_up)
     if slot.death_counts:
         slot.pool.reason = event.reason
-    _bury(world, slot, now, NOT_CREATED)
+    _process_ended(state, slot, now, NOT_CREATED)
 
 
-def _not_startable(world: World, slot: Slot, reason: str, now: float) -> None:
+def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
     """The machine cannot start one more: nothing has begun, the item waits again, and fewer agents are started."""
     job = slot.job
     if job is not None and job.verdict is None:
-        replies.take_back(world, slot)
-        if world.draining and job.expansion is None:
-            completion.give_back(world, job, "released for restart", now)
+        replies.put_back_unsent(state, slot)
+        if state.draining and job.query is None:
+            completion.give_back(state, job, "released for restart", now)
     elif job is not None:
-        completion.part(world, slot, job, now)
+        completion.release_slot(state, slot, job, now)
     slot.blame(False)
-    _bury(world, slot, now, NOT_CREATED)
-    run_short(world, slot.host, reason, now)
+    _process_ended(state, slot, now, NOT_CREATED)
+    run_short(state, slot.host, reason, now)
 
 
-def gone(world: World, event: e.Gone, now: float) -> None:
+def gone(state: State, event: e.Gone, now: float) -> None:
     """The process is dead: hear its last words, settle its item, bury it."""
-    slot = world.slots.all[event.slot]
+    slot = state.slots.all[event.slot]
     slot.code, slot.signal = event.code, event.signal
     if event.lost:
         slot.blame(False)
     how = _how_it_died(slot, event)
-    if slot.held:
-        last, slot.held = slot.held, b""
+    if slot.partial_line:
+        last, slot.partial_line = slot.partial_line, b""
         slot.starve()
         if slot.wanted is not DIE:
-            replies.hear(world, slot, last + b"\n", now)
-    if slot.held_err:
-        replies.hear_err(world, slot, b"\n", now)
+            replies.agent_output(state, slot, last + b"\n", now)
+    if slot.partial_stderr:
+        replies.agent_stderr(state, slot, b"\n", now)
     if slot.pool.is_exec:
-        _end_capture(world, slot)
+        _end_capture(state, slot)
     if slot.state == ST_RUNNING and slot.pool.is_exec and slot.job is not None:
-        _exec_ended(world, slot, slot.job, how, now, lost=event.lost)
+        _exec_ended(state, slot, slot.job, how, now, lost=event.lost)
     else:
-        _died(world, slot, how, now, lost=event.lost)
-    _bury(world, slot, now, GONE)
+        _died(state, slot, how, now, lost=event.lost)
+    _process_ended(state, slot, now, GONE)
 
 
 def _how_it_died(slot: Slot, event: e.Gone) -> str:
@@ -129,233 +129,235 @@ def _how_it_died(slot: Slot, event: e.Gone) -> str:
     return f"agent terminated prematurely, {end}"
 
 
-def _exec_ended(world: World, slot: Slot, job: Job, how: str, now: float, *, lost: bool) -> None:
+def _exec_ended(state: State, slot: Slot, job: Job, how: str, now: float, *, lost: bool) -> None:
     """An exec agent's exit is the end of its item, whatever its status; it does not count against the slot."""
     slot.blame(False)
-    if job.expansion is None:
+    if job.query is None:
         job.code, job.signal = slot.code, slot.signal
     if slot.code == 0:
-        completion.finish(world, slot, job, now)
+        completion.finish(state, slot, job, now)
     elif slot.code == EX_TEMPFAIL:
         slot.blocked = "exit status 75"
-        completion.finish(world, slot, job, now)
+        completion.finish(state, slot, job, now)
     elif lost:
-        completion.lose(world, slot, how, now, interrupted=True)
+        completion.lose_item(state, slot, how, now, interrupted=True)
     else:
         reason = f"exit status {slot.code}" if slot.signal is None else f"killed by {slot.signal}"
-        completion.lose(world, slot, reason, now)
+        completion.lose_item(state, slot, reason, now)
 
 
-def _died(world: World, slot: Slot, how: str, now: float, *, lost: bool) -> None:
+def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None:
     """A death that nobody asked for is told to the log, one that we caused only settles the item."""
     if slot.wanted is not DIE:
         if slot.state == ST_READY:
-            slot.about = None  # the job that it had last has nothing to do with this
-        world.log_death(slot, how, killed=False)
-        world.slots.say("warning", slot, how)
+            slot.about_job = None  # the job that it had last has nothing to do with this
+        state.log_death(slot, how, killed=False)
+        state.slots.say("warning", slot, how)
     if slot.death_counts:
         slot.pool.reason = how
     if slot.job is not None:
-        if slot.job.expansion is None:
+        if slot.job.query is None:
             slot.job.code, slot.job.signal = slot.code, slot.signal
-        completion.lose(world, slot, how, now, interrupted=lost)
+        completion.lose_item(state, slot, how, now, interrupted=lost)
 
 
-def _bury(world: World, slot: Slot, now: float, event: int) -> None:
+def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
-    recall(world, slot, now)
-    world.slots.process_ended(slot, event, now)
+    recall_prefetched(state, slot, now)
+    state.slots.process_ended(slot, event, now)
     pool = slot.pool
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
         pool.blocked_since = now
         pool.blocked_until = min(other.deadline for other in pool.slots)
-        world.say("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
+        state.log_message("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
         completion.give_back_all(
-            world,
+            state,
             f"agent failed: {pool.reason}",
             now,
             lambda job: job.pool is pool and completion.is_untouched(job),
         )
-    world.stirred.add(pool)
+    state.dirty.add(pool)
 
 
-def late(world: World, slot: Slot, now: float) -> None:
+def late(state: State, slot: Slot, now: float) -> None:
     """The deadline of a slot's state has come."""
-    timers, slots = world.timers, world.slots
-    state = slot.state
-    if state == ST_SPAWNED and now < slot.since + timers.start_limit:
-        world.log(slot, "WARNING", "no OK yet; is stdout flushed?")
+    timers, slots = state.timers, state.slots
+    current = slot.state
+    if current == ST_SPAWNED and now < slot.since + timers.start_limit:
+        state.log(slot, "WARNING", "no OK yet; is stdout flushed?")
         slots.say("warning", slot, "no OK yet; is stdout flushed?")
         slots.set_deadline(slot, slot.since + timers.start_limit)
-    elif state in (ST_PREP, ST_SPAWNED):
-        is_made = state == ST_SPAWNED
+    elif current in (ST_PREP, ST_SPAWNED):
+        is_made = current == ST_SPAWNED
         what = f"no OK within {timers.start_limit:g} s" if is_made else f"not started within {timers.start_limit:g} s"
-        world.log(slot, "ERROR", f"{what}; killed")
+        state.log(slot, "ERROR", f"{what}; killed")
         slot.pool.reason = f"{what} of the start; is stdout flushed?" if is_made else what
         slots.say("warning", slot, slot.pool.reason)
         slots.kill(slot, slot.pool.reason, now, counts=True)
-    elif state == ST_READY:
+    elif current == ST_READY:
         slots.kill(slot, "idle", now)
-    elif state == ST_RUNNING:
-        _late_while_working(world, slot, now)
-    elif state in (ST_FREEING, ST_FAIL):
+    elif current == ST_RUNNING:
+        _late_while_working(state, slot, now)
+    elif current in (ST_FREEING, ST_FAIL):
         slots.fire(slot, LATE, now)
-        thaw_pool(world, slot.pool)
-        world.stirred.add(slot.pool)
+        thaw_pool(state, slot.pool)
+        state.dirty.add(slot.pool)
 
 
-def _late_while_working(world: World, slot: Slot, now: float) -> None:
+def _late_while_working(state: State, slot: Slot, now: float) -> None:
     """Silent for a heartbeat, longer than an item may take, or not reading; the clock of each runs from elsewhere."""
     kind = slot.pool.kind
     limits = (
         (slot.clogged_until, "does not read its line", False),
         (
-            max(slot.heard, slot.fed_at) + (kind.heartbeat or NEVER),
+            max(slot.last_output, slot.assigned_at) + (kind.heartbeat or NEVER),
             f"no heartbeat for {kind.heartbeat:g} s",
             True,
         ),
-        (slot.fed_at + (kind.item_timeout or NEVER), f"item took longer than {kind.item_timeout:g} s", False),
+        (slot.assigned_at + (kind.item_timeout or NEVER), f"item took longer than {kind.item_timeout:g} s", False),
     )
     deadline, why, counts = min(limits)
     if deadline > now:
-        world.slots.set_deadline(slot, deadline)
+        state.slots.set_deadline(slot, deadline)
         return
-    world.log_death(slot, why, killed=True)
-    world.slots.kill(slot, why, now, counts=counts)
+    state.log_death(slot, why, killed=True)
+    state.slots.kill(slot, why, now, counts=counts)
 
 
-def thaw_pool(world: World, pool: Pool) -> None:
+def thaw_pool(state: State, pool: Pool) -> None:
     """A slot may be tried again, or those that rested are gone: so may its type."""
     if pool.blocked_until and not (pool.slots and all(slot.state == ST_FAIL for slot in pool.slots)):
         pool.blocked_until = 0.0
-        world.claims.wake()
+        state.claims.wake()
 
 
-def replaced(world: World, event: e.Replaced, now: float) -> None:
+def replaced(state: State, event: e.Replaced, now: float) -> None:
     """Idle agents of the old program go at once, busy ones after their item; failed slots may try the new one."""
-    pool = world.pools[event.type]
-    world.say("info", f"the program of agent type {pool.name} was replaced")
+    pool = state.pools[event.type]
+    state.log_message("info", f"the program of agent type {pool.name} was replaced")
     pool.failed_starts.clear()
     for slot in pool.slots:
         if slot.state == ST_FAIL:
-            world.slots.fire(slot, THAWED, now)
+            state.slots.fire(slot, THAWED, now)
         elif slot.state == ST_READY:
-            world.slots.kill(slot, "program replaced", now)
+            state.slots.kill(slot, "program replaced", now)
         elif slot.state == ST_RUNNING and not pool.is_exec:
-            world.slots.dismiss(slot, "program replaced")
-    thaw_pool(world, pool)
-    world.stirred.add(pool)
+            state.slots.dismiss(slot, "program replaced")
+    thaw_pool(state, pool)
+    state.dirty.add(pool)
 
 
-def clogged(world: World, event: e.Clogged, now: float) -> None:
+def clogged(state: State, event: e.Clogged, now: float) -> None:
     """From the first byte that is not read on; working, it has only so long for the last."""
-    slot = world.slots.all[event.slot]
-    slot.clogged_until = min(slot.clogged_until, now + world.timers.write_limit)
+    slot = state.slots.all[event.slot]
+    slot.clogged_until = min(slot.clogged_until, now + state.timers.write_limit)
     if slot.state == ST_RUNNING:
-        world.slots.set_deadline(slot, min(slot.deadline, slot.clogged_until))
+        state.slots.set_deadline(slot, min(slot.deadline, slot.clogged_until))
 
 
-def unclogged(world: World, event: e.Unclogged, now: float) -> None:
+def unclogged(state: State, event: e.Unclogged, now: float) -> None:
     """All that was written is read: no deadline for it, and the next DB: line may be asked."""
-    slot = world.slots.all[event.slot]
+    slot = state.slots.all[event.slot]
     slot.clogged_until = NEVER
-    replies.ask_next(world, slot)
+    replies.ask_next(state, slot)
 
 
-def answered(world: World, event: e.StatementAnswered, now: float) -> None:
+def answered(state: State, event: e.StatementAnswered, now: float) -> None:
     """The answer to a DB: line goes to the process that asked, if it still lives."""
-    slot = world.slots.all[event.slot]
+    slot = state.slots.all[event.slot]
     if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):
-        slot.is_asking = False
-        world.commands.append(e.Send(slot.number, event.lines))
-        replies.ask_next(world, slot)
+        slot.is_statement_running = False
+        state.commands.append(e.Send(slot.number, event.lines))
+        replies.ask_next(state, slot)
 
 
 # ---- output of exec agents
-def capture(world: World, slot: Slot, stream: str, data: bytes, now: float) -> None:
+def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> None:
     """Take in output; what of it is to be stored now waits a moment for more."""
-    capture = world.captures.get(slot.number)
+    capture = state.captures.get(slot.number)
     if capture is not None and capture.add(stream, data):
-        world.output_at = min(world.output_at, now + world.timers.output_interval)
+        state.output_at = min(state.output_at, now + state.timers.output_interval)
 
 
-def store_output(world: World) -> None:
+def store_output(state: State) -> None:
     """Store what has waited; those who follow it are told."""
-    world.output_at = NEVER
-    for number, capture in world.captures.items():
-        _store(world, world.slots.all[number], capture.take(), is_over=False)
+    state.output_at = NEVER
+    for number, capture in state.captures.items():
+        _store(state, state.slots.all[number], capture.take(), is_over=False)
 
 
-def _end_capture(world: World, slot: Slot) -> None:
+def _end_capture(state: State, slot: Slot) -> None:
     """Store the rest; those who follow it hear of the end of the job."""
-    capture = world.captures.pop(slot.number, None)
+    capture = state.captures.pop(slot.number, None)
     if capture is not None:
-        _store(world, slot, capture.end(), is_over=slot.job is not None and slot.job.expansion is None)
+        _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
 
 
-def _store(world: World, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) -> None:
+def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) -> None:
     job = slot.job
     if job is None:
         return
     for piece in pieces:
         job.pieces += 1
-        world.ledger.output(OutputRow(job.pk, job.attempt, job.pieces, *piece), is_followed=not is_over)
-    serving.hold_if_full(world)
+        state.outbox.output(OutputRow(job.pk, job.attempt, job.pieces, *piece), is_followed=not is_over)
+    serving.hold_if_full(state)
 
 
-def host_up(world: World, event: e.HostUp, now: float) -> None:
+def host_up(state: State, event: e.HostUp, now: float) -> None:
     """Agents may be started there."""
-    host = world.hosts[event.host]
+    host = state.hosts[event.host]
     host.is_up, host.reason = True, None
-    world.say("info", f"host {host.name}: reached")
-    _look_anew(world, host)
+    state.log_message("info", f"host {host.name}: reached")
+    _host_changed(state, host)
 
 
-def host_down(world: World, event: e.HostDown, now: float) -> None:
+def host_down(state: State, event: e.HostDown, now: float) -> None:
     """Nothing can be started there; what ran there is told lost by itself."""
-    host = world.hosts[event.host]
+    host = state.hosts[event.host]
     host.is_up, host.reason, host.down_until = False, event.reason, now + event.seconds
-    world.say("warning", f"host {host.name} cannot be reached: {event.reason}; next attempt in {event.seconds:.1f} s")
-    completion.give_back_all(
-        world, f"host {host.name} is down", now, lambda job: job.host == host.name and completion.is_untouched(job)
+    state.log_message(
+        "warning", f"host {host.name} cannot be reached: {event.reason}; next attempt in {event.seconds:.1f} s"
     )
-    _look_anew(world, host)
+    completion.give_back_all(
+        state, f"host {host.name} is down", now, lambda job: job.host == host.name and completion.is_untouched(job)
+    )
+    _host_changed(state, host)
 
 
-def run_short(world: World, host: HostBook, reason: str, now: float) -> None:
+def run_short(state: State, host: HostState, reason: str, now: float) -> None:
     """Let a host have no more agents than it has: its machine could not start one more. It is tried again later."""
     host.most = host.used
     host.shortage = reason
     if now >= host.tried_again_at or host.tried_again_at == NEVER:
         host.pause = min(max(2 * host.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         host.tried_again_at = now + host.pause
-        world.say("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
-    world.uncap_at = min(world.uncap_at, host.tried_again_at)
+        state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
+    state.uncap_at = min(state.uncap_at, host.tried_again_at)
 
 
-def uncap(world: World, now: float) -> None:
+def uncap(state: State, now: float) -> None:
     """Try again to start more agents where the machine could not."""
-    for host in world.hosts.values():
+    for host in state.hosts.values():
         if host.tried_again_at <= now:
             host.most = NEVER
-    world.uncap_at = min((h.tried_again_at for h in world.hosts.values() if h.most < NEVER), default=NEVER)
-    world.stirred |= world.starving
+    state.uncap_at = min((h.tried_again_at for h in state.hosts.values() if h.most < NEVER), default=NEVER)
+    state.dirty |= state.starving
 
 
-def recovered(world: World, host: HostBook) -> None:
+def recovered(state: State, host: HostState) -> None:
     """One more agent could be started than before."""
     host.shortage, host.pause, host.tried_again_at = None, 0.0, NEVER
-    world.say("info", f"host {host.name}: more agents can be started again")
+    state.log_message("info", f"host {host.name}: more agents can be started again")
 
 
-def _look_anew(world: World, host: HostBook) -> None:
-    host.note()
-    world.hosts_changed.add(host)
-    world.claims.wake()
-    world.stirred.update(pool for pool in world.pools.values() if host.name in pool.free)
+def _host_changed(state: State, host: HostState) -> None:
+    host.refresh()
+    state.hosts_changed.add(host)
+    state.claims.wake()
+    state.dirty.update(pool for pool in state.pools.values() if host.name in pool.free)
 
 
-def thaw(world: World, pools: Iterable[Pool], now: float) -> int:
+def thaw(state: State, pools: Iterable[Pool], now: float) -> int:
     """Try the slots again that have failed; give how many there are."""
     thawed = 0
     for pool in pools:
@@ -363,8 +365,8 @@ def thaw(world: World, pools: Iterable[Pool], now: float) -> int:
         for slot in pool.slots:
             slot.starts = []
             if slot.state == ST_FAIL:
-                world.slots.fire(slot, THAWED, now)
+                state.slots.fire(slot, THAWED, now)
                 thawed += 1
-        thaw_pool(world, pool)
-        world.stirred.add(pool)
+        thaw_pool(state, pool)
+        state.dirty.add(pool)
     return thawed

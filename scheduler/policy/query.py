@@ -22,7 +22,7 @@ IN_PROGRESS: Final = "in progress"
 TRIED_ALONE: Final = "tried alone"  # query `rescue` fails a running job of which the row says so
 
 
-class Progress:
+class KeyProgress:
     """The books of one slice of a keyed job."""
 
     __slots__ = ("_again", "_by_end", "_by_start", "_next", "_old_beyond", "_watermark")
@@ -94,12 +94,30 @@ def _one_of(key: str | None, other: str | None) -> str | None:
     return other if key is None else key
 
 
-class Expansion:
+class Query:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
-        "again", "batch", "failures", "fetched", "fetching", "is_raw", "key_at", "losses", "low", "make_line",
-        "more", "opened", "opened_at", "opening", "place_at", "progress", "said", "spared", "succeeded", "total",
+        "agent_said",
+        "batch",
+        "failures",
+        "fetched",
+        "fetching",
+        "is_raw",
+        "key_at",
+        "losses",
+        "low",
+        "make_line",
+        "more",
+        "opened",
+        "opened_at",
+        "opening",
+        "place_at",
+        "progress",
+        "second_tries",
+        "spared",
+        "succeeded",
+        "total",
         "waiting",
     )  # fmt: skip
 
@@ -107,7 +125,7 @@ class Expansion:
         self.opening = False  # asked for
         self.opened = False  # its columns are known
         self.opened_at = 0.0
-        self.said = IN_PROGRESS  # what the row tells of it
+        self.agent_said = IN_PROGRESS  # what the row tells of it
         self.fetching = False
         self.more = True
         self.make_line: Callable[[Row], bytes] | None = None
@@ -119,14 +137,16 @@ class Expansion:
         self.waiting = 0  # items in lanes
         self.batch = FIRST_BATCH  # rows to ask for next
         self.low = 0  # ask for more when no more than these wait
-        self.again: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
+        self.second_tries: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
         self.losses = 0  # of hosts, each with an item that was tried again
-        self.spared: set[int] = set()  # of `again`, the items whose first try was lost with its host: it was none
+        self.spared: set[int] = (
+            set()
+        )  # of `second_tries`, the items whose first try was lost with its host: it was none
         self.succeeded = 0  # items of this slice
         self.failures: list[ItemFailure] = []  # not yet saved
-        self.progress = Progress(rules.checkpoint) if rules.key else None
+        self.progress = KeyProgress(rules.checkpoint) if rules.key else None
 
     @property
     def is_fed(self) -> bool:
         """Say whether nothing is left to hand out."""
-        return self.opened and not (self.more or self.fetching or self.waiting or self.again)
+        return self.opened and not (self.more or self.fetching or self.waiting or self.second_tries)

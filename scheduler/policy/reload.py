@@ -20,12 +20,12 @@ from scheduler.model.expand import Item
 from scheduler.model.states import NEVER
 from scheduler.policy import completion, processes, serving
 from scheduler.policy.assignment import enqueue
-from scheduler.policy.dispatch import sated
-from scheduler.policy.entities import DISABLED, HostBook, Job, Pool, QueueBook, Slot
+from scheduler.policy.dispatch import stop_starving
+from scheduler.policy.entities import DISABLED, HostState, Job, Pool, QueueState, Slot
 from scheduler.policy.processes import thaw_pool
-from scheduler.policy.run_queue import Places
+from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import timeouts_of
-from scheduler.policy.state import World
+from scheduler.policy.state import State
 
 STARTED_WITH: Final = frozenset(
     ("command", "cwd", "env", "pass_env", "limits", "database", "user")
@@ -75,248 +75,252 @@ def _differences(old: "attrs.AttrsInstance", new: "attrs.AttrsInstance") -> list
 
 
 # ---- the world
-def reloaded(world: World, event: Reloaded, now: float) -> None:
+def reloaded(state: State, event: Reloaded, now: float) -> None:
     """Go on with another configuration; a filter that a command has set stays while the file says no other."""
-    hosts = {name: attrs.evolve(host, **_kept(world, name, host)) for name, host in event.config.hosts.items()}
-    world.file_hosts = event.config.hosts
-    world.timers = world.slots.timers = event.config.scheduler
-    processes.thaw(world, world.pools.values(), now)
-    _go_on(world, attrs.evolve(event.config, hosts=hosts), now)
+    hosts = {name: attrs.evolve(host, **_kept(state, name, host)) for name, host in event.config.hosts.items()}
+    state.file_hosts = event.config.hosts
+    state.timers = state.slots.timers = event.config.scheduler
+    processes.thaw(state, state.pools.values(), now)
+    _go_on(state, attrs.evolve(event.config, hosts=hosts), now)
 
 
-def _kept(world: World, name: str, host: Host) -> dict[str, Any]:
+def _kept(state: State, name: str, host: Host) -> dict[str, Any]:
     """Give the filters of a host of which the file says what it said before."""
-    before, current = world.file_hosts.get(name), world.config.hosts.get(name)
+    before, current = state.file_hosts.get(name), state.config.hosts.get(name)
     if before is None or current is None:
         return {}
     return {key: value for key, value in current.filters.items() if getattr(before, key) == getattr(host, key)}
 
 
-def tables_read(world: World, event: TablesRead, now: float) -> None:
+def tables_read(state: State, event: TablesRead, now: float) -> None:
     """Go by the tables as they are now; a host that takes other jobs than before makes another configuration."""
-    hosts = dict(world.config.hosts)
+    hosts = dict(state.config.hosts)
     for row in event.hosts:
         filters = {"types": row["types"], "queues": tuple(row["queues"] or ()), "priorities": row["priorities"]}
         if row["name"] in hosts and hosts[row["name"]].filters != filters:
             try:
                 hosts[row["name"]] = attrs.evolve(hosts[row["name"]], **filters)
             except ValueError as mistake:  # no command wrote that
-                world.say("error", f"host {row['name']}: a filter in drover.host {mistake}; it takes what it took")
-    if hosts != world.config.hosts:
-        _go_on(world, attrs.evolve(world.config, hosts=hosts), now)
-    follow_tables(world, event, now)
+                state.log_message(
+                    "error", f"host {row['name']}: a filter in drover.host {mistake}; it takes what it took"
+                )
+    if hosts != state.config.hosts:
+        _go_on(state, attrs.evolve(state.config, hosts=hosts), now)
+    follow_tables(state, event, now)
 
 
-def _go_on(world: World, new: Config, now: float) -> None:
-    old, world.config = world.config, new
+def _go_on(state: State, new: Config, now: float) -> None:
+    old, state.config = state.config, new
     for name, host in new.hosts.items():
-        _take_host(world, name, old.hosts.get(name), host)
+        _take_host(state, name, old.hosts.get(name), host)
     for name in old.hosts.keys() - new.hosts.keys():
-        world.hosts[name].enabled = False
-        world.hosts[name].note()
+        state.hosts[name].enabled = False
+        state.hosts[name].refresh()
     for name in {**old.agents, **new.agents}:
-        _take_type(world, name, old, new, now)
-    serving.hold_types(world)
-    for job in list(world.jobs.values()):
-        _find_another_place(world, job, now)
-    _rearm(world, now)
-    world.claims.wake()
-    world.stirred.update(world.pools.values())
+        _take_type(state, name, old, new, now)
+    serving.hold_types(state)
+    for job in list(state.jobs.values()):
+        _find_another_place(state, job, now)
+    _rearm(state, now)
+    state.claims.wake()
+    state.dirty.update(state.pools.values())
 
 
-def _take_host(world: World, name: str, before: Host | None, host: Host) -> None:
+def _take_host(state: State, name: str, before: Host | None, host: Host) -> None:
     """A host that is new, or changed; one that was here before may still have agents of that time."""
-    book = world.hosts.setdefault(name, HostBook(name, host))
+    book = state.hosts.setdefault(name, HostState(name, host))
     if before is None or not REACHED_BY.isdisjoint(_differences(before, host)):
         book.is_up, book.reason = not host.is_far, None
-        world.hosts_changed.add(book)
+        state.hosts_changed.add(book)
     for key in ("max", "urgent", "enabled"):
         if before is None or getattr(before, key) != getattr(host, key):
             setattr(book, key, getattr(host, key))
-    book.note()
+    book.refresh()
 
 
-def _take_type(world: World, name: str, old: Config, new: Config, now: float) -> None:
+def _take_type(state: State, name: str, old: Config, new: Config, now: float) -> None:
     """A type that is gone, new, changed, or another of its name. The Pool of one that is gone stays, for claims."""
     before, kind = old.agents.get(name), new.agents.get(name)
     is_same = before is not None and kind is not None and before.kind == kind.kind
-    was_enabled = before is not None and world.pools[name].enabled
+    was_enabled = before is not None and state.pools[name].enabled
     if before is not None and not is_same:
-        _end_type(world, world.pools[name], now)
+        _end_type(state, state.pools[name], now)
     if kind is None:
         return
     enabled = was_enabled if before is not None and before.enabled == kind.enabled else kind.enabled
     if before is not None and is_same:
-        _change_type(world, world.pools[name], kind, enabled, now)
-        _dismiss_the_old(world, world.pools[name], before, old, now)
+        _change_type(state, state.pools[name], kind, enabled, now)
+        _dismiss_the_old(state, state.pools[name], before, old, now)
     else:
-        world.pools[name] = Pool(name, kind, enabled)
+        state.pools[name] = Pool(name, kind, enabled)
         old = Config()
     hosts = {host: new.hosts[host] for host in new.hosts_of(name)}
-    were_choosy = world.pools[name].doors is not None
+    were_choosy = state.pools[name].filters is not None
     is_other_turn = before is not None and before.fair != kind.fair
     if is_other_turn or were_choosy or not hosts or any(host.is_choosy for host in hosts.values()):
-        world.pools[name].filter(hosts)
-    _fit_slots(world, world.pools[name], tuple(hosts), now)
+        state.pools[name].filter(hosts)
+    _fit_slots(state, state.pools[name], tuple(hosts), now)
     if is_other_turn:
-        _take_turns_anew(world.pools[name])
-    if is_other_turn or were_choosy or world.pools[name].doors is not None:
-        _sort_anew(world, world.pools[name])
+        _take_turns_anew(state.pools[name])
+    if is_other_turn or were_choosy or state.pools[name].filters is not None:
+        _sort_anew(state, state.pools[name])
 
 
-def _end_type(world: World, pool: Pool, now: float) -> None:
-    sated(world, pool)
+def _end_type(state: State, pool: Pool, now: float) -> None:
+    stop_starving(state, pool)
     pool.enabled = False
-    pool.note()
-    _remove(world, list(pool.slots), "agent type not configured any more", now)
+    pool.refresh()
+    _remove(state, list(pool.slots), "agent type not configured any more", now)
 
 
-def _change_type(world: World, pool: Pool, kind: AgentType, enabled: bool, now: float) -> None:
-    enable(world, pool, enabled, now)
+def _change_type(state: State, pool: Pool, kind: AgentType, enabled: bool, now: float) -> None:
+    enable(state, pool, enabled, now)
     pool.kind = kind
     pool.is_guarded = "*" not in kind.submitters
 
 
-def _dismiss_the_old(world: World, pool: Pool, before: AgentType, old: Config, now: float) -> None:
+def _dismiss_the_old(state: State, pool: Pool, before: AgentType, old: Config, now: float) -> None:
     """End the processes that would be started otherwise now."""
-    hosts, is_other = world.config.hosts, not STARTED_WITH.isdisjoint(_differences(before, pool.kind))
+    hosts, is_other = state.config.hosts, not STARTED_WITH.isdisjoint(_differences(before, pool.kind))
     kept = [name for name in hosts if name in old.hosts]
     moved = {name for name in kept if not REACHED_BY.isdisjoint(_differences(old.hosts[name], hosts[name]))}
     for slot in pool.slots:
         if is_other or slot.host.name in moved:
-            _dismiss(world, slot, "its configuration has changed", now)
+            _dismiss(state, slot, "its configuration has changed", now)
 
 
-def _fit_slots(world: World, pool: Pool, hosts: Sequence[str], now: float) -> None:
+def _fit_slots(state: State, pool: Pool, hosts: Sequence[str], now: float) -> None:
     """Give a type the slots on its hosts that it is to have: those that work are the last to go."""
     slots: dict[str, list[Slot]] = {name: [] for name in (*pool.free, *hosts)}
     for slot in pool.slots:
         slots[slot.host.name].append(slot)
-    timeouts = timeouts_of(pool.kind, world.timers)
+    timeouts = timeouts_of(pool.kind, state.timers)
     for name, here in slots.items():
         if name not in hosts:
-            _withdraw(world, pool, name, here, now)
+            _withdraw(state, pool, name, here, now)
             continue
         here.sort(key=lambda slot: (slot.state, -slot.number))
-        _remove(world, here[: max(0, len(here) - pool.kind.slots)], "fewer slots are configured", now)
-        world.add_slots(pool, name, pool.kind.slots - len(here), timeouts, now)
-    thaw_pool(world, pool)
+        _remove(state, here[: max(0, len(here) - pool.kind.slots)], "fewer slots are configured", now)
+        state.add_slots(pool, name, pool.kind.slots - len(here), timeouts, now)
+    thaw_pool(state, pool)
 
 
 def _take_turns_anew(pool: Pool) -> None:
     """Let what waits for one host wait in lanes of the other kind; what waits for any is moved by `_sort_anew`."""
     for host, before in pool.bound.items():
-        pool.bound[host] = turns = pool.turns_type(before.hosts)
-        for lane in sorted(before, key=lambda lane: lane.turn):
-            turns.add(lane)
+        pool.bound[host] = run_queue = pool.queue_type(before.hosts)
+        for lane in sorted(before, key=lambda lane: lane.ticket):
+            run_queue.add(lane)
     for slot in pool.slots:
         if slot.bound is not slot.any:
             slot.bound = pool.bound[slot.host.name]
 
 
-def _sort_anew(world: World, pool: Pool) -> None:
+def _sort_anew(state: State, pool: Pool) -> None:
     """Let what waits for any host wait where the filters of now say, and second tries too."""
-    lanes = [lane for job in world.jobs.values() if job.pool is pool and (lane := job.lanes.get(None)) is not None]
-    for lane in sorted(lanes, key=lambda lane: lane.turn):
+    lanes = [lane for job in state.jobs.values() if job.pool is pool and (lane := job.lanes.get(None)) is not None]
+    for lane in sorted(lanes, key=lambda lane: lane.ticket):
         if lane.items:
-            pool.lanes_of(lane.job, None).add(lane)
+            pool.run_queue_of(lane.job, None).add(lane)
     for slot in pool.slots:
         if slot.any is not slot.bound:  # which it is for a process that is given nothing more
             slot.any = pool.any_of(slot.host.name)
         if slot.job is not None:
             slot.is_bound = slot.is_bound and pool.takes(slot.job, slot.host.name)
-    pool.again = deque((job, item, at if at is None or pool.takes(job, at) else None) for job, item, at in pool.again)
+    pool.second_tries = deque(
+        (job, item, at if at is None or pool.takes(job, at) else None) for job, item, at in pool.second_tries
+    )
 
 
-def _withdraw(world: World, pool: Pool, host: str, slots: Iterable[Slot], now: float) -> None:
+def _withdraw(state: State, pool: Pool, host: str, slots: Iterable[Slot], now: float) -> None:
     """A type is on a host no more; of `idle` an empty list stays, for agents that finish there."""
-    sated(world, pool)
+    stop_starving(state, pool)
     for slot in slots:
         slot.is_bound = False  # a second try may be anywhere
-    pool.again = deque((job, item, None if at == host else at) for job, item, at in pool.again)
-    _remove(world, slots, f"agent type not configured on host {host} any more", now)
+    pool.second_tries = deque((job, item, None if at == host else at) for job, item, at in pool.second_tries)
+    _remove(state, slots, f"agent type not configured on host {host} any more", now)
     del pool.bound[host], pool.free[host]
 
 
-def _remove(world: World, slots: Iterable[Slot], why: str, now: float) -> None:
+def _remove(state: State, slots: Iterable[Slot], why: str, now: float) -> None:
     for slot in slots:
-        world.slots.remove(slot, now)
-        _dismiss(world, slot, why, now)
+        state.slots.remove(slot, now)
+        _dismiss(state, slot, why, now)
 
 
-def _dismiss(world: World, slot: Slot, why: str, now: float) -> None:
+def _dismiss(state: State, slot: Slot, why: str, now: float) -> None:
     """Let a process finish what it has in hand, and do no more."""
     if slot.job is not None:
-        world.slots.dismiss(slot, why)
+        state.slots.dismiss(slot, why)
     else:
-        world.slots.kill(slot, why, now)
+        state.slots.kill(slot, why, now)
 
 
-def _find_another_place(world: World, job: Job, now: float) -> None:
+def _find_another_place(state: State, job: Job, now: float) -> None:
     """Rows placed on a host that is gone go anywhere; a job whose own host or type is gone goes back to the queue."""
-    pool, expansion = job.pool, job.expansion
+    pool, query = job.pool, job.query
     moved: list[Item] = []
     for host in [host for host in job.lanes if host is not None and not pool.takes(job, host)]:
         if host in pool.bound:
             pool.bound[host].drop(job.lanes[host])
         moved += job.lanes.pop(host).items
-    if expansion is None:
+    if query is None:
         pool.singles -= len(moved)
     else:
-        expansion.waiting -= len(moved)
-    is_served = world.pools[pool.name] is pool and pool.name in world.config.agents
+        query.waiting -= len(moved)
+    is_served = state.pools[pool.name] is pool and pool.name in state.config.agents
     if is_served and pool.has_place(job):
         if moved:
-            enqueue(world, job, moved, None)
-    elif job.verdict is None and (expansion is not None or completion.is_untouched(job)):
-        completion.give_back(world, job, "its agent type or its host is not configured any more", now)
+            enqueue(state, job, moved, None)
+    elif job.verdict is None and (query is not None or completion.is_untouched(job)):
+        completion.give_back(state, job, "its agent type or its host is not configured any more", now)
 
 
-def _rearm(world: World, now: float) -> None:
+def _rearm(state: State, now: float) -> None:
     """Measure by the new timers what waits already."""
-    pools = {slot.pool for slot in world.slots.all}
-    timeouts = {pool: timeouts_of(pool.kind, world.timers) for pool in pools}
-    for slot in world.slots.all:
-        world.slots.set_timeouts(slot, timeouts[slot.pool])
-    if world.progress_at != NEVER:
-        world.progress_at = min(world.progress_at, now + world.timers.progress_interval)
+    pools = {slot.pool for slot in state.slots.all}
+    timeouts = {pool: timeouts_of(pool.kind, state.timers) for pool in pools}
+    for slot in state.slots.all:
+        state.slots.set_timeouts(slot, timeouts[slot.pool])
+    if state.progress_at != NEVER:
+        state.progress_at = min(state.progress_at, now + state.timers.progress_interval)
 
 
-def follow_tables(world: World, event: e.TablesRead, now: float) -> None:
+def follow_tables(state: State, event: e.TablesRead, now: float) -> None:
     """Queues, hosts, types and placements as their tables have them now."""
     in_hand: dict[str, int] = {}
-    for job in world.jobs.values():
+    for job in state.jobs.values():
         in_hand[job.queue] = in_hand.get(job.queue, 0) + 1
-    world.queues = {
-        q["name"]: QueueBook(q["name"], q["concurrency"], q["paused"], in_hand.get(q["name"], 0), q["reserved"])
+    state.queues = {
+        q["name"]: QueueState(q["name"], q["concurrency"], q["paused"], in_hand.get(q["name"], 0), q["reserved"])
         for q in event.queues
     }
-    closed = {queue.name for queue in world.queues.values() if queue.is_over}
+    closed = {queue.name for queue in state.queues.values() if queue.is_over}
     if closed:
         completion.give_back_all(
-            world, "the queue takes no more", now, lambda job: job.queue in closed and completion.is_untouched(job)
+            state, "the queue takes no more", now, lambda job: job.queue in closed and completion.is_untouched(job)
         )
     for row in event.hosts:
-        if row["name"] in world.config.hosts:  # what is told may be older than a reload
-            host = world.hosts[row["name"]]
+        if row["name"] in state.config.hosts:  # what is told may be older than a reload
+            host = state.hosts[row["name"]]
             host.max, host.urgent, host.enabled = row["max"], row["urgent"], row["enabled"]
-            host.note()
+            host.refresh()
     for row in event.types:
-        if row["type"] in world.config.agents:
-            enable(world, world.pools[row["type"]], row["enabled"], now)
-    world.places = Places(world.hosts, event.placements)
-    world.claims.wake()
-    world.stirred.update(world.pools.values())
+        if row["type"] in state.config.agents:
+            enable(state, state.pools[row["type"]], row["enabled"], now)
+    state.places = Placement(state.hosts, event.placements)
+    state.claims.wake()
+    state.dirty.update(state.pools.values())
 
 
-def enable(world: World, pool: Pool, enabled: bool, now: float) -> None:
+def enable(state: State, pool: Pool, enabled: bool, now: float) -> None:
     """A type that is disabled starts nothing: its jobs that have not begun go back, its agents without an item end."""
     if pool.enabled and not enabled:
         pool.enabled = False
-        sated(world, pool)
-        completion.give_back_all(world, DISABLED, now, lambda job: job.pool is pool and completion.is_untouched(job))
+        stop_starving(state, pool)
+        completion.give_back_all(state, DISABLED, now, lambda job: job.pool is pool and completion.is_untouched(job))
         for slot in pool.slots:
             if slot.job is None:
-                world.slots.kill(slot, DISABLED, now)
+                state.slots.kill(slot, DISABLED, now)
     pool.enabled = enabled
-    pool.note()
+    pool.refresh()

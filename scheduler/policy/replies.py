@@ -16,243 +16,247 @@ from scheduler.model.events import Echo, RunStatement, Send
 from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
-from scheduler.policy.assignment import advance, fill, give, next_turns, put_back, recall_unsent
+from scheduler.policy.assignment import assign, next_prefetched, next_run_queue, prefetch, put_back, recall_unsent
 from scheduler.policy.completion import finish
-from scheduler.policy.dispatch import first_job, leave, must_leave
+from scheduler.policy.dispatch import end_agent, first_job, must_end
 from scheduler.policy.entities import DISABLED, Job, Slot
-from scheduler.policy.state import World
+from scheduler.policy.state import State
 
-Act = Callable[[World, Slot, bytes, float], None]
+Act = Callable[[State, Slot, bytes, float], None]
 _STDERR_LINE: Final = 8192  # bytes
 _LINE_BYTES: Final = 64  # that a line costs whatever is in it
 _FLOOD: Final = 64  # times the output that is written out
 _SPARE_DEPTH: Final = 50
 
 
-def hear(world: World, slot: Slot, data: bytes, now: float) -> bytes | None:
+def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | None:
     """Take in what an agent printed and give the line to send it next, or None."""
-    if data == b"OK\n" and not slot.held and slot.wanted is not DIE:
-        answer = ok(world, slot, now)
-        return answer if slot.ahead is None else _with_more(world, slot, answer, now)
-    *lines, slot.held = (slot.held + data).split(b"\n")
-    slot.heard = now
-    limit, answer, before = world.timers.line_limit, None, slot.job
+    if data == b"OK\n" and not slot.partial_line and slot.wanted is not DIE:
+        answer = ok(state, slot, now)
+        return answer if slot.prefetched is None else _with_more(state, slot, answer, now)
+    *lines, slot.partial_line = (slot.partial_line + data).split(b"\n")
+    slot.last_output = now
+    limit, answer, before = state.timers.line_limit, None, slot.job
     for line in lines:
         if slot.wanted is DIE:
             break
         keyword, text = parse(line)
         if len(line) > limit:
-            _violate(world, slot, f"line over {limit} bytes", now)
+            _violate(state, slot, f"line over {limit} bytes", now)
         elif keyword != protocol.OK:
-            said(world, slot, keyword, text, now)
+            agent_said(state, slot, keyword, text, now)
         elif answer is None:
             before = slot.job or before
-            answer = ok(world, slot, now)
+            answer = ok(state, slot, now)
         else:
-            _second_ok(world, slot, before, now)
-    if len(slot.held) > limit and slot.wanted is not DIE:
-        _violate(world, slot, f"line over {limit} bytes", now)
+            _second_ok(state, slot, before, now)
+    if len(slot.partial_line) > limit and slot.wanted is not DIE:
+        _violate(state, slot, f"line over {limit} bytes", now)
     if slot.wanted is not DIE:
-        return answer if slot.ahead is None else _with_more(world, slot, answer, now)
+        return answer if slot.prefetched is None else _with_more(state, slot, answer, now)
     if answer is not None:
-        take_back(world, slot)
+        put_back_unsent(state, slot)
     return None
 
 
-def _with_more(world: World, slot: Slot, answer: bytes | None, now: float) -> bytes | None:
+def _with_more(state: State, slot: Slot, answer: bytes | None, now: float) -> bytes | None:
     """Add lines ahead to the answer, if there is room for any."""
-    return (answer or b"") + fill(world, slot, now) or None
+    return (answer or b"") + prefetch(state, slot, now) or None
 
 
-def ok(world: World, slot: Slot, now: float) -> bytes | None:
+def ok(state: State, slot: Slot, now: float) -> bytes | None:
     """The agent is ready: its item is finished, and it gets the next one if one waits."""
     job = slot.job
-    fire = world.slots.fire
+    fire = state.slots.fire
     if job is None:
         was_wanted = slot.wanted
         if not fire(slot, OK, now):
             if was_wanted is not DIE:
-                world.log(slot, "ERROR", f"{slot.reason}; killed")
+                state.log(slot, "ERROR", f"{slot.reason}; killed")
             return None
-        slot.heard = now
+        slot.last_output = now
         slot.pool.reason = None
         slot.pool.idle[slot.host.name].append(slot)
         slot.host.idle[slot] = None
         if not slot.pool.enabled:
-            world.slots.kill(slot, DISABLED, now)
-        world.stirred.add(slot.pool)
+            state.slots.kill(slot, DISABLED, now)
+        state.dirty.add(slot.pool)
         return None
     if slot.is_unsent:
-        _refuse_early(world, slot, now)
+        _refuse_early(state, slot, now)
         return None
-    if slot.clogged_until != NEVER and slot.clogged_until <= slot.fed_at + world.timers.write_limit and not slot.ahead:
-        _violate(world, slot, "OK for a line that was not read", now)  # it has not read since before that was sent
+    if (
+        slot.clogged_until != NEVER
+        and slot.clogged_until <= slot.assigned_at + state.timers.write_limit
+        and not slot.prefetched
+    ):
+        _violate(state, slot, "OK for a line that was not read", now)  # it has not read since before that was sent
         return None
-    finish(world, slot, job, now)
-    if slot.ahead:
-        advance(world, slot, now)
+    finish(state, slot, job, now)
+    if slot.prefetched:
+        next_prefetched(state, slot, now)
         return None
-    turns = next_turns(slot) if world.feeding and slot.pool.may_begin else None
-    if turns is not None and not slot.host.is_tight:
+    run_queue = next_run_queue(slot) if state.is_assigning and slot.pool.may_begin else None
+    if run_queue is not None and not slot.host.is_tight:
         fire(slot, NEXT, now)
-        return give(world, slot, turns, now)
-    slot.about = job.pk
-    _rest(world, slot, now)
+        return assign(state, slot, run_queue, now)
+    slot.about_job = job.pk
+    _rest(state, slot, now)
     return None
 
 
-def _rest(world: World, slot: Slot, now: float) -> None:
+def _rest(state: State, slot: Slot, now: float) -> None:
     """The agent has nothing to do, or has to go."""
-    world.slots.fire(slot, OK, now)
+    state.slots.fire(slot, OK, now)
     if slot.state != ST_READY:
         return
     slot.pool.idle[slot.host.name].append(slot)
     slot.host.idle[slot] = None
     if slot.wanted is FINISH:
-        world.slots.kill(slot, slot.reason, now)
+        state.slots.kill(slot, slot.reason, now)
     elif not slot.pool.enabled:
-        world.slots.kill(slot, DISABLED, now)
-    elif slot.host.is_tight and must_leave(slot, first_job(next_turns(slot))):
-        leave(world, slot, now)
-    world.stirred.add(slot.pool)
-    world.stirred.update(world.starving)
+        state.slots.kill(slot, DISABLED, now)
+    elif slot.host.is_tight and must_end(slot, first_job(next_run_queue(slot))):
+        end_agent(state, slot, now)
+    state.dirty.add(slot.pool)
+    state.dirty.update(state.starving)
 
 
-def _refuse_early(world: World, slot: Slot, now: float) -> None:
+def _refuse_early(state: State, slot: Slot, now: float) -> None:
     """The line was to be sent at the end of this turn, so this OK cannot be meant for it."""
-    world.commands[:] = [c for c in world.commands if not (isinstance(c, Send) and c.slot == slot.number)]
-    _violate(world, slot, "OK for a line that was not sent yet", now)
-    take_back(world, slot)
+    state.commands[:] = [c for c in state.commands if not (isinstance(c, Send) and c.slot == slot.number)]
+    _violate(state, slot, "OK for a line that was not sent yet", now)
+    put_back_unsent(state, slot)
 
 
-def take_back(world: World, slot: Slot) -> None:
+def put_back_unsent(state: State, slot: Slot) -> None:
     """What was given but not sent goes back to the front of its lanes, untouched."""
-    recall_unsent(world, slot)
+    recall_unsent(state, slot)
     job, item = slot.job, slot.item
     if job is None or item is None:
         return
     job.in_flight -= 1
     host = slot.host.name if slot.is_bound else None
-    if slot.lone:
-        slot.pool.again.appendleft((job, item, host))
-        slot.lone = False
+    if slot.is_second_try:
+        slot.pool.second_tries.appendleft((job, item, host))
+        slot.is_second_try = False
     else:
-        put_back(world, job, item, host)
-    slot.part()
+        put_back(state, job, item, host)
+    slot.clear_item()
 
 
-def _violate(world: World, slot: Slot, what: str, now: float) -> None:
+def _violate(state: State, slot: Slot, what: str, now: float) -> None:
     why = f"protocol violation: {what}"
-    world.log_death(slot, why, killed=True)
-    world.slots.kill(slot, why, now, counts=True)
+    state.log_death(slot, why, killed=True)
+    state.slots.kill(slot, why, now, counts=True)
 
 
-def _second_ok(world: World, slot: Slot, job: Job | None, now: float) -> None:
+def _second_ok(state: State, slot: Slot, job: Job | None, now: float) -> None:
     """One read had two OKs: the job that the first one ended is to blame, not the one whose line is not sent yet."""
     why = "protocol violation: OK for a line that was not sent yet"
-    pk = job.pk if job is not None else slot.about
-    world.ledger.log(LogRow(pk, "ERROR", slot.host.name, slot.pool.name, slot.pid, f"{why}; killed"))
-    world.slots.kill(slot, why, now, counts=True)
+    pk = job.pk if job is not None else slot.about_job
+    state.outbox.log(LogRow(pk, "ERROR", slot.host.name, slot.pool.name, slot.pid, f"{why}; killed"))
+    state.slots.kill(slot, why, now, counts=True)
 
 
 # ---- everything but OK
-def said(world: World, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
+def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
     """One line other than OK."""
-    world.slots.fire(slot, SAID, now)
-    slot.heard = now
-    _ACTS.get(keyword, _debug)(world, slot, text, now)
-    if slot.asks_bytes > world.timers.line_limit:
-        _violate(world, slot, f"over {world.timers.line_limit} bytes of DB: lines that wait for answers", now)
+    state.slots.fire(slot, SAID, now)
+    slot.last_output = now
+    _ACTS.get(keyword, _debug)(state, slot, text, now)
+    if slot.statement_bytes > state.timers.line_limit:
+        _violate(state, slot, f"over {state.timers.line_limit} bytes of DB: lines that wait for answers", now)
 
 
-def _is_written(world: World, slot: Slot, text: bytes, now: float) -> bool:
+def _is_written(state: State, slot: Slot, text: bytes, now: float) -> bool:
     """Count what an agent says of one item, and say whether this line of it is still to be written out."""
-    if slot.told_of != slot.total:
-        slot.told_of, slot.told, slot.is_cut = slot.total, 0, False
-    limit, before = slot.pool.kind.output_limit, slot.told
-    slot.told = before + len(text) + _LINE_BYTES
+    if slot.output_of != slot.total:
+        slot.output_of, slot.output_bytes, slot.is_output_cut = slot.total, 0, False
+    limit, before = slot.pool.kind.output_limit, slot.output_bytes
+    slot.output_bytes = before + len(text) + _LINE_BYTES
     if before < limit:
         return True
-    if not slot.is_cut:
-        slot.is_cut = True
-        world.log(slot, "WARNING", f"over {limit} bytes of output about one item: the rest is left out")
-    most = _FLOOD * (limit or world.timers.line_limit)
-    if slot.told > most and slot.wanted is not DIE:
-        _violate(world, slot, f"over {most} bytes of output about one item", now)
+    if not slot.is_output_cut:
+        slot.is_output_cut = True
+        state.log(slot, "WARNING", f"over {limit} bytes of output about one item: the rest is left out")
+    most = _FLOOD * (limit or state.timers.line_limit)
+    if slot.output_bytes > most and slot.wanted is not DIE:
+        _violate(state, slot, f"over {most} bytes of output about one item", now)
     return False
 
 
-def _write(world: World, slot: Slot, kind: str, text: bytes, now: float) -> None:
-    if _is_written(world, slot, text, now):
-        world.log(slot, kind, text)
+def _write(state: State, slot: Slot, kind: str, text: bytes, now: float) -> None:
+    if _is_written(state, slot, text, now):
+        state.log(slot, kind, text)
 
 
-def _show(world: World, slot: Slot, prefix: str, text: bytes, now: float) -> None:
-    if _is_written(world, slot, text, now):
-        world.commands.append(Echo(prefix + printable(text)))
+def _show(state: State, slot: Slot, prefix: str, text: bytes, now: float) -> None:
+    if _is_written(state, slot, text, now):
+        state.commands.append(Echo(prefix + printable(text)))
 
 
 def _log(kind: str) -> Act:
-    def act(world: World, slot: Slot, text: bytes, now: float) -> None:
-        _write(world, slot, kind, text, now)
+    def act(state: State, slot: Slot, text: bytes, now: float) -> None:
+        _write(state, slot, kind, text, now)
 
     return act
 
 
-def _error(world: World, slot: Slot, text: bytes, now: float) -> None:
+def _error(state: State, slot: Slot, text: bytes, now: float) -> None:
     """Logged; the item goes on, and the job ends with the non-fatal bit."""
-    _write(world, slot, "ERROR", text, now)
+    _write(state, slot, "ERROR", text, now)
     if slot.job is not None:
         slot.job.nonfatal = True
 
 
-def _success(world: World, slot: Slot, text: bytes, now: float) -> None:
-    world.successes += 1
+def _success(state: State, slot: Slot, text: bytes, now: float) -> None:
+    state.successes += 1
 
 
-def _items(world: World, slot: Slot, text: bytes, now: float) -> None:
+def _items(state: State, slot: Slot, text: bytes, now: float) -> None:
     """Counts in place of the 1 that the item would count."""
     if slot.job is None:
-        _write(world, slot, "WARNING", b"ItemsProcessed without an item in hand: it is to come before the OK", now)
+        _write(state, slot, "WARNING", b"ItemsProcessed without an item in hand: it is to come before the OK", now)
     elif text.isdigit() and len(text) < 10:
         slot.counted = (slot.counted or 0) + int(text)
     else:
-        _write(world, slot, "WARNING", b"ItemsProcessed without a number: " + text[:100], now)
+        _write(state, slot, "WARNING", b"ItemsProcessed without a number: " + text[:100], now)
 
 
-def _heartbeat(world: World, slot: Slot, text: bytes, now: float) -> None:
+def _heartbeat(state: State, slot: Slot, text: bytes, now: float) -> None:
     """Any line is one."""
 
 
-def _echo(world: World, slot: Slot, text: bytes, now: float) -> None:
-    _show(world, slot, "", text, now)
+def _echo(state: State, slot: Slot, text: bytes, now: float) -> None:
+    _show(state, slot, "", text, now)
 
 
-def _fail(world: World, slot: Slot, text: bytes, now: float) -> None:
+def _fail(state: State, slot: Slot, text: bytes, now: float) -> None:
     """Logged at the end of the item; of several reasons all but the last at once."""
     if slot.job is not None:
-        if _is_written(world, slot, text, now) and slot.failed is not None:
-            world.log(slot, "ERROR", f"FAIL {slot.failed}")
+        if _is_written(state, slot, text, now) and slot.failed is not None:
+            state.log(slot, "ERROR", f"FAIL {slot.failed}")
         slot.failed = printable(text) or "the agent said FAIL"
 
 
-def _blocked(world: World, slot: Slot, text: bytes, now: float) -> None:
+def _blocked(state: State, slot: Slot, text: bytes, now: float) -> None:
     """The same for the reason why the item cannot be done now."""
     if slot.job is not None:
-        if _is_written(world, slot, text, now) and slot.blocked is not None:
-            world.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
+        if _is_written(state, slot, text, now) and slot.blocked is not None:
+            state.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
         slot.blocked = printable(text) or "the agent said BLOCKED"
 
 
-def _result(world: World, slot: Slot, text: bytes, now: float) -> None:
+def _result(state: State, slot: Slot, text: bytes, now: float) -> None:
     """Stored with a one-parameter job."""
     job = slot.job
-    if job is None or job.expansion is not None:
+    if job is None or job.query is not None:
         return
     try:
         job.result = _storable(text)
     except (ValueError, RecursionError) as error:
-        _write(world, slot, "WARNING", f"RESULT is not JSON: {error}".encode(errors="backslashreplace"), now)
+        _write(state, slot, "WARNING", f"RESULT is not JSON: {error}".encode(errors="backslashreplace"), now)
 
 
 def _storable(text: bytes) -> object:
@@ -263,24 +267,24 @@ def _storable(text: bytes) -> object:
     return value
 
 
-def _db(world: World, slot: Slot, text: bytes, now: float) -> None:
+def _db(state: State, slot: Slot, text: bytes, now: float) -> None:
     """Asked when the answers to earlier ones are read, so that they come in order and never more than two wait."""
-    slot.asks.append(text)
-    slot.asks_bytes += len(text) + _LINE_BYTES
-    ask_next(world, slot)
+    slot.statements.append(text)
+    slot.statement_bytes += len(text) + _LINE_BYTES
+    ask_next(state, slot)
 
 
-def ask_next(world: World, slot: Slot) -> None:
+def ask_next(state: State, slot: Slot) -> None:
     """Ask the database what an agent has asked next, once it has read what it was told."""
-    if slot.asks and not slot.is_asking and slot.clogged_until == NEVER:
-        text = slot.asks.popleft()
-        slot.asks_bytes -= len(text) + _LINE_BYTES
-        slot.is_asking = True
-        world.commands.append(RunStatement(slot.number, slot.serial, slot.pool.name, text))
+    if slot.statements and not slot.is_statement_running and slot.clogged_until == NEVER:
+        text = slot.statements.popleft()
+        slot.statement_bytes -= len(text) + _LINE_BYTES
+        slot.is_statement_running = True
+        state.commands.append(RunStatement(slot.number, slot.serial, slot.pool.name, text))
 
 
-def _debug(world: World, slot: Slot, text: bytes, now: float) -> None:
-    _show(world, slot, f"DEBUG[{slot.number}]: ", text, now)
+def _debug(state: State, slot: Slot, text: bytes, now: float) -> None:
+    _show(state, slot, f"DEBUG[{slot.number}]: ", text, now)
 
 
 _ACTS: Final[dict[bytes, Act]] = {
@@ -299,14 +303,14 @@ _ACTS: Final[dict[bytes, Act]] = {
 }
 
 
-def hear_err(world: World, slot: Slot, data: bytes, now: float) -> None:
+def agent_stderr(state: State, slot: Slot, data: bytes, now: float) -> None:
     """Take in stderr: each line is logged, tagged with the slot; a line without end is cut into pieces."""
-    slot.heard = now
-    *lines, slot.held_err = (slot.held_err + data).split(b"\n")
-    if len(slot.held_err) > _STDERR_LINE:
-        lines.append(slot.held_err)
-        slot.held_err = b""
+    slot.last_output = now
+    *lines, slot.partial_stderr = (slot.partial_stderr + data).split(b"\n")
+    if len(slot.partial_stderr) > _STDERR_LINE:
+        lines.append(slot.partial_stderr)
+        slot.partial_stderr = b""
     for line in lines:
-        if _is_written(world, slot, line, now):
-            world.log(slot, "STDERR", line)
-            world.commands.append(Echo(f"STDERR[{slot.number}]: {printable(line)}"))
+        if _is_written(state, slot, line, now):
+            state.log(slot, "STDERR", line)
+            state.commands.append(Echo(f"STDERR[{slot.number}]: {printable(line)}"))

@@ -28,7 +28,7 @@ _MOST_RANKS: Final = 32  # empty ranks are kept up to here
 _END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
 
 
-class One(list[Item]):
+class SingleItem(list[Item]):
     """What a lane needs of a deque, for the one item of a one-parameter job: a deque has room for 64 from the start."""
 
     __slots__ = ()
@@ -39,19 +39,19 @@ class One(list[Item]):
 class Lane(Generic[JobT]):
     """The items of one job that wait for agents of one host (None: any)."""
 
-    __slots__ = ("host", "items", "job", "rank", "seen", "seen_at", "submitter", "turn")
+    __slots__ = ("checked_at", "checked_ticket", "host", "items", "job", "rank", "submitter", "ticket")
 
     def __init__(self, job: JobT, rank: bytes, submitter: str, host: str | None, *, is_single: bool) -> None:
         self.job = job
         self.rank = rank
         self.submitter = submitter
         self.host = host
-        self.items: deque[Item] | One = One() if is_single else deque()
-        self.turn = 0  # when it was last served, or began to wait
-        self.seen, self.seen_at = 0, 0.0  # the turn that it had at an earlier look, and when that look was
+        self.items: deque[Item] | SingleItem = SingleItem() if is_single else deque()
+        self.ticket = 0  # the number of its last assignment, or of its begin to wait: lower goes first
+        self.checked_ticket, self.checked_at = 0, 0.0  # its ticket at an earlier check, and when that was
 
 
-class Turns(Generic[JobT]):
+class RunQueue(Generic[JobT]):
     """Lanes in rank order, round robin within a rank. `first` is the deque to serve next, empty when none waits."""
 
     __slots__ = ("_lanes", "_ranks", "first", "hosts")
@@ -73,11 +73,11 @@ class Turns(Generic[JobT]):
         if not self.first or rank < self.first[0].rank:
             self.first = lanes
 
-    def served(self, turn: int) -> None:
-        """The first lane had this turn: it goes to the end of its rank, or leaves when it is empty."""
+    def served(self, ticket: int) -> None:
+        """Move the first lane, served with this ticket, to the end of its rank; remove it when it is empty."""
         lanes = self.first
         lane = lanes[0]
-        lane.turn = turn
+        lane.ticket = ticket
         if not lane.items:
             lanes.popleft()
             if not lanes:
@@ -111,7 +111,7 @@ class Turns(Generic[JobT]):
         return (lane for rank in self._ranks for lane in self._lanes[rank])
 
 
-class FairTurns(Turns[JobT]):
+class FairRunQueue(RunQueue[JobT]):
     """The same of a fair type: within a rank submitters take turns, and so do the lanes of each."""
 
     __slots__ = ("_lines",)
@@ -136,11 +136,11 @@ class FairTurns(Turns[JobT]):
         if not self.first or rank < self.first[0].rank:
             self.first = lanes
 
-    def served(self, turn: int) -> None:
-        """The first lane had this turn: it and its submitter go to the end, or leave when nothing of theirs waits."""
+    def served(self, ticket: int) -> None:
+        """Move the first lane and its submitter to the end, or remove them when nothing of theirs waits."""
         lanes = self.first
         lane = lanes[0]
-        lane.turn = turn
+        lane.ticket = ticket
         self._lines[lane.rank].move_to_end(lane.submitter)
         if lane.items:
             lanes.rotate(-1)
@@ -176,81 +176,83 @@ class FairTurns(Turns[JobT]):
 _NOTHING: Final[deque[Lane[Any]]] = deque()
 
 
-class Doors(Generic[JobT]):
+class HostFilters(Generic[JobT]):
     """The doors of one type; each is made when a job or a claim first needs it."""
 
     __slots__ = ("_by_hosts", "_found", "_queues", "_runs", "_taken", "_turns_type", "every", "ways")
 
-    def __init__(self, hosts: Mapping[str, Host], turns_type: type[Turns[JobT]] = Turns) -> None:
-        self._turns_type = turns_type
+    def __init__(self, hosts: Mapping[str, Host], queue_type: type[RunQueue[JobT]] = RunQueue) -> None:
+        self._turns_type = queue_type
         self._queues = {name: host.queues for name, host in hosts.items()}
         self._taken = {name: host.letters for name, host in hosts.items()}
-        self._by_hosts: dict[frozenset[str], Turns[JobT]] = {}
-        self._found: dict[tuple[str, str], Turns[JobT]] = {}
-        self._runs: dict[str, list[tuple[Letters, Turns[JobT]]]] = {}
-        self.every: Ways[JobT] = Ways()
-        self.ways: dict[str, Ways[JobT]] = {name: Ways() for name in hosts}  # what an agent on a host takes from
+        self._by_hosts: dict[frozenset[str], RunQueue[JobT]] = {}
+        self._found: dict[tuple[str, str], RunQueue[JobT]] = {}
+        self._runs: dict[str, list[tuple[Letters, RunQueue[JobT]]]] = {}
+        self.every: MergedQueue[JobT] = MergedQueue()
+        self.ways: dict[str, MergedQueue[JobT]] = {
+            name: MergedQueue() for name in hosts
+        }  # what an agent on a host takes from
 
-    def at(self, queue: str, letter: str) -> Turns[JobT]:
+    def at(self, queue: str, letter: str) -> RunQueue[JobT]:
         """Return the lanes in which jobs of a queue and a letter wait for any host that takes them."""
-        turns = self._found.get((queue, letter))
-        if turns is None:
-            turns = self._found[queue, letter] = self._make(queue, letter)
-        return turns
+        run_queue = self._found.get((queue, letter))
+        if run_queue is None:
+            run_queue = self._found[queue, letter] = self._make(queue, letter)
+        return run_queue
 
-    def _make(self, queue: str, letter: str) -> Turns[JobT]:
+    def _make(self, queue: str, letter: str) -> RunQueue[JobT]:
         hosts = frozenset(
             name
             for name, queues in self._queues.items()
             if (not queues or queue in queues) and letter in self._taken[name]
         )
-        turns = self._by_hosts.get(hosts)
-        if turns is None:
-            turns = self._by_hosts[hosts] = self._turns_type(hosts)
+        run_queue = self._by_hosts.get(hosts)
+        if run_queue is None:
+            run_queue = self._by_hosts[hosts] = self._turns_type(hosts)
             for ways in (self.every, *(self.ways[name] for name in hosts)):
-                ways.doors.append(turns)
-        return turns
+                ways.filters.append(run_queue)
+        return run_queue
 
-    def runs(self, queue: str) -> list[tuple[Letters, Turns[JobT]]]:
+    def runs(self, queue: str) -> list[tuple[Letters, RunQueue[JobT]]]:
         """Give the doors of a queue that lead somewhere, each with letters that follow on each other."""
         runs = self._runs.get(queue)
         if runs is None:
             runs = self._runs[queue] = []
-            for turns, run in groupby(LETTERS, lambda letter: self.at(queue, letter)):
+            for run_queue, run in groupby(LETTERS, lambda letter: self.at(queue, letter)):
                 letters = list(run)
-                if turns.hosts:
-                    runs.append(((letters[0], _END[letters[-1]]), turns))
+                if run_queue.hosts:
+                    runs.append(((letters[0], _END[letters[-1]]), run_queue))
         return runs
 
 
-class Ways(Turns[JobT]):
+class MergedQueue(RunQueue[JobT]):
     """The doors of one host seen as one: the best lane of any is first, and what is served is served there."""
 
-    __slots__ = ("doors",)
+    __slots__ = ("filters",)
 
     def __init__(self) -> None:
-        self.doors: list[Turns[JobT]] = []
+        self.filters: list[RunQueue[JobT]] = []
 
     @property
     def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
         """Give the deque to serve next, empty when none waits."""
-        waiting = (turns.first for turns in self.doors if turns.first)
+        waiting = (run_queue.first for run_queue in self.filters if run_queue.first)
         return min(waiting, key=_standing, default=_NOTHING)
 
-    def served(self, turn: int) -> None:
-        """The first lane had this turn."""
+    def served(self, ticket: int) -> None:
+        """Note in its own run queue that the first lane was served with this ticket."""
         first = self.first
-        next(turns for turns in self.doors if turns.first is first).served(turn)
+        next(run_queue for run_queue in self.filters if run_queue.first is first).served(ticket)
 
     def __iter__(self) -> Iterator[Lane[JobT]]:
-        return chain.from_iterable(self.doors)
+        return chain.from_iterable(self.filters)
 
 
 def _standing(lanes: deque[Lane[Any]]) -> tuple[bytes, int]:
-    return lanes[0].rank, lanes[0].turn
+    return lanes[0].rank, lanes[0].ticket
 
 
-class Places:
+class Placement:
     """The placement table, ready to be asked."""
 
     __slots__ = ("_exact", "_hosts", "_ranges")

@@ -43,7 +43,7 @@ from scheduler.model.states import (
     WANTED,
     Wish,
 )
-from scheduler.policy.entities import HostBook, Pool, Slot
+from scheduler.policy.entities import HostState, Pool, Slot
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
 
@@ -79,7 +79,7 @@ class Slots:
 
     # ---- slots of a type
 
-    def add(self, pool: Pool, host: HostBook, timeouts: tuple[float, ...], now: float) -> None:
+    def add(self, pool: Pool, host: HostState, timeouts: tuple[float, ...], now: float) -> None:
         """Add a slot of a type on a host; it takes the number of one that was removed, if there is any."""
         number = self.vacant.pop() if self.vacant else len(self.all)
         slot = Slot(number, pool, host, timeouts, now)
@@ -131,7 +131,7 @@ class Slots:
             host.probe = None
         host.used += (old in _UNUSED) - (new in _UNUSED)
         host.leaving += (new == ST_FREEING) - (old == ST_FREEING)
-        host.note()
+        host.refresh()
         if old == ST_FREE:
             pool.free[host.name].remove(slot)
         elif new == ST_FREE and slot.is_removed:
@@ -229,8 +229,8 @@ class Slots:
         for slot in self.all:
             if slot.state > ST_FREE:
                 slot.since += seconds
-                slot.heard += seconds
-                slot.fed_at += seconds
+                slot.last_output += seconds
+                slot.assigned_at += seconds
                 slot.clogged_until += seconds
                 slot.deadline += seconds
         self.soonest = min((slot.deadline for slot in self.all), default=NEVER)
@@ -278,7 +278,7 @@ def is_too_fast(starts: Sequence[float], now: float, interval: float, count: int
     return len(recent(starts, now, interval)) > count
 
 
-def start_from(pool: Pool, host: HostBook) -> float:
+def start_from(pool: Pool, host: HostState) -> float:
     """Return the instant from which an agent of a type may be started on a host; NEVER if another is to end first."""
     if host.name not in pool.failed_starts:
         return -NEVER

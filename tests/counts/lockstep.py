@@ -63,7 +63,7 @@ class Lockstep:
         goal = self.lines + lines
         self.core.handle(e.Woken(), self.now)
         self.act()
-        while self.lines < goal or self.core.world.jobs or self._is_asking:
+        while self.lines < goal or self.core.state.jobs or self._is_asking:
             self._wait()
             self.act()
         assert self.lines == goal, f"{self.lines - goal} lines too many"
@@ -111,7 +111,7 @@ class Lockstep:
 
     def _carry_out(self) -> None:
         while self.core.has_work:
-            for command in self.core.take():
+            for command in self.core.drain_commands():
                 self._acts[type(command)](command)
 
     def _spawn(self, spawn: e.Spawn) -> None:
@@ -123,5 +123,5 @@ class Lockstep:
         self._say_ok(slot)
 
     def _say_ok(self, slot: int) -> None:
-        if self.core.hear(slot, b"OK\n", self.now) is not None:
+        if self.core.agent_output(slot, b"OK\n", self.now) is not None:
             self._later(LINE_S, lambda: self._hear(slot))

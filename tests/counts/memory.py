@@ -39,13 +39,13 @@ class Memory:
             return answer_to(request)
         given: list[Claim] = []
         reached: dict[ClaimRequest, ClaimPosition] = {}
-        for want in request.wants:
-            found = [] if want.host else [claim._replace(want=want) for claim in self._waiting[: want.most]]
+        for want in request.wanted:
+            found = [] if want.host else [claim._replace(request=want) for claim in self._waiting[: want.most]]
             del self._waiting[: len(found)]
             given += found
             if found:
                 reached[want] = ClaimPosition("1n", "now", found[-1].pk)
-        return e.EndedAndClaimed(given, reached=reached, found=Counter(claim.want for claim in given))
+        return e.EndedAndClaimed(given, reached=reached, found=Counter(claim.request for claim in given))
 
     def expand(self, job: int, query: str) -> e.Event:
         """Run the query of a job."""

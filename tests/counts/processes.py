@@ -132,14 +132,14 @@ def _run_inside(place: Place, idle: int) -> Work:
 
 
 def _all_ready(daemon: Daemon) -> bool:
-    return all(slot.state == ST_READY for slot in daemon.core.world.slots.all)
+    return all(slot.state == ST_READY for slot in daemon.core.state.slots.all)
 
 
 def _expand_inside(daemon: Daemon, owner: psycopg.Connection, name: str, rows: int) -> None:
     owner.execute(PUT_QUERY.replace("'noop'", "%s").encode(), (name, ROWS.format(rows), None))
-    world = daemon.core.world
+    world = daemon.core.state
     while not world.jobs:
         daemon.turn()
-    while world.jobs or not world.ledger.is_empty:
+    while world.jobs or not world.outbox.is_empty:
         daemon.turn()
     assert number(owner, "select count(*) from drover.jobqueue where jq_state <> 'done'") == 0

@@ -30,16 +30,16 @@ def over(name: str, figure: float) -> bool:
 class Forgetful(Core):
     """Asks whether there is work, at each line."""
 
-    def hear(self, number: int, data: bytes, now: float) -> bytes | None:
+    def agent_output(self, number: int, data: bytes, now: float) -> bytes | None:
         assert self.has_work in (True, False)
-        return super().hear(number, data, now)
+        return super().agent_output(number, data, now)
 
 
 class Thorough(Core):
     """Looks at every slot, at each tick."""
 
     def tick(self, now: float) -> None:
-        assert not any(slot.host.is_over for slot in self.world.slots.all)
+        assert not any(slot.host.is_over for slot in self.state.slots.all)
         super().tick(now)
 
 

@@ -96,7 +96,7 @@ def test_several_wants_are_met_in_one_turn_j47(desk: Desk, database: str) -> Non
         database, "('a', '', null), ('b', '', null), ('a', '', 'alpha'), ('c', '', null)", "jq_type, jq_args, jq_host"
     )
     wants = [WANT, ClaimRequest("b", "default", "", False, 5), ClaimRequest("a", "default", "alpha", False, 5)]
-    assert sorted(claim.want[:3] for claim in desk.claim(*wants)) == [
+    assert sorted(claim.request[:3] for claim in desk.claim(*wants)) == [
         ("a", "default", ""),
         ("a", "default", "alpha"),
         ("b", "default", ""),

@@ -202,7 +202,7 @@ FAULTS: Final = (
     _fault(
         "last_line_on_stderr_is_lost",
         "scheduler/policy/processes.py",
-        "    if slot.held_err:\n",
+        "    if slot.partial_stderr:\n",
         "    if False:\n",
         "unit/test_stderr.py::test_each_line_on_stderr_is_logged_the_last_one_without_its_end_too_f80",
     ),
@@ -411,7 +411,7 @@ FAULTS: Final = (
         "    slot.total += 1\n",
         "",
         "unit/test_throttle.py::test_an_item_whose_agent_died_is_counted_among_those_of_its_slot",
-        near="def lose(",
+        near="def lose_item(",
     ),
 )
 

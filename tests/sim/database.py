@@ -254,7 +254,7 @@ class Database:
             parents += [row.pk] if row.edges else []
         is_owner = self._serves(owner, now)
         if is_owner:
-            for want in turn.wants:
+            for want in turn.wanted:
                 there = self.claimable(want[:3], want.urgent, now)
                 beyond = (row for row in there if row.claim_rank < want.below and _place(row) > _read(want.after))
                 some = sorted(beyond, key=_place)[: want.most]
@@ -263,8 +263,8 @@ class Database:
                 taken += [(_place(row), self.claim(row, want, owner, now, turn.unread)) for row in some]
             self.noted.append((owner, [claim.pk for _, claim in taken]))
         claims = [claim for _, claim in sorted(taken, key=lambda each: each[0])]
-        found = Counter(claim.want for claim in claims)
-        return EndedAndClaimed(claims, parents, fenced, reached, found, has_lapsed=bool(turn.wants) and not is_owner)
+        found = Counter(claim.request for claim in claims)
+        return EndedAndClaimed(claims, parents, fenced, reached, found, has_lapsed=bool(turn.wanted) and not is_owner)
 
     def take_stock(self, owner: str, pks: Sequence[int]) -> None:
         """Say anew what an owner has in hand."""
@@ -272,7 +272,7 @@ class Database:
 
     def meets_unreadable(self, turn: EndAndClaim, now: float) -> bool:
         """Say whether a claim may come upon a row that cannot be read."""
-        places = [(want[:3], want.urgent) for want in turn.wants if not turn.unread]
+        places = [(want[:3], want.urgent) for want in turn.wanted if not turn.unread]
         return any(
             row.unreadable and not row.is_suspect(False) for place in places for row in self.claimable(*place, now)
         )

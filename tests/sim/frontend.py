@@ -144,7 +144,7 @@ def command_job(sim: "Sim") -> None:
     if not ours or not sim.daemon.is_alive:
         return
     core = sim.daemon.core
-    ahead = {job.pk for slot in core.world.slots.all for job, *_ in slot.ahead or () if job is not slot.job}
+    ahead = {job.pk for slot in core.state.slots.all for job, *_ in slot.prefetched or () if job is not slot.job}
     row = sim.rng.choice([row for row in ours if row.pk in ahead] or ours)
     verb = sim.rng.choice(("kill", "cancel", "signal"))
     if verb == "signal":
@@ -153,7 +153,7 @@ def command_job(sim: "Sim") -> None:
         row.wanted = row.wanted or FAILED
     elif verb == "cancel" and core.cancel(row.pk, "not wanted", sim.now):
         row.wanted = row.wanted or CANCELLED
-    invariants.what_is_wanted_is_on_its_way(core.world, row)
+    invariants.what_is_wanted_is_on_its_way(core.state, row)
 
 
 def lock_row(sim: "Sim") -> None:
@@ -206,8 +206,8 @@ def reload(sim: "Sim") -> None:
 
 def leave_host(sim: "Sim") -> None:
     """The operator takes a type off a host where a placed row of it is worked or tried again, or puts it back."""
-    pools = sim.daemon.core.world.pools if sim.daemon.is_alive else {}
-    waiting = [(name, at) for name, pool in pools.items() for *_, at in pool.again]
+    pools = sim.daemon.core.state.pools if sim.daemon.is_alive else {}
+    waiting = [(name, at) for name, pool in pools.items() for *_, at in pool.second_tries]
     worked = [(name, s.host.name) for name, pool in pools.items() for s in pool.slots if s.job and s.is_bound]
     name, left = sim.rng.choice(waiting or worked or [(name, None) for name in sim.config.agents])
     if name in sim.config.agents:
@@ -235,7 +235,7 @@ def stop_daemon(sim: "Sim") -> None:
 def drain_daemon(sim: "Sim") -> None:
     """SIGINT: rather while a slice is under way, and rows that came just now are being claimed."""
     in_hand = sim.database.hand.values()
-    is_time = not sim.daemon.core.world.draining and any(row.msq and row.key is None for row in in_hand)
+    is_time = not sim.daemon.core.state.draining and any(row.msq and row.key is None for row in in_hand)
     if is_time or sim.chance(0.1):
         for _ in range(5):
             insert(sim, make_row(sim))

@@ -51,7 +51,7 @@ class Daemon:
         self.sim, self.config, self.file = sim, config, config
         self.core = Core(config, sim.now)
         if sim.seed % 2 == 0:
-            self.core.world.most_starts = 1 + sim.seed % 3  # so few that it matters
+            self.core.state.max_starts = 1 + sim.seed % 3  # so few that it matters
         self.owner = sim.new_owner()
         self.is_alive = True
         self.has_exited = False
@@ -110,7 +110,7 @@ class Daemon:
         """Ask the queue for the next thing, carry out the commands, ask again: as the daemon does."""
         self._request()
         while self.core.has_work and self.is_alive:
-            for command in self.core.take():
+            for command in self.core.drain_commands():
                 self._acts[type(command)](command)
         self._request()
         if self.is_alive and not self.core.has_work and self.core.is_over() and self.core.has_work:
@@ -169,7 +169,7 @@ class Daemon:
     def _spawn(self, spawn: e.Spawn) -> None:
         if spawn.slot in self.processes:
             raise Broken("one_process_a_slot", f"slot {spawn.slot} has one already")
-        slot = self.core.world.slots.all[spawn.slot]
+        slot = self.core.state.slots.all[spawn.slot]
         kind = self.config.agents[spawn.type]
         invariants.respawns_are_limited(self.sim, slot)
         if slot.job is not None:
@@ -194,7 +194,7 @@ class Daemon:
         if self.processes.get(process.slot) is not process:
             return  # it was lost on its way
         process.is_born = True
-        slot = self.core.world.slots.all[process.slot]
+        slot = self.core.state.slots.all[process.slot]
         if slot.wanted is DIE and slot.job is not None:
             self.sim.disrupt(slot.job.pk)  # an exec agent that is killed as it begins may be fast
         self.tell(e.Created(process.slot, process.pid))
@@ -202,7 +202,7 @@ class Daemon:
 
     def _send(self, send: e.Send) -> None:
         process = self.processes.get(send.slot)
-        slot = self.core.world.slots.all[send.slot]
+        slot = self.core.state.slots.all[send.slot]
         if process is not None and process.heard:
             self._give(process, slot, send.data)
 
@@ -228,16 +228,16 @@ class Daemon:
 
     def lied(self, process: Process) -> None:
         """An agent is about to say OK to what it has not done."""
-        slot = self.core.world.slots.all[process.slot]
-        for job in (slot.job, *(job for job, _, _ in slot.ahead or ())):
+        slot = self.core.state.slots.all[process.slot]
+        for job in (slot.job, *(job for job, _, _ in slot.prefetched or ())):
             if job is not None:
                 self.sim.database.rows[job.pk].was_lied_about = True
 
     def heard(self, process: Process, text: bytes, done: tuple[int, int] | None) -> None:
         """An agent has printed something; `done` is the item it says OK to."""
-        slot = self.core.world.slots.all[process.slot]
+        slot = self.core.state.slots.all[process.slot]
         self.sim.note(("hear", process.slot, text))
-        answer = self.core.hear(process.slot, text, self.sim.now)
+        answer = self.core.agent_output(process.slot, text, self.sim.now)
         if done is not None and slot.wanted is DIE:
             self.sim.disrupt(done[0])  # it was done, and nobody believes it
         if answer is not None:
@@ -246,7 +246,7 @@ class Daemon:
     def captured(self, process: Process, stream: str, data: bytes) -> None:
         """An exec agent has printed something."""
         if process.heard:
-            self.core.captured(process.slot, stream, data, self.sim.now)
+            self.core.command_output(process.slot, stream, data, self.sim.now)
 
     def ended(self, process: Process, code: int | None, signal: str | None) -> None:
         """A process is dead; it is gone when its output is read."""
@@ -257,8 +257,8 @@ class Daemon:
             return  # it was told lost
         process.heard = False
         del self.processes[process.slot]
-        self.sim.not_tried(self.core.world.slots.all[process.slot])
-        slot, stillborn = self.core.world.slots.all[process.slot], self.sim.memory.stillborn
+        self.sim.not_tried(self.core.state.slots.all[process.slot])
+        slot, stillborn = self.core.state.slots.all[process.slot], self.sim.memory.stillborn
         if slot.wanted is DIE:
             stillborn.pop(slot.number, None)
             if slot.job is not None:
@@ -302,7 +302,7 @@ class Daemon:
 
     def _lose(self, process: Process) -> None:
         self._lose_item(process.slot)
-        self.sim.not_tried(self.core.world.slots.all[process.slot])
+        self.sim.not_tried(self.core.state.slots.all[process.slot])
         process.vanish()
         del self.processes[process.slot]
         if process.is_born:
@@ -311,7 +311,7 @@ class Daemon:
             self.tell(e.NotCreated(process.slot, "cut", lost=True))
 
     def _lose_item(self, number: int) -> None:
-        slot = self.core.world.slots.all[number]
+        slot = self.core.state.slots.all[number]
         if slot.job is not None and slot.item is not None and (lost := read_item(slot.item.line)) is not None:
             self.sim.disrupt(slot.job.pk)
             self.sim.losses[slot.job.pk, slot.job.attempt, lost[1]] += 1
@@ -346,8 +346,8 @@ class Daemon:
         self.flight = flight = Flight(request, sim.fate_of(request), self.owner)
         sim.note(request)
         if isinstance(request, e.EndAndClaim):
-            invariants.claims_leave_what_is_reserved(self.core.world, request)
-            flight.limits = {queue.name: queue.concurrency for queue in self.core.world.queues.values()}
+            invariants.claims_leave_what_is_reserved(self.core.state, request)
+            flight.limits = {queue.name: queue.concurrency for queue in self.core.state.queues.values()}
         effect = sim.database_delay()
         if flight.fate in ("done", "lost after"):
             self.later(effect, self._take_effect, flight)

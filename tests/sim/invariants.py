@@ -26,10 +26,10 @@ from scheduler.model.states import (
     ST_RUNNING,
     TERMINAL,
 )
-from scheduler.policy.entities import UNLIMITED, HostBook, Job, Slot, is_urgent
+from scheduler.policy.entities import UNLIMITED, HostState, Job, Slot, is_urgent
 from scheduler.policy.query import TRIED_ALONE
 from scheduler.policy.slots import timeouts_of
-from scheduler.policy.state import World
+from scheduler.policy.state import State
 from tests.sim.broken import Broken
 from tests.sim.database import IN_HAND, Row
 
@@ -55,7 +55,7 @@ class Memory:
 def check(sim: "Sim") -> None:
     """All that holds between any two steps."""
     if sim.daemon.is_alive:
-        world = sim.daemon.core.world
+        world = sim.daemon.core.state
         books_are_right(world)
         slots_are_as_configured(sim, world)
         lanes_are_right(world)
@@ -79,10 +79,10 @@ def broken(name: str, what: str) -> None:
 # ---- between any two steps
 
 
-def books_are_right(world: World) -> None:
+def books_are_right(world: State) -> None:
     """Use of hosts, idle and free lists, items in flight: all as a recount gives them."""
-    used: dict[HostBook, int] = {}
-    leaving: dict[HostBook, int] = {}
+    used: dict[HostState, int] = {}
+    leaving: dict[HostState, int] = {}
     in_flight: dict[int, int] = {}
     for slot in world.slots.all:
         state, host, name = slot.state, slot.host, slot.host.name
@@ -102,10 +102,10 @@ def books_are_right(world: World) -> None:
                 broken("books_are_right", f"slot {slot.number} in state {state} has job {slot.job.pk}")
             if world.jobs.get(slot.job.pk) is not slot.job:
                 broken("books_are_right", f"slot {slot.number} works on job {slot.job.pk}, which is not in hand")
-        for job, _, _ in slot.ahead or ():
+        for job, _, _ in slot.prefetched or ():
             if state not in (ST_RUNNING, ST_FREEING):
                 broken("books_are_right", f"slot {slot.number} in state {state} has lines ahead")
-            if slot.lone:
+            if slot.is_second_try:
                 broken("second_tries_are_alone", f"slot {slot.number} has lines behind that of {slot.item}")
             if world.jobs.get(job.pk) is job:
                 in_flight[job.pk] = in_flight.get(job.pk, 0) + 1
@@ -123,7 +123,7 @@ def books_are_right(world: World) -> None:
             broken("books_are_right", f"job {job.pk}: {job.in_flight} in flight of {in_flight.get(job.pk, 0)}")
 
 
-def slots_are_as_configured(sim: "Sim", world: World) -> None:
+def slots_are_as_configured(sim: "Sim", world: State) -> None:
     """Each type has its slots on each of its hosts, and all of them its limits; what is gone is out of the way."""
     config, slots = sim.daemon.config, world.slots
     for number, slot in enumerate(slots.all):
@@ -140,7 +140,7 @@ def slots_are_as_configured(sim: "Sim", world: World) -> None:
             broken("slots_are_as_configured", f"type {name} has slots {found}, {wanted} are configured")
 
 
-def reload_frees_what_failed(world: World) -> None:
+def reload_frees_what_failed(world: State) -> None:
     """FAIL -> FREE on reload."""
     failed = [slot.number for slot in world.slots.all if slot.state == ST_FAIL]
     blocked = [pool.name for pool in world.pools.values() if pool.blocked_until]
@@ -154,15 +154,15 @@ def room_costs_no_work(slot: Slot) -> None:
         broken("room_costs_no_work", f"slot {slot.number} works and is killed: {slot.reason}")
 
 
-def lanes_are_right(world: World) -> None:
+def lanes_are_right(world: State) -> None:
     """What waits is counted right, in lanes that are served; a job in hand has something to come or in flight."""
     singles: dict[str, int] = {}
     waiting: dict[int, int] = {}
     for pool in world.pools.values():
-        if any(at is not None and at not in pool.free for _, _, at in pool.again):
+        if any(at is not None and at not in pool.free for _, _, at in pool.second_tries):
             broken("lanes_are_right", f"pool {pool.name}: a second try waits for a host that is gone: {pool.again}")
         count = 0
-        for turns in pool.groups():
+        for turns in pool.run_queues():
             lanes = list(turns)
             if (lanes[0] if lanes else None) is not (turns.first[0] if turns.first else None):
                 broken("lanes_are_right", f"pool {pool.name}: first is not the best of {lanes}")
@@ -171,32 +171,38 @@ def lanes_are_right(world: World) -> None:
                 if not size or world.jobs.get(job.pk) is not job or job.verdict is not None:
                     broken("lanes_are_right", f"a lane of job {job.pk} with {size} items waits in pool {pool.name}")
                 waiting[job.pk] = waiting.get(job.pk, 0) + size
-                count += job.expansion is None and size
+                count += job.query is None and size
         singles[pool.name] = count
         if pool.singles != count:
             broken("lanes_are_right", f"pool {pool.name}: {pool.singles} singles of {count}")
     for job in world.jobs.values():
-        if job.expansion is not None and job.expansion.waiting != waiting.get(job.pk, 0):
+        if job.query is not None and job.query.waiting != waiting.get(job.pk, 0):
             broken("lanes_are_right", f"job {job.pk}: {job.expansion.waiting} waiting of {waiting.get(job.pk, 0)}")
         if not job.in_flight and not waiting.get(job.pk):
             has_future(world, job)
 
 
-def has_future(world: World, job: Job) -> None:
+def has_future(world: State, job: Job) -> None:
     """A job with nothing in lanes and nothing in flight waits for something that will come."""
-    expansion, ledger = job.expansion, world.ledger
+    expansion, ledger = job.query, world.outbox
     is_served = job.pool is world.pools[job.pool.name] and job.pool.name in world.config.agents
     if not is_served or (job.host is not None and job.host not in job.pool.free):
         broken("has_future", f"job {job.pk} waits for type {job.pool.name} on {job.host}, which is gone")
     if job.verdict is None and expansion is not None:
-        if not expansion.opening or not expansion.opened or expansion.fetching or expansion.more or expansion.again:
+        if (
+            not expansion.opening
+            or not expansion.opened
+            or expansion.fetching
+            or expansion.more
+            or expansion.second_tries
+        ):
             return
     elif job.verdict is None and job.rules.unread:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
         if world.trial is job and job.pk in ledger.saves:
             return
         is_suspect = job.rules.rescued >= SUSPECT_AFTER and job.pk in job.pool.unread
-        if is_suspect and world.trial is not job and (world.trial or not (world.feeding and job.pool.enabled)):
+        if is_suspect and world.trial is not job and (world.trial or not (world.is_assigning and job.pool.enabled)):
             return  # its turn comes
         if job.pk in ledger.reads or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
             return
@@ -206,7 +212,7 @@ def has_future(world: World, job: Job) -> None:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
         pool = job.pool
         is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.wanted is DIE for slot in pool.slots)
-        if job in pool.rescued and (is_busy or not world.feeding or not pool.enabled):
+        if job in pool.rescued and (is_busy or not world.is_assigning or not pool.enabled):
             return  # its turn comes with the next room
         if job.pk in ledger.marks or any((job.pk, job.attempt) in getattr(r, "rows", ()) for r in sent):
             return
@@ -218,7 +224,7 @@ def _rows_of(request: object) -> list[tuple[int, int]]:
     return [row if isinstance(row, tuple) else (row.pk, row.attempt) for row in rows]
 
 
-def deadlines_are_set(world: World) -> None:
+def deadlines_are_set(world: State) -> None:
     """No state waits for ever, and the soonest deadline is not after any."""
     soonest = world.slots.soonest
     for slot in world.slots.all:
@@ -230,7 +236,7 @@ def deadlines_are_set(world: World) -> None:
             broken("deadlines_are_set", f"slot {slot.number} works without its deadline")
 
 
-def hosts_keep_their_limits(sim: "Sim", world: World) -> None:
+def hosts_keep_their_limits(sim: "Sim", world: State) -> None:
     """More agents than the maximum are never started; `urgent` more only for urgent work."""
     before = sim.memory.used
     for host in world.hosts.values():
@@ -239,7 +245,7 @@ def hosts_keep_their_limits(sim: "Sim", world: World) -> None:
         before[host.name] = host.used
 
 
-def urgent_places_are_for_urgent_work(sim: "Sim", world: World) -> None:
+def urgent_places_are_for_urgent_work(sim: "Sim", world: State) -> None:
     """Never do more agents than the maximum begin items that are not urgent."""
     working = (s for s in world.slots.all if s.job is not None and s.state != ST_FREEING)
     plain = Counter(s.host.name for s in working if s.job is not None and not is_urgent(s.job))
@@ -251,9 +257,11 @@ def urgent_places_are_for_urgent_work(sim: "Sim", world: World) -> None:
         before[label] = count
 
 
-def queues_keep_their_limits(sim: "Sim", world: World) -> None:
+def queues_keep_their_limits(sim: "Sim", world: State) -> None:
     """Jobs in hand of a queue are counted right and never grow beyond its concurrency."""
-    in_hand = Counter([*(job.queue for job in world.jobs.values()), *(claim.want.queue for claim in _arrived(world))])
+    in_hand = Counter(
+        [*(job.queue for job in world.jobs.values()), *(claim.request.queue for claim in _arrived(world))]
+    )
     before = sim.memory.used
     for queue in world.queues.values():
         count, label = in_hand[queue.name], "queue " + queue.name
@@ -265,19 +273,19 @@ def queues_keep_their_limits(sim: "Sim", world: World) -> None:
         before[label] = count
 
 
-def _arrived(world: World) -> Iterator[Claim]:
+def _arrived(world: State) -> Iterator[Claim]:
     """The rows that are ours and not unpacked yet; the database of the simulation gives them as lists."""
-    return chain.from_iterable(world.arrivals)
+    return chain.from_iterable(world.claimed)
 
 
-def claims_leave_what_is_reserved(world: World, turn: EndAndClaim) -> None:
+def claims_leave_what_is_reserved(world: State, turn: EndAndClaim) -> None:
     """Queues without a reservation claim nothing that would be in the way of one that has some."""
     in_hand = Counter((job.pool, job.queue) for job in world.jobs.values())
-    in_hand += Counter((world.pools[claim.want.type], claim.want.queue) for claim in _arrived(world))
+    in_hand += Counter((world.pools[claim.request.type], claim.request.queue) for claim in _arrived(world))
     kept = {q.name: q.reserved for q in world.queues.values() if q.reserved and not q.paused}
     for pool in world.pools.values():
         own = Counter({queue: count for (of, queue), count in in_hand.items() if of is pool})
-        asked = sum(want.most for want in turn.wants if want.type == pool.name and want.queue not in kept)
+        asked = sum(want.most for want in turn.wanted if want.type == pool.name and want.queue not in kept)
         common = asked + sum(count for queue, count in own.items() if queue not in kept)
         slots = Counter(slot.host.name for slot in pool.slots if slot.host.is_open)
         size = sum(min(count, max(world.hosts[name].max, 0) or count) for name, count in slots.items())
@@ -290,16 +298,16 @@ def rows_are_memory(sim: "Sim") -> None:
     daemon, database = sim.daemon, sim.database
     live: set[int] | None = None
     for row in database.hand.values():
-        if row.owner != daemon.owner or row.pk in daemon.core.world.jobs:
+        if row.owner != daemon.owner or row.pk in daemon.core.state.jobs:
             continue
         if live is None:
-            pending = daemon.core.world.ledger.pending()
-            live = {*(claim.pk for claim in _arrived(daemon.core.world)), *daemon.core.world.jobs, *pending}
+            pending = daemon.core.state.outbox.pending()
+            live = {*(claim.pk for claim in _arrived(daemon.core.state)), *daemon.core.state.jobs, *pending}
         if row.pk not in live and not daemon.may_have_lost(row):
             broken("rows_are_memory", f"job {row.pk} attempt {row.attempt} is {row.state}, and nobody knows it")
 
 
-def cursors_match_expanding(sim: "Sim", world: World) -> None:
+def cursors_match_expanding(sim: "Sim", world: State) -> None:
     """Connections are held by the jobs that the core counts, and no more of them than there are."""
     timers, before = world.timers, sim.memory.used
     if len(world.expanding) > max(timers.expansions, before.get("expansions", 0)):
@@ -307,7 +315,7 @@ def cursors_match_expanding(sim: "Sim", world: World) -> None:
     if not world.commands and set(sim.daemon.cursors) != world.expanding:
         broken("cursors_match_expanding", f"{set(sim.daemon.cursors)} are open, {world.expanding} are known")
     for pool in world.pools.values():
-        count = sum(1 for job in pool.live_jobs.values() if job.expansion is not None and job.expansion.opening)
+        count = sum(1 for job in pool.query_jobs.values() if job.query is not None and job.query.opening)
         if count > max(timers.expansions_per_type, before.get("queries of " + pool.name, 0)):
             broken("cursors_match_expanding", f"{count} queries of {pool.name} are open")
         before["queries of " + pool.name] = count
@@ -321,15 +329,15 @@ def begun_work_is_never_forgotten(sim: "Sim", pks: set[int]) -> None:
             broken("rows_are_memory", f"job {row.pk} attempt {row.attempt} was begun, and is given back as unknown")
 
 
-def no_wake_up_is_lost(sim: "Sim", world: World) -> None:
+def no_wake_up_is_lost(sim: "Sim", world: State) -> None:
     """A place that is held to be empty is empty, unless a wake-up or a claim is on its way."""
     daemon = sim.daemon
-    if not world.feeding or daemon.woken_in_flight or daemon.flight is not None or not daemon.is_watching:
+    if not world.is_assigning or daemon.woken_in_flight or daemon.flight is not None or not daemon.is_watching:
         return
-    ledger = world.ledger
+    ledger = world.outbox
     if not daemon.is_queue_up or ledger.repeats or ledger.locked or ledger.saves or ledger.parents:
         return
-    for kind, queue, host, urgent, letters in world.claims.dry:
+    for kind, queue, host, urgent, letters in world.claims.empty:
         rows = sim.database.claimable((kind, queue, host), urgent, sim.now)
         if letters is not None:
             rows = (row for row in rows if row.urgent == urgent and letters[0] <= row.letter < letters[1])
@@ -370,11 +378,11 @@ def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
     work_begins_where_it_is_configured(sim, slot, job)
     rescued_rows_are_marked(sim, row, job)
     suspects_are_tried_alone(sim, row, job)
-    if job.expansion is None:
+    if job.query is None:
         nothing_begins_twice(sim, job)
     else:
         second_tries_are_alone(sim, slot, job, item)
-    if job.expansion is None and slot.fed_at > sim.memory.drained_at:
+    if job.query is None and slot.assigned_at > sim.memory.drained_at:
         broken("drain_starts_nothing", f"job {job.pk} begins")
     if job.host is not None and job.host != slot.host.name:
         broken("rows_keep_their_host", f"job {job.pk} for {job.host} begins on {slot.host.name}")
@@ -431,7 +439,7 @@ def second_tries_are_alone(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
     """An item is tried once, and once more alone in a fresh process; tries that were lost with their host are none."""
     key = job.pk, job.attempt, item
     tries = sim.tries[key] = sim.tries.get(key, 0) + 1
-    if tries - sim.losses[key] > 2 or (tries > 1 and not (slot.lone and slot.items == 0)):
+    if tries - sim.losses[key] > 2 or (tries > 1 and not (slot.is_second_try and slot.items == 0)):
         broken("second_tries_are_alone", f"job {job.pk} item {item}: try {tries}, {slot.items} items before")
 
 
@@ -522,7 +530,7 @@ def query_ends_rightly(sim: "Sim", row: Row) -> None:
         broken("counts_are_right", f"job {row.pk}: {row.processed} + {row.failed} of {row.items}")
 
 
-def what_is_killed_is_worked_no_more(world: World) -> None:
+def what_is_killed_is_worked_no_more(world: State) -> None:
     """An agent that has a line of a job that was killed or cancelled in hand is on its way out."""
     for slot in world.slots.all:
         verdict = slot.job.verdict if slot.job is not None else None
@@ -530,7 +538,7 @@ def what_is_killed_is_worked_no_more(world: World) -> None:
             broken("commands_are_kept", f"job {slot.job.pk} is killed, and slot {slot.number} works on")
 
 
-def what_is_wanted_is_on_its_way(world: World, row: Row) -> None:
+def what_is_wanted_is_on_its_way(world: State, row: Row) -> None:
     """A job that is killed or cancelled has no agent that is left in peace, and no item that waits."""
     job = world.jobs.get(row.pk)
     if row.wanted is None or job is None:

@@ -84,10 +84,10 @@ def _tick(site: Site) -> float:
 def _marked(shape: Shape) -> float:
     """A row is shown as running, while all other agents work on rows that are."""
     site = busy(shape, LONG)
-    world = site.core.world
+    world = site.core.state
     job = next(iter(world.jobs.values()))
     job.marked, job.started = False, True
-    world.begun = deque([(site.now - MARK_AFTER, job)])
+    world.started_jobs = deque([(site.now - MARK_AFTER, job)])
     world.mark_at = site.now
     return lines(partial(site.core.tick, site.now))
 
@@ -104,14 +104,14 @@ def _starving(shape: Shape) -> float:
     """The pools are looked at because one has got a job, while every host is full and most types have none."""
     site = busy(shape.tight(), LONG)
     core = site.core
-    core.world.stirred.add(core.world.pools["type0"])
-    return lines(partial(core.look_again, site.now))
+    core.state.dirty.add(core.state.pools["type0"])
+    return lines(partial(core.schedule_dirty, site.now))
 
 
 def _shown(shape: Shape) -> float:
     """Every slot and type is shown."""
     site = busy(shape, LONG)
-    world, now = site.core.world, site.now
+    world, now = site.core.state, site.now
     return lines(
         *(partial(report.slot_row, slot, now) for slot in world.slots.all), partial(report.agent_rows, world, now)
     )

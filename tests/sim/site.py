@@ -173,7 +173,7 @@ class Site:
     def rest(self) -> None:
         """Take all work away and wait until nobody works."""
         self.supply = dict.fromkeys(self.supply, 0)
-        while self.core.world.jobs:
+        while self.core.state.jobs:
             self.turn()
         self.wake()
         self.calm()
@@ -186,12 +186,12 @@ class Site:
     @property
     def fed(self) -> int:
         """Give how many agents have had an item."""
-        return sum(slot.job is not None or slot.total > 0 for slot in self.core.world.slots.all)
+        return sum(slot.job is not None or slot.total > 0 for slot in self.core.state.slots.all)
 
     @property
     def at_work(self) -> int:
         """Give how many agents have an item in hand."""
-        return sum(slot.job is not None for slot in self.core.world.slots.all)
+        return sum(slot.job is not None for slot in self.core.state.slots.all)
 
     def turn(self) -> None:
         """One turn of the loop: wait, take what is ready, act."""
@@ -207,7 +207,7 @@ class Site:
     def _act(self) -> None:
         self._request()
         while self.core.has_work:
-            for command in self.core.take():
+            for command in self.core.drain_commands():
                 self._acts[type(command)](command)
             self._request()
 
@@ -226,7 +226,7 @@ class Site:
             return
         self.is_asking = True
         self._work(self.shape.all_places * cost("loop_look"))
-        places = len(request.wants) if isinstance(request, e.EndAndClaim) else 0
+        places = len(request.wanted) if isinstance(request, e.EndAndClaim) else 0
         self._work(cost("loop_request") + places * cost("loop_place"))
         event, took = self._answer(request)
         self.spent["queue"] += took
@@ -242,12 +242,12 @@ class Site:
         took = cost("db_request") + cost("db_commit")
         if not isinstance(request, e.EndAndClaim):
             return answer_to(request), took
-        claims = [found for want in request.wants for found in self._claims(want)]
-        reached = {found.want: ClaimPosition(found.rank.decode(), "now", found.pk) for found in claims}
-        took += (len(request.wants) - len(reached)) * cost("db_place")
+        claims = [found for want in request.wanted for found in self._claims(want)]
+        reached = {found.request: ClaimPosition(found.rank.decode(), "now", found.pk) for found in claims}
+        took += (len(request.wanted) - len(reached)) * cost("db_place")
         took += (len(claims) + len(request.ends)) / 2 * cost("db_job")
-        self.wants = len(request.wants)
-        return e.EndedAndClaimed(claims, reached=reached, found=Counter(found.want for found in claims)), took
+        self.wants = len(request.wanted)
+        return e.EndedAndClaimed(claims, reached=reached, found=Counter(found.request for found in claims)), took
 
     def _claims(self, want: ClaimRequest) -> Iterator[Claim]:
         """Give what a place has: rows of our types wait for any host, and none is urgent."""
@@ -256,7 +256,7 @@ class Site:
         found = min(want.most, self.supply[want.type], 1 if self.load.what == "rows" else ENDLESS)
         rules = {"msq": True} if self.load.what == "rows" else {"timeout": self.load.timeout}
         for pk in islice(self._pks, found):
-            yield claim(pk, want.type, **rules)._replace(want=want)
+            yield claim(pk, want.type, **rules)._replace(request=want)
         if self.load.what == "rows" and found:
             self._queries[pk] = want.type
         else:
@@ -282,7 +282,7 @@ class Site:
 
     def _show(self, at: float) -> None:
         """What has changed is shown, at most once a second and when the last is there."""
-        slots = report.changed_slots(self.core.world)
+        slots = report.changed_slots(self.core.state)
         for slot in slots:
             report.slot_row(slot, self.now)
         self._work(len(slots) * cost("loop_shown"))
@@ -316,7 +316,7 @@ class Site:
 
     def _ok(self, slot: int, at: float) -> None:
         self._idle[slot] = at
-        if self.core.hear(slot, b"OK\n", self.now) is not None:
+        if self.core.agent_output(slot, b"OK\n", self.now) is not None:
             self._fed(slot)
 
 

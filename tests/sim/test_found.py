@@ -8,7 +8,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import SaveRow
 from scheduler.model.states import ST_FREEING, ST_RUNNING
-from scheduler.policy.outbox import Ledger
+from scheduler.policy.outbox import Outbox
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn, turned
 
 LIMITED = [{"name": "default", "concurrency": 2, "paused": False, "reserved": 0}]
@@ -19,7 +19,7 @@ def test_the_room_of_a_queue_is_shared_by_all_that_ask() -> None:  # seed 0
     core.handle(e.TablesRead(LIMITED, [], [], []), 0.0)
     request = core.next_request(0.0)
     assert isinstance(request, e.EndAndClaim)
-    assert sum(want.most for want in request.wants) <= 2
+    assert sum(want.most for want in request.wanted) <= 2
 
 
 def test_a_wake_up_while_a_claim_is_on_its_way_is_not_forgotten() -> None:
@@ -35,7 +35,7 @@ def test_a_drain_claims_nothing_and_gives_back_what_still_comes() -> None:  # se
     core.next_request(0.0)
     core.handle(e.Drain(), 0.0)
     core.handle(turned(claim(1)), 0.0)
-    core.unpack()
+    core.unpack_claims()
     assert [row.state for row in saved(settle(core))] == ["queued"]
 
 
@@ -45,55 +45,55 @@ def test_agents_end_when_the_last_slice_of_a_drain_is_over() -> None:
     core.handle(e.Opened(1, (b"a",), 1), 0.0)
     core.handle(e.Fetched(1, [(b"x",)], False), 0.0)
     core.handle(e.Created(0, 100), 0.0)
-    core.hear(0, b"OK\n", 0.0)
-    core.take()
+    core.agent_output(0, b"OK\n", 0.0)
+    core.drain_commands()
     core.handle(e.Drain(), 0.0)
-    core.hear(0, b"OK\n", 1.0)
-    assert e.Kill(0) in core.take()
+    core.agent_output(0, b"OK\n", 1.0)
+    assert e.Kill(0) in core.drain_commands()
 
 
 def test_an_ok_of_a_doomed_agent_changes_nothing() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.take()
-    core.world.slots.kill(slot, "test", 1.0)
-    assert core.hear(slot.number, b"OK\n", 1.0) is None
-    assert (slot.state, sorted(core.world.jobs)) == (ST_FREEING, [1, 2])
+    core.drain_commands()
+    core.state.slots.kill(slot, "test", 1.0)
+    assert core.agent_output(slot.number, b"OK\n", 1.0) is None
+    assert (slot.state, sorted(core.state.jobs)) == (ST_FREEING, [1, 2])
 
 
 def test_an_ok_before_its_line_was_sent_is_refused() -> None:  # seed 171
     core = make_core()
     slot = ready(core, claim(1))  # its line is still among the commands
-    core.hear(slot.number, b"OK\n", 0.0)
+    core.agent_output(slot.number, b"OK\n", 0.0)
     assert sent(core) == []
-    assert (slot.state, core.world.jobs[1].in_flight, core.world.pools["sha"].singles) == (ST_FREEING, 0, 1)
+    assert (slot.state, core.state.jobs[1].in_flight, core.state.pools["sha"].singles) == (ST_FREEING, 0, 1)
 
 
 def test_last_words_end_the_item_in_hand_and_take_no_other() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.take()
-    core.hear(slot.number, b"OK", 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK", 1.0)
     core.handle(e.Gone(slot.number, code=0), 1.0)
-    assert list(core.world.jobs) == [2]
-    assert core.world.jobs[2].failure is None
+    assert list(core.state.jobs) == [2]
+    assert core.state.jobs[2].failure is None
 
 
 def test_a_job_taken_back_unsent_counts_as_untouched() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.take()
-    core.hear(slot.number, b"OK\nOK\n", 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\nOK\n", 1.0)
     core.handle(e.Drain(), 1.0)
-    assert list(core.world.jobs) == []
+    assert list(core.state.jobs) == []
 
 
 def test_a_whole_line_over_the_limit_is_refused_too() -> None:  # seed 7
     core = make_core(line_limit=10)
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"x" * 20 + b"\nOK\n", 1.0)
-    assert (slot.state, list(core.world.jobs)) == (ST_FREEING, [1])
+    core.drain_commands()
+    core.agent_output(slot.number, b"x" * 20 + b"\nOK\n", 1.0)
+    assert (slot.state, list(core.state.jobs)) == (ST_FREEING, [1])
 
 
 def test_an_answer_to_a_former_owner_is_forgotten() -> None:  # seed 1
@@ -114,7 +114,7 @@ def test_what_is_wanted_is_asked_anew_after_a_loss() -> None:  # seed 63
 
 
 def test_a_refused_word_does_not_replace_a_newer_one() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.save(SaveRow(1, 1, "running"), ())
     ledger.next_request((), 0.0)
     ledger.save(SaveRow(1, 1, "done", outcome="done"), ())
@@ -123,7 +123,7 @@ def test_a_refused_word_does_not_replace_a_newer_one() -> None:
 
 
 def test_a_slice_that_the_database_refuses_ends_failed() -> None:  # seed 26
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.save(SaveRow(1, 1, "queued", outcome="slice"), ())
     ledger.next_request((), 0.0)
     ledger.failed(e.NotSaved("data", "no"), 0.0)
@@ -133,8 +133,8 @@ def test_a_slice_that_the_database_refuses_ends_failed() -> None:  # seed 26
 def test_a_plain_end_that_the_database_refuses_is_not_lost() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"OK\n", 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 1.0)
     settled: list[Any] = []
     while not isinstance(request := core.next_request(1.0), e.EndAndClaim):
         assert request is not None
@@ -149,24 +149,24 @@ def test_a_plain_end_that_the_database_refuses_is_not_lost() -> None:
 def test_a_time_limit_of_an_earlier_attempt_does_not_end_a_later_one() -> None:
     core = make_core()
     slot = ready(core, claim(1, timeout=5.0))
-    core.take()
-    core.hear(slot.number, b"OK\n", 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(1, attempt=2), now=2.0)
     core.tick(6.0)
-    assert core.world.jobs[1].verdict is None
+    assert core.state.jobs[1].verdict is None
 
 
 def test_a_query_whose_type_has_no_room_makes_itself_room() -> None:  # seed 3
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
     core = make_core(kinds, hosts={"alpha": Host(max=1)})
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"OK\n", 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(2, "mime", msq=True), now=2.0)
     core.tick(22.0)
-    assert e.Kill(slot.number) in core.take()
+    assert e.Kill(slot.number) in core.drain_commands()
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 22.0)
-    assert [command.job for command in core.take() if isinstance(command, e.Expand)] == [2]
+    assert [command.job for command in core.drain_commands() if isinstance(command, e.Expand)] == [2]
 
 
 def test_failures_of_an_earlier_attempt_count_when_nothing_is_left_to_do() -> None:
@@ -183,20 +183,20 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
     core.handle(e.Fetched(1, [(b"x",), (b"y",)], False), 0.0)
     for number in spawned(core):
         core.handle(e.Created(number, 100), 0.0)
-        core.hear(number, b"OK\n", 0.0)
-    core.take()
-    core.hear(0, b"OK\n", 1.0)
+        core.agent_output(number, b"OK\n", 0.0)
+    core.drain_commands()
+    core.agent_output(0, b"OK\n", 1.0)
     core.handle(e.Gone(1, code=1), 2.0)
     (fresh,) = spawned(core)
     core.handle(e.Created(fresh, 100), 2.0)
-    core.hear(fresh, b"OK\n", 3.0)
-    core.look()
-    slot = core.world.slots.all[fresh]
-    assert (slot.state, slot.lone, sent(core)) == (ST_RUNNING, True, [b'a="y"\n'])
+    core.agent_output(fresh, b"OK\n", 3.0)
+    core.schedule()
+    slot = core.state.slots.all[fresh]
+    assert (slot.state, slot.is_second_try, sent(core)) == (ST_RUNNING, True, [b'a="y"\n'])
 
 
 def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.save(SaveRow(1, 1, "failed", outcome="failed"), ())
     ledger.next_request((), 0.0)
     ledger.failed(e.NotSaved("lock", ""), 0.0)
@@ -215,7 +215,7 @@ def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
 def test_a_late_no_to_an_earlier_attempt_does_not_end_a_later_one() -> None:
     core = make_core()
     turn(core, claim(1, attempt=2))
-    core.world.ledger.save(SaveRow(1, 1, "running"), ())
+    core.state.outbox.save(SaveRow(1, 1, "running"), ())
     assert isinstance(core.next_request(0.0), e.Save)
     core.handle(e.Saved(frozenset()), 0.0)
     assert core.live_rows() == [1]
@@ -227,12 +227,12 @@ def test_a_killed_query_stays_killed_when_its_connection_is_lost() -> None:  # s
     core.handle(e.Opened(1, (b"a",), 2), 0.0)
     core.handle(e.Fetched(1, [(b"x",)], more=True), 0.0)
     core.handle(e.Created(0, 100), 0.0)
-    core.hear(0, b"OK\n", 0.0)
-    core.look()
+    core.agent_output(0, b"OK\n", 0.0)
+    core.schedule()
     assert core.kill(1, 1.0)
     core.handle(e.NotExpanded(1, "the connection was lost", again=True), 2.0)
     core.handle(e.Gone(0, code=None, signal="SIGKILL"), 3.0)
-    (saved,) = core.world.ledger.saves.values()
+    (saved,) = core.state.outbox.saves.values()
     assert (saved.state, saved.text) == ("failed", "killed")
 
 
@@ -241,6 +241,6 @@ def test_an_urgent_query_opens_where_only_an_urgent_place_is_left(urgent_rank: b
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
     core = make_core(kinds, hosts={"alpha": Host(max=1, urgent=1)})
     ready(core, claim(1))
-    core.take()
+    core.drain_commands()
     turn(core, claim(2, "mime", rank=urgent_rank, msq=True), now=1.0)
-    assert [command.job for command in core.take() if isinstance(command, e.Expand)] == [2]
+    assert [command.job for command in core.drain_commands() if isinstance(command, e.Expand)] == [2]

@@ -18,7 +18,7 @@ def test_as_many_hosts_and_agents_as_the_original_had_and_more_f153(hosts: int, 
     text = "".join(f"[hosts.h{n}]\nmax = {slots}\n" for n in range(hosts))
     config = parse([("drover.toml", f'{text}[agents.a]\ncommand = ["agent"]\nslots = {slots}\n')])
     core = Core(config)
-    assert (len(core.world.hosts), len(core.world.slots.all)) == (hosts, hosts * slots)
+    assert (len(core.state.hosts), len(core.state.slots.all)) == (hosts, hosts * slots)
 
 
 def test_500_agents_work_at_once_under_one_daemon_t49() -> None:

@@ -236,7 +236,7 @@ class Sim:
         self.memory.stillborn.clear()
         if self.daemon.is_alive:
             self.daemon.reload(config)
-            invariants.reload_frees_what_failed(self.daemon.core.world)
+            invariants.reload_frees_what_failed(self.daemon.core.state)
 
     def _register(self, old: Config, new: Config) -> None:
         """Write hosts and types into their tables: what has changed in the file wins."""
@@ -337,7 +337,7 @@ class Sim:
 
     def began(self, slot: Slot, line: bytes) -> None:
         """The core gives a line to an agent now: that of the item in hand, or one ahead."""
-        given = [(slot.job, slot.item), *((job, item) for job, item, _ in slot.ahead or ())]
+        given = [(slot.job, slot.item), *((job, item) for job, item, _ in slot.prefetched or ())]
         jobs = [job for job, item in given if job is not None and item is not None and item.line == line]
         found = read_item(line)
         if not jobs or found is None or found[0] != jobs[0].pk:
@@ -346,8 +346,8 @@ class Sim:
 
     def not_tried(self, slot: Slot) -> None:
         """An agent dies with lines that it had not come to, as far as anybody knows."""
-        for job, item, _ in slot.ahead or ():
-            if job.expansion is not None and (found := read_item(item.line)) is not None:
+        for job, item, _ in slot.prefetched or ():
+            if job.query is not None and (found := read_item(item.line)) is not None:
                 self.tries[job.pk, job.attempt, found[1]] -= 1
 
     def _ended(self, row: Row) -> None:

@@ -24,7 +24,7 @@ class Clerk:
 
     def __init__(self, hosts: int = 1) -> None:
         self.claims = Claims()
-        self._world = make_core(hosts={f"host{n}": Host() for n in range(hosts)}).world
+        self._world = make_core(hosts={f"host{n}": Host() for n in range(hosts)}).state
         self.pool = self._world.pools["sha"]
         self.pool.rate = 1e6  # as many as there may be are wanted
 
@@ -32,16 +32,16 @@ class Clerk:
         """Ask as the core does."""
         world = self._world
         hosts, queues = list(world.hosts.values()), list(world.queues.values())
-        wants = self.claims.wants(world.pools.values(), queues, hosts, (), world.timers, now)
+        wants = self.claims.next_requests(world.pools.values(), queues, hosts, (), world.timers, now)
         turn = EndAndClaim(ends, wants)  # type: ignore[arg-type]  # what ended does not matter
-        self.claims.asked(turn, now)
+        self.claims.sent(turn, now)
         return turn
 
     def answer(self, turn: EndAndClaim, now: float = 0.0, *, short: int = 0, after: ClaimPosition = PLACE) -> None:
         """Find as many rows as were wanted, or fewer."""
-        found = {want: 0 if want.urgent else want.most - short for want in turn.wants}
+        found = {want: 0 if want.urgent else want.most - short for want in turn.wanted}
         reached = {want: after for want, count in found.items() if count}
-        self.claims.turned(turn, found, reached, now)
+        self.claims.answered(turn, found, reached, now)
 
     def claim(self, began: float = 0.0, ended: float = 0.0) -> bool:
         """Claim all that is wanted, from `began` to `ended`; say whether whole places were looked at."""
@@ -52,7 +52,7 @@ class Clerk:
 
 def _is_whole(turn: EndAndClaim) -> bool:
     """Say whether it looks at whole places; urgent rows are always looked for from the start."""
-    return {want.after for want in turn.wants if not want.urgent} == {START}
+    return {want.after for want in turn.wanted if not want.urgent} == {START}
 
 
 def paused() -> Clerk:
@@ -68,9 +68,9 @@ def paused() -> Clerk:
 
 def test_rows_with_long_parameters_are_claimed_few_at_a_time_t73() -> None:
     clerk = Clerk()
-    usual = clerk.ask().wants[0]
+    usual = clerk.ask().wanted[0]
     clerk.pool.row_bytes = 1 << 20
-    few = clerk.ask().wants[0]
+    few = clerk.ask().wanted[0]
     assert (usual.most, few.most) == (BATCH, HELD_BYTES >> 20)
 
 
@@ -88,19 +88,19 @@ def test_claims_look_at_whole_places_while_that_costs_what_it_should_r76() -> No
 
 def test_a_dear_look_is_followed_by_claims_that_go_on_where_the_last_one_ended_j48() -> None:
     turn = paused().ask(1.0 + USUAL)
-    assert {want.after for want in turn.wants if not want.urgent} == {PLACE}
+    assert {want.after for want in turn.wanted if not want.urgent} == {PLACE}
 
 
 def test_claims_that_go_on_look_for_urgent_rows_from_the_start_f41_r76() -> None:
     turn = paused().ask(1.0 + USUAL)
-    assert {(want.urgent, want.after) for want in turn.wants} == {(True, START), (False, PLACE)}
+    assert {(want.urgent, want.after) for want in turn.wanted} == {(True, START), (False, PLACE)}
 
 
 def test_a_place_that_ended_among_urgent_rows_is_asked_for_once() -> None:
     clerk = Clerk()
     clerk.claim(0.0, USUAL)
     clerk.answer(clerk.ask(0.5), 1.0, after=ClaimPosition("0n", "2026-01-01 00:00:00+00", 7))
-    assert {want.urgent for want in clerk.ask(1.0).wants} == {False}
+    assert {want.urgent for want in clerk.ask(1.0).wanted} == {False}
 
 
 def test_whole_places_are_looked_at_again_after_nine_times_what_it_cost_more_t3() -> None:
@@ -137,7 +137,7 @@ def test_claim_that_goes_on_and_comes_short_is_followed_by_a_whole_one_j46_j48()
 def test_whole_claim_that_comes_short_is_the_last_until_something_wakes_us_j49() -> None:
     clerk = Clerk()
     clerk.answer(clerk.ask(), short=1)
-    assert clerk.ask().wants == []
+    assert clerk.ask().wanted == []
     clerk.claims.wake()
     assert _is_whole(clerk.ask())
 
@@ -145,7 +145,7 @@ def test_whole_claim_that_comes_short_is_the_last_until_something_wakes_us_j49()
 def test_claim_that_goes_on_proves_nothing_empty_j46_j48() -> None:
     clerk = paused()
     clerk.answer(clerk.ask(1.1), 1.1, short=1)
-    assert {place for place in clerk.claims.dry if not place[3]} == set()
+    assert {place for place in clerk.claims.empty if not place[3]} == set()
 
 
 def test_claim_beside_ends_proves_nothing_empty_j48() -> None:
@@ -160,7 +160,7 @@ def test_what_wakes_us_while_a_claim_is_on_its_way_may_have_come_too_late_for_it
     turn = clerk.ask()
     clerk.claims.wake()
     clerk.answer(turn, short=short)
-    assert clerk.claims.dry == set()
+    assert clerk.claims.empty == set()
 
 
 def lines_of_an_empty_look(hosts: int) -> int:
@@ -169,7 +169,7 @@ def lines_of_an_empty_look(hosts: int) -> int:
     clerk.answer(clerk.ask(), short=BATCH)
     clerk.ask()
     with work() as counted:
-        assert clerk.ask().wants == []
+        assert clerk.ask().wanted == []
     return counted.lines
 
 
@@ -180,6 +180,6 @@ def test_places_that_proved_empty_are_not_looked_at_one_by_one() -> None:
 def test_a_type_with_work_for_any_host_is_asked_for_that_alone_j49() -> None:
     clerk = Clerk(hosts=3)
     turn = clerk.ask()
-    found = {want: want.most for want in turn.wants if not want.host}
-    clerk.claims.turned(turn, found, dict.fromkeys(found, PLACE), 0.0)
-    assert [[want.host for want in clerk.ask().wants] for _ in range(2)] == [[""], [""]]
+    found = {want: want.most for want in turn.wanted if not want.host}
+    clerk.claims.answered(turn, found, dict.fromkeys(found, PLACE), 0.0)
+    assert [[want.host for want in clerk.ask().wanted] for _ in range(2)] == [[""], [""]]

@@ -38,7 +38,7 @@ def test_sql_job_goes_back_until_the_next_attempt_while_log_ins_fail() -> None:
     assert (row.state, row.outcome, row.interruptions, row.failures) == ("queued", "not begun", None, None)
     assert row.text == f"no connection as drover_msq: {REFUSED}"
     assert 7.0 < row.retry_in < 8.0
-    assert core.world.jobs == {}
+    assert core.state.jobs == {}
 
 
 def test_job_of_one_parameter_goes_on_while_log_ins_for_queries_fail() -> None:
@@ -51,7 +51,7 @@ def test_job_of_one_parameter_goes_on_while_log_ins_for_queries_fail() -> None:
 def test_query_that_waits_for_an_agent_goes_back_when_log_ins_begin_to_fail() -> None:
     core = make_core(expansions_per_type=1)
     turn(core, claim(1, msq=True), claim(2, msq=True))
-    core.take()
+    core.drain_commands()
     refuse(core)
     assert outcomes(core) == [(2, "queued", "not begun", 8.5)]
 
@@ -59,7 +59,7 @@ def test_query_that_waits_for_an_agent_goes_back_when_log_ins_begin_to_fail() ->
 def test_query_whose_connection_is_refused_goes_back_at_no_cost() -> None:
     core = make_core()
     turn(core, claim(1, msq=True))
-    assert [type(command) for command in core.take()] == [e.Expand]
+    assert [type(command) for command in core.drain_commands()] == [e.Expand]
     core.handle(e.NotExpanded(1, REFUSED, again=True, retry_in=3.0), 0.0)
     (row,) = saved(settle(core))
     assert (row.state, row.outcome, row.interruptions, row.retry_in) == ("queued", "not begun", None, 3.5)
@@ -78,20 +78,20 @@ def test_queries_are_opened_again_when_log_ins_succeed() -> None:
     refuse(core)
     let_in(core, now=9.0)
     turn(core, claim(1, msq=True), now=9.0)
-    assert e.Expand in [type(command) for command in core.take()]
+    assert e.Expand in [type(command) for command in core.drain_commands()]
 
 
 def test_queries_go_on_over_the_connections_that_are_up() -> None:
     core = make_core()
     refuse(core, up=1)
     turn(core, claim(1, msq=True))
-    assert e.Expand in [type(command) for command in core.take()]
+    assert e.Expand in [type(command) for command in core.drain_commands()]
 
 
 def expanded(core: Core) -> list[int]:
     """Look, and give the jobs whose queries are begun."""
-    core.look()
-    return [command.job for command in core.take() if isinstance(command, e.Expand)]
+    core.schedule()
+    return [command.job for command in core.drain_commands() if isinstance(command, e.Expand)]
 
 
 def test_queries_share_the_connections_that_are_up_while_others_are_refused() -> None:
@@ -122,9 +122,9 @@ def test_query_that_met_the_one_refused_connection_is_claimed_again_soon() -> No
 def test_type_that_may_ask_the_database_is_not_claimed_while_its_log_in_fails() -> None:
     core = make_core(KINDS)
     refuse(core, "statements")
-    assert {want.type for want in turn(core).wants} == {"sha"}
+    assert {want.type for want in turn(core).wanted} == {"sha"}
     let_in(core, "statements")
-    assert {want.type for want in turn(core).wants} == {"sha", "asks"}
+    assert {want.type for want in turn(core).wanted} == {"sha", "asks"}
 
 
 def test_job_of_such_a_type_goes_back_at_no_cost() -> None:
@@ -132,30 +132,30 @@ def test_job_of_such_a_type_goes_back_at_no_cost() -> None:
     turn(core, claim(1, "asks"), claim(2))
     refuse(core, "statements")
     assert outcomes(core) == [(1, "queued", "not begun", None)]
-    assert list(core.world.jobs) == [2]
+    assert list(core.state.jobs) == [2]
 
 
 def test_items_of_such_a_type_wait_and_go_on_when_its_log_in_succeeds() -> None:
     core = make_core({"asks": KINDS["asks"]})
     turn(core, claim(1, "asks", msq=True))
-    core.take()
+    core.drain_commands()
     core.handle(e.Opened(1, (b"a",), 2), 0.0)
     core.handle(e.Fetched(1, [(b"1",), (b"2",)], False), 0.0)
-    (spawn,) = [command for command in core.take() if isinstance(command, e.Spawn)]
+    (spawn,) = [command for command in core.drain_commands() if isinstance(command, e.Spawn)]
     core.handle(e.Created(spawn.slot, 100), 0.0)
-    core.hear(spawn.slot, b"OK\n", 0.0)
-    core.take()
+    core.agent_output(spawn.slot, b"OK\n", 0.0)
+    core.drain_commands()
     refuse(core, "statements")
-    assert core.hear(spawn.slot, b"OK\n", 1.0) is None
-    assert [command for command in core.take() if isinstance(command, e.Send)] == []
+    assert core.agent_output(spawn.slot, b"OK\n", 1.0) is None
+    assert [command for command in core.drain_commands() if isinstance(command, e.Send)] == []
     let_in(core, "statements", 2.0)
-    assert [command.data for command in core.take() if isinstance(command, e.Send)] == [b'a="2"\n']
+    assert [command.data for command in core.drain_commands() if isinstance(command, e.Send)] == [b'a="2"\n']
 
 
 def test_why_tells_what_such_a_type_lacks_and_until_when() -> None:
     core = make_core(KINDS)
     refuse(core, "statements", now=1.0)
-    rows = {row["type"]: row for row in report.agent_rows(core.world, 2.0)}
+    rows = {row["type"]: row for row in report.agent_rows(core.state, 2.0)}
     assert (rows["asks"]["seconds"], rows["asks"]["reason"]) == (7.0, f"no connection as drover_msq: {REFUSED}")
     assert (rows["sha"]["seconds"], rows["sha"]["reason"]) == (None, None)
 
@@ -164,5 +164,5 @@ def test_type_that_a_reload_lets_ask_waits_too() -> None:
     core = make_core(KINDS)
     refuse(core, "statements")
     sha = AgentType(command=("agent",), db="sql")
-    core.handle(e.Reloaded(attrs.evolve(core.world.config, agents={"sha": sha})), 1.0)
+    core.handle(e.Reloaded(attrs.evolve(core.state.config, agents={"sha": sha})), 1.0)
     assert core.next_request(1.0) is None

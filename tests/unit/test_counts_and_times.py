@@ -12,7 +12,7 @@ from tests.core_tools import claim, logged, make_core, ready, saved, settle, spa
 def query(core: Core, *keys: bytes, now: float = 0.0, **rules: Any) -> Slot:
     """Take a query with these keys in hand, and let an agent work its first row."""
     turn(core, claim(1, msq=True, key="k", **rules), now=now)
-    core.take()
+    core.drain_commands()
     core.handle(e.Opened(1, (b"k",), len(keys)), now)
     core.handle(e.Fetched(1, [(key,) for key in keys], more=False), now)
     return start(core, now)
@@ -22,9 +22,9 @@ def start(core: Core, now: float = 0.0) -> Slot:
     """Start an agent that gets its first line."""
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), now)
-    core.hear(number, b"OK\n", now)
-    core.take()
-    return core.world.slots.all[number]
+    core.agent_output(number, b"OK\n", now)
+    core.drain_commands()
+    return core.state.slots.all[number]
 
 
 def shown(core: Core, now: float) -> list[SaveRow]:
@@ -36,7 +36,7 @@ def shown(core: Core, now: float) -> list[SaveRow]:
 def at_work(core: Core, **rules: Any) -> Slot:
     """Let an agent work the one line of job 1."""
     slot = ready(core, claim(1, **rules))
-    core.take()
+    core.drain_commands()
     settle(core)
     return slot
 
@@ -47,7 +47,7 @@ def at_work(core: Core, **rules: Any) -> Slot:
 def test_count_of_a_line_that_is_worked_is_saved_once_a_second_and_only_when_it_changes_f158() -> None:
     core = make_core()
     slot = at_work(core)
-    core.hear(slot.number, b"ItemsProcessed 3\nItemsProcessed 4\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 3\nItemsProcessed 4\n", 0.1)
     (row,) = shown(core, 1.1)
     assert (row.state, row.processed, row.outcome) == ("running", 7, None)
     assert shown(core, 2.2) == []
@@ -56,9 +56,9 @@ def test_count_of_a_line_that_is_worked_is_saved_once_a_second_and_only_when_it_
 def test_count_that_was_shown_is_counted_once_at_ok_f158() -> None:
     core = make_core()
     slot = at_work(core)
-    core.hear(slot.number, b"ItemsProcessed 1\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 1\n", 0.1)
     assert shown(core, 1.1)[0].processed == 1
-    core.hear(slot.number, b"OK\n", 1.2)
+    core.agent_output(slot.number, b"OK\n", 1.2)
     (row,) = saved(settle(core, 1.2))
     assert (row.state, row.processed) == ("done", 1)
 
@@ -66,7 +66,7 @@ def test_count_that_was_shown_is_counted_once_at_ok_f158() -> None:
 def test_count_of_a_job_that_fails_for_good_is_kept_f158() -> None:
     core = make_core()
     slot = at_work(core)
-    core.hear(slot.number, b"ItemsProcessed 5\nFAIL the rest\nOK\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 5\nFAIL the rest\nOK\n", 0.1)
     (row,) = saved(settle(core, 0.1))
     assert (row.state, row.processed) == ("failed", 5)
 
@@ -74,7 +74,7 @@ def test_count_of_a_job_that_fails_for_good_is_kept_f158() -> None:
 def test_count_of_a_job_whose_agent_dies_or_is_killed_is_kept_f158() -> None:
     core = make_core()
     slot = at_work(core)
-    core.hear(slot.number, b"ItemsProcessed 5\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 5\n", 0.1)
     core.kill(1, 0.2)
     core.handle(e.Gone(slot.number, None, "SIGHUP"), 0.3)
     (row,) = saved(settle(core, 0.3))
@@ -84,7 +84,7 @@ def test_count_of_a_job_whose_agent_dies_or_is_killed_is_kept_f158() -> None:
 def test_count_of_a_try_that_is_repeated_is_taken_back_f158() -> None:
     core = make_core()
     slot = at_work(core, retries=1)
-    core.hear(slot.number, b"ItemsProcessed 5\nFAIL once\nOK\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 5\nFAIL once\nOK\n", 0.1)
     (row,) = saved(settle(core, 0.1))
     assert (row.state, row.processed) == ("queued", 0)
 
@@ -92,10 +92,10 @@ def test_count_of_a_try_that_is_repeated_is_taken_back_f158() -> None:
 def test_count_of_an_item_of_a_query_is_live_and_its_checkpoint_is_without_it_f158() -> None:
     core = make_core()
     slot = query(core, b"1", b"2", itemsprocessed=100)
-    core.hear(slot.number, b"ItemsProcessed 10\nOK\nItemsProcessed 7\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 10\nOK\nItemsProcessed 7\n", 0.1)
     (row,) = shown(core, 1.1)
     assert (row.processed, row.checkpoint) == (117, {"watermark": "1", "beyond": [], "itemsprocessed": 110})
-    core.hear(slot.number, b"ItemsProcessed 1\nOK\n", 1.2)
+    core.agent_output(slot.number, b"ItemsProcessed 1\nOK\n", 1.2)
     (row,) = saved(settle(core, 1.2))
     assert (row.state, row.processed, row.checkpoint) == ("done", 118, {"watermark": "2", "beyond": []})
 
@@ -109,7 +109,7 @@ def test_keyed_query_that_was_cut_short_counts_on_from_its_checkpoint_f158() -> 
 def test_count_of_an_item_of_a_query_that_fails_for_good_is_kept_f158() -> None:
     core = make_core()
     slot = query(core, b"1", tolerate=1)
-    core.hear(slot.number, b"ItemsProcessed 5\nFAIL the rest\nOK\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 5\nFAIL the rest\nOK\n", 0.1)
     (row,) = saved(settle(core, 0.1))
     assert (row.state, row.processed, row.failed) == ("done", 5, 1)
 
@@ -117,10 +117,10 @@ def test_count_of_an_item_of_a_query_that_fails_for_good_is_kept_f158() -> None:
 def test_count_of_the_first_try_of_an_item_is_taken_back_f158() -> None:
     core = make_core()
     slot = query(core, b"1")
-    core.hear(slot.number, b"ItemsProcessed 5\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 5\n", 0.1)
     core.handle(e.Gone(slot.number, 1, None), 0.2)
     again = start(core, 0.3)
-    core.hear(again.number, b"ItemsProcessed 8\nOK\n", 0.4)
+    core.agent_output(again.number, b"ItemsProcessed 8\nOK\n", 0.4)
     (row,) = saved(settle(core, 0.4))
     assert (row.state, row.processed, row.failed) == ("done", 8, 0)
 
@@ -128,11 +128,11 @@ def test_count_of_the_first_try_of_an_item_is_taken_back_f158() -> None:
 def test_count_that_is_said_without_an_item_is_a_warning_and_counts_for_none_f158() -> None:
     core = make_core()
     slot = at_work(core)
-    core.hear(slot.number, b"OK\nItemsProcessed 5\n", 0.1)
+    core.agent_output(slot.number, b"OK\nItemsProcessed 5\n", 0.1)
     assert [(job, kind) for job, kind, _ in logged(core)] == [(1, "WARNING")]
     turn(core, claim(2), now=0.2)
-    core.take()
-    core.hear(slot.number, b"OK\n", 0.3)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 0.3)
     ((end,),) = [request.ends for request in settle(core, 0.3) if isinstance(request, e.EndAndClaim) and request.ends]
     assert end.pk == 2
 
@@ -143,7 +143,7 @@ def test_count_that_is_said_without_an_item_is_a_warning_and_counts_for_none_f15
 def test_times_of_a_query_add_up_over_its_attempts_f159() -> None:
     core = make_core()
     slot = query(core, b"1", now=100.0, elapsed=10.0, busy=4.0)
-    core.hear(slot.number, b"OK\n", 103.0)
+    core.agent_output(slot.number, b"OK\n", 103.0)
     (row,) = saved(settle(core, 103.0))
     assert (row.elapsed, row.busy, row.took) == (13.0, 7.0, 3.0)
 
@@ -151,6 +151,6 @@ def test_times_of_a_query_add_up_over_its_attempts_f159() -> None:
 def test_times_of_a_line_are_those_of_its_last_attempt_f159() -> None:
     core = make_core()
     slot = at_work(core, retries=1)
-    core.hear(slot.number, b"FAIL once\nOK\n", 3.0)
+    core.agent_output(slot.number, b"FAIL once\nOK\n", 3.0)
     (row,) = saved(settle(core, 3.0))
     assert (row.elapsed, row.busy, row.took) == (3.0, 3.0, 3.0)

@@ -18,18 +18,18 @@ def idle_beside_another(**timers: float) -> Core:
     """Give a full host: `sha` idle since 1 s, and `mime` work that waits since 2 s."""
     core = make_core(TWO, hosts={"alpha": Host(max=1)}, **timers)
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"OK\n", 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(2, "mime"), now=2.0)
-    core.take()
+    core.drain_commands()
     return core
 
 
 def test_an_agent_idle_for_fifteen_minutes_is_killed_f118() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"OK\n", 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 1.0)
     core.tick(900.9)
     assert slot.state == ST_READY
     core.tick(901.0)
@@ -39,25 +39,25 @@ def test_an_agent_idle_for_fifteen_minutes_is_killed_f118() -> None:
 def test_an_agent_idle_for_less_than_twenty_seconds_is_kept_f119() -> None:
     core = idle_beside_another()
     core.tick(20.9)
-    assert e.Kill(0) not in core.take()
+    assert e.Kill(0) not in core.drain_commands()
 
 
 def test_room_is_made_when_an_agent_has_been_idle_long_enough_f119_f120() -> None:
     core = idle_beside_another()
     assert core.next_deadline() <= 22.0
     core.tick(22.0)
-    assert e.Kill(0) in core.take()
+    assert e.Kill(0) in core.drain_commands()
 
 
 def test_the_place_goes_to_the_type_it_was_made_for_f120() -> None:
     core = idle_beside_another()
     turn(core, claim(3), now=21.0)
     core.tick(22.0)
-    core.hear(0, b"OK\n", 22.5)
-    core.take()
+    core.agent_output(0, b"OK\n", 22.5)
+    core.drain_commands()
     core.tick(43.0)
     core.handle(e.Gone(0, signal="SIGHUP"), 43.0)
-    assert [command.type for command in core.take() if isinstance(command, e.Spawn)] == ["mime"]
+    assert [command.type for command in core.drain_commands() if isinstance(command, e.Spawn)] == ["mime"]
 
 
 THREE = TWO | {"zip": AgentType(command=("agent",))}
@@ -76,7 +76,7 @@ def test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120() -> 
     core = make_core(THREE, hosts={"alpha": Host(max=1)})
     first = ready(core, claim(99)).number
     assert kills_after_ok(core, first, 1.0) == []
-    turn(core, *[each for each in CROWD if each.want.type != "sha"], now=2.0)
+    turn(core, *[each for each in CROWD if each.request.type != "sha"], now=2.0)
     core.tick(22.0)
     second = succeeded(core, first, 22.0)
     assert [kills_after_ok(core, second, now) for now in (22.0, 41.9, 42.0)] == [[], [], [e.Kill(second)]]
@@ -93,32 +93,32 @@ def succeeded(core: Core, number: int, now: float) -> int:
 def kills_after_ok(core: Core, number: int, now: float) -> list[e.Kill]:
     """Let an agent say OK; give who is to go then."""
     core.tick(now)
-    commands = list(core.take())  # its line among them
-    core.hear(number, b"OK\n", now)
-    return [command for command in (*commands, *core.take()) if isinstance(command, e.Kill)]
+    commands = list(core.drain_commands())  # its line among them
+    core.agent_output(number, b"OK\n", now)
+    return [command for command in (*commands, *core.drain_commands()) if isinstance(command, e.Kill)]
 
 
 def test_the_longest_idle_agent_makes_room_f121() -> None:
     kinds = {"sha": AgentType(command=("agent",), slots=3), "mime": AgentType(command=("agent",))}
     core = make_core(kinds, hosts={"alpha": Host(max=3)})
     turn(core, claim(1), claim(2), claim(3))
-    core.take()
+    core.drain_commands()
     for number in (0, 1, 2):
         core.handle(e.Created(number, 100 + number), 0.0)
-        core.hear(number, b"OK\n", 0.0)
-    core.take()
+        core.agent_output(number, b"OK\n", 0.0)
+    core.drain_commands()
     for number, now in ((1, 1.0), (2, 2.0), (0, 3.0)):
-        core.hear(number, b"OK\n", now)
+        core.agent_output(number, b"OK\n", now)
     turn(core, claim(4, "mime"), now=50.0)
     core.tick(80.0)
-    assert [command for command in core.take() if isinstance(command, e.Kill)] == [e.Kill(1)]
+    assert [command for command in core.drain_commands() if isinstance(command, e.Kill)] == [e.Kill(1)]
 
 
 def test_a_silent_agent_is_killed_at_its_heartbeat_f157() -> None:
     core = make_core({"sha": AgentType(command=("agent",), heartbeat=10.0)})
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"Heartbeat\n", 8.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"Heartbeat\n", 8.0)
     core.tick(17.9)
     assert slot.state != ST_FREEING
     core.tick(18.0)
@@ -135,7 +135,7 @@ def test_without_a_heartbeat_work_may_last_f157() -> None:
 def test_an_item_has_its_own_limit() -> None:
     core = make_core({"sha": AgentType(command=("agent",), item_timeout=10.0)})
     slot = ready(core, claim(1))
-    core.hear(slot.number, b"Heartbeat\n", 9.0)
+    core.agent_output(slot.number, b"Heartbeat\n", 9.0)
     core.tick(10.0)
     assert slot.state == ST_FREEING
 
@@ -143,12 +143,12 @@ def test_an_item_has_its_own_limit() -> None:
 def test_no_first_ok_within_a_minute_is_a_death() -> None:
     core = make_core()
     turn(core, claim(1))
-    core.take()
+    core.drain_commands()
     core.handle(e.Created(0, 100), 0.0)
     core.tick(5.0)
     core.tick(60.0)
     core.handle(e.Gone(0, signal="SIGHUP"), 61.0)
-    assert core.world.slots.all[0].starts == [0.0]
+    assert core.state.slots.all[0].starts == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -171,13 +171,13 @@ def test_a_query_says_how_it_ended_f161(total: int, text: str) -> None:
     core = make_core()
     turn(core, claim(1, msq=True))
     core.handle(e.Opened(1, (b"a",), total), 0.0)
-    slot = core.world.slots.all[0]
+    slot = core.state.slots.all[0]
     core.handle(e.Fetched(1, [(b"x",)] * total, False), 0.0)
-    core.take()
+    core.drain_commands()
     core.handle(e.Created(0, 100), 0.0)
-    core.hear(slot.number, b"OK\n", 0.0)
-    core.take()
-    core.hear(slot.number, b"OK\n", 1.0) if slot.job else None
+    core.agent_output(slot.number, b"OK\n", 0.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 1.0) if slot.job else None
     assert [(row.state, row.text) for row in saved(settle(core, 1.0)) if row.outcome] == [("done", text)]
 
 
@@ -202,12 +202,12 @@ def test_the_earlier_of_two_time_limits_comes_first_whoever_began_first() -> Non
     turn(core, claim(1, timeout=9.0), claim(2, timeout=5.0))
     for number in spawned(core):
         core.handle(e.Created(number, 100 + number), 0.0)
-        core.hear(number, b"OK\n", 0.0)
-    core.look()
+        core.agent_output(number, b"OK\n", 0.0)
+    core.schedule()
     core.tick(MARK_AFTER)
     settle(core, MARK_AFTER)
     core.tick(5.0)
-    jobs = core.world.jobs
+    jobs = core.state.jobs
     assert {pk: job.verdict and job.verdict.text for pk, job in jobs.items()} == {
         1: None,
         2: "timeout: ran longer than 5 s",
@@ -218,12 +218,12 @@ def test_limits_of_jobs_that_have_ended_are_forgotten() -> None:
     core = make_core()
     slot = ready(core, claim(1, timeout=86_400.0))
     for pk in range(2, 1000):
-        core.take()
-        core.hear(slot.number, b"OK\n", float(pk))
+        core.drain_commands()
+        core.agent_output(slot.number, b"OK\n", float(pk))
         core.handle(e.Woken(), float(pk))
         turn(core, claim(pk, timeout=86_400.0), now=float(pk))
-    assert len(core.world.jobs) == 1
-    assert len(core.world.limits) < 110
+    assert len(core.state.jobs) == 1
+    assert len(core.state.job_deadlines) < 110
 
 
 # ---- how many agents are started at a time
@@ -249,7 +249,7 @@ def test_what_an_agent_says_between_does_not_start_more() -> None:
     core = crowd(2 * MOST_STARTS)
     first = spawned(core)[0]
     core.handle(e.Created(first, 100), 0.0)
-    assert core.hear(first, b"OK\n", 0.0) is None
+    assert core.agent_output(first, b"OK\n", 0.0) is None
     assert spawned(core) == []
 
 
@@ -267,13 +267,13 @@ def starting(*claims: Claim) -> tuple[Core, Slot]:
     turn(core, *claims)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    return core, core.world.slots.all[number]
+    return core, core.state.slots.all[number]
 
 
 def test_a_killed_job_does_not_leave_the_agent_that_starts_for_it_to_its_start_limit_f134() -> None:
     core, slot = starting(claim(1))
     core.kill(1, 1.0)
-    assert (slot.state, e.Kill(slot.number) in core.take()) == (ST_FREEING, True)
+    assert (slot.state, e.Kill(slot.number) in core.drain_commands()) == (ST_FREEING, True)
     assert [row.state for row in saved(settle(core, 1.0))] == ["failed"]
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 1.1)
     assert (slot.state, slot.starts) == (ST_FREE, [])
@@ -297,7 +297,7 @@ def beating() -> Core:
 def test_an_agent_is_not_late_by_a_pause_of_the_daemon() -> None:
     core = beating()
     slot = ready(core, claim(1), now=1.0)
-    core.take()
+    core.drain_commands()
     core.resume(7.0, 10.0)
     core.tick(11.9)
     assert slot.state == ST_RUNNING
@@ -308,9 +308,9 @@ def test_an_agent_is_not_late_by_a_pause_of_the_daemon() -> None:
 def test_what_an_agent_said_during_a_pause_is_heard_before_it_is_judged() -> None:
     core = beating()
     slot = ready(core, claim(1), now=1.0)
-    core.take()
+    core.drain_commands()
     core.resume(7.0, 20.0)
-    core.hear(slot.number, b"OK\n", 20.0)
+    core.agent_output(slot.number, b"OK\n", 20.0)
     core.tick(20.0)
     assert slot.state == ST_READY
 
@@ -321,13 +321,13 @@ def test_an_agent_that_starts_is_not_late_by_a_pause() -> None:
     core.handle(e.Created(spawned(core)[0], 100), 0.0)
     core.resume(7.0, 8.0)
     core.tick(8.0)
-    assert core.world.slots.all[0].state == ST_SPAWNED
+    assert core.state.slots.all[0].state == ST_SPAWNED
 
 
 def test_the_time_limit_of_a_job_is_put_off_by_a_pause() -> None:
     core = make_core()
     slot = ready(core, claim(1, timeout=5.0), now=1.0)
-    core.take()
+    core.drain_commands()
     core.resume(7.0, 10.0)
     core.tick(12.9)
     assert slot.state == ST_RUNNING
@@ -338,6 +338,6 @@ def test_the_time_limit_of_a_job_is_put_off_by_a_pause() -> None:
 def test_the_lease_is_judged_by_the_clock_before_anything_is_heard_after_a_pause() -> None:
     core = make_core(hosts={"alpha": Host(max=1)})
     slot = ready(core, claim(1), claim(2))
-    core.take()
+    core.drain_commands()
     core.resume(10_000.0, 10_001.0)
-    assert core.hear(slot.number, b"OK\n", 10_001.0) is None
+    assert core.agent_output(slot.number, b"OK\n", 10_001.0) is None

@@ -8,7 +8,7 @@ from scheduler.model.config import LETTERS, AgentType, Host
 from scheduler.model.events import Woken
 from scheduler.model.jobs import ClaimRequest
 from scheduler.policy.core import Core
-from scheduler.policy.run_queue import Doors
+from scheduler.policy.run_queue import HostFilters
 from tests.core_tools import claim, make_core, spawned, turn
 
 A_TO_F = Host(priorities="^[a-f]")
@@ -16,7 +16,7 @@ A_TO_F = Host(priorities="^[a-f]")
 
 def taking(hosts: dict[str, Host], queue: str, letter: str) -> frozenset[str] | None:
     """Give the hosts that take a job."""
-    return Doors(hosts).at(queue, letter).hosts
+    return HostFilters(hosts).at(queue, letter).hosts
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_a_host_takes_what_its_filters_say_r9_r55_t44(host: Host, queue: str, le
 
 
 def test_jobs_that_the_same_hosts_take_wait_together() -> None:
-    doors = Doors({"choosy": A_TO_F, "open": Host()})
+    doors = HostFilters({"choosy": A_TO_F, "open": Host()})
     found = {letter: doors.at("q", letter) for letter in LETTERS}
     assert [len(set(map(id, found.values()))), found["a"] is found["f"], found["a"] is found["n"]] == [2, True, False]
 
 
 def test_priorities_are_asked_for_in_ranges_of_their_order_r55() -> None:
-    doors = Doors({"low": Host(priorities="[n-z]"), "high": A_TO_F})
+    doors = HostFilters({"low": Host(priorities="[n-z]"), "high": A_TO_F})
     assert [letters for letters, _ in doors.runs("q")] == [("a", "g"), ("n", "{")]
 
 
@@ -53,7 +53,7 @@ def test_urgent_rows_of_a_range_are_a_range_of_their_own_r55(urgent: bool, bound
 
 
 def test_a_type_without_filters_has_no_doors() -> None:
-    assert make_core().world.pools["sha"].doors is None
+    assert make_core().state.pools["sha"].filters is None
 
 
 def choosy() -> Core:
@@ -66,14 +66,17 @@ def letters_wanted(core: Core) -> set[Any]:
     """Give the priorities of jobs for any host that the core asks for."""
     core.handle(Woken(), 1.0)
     request: Any = core.next_request(1.0)
-    return {want.letters for want in request.wants if not want.urgent and not want.host}
+    return {want.letters for want in request.wanted if not want.urgent and not want.host}
 
 
 def test_what_waits_for_a_busy_host_holds_up_nothing_that_another_takes_t44() -> None:
     core = choosy()
     turn(
         core,
-        *(claim(pk)._replace(want=ClaimRequest("sha", "default", "", False, 9, letters=("g", "{"))) for pk in range(9)),
+        *(
+            claim(pk)._replace(request=ClaimRequest("sha", "default", "", False, 9, letters=("g", "{")))
+            for pk in range(9)
+        ),
     )
     spawned(core)
     assert letters_wanted(core) == {("a", "g")}
@@ -82,10 +85,10 @@ def test_what_waits_for_a_busy_host_holds_up_nothing_that_another_takes_t44() ->
 def test_a_job_starts_its_agent_on_a_host_that_takes_it_r55() -> None:
     core = choosy()
     turn(core, claim(1, rank=b"1c"), claim(2, rank=b"1n"), claim(3, rank=b"1n"))
-    assert {core.world.slots.all[slot].host.name for slot in spawned(core)} == {"high", "low"}
+    assert {core.state.slots.all[slot].host.name for slot in spawned(core)} == {"high", "low"}
 
 
 def test_a_claim_that_no_host_takes_since_a_reload_goes_back_r55() -> None:
     core = choosy()
     turn(core, claim(1, rank=b"1A"))
-    assert core.world.jobs == {}
+    assert core.state.jobs == {}

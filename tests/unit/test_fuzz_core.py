@@ -81,13 +81,13 @@ def born(jobs: int, kind: AgentType) -> tuple[Core, Slot]:
     turn(core, *(claim(pk) for pk in range(1, jobs + 1)))
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    return core, core.world.slots.all[number]
+    return core, core.state.slots.all[number]
 
 
 def hear(core: Core, slot: Slot, piece: bytes) -> list[bytes]:
     """One turn of the daemon; give what it sends to the agent."""
-    answer = core.hear(slot.number, piece, 1.0)
-    later = [command.data for command in core.take() if isinstance(command, e.Send)]
+    answer = core.agent_output(slot.number, piece, 1.0)
+    later = [command.data for command in core.drain_commands() if isinstance(command, e.Send)]
     return later if answer is None else [answer, *later]
 
 
@@ -117,7 +117,7 @@ def test_whatever_an_agent_said_each_job_ends_once_or_is_still_in_hand_f91(
     rows += settle(core, 2.0) + settle(core, 3.0)  # ends may wait for others, for a moment
     ended = [end.pk for request in rows if isinstance(request, e.EndAndClaim) for end in request.ends]
     ended += [row.pk for row in saved(rows) if row.outcome is not None]
-    assert sorted([*ended, *core.world.jobs]) == list(range(1, jobs + 1))
+    assert sorted([*ended, *core.state.jobs]) == list(range(1, jobs + 1))
 
 
 STEPS = st.lists(
@@ -137,7 +137,7 @@ def test_no_order_of_what_happens_to_an_agent_is_a_bug_of_ours(steps: list[tuple
     for now, (what, pieces) in enumerate(steps, 1):
         step(core, slot, what, pieces, float(now))
         assert slot.state in SLOT_STATES
-        assert not any(isinstance(c, e.LogMessage) and "impossible" in c.text for c in core.take())
+        assert not any(isinstance(c, e.LogMessage) and "impossible" in c.text for c in core.drain_commands())
 
 
 def step(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> None:
@@ -146,7 +146,7 @@ def step(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
         core.tick(now)
     elif what == "turn":
         settle(core, now)
-        for command in core.take():
+        for command in core.drain_commands():
             if isinstance(command, e.Spawn):
                 core.handle(e.Created(command.slot, 100), now)
     elif slot.pid is None:
@@ -159,12 +159,12 @@ def step(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
 
 def _say(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> None:
     for piece in pieces:
-        (core.hear if what == "out" else core.hear_err)(slot.number, piece, now)
-        core.look()
+        (core.agent_output if what == "out" else core.agent_stderr)(slot.number, piece, now)
+        core.schedule()
         if slot.wanted is DIE:
             return
     event = {"clogged": e.Clogged(slot.number), "unclogged": e.Unclogged(slot.number)}.get(what)
-    if what == "answered" and slot.is_asking:
+    if what == "answered" and slot.is_statement_running:
         event = e.StatementAnswered(slot.number, slot.serial, b"OK\n")  # type: ignore[assignment]
     if event is not None:
         core.handle(event, now)
@@ -177,9 +177,9 @@ def test_questions_to_the_database_go_out_one_by_one_and_few_wait_f103(lines: li
     hear(core, slot, b"OK\n")
     asked = 0
     for piece in cut(b"".join(line + b"\n" for line in lines), places):
-        core.hear(slot.number, piece, 1.0)
-        asked += sum(isinstance(command, e.RunStatement) for command in core.take())
-        assert slot.wanted is DIE or len(slot.asks) < LIMIT // 32
+        core.agent_output(slot.number, piece, 1.0)
+        asked += sum(isinstance(command, e.RunStatement) for command in core.drain_commands())
+        assert slot.wanted is DIE or len(slot.statements) < LIMIT // 32
     assert asked <= 1
 
 

@@ -23,13 +23,13 @@ def down(core: Core, now: float = 0.0) -> None:
 
 def at(core: Core) -> list[str]:
     """The hosts of the agents that are started now."""
-    return [core.world.slots.all[number].host.name for number in spawned(core)]
+    return [core.state.slots.all[number].host.name for number in spawned(core)]
 
 
 def places(core: Core) -> set[str]:
     """The hosts that claims ask for; "" are rows for any host."""
     core.handle(e.Woken(), 0.0)
-    return {want.host for want in turn(core).wants}
+    return {want.host for want in turn(core).wanted}
 
 
 def test_nothing_starts_on_a_host_before_it_is_reached_f10() -> None:
@@ -91,7 +91,7 @@ def test_a_start_that_the_way_prevented_costs_the_slot_nothing_while_the_host_is
     (number,) = spawned(core)
     down(core, 1.0)
     core.handle(e.NotCreated(number, "host beta: no route", lost=True), 1.0)
-    assert core.world.slots.all[number].starts == []
+    assert core.state.slots.all[number].starts == []
     assert at(core) == []
 
 
@@ -101,7 +101,7 @@ def test_a_start_that_a_host_refuses_though_it_can_be_reached_counts() -> None:
     turn(core, claim(1))
     (number,) = spawned(core)
     core.handle(e.NotCreated(number, "host beta: no session", lost=True), 1.0)
-    assert len(core.world.slots.all[number].starts) == 1
+    assert len(core.state.slots.all[number].starts) == 1
 
 
 def after_a_loss() -> Core:
@@ -113,8 +113,8 @@ def after_a_loss() -> Core:
     core.handle(e.Fetched(1, [(b"x",)], more=False), 0.0)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    core.hear(number, b"OK\n", 0.0)
-    core.look()
+    core.agent_output(number, b"OK\n", 0.0)
+    core.schedule()
     lost(core, number)
     return core
 
@@ -123,9 +123,9 @@ def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
     core = after_a_loss()
     (fresh,) = spawned(core)
     core.handle(e.Created(fresh, 101), 2.0)
-    core.hear(fresh, b"OK\n", 2.0)
-    core.take()
-    core.hear(fresh, b"OK\n", 3.0)
+    core.agent_output(fresh, b"OK\n", 2.0)
+    core.drain_commands()
+    core.agent_output(fresh, b"OK\n", 3.0)
     (row,) = saved(settle(core, 4.0))
     assert (row.state, row.processed, row.failed) == ("done", 1, 0)
 
@@ -135,7 +135,7 @@ def test_a_try_that_was_lost_with_its_host_is_none_of_the_two_that_an_item_has()
     for now in (2.0, 3.0):
         (fresh,) = spawned(core)
         core.handle(e.Created(fresh, 101), now)
-        core.hear(fresh, b"OK\n", now)
+        core.agent_output(fresh, b"OK\n", now)
         assert sent(core) == [b'a="x"\n']
         core.handle(e.Gone(fresh, code=1), now)
     assert [(row.processed, row.failed) for row in saved(settle(core, 4.0))][-1:] == [(0, 1)]
@@ -147,7 +147,7 @@ def given(core: Core, first: int, last: int) -> list[bytes]:
         core.tick(float(second))
     for number in spawned(core):
         core.handle(e.Created(number, 100), float(last))
-        core.hear(number, b"OK\n", float(last))
+        core.agent_output(number, b"OK\n", float(last))
     return sent(core)
 
 
@@ -158,26 +158,26 @@ def test_rows_of_a_host_that_serves_none_go_to_any_where_their_type_allows_it(sp
     core.handle(e.Opened(1, (b"at",), 2), 0.0)
     core.handle(e.Fetched(1, [(b"beta",), (b"beta",)], more=False), 0.0)
     assert (given(core, 1, 3), given(core, 4, 6)) == ([], later)
-    assert (core.world.placed, core.world.spilled) == (2, 2 if spill else 0)
+    assert (core.state.placed, core.state.spilled) == (2, 2 if spill else 0)
 
 
 def test_what_is_shown_of_a_host_is_until_when_it_is_down_and_why() -> None:
     core = make_core(hosts=BOTH)
-    shown = [report.host_rows(core.world, 0.0)]
+    shown = [report.host_rows(core.state, 0.0)]
     down(core, 1.0)
-    shown.append(report.host_rows(core.world, 2.0))
+    shown.append(report.host_rows(core.state, 2.0))
     up(core, 3.0)
-    shown.append(report.host_rows(core.world, 3.0))
+    shown.append(report.host_rows(core.state, 3.0))
     assert shown == [
         [{"name": "beta", "seconds": 60.0, "reason": "it is being reached"}],
         [{"name": "beta", "seconds": 63.0, "reason": "no route"}],
         [{"name": "beta", "seconds": None, "reason": None}],
     ]
-    assert report.host_rows(core.world, 4.0) == []
+    assert report.host_rows(core.state, 4.0) == []
 
 
 def test_a_type_whose_hosts_cannot_be_reached_says_which_and_why() -> None:
     core = make_core(hosts=FAR)
     down(core)
-    (row,) = report.agent_rows(core.world, 0.0)
+    (row,) = report.agent_rows(core.state, 0.0)
     assert row["reason"] == "host beta cannot be reached: no route"

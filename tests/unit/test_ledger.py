@@ -8,7 +8,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndAndClaim, FindLocked, Mark, NotSaved, Save, Settle, WriteLog, WriteOutput
 from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
-from scheduler.policy.outbox import CHUNK, LOG_SIZE, RESULT_SIZE, Ledger
+from scheduler.policy.outbox import CHUNK, LOG_SIZE, RESULT_SIZE, Outbox
 from scheduler.policy.serving import hold_if_full
 from tests.core_tools import claim, make_core, settle, spawned, turn
 
@@ -23,7 +23,7 @@ def log(text: str) -> LogRow:
 
 
 def test_what_was_logged_of_a_job_is_written_before_its_end() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.log(first := log("first"))
     assert ledger.next_request([WANT], 0.0) == WriteLog([first])
     ledger.answered()
@@ -40,7 +40,7 @@ def test_what_was_logged_of_a_job_is_written_before_its_end() -> None:
 
 
 def test_endless_logs_hold_up_no_end() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.ends.append(END)
     ledger.log(log("first"))
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
@@ -50,7 +50,7 @@ def test_endless_logs_hold_up_no_end() -> None:
 
 
 def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
-    ledger, rest = Ledger(), Settle([1], beyond=7)
+    ledger, rest = Outbox(), Settle([1], beyond=7)
     ledger.parents = [1]
     assert ledger.next_request([WANT], 0.0) == Settle([1])
     ledger.answered()
@@ -71,7 +71,7 @@ def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
 
 
 def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_halved() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.unsettled.append(Settle([1, 2], beyond=7))
     ledger.next_request([], 0.0)
     ledger.failed(NotSaved("data", "a row is odd"), 0.0)
@@ -79,7 +79,7 @@ def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_ha
 
 
 def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.parents = [1]
     ledger.next_request([], 0.0)
     ledger.failed(NotSaved("lock", "a row is locked"), 5.0)
@@ -94,7 +94,7 @@ def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> N
 
 
 def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> None:
-    ledger, older = Ledger(), SaveRow(8, 1, "claimed")
+    ledger, older = Outbox(), SaveRow(8, 1, "claimed")
     ledger.log(log("first"))
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.log(log("more"))
@@ -118,7 +118,7 @@ def ends(*pks: int) -> list[End]:
 
 
 def test_rows_that_are_locked_hold_up_neither_others_nor_claims() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.ends = ends(1, 2, 3)
     ledger.next_request([WANT], 0.0)
     ledger.failed(LOCKED, 5.0)
@@ -143,7 +143,7 @@ def test_rows_that_are_locked_hold_up_neither_others_nor_claims() -> None:
 
 
 def test_however_many_rows_are_locked_one_question_a_second_is_asked() -> None:
-    ledger, now, asked = Ledger(), 0.0, 0
+    ledger, now, asked = Outbox(), 0.0, 0
     ledger.ends = ends(*range(1000))
     ledger.next_request([], now)
     ledger.failed(LOCKED, now)
@@ -157,7 +157,7 @@ def test_however_many_rows_are_locked_one_question_a_second_is_asked() -> None:
 
 
 def test_each_kind_that_waits_for_a_lock_is_looked_at_once_a_second() -> None:
-    ledger, asked = Ledger(), []
+    ledger, asked = Outbox(), []
     for row in SaveRow(7, 1, "failed", outcome="failed"), (8, 1):
         ledger.wait_for_lock(Save([row]) if isinstance(row, SaveRow) else Mark([row]), 0.0)
     ledger.wait_for_lock(Settle([1]), 0.0)
@@ -172,7 +172,7 @@ def test_each_kind_that_waits_for_a_lock_is_looked_at_once_a_second() -> None:
 
 
 def test_what_meets_a_lock_although_its_rows_are_free_waits_for_it() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.ends = ends(1, 2)
     ledger.next_request([], 0.0)
     ledger.failed(LOCKED, 0.0)
@@ -188,7 +188,7 @@ def test_what_meets_a_lock_although_its_rows_are_free_waits_for_it() -> None:
 
 @pytest.mark.parametrize("why", ["lost", "lock", "data"])
 def test_a_question_for_locks_that_fails_is_asked_again(why: str) -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.ends = ends(1)
     ledger.next_request([], 0.0)
     ledger.failed(LOCKED, 0.0)
@@ -205,7 +205,7 @@ def test_a_question_for_locks_that_fails_is_asked_again(why: str) -> None:
 
 
 def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -> None:
-    ledger, pieces = Ledger(), [OutputRow(7, 1, part, "out", "x") for part in (1, 2, 3)]
+    ledger, pieces = Outbox(), [OutputRow(7, 1, part, "out", "x") for part in (1, 2, 3)]
     ledger.output(pieces[0])
     ledger.output(pieces[1])
     first = ledger.next_request([], 0.0)
@@ -220,7 +220,7 @@ def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -
 
 
 def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
-    ledger, long = Ledger(), "x" * (LOG_SIZE // 8)
+    ledger, long = Outbox(), "x" * (LOG_SIZE // 8)
     for now in range(100):
         ledger.log(log(long))
         ledger.next_request([], now)
@@ -232,7 +232,7 @@ def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
 
 
 def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
-    ledger = Ledger()
+    ledger = Outbox()
     ledger.log(log("odd"))
     ledger.next_request([], 0.0)
     ledger.failed(NotSaved("data", "it is odd"), 0.0)
@@ -240,7 +240,7 @@ def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
 
 
 def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -> None:
-    ledger, rows = Ledger(), [OutputRow(7, 1, part, "out", "x" * (1 << 20)) for part in range(40)]
+    ledger, rows = Outbox(), [OutputRow(7, 1, part, "out", "x" * (1 << 20)) for part in range(40)]
     for row in rows:
         ledger.output(row)
     filled = ledger.is_full
@@ -255,7 +255,7 @@ def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -
 
 
 def test_claims_go_on_however_much_output_there_is() -> None:
-    ledger, requests = Ledger(), []
+    ledger, requests = Outbox(), []
     for part in range(4):
         ledger.output(OutputRow(7, 1, part, "out", "x"))
         requests.append(type(ledger.next_request([WANT], 0.0)))
@@ -264,7 +264,7 @@ def test_claims_go_on_however_much_output_there_is() -> None:
 
 
 def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_other() -> None:
-    ledger, pieces = Ledger(), [OutputRow(job, 1, 1, "out", "x" * CHUNK) for job in (7, 9)]
+    ledger, pieces = Outbox(), [OutputRow(job, 1, 1, "out", "x" * CHUNK) for job in (7, 9)]
     for piece in pieces:
         ledger.output(piece)
     late, row = END._replace(pk=9), replace(ROW, pk=9)
@@ -279,7 +279,7 @@ def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_othe
 
 
 def test_failed_items_fill_the_ledger_too_until_they_are_saved_or_given_up() -> None:
-    ledger, long = Ledger(), "x" * RESULT_SIZE
+    ledger, long = Outbox(), "x" * RESULT_SIZE
     ledger.save(ROW, [ItemFailure(8, 1, None, long, "here", "noop", 99, "no")])
     filled = ledger.is_full
     assert isinstance(ledger.next_request([], 0.0), Save)
@@ -291,7 +291,7 @@ def test_agents_are_given_no_work_while_too_much_output_waits() -> None:
     core = make_core({"sha": AgentType(command=("agent",), kind="exec", output_limit=2 * RESULT_SIZE)})
     turn(core, claim(1), claim(2))
     core.handle(e.Created(0, 100), 0.0)
-    core.captured(0, "out", b"x" * (RESULT_SIZE + 1), 0.0)
+    core.command_output(0, "out", b"x" * (RESULT_SIZE + 1), 0.0)
     core.handle(e.Gone(0, 0), 0.0)
     waiting = spawned(core)
     settle(core)
@@ -300,14 +300,14 @@ def test_agents_are_given_no_work_while_too_much_output_waits() -> None:
 
 def test_agents_are_given_work_again_when_failed_items_are_saved() -> None:
     core = make_core()
-    core.world.ledger.save(ROW, [ItemFailure(8, 1, None, "x" * 2 * RESULT_SIZE, "here", "noop", 99, "no")])
-    hold_if_full(core.world)
-    held = not core.world.feeding
+    core.state.outbox.save(ROW, [ItemFailure(8, 1, None, "x" * 2 * RESULT_SIZE, "here", "noop", 99, "no")])
+    hold_if_full(core.state)
+    held = not core.state.is_assigning
     settle(core)
-    assert (held, core.world.feeding) == (True, True)
+    assert (held, core.state.is_assigning) == (True, True)
 
 
-def save_all(ledger: Ledger) -> None:
+def save_all(ledger: Outbox) -> None:
     """Let the database take everything."""
     while ledger.next_request([], 0.0) is not None:
         ledger.answered()

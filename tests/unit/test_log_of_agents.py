@@ -13,13 +13,13 @@ DISABLED = [{"type": "sha", "enabled": False}]
 def query(core: Core, rows: int, **rules: object) -> int:
     """Take a query of so many rows in hand, with one agent that is at work; give its slot."""
     turn(core, claim(1, msq=True, **rules))
-    core.take()
+    core.drain_commands()
     core.handle(e.Opened(1, (b"n",), rows), 0.0)
     core.handle(e.Fetched(1, [(b"%d" % n,) for n in range(rows)], more=False), 0.0)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    core.hear(number, b"OK\n", 0.0)
-    core.take()
+    core.agent_output(number, b"OK\n", 0.0)
+    core.drain_commands()
     return number
 
 
@@ -32,8 +32,8 @@ def errors(core: Core) -> list[tuple[int | None, str]]:
 def test_warning_of_a_result_that_is_not_json_names_the_column_in_its_text(text: str, column: int) -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, f"RESULT {text}\n".encode(), 0.0)
+    core.drain_commands()
+    core.agent_output(slot.number, f"RESULT {text}\n".encode(), 0.0)
     ((_, kind, message),) = logged(core)
     assert kind == "WARNING"
     assert f"line 1 column {column} " in message
@@ -42,39 +42,39 @@ def test_warning_of_a_result_that_is_not_json_names_the_column_in_its_text(text:
 def test_fail_of_a_one_parameter_job_is_logged_once_with_its_process() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"FAIL no such file\nOK\n", 0.0)
-    (row,) = core.world.ledger.logs
+    core.drain_commands()
+    core.agent_output(slot.number, b"FAIL no such file\nOK\n", 0.0)
+    (row,) = core.state.outbox.logs
     assert row == (1, "ERROR", "alpha", "sha", 100, "no such file")
 
 
 def test_fail_of_an_item_of_a_query_is_logged_once() -> None:
     core = make_core()
     number = query(core, 1, tolerate=1)
-    core.hear(number, b"FAIL no such file\nOK\n", 0.0)
+    core.agent_output(number, b"FAIL no such file\nOK\n", 0.0)
     assert errors(core) == [(1, 'item failed: no such file: n="0"')]
 
 
 def test_every_reason_of_an_item_that_says_fail_twice_is_logged() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"FAIL first\nFAIL second\nOK\n", 0.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"FAIL first\nFAIL second\nOK\n", 0.0)
     assert errors(core) == [(1, "FAIL first"), (1, "second")]
 
 
 def test_blocked_is_logged_once() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"BLOCKED tape none\nOK\n", 0.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"BLOCKED tape none\nOK\n", 0.0)
     assert [message for _, _, message in logged(core)] == ["blocked: tape none"]
 
 
 def test_death_of_the_agent_of_a_one_parameter_job_is_logged_once() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
+    core.drain_commands()
     core.handle(e.Gone(slot.number, 3, None), 0.0)
     assert errors(core) == [(1, "agent terminated prematurely, with exit status 3")]
 
@@ -82,8 +82,8 @@ def test_death_of_the_agent_of_a_one_parameter_job_is_logged_once() -> None:
 def test_breach_of_the_protocol_is_logged_once() -> None:
     core = make_core(line_limit=10)
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"x" * 11 + b"\n", 0.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"x" * 11 + b"\n", 0.0)
     core.handle(e.Gone(slot.number, None, "SIGKILL"), 0.0)
     assert errors(core) == [(1, "protocol violation: line over 10 bytes; killed")]
 
@@ -93,8 +93,8 @@ def test_what_an_agent_says_before_its_first_ok_is_logged_with_the_job_it_was_st
     turn(core, claim(7))
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    core.hear_err(number, b"no module named foo\n", 0.0)
-    core.hear(number, b"LOG loading\n", 0.0)
+    core.agent_stderr(number, b"no module named foo\n", 0.0)
+    core.agent_output(number, b"LOG loading\n", 0.0)
     core.handle(e.Gone(number, 1, None), 0.0)
     died = "agent terminated prematurely, with exit status 1"
     assert logged(core) == [(7, "STDERR", "no module named foo"), (7, "LOG", "loading"), (7, "ERROR", died)]
@@ -103,9 +103,9 @@ def test_what_an_agent_says_before_its_first_ok_is_logged_with_the_job_it_was_st
 def test_second_ok_that_is_read_later_is_logged_with_the_job_that_the_first_one_ended() -> None:
     core = make_core()
     slot = ready(core, claim(7))
-    core.take()
-    core.hear(slot.number, b"OK\n", 0.0)
-    core.hear(slot.number, b"OK\n", 0.1)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 0.0)
+    core.agent_output(slot.number, b"OK\n", 0.1)
     assert errors(core) == [(7, "protocol violation: OK in ST_READY; killed")]
 
 
@@ -113,8 +113,8 @@ def test_second_ok_that_is_read_later_is_logged_with_the_job_that_the_first_one_
 def test_second_ok_in_one_read_is_logged_with_the_job_that_the_first_one_ended(waiting: tuple[int, ...]) -> None:
     core = make_core()
     slot = ready(core, claim(7), *map(claim, waiting))
-    core.take()
-    core.hear(slot.number, b"OK\nOK\n", 0.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\nOK\n", 0.0)
     ((job, message),) = errors(core)
     assert job == 7
     assert message.startswith("protocol violation: OK")
@@ -123,8 +123,8 @@ def test_second_ok_in_one_read_is_logged_with_the_job_that_the_first_one_ended(w
 def test_death_of_an_idle_agent_is_not_logged_with_the_job_that_it_had_last() -> None:
     core = make_core()
     slot = ready(core, claim(7))
-    core.take()
-    core.hear(slot.number, b"OK\n", 0.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 0.0)
     core.handle(e.Gone(slot.number, 1, None), 1.0)
     assert errors(core) == [(None, "agent terminated prematurely, with exit status 1")]
 
@@ -134,14 +134,14 @@ def test_death_of_an_idle_agent_is_not_logged_with_the_job_that_it_had_last() ->
 
 def killed(core: Core) -> list[int]:
     """Give the slots whose agents are told to exit."""
-    return [command.slot for command in core.take() if isinstance(command, e.Kill)]
+    return [command.slot for command in core.drain_commands() if isinstance(command, e.Kill)]
 
 
 def test_idle_agent_of_a_type_that_is_disabled_is_ended() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"OK\n", 0.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"OK\n", 0.0)
     core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == [slot.number]
 
@@ -149,10 +149,10 @@ def test_idle_agent_of_a_type_that_is_disabled_is_ended() -> None:
 def test_busy_agent_of_a_type_that_is_disabled_is_ended_after_its_item() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
+    core.drain_commands()
     core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == []
-    core.hear(slot.number, b"OK\n", 0.0)
+    core.agent_output(slot.number, b"OK\n", 0.0)
     assert killed(core) == [slot.number]
     assert [end.pk for request in settle(core) if isinstance(request, e.EndAndClaim) for end in request.ends] == [1]
 
@@ -162,6 +162,6 @@ def test_agent_that_was_starting_when_its_type_was_disabled_is_ended() -> None:
     turn(core, claim(1))
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    core.take()
+    core.drain_commands()
     core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == [number]

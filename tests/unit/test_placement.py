@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.config import AgentType, Host
-from scheduler.policy.run_queue import Places
+from scheduler.policy.run_queue import Placement
 from tests.core_tools import claim, make_core, spawned, turn
 
 
@@ -13,7 +13,7 @@ def rule(value: str, host: str, to: str | None = None, kind: str | None = None) 
     return {"type": kind, "from": value, "to": to, "host": host}
 
 
-PLACES = Places(
+PLACES = Placement(
     ["alpha", "beta"],
     [rule("x", "alpha"), rule("x", "beta", kind="mime"), rule("a", "beta", to="m"), rule("b", "alpha", "c", "mime")],
 )

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.expand import cursor_query
-from scheduler.policy.query import Progress
+from scheduler.policy.query import KeyProgress
 
 ORDERS = st.integers(0, 30).flatmap(lambda count: st.tuples(st.permutations(range(count)), st.integers(0, count)))
 
@@ -13,7 +13,7 @@ def key(number: int) -> str:
     return f"{number:03d}"
 
 
-def kept(progress: Progress, count: int) -> set[int]:
+def kept(progress: KeyProgress, count: int) -> set[int]:
     """Give the items that a later attempt would not see."""
     below = "" if progress.watermark is None else progress.watermark
     return {
@@ -24,7 +24,7 @@ def kept(progress: Progress, count: int) -> set[int]:
 @given(ORDERS)
 def test_what_is_kept_is_what_was_done(case: tuple[list[int], int]) -> None:
     order, ended = case
-    progress = Progress(None)
+    progress = KeyProgress(None)
     for number in order[:ended]:
         progress.finish(number, key(number))
     assert kept(progress, len(order)) == set(order[:ended])
@@ -33,7 +33,7 @@ def test_what_is_kept_is_what_was_done(case: tuple[list[int], int]) -> None:
 @given(ORDERS)
 def test_there_are_never_more_ranges_than_gaps(case: tuple[list[int], int]) -> None:
     order, ended = case
-    progress = Progress(None)
+    progress = KeyProgress(None)
     for number in order[:ended]:
         progress.finish(number, key(number))
     assert len(progress.beyond) <= len(order) - ended
@@ -42,17 +42,17 @@ def test_there_are_never_more_ranges_than_gaps(case: tuple[list[int], int]) -> N
 @given(ORDERS)
 def test_when_all_is_done_a_watermark_is_left(case: tuple[list[int], int]) -> None:
     order, _ = case
-    progress = Progress(None)
+    progress = KeyProgress(None)
     for number in order:
         progress.finish(number, key(number))
     assert progress.checkpoint() == {"watermark": key(len(order) - 1) if order else None, "beyond": []}
 
 
 def test_a_later_attempt_goes_on_from_the_checkpoint() -> None:
-    first = Progress(None)
+    first = KeyProgress(None)
     for number in (0, 2, 3):
         first.finish(number, key(number))
-    later = Progress(first.checkpoint())
+    later = KeyProgress(first.checkpoint())
     assert cursor_query("x", "k", later.watermark, later.beyond).count("not between E'002' and E'003'") == 1
     later.finish(0, key(1))
     assert (later.watermark, later.beyond) == (key(1), [(key(2), key(3))])
@@ -64,10 +64,10 @@ def test_what_failed_and_is_done_again_moves_no_watermark_back_r7(case: tuple[li
     count = len(order) // 2  # the first half failed before, each second of ten that were done; the rest is new
     failed, new = [2 * n for n in range(count)], [100 + n for n in range(len(order) - count)]
     keys = [key(n) for n in failed + new]
-    progress = Progress({"watermark": key(99), "beyond": [], "again": keys[:count]})
+    progress = KeyProgress({"watermark": key(99), "beyond": [], "again": keys[:count]})
     for number in order[:ended]:
         progress.finish(number, keys[number])
-    later = Progress(progress.checkpoint())
+    later = KeyProgress(progress.checkpoint())
     done = {keys[number] for number in order[:ended]}
     assert later.again == sorted(set(keys[:count]) - done)
     assert kept(later, 200) == set(range(100)) | {n for n in new if key(n) in done}

@@ -34,11 +34,11 @@ def effects(path: Path, cut: Cut) -> tuple[list[object], list[object]]:
     """Feed all of a transcript but its OKs to an agent at work; give what was logged and commanded."""
     core = make_core({"sha": AgentType(command=("agent",), db="sql")})
     slot = ready(core, claim(1))
-    core.take()
+    core.drain_commands()
     for piece in cut(b"".join(x.line + b"\n" for x in said_but_ok(path))):
-        core.hear(slot.number, piece, 1.0)
+        core.agent_output(slot.number, piece, 1.0)
     logs = [entry for entry in logged(core) if entry[2] != "tail"]
-    return list(logs), [command for command in core.take() if not isinstance(command, e.LogMessage)]
+    return list(logs), [command for command in core.drain_commands() if not isinstance(command, e.LogMessage)]
 
 
 @pytest.mark.parametrize("path", read_transcripts.TRANSCRIPTS, ids=lambda path: path.stem)
@@ -52,7 +52,7 @@ def test_only_ok_ends_an_item_f88_f89(path: Path) -> None:
     core = make_core()
     slot = ready(core, claim(1))
     for exchange in said_but_ok(path):
-        core.hear(slot.number, exchange.line + b"\n", 1.0)
+        core.agent_output(slot.number, exchange.line + b"\n", 1.0)
     assert slot.job is not None
 
 
@@ -60,14 +60,14 @@ def test_one_ok_ends_an_item_and_takes_the_next_f89() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
     assert sent(core) == [b"item 1\n"]
-    assert core.hear(slot.number, b"OK\n", 1.0) == b"item 2\n"
+    assert core.agent_output(slot.number, b"OK\n", 1.0) == b"item 2\n"
 
 
 def test_nothing_more_is_sent_until_ok_f88() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2), claim(3))
     assert sent(core) == [b"item 1\n"]
-    assert core.hear(slot.number, b"LOG still at it\nHeartbeat\n", 1.0) is None
+    assert core.agent_output(slot.number, b"LOG still at it\nHeartbeat\n", 1.0) is None
     assert sent(core) == []
 
 
@@ -75,26 +75,26 @@ def test_nothing_is_sent_before_the_first_ok_f65() -> None:
     core = make_core()
     core.next_request(0.0)
     core.handle(turned(claim(1)), 0.0)
-    core.take()
+    core.drain_commands()
     core.handle(e.Created(0, 100), 0.0)
-    core.hear(0, b"LOG starting\n", 0.5)
+    core.agent_output(0, b"LOG starting\n", 0.5)
     assert sent(core) == []
 
 
 def test_a_second_ok_in_one_read_ends_nothing_f88() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.take()
-    assert core.hear(slot.number, b"OK\nOK\n", 1.0) is None
-    assert list(core.world.jobs) == [2]
-    assert e.Kill(slot.number) in core.take()
+    core.drain_commands()
+    assert core.agent_output(slot.number, b"OK\nOK\n", 1.0) is None
+    assert list(core.state.jobs) == [2]
+    assert e.Kill(slot.number) in core.drain_commands()
 
 
 def test_error_is_logged_and_leaves_its_mark_f90_f160() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"ERROR cannot read\nOK\n", 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, b"ERROR cannot read\nOK\n", 1.0)
     assert (1, "ERROR", "cannot read") in logged(core)
     (row,) = saved(settle(core, 1.0))
     assert (row.state, row.bits) == ("done", 5)
@@ -103,16 +103,16 @@ def test_error_is_logged_and_leaves_its_mark_f90_f160() -> None:
 def test_success_is_counted_only_f94() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.hear(slot.number, b"Success\nSuccess\n", 1.0)
-    assert (core.world.successes, slot.job is not None, logged(core)) == (2, True, [])
+    core.agent_output(slot.number, b"Success\nSuccess\n", 1.0)
+    assert (core.state.successes, slot.job is not None, logged(core)) == (2, True, [])
 
 
 @pytest.mark.parametrize(("lines", "count"), [(b"OK\n", 1), (b"ItemsProcessed 7\nOK\n", 7)])
 def test_items_count_one_unless_the_agent_says_otherwise_f158(lines: bytes, count: int) -> None:
     core = make_core()
     slot = ready(core, claim(1, retries=1, failures=1))
-    core.take()
-    core.hear(slot.number, lines, 1.0)
+    core.drain_commands()
+    core.agent_output(slot.number, lines, 1.0)
     (row,) = saved(settle(core, 1.0))
     assert row.processed == count
 
@@ -120,15 +120,15 @@ def test_items_count_one_unless_the_agent_says_otherwise_f158(lines: bytes, coun
 def test_an_unknown_line_is_debug_output_with_the_slots_number_f105() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
-    core.hear(slot.number, b"hello\n", 1.0)
-    assert core.take() == [e.Echo(f"DEBUG[{slot.number}]: hello")]
+    core.drain_commands()
+    core.agent_output(slot.number, b"hello\n", 1.0)
+    assert core.drain_commands() == [e.Echo(f"DEBUG[{slot.number}]: hello")]
 
 
 def test_an_unfinished_last_line_is_heard_f106() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.hear(slot.number, b"LOG last words", 1.0)
+    core.agent_output(slot.number, b"LOG last words", 1.0)
     core.handle(e.Gone(slot.number, code=1), 2.0)
     assert (1, "LOG", "last words") in logged(core)
 
@@ -137,10 +137,10 @@ def test_an_unfinished_last_line_is_heard_f106() -> None:
 def test_a_line_over_the_limit_costs_the_agent_its_life_f102(pieces: list[bytes]) -> None:
     core = make_core(line_limit=100)
     slot = ready(core, claim(1))
-    core.take()
+    core.drain_commands()
     for piece in pieces:
-        core.hear(slot.number, piece, 1.0)
-    assert e.Kill(slot.number) in core.take()
+        core.agent_output(slot.number, piece, 1.0)
+    assert e.Kill(slot.number) in core.drain_commands()
     assert (1, "ERROR", "protocol violation: line over 100 bytes; killed") in logged(core)
 
 

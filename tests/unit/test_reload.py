@@ -66,12 +66,12 @@ def test_a_host_may_go_while_its_last_row_is_worked_and_more_are_on_their_way() 
     core.handle(e.Fetched(1, [(b"x",)], True), 0.0)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    core.hear(number, b"OK\n", 0.0)
-    core.look()
+    core.agent_output(number, b"OK\n", 0.0)
+    core.schedule()
     assert sent(core) == [b'a="x"\n']
     reload(core, config(hosts={"alpha": Host(priorities="^[a-m]")}))
     assert outcomes(core) == []
-    core.hear(number, b"OK\n", 1.0)
+    core.agent_output(number, b"OK\n", 1.0)
     assert outcomes(core) == [(1, "given back")]
 
 
@@ -99,7 +99,7 @@ def test_a_claim_that_comes_too_late_goes_back(host: str, new: Config) -> None:
     flight(core)
     reload(core, new)
     core.handle(turned(claim(7, host=host)), 0.0)
-    core.unpack()
+    core.unpack_claims()
     assert spawned(core) == []
     assert outcomes(core) == [(7, "given back")]
 
@@ -119,26 +119,26 @@ def test_the_number_of_a_slot_is_free_only_when_its_process_is_dead() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     reload(core, config({"md5": SHA}))
-    assert [other.number for other in core.world.pools["md5"].slots] == [1]
-    core.hear(slot.number, b"OK\n", 0.0)
-    core.take()
+    assert [other.number for other in core.state.pools["md5"].slots] == [1]
+    core.agent_output(slot.number, b"OK\n", 0.0)
+    core.drain_commands()
     assert slot.state == ST_FREEING
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
     reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
-    assert [other.number for other in core.world.pools["md5"].slots] == [1, 0]
+    assert [other.number for other in core.state.pools["md5"].slots] == [1, 0]
 
 
 def test_an_answer_for_the_former_process_of_a_number_reaches_nobody() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.hear(slot.number, b"DB: select 1\nOK\n", 0.0)
-    (ask,) = [command for command in core.take() if isinstance(command, e.RunStatement)]
+    core.agent_output(slot.number, b"DB: select 1\nOK\n", 0.0)
+    (ask,) = [command for command in core.drain_commands() if isinstance(command, e.RunStatement)]
     reload(core, config({"md5": SHA}))
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
     reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
     turn(core, claim(2, "md5"), claim(3, "md5"))
     spawned(core)
-    assert core.world.slots.all[0].pool.name == "md5"
+    assert core.state.slots.all[0].pool.name == "md5"
     core.handle(e.Created(0, 200), 0.0)
     core.handle(e.StatementAnswered(0, ask.serial, b"OK\n"), 0.0)
     assert sent(core) == []
@@ -149,7 +149,7 @@ def test_a_slot_that_is_gone_is_not_put_to_rest_when_its_agent_dies() -> None:
     slot = ready(core, claim(1))
     reload(core, config({"md5": SHA}, respawn_count=0))
     core.handle(e.Gone(slot.number, code=1), 0.0)
-    assert (slot.state, core.world.slots.vacant) == (ST_FREE, [slot.number])
+    assert (slot.state, core.state.slots.vacant) == (ST_FREE, [slot.number])
 
 
 def test_a_slot_that_rests_is_free_once_it_is_gone() -> None:
@@ -158,7 +158,7 @@ def test_a_slot_that_rests_is_free_once_it_is_gone() -> None:
     core.handle(e.Gone(slot.number, code=1), 0.0)
     assert slot.state == ST_FAIL
     look(core, "alpha", types="^md5")
-    assert (slot.state, core.world.slots.vacant) == (ST_FREE, [slot.number])
+    assert (slot.state, core.state.slots.vacant) == (ST_FREE, [slot.number])
 
 
 def test_a_type_whose_failed_slots_went_with_their_host_works_when_the_host_is_back() -> None:
@@ -167,7 +167,7 @@ def test_a_type_whose_failed_slots_went_with_their_host_works_when_the_host_is_b
     core.handle(e.Gone(slot.number, code=1), 0.0)
     look(core, "alpha", types="^md5")
     look(core, "alpha", types="")
-    assert turn(core, claim(2)).wants
+    assert turn(core, claim(2)).wanted
     assert len(spawned(core)) == 1
 
 
@@ -178,12 +178,12 @@ def test_a_row_that_is_claimed_while_it_is_in_hand_was_put_back_by_hand_and_begi
     turn(core, claim(1)._replace(attempt=2))
     assert slot.state == ST_FREEING
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
-    core.look()
+    core.schedule()
     core.handle(e.Created(slot.number, 101), 0.0)
-    core.hear(slot.number, b"OK\n", 0.0)
+    core.agent_output(slot.number, b"OK\n", 0.0)
     assert sent(core) == [b"item 1\n"]
-    core.hear(slot.number, b"OK\n", 0.0)
-    assert [(end.pk, end.attempt) for end in core.world.ledger.ends] == [(1, 2)]
+    core.agent_output(slot.number, b"OK\n", 0.0)
+    assert [(end.pk, end.attempt) for end in core.state.outbox.ends] == [(1, 2)]
 
 
 def test_tables_that_were_read_before_bring_no_type_or_host_back() -> None:
@@ -191,7 +191,7 @@ def test_tables_that_were_read_before_bring_no_type_or_host_back() -> None:
     reload(core, config())
     hosts = [{"name": name, "max": 5, "urgent": 1, "enabled": True} | Host().filters for name in BOTH]
     core.handle(e.TablesRead([], hosts, [{"type": name, "enabled": True} for name in ("sha", "md5")], []), 0.0)
-    pools, books = core.world.pools, core.world.hosts
+    pools, books = core.state.pools, core.state.hosts
     assert (pools["sha"].enabled, pools["md5"].enabled) == (True, False)
     assert (books["alpha"].max, books["beta"].enabled) == (5, False)
 
@@ -200,7 +200,7 @@ def test_a_type_that_a_command_disabled_stays_disabled_by_another_kind() -> None
     core = make_core()
     core.handle(e.TablesRead([], [], [{"type": "sha", "enabled": False}], []), 0.0)
     reload(core, config({"sha": attrs.evolve(SHA, kind="exec")}))
-    assert not core.world.pools["sha"].enabled
+    assert not core.state.pools["sha"].enabled
 
 
 # ---- filters that commands have set
@@ -210,7 +210,7 @@ def look(core: Core, host: str, **filters: Any) -> None:
     """Let the core see the tables after a command about a host."""
     rows = [
         {"name": name, "max": -1, "urgent": 1, "enabled": True} | each.filters | (filters if name == host else {})
-        for name, each in core.world.config.hosts.items()
+        for name, each in core.state.config.hosts.items()
     ]
     core.handle(e.TablesRead(TABLES["queues"], rows, [{"type": "sha", "enabled": True}], []), 0.0)
 
@@ -220,14 +220,14 @@ def test_a_filter_that_is_set_holds_at_once_and_goes_back_when_it_is_cleared() -
     look(core, "alpha", queues=["other"])
     assert ready(core, claim(1)).host.name == "beta"
     look(core, "alpha", queues=None)
-    assert core.world.config.hosts == BOTH
+    assert core.state.config.hosts == BOTH
 
 
 def test_a_filter_stays_through_a_reload_that_says_nothing_new_of_it() -> None:
     core = make_core(hosts=BOTH)
     look(core, "alpha", queues=["other"], priorities="^a")
     reload(core, config(hosts={**BOTH, "alpha": Host(priorities="^b")}))
-    assert core.world.config.hosts["alpha"].filters == {"types": "", "queues": ("other",), "priorities": "^b"}
+    assert core.state.config.hosts["alpha"].filters == {"types": "", "queues": ("other",), "priorities": "^b"}
 
 
 def test_a_type_that_no_host_takes_any_more_gives_its_jobs_back_and_asks_for_none() -> None:
@@ -236,19 +236,19 @@ def test_a_type_that_no_host_takes_any_more_gives_its_jobs_back_and_asks_for_non
     assert slot.state == ST_RUNNING
     look(core, "alpha", types="^md5")
     assert outcomes(core) == [(2, "given back")]
-    assert core.world.pools["sha"].slots == []
+    assert core.state.pools["sha"].slots == []
     core.handle(e.Woken(), 0.0)
     request = core.next_request(0.0)
-    assert not (isinstance(request, e.EndAndClaim) and request.wants)
+    assert not (isinstance(request, e.EndAndClaim) and request.wanted)
     look(core, "alpha", types="")
-    assert turn(core).wants
+    assert turn(core).wanted
 
 
 def test_a_look_that_shows_the_same_filters_makes_no_other_configuration() -> None:
     core = make_core(hosts=BOTH)
-    before = core.world.config
+    before = core.state.config
     look(core, "alpha")
-    assert core.world.config is before
+    assert core.state.config is before
 
 
 # ---- time
@@ -268,7 +268,7 @@ def test_an_agent_that_starts_keeps_the_hint_and_gets_the_shorter_limit() -> Non
     turn(core, claim(1))
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    slot = core.world.slots.all[number]
+    slot = core.state.slots.all[number]
     reload(core, config(start_limit=30.0), 1.0)
     assert slot.deadline == 5.0
     core.tick(5.0)
@@ -283,7 +283,7 @@ def test_the_rest_of_a_slice_that_was_given_back_says_nothing_of_the_next() -> N
     core = make_core()
     checkpoint = {"watermark": "3", "beyond": []}
     turn(core, claim(1, msq=True, repeat=True, key="id", checkpoint=checkpoint))
-    core.take()
+    core.drain_commands()
     core.handle(e.Opened(1, (b"id",), 0), 0.0)
     (row,) = saved(settle(core))
     assert (row.state, row.outcome, row.checkpoint["watermark"]) == ("queued", "slice", None)

@@ -49,14 +49,14 @@ def test_a_start_that_the_machine_refuses_counts_against_no_slot() -> None:
     core = make_core(RUN, respawn_count=0)
     turn(core, claim(1, "run"))
     refuse(core, spawned(core))
-    assert {(slot.state, tuple(slot.starts)) for slot in core.world.slots.all} == {(1, ())}
-    assert core.world.pools["run"].failed_starts == {}
+    assert {(slot.state, tuple(slot.starts)) for slot in core.state.slots.all} == {(1, ())}
+    assert core.state.pools["run"].failed_starts == {}
 
 
 def test_no_more_agents_are_started_than_run_until_a_pause_is_over() -> None:
     core = make_core(RUN)
     short_of(core, 2)
-    assert (spawned(core), core.world.uncap_at) == ([], 1.0)
+    assert (spawned(core), core.state.uncap_at) == ([], 1.0)
     core.tick(1.0)
     assert len(spawned(core)) == 4
 
@@ -72,7 +72,7 @@ def test_an_agent_that_ends_lets_the_next_begin_at_once() -> None:
 def test_each_try_that_fails_doubles_the_pause(tries: int, pause: float) -> None:
     core = make_core(RUN)
     short_of(core, 2)
-    host = core.world.hosts["alpha"]
+    host = core.state.hosts["alpha"]
     for _ in range(tries - 1):
         now = host.tried_again_at
         core.tick(now)
@@ -85,9 +85,9 @@ def test_one_more_agent_than_before_ends_the_shortage() -> None:
     short_of(core, 2)
     core.tick(1.0)
     begin(core, spawned(core), 1.0)
-    host = core.world.hosts["alpha"]
+    host = core.state.hosts["alpha"]
     assert (host.shortage, host.pause, host.most) == (None, 0.0, NEVER)
-    assert sum(slot.state == ST_RUNNING for slot in core.world.slots.all) == 6
+    assert sum(slot.state == ST_RUNNING for slot in core.state.slots.all) == 6
 
 
 def test_a_job_that_the_machine_cannot_start_does_not_hold_up_a_drain() -> None:
@@ -112,5 +112,5 @@ def test_who_asks_why_is_told_of_the_shortage() -> None:
     core = make_core(RUN)
     short_of(core, 2)
     told = f"host alpha cannot start more than 2 agents, tried again within 1 s: {WHY}"
-    assert [row["reason"] for row in agent_rows(core.world, 0.0)] == [told]
-    assert "cannot start more than 2 agents" in scheduler_row(core.world, 1, "serving", 1.0, {}, {})["parameter"]
+    assert [row["reason"] for row in agent_rows(core.state, 0.0)] == [told]
+    assert "cannot start more than 2 agents" in scheduler_row(core.state, 1, "serving", 1.0, {}, {})["parameter"]

@@ -21,6 +21,6 @@ def test_each_line_on_stderr_is_logged_the_last_one_without_its_end_too_f80(
     core = make_core()
     slot = ready(core, claim(1))
     for data in printed:
-        core.hear_err(slot.number, data, 1.0)
+        core.agent_stderr(slot.number, data, 1.0)
     core.handle(e.Gone(slot.number, code=3), 1.0)
     assert [row for row in logged(core) if row[1] == "STDERR"] == [(1, "STDERR", line) for line in lines]

@@ -7,7 +7,7 @@ import pytest
 from scheduler.model.events import ContentsRead, EndAndClaim, NotSaved, ReadContents, Request, Save, Stop
 from scheduler.model.jobs import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRow
 from scheduler.policy.core import Core
-from scheduler.policy.outbox import Ledger
+from scheduler.policy.outbox import Outbox
 from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn, turned
 
@@ -44,12 +44,12 @@ def core() -> Core:
     core.handle(REFUSED, 0.0)
     assert request(core, EndAndClaim).unread
     core.handle(turned(unread(1), unread(2), unread(3)), 0.0)
-    core.unpack()
+    core.unpack_claims()
     return core
 
 
 def test_end_that_went_with_a_failed_claim_is_saved_and_not_given_up() -> None:
-    ledger, end = Ledger(), End(7, 1, 100_000, "here", 99, None)
+    ledger, end = Outbox(), End(7, 1, 100_000, "here", 99, None)
     ledger.ends.append(end)
     assert ledger.next_request([WANT], 0.0) == EndAndClaim([end], [WANT])
     assert "a claim failed on the data of a row" in str(ledger.failed(REFUSED, 0.0))
@@ -68,15 +68,15 @@ def test_row_that_cannot_be_read_fails_alone_with_the_reason(core: Core) -> None
     read(core, 2, 3)
     (end,) = saved(settle(core))
     assert (end.pk, end.state, "cannot be read: 54000: string too long" in end.text) == (1, "failed", True)
-    assert [(job.pk, job.args) for job in core.world.jobs.values()] == [(2, b"item 2"), (3, b"item 3")]
+    assert [(job.pk, job.args) for job in core.state.jobs.values()] == [(2, b"item 2"), (3, b"item 3")]
 
 
 def test_claims_are_made_as_ever_once_one_has_succeeded(core: Core) -> None:
     request(core, ReadContents)
     read(core, 1, 2, 3)
-    core.world.claims.wake()
-    core.world.pools["sha"].rate = 1e6
-    core.world.may_want = True
+    core.state.claims.wake()
+    core.state.pools["sha"].rate = 1e6
+    core.state.may_claim = True
     assert not request(core, EndAndClaim).unread
 
 
@@ -86,7 +86,7 @@ def test_claim_that_fails_without_the_data_too_is_made_for_one_row_of_one_place_
         request(core, EndAndClaim)
         core.handle(REFUSED, 0.0)
     asked = request(core, EndAndClaim)
-    assert (len(asked.wants), asked.wants[0].most, asked.unread) == (1, 1, True)
+    assert (len(asked.wanted), asked.wanted[0].most, asked.unread) == (1, 1, True)
 
 
 def test_row_that_is_given_back_before_it_was_read_keeps_its_counts_and_its_checkpoint(core: Core) -> None:
@@ -120,9 +120,9 @@ def test_suspect_begins_when_its_row_does_not_say_any_more_that_it_is_tried_alon
     request(core, ReadContents)
     read(core, 1)
     save = request(core, Save)
-    assert core.world.pools["sha"].singles == 0
+    assert core.state.pools["sha"].singles == 0
     core.handle(answer_to(save), 0.0)
-    assert core.world.pools["sha"].singles == 1 or any(slot.job for slot in core.world.slots.all)
+    assert core.state.pools["sha"].singles == 1 or any(slot.job for slot in core.state.slots.all)
 
 
 def test_suspect_that_is_cancelled_as_it_is_tried_lets_the_next_one_be_tried() -> None:

@@ -41,7 +41,7 @@ def test_an_agent_that_dies_at_once_is_started_six_times_f70_f72() -> None:
     core = make_core()
     turn(core, claim(1))
     assert starts(core, [n / 10 for n in range(20)]) == 6
-    assert core.world.slots.all[0].state == ST_FAIL
+    assert core.state.slots.all[0].state == ST_FAIL
 
 
 def test_other_limits_scale_f71() -> None:
@@ -55,18 +55,18 @@ def test_a_failed_slot_is_tried_again_after_the_interval_f73() -> None:
     turn(core, claim(1))
     starts(core, [0.0] * 10)
     core.tick(299.0)
-    assert core.world.slots.all[0].state == ST_FAIL
+    assert core.state.slots.all[0].state == ST_FAIL
     core.tick(301.0)
-    assert core.world.slots.all[0].state == ST_FREE
+    assert core.state.slots.all[0].state == ST_FREE
 
 
 def test_kills_by_the_scheduler_reset_the_count_f74() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take()
+    core.drain_commands()
     slot.starts = [0.0] * 5
-    core.hear(slot.number, b"OK\n", 1.0)
-    core.world.slots.kill(slot, "idle", 1.0)
+    core.agent_output(slot.number, b"OK\n", 1.0)
+    core.state.slots.kill(slot, "idle", 1.0)
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 1.0)
     assert slot.starts == []
 
@@ -79,7 +79,7 @@ def test_a_failed_type_gives_its_jobs_back_and_blocks_no_other_f75() -> None:
     assert [row.state for row in rows] == ["queued"]
     core.handle(e.Woken(), 0.0)
     request = turn(core, claim(2, "mime"))
-    assert {want.type for want in request.wants} <= {"mime"}
+    assert {want.type for want in request.wanted} <= {"mime"}
     assert len(spawned(core)) == 1
 
 
@@ -90,7 +90,7 @@ def test_the_end_of_an_exec_agent_is_its_items_and_does_not_count(event: e.Gone)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.handle(event, 1.0)
-    assert (number, core.world.slots.all[number].starts) == (0, [])
+    assert (number, core.state.slots.all[number].starts) == (0, [])
 
 
 def test_an_item_whose_agent_died_is_counted_among_those_of_its_slot() -> None:
@@ -131,7 +131,7 @@ def test_an_agent_that_never_says_ok_is_started_six_times_however_long_each_take
     core = make_core()
     turn(core, claim(1))
     assert len(mute_starts(core, 0.0, 660.0)) == 6
-    assert core.world.slots.all[0].state == ST_FAIL
+    assert core.state.slots.all[0].state == ST_FAIL
 
 
 def test_after_each_rest_one_start_is_tried_until_one_says_ok() -> None:
@@ -142,7 +142,7 @@ def test_after_each_rest_one_start_is_tried_until_one_says_ok() -> None:
     core.handle(e.Woken(), 1000.0)
     turn(core, claim(2), now=1000.0)
     assert len(mute_starts(core, 1020.0, 1200.0)) == 1
-    assert core.world.slots.all[0].state == ST_FAIL
+    assert core.state.slots.all[0].state == ST_FAIL
 
 
 def test_the_first_ok_forgets_the_starts_that_failed() -> None:
@@ -152,16 +152,16 @@ def test_the_first_ok_forgets_the_starts_that_failed() -> None:
     core.tick(400.0)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 400.0)
-    core.hear(number, b"OK\n", 400.0)
-    assert core.world.pools["sha"].failed_starts == {}
+    core.agent_output(number, b"OK\n", 400.0)
+    assert core.state.pools["sha"].failed_starts == {}
 
 
 def test_failed_starts_count_for_all_slots_of_a_type_on_a_host() -> None:
     core = make_core({"mute": MUTE})
     turn(core, *(claim(pk, "mute") for pk in range(1, 9)))
     mute_starts(core, 0.0, 540.0)
-    assert {slot.state for slot in core.world.slots.all} == {ST_FAIL}
-    assert sum(slot.spawns for slot in core.world.slots.all) == 6
+    assert {slot.state for slot in core.state.slots.all} == {ST_FAIL}
+    assert sum(slot.spawns for slot in core.state.slots.all) == 6
 
 
 def test_after_a_failed_start_one_agent_of_the_type_is_started_at_a_time() -> None:
@@ -177,7 +177,7 @@ def test_after_a_failed_start_its_place_is_left_to_others_for_as_long_as_it_was_
     core = make_core()
     turn(core, claim(1))
     start_limit_passes(core, spawned(core), 0.0)
-    assert (spawned(core), core.world.room_at) == ([], 120.0)
+    assert (spawned(core), core.state.retry_start_at) == ([], 120.0)
     core.tick(120.0)
     assert len(spawned(core)) == 1
 
@@ -190,16 +190,16 @@ def test_types_that_do_not_come_up_share_one_place_of_a_host() -> None:
     core.tick(120.0)
     assert len(spawned(core)) == 1
     turn(core, claim(9), now=121.0)
-    assert [core.world.slots.all[number].pool.name for number in spawned(core)] == ["sha"]
+    assert [core.state.slots.all[number].pool.name for number in spawned(core)] == ["sha"]
 
 
 def test_no_place_is_kept_for_a_type_whose_starts_fail() -> None:
     core = make_core({"mute": LINE, "sha": LINE}, hosts={"alpha": Host(max=1)})
     turn(core, claim(1, "mute"))
     (number,) = spawned(core)
-    host = core.world.hosts["alpha"]
-    host.kept_for = core.world.pools["mute"]
-    host.yield_to(core.world.pools["mute"])
+    host = core.state.hosts["alpha"]
+    host.kept_for = core.state.pools["mute"]
+    host.yield_to(core.state.pools["mute"])
     start_limit_passes(core, [number], 0.0)
     assert (host.kept_for, host.yields_to) == (None, None)
 
@@ -212,7 +212,7 @@ def test_a_command_that_could_not_be_started_and_then_is_lets_the_next_begin() -
     core.handle(e.Created(second, 100), 0.0)
     (third,) = spawned(core)
     core.handle(e.Created(third, 101), 0.0)
-    assert core.world.hosts["alpha"].probe is None
+    assert core.state.hosts["alpha"].probe is None
 
 
 def test_agent_enable_forgets_the_starts_that_failed() -> None:
@@ -220,5 +220,5 @@ def test_agent_enable_forgets_the_starts_that_failed() -> None:
     turn(core, claim(1))
     mute_starts(core, 0.0, 660.0)
     core.thaw("sha", 700.0)
-    assert core.world.pools["sha"].failed_starts == {}
-    assert core.world.slots.all[0].state != ST_FAIL
+    assert core.state.pools["sha"].failed_starts == {}
+    assert core.state.slots.all[0].state != ST_FAIL

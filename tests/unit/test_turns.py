@@ -9,7 +9,7 @@ import pytest
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Reloaded
 from scheduler.model.expand import Item
-from scheduler.policy.run_queue import Turns
+from scheduler.policy.run_queue import RunQueue
 from tests.core_tools import claim, make_core, ready, sent
 from tests.core_tools import turn as claim_turn
 
@@ -20,13 +20,13 @@ def order(ranks: list[bytes], *, rounds: int) -> list[int]:
     """Serve lanes of two items each, of jobs with these ranks; give whose turn it was, by number from 1."""
     core = make_core()
     claim_turn(core, *(claim(n + 1, rank=rank) for n, rank in enumerate(ranks)))
-    turns: Turns = core.world.pools["sha"].any
+    turns: RunQueue = core.state.pools["sha"].any
     for lane in turns:
         lane.items.append(Item(b"second\n", 1))
     return serve(turns, rounds)
 
 
-def serve(turns: Turns, rounds: int) -> list[int]:
+def serve(turns: RunQueue, rounds: int) -> list[int]:
     """Take so many items; give of which jobs they were."""
     served = []
     for number in range(rounds):
@@ -53,13 +53,13 @@ def test_rank_goes_first_and_equals_take_turns(ranks: list[bytes], served: list[
 def test_a_lane_that_is_dropped_is_not_served() -> None:
     core = make_core()
     claim_turn(core, claim(1), claim(2))
-    turns = core.world.pools["sha"].any
+    turns = core.state.pools["sha"].any
     turns.drop(turns.first[0])
     assert [lane.job.pk for lane in turns] == [2]
 
 
 def test_an_empty_one_has_no_first() -> None:
-    assert not Turns().first
+    assert not RunQueue().first
 
 
 @pytest.mark.parametrize(("bound", "free", "first"), [(b"1a", b"1n", 1), (b"1n", b"1a", 2), (b"1n", b"1n", 1)])
@@ -72,12 +72,12 @@ def test_a_slot_takes_the_better_of_its_host_and_anywhere(bound: bytes, free: by
 # ---- fair types
 
 
-def fair(submitters: str, *, items: int = 2, ranks: str = "nnnnnnnnn") -> Turns:
+def fair(submitters: str, *, items: int = 2, ranks: str = "nnnnnnnnn") -> RunQueue:
     """Give lanes of a fair type of so many items each, of jobs that these have queued, a letter each."""
     core = make_core(FAIR)
     given = enumerate(zip(submitters, ranks, strict=False))
     claim_turn(core, *(claim(n + 1, rank=b"1" + letter.encode(), submitter=who) for n, (who, letter) in given))
-    turns = core.world.pools["sha"].any
+    turns = core.state.pools["sha"].any
     for lane in turns:
         lane.items.extend(Item(b"more\n", n) for n in range(1, items))
     return turns
@@ -129,6 +129,6 @@ def test_a_reload_changes_whether_submitters_take_turns(
     core = make_core({"sha": kind})
     claim_turn(core, *(claim(n + 1, host=host, submitter=who) for n, who in enumerate("aab")))
     core.handle(Reloaded(Config(hosts={"alpha": Host()}, agents={"sha": attrs.evolve(kind, fair=after)})), 0.0)
-    pool = core.world.pools["sha"]
+    pool = core.state.pools["sha"]
     assert serve(pool.bound["alpha"] if host else pool.any, 3) == served
     assert {slot.bound for slot in pool.slots} == {pool.bound["alpha"]}

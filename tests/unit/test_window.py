@@ -7,7 +7,7 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.states import DIE
-from scheduler.policy.assignment import AHEAD_BYTES
+from scheduler.policy.assignment import PREFETCH_BYTES
 from scheduler.policy.core import Core
 from scheduler.policy.entities import Slot
 from tests.core_tools import claim, logged, make_core, ready, saved, sent, settle, spawned, turn
@@ -28,15 +28,15 @@ def at_work(core: Core, count: int) -> list[Slot]:
     for number in numbers:
         core.handle(e.Created(number, 100 + number), 0.0)
     for number in numbers:
-        core.hear(number, b"OK\n", 0.0)
-    core.look()
-    return [core.world.slots.all[number] for number in numbers]
+        core.agent_output(number, b"OK\n", 0.0)
+    core.schedule()
+    return [core.state.slots.all[number] for number in numbers]
 
 
 def query(core: Core, rows: int, pk: int = 1, **rules: Any) -> None:
     """Take a query of so many rows in hand."""
     turn(core, claim(pk, msq=True, **rules))
-    (expand,) = (command for command in core.take() if isinstance(command, e.Expand))
+    (expand,) = (command for command in core.drain_commands() if isinstance(command, e.Expand))
     core.handle(e.Opened(expand.job, (b"n",), rows), 0.0)
     core.handle(e.Fetched(pk, [(b"%d" % n,) for n in range(rows)], more=False), 0.0)
 
@@ -51,9 +51,9 @@ def test_an_agent_gets_the_lines_of_its_window_and_more_when_half_of_them_are_do
     query(core, 12)
     (slot,) = at_work(core, 1)
     assert sent(core) == [lines(0, 1, 2, 3)]
-    assert [core.hear(slot.number, b"OK\n", 0.0) for _ in range(3)] == [None, lines(4, 5), None]
-    assert core.hear(slot.number, b"OK\nOK\nOK\n", 0.0) == lines(6, 7, 8, 9)
-    assert core.world.jobs[1].done == 6
+    assert [core.agent_output(slot.number, b"OK\n", 0.0) for _ in range(3)] == [None, lines(4, 5), None]
+    assert core.agent_output(slot.number, b"OK\nOK\nOK\n", 0.0) == lines(6, 7, 8, 9)
+    assert core.state.jobs[1].done == 6
 
 
 def test_the_first_line_and_those_ahead_are_worked_in_order_and_counted_once() -> None:
@@ -63,7 +63,7 @@ def test_the_first_line_and_those_ahead_are_worked_in_order_and_counted_once() -
     sent(core)
     assert slot.item is not None
     assert slot.item.number == 0
-    core.hear(slot.number, b"FAIL no\nOK\nItemsProcessed 7\nOK\nOK\n", 0.0)
+    core.agent_output(slot.number, b"FAIL no\nOK\nItemsProcessed 7\nOK\nOK\n", 0.0)
     (row,) = saved(settle(core))
     assert (row.state, row.processed, row.failed) == ("failed", 8, 1)
 
@@ -80,14 +80,14 @@ def test_nobody_gets_more_ahead_than_its_share() -> None:
 def test_long_lines_are_not_sent_ahead_beyond_what_a_pipe_takes() -> None:
     core = core_of(window=100)
     turn(core, claim(1, msq=True))
-    core.take()
+    core.drain_commands()
     core.handle(e.Opened(1, (b"n",), 50), 0.0)
     core.handle(e.Fetched(1, [(b"x" * 1000,)] * 50, more=False), 0.0)
     at_work(core, 1)
     (data,) = sent(core)
     first = len(data) // data.count(b"\n")
     assert data.count(b"\n") > 2
-    assert len(data) - first <= AHEAD_BYTES
+    assert len(data) - first <= PREFETCH_BYTES
 
 
 def test_more_oks_than_lines_are_a_violation() -> None:
@@ -95,7 +95,7 @@ def test_more_oks_than_lines_are_a_violation() -> None:
     query(core, 2)
     (slot,) = at_work(core, 1)
     assert sent(core) == [lines(0, 1)]
-    core.hear(slot.number, b"OK\nOK\nOK\n", 0.0)
+    core.agent_output(slot.number, b"OK\nOK\nOK\n", 0.0)
     assert slot.wanted is DIE
     assert "violation" in slot.reason
 
@@ -104,7 +104,7 @@ def test_an_ok_before_its_lines_were_sent_takes_them_all_back() -> None:
     core = core_of()
     query(core, 4)
     (slot,) = at_work(core, 1)
-    core.hear(slot.number, b"OK\n", 0.0)
+    core.agent_output(slot.number, b"OK\n", 0.0)
     assert slot.wanted is DIE
     assert sent(core) == []
     core.handle(e.Gone(slot.number, None, "SIGKILL"), 0.0)
@@ -118,11 +118,11 @@ def test_rows_ahead_of_an_agent_that_dies_go_to_others_and_cost_nothing() -> Non
     first, second = at_work(core, 2)
     before = sent(core)
     core.handle(e.Gone(first.number, 1, None), 0.0)
-    job = core.world.jobs[1]
+    job = core.state.jobs[1]
     assert job.failed == 0
     assert job.in_flight == before[1].count(b"\n")  # and the one in hand waits for its second try
-    assert job.expansion is not None
-    assert job.expansion.waiting == 7 - job.in_flight
+    assert job.query is not None
+    assert job.query.waiting == 7 - job.in_flight
     assert second.job is job
 
 
@@ -134,7 +134,7 @@ def test_a_job_ahead_of_an_agent_that_dies_goes_back_to_the_queue_unharmed() -> 
     rows = {row.pk: row for row in saved(settle(core)) if row.outcome is not None}
     assert {pk: row.state for pk, row in rows.items()} == {1: "failed", 2: "queued", 3: "queued"}
     assert {pk: row.outcome for pk, row in rows.items()} == {1: "failed", 2: "given back", 3: "given back"}
-    assert not core.world.jobs
+    assert not core.state.jobs
 
 
 def test_a_job_that_is_killed_while_its_line_is_ahead_ends_when_the_agent_comes_to_it() -> None:
@@ -143,8 +143,8 @@ def test_a_job_that_is_killed_while_its_line_is_ahead_ends_when_the_agent_comes_
     sent(core)
     assert core.cancel(2, "no more", 0.0)
     assert slot.wanted is not DIE
-    assert 2 in core.world.jobs
-    core.hear(slot.number, b"OK\n", 0.0)
+    assert 2 in core.state.jobs
+    core.agent_output(slot.number, b"OK\n", 0.0)
     assert slot.reason == "no more"
     core.handle(e.Gone(slot.number, None, "SIGHUP"), 0.0)
     rows = {row.pk: row.state for row in saved(settle(core)) if row.outcome is not None}
@@ -155,9 +155,9 @@ def test_the_time_limit_of_a_job_ahead_begins_when_the_agent_comes_to_it() -> No
     core = core_of()
     slot = ready(core, claim(1), claim(2, timeout=10.0))
     assert sent(core) == [b"item 1\nitem 2\n"]
-    assert core.world.jobs[2].deadline == float("inf")
-    core.hear(slot.number, b"OK\n", 5.0)
-    assert core.world.jobs[2].deadline == 15.0
+    assert core.state.jobs[2].deadline == float("inf")
+    core.agent_output(slot.number, b"OK\n", 5.0)
+    assert core.state.jobs[2].deadline == 15.0
 
 
 def test_a_row_that_is_lost_while_its_line_is_ahead_is_not_worked() -> None:
@@ -165,11 +165,11 @@ def test_a_row_that_is_lost_while_its_line_is_ahead_is_not_worked() -> None:
     slot = ready(core, claim(1), claim(2))
     sent(core)
     core.handle(e.RowsLost([(2, 1)]), 0.0)
-    core.hear(slot.number, b"OK\n", 0.0)
+    core.agent_output(slot.number, b"OK\n", 0.0)
     assert slot.reason == "the row has another owner"
     core.handle(e.Gone(slot.number, None, "SIGHUP"), 0.0)
     assert [row.pk for row in saved(settle(core))] == []
-    assert not core.world.jobs
+    assert not core.state.jobs
 
 
 def test_second_tries_have_nothing_behind_them() -> None:
@@ -188,7 +188,7 @@ def test_a_line_that_was_told_of_as_not_read_is_no_violation_when_others_are_ahe
     (slot,) = at_work(core, 1)
     sent(core)
     core.handle(e.Clogged(slot.number), 0.0)
-    core.hear(slot.number, b"OK\n", 0.0)
+    core.agent_output(slot.number, b"OK\n", 0.0)
     assert slot.wanted is not DIE
     assert logged(core) == []
 
@@ -202,5 +202,5 @@ def test_lines_ahead_are_worked_and_no_more_are_given_when_nothing_is_to_begin(e
         core.handle(e.Drain(), 0.0)
     else:
         core.tick(10_000.0)
-    assert [core.hear(slot.number, b"OK\n", 10_000.0) for _ in range(4)] == [None] * 4
-    assert [end.pk for end in core.world.ledger.ends] == [1, 2, 3, 4]
+    assert [core.agent_output(slot.number, b"OK\n", 10_000.0) for _ in range(4)] == [None] * 4
+    assert [end.pk for end in core.state.outbox.ends] == [1, 2, 3, 4]
