@@ -3,8 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= $(shell expr $$(nproc) + 1)
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
-.PHONY: demo test check bench counts faults sim format schema clean
+.PHONY: demo test test-all check bench counts faults sim format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -20,14 +22,19 @@ demo: $(VENV)/.demo
 	$(BIN)/drover demo $(DIR)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest
+	$(PYTEST) -m 'not slow'
+
+# what `make test` leaves out
+test-all: $(VENV)/.dev
+	$(PYTEST) -m 'slow and not alone'
+	$(BIN)/pytest -m alone
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache >/dev/null
-	$(BIN)/pytest -m 'not slow' tests/unit tests/sim
+	$(PYTEST) -m 'not slow' tests/unit tests/sim
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
@@ -39,7 +46,7 @@ faults: $(VENV)/.dev
 	DROVER_FAULTS=full $(BIN)/python -m tests.faults
 
 sim: $(VENV)/.dev
-	DROVER_SIM_STEPS=1000000 $(BIN)/pytest tests/sim
+	DROVER_SIM_STEPS=1000000 $(PYTEST) tests/sim
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix --quiet

@@ -34,6 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Progress(config))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what has to be alone where several tests run at once."""
+    if getattr(config, "workerinput", {}).get("workercount", 1) > 1:
+        left_out = [item for item in items if item.get_closest_marker("alone")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """Give the conninfo of a server that lives as long as the session; in memory if there is room, for that is fast."""

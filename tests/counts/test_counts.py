@@ -9,7 +9,7 @@ from tests.counts import limits
 from tests.counts.conftest import Judge
 from tests.counts.measures import MEASURES
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
 
 def figures(*measures: str) -> pytest.MarkDecorator:

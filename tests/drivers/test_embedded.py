@@ -120,6 +120,7 @@ def test_server_listens_on_a_private_socket_only() -> None:
         assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("durable", "fsync"), [(True, "on"), (False, "off")])
 def test_durable_server_syncs(durable: bool, fsync: str) -> None:
     with temporary(durable=durable) as conninfo:
@@ -182,6 +183,7 @@ def _joined(directory: Path) -> AbstractContextManager[str]:
     return join(directory, durable=False)
 
 
+@pytest.mark.slow
 def test_data_outlive_the_server(tmp_path: Path) -> None:
     with join(tmp_path, durable=True) as conninfo, psycopg.connect(conninfo) as connection:
         connection.execute("create table kept as select 42 as answer")

@@ -76,6 +76,7 @@ def test_agents_that_are_killed_at_random_lose_nothing(site: Site) -> None:
     daemon.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("SIGSTOP agent")
 def test_an_agent_that_is_stopped_is_killed_when_its_heart_has_not_beaten(site: Site) -> None:
     site.lasting = RETRIED

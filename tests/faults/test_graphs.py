@@ -35,6 +35,7 @@ FAN = "select i, 1 from generate_series(2, 3000) i"
 OPEN = "select count(*) from drover.jobdepends where jdep_met_at is null"
 
 
+@pytest.mark.slow
 @pytest.mark.fault("kill -9 between the pieces of a fan")
 def test_a_fan_of_which_half_is_settled_goes_on_when_its_daemon_was_killed_c28_c29_r33(site: Site) -> None:
     site.rows(INSERT_JOBS, 3000)

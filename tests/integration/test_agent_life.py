@@ -144,6 +144,7 @@ def test_a_killed_agent_sees_end_of_file_and_hangup_and_is_freed_f62_f109_f110_f
     assert daemon.row(job) == before
 
 
+@pytest.mark.slow
 def test_a_stubborn_agent_is_freeing_without_pipes_and_then_killed_f62_f113(launch: Launch, meeting: Meeting) -> None:
     script = f"trap '' HUP; {LOOP}; {meeting.tell('$$')}; {meeting.wait}"
     daemon = launch(settings(max_idle=0.2, kill_grace=2.5) + LOCAL + agent("stubborn", ["sh", "-c", script]))
@@ -223,6 +224,7 @@ def test_a_failed_type_keeps_its_jobs_and_blocks_no_other_f75(launch: Launch, tm
     daemon.until(lambda: "exit status 1" in daemon.why(kept[0]))
 
 
+@pytest.mark.slow
 def test_an_agent_that_never_says_ok_is_failed_though_no_two_starts_are_close(launch: Launch, tmp_path: Path) -> None:
     births = tmp_path / "births"
     mute = agent("mute", ["sh", "-c", f"echo born >>{births}; exec sleep 60"])
@@ -233,6 +235,7 @@ def test_an_agent_that_never_says_ok_is_failed_though_no_two_starts_are_close(la
     assert "no OK within 0.2 s" in slot["status_reason"]
 
 
+@pytest.mark.slow
 def test_agents_that_never_say_ok_leave_room_for_other_types_f2(launch: Launch) -> None:
     names = [f"mute{number}" for number in range(4)]
     mute = "".join(agent(name, ["sleep", "60"]) for name in names)

@@ -212,6 +212,7 @@ def beside(launch: Launch, tmp_path: Path, command: list[str], **keys: object) -
     return launch(TIMERS + HOST + agent("bad", command, **keys) + agent("good", rec(tmp_path / "record")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "reason"),
     [

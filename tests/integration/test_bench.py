@@ -13,7 +13,7 @@ from scheduler.database import embedded
 from tests.bench.__main__ import ALL, main
 from tests.needs import need
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
 SMALL = ["--scale", "0.002", "--rounds", "1", "--without-peers"]
 LINES = {"P1": 6, "P2": 2, "P3": 2, "P4": 4, "P5": 2, "P6": 3, "P7": 2, "P8": 2, "P10": 1} | {

@@ -62,6 +62,7 @@ def test_a_query_that_ends_its_own_connection_is_not_tried_for_ever(daemon: Daem
     assert row["jq_attempt"] <= 4
 
 
+@pytest.mark.slow
 def test_an_endless_query_does_not_outlive_a_daemon_that_was_killed(daemon: Daemon) -> None:
     daemon.insert(jq_type="rec", jq_args="select pg_sleep(1000)", jq_msq=True)
     count = "select count(*) from pg_stat_activity where usename = 'drover_msq' and datname = current_database()"
@@ -127,6 +128,7 @@ def away(daemon: Daemon) -> Iterator[None]:
         connection.execute(f"alter database {name} with allow_connections true")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("away")
 def test_sigterm_ends_a_daemon_whose_database_is_away(daemon: Daemon) -> None:
     daemon.until(lambda: "queue connection" in daemon.stderr())
@@ -137,6 +139,7 @@ def test_sigterm_ends_a_daemon_whose_database_is_away(daemon: Daemon) -> None:
 # ---- the database
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["scheduler_group", "attempt_kept", "in_hand"])
 def test_a_table_that_somebody_locks_holds_work_up_and_breaks_nothing(daemon: Daemon, table: str) -> None:
     with psycopg.connect(daemon.database) as locker:
@@ -147,6 +150,7 @@ def test_a_table_that_somebody_locks_holds_work_up_and_breaks_nothing(daemon: Da
     daemon.wait(pk)
 
 
+@pytest.mark.slow
 def test_a_read_only_database_holds_work_up_and_breaks_nothing(daemon: Daemon) -> None:
     name = conninfo_to_dict(daemon.database)["dbname"]
     daemon.wait(daemon.insert(jq_type="rec", jq_args="over a connection that may write"))

@@ -91,6 +91,7 @@ def test_a_lock_on_a_host_holds_back_the_commands_about_it_alone(launch: Launch,
     daemon.wait(waits, timeout=5)
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_lock_is_not_taken_for_deaf(launch: Launch, text: str) -> None:
     daemon = launch(text.replace("rescan = 1000", "rescan = 0.5"))
     with psycopg.connect(daemon.database) as other:
@@ -254,6 +255,7 @@ def command_by_owner(daemon: Daemon, words: str) -> int:
 # ---- daemons that others thought dead
 
 
+@pytest.mark.slow
 def test_a_daemon_that_was_forgotten_while_it_slept_hears_commands_again(launch: Launch, record: Path) -> None:
     text = QUICK + HOST + agent("a", rec(record))
     first = launch(text)
@@ -269,6 +271,7 @@ def test_a_daemon_that_was_forgotten_while_it_slept_hears_commands_again(launch:
     assert told(second, "status") == "see jq_result"
 
 
+@pytest.mark.slow
 def test_a_daemon_with_a_longer_lease_is_waited_for_as_long(launch: Launch, record: Path) -> None:
     first = launch(QUICK + HOST + agent("a", rec(record)))
     slow = 'lease = 60\nlease_renewal = 20\ngroup = "slow"\n'
@@ -285,6 +288,7 @@ def test_a_daemon_with_a_longer_lease_is_waited_for_as_long(launch: Launch, reco
 # ---- floods
 
 
+@pytest.mark.slow
 def test_a_flood_of_commands_keeps_nothing_else_waiting(launch: Launch, text: str) -> None:
     daemon = launch(text)
     job = daemon.insert(role="drover_frontend", jq_type="unknown")

@@ -268,6 +268,7 @@ def test_standby_leaves_commands_about_the_work_to_the_active_daemon(launch: Lau
     assert signalled == {str(pk): True}
 
 
+@pytest.mark.slow
 def test_a_daemon_that_died_does_not_keep_a_command_open(launch: Launch, record: Path) -> None:
     text = QUICK + HOST + agent("a", rec(record))
     first = launch(text)
@@ -433,6 +434,7 @@ def one_of(verb: str, job: int) -> str:
     return " ".join([verb, *words]).format(job=job, queue="new" if verb in ("add-queue", "remove-queue") else "one")
 
 
+@pytest.mark.slow
 def test_a_command_of_each_verb_ends_with_an_answer_j88(launch: Launch, text: str) -> None:
     daemon = launch("[queues.one]\n" + text)
     second = launch("[queues.one]\n" + text, wait=False)

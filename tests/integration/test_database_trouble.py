@@ -223,6 +223,7 @@ asyncio.run(main())
 NOTICED = {"keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 1, "tcp_user_timeout": 2000}
 
 
+@pytest.mark.slow
 def test_a_way_to_the_database_that_falls_silent_is_noticed_within_the_lease_j73(
     launch: Launch, database_with_roles: str, record: Path, gate: Path
 ) -> None:
@@ -276,6 +277,7 @@ select coalesce(sum(split_part(log_message, ' ', 1)::integer), 0) from drover.lo
  where log_message like '% log lines were dropped: %'"""
 
 
+@pytest.mark.slow
 def test_a_daemon_without_its_database_neither_hurries_nor_babbles_j51(site: Daemon, door: Door) -> None:
     with door.bricked_up() as knocks:
         site.until(lambda: min(knocks()["queue"], knocks()["watch"]) > 1)
@@ -405,6 +407,7 @@ def test_a_database_that_may_only_be_read_is_waited_for_and_no_more_is_needed_r7
     assert (early, daemon.wait(pk)["jq_attempt"]) == ("queued", 1)
 
 
+@pytest.mark.slow
 def test_a_server_that_turns_read_only_under_the_daemon_is_waited_for(own_server: str, record: Path) -> None:
     with start(SLOW + HOST + agent("a", rec(record)), own_server) as daemon:
         daemon.execute("alter system set default_transaction_read_only = on")

@@ -43,6 +43,7 @@ def waiting_run(folder: Path, *options: str) -> Iterator[Run]:
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "workers"), [(SIGTERM, "0"), (SIGINT, "1"), (SIGKILL, "0"), (SIGKILL, "1")])
 def test_a_run_that_is_ended_by_a_signal_leaves_no_process(number: int, workers: str, tmp_path: Path) -> None:
     need("postgres")

@@ -375,6 +375,7 @@ def test_a_job_that_a_claim_passed_over_since_it_was_locked_goes_on_with_the_com
     daemon.wait(parent)
 
 
+@pytest.mark.slow
 def test_a_command_whose_jobs_ended_while_it_was_locked_ends_with_the_commit_j52(launch: Launch, record: Path) -> None:
     daemon = launch("[hosts.alpha]\n[scheduler]\nrescan = 60\n" + agent("rec", rec(record)))
     manual = daemon.insert(role="drover_operator", jq_type="rec", jq_mode="manual", jq_args="nap:0.2")
@@ -390,6 +391,7 @@ def test_a_command_whose_jobs_ended_while_it_was_locked_ends_with_the_commit_j52
     daemon.wait(command)
 
 
+@pytest.mark.slow
 def test_a_job_that_was_locked_while_another_took_over_is_given_back_when_the_lock_goes_t69(
     launch: Launch, record: Path, gate: Path
 ) -> None:

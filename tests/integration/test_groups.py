@@ -198,6 +198,7 @@ def test_a_daemon_tells_its_name_its_queues_and_its_hosts_when_it_starts_j61(lau
     ]
 
 
+@pytest.mark.slow
 def test_a_standby_that_was_killed_is_forgotten_j74(launch: Launch, text: str) -> None:
     first, second = launch(text), standby(launch, text)
     assert first.value("select count(*) from drover.scheduler") == 2
@@ -243,6 +244,7 @@ def claims(daemon: Daemon) -> int:
     return int(daemon.value(query + " where status_slot = -1"))
 
 
+@pytest.mark.slow
 def test_a_standby_that_hears_no_notification_takes_over_when_the_lease_has_run_out_c8(
     launch: Launch, text: str, database_with_roles: str
 ) -> None:

@@ -40,6 +40,7 @@ def warned(ask: Ask) -> dict[str, str]:
     return {each["who"]: each["what"] for each in warnings if each["warning"] == "connection"}
 
 
+@pytest.mark.slow
 def test_sql_job_waits_with_the_reason_in_row_why_log_and_status_at_no_cost(
     launch: Launch, ask: Ask, shut: str, record: Path
 ) -> None:

@@ -31,6 +31,7 @@ def set_up(ask: Ask, name: str, *lines_: str, options: str = "") -> int:
     return int(done.out)
 
 
+@pytest.mark.slow
 def test_shipping_and_notify_go_when_billing_is_done_r23_r24_r25_r27_r28_r36_r39_r40(
     launch: Launch, shop: str, ask: Ask
 ) -> None:
@@ -48,6 +49,7 @@ def test_shipping_and_notify_go_when_billing_is_done_r23_r24_r25_r27_r28_r36_r39
     assert {ask(f"out {kind}.{NONCE}").out for kind in ("billing", "shipping", "notify")} == {'simpsons a "b" $c\n'}
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_bill_that_fails_goes_when_it_is_retried_and_paid_r6_r7_r63(
     launch: Launch, shop: str, ask: Ask, tmp_path: Path
 ) -> None:
@@ -67,6 +69,7 @@ def test_what_waits_for_a_bill_that_fails_goes_when_it_is_retried_and_paid_r6_r7
     assert daemon.row(bill)["jq_attempt"] == 2
 
 
+@pytest.mark.slow
 def test_jobs_of_a_slot_go_by_letter_r29(launch: Launch, ask: Ask, record: Path) -> None:
     daemon = launch("[hosts.alpha]\nmax = 1\nurgent = 0\n" + agent("a", rec(record)))
     names = ("z", "n", "a", "b", "a1")

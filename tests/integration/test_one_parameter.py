@@ -469,6 +469,7 @@ def test_all_jobs_are_fetched_whatever_the_limit_of_one_fetch_j3_j47_j48_j108(
     assert daemon.value("select count(*) from drover.jobqueue") == len(args)
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_of_the_queue_while_all_is_full_j49(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     daemon = launch("[scheduler]\nrescan = 60\n" + ONE_HOST + agent("a", rec(record), slots=2))
@@ -543,6 +544,7 @@ def test_a_row_that_somebody_has_locked_is_passed_over_j51_c22(
     daemon.until(lambda: lines(record)[5:] == ["locked"])
 
 
+@pytest.mark.slow
 def test_a_lock_on_a_row_that_is_due_does_not_cost_the_lease_j51(launch: Launch, tmp_path: Path) -> None:
     daemon = launch("[scheduler]\nlease = 2\nlease_renewal = 0.5\n" + ONE_HOST + agent("a", rec(tmp_path / "record")))
     soon = daemon.value("select now() + interval '0.3 s'")

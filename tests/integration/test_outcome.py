@@ -134,6 +134,7 @@ def test_sixteen_mb_are_stored_whole_if_the_limit_says_so_j34(daemon: Daemon) ->
     assert (len(whole), output(daemon, row) == whole) == (16 * MIB, True)
 
 
+@pytest.mark.slow
 def test_a_thousand_jobs_that_print_64_kb_and_exit_at_once_are_complete_j111(daemon: Daemon) -> None:
     script = "head -c 65536 /dev/zero | tr '\\0' x"
     jobs = daemon.insert_all([{"jq_type": "sh", "jq_args": script}] * 1000)

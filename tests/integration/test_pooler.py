@@ -79,6 +79,7 @@ def test_settings_are_not_left_in_a_pooler_s_connection_f100(loop: Loop, one: st
     assert rows_of(run(loop, open_link(one), "show lock_timeout")) == [(b"5s",)]  # the role's
 
 
+@pytest.mark.slow
 def test_a_statement_is_stopped_behind_a_pooler_and_the_pooler_lives_f100(
     loop: Loop, module_database: str, one: str, open_link: Open
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_connection_of_one_s_own_is_heard_again_and_again_j46(
     assert (ears.said, ears.polls) == ([], 0)
 
 
+@pytest.mark.slow
 def test_behind_a_pooler_of_transactions_it_says_once_that_it_is_deaf_and_polls_j46(
     loop: Loop, one: str, open_link: Open
 ) -> None:

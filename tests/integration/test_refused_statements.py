@@ -57,6 +57,7 @@ def test_what_is_refused_is_shown_by_status_for_as_long_as_it_lasts(launch: Laun
     daemon.until(lambda: "No space left" not in ask("status").out)
 
 
+@pytest.mark.slow
 def test_a_statement_of_the_watch_connection_that_is_refused_is_warned_of_once(launch: Launch, record: Path) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("a", rec(record)))
     daemon.execute(

@@ -126,6 +126,7 @@ def test_a_drain_beside_a_flush_loses_nothing_r52(launch: Launch, text: str, rec
     assert daemon.value(LEFT) == pks
 
 
+@pytest.mark.slow
 def test_a_flush_whose_daemon_dies_is_ended_by_the_next_one_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     add_old(daemon, 30_000)

@@ -460,6 +460,7 @@ def test_a_child_that_its_owner_keeps_locked_holds_up_nobody_else(launch: Launch
     assert "lock timeout" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_jobs_in_hand_that_their_owner_keeps_locked_hold_up_nobody_else(launch: Launch, tmp_path: Path) -> None:
     """Whoever adds a job that depends on 200 jobs keeps them locked until it commits."""
     gate, record = tmp_path / "gate", tmp_path / "record"
@@ -526,6 +527,7 @@ def flooded(database: str, role: str, channel: str, stop: Event) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("channel", "statement"),
     [("drover_queue", "end_and_claim"), ("drover_change", "look_around"), ("drover_due", "due")],

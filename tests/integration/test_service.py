@@ -86,6 +86,7 @@ def test_ready_comes_when_a_daemon_serves_and_stopping_when_it_ends_r82_f165(ear
     assert ear.heard() == []
 
 
+@pytest.mark.slow
 def test_a_daemon_that_may_not_take_over_yet_is_not_ready_and_starts_nothing_r82_r83(
     ear: Ear, launch: Launch, database_with_roles: str
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_reload_is_told_from_its_beginning_to_its_end(ear: Ear, launch: Launch
     assert ear.until("READY=1").count("RELOADING=1") == 1
 
 
+@pytest.mark.slow
 def test_the_database_of_our_own_does_not_say_ready_for_us(
     ear: Ear, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def flipped(database_with_roles: str) -> str:
     return database_with_roles
 
 
+@pytest.mark.slow
 def test_jobs_of_every_kind_end_well_whatever_roles_and_databases_have_set(
     flipped: str, launch: Launch, ask: Ask, record: Path
 ) -> None:

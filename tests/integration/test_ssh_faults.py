@@ -100,6 +100,7 @@ def assert_each_done_once(daemon: Daemon, pks: list[int], record: Path) -> None:
 # ---- the network
 
 
+@pytest.mark.slow
 def test_a_short_silence_costs_nothing(launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path) -> None:
     net, server = wire
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=2))
@@ -128,6 +129,7 @@ def test_a_half_open_connection_is_given_up_when_the_host_says_so(
     assert interruptions(daemon, pks) == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_slow_network_loses_nothing(launch: Launch, wire: tuple[Net, Server], record: Path) -> None:
     net, server = wire
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=3))
@@ -159,6 +161,7 @@ def test_a_slow_network_loses_nothing(launch: Launch, wire: tuple[Net, Server], 
     assert hosts(record) == {"beta": 300}
 
 
+@pytest.mark.slow
 def test_an_address_that_drops_packets_is_down_and_holds_up_nobody_f10(
     launch: Launch, wire: tuple[Net, Server], record: Path
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_name_that_cannot_be_resolved_is_said(launch: Launch, beta: Server, re
     assert lines(record) == ["near"]
 
 
+@pytest.mark.slow
 def test_one_host_that_is_cut_off_slows_down_no_other_f10_c56(launch: Launch, tmp_path: Path, record: Path) -> None:
     with ExitStack() as stack:
         wires = {name: stack.enter_context(wired(tmp_path / name)) for name in ("beta", "gamma", "delta")}
@@ -241,6 +245,7 @@ def test_what_an_agent_says_of_a_full_disk_is_told(launch: Launch, tmp_path: Pat
         assert "No space left on device" in said(daemon, pk, "err")
 
 
+@pytest.mark.slow
 def test_after_a_power_cut_work_is_done_when_the_host_is_back_r2_r58(
     launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
@@ -300,6 +305,7 @@ def test_a_bridge_that_hangs_holds_up_a_kill_for_so_long_only(
     assert interruptions(daemon, others) == [1, 1]
 
 
+@pytest.mark.slow
 def test_starts_and_losses_leave_nothing_open(launch: Launch, tmp_path: Path, record: Path) -> None:
     """200 commands that come and go; then 20 agents, each alone on its connection, that are lost."""
     need("sshd")
@@ -400,6 +406,7 @@ def test_a_reload_that_drops_a_host_lets_its_agents_finish(
     daemon.until(lambda: not below(beta.process.pid) and not bridges(daemon), what="something is left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2], ids=["idle", "at work"])
 def test_a_bridge_that_hangs_is_killed_though_its_host_is_not_configured_any_more(
     launch: Launch, beta: Server, record: Path, gate: Path, count: int
@@ -495,6 +502,7 @@ def test_slots_beyond_a_connection_wait_while_no_other_can_be_made(
     assert_each_done_once(daemon, pks, record)
 
 
+@pytest.mark.slow
 def test_a_bridge_that_hangs_is_noticed_while_nobody_kills_anything(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
@@ -510,6 +518,7 @@ def test_a_bridge_that_hangs_is_noticed_while_nobody_kills_anything(
         kill(bridge, SIGCONT)
 
 
+@pytest.mark.slow
 def test_an_item_of_a_query_is_not_failed_by_hosts_that_are_lost(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
@@ -526,6 +535,7 @@ def test_an_item_of_a_query_is_not_failed_by_hosts_that_are_lost(
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"]) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_daemon_gives_back_what_a_silent_host_had_in_hand_when_it_stops(
     launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
@@ -539,6 +549,7 @@ def test_a_daemon_gives_back_what_a_silent_host_had_in_hand_when_it_stops(
     assert [daemon.row(pk)["jq_state"] for pk in pks] == ["queued"] * 3
 
 
+@pytest.mark.slow
 def test_a_kill_that_takes_its_time_fills_no_log_without_grace(
     launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
@@ -563,6 +574,7 @@ def test_a_command_that_is_not_there_fails_its_job_as_it_does_here(launch: Launc
     assert interruptions(daemon, [pk]) == [0]
 
 
+@pytest.mark.slow
 def test_a_bridge_that_cannot_be_started_for_want_of_descriptors_is_tried_again(
     launch: Launch, beta: Server, record: Path
 ) -> None:
@@ -578,6 +590,7 @@ def test_a_bridge_that_cannot_be_started_for_want_of_descriptors_is_tried_again(
     reached(daemon, times=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [9, 18])
 def test_commands_that_come_and_go_need_no_more_connections_than_slots_do(
     launch: Launch, beta: Server, slots: int

@@ -288,6 +288,7 @@ def test_a_signal_reaches_the_one_of_three_hosts_where_the_job_is_j89(
     assert {daemon.row(pk)["jq_state"] for pk in jobs.values()} <= {"claimed", "running"}
 
 
+@pytest.mark.slow
 def test_items_of_a_query_survive_the_loss_of_a_host(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=2))
     reached(daemon)
@@ -330,6 +331,7 @@ def test_a_reload_goes_another_way_to_a_host_t50(launch: Launch, beta: Server, r
     assert hosts(record) == {"beta": 2}
 
 
+@pytest.mark.slow
 def test_a_host_that_falls_silent_is_lost_and_comes_back_c56_j73(launch: Launch, record: Path, tmp_path: Path) -> None:
     need("netns")
     need("sshd")

@@ -93,6 +93,7 @@ def assert_done_once(daemon: Daemon, pks: Sequence[int], record: Path) -> None:
 # ---- faults under load
 
 
+@pytest.mark.slow
 def test_active_daemons_that_are_killed_or_stopped_in_turn_lose_and_double_nothing_c1_c13_t68(
     launch: Launch, text: str, record: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_active_daemons_that_are_killed_or_stopped_in_turn_lose_and_double_nothi
     assert_done_once(heir(daemons), pks, record)
 
 
+@pytest.mark.slow
 def test_a_take_over_is_told_when_it_is_one_c13(launch: Launch, text: str, database_with_roles: str) -> None:
     first, second = launch(text), standby(launch, text)
     with psycopg.connect(database_with_roles) as somebody:
@@ -162,6 +164,7 @@ def test_a_standby_that_is_killed_changes_nothing_c15(launch: Launch, text: str,
     assert "standing by" not in first.stderr()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_added_under_load_takes_part_c10(launch: Launch, text: str, record: Path) -> None:
     first, second = launch(text), standby(launch, text)
     pks = under_load(first)
@@ -175,6 +178,7 @@ def test_a_daemon_that_is_added_under_load_takes_part_c10(launch: Launch, text: 
     assert_done_once(last, [*pks, *load(last)], record)
 
 
+@pytest.mark.slow
 def test_each_of_two_groups_works_and_has_its_own_standby_c2_c16_c17(launch: Launch, tmp_path: Path) -> None:
     records_of = [tmp_path / "one", tmp_path / "two"]
     one = QUICK + "[hosts.alpha]\n[queues.left]\n" + agent("a", rec(records_of[0]), slots=2)
@@ -256,6 +260,7 @@ def test_a_daemon_that_ends_in_order_is_followed_at_once_c9(launch: Launch, text
     second.wait(second.insert(jq_type="a", jq_args="x"))
 
 
+@pytest.mark.slow
 def test_stepping_down_under_load_costs_no_job_anything_c9(launch: Launch, text: str, record: Path) -> None:
     daemons = [launch(text), standby(launch, text), standby(launch, text)]
     pks = []
@@ -279,6 +284,7 @@ def test_nobody_steps_down_when_nobody_else_is_there_c9(launch: Launch, text: st
     assert "stepping down" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_a_group_that_nobody_takes_is_taken_again_c9(launch: Launch, record: Path) -> None:
     text = HOST + agent("a", rec(record))
     first = launch(text)
@@ -319,6 +325,7 @@ def test_a_daemon_that_ends_anyway_does_not_step_down_c9(launch: Launch, text: s
     assert second.row(pk)["jq_attempt"] == 1
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_told_to_end_while_it_steps_down_ends_c9(launch: Launch) -> None:
     deaf = python(
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); print('OK')\n"
@@ -337,6 +344,7 @@ def test_a_daemon_that_is_told_to_end_while_it_steps_down_ends_c9(launch: Launch
     assert (row["jq_attempt"], row["jq_rescued"], row["jq_interruptions"]) == (2, 0, 0)
 
 
+@pytest.mark.slow
 def test_the_group_is_given_up_in_time_though_a_row_cannot_be_given_back_c9(
     launch: Launch, text: str, gate: Path
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_standby_tells_what_another_has_worked_f123(launch: Launch, text: str)
 # ---- a connection that breaks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["typed_number", "submit", "typed_ends"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_line_in_flight_when_the_connection_breaks_is_one_job_f123(

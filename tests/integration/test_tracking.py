@@ -370,6 +370,7 @@ def test_claims_use_an_index_among_many_rows_that_wait_j36(launch: Launch, recor
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
 
 
+@pytest.mark.slow
 def test_an_idle_daemon_asks_for_nothing_but_its_lease_t1(launch: Launch, record: Path) -> None:
     timers = "[scheduler]\nlease = 1\nlease_renewal = 0.2\nrescan = 3600\nstatus_interval = 3600\n"
     daemon = launch(timers + HOST + agent("a", rec(record)))

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
 from tests.integration.puppets import Meeting, puppet, rows, settings
@@ -159,6 +161,7 @@ def test_a_full_queue_is_told_until_it_has_room_j18(launch: Launch, meeting: Mee
     daemon.wait_all([here, waiting])
 
 
+@pytest.mark.slow
 def test_a_query_waits_for_an_expansion_connection_and_then_for_its_own_end_f44(
     launch: Launch, meeting: Meeting
 ) -> None:
@@ -178,6 +181,7 @@ def test_a_query_waits_for_an_expansion_connection_and_then_for_its_own_end_f44(
     daemon.wait_all([second, third])
 
 
+@pytest.mark.slow
 def test_a_running_query_tells_how_far_it_is_and_the_time_left_f56(launch: Launch) -> None:
     daemon = launch("[hosts.h1]\n" + rows("a", "sleep 0.01", slots=2))
     pk = daemon.insert(jq_type="a", jq_msq=True, jq_args="select n from generate_series(1, 1500) n")

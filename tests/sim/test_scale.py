@@ -50,6 +50,7 @@ def test_a_row_of_a_query_leaves_a_thousandth_of_what_a_job_leaves_c46() -> None
     assert 1000 * a_day("rows")["wal"] < a_day("jobs")["wal"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "most"),
     [

@@ -301,6 +301,7 @@ def test_a_bridge_that_stops_loses_its_agents_by_their_lease(server: Server, joi
     assert isinstance(host.end(), Lost)
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_renewed_lasts(server: Server, join: Join) -> None:
     host = join(server.settings(lease_s=2, beat_s=0.2, answer_s=3.0))
     host.up()
@@ -323,6 +324,7 @@ def test_an_unused_connection_is_closed_but_never_the_last(server: Server, join:
     assert host.all(LinkDown) == []
 
 
+@pytest.mark.slow
 def test_a_connection_that_has_had_its_sessions_gives_way_to_another(server: Server, join: Join) -> None:
     host = join(server.settings(sessions=5, beat_s=0.1))
     host.up(script=STUBBORN)

@@ -29,6 +29,7 @@ def server(net: Net, tmp_path: Path) -> Iterator[Server]:
         yield one
 
 
+@pytest.mark.slow
 def test_a_silent_network_loses_its_agents_and_they_are_dead_when_that_is_told(
     net: Net, server: Server, join: Join
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_silent_network_loses_its_agents_and_they_are_dead_when_that_is_told(
     host.up(1)
 
 
+@pytest.mark.slow
 def test_a_silent_network_is_noticed_in_the_middle_of_megabytes(net: Net, server: Server, join: Join) -> None:
     host = join(server.settings(**SOON))
     host.sh("echo up; exec cat >/dev/null")

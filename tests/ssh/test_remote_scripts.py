@@ -110,6 +110,7 @@ def test_a_warden_that_is_told_to_go_kills_first(warden: Session, group: Group) 
     assert group.wait(20) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_beat_is_answered_and_renews_the_lease(warden: Session, group: Group) -> None:
     warden.ask(f"add {group.pid}")
     for _ in range(16):  # longer than the lease
