@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.processes import Processes
 from scheduler.model.config import AgentType, Config
@@ -45,12 +46,17 @@ class Family:
         self.reads = 0
         self.answer: Callable[[int, bytes], bytes | None] = lambda _slot, _data: None
         ears = (self._hear, self._hear_err, self._capture)
-        self.children = Processes(loop, config, folders, *ears, self.events.append)
+        self.processes = Processes(loop, config, folders, *ears, self.events.append)
 
     def spawn(self, slot: int = 0, type: str = "line", **keys: Any) -> int:
         """Start one; its pid, 0 if it was not created."""
-        self.children.spawn(Spawn(slot, 1, type, "here", **keys))
-        return self.children.pids().get(slot, 0)
+        self.processes.spawn(Spawn(slot, 1, type, "here", **keys))
+        return self.pids().get(slot, 0)
+
+    def pids(self) -> dict[int, int]:
+        """Return the pid of each slot that has a process on this machine."""
+        here = {slot: child.process for slot, child in self.processes._children.items()}
+        return {slot: process.pid for slot, process in here.items() if isinstance(process, LocalProcess)}
 
     def run(self, *argv: bytes, slot: int = 0, stdin: bytes | None = None) -> None:
         self.spawn(slot, "exec", argv=argv, stdin=stdin, job=17, attempt=3)

@@ -70,7 +70,7 @@ class Trial:
         self._config, self._loop = config, Loop()
         self._slots = count()
         self._tries: dict[int, Try] = {}
-        self._children = Processes(
+        self._processes = Processes(
             self._loop, config, agent_folders(), self._hear, self._hear_err, self._captured, self._tell
         )
 
@@ -78,7 +78,7 @@ class Trial:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._children.close()
+        self._processes.close()
 
     def start(self, name: str) -> dict[str, str | None]:
         """Give for each enabled host of a type why an agent cannot be used there, or None; a command is not run."""
@@ -101,7 +101,7 @@ class Trial:
         later = script if self._config.agents[name].kind == "line" else b""  # a command gets it with its start
         tries = self._tries = {next(self._slots): Try(host, later) for host in self._hosts(name)}
         for slot, each in tries.items():
-            self._children.spawn(Spawn(slot, 1, name, each.host, argv, script))
+            self._processes.spawn(Spawn(slot, 1, name, each.host, argv, script))
         self._wait(limits.start_limit, is_enough)
         for each in tries.values():
             each.is_late = each.end is None and not is_enough(each)
@@ -120,17 +120,17 @@ class Trial:
         while self._loop.now < deadline:
             for slot, each in self._tries.items():
                 if each.is_made and each.script:
-                    self._children.send(Send(slot, each.script))
+                    self._processes.send(Send(slot, each.script))
                     each.script = b""
             if all(each.end or is_enough(each) for each in self._tries.values()):
                 return
             self._loop.turn(deadline)
 
     def _hang_up(self, slot: int) -> None:
-        self._children.kill(Kill(slot))
+        self._processes.kill(Kill(slot))
 
     def _kill(self, slot: int) -> None:
-        self._children.force_kill(ForceKill(slot))
+        self._processes.force_kill(ForceKill(slot))
 
     # ---- what it says and how it ends
 

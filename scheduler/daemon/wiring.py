@@ -98,7 +98,7 @@ class Daemon:
             config, self.core, self._queries, self._identity, _say, self._become, lambda: self.loop.now, self._stats,
             self._commands.acts(), self._vitals, self.note, self.refusals,
         )  # fmt: skip
-        self.children = Processes(
+        self.processes = Processes(
             self.loop,
             config,
             agent_folders(),
@@ -149,11 +149,11 @@ class Daemon:
     def _command_table(self) -> dict[type, Callable[[Any], None]]:
         """Say who carries out which command of the core."""
         return {
-            e.Spawn: self.children.spawn,
-            e.Send: self.children.send,
-            e.Kill: self.children.kill,
-            e.ForceKill: self.children.force_kill,
-            e.Signal: self.children.signal,
+            e.Spawn: self.processes.spawn,
+            e.Send: self.processes.send,
+            e.Kill: self.processes.kill,
+            e.ForceKill: self.processes.force_kill,
+            e.Signal: self.processes.signal,
             e.Expand: lambda c: self.expansions.expand(c.job, c.query),
             e.Fetch: lambda c: self.expansions.fetch(c.job, c.count),
             e.CloseQuery: lambda c: self.expansions.close_query(c.job),
@@ -229,7 +229,7 @@ class Daemon:
             self.notifier.reloading()
         else:
             self.notifier.stopping()
-        self.children.close()
+        self.processes.close()
         for link in (self.queue_link, self.watch_link):
             link.close()
         if self.stdin_jobs is not None:
@@ -253,7 +253,7 @@ class Daemon:
 
     def _check_programs(self) -> None:
         """Notice agents whose program was replaced, again and again."""
-        self.children.check_programs()
+        self.processes.check_programs()
         if self._upgrade is not None:
             self._upgrade.look()
         self.loop.at(self.loop.now + self.config.scheduler.status_interval, self._check_programs)
@@ -415,7 +415,7 @@ class Daemon:
         self.is_superseded = False
         _say("info", "stopping: agents are killed, their rows given back")
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
-        self.loop.at(self.loop.now + limit - LAST_WORDS_S / 2, self.children.let_go)
+        self.loop.at(self.loop.now + limit - LAST_WORDS_S / 2, self.processes.abandon_remote)
         self.loop.at(self.loop.now + limit, self._end_unsaved)
         self._tell(e.Stop())
         self.notifier.stopping()
@@ -456,7 +456,7 @@ class Daemon:
         """Go on with another configuration; what was decided under the old one is done by the old one."""
         self._carry_out()
         self.config = config
-        self.children.take(config)
+        self.processes.reload(config)
         self.expansions.reload(config)
         self.agentdb.reload(config)
         if self.stdin_jobs is not None:

@@ -58,10 +58,10 @@ class Process(Protocol):
     def kill(self) -> None:
         """Kill it and its group."""
 
-    def strike_rest(self) -> None:
+    def kill_group(self) -> None:
         """Kill what is left of its group; it is dead itself."""
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Forget it; nothing is asked of it any more."""
 
 
@@ -92,12 +92,12 @@ class LocalProcess:
         with suppress(OSError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it may have left its group
 
-    def strike_rest(self) -> None:
+    def kill_group(self) -> None:
         """Kill what is left of its group, unless its pid may be somebody else's by now."""
         if not self._was_reaped:
             self.signal(signal.SIGKILL)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Reap it."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)

@@ -74,9 +74,9 @@ class SpawnTemplates:
         self._config, self._around = config, around
         self._moulds: dict[tuple[str, str], SpawnTemplate] = {}
 
-    def give(self, spawn: Spawn) -> Recipe:
+    def recipe(self, spawn: Spawn) -> Recipe:
         """Give the recipe of a process; errors: OSError when its program is missing or may not be run."""
-        mould = self._moulds.get((spawn.type, spawn.host)) or self._cast(spawn)
+        mould = self._moulds.get((spawn.type, spawn.host)) or self._make(spawn)
         word, *arguments = words(self._config, spawn)
         program = mould.programs.get(word)
         if program is None:
@@ -88,7 +88,7 @@ class SpawnTemplates:
         """Look again where programs are."""
         self._moulds.clear()
 
-    def _cast(self, spawn: Spawn) -> SpawnTemplate:
+    def _make(self, spawn: Spawn) -> SpawnTemplate:
         agent = self._config.agents[spawn.type]
         path = search_path(agent, self._around)
         directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)

@@ -47,10 +47,10 @@ class RemoteProcess:
         """Kill it and its group."""
         self._host.bridge.signal(self._id, "KILL")
 
-    def strike_rest(self) -> None:
+    def kill_group(self) -> None:
         """The bridge has."""
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """The bridge has forgotten it."""
 
 

@@ -30,7 +30,7 @@ def family() -> Iterator[Make]:
 
     yield make
     for one in made:
-        one.children.close()
+        one.processes.close()
         one.loop.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.processes import CHUNK
+from scheduler.drivers.pipes import CHUNK
 from scheduler.errors import BugError
 from scheduler.model.config import AgentType
 from scheduler.model.events import Clogged, Created, ForceKill, Gone, Kill, Send, Unclogged
@@ -67,7 +67,7 @@ def test_a_thousand_lines_go_and_come_in_order(family: Make) -> None:
     rest = iter(lines[1:])
     one.answer = lambda _slot, _data: next(rest, None)
     one.spawn()
-    one.children.send(Send(0, lines[0]))
+    one.processes.send(Send(0, lines[0]))
     one.until(lambda: one.said[0].endswith(lines[-1]))
     assert one.said[0] == b"".join(lines)
 
@@ -84,7 +84,7 @@ def test_the_end_of_output_is_no_death(family: Make) -> None:
     one.until(lambda: len(os.listdir(f"/proc/{pid}/fd")) == 1)
     one.loop.turn(one.loop.now)
     alive = list(one.events)
-    one.children.send(Send(0, b"7\n"))
+    one.processes.send(Send(0, b"7\n"))
     assert one.end() == Gone(0, code=7)
     assert alive == [Created(0, pid)]
 
@@ -94,7 +94,7 @@ def test_a_flood_is_read_in_bounded_pieces_and_starves_nobody(family: Make) -> N
     one.answer = lambda slot, data: data if slot == 0 else None
     one.spawn(1, "flood")
     one.spawn(0)
-    one.children.send(Send(0, b"x\n"))
+    one.processes.send(Send(0, b"x\n"))
     one.until(lambda: len(one.said[0]) >= 200 and one.said[1])
     assert one.largest <= CHUNK
 
@@ -127,10 +127,10 @@ def test_a_command_may_ignore_its_stdin(family: Make, stdin: bytes | None) -> No
 def test_a_deaf_agent_is_told_once_and_hears_all_in_the_end(family: Make) -> None:
     one = family(line=python(READS_LATER), cat=AgentType(command=("cat",)))
     pid = one.up()
-    one.children.send(Send(0, BIG[:-1]))
-    one.children.send(Send(0, b"\n"))
+    one.processes.send(Send(0, BIG[:-1]))
+    one.processes.send(Send(0, b"\n"))
     one.spawn(1, "cat")
-    one.children.send(Send(1, b"other\n"))
+    one.processes.send(Send(1, b"other\n"))
     one.until(lambda: one.said[1])
     deaf = [*one.all(Clogged), *one.all(Unclogged)]
     os.kill(pid, signal.SIGUSR1)
@@ -143,8 +143,8 @@ def test_a_deaf_agent_is_told_once_and_hears_all_in_the_end(family: Make) -> Non
 def test_an_agent_that_closed_its_stdin_is_told_as_clogged_once(family: Make) -> None:
     one = family(line=sh("exec <&-; echo up; exec sleep 600"))
     one.up()
-    one.children.send(Send(0, b"x\n"))
-    one.children.send(Send(0, b"x\n"))
+    one.processes.send(Send(0, b"x\n"))
+    one.processes.send(Send(0, b"x\n"))
     assert one.all(Clogged) == [Clogged(0)]
 
 
@@ -154,9 +154,9 @@ def test_writing_to_the_dead_is_harmless(family: Make) -> None:
     pidfd = watch(pid)
     assert is_gone(pidfd)
     os.close(pidfd)
-    one.children.send(Send(0, b"x\n"))
+    one.processes.send(Send(0, b"x\n"))
     assert one.end() == Gone(0, code=0)
-    one.children.send(Send(0, b"x\n"))
+    one.processes.send(Send(0, b"x\n"))
 
 
 # ---------------------------------------------------------------- how they end
@@ -194,7 +194,7 @@ def test_a_kill_closes_stdin_and_hangs_up_f109(family: Make, tmp_path: Path) -> 
     note = tmp_path / "note"
     one = family(line=python(NOTES_ITS_END, str(note)))
     one.up()
-    one.children.kill(Kill(0))
+    one.processes.kill(Kill(0))
     assert one.end() == Gone(0, code=0)
     assert note.read_text() == f"b'' {signal.SIGHUP}"
 
@@ -202,8 +202,8 @@ def test_a_kill_closes_stdin_and_hangs_up_f109(family: Make, tmp_path: Path) -> 
 def test_the_killed_are_not_heard_any_more_f109(family: Make) -> None:
     one = family(line=sh("trap 'echo last words; exit 5' HUP; echo up; read line; kill -STOP $$"))
     one.up()
-    one.children.kill(Kill(0))
-    one.children.force_kill(ForceKill(0))
+    one.processes.kill(Kill(0))
+    one.processes.force_kill(ForceKill(0))
     one.end()
     assert one.said[0] == b"up\n"
 
@@ -262,10 +262,10 @@ def state(pid: int) -> str:
 
 def killed_twice(one: Family) -> tuple[list[Gone], Gone]:
     """What is told after a kill, and how it ended after one by force."""
-    one.children.kill(Kill(0))
+    one.processes.kill(Kill(0))
     one.loop.turn(one.loop.now)
     early = one.all(Gone)
-    one.children.force_kill(ForceKill(0))
+    one.processes.force_kill(ForceKill(0))
     return early, one.end()
 
 
@@ -273,7 +273,7 @@ def test_a_kill_reaches_the_whole_group(family: Make) -> None:
     one = family(line=sh("sleep 600 & echo up $!; wait"))
     one.up()
     grandchild = watch(int(one.said[0].split()[1]))
-    one.children.kill(Kill(0))
+    one.processes.kill(Kill(0))
     assert one.end() == Gone(0, signal="SIGHUP")
     assert is_gone(grandchild)
     os.close(grandchild)
@@ -281,8 +281,8 @@ def test_a_kill_reaches_the_whole_group(family: Make) -> None:
 
 def test_killing_nobody_is_harmless(family: Make) -> None:
     one = family(line=sh("true"))
-    one.children.kill(Kill(9))
-    one.children.force_kill(ForceKill(9))
+    one.processes.kill(Kill(9))
+    one.processes.force_kill(ForceKill(9))
     assert one.events == []
 
 
@@ -303,7 +303,7 @@ def test_a_grandchild_cannot_hold_a_death_back_for_ever(family: Make) -> None:
     one = family(line=sh("sleep 600 & echo up $!; read line; printf last"), exit_grace=0.01)
     one.up()
     grandchild = watch(int(one.said[0].split()[1]))
-    one.children.send(Send(0, b"die\n"))
+    one.processes.send(Send(0, b"die\n"))
     assert one.end() == Gone(0, code=0)
     assert one.said[0].endswith(b"last")
     assert is_gone(grandchild)
@@ -317,7 +317,7 @@ def test_a_kill_ends_the_wait_for_output(family: Make) -> None:
     os.close(pidfd)
     one.loop.turn(one.loop.now)
     early = one.all(Gone)
-    one.children.kill(Kill(0))
+    one.processes.kill(Kill(0))
     assert (early, one.all(Gone)) == ([], [Gone(0, code=0)])
 
 
@@ -326,8 +326,8 @@ def test_a_slot_is_free_again_and_nothing_leaks(family: Make) -> None:
     before = open_descriptors()
     for slot in range(20):
         one.run(b"true", slot=slot % 2)
-        one.until(lambda: not one.children.pids())
-    assert (open_descriptors(), len(one.all(Gone)), one.children.pids()) == (before, 10, {})
+        one.until(lambda: not one.pids())
+    assert (open_descriptors(), len(one.all(Gone)), one.pids()) == (before, 10, {})
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ def ignored_children() -> Iterator[None]:
 def test_a_death_that_somebody_else_has_seen_is_lost(family: Make) -> None:
     one = family(line=sh("echo up; read line; exit 3"))
     one.up()
-    one.children.send(Send(0, b"die\n"))
+    one.processes.send(Send(0, b"die\n"))
     assert one.end() == Gone(0, lost=True)
 
 
@@ -351,7 +351,7 @@ def test_nobody_survives_the_end_f115(family: Make) -> None:
     pids = [one.up(slot) for slot in range(3)]
     grandchildren = [int(one.said[slot].split()[1]) for slot in range(3)]
     watched = [watch(pid) for pid in [*pids, *grandchildren]]
-    one.children.close()
+    one.processes.close()
     assert [is_gone(pidfd) for pidfd in watched] == [True] * 6
-    assert one.children.pids() == {}
+    assert one.pids() == {}
     list(map(os.close, watched))

@@ -32,10 +32,10 @@ def test_a_death_right_before_each_of_a_thousand_starts_frees_that_slot_and_no_o
     for slot in range(1000):
         one.run(b"true", slot=slot)  # the one before it is dead, and nobody was told
         os.kill(os.getpid(), signal.SIGCHLD)
-        os.waitid(os.P_PID, one.children.pids()[slot], os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, one.pids()[slot], os.WEXITED | os.WNOWAIT)
         if slot % 50 == 49:  # no more descriptors than a process may have
             one.until(lambda slot=slot: one.all(Gone, slot))
-    one.until(lambda: not one.children.pids())
+    one.until(lambda: not one.pids())
     created = [event.slot for event in one.events if isinstance(event, Created)]
     gone = [event.slot for event in one.events if isinstance(event, Gone) and (event.code, event.signal) == (0, None)]
     assert created == sorted(gone) == list(range(1000))
@@ -178,7 +178,7 @@ def test_a_program_that_comes_before_the_one_in_use_is_found_at_the_next_look(fa
     one = family(line=AgentType(command=("ls",)), folders=(str(tmp_path),))
     one.spawn()
     program(tmp_path / "ls", "echo ours")
-    one.children.check_programs()
+    one.processes.check_programs()
     one.spawn(1)
     one.end(1)
     assert one.said[1] == b"ours\n"
@@ -200,7 +200,7 @@ def test_what_cannot_be_started_is_told_with_the_reason_j45(family: Make, agent:
     one.spawn()
     (told,) = one.all(NotCreated)
     assert told.reason.startswith(f"agent 'line': cannot start {text}")
-    assert (one.children.pids(), open_descriptors()) == ({}, before)
+    assert (one.pids(), open_descriptors()) == ({}, before)
 
 
 @pytest.mark.parametrize(
@@ -271,11 +271,11 @@ def test_a_replaced_program_is_told_once(family: Make, tmp_path: Path) -> None:
     one = family(line=AgentType(command=(str(path),)))
     one.spawn()
     one.events.clear()
-    one.children.check_programs()
+    one.processes.check_programs()
     before = list(one.events)
     program(path, "read another")
-    one.children.check_programs()
-    one.children.check_programs()
+    one.processes.check_programs()
+    one.processes.check_programs()
     assert (before, one.events) == ([], [Replaced("line")])
 
 
@@ -284,12 +284,12 @@ def test_a_program_that_was_missing_is_told_when_it_comes(family: Make, tmp_path
     one = family(line=AgentType(command=(str(path),)))
     one.spawn()
     one.events.clear()
-    one.children.check_programs()
+    one.processes.check_programs()
     before = list(one.events)
     program(path, "read line")
-    one.children.check_programs()
+    one.processes.check_programs()
     path.unlink()
-    one.children.check_programs()
+    one.processes.check_programs()
     assert (before, one.events) == ([], [Replaced("line")])
 
 
@@ -313,7 +313,7 @@ def few_files() -> Iterator[int]:
 def test_a_process_keeps_the_limit_of_files_that_we_had_t49(few_files: int, family: Make) -> None:
     one = family(line=sh("read line; ulimit -n"))
     one.spawn()
-    one.children.send(Send(0, b"go\n"))
+    one.processes.send(Send(0, b"go\n"))
     one.end()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert (one.said[0], soft) == (b"%d\n" % few_files, hard)

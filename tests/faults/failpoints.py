@@ -25,8 +25,9 @@ from typing import Any, Final
 import psycopg
 
 from scheduler.drivers.local_process import NoPidfdError, Started
+from scheduler.drivers.pipes import CLOSED, Child, Pipes
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.processes import CLOSED, Child, Processes
+from scheduler.drivers.processes import Processes
 from scheduler.drivers.sql import Rows, load
 from scheduler.model.events import Spawn
 from scheduler.package_data import schema_dir
@@ -133,10 +134,10 @@ def _name(link: Connection, asked: Any) -> str:
 
 def _replace_processes(reach: Callable[[str, str], bool]) -> None:
     def starting(start: Callable[..., Started]) -> Callable[..., Started]:
-        def _start(children: Processes, spawn: Spawn) -> Started:
+        def _start(processes: Processes, spawn: Spawn) -> Started:
             if reach("spawn", "before"):
                 raise OSError(errno.EAGAIN, LOGGED)
-            started = start(children, spawn)
+            started = start(processes, spawn)
             if reach("spawn", "after"):
                 _undo(started)
                 raise NoPidfdError(errno.EMFILE, LOGGED)
@@ -145,30 +146,24 @@ def _replace_processes(reach: Callable[[str, str], bool]) -> None:
         return _start
 
     _replace(Processes, "_start", starting)
-    _replace(Processes, "_write", _writing("write", reach, lambda child: not child.unsent))
-    _replace(Processes, "_drain", _writing("write_rest", reach, lambda child: True))
+    _replace(Pipes, "write", _writing("write", reach, lambda child: not child.unsent))
+    _replace(Pipes, "_write_rest", _writing("write_rest", reach, lambda child: True))
 
 
 def _writing(
     name: str, reach: Callable[[str, str], bool], is_write: Callable[[Child], bool]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def writing(write: Callable[..., None]) -> Callable[..., None]:
-        def _write(children: Processes, child: Child, *data: bytes) -> None:
+        def _write(pipes: Pipes, child: Child, *data: bytes) -> None:
             is_so = child.stdin != CLOSED and is_write(child)
             if is_so and reach(name, "before"):
-                return _break(children, child)
-            write(children, child, *data)
-            return _break(children, child) if is_so and reach(name, "after") else None
+                return pipes._broken(child)
+            write(pipes, child, *data)
+            return pipes._broken(child) if is_so and reach(name, "after") else None
 
         return _write
 
     return writing
-
-
-def _break(children: Processes, child: Child) -> None:
-    """Do what is done when the other end of the pipe is closed."""
-    children._clog(child)
-    children._close_stdin(child)
 
 
 def _undo(started: Started) -> None:

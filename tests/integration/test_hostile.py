@@ -196,7 +196,7 @@ def babbler() -> Iterator[Callable[..., Family]]:
 
     yield make
     for one in made:
-        one.children.close()
+        one.processes.close()
         one.loop.close()
 
 
@@ -231,7 +231,7 @@ def test_what_a_babbler_said_before_it_died_is_heard_at_once_f106(babbler: Calla
 
 def test_who_reads_slowly_gets_all_in_the_end_f103(babbler: Callable[..., Family]) -> None:
     one = babbler(SLOW)
-    one.children.send(Send(0, b"x" * (8 * MIB)))
+    one.processes.send(Send(0, b"x" * (8 * MIB)))
     one.until(lambda: sum(map(int, one.said[0].split()[1:])) >= 8 * MIB)
     assert sum(map(int, one.said[0].split()[1:])) == 8 * MIB
 
