@@ -34,7 +34,7 @@ from scheduler.database import migrate
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres_connect import login_of, readable, writable
 from scheduler.drivers.spawn import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
-from scheduler.drivers.ssh_agents import SshHost, ssh_hosts
+from scheduler.drivers.ssh_host import SshHost, ssh_hosts
 from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, HostDown, HostUp

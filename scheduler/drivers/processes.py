@@ -5,7 +5,7 @@ know the protocol.
 
 A process has ended when it is dead *and* its output has ended; a grandchild may hold the pipes open, so the second has
 a deadline (`exit_grace`). What is particular to a process of this machine or of another is in local_process.py and
-ssh_agents.py.
+ssh_host.py.
 """
 
 import errno
@@ -19,7 +19,7 @@ from scheduler.drivers.local_process import TRACED_S, LocalProcess, NoPidfdError
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import CLOSED, Child, OnCapture, OnErrors, OnOutput, Pipes
 from scheduler.drivers.spawn import SHORTAGES, SpawnTemplates, Surroundings, fingerprint, reason
-from scheduler.drivers.ssh_agents import SshHost, settings_of, ssh_hosts
+from scheduler.drivers.ssh_host import SshHost, settings_of, ssh_hosts
 from scheduler.drivers.system import open_more_files
 from scheduler.errors import BugError
 from scheduler.model.config import Config, Host

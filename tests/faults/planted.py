@@ -151,7 +151,7 @@ FAULTS: Final = (
     ),
     _fault(
         "deaths_of_a_bridge_are_never_reset",
-        "scheduler/drivers/ssh_host.py",
+        "scheduler/drivers/ssh_process.py",
         "            self._deaths = 0\n",
         "            pass\n",
         "ssh/test_connections.py::test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one_has_lasted",
