@@ -118,7 +118,7 @@ class Processes:
     def abandon_remote(self) -> None:
         """Give up all agents on other hosts: they are lost, and end by themselves where they cannot be reached."""
         for host in (*self._ssh_hosts.values(), *self._retired):
-            host.bridge.break_down()
+            host.give_up()
 
     def close(self) -> None:
         """Kill everything at once and report nothing; at the very end."""

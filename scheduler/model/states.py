@@ -344,6 +344,54 @@ _LEASE_ROWS: Final = {
 }
 LEASE: Final = Machine("the lease", LeaseState, LeaseEvent, _LEASE_ROWS)
 
+# ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_process.py
+#
+# One SSH process serves each host. It connects, and connects again after a back-off of its own, as long as it runs. It
+# is killed when it leaves four pings unanswered, one every 5 s. When it dies its connections are closed, all agents
+# there are lost, and another is started. It is closed when the host left the configuration and its last agent ended.
+
+
+class LinkState(Enum):
+    """What the link to a host is, and until when."""
+
+    WAITING = "its process is started: after 1 s, doubled up to 60 s while it dies within 60 s"
+    CONNECTING = "the first report, or a fifth ping"
+    UP = "all connections are lost, or a fifth ping is due"
+    DOWN = "the next attempt, whose instant LinkDown says, or a fifth ping"
+    DYING = "it is reaped: looked for every 0.5 s while a debugger holds it; killed again every 5 s until it ends"
+    CLOSING = "it is reaped: it ends in 5 s at most, and is killed by a fifth ping"
+    CLOSED = "nothing: no process runs and none is started"
+
+
+class LinkEvent(Enum):
+    """What happens to the link: the process, its reports, and what the supervisor wants."""
+
+    STARTED = "its process runs"
+    NOT_STARTED = "its process could not be started"
+    CONNECTED = "its process reported LinkUp"
+    DISCONNECTED = "its process reported LinkDown"
+    PINGED = "its process was asked whether it runs"
+    KILLED = "its process was killed: it hangs, or all agents of the host are given up"
+    ENDED = "its process has ended, by its pidfd"
+    REAPED = "how its process ended is known"
+    CLOSE = "the host is not wanted any more"
+
+
+_LINK_ROWS: Final = {
+    "WAITING": {"STARTED": "CONNECTING", "NOT_STARTED": "WAITING", "CLOSE": "CLOSED", "KILLED": IGNORE},
+    "CONNECTING": {
+        "CONNECTED": "UP", "DISCONNECTED": "DOWN", "PINGED": "CONNECTING", "KILLED ENDED": "DYING", "CLOSE": "CLOSING",
+    },
+    "UP": {"CONNECTED PINGED": "UP", "DISCONNECTED": "DOWN", "KILLED ENDED": "DYING", "CLOSE": "CLOSING"},
+    "DOWN": {"CONNECTED": "UP", "DISCONNECTED PINGED": "DOWN", "KILLED ENDED": "DYING", "CLOSE": "CLOSING"},
+    "DYING": {
+        "REAPED": "WAITING", "PINGED KILLED ENDED": "DYING", "CLOSE": "CLOSING", "CONNECTED DISCONNECTED": IGNORE,
+    },
+    "CLOSING": {"REAPED": "CLOSED", "PINGED KILLED ENDED": "CLOSING", "CONNECTED DISCONNECTED CLOSE": IGNORE},
+    "CLOSED": {"KILLED CLOSE": IGNORE},
+}  # fmt: skip
+HOST_LINK: Final = Machine("the link to a host", LinkState, LinkEvent, _LINK_ROWS)
+
 
 def _check() -> None:
     """Check what `filled` cannot see; run on import."""

@@ -25,12 +25,12 @@ class Host:
         self.answer: Callable[[int, bytes], None] = lambda _id, _data: None
         self.ends: dict[int, Ends] = {}
         self._fds: set[int] = set()
-        self.bridge = SshProcess(self.loop, settings, self.reports.append)
+        self.process = SshProcess(self.loop, settings, self.reports.append)
 
     def start(self, *argv: str | bytes, id: int = 0, is_heard: bool = True, **keys: Any) -> Ends:
         """Start an agent and read its output."""
         words = tuple(word.encode() if isinstance(word, str) else word for word in argv)
-        ends = self.ends[id] = self.bridge.start(Start(id, words, **keys))
+        ends = self.ends[id] = self.process.start(Start(id, words, **keys))
         self._fds |= {ends.stdin, ends.stdout, ends.stderr}
         if is_heard:
             self.hear(id)
@@ -108,7 +108,7 @@ class Host:
 
     def close(self) -> None:
         """End the bridge and forget everything."""
-        self.bridge.close()
+        self.process.close()
         for fd in list(self._fds):
             self._close(fd)
         self.loop.close()

@@ -230,8 +230,8 @@ def test_one_connection_that_dies_takes_its_own_agents_only(host: Host) -> None:
 
 def test_a_killed_bridge_loses_its_agents_and_they_die_and_another_comes(host: Host) -> None:
     watched = tree(host.up(script=STUBBORN))
-    kill(host.bridge.pid or 0)
-    assert host.end() == Lost(0, "its bridge died of SIGKILL")
+    kill(host.process.pid or 0)
+    assert host.end() == Lost(0, "its SSH process died of SIGKILL")
     assert all_gone(watched)
     host.await_report(LinkUp, 2)
     host.up(1)
@@ -240,32 +240,32 @@ def test_a_killed_bridge_loses_its_agents_and_they_die_and_another_comes(host: H
 def test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one_has_lasted(server: Server) -> None:
     passed = [0.0]
     loop, downs = Loop(lambda: time.monotonic() + passed[0]), list[LinkDown]()
-    bridge = SshProcess(
+    process = SshProcess(
         loop,
         server.settings(retry_base_s=1.0, retry_max_s=60.0),
         lambda told: downs.extend([told] * isinstance(told, LinkDown)),
     )
     try:
         for lifetime_s in (0.0, 0.0, 0.0, LONG_LIFE_S, 0.0):
-            turn_until(loop, lambda: bridge.pid)
+            turn_until(loop, lambda: process.pid)
             passed[0] += lifetime_s
             died = len(downs) + 1
-            kill(bridge.pid or 0)
+            kill(process.pid or 0)
             turn_until(loop, lambda died=died: len(downs) == died)
             passed[0] += downs[-1].retry_s
         assert [down.retry_s for down in downs] == [1.0, 2.0, 4.0, 1.0, 2.0]
     finally:
-        bridge.close()
+        process.close()
         loop.close()
 
 
 def test_who_starts_while_no_bridge_runs_is_told(server: Server, join: Join) -> None:
     host = join(server.settings(retry_base_s=60.0, retry_max_s=60.0))
     host.await_report(LinkUp)
-    kill(host.bridge.pid or 0)
+    kill(host.process.pid or 0)
     host.await_report(LinkDown)
     host.sh("echo up")
-    assert host.end() == NotStarted(0, "its bridge is not running", is_lost=True)
+    assert host.end() == NotStarted(0, "its SSH process is not running", is_lost=True)
 
 
 def test_agents_and_bridge_die_with_their_supervisor_f9(server: Server) -> None:
@@ -275,8 +275,8 @@ def test_agents_and_bridge_die_with_their_supervisor_f9(server: Server) -> None:
     if not supervisor:
         _supervise(server, write)
     os.close(write)
-    *pids, bridge = map(int, os.read(read, 100).split())
-    watched = [watch(pid) for pid in (*pids, bridge)]
+    *pids, process = map(int, os.read(read, 100).split())
+    watched = [watch(pid) for pid in (*pids, process)]
     os.close(read)
     kill(supervisor)
     os.waitpid(supervisor, 0)
@@ -286,18 +286,18 @@ def test_agents_and_bridge_die_with_their_supervisor_f9(server: Server) -> None:
 def _supervise(server: Server, write: int) -> None:
     host = Host(server.settings())
     pid = host.up(script=STUBBORN)
-    os.write(write, b"%d %d" % (pid, host.bridge.pid or 0))
+    os.write(write, b"%d %d" % (pid, host.process.pid or 0))
     signal.pause()
 
 
 def test_a_bridge_that_stops_loses_its_agents_by_their_lease(server: Server, join: Join) -> None:
     host = join(server.settings(lease_s=2, beat_s=0.5, answer_s=3.5))
     watched = tree(host.up(script=STUBBORN))
-    kill(host.bridge.pid or 0, signal.SIGSTOP)
+    kill(host.process.pid or 0, signal.SIGSTOP)
     try:
         assert all_gone(watched)
     finally:
-        kill(host.bridge.pid or 0, signal.SIGCONT)
+        kill(host.process.pid or 0, signal.SIGCONT)
     assert isinstance(host.end(), Lost)
 
 
@@ -334,7 +334,7 @@ def test_a_connection_that_has_had_its_sessions_gives_way_to_another(server: Ser
     host.until(lambda: len(server.sessions()) == 2)  # of the first agent, and of the last one
     assert connections(server) == 5
     assert host.all(LinkDown) == []
-    host.bridge.signal(0, "KILL")
+    host.process.signal(0, "KILL")
     host.end()
     host.until(lambda: len(server.sessions()) == 1)
 
@@ -342,28 +342,28 @@ def test_a_connection_that_has_had_its_sessions_gives_way_to_another(server: Ser
 def test_the_supervisor_never_waits_for_a_bridge_that_does_not_read(server: Server) -> None:
     loop = Loop()
     reports: list[object] = []
-    bridge = SshProcess(loop, server.settings(), reports.append)
-    kill(bridge.pid or 0, signal.SIGSTOP)
-    ends = [bridge.start(Start(id, (b"true", b"x" * 50_000))) for id in range(50)]
-    kill(bridge.pid or 0, signal.SIGCONT)
+    process = SshProcess(loop, server.settings(), reports.append)
+    kill(process.pid or 0, signal.SIGSTOP)
+    ends = [process.start(Start(id, (b"true", b"x" * 50_000))) for id in range(50)]
+    kill(process.pid or 0, signal.SIGCONT)
     try:
         turn_until(loop, lambda: sum(isinstance(report, Ended) for report in reports) == 50)
         assert sum(isinstance(report, Started) for report in reports) == 50
     finally:
-        bridge.close()
+        process.close()
         for end in ends:
             for fd in (end.stdin, end.stdout, end.stderr):
                 os.close(fd)
         loop.close()
-    assert bridge.pid is None
+    assert process.pid is None
 
 
 def test_nothing_of_ours_is_left_open(server: Server) -> None:
     before = len(os.listdir("/proc/self/fd"))
     host = Host(server.settings())
     host.up()
-    bridge = watch(host.bridge.pid or 0)
+    process = watch(host.process.pid or 0)
     host.close()
-    assert is_gone(bridge)
-    os.close(bridge)
+    assert is_gone(process)
+    os.close(process)
     assert len(os.listdir("/proc/self/fd")) == before

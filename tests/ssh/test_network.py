@@ -72,7 +72,7 @@ def test_a_host_that_swallows_packets_holds_up_nobody_f10(net: Net, server: Serv
     net.cut()
     host = join(server.settings(**SOON))
     host.sh("echo up")
-    host.bridge.signal(0, "KILL")
+    host.process.signal(0, "KILL")
     assert host.end().why == "it was killed before it had started"  # type: ignore[union-attr]
     assert host.all(LinkDown) == []
     down = host.await_report(LinkDown)

@@ -134,15 +134,15 @@ def test_what_a_login_shell_says_is_not_what_the_agent_says(server: Server, join
 @pytest.mark.parametrize("name", ["HUP", "TERM", "USR1", "KILL"])
 def test_a_signal_ends_an_agent_and_its_name_is_told_f9(host: Host, name: str) -> None:
     host.up()
-    host.bridge.signal(0, name)
+    host.process.signal(0, name)
     assert host.end() == Ended(0, signal=name)
 
 
 def test_an_agent_that_ignores_the_end_of_input_and_hup_dies_with_its_grandchildren_f9(host: Host) -> None:
     watched = tree(host.up(script=STUBBORN))
     host.close_stdin()
-    host.bridge.signal(0, "HUP")
-    host.bridge.signal(0, "KILL")
+    host.process.signal(0, "HUP")
+    host.process.signal(0, "KILL")
     assert host.end() == Ended(0, signal="KILL")
     assert all_gone(watched)
 
@@ -168,7 +168,7 @@ def test_who_fled_with_the_pipes_does_not_hold_up_the_end(host: Host) -> None:
     host.until(lambda: host.said[0].endswith(b"\n"))
     fled = int(host.said[0])
     try:
-        host.bridge.signal(0, "KILL")
+        host.process.signal(0, "KILL")
         assert host.end() == Ended(0, signal="KILL")
     finally:
         os.kill(fled, signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_who_fled_with_the_pipes_does_not_hold_up_the_end(host: Host) -> None:
 
 def test_an_agent_killed_before_it_began_never_begins(host: Host) -> None:
     host.sh("echo up")
-    host.bridge.signal(0, "KILL")
+    host.process.signal(0, "KILL")
     assert isinstance(host.end(), NotStarted)
     assert host.said[0] == b""
 
@@ -184,14 +184,14 @@ def test_an_agent_killed_before_it_began_never_begins(host: Host) -> None:
 def test_a_signal_for_who_is_gone_harms_nobody(host: Host) -> None:
     host.sh("exit 0")
     host.end()
-    host.bridge.signal(0, "KILL")
+    host.process.signal(0, "KILL")
     host.up(1)
     assert host.over(1) == []
 
 
 def test_an_end_kills_all_tells_all_and_ends_the_bridge(host: Host) -> None:
-    watched = tree(host.up(0)) + tree(host.up(1, script=STUBBORN)) + [watch(host.bridge.pid or 0)]
-    host.bridge.end()
+    watched = tree(host.up(0)) + tree(host.up(1, script=STUBBORN)) + [watch(host.process.pid or 0)]
+    host.process.finish()
     assert (host.end(0), host.end(1)) == (Ended(0, signal="KILL"), Ended(1, signal="KILL"))
     assert all_gone(watched)
 
@@ -223,7 +223,7 @@ def test_as_many_agents_share_a_connection_as_the_host_lets(serve: Serve, join: 
     for id in range(6):
         host.sh("echo up; exec cat", id=id)
     host.until(lambda: all(host.said[id] == b"up\n" for id in range(6)))
-    host.bridge.signal(5, "TERM")
+    host.process.signal(5, "TERM")
     assert host.end(5) == Ended(5, signal="TERM")
     host.close_stdin(0)
     assert host.end(0) == Ended(0, code=0)
@@ -252,7 +252,7 @@ def test_ten_megabytes_wait_in_the_supervisors_pipe_until_the_agent_reads(host: 
         before = host.fed[0]
         ping(host, 1, 20)
     assert 0 < host.fed[0] < len(BIG) // 2
-    host.bridge.signal(0, "USR1")
+    host.process.signal(0, "USR1")
     host.until(lambda: host.fed[0] == len(BIG))
     host.close_stdin()
     assert host.end() == Ended(0, code=0)

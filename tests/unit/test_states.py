@@ -289,3 +289,35 @@ def test_every_state_of_a_machine_can_be_reached_from_its_first(machine: s.Machi
 @pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, s.LEASE], ids=lambda machine: str(machine.name))
 def test_every_state_of_a_machine_says_what_ends_it(machine: s.Machine[Enum, Enum]) -> None:
     assert all(state.value for state in machine.states)
+
+
+# ---- the link to a host
+
+LINK_STORIES = """
+WAITING STARTED CONNECTING PINGED CONNECTING CONNECTED UP PINGED UP CONNECTED UP DISCONNECTED DOWN PINGED DOWN
+DOWN DISCONNECTED DOWN CONNECTED UP ENDED DYING REAPED WAITING NOT_STARTED WAITING CLOSE CLOSED
+CONNECTING DISCONNECTED DOWN KILLED DYING PINGED DYING KILLED DYING ENDED DYING CLOSE CLOSING
+CONNECTING KILLED DYING
+CONNECTING ENDED DYING
+CONNECTING CLOSE CLOSING PINGED CLOSING KILLED CLOSING ENDED CLOSING REAPED CLOSED
+UP KILLED DYING
+UP CLOSE CLOSING
+DOWN ENDED DYING
+DOWN CLOSE CLOSING
+"""
+LINK_IGNORES = """
+WAITING KILLED
+DYING CONNECTED DISCONNECTED
+CLOSING CONNECTED DISCONNECTED CLOSE
+CLOSED KILLED CLOSE
+"""
+
+
+def test_cells_of_the_host_link_are_those_of_the_stories() -> None:
+    ignores = {(state, event, s.IGNORE) for state, event in ignored(LINK_IGNORES)}
+    assert cells_of(s.HOST_LINK.cells) == told(LINK_STORIES) | ignores
+
+
+def test_process_of_a_closed_host_is_never_started_again() -> None:
+    assert {s.HOST_LINK.cells["CLOSED"][event.name] for event in s.LinkEvent} == {s.IGNORE, s.IMPOSSIBLE}
+    assert {a for a, event, b in cells_of(s.HOST_LINK.cells) if event == "STARTED"} == {"WAITING"}
