@@ -55,7 +55,7 @@ def bare_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
 
 
 def our_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
-    """Give the same through a bridge."""
+    """Return the same through an SSH process."""
     with closing(Host(there.settings())) as host:
         host.await_report(LinkUp)
         spans = []

@@ -150,11 +150,11 @@ FAULTS: Final = (
         needs="sshd",
     ),
     _fault(
-        "deaths_of_a_bridge_are_never_reset",
+        "deaths_of_an_ssh_process_are_never_reset",
         "scheduler/drivers/ssh_process.py",
         "            self._deaths = 0\n",
         "            pass\n",
-        "ssh/test_connections.py::test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one_has_lasted",
+        "ssh/test_connections.py::test_back_off_of_the_ssh_process_doubles_until_one_has_lasted",
         needs="sshd",
     ),
     _fault(

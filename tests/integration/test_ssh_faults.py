@@ -33,7 +33,7 @@ while True:
     else:
         signal.pause()
 """
-SHORT_S = 3.0  # of silence: less than the lease of a warden, even if it began just before a beat
+SHORT_S = 3.0  # of silence: less than the lease of the control session, even if it began just before a heartbeat
 SMALL = 'mount -t tmpfs -o size=64k tmpfs {} && exec "$@"'
 
 
@@ -47,7 +47,7 @@ def wired(folder: Path, **options: object) -> Iterator[tuple[Net, Server]]:
 
 
 @pytest.fixture
-def wire(tmp_path: Path) -> Iterator[tuple[Net, Server]]:
+def cable(tmp_path: Path) -> Iterator[tuple[Net, Server]]:
     with wired(tmp_path / "beta") as both:
         yield both
 
@@ -68,8 +68,8 @@ def command(daemon: Daemon, text: str) -> None:
     daemon.insert(jq_type="command", jq_args=text, role="drover_operator")
 
 
-def bridges(daemon: Daemon) -> list[int]:
-    """Give the pids of the bridges."""
+def ssh_processes(daemon: Daemon) -> list[int]:
+    """Return the pids of the SSH processes."""
     return [pid for pid in daemon.agent_pids() if b"scheduler.ssh" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
@@ -101,8 +101,8 @@ def assert_each_done_once(daemon: Daemon, pks: list[int], record: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_short_silence_costs_nothing(launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path) -> None:
-    net, server = wire
+def test_a_short_silence_costs_nothing(launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path) -> None:
+    net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=2))
     pks = daemon.insert_all([*numbered(1, f"gate:{gate}"), *numbered(5, "nap:0.2")])
     daemon.until(lambda: "nap:0.2;0" in lines(record))
@@ -115,9 +115,9 @@ def test_a_short_silence_costs_nothing(launch: Launch, wire: tuple[Net, Server],
 
 
 def test_a_half_open_connection_is_given_up_when_the_host_says_so(
-    launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
+    launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
-    net, server = wire
+    net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=2))
     pks = daemon.insert_all(numbered(2, f"gate:{gate}"))
     await_lines(daemon, record, 2)
@@ -130,8 +130,8 @@ def test_a_half_open_connection_is_given_up_when_the_host_says_so(
 
 
 @pytest.mark.slow
-def test_a_slow_network_loses_nothing(launch: Launch, wire: tuple[Net, Server], record: Path) -> None:
-    net, server = wire
+def test_a_slow_network_loses_nothing(launch: Launch, cable: tuple[Net, Server], record: Path) -> None:
+    net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=3))
     reached(daemon)
     for words in ((), net.inside):
@@ -163,9 +163,9 @@ def test_a_slow_network_loses_nothing(launch: Launch, wire: tuple[Net, Server], 
 
 @pytest.mark.slow
 def test_an_address_that_drops_packets_is_down_and_holds_up_nobody_f10(
-    launch: Launch, wire: tuple[Net, Server], record: Path
+    launch: Launch, cable: tuple[Net, Server], record: Path
 ) -> None:
-    net, server = wire
+    net, server = cable
     mac = run("ip", "-n", net.name, "-br", "link", "show", "dev", net.theirs).split()[2]
     run("ip", "neighbour", "replace", net.address, "lladdr", mac, "dev", net.ours, "nud", "permanent")
     net.cut()
@@ -247,9 +247,9 @@ def test_what_an_agent_says_of_a_full_disk_is_told(launch: Launch, tmp_path: Pat
 
 @pytest.mark.slow
 def test_after_a_power_cut_work_is_done_when_the_host_is_back_r2_r58(
-    launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
+    launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
-    net, server = wire
+    net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=3))
     pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
     await_lines(daemon, record, 3)
@@ -273,16 +273,18 @@ def test_an_idle_agent_that_ignores_everything_is_reaped_f9(launch: Launch, beta
     assert all_gone([os.pidfd_open(pid)])
 
 
-# ---- bridges and daemons
+# ---- SSH processes and daemons
 
 
-def test_a_bridge_that_dies_interrupts_all_at_work_once(launch: Launch, beta: Server, record: Path, gate: Path) -> None:
+def test_ssh_process_that_dies_interrupts_all_running_jobs_once(
+    launch: Launch, beta: Server, record: Path, gate: Path
+) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=4))
     pks = daemon.insert_all(numbered(4, f"gate:{gate}"))
     await_lines(daemon, record, 4)
     watched = [os.pidfd_open(pid) for pid in at_work(beta)]
-    (bridge,) = bridges(daemon)
-    os.kill(bridge, SIGKILL)
+    (ssh_process,) = ssh_processes(daemon)
+    os.kill(ssh_process, SIGKILL)
     assert all_gone(watched)
     gate.touch()
     assert_each_done_once(daemon, pks, record)
@@ -290,14 +292,14 @@ def test_a_bridge_that_dies_interrupts_all_at_work_once(launch: Launch, beta: Se
 
 
 @pytest.mark.slow
-def test_a_bridge_that_hangs_holds_up_a_kill_for_so_long_only(
+def test_ssh_process_that_hangs_delays_a_kill_by_its_pings_only(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3))
     killed, *others = daemon.insert_all(numbered(3, f"gate:{gate}"))
     await_lines(daemon, record, 3)
-    (bridge,) = bridges(daemon)
-    os.kill(bridge, SIGSTOP)
+    (ssh_process,) = ssh_processes(daemon)
+    os.kill(ssh_process, SIGSTOP)
     command(daemon, f"killjob {killed}")
     daemon.wait(killed, "failed", timeout=40)
     gate.touch()
@@ -313,8 +315,8 @@ def test_starts_and_losses_leave_nothing_open(launch: Launch, tmp_path: Path, re
         types = agent("rec", rec(record), slots=5) + agent("true", ["true"], kind="exec", slots=5)
         daemon = launch(table("beta", server) + types)
         reached(daemon)
-        (bridge,) = bridges(daemon)
-        warden, *_ = server.sessions()
+        (ssh_process,) = ssh_processes(daemon)
+        control, *_ = server.sessions()
         counts = []
         for number in range(5):
             gate = tmp_path / f"gate{number}"
@@ -323,9 +325,9 @@ def test_starts_and_losses_leave_nothing_open(launch: Launch, tmp_path: Path, re
             pks = daemon.insert_all(numbered(5, f"gate:{gate}"))
             await_lines(daemon, record, 10 * number + 5)
             sockets = len(server.sessions()) + 1  # how many are made at once is not always the same
-            counts.append((open_files(daemon.pid), open_files(bridge) - sockets))
+            counts.append((open_files(daemon.pid), open_files(ssh_process) - sockets))
             for pid in server.sessions():
-                if pid != warden:
+                if pid != control:
                     kill(pid)
             await_lines(daemon, record, 10 * number + 10)
             gate.touch()
@@ -403,12 +405,12 @@ def test_a_reload_that_drops_a_host_lets_its_agents_finish(
     gate.touch()
     assert_each_done_once(daemon, pks, record)
     assert hosts(record) == {"beta": 2, "alpha": 1}
-    daemon.until(lambda: not below(beta.process.pid) and not bridges(daemon), what="something is left")
+    daemon.until(lambda: not below(beta.process.pid) and not ssh_processes(daemon), what="something is left")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2], ids=["idle", "at work"])
-def test_a_bridge_that_hangs_is_killed_though_its_host_is_not_configured_any_more(
+def test_ssh_process_that_hangs_is_killed_though_its_host_is_not_configured_any_more(
     launch: Launch, beta: Server, record: Path, gate: Path, count: int
 ) -> None:
     types = agent("rec", rec(record), slots=2)
@@ -416,16 +418,16 @@ def test_a_bridge_that_hangs_is_killed_though_its_host_is_not_configured_any_mor
     reached(daemon)
     pks = daemon.insert_all(numbered(count, f"gate:{gate}"))
     await_lines(daemon, record, count)
-    (bridge,) = bridges(daemon)
-    watched = [os.pidfd_open(bridge), *map(os.pidfd_open, at_work(beta))]
-    os.kill(bridge, SIGSTOP)
+    (ssh_process,) = ssh_processes(daemon)
+    watched = [os.pidfd_open(ssh_process), *map(os.pidfd_open, at_work(beta))]
+    os.kill(ssh_process, SIGSTOP)
     (daemon.folder / "conf.d" / "test.toml").write_text(ALPHA + types)
     command(daemon, "reload")
     assert all_gone(watched, within_s=40)
     gate.touch()
     assert_each_done_once(daemon, pks, record)
     assert interruptions(daemon, pks) == [1] * count
-    assert bridges(daemon) == []
+    assert ssh_processes(daemon) == []
 
 
 def test_a_host_is_disabled_and_enabled_while_it_is_down(launch: Launch, beta: Server, record: Path) -> None:
@@ -450,8 +452,8 @@ def test_a_host_where_no_type_has_slots_holds_up_nobody(launch: Launch, beta: Se
     assert daemon.row(bound)["jq_state"] == "queued"
 
 
-def test_a_job_is_killed_while_its_start_is_on_its_way(launch: Launch, wire: tuple[Net, Server], record: Path) -> None:
-    net, server = wire
+def test_a_job_is_killed_while_its_start_is_on_its_way(launch: Launch, cable: tuple[Net, Server], record: Path) -> None:
+    net, server = cable
     commands = agent("touch", ["touch", str(record)], kind="exec") + agent("true", ["true"], kind="exec")
     daemon = launch(table("beta", server) + commands)
     reached(daemon)
@@ -503,19 +505,17 @@ def test_slots_beyond_a_connection_wait_while_no_other_can_be_made(
 
 
 @pytest.mark.slow
-def test_a_bridge_that_hangs_is_noticed_while_nobody_kills_anything(
-    launch: Launch, beta: Server, record: Path, gate: Path
-) -> None:
+def test_ssh_process_that_hangs_is_noticed_by_its_pings(launch: Launch, beta: Server, record: Path, gate: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3))
     pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
     daemon.until(lambda: len(lines(record)) == 3)
-    (bridge,) = bridges(daemon)
-    os.kill(bridge, SIGSTOP)
+    (ssh_process,) = ssh_processes(daemon)
+    os.kill(ssh_process, SIGSTOP)
     gate.touch()
     try:
         assert_each_done_once(daemon, pks, record)
     finally:
-        kill(bridge, SIGCONT)
+        kill(ssh_process, SIGCONT)
 
 
 @pytest.mark.slow
@@ -527,8 +527,8 @@ def test_an_item_of_a_query_is_not_failed_by_hosts_that_are_lost(
     pk = daemon.insert(jq_type="rec", jq_args=sql, jq_msq=True, jq_key="k")
     for times in (1, 2):
         daemon.until(lambda times=times: len(lines(record)) == times)
-        (bridge,) = bridges(daemon)
-        kill(bridge)
+        (ssh_process,) = ssh_processes(daemon)
+        kill(ssh_process)
         reached(daemon, times=times + 1)
     gate.touch()
     row = daemon.wait(pk)
@@ -537,9 +537,9 @@ def test_an_item_of_a_query_is_not_failed_by_hosts_that_are_lost(
 
 @pytest.mark.slow
 def test_a_daemon_gives_back_what_a_silent_host_had_in_hand_when_it_stops(
-    launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
+    launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
-    net, server = wire
+    net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=3))
     pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
     daemon.until(lambda: len(lines(record)) == 3)
@@ -551,9 +551,9 @@ def test_a_daemon_gives_back_what_a_silent_host_had_in_hand_when_it_stops(
 
 @pytest.mark.slow
 def test_a_kill_that_takes_its_time_fills_no_log_without_grace(
-    launch: Launch, wire: tuple[Net, Server], record: Path, gate: Path
+    launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
-    net, server = wire
+    net, server = cable
     daemon = launch("[scheduler]\nkill_grace = 0\n" + table("beta", server) + agent("rec", rec(record)))
     (pk,) = daemon.insert_all(numbered(1, f"gate:{gate}"))
     daemon.until(lambda: len(lines(record)) == 1)
@@ -575,16 +575,16 @@ def test_a_command_that_is_not_there_fails_its_job_as_it_does_here(launch: Launc
 
 
 @pytest.mark.slow
-def test_a_bridge_that_cannot_be_started_for_want_of_descriptors_is_tried_again(
+def test_ssh_process_that_cannot_be_started_for_want_of_descriptors_is_tried_again(
     launch: Launch, beta: Server, record: Path
 ) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record)))
     reached(daemon)
-    (bridge,) = bridges(daemon)
+    (ssh_process,) = ssh_processes(daemon)
     limit = ["prlimit", "--pid", str(daemon.pid)]
     run(*limit, "--nofile=3:1024")
-    kill(bridge)
-    daemon.until(lambda: "bridge cannot be started" in daemon.stderr() or daemon.process.poll() is not None)
+    kill(ssh_process)
+    daemon.until(lambda: "SSH process cannot be started" in daemon.stderr() or daemon.process.poll() is not None)
     assert daemon.process.poll() is None, daemon.stderr()[-3000:]
     run(*limit, "--nofile=1024:1024")
     reached(daemon, times=2)

@@ -301,12 +301,12 @@ def test_items_of_a_query_survive_the_loss_of_a_host(launch: Launch, beta: Serve
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], len(keys)) == (150, 0, 150)
 
 
-def test_the_bridge_is_started_anew_when_it_dies(launch: Launch, beta: Server, record: Path) -> None:
+def test_ssh_process_is_started_again_when_it_dies(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record)))
     pk = daemon.insert(jq_type="rec", jq_args="nap:0.5")
     daemon.wait(pk, "running")
-    (bridge,) = [pid for pid in daemon.agent_pids() if "scheduler.ssh" in Path(f"/proc/{pid}/cmdline").read_text()]
-    os.kill(bridge, SIGKILL)
+    (ssh_process,) = [pid for pid in daemon.agent_pids() if "scheduler.ssh" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(ssh_process, SIGKILL)
     assert daemon.wait(pk)["jq_interruptions"] == 1
     assert lines(record) == ["nap:0.5"] * 2
 

@@ -48,7 +48,7 @@ COSTS: Final[dict[str, Cost]] = {
     "wal_row": Cost(1.4, "bytes", "WAL of the row of a query, saved every 400: limits.toml, wal_bytes_per_1000_items"),
     "wal_shown": Cost(220, "bytes", "WAL of a line of scheduler_status that has changed"),
     "kept_job": Cost(850 + 140, "bytes", "a finished job and its attempt with their indexes, VACUUM FULL"),
-    "ssh_line": Cost(8e-6, "s", "CPU of a host's bridge for a line over ssh; 90 us with paramiko: PERFORMANCE.md"),
+    "ssh_line": Cost(8e-6, "s", "CPU of a host's SSH process for a line over ssh; 90 us with paramiko: PERFORMANCE.md"),
 }
 
 

@@ -1,1 +1,1 @@
-"""The bridge of an SSH host, against a real sshd on loopback or in a network namespace."""
+"""The SSH process of a host, against a real sshd on loopback or in a network namespace."""

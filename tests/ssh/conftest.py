@@ -1,4 +1,4 @@
-"""A server and a host for each test that asks for them; a test has one bridge at most."""
+"""A server and a host for each test that asks for them; a test has one SSH process at most."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.fixture
 def join() -> Iterator[Join]:
-    """Start the bridge to a host; it ends with the test."""
+    """Start the SSH process of a host; it ends with the test."""
     hosts: list[Host] = []
 
     def start(settings: SshSettings) -> Host:

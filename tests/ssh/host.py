@@ -1,4 +1,4 @@
-"""For tests of the bridge: one host as the supervisor has it, and all that is told and said."""
+"""For tests of the SSH process: one host as the supervisor has it, all reports and all output."""
 
 import os
 from collections import defaultdict
@@ -13,7 +13,7 @@ from tests.loop_tools import turn_until
 
 
 class Host:
-    """The supervisor's side of a bridge; reads what agents say unless told not to."""
+    """The supervisor's side of an SSH process; reads the output of agents unless `is_heard` is false."""
 
     def __init__(self, settings: SshSettings) -> None:
         self.loop = Loop()
@@ -107,7 +107,7 @@ class Host:
         turn_until(self.loop, is_so, within_s)
 
     def close(self) -> None:
-        """End the bridge and forget everything."""
+        """End the process and forget everything."""
         self.process.close()
         for fd in list(self._fds):
             self._close(fd)

@@ -28,7 +28,7 @@ def why_down(host: Host) -> str:
 # ---------------------------------------------------------------- whom we trust
 
 
-def test_an_unknown_host_key_is_refused_and_the_sentence_says_what_to_do_f8(server: Server, join: Join) -> None:
+def test_unknown_host_key_is_refused_with_what_to_do_f8(server: Server, join: Join) -> None:
     server.known_hosts.write_text("")
     host = join(server.settings())
     host.sh("echo up")
@@ -52,7 +52,7 @@ def test_a_revoked_host_key_is_refused_though_it_is_known(server: Server, join: 
     assert "revoked" in why_down(join(server.settings()))
 
 
-def test_a_certificate_authority_in_known_hosts_vouches_for_nobody(server: Server, join: Join) -> None:
+def test_certificate_authority_in_known_hosts_is_not_trusted(server: Server, join: Join) -> None:
     server.known_hosts.write_text(f"@cert-authority * {server.key.public}\n")
     assert "its host key is unknown" in why_down(join(server.settings()))
 
@@ -75,17 +75,17 @@ def test_a_key_type_that_is_known_is_asked_for(serve: Serve, join: Join, tmp_pat
 # ---------------------------------------------------------------- who we are
 
 
-def test_a_refused_key_is_said_with_its_name_f8(server: Server, join: Join, tmp_path: Path) -> None:
+def test_refused_key_is_reported_with_its_name_f8(server: Server, join: Join, tmp_path: Path) -> None:
     stranger = Keys(tmp_path / "stranger")
     why = why_down(join(server.settings(identity=str(stranger.path))))
     assert f"none of our keys is accepted ({stranger.path})" in why
 
 
-def test_a_key_that_is_not_there_is_said(server: Server, join: Join) -> None:
+def test_missing_key_file_is_reported(server: Server, join: Join) -> None:
     assert "the key file /no/such does not exist" in why_down(join(server.settings(identity="/no/such")))
 
 
-def test_a_key_with_a_passphrase_is_said_as_nobody_can_type_it(server: Server, join: Join, tmp_path: Path) -> None:
+def test_key_with_a_passphrase_is_reported(server: Server, join: Join, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked))
     assert "protected by a passphrase" in why_down(join(server.settings(identity=str(locked))))
@@ -149,7 +149,7 @@ def test_a_host_behind_two_jumps_is_reached_and_carries_megabytes(serve: Serve, 
     ("options", "sentence"),
     [("ProxyCommand nc %h %p", "ProxyCommand of alpha is not supported"), ("ProxyJump alpha", "has no end")],
 )
-def test_what_cannot_be_followed_is_said(
+def test_unsupported_ssh_config_is_reported(
     server: Server, join: Join, tmp_path: Path, options: str, sentence: str
 ) -> None:
     config = tmp_path / "config"
@@ -157,11 +157,11 @@ def test_what_cannot_be_followed_is_said(
     assert sentence in why_down(join(server.settings(address="alpha", ssh_config=str(config))))
 
 
-def test_a_name_that_does_not_exist_is_said(server: Server, join: Join) -> None:
+def test_unresolvable_name_is_reported(server: Server, join: Join) -> None:
     assert "its name cannot be resolved" in why_down(join(server.settings(address="no-such-host.invalid:22")))
 
 
-def test_a_host_that_runs_no_commands_for_us_is_said(serve: Serve, join: Join) -> None:
+def test_host_that_runs_no_commands_is_reported(serve: Serve, join: Join) -> None:
     why = why_down(join(serve(ForceCommand="echo go away").settings()))
     assert "it runs no commands for us" in why
     assert "go away" in why
@@ -195,7 +195,7 @@ def test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted(
     assert least <= host.await_report(LinkDown, begun + 1).retry_s <= most
 
 
-def test_who_wants_to_start_while_the_host_is_down_is_told_at_once_why(server: Server, join: Join) -> None:
+def test_start_on_a_host_that_is_down_is_refused_at_once_with_the_reason(server: Server, join: Join) -> None:
     host = join(server.settings(address=f"127.0.0.1:{free_port()}", retry_base_s=60.0, retry_max_s=60.0))
     why = why_down(host)
     host.sh("echo up")
@@ -205,7 +205,7 @@ def test_who_wants_to_start_while_the_host_is_down_is_told_at_once_why(server: S
 # ---------------------------------------------------------------- what is lost
 
 
-def test_a_killed_sshd_loses_its_agents_and_they_die_and_it_comes_back(server: Server, host: Host) -> None:
+def test_killed_sshd_loses_its_agents_and_the_host_is_reached_again(server: Server, host: Host) -> None:
     watched = tree(host.up(script=STUBBORN))
     server.kill()
     assert host.end() == Lost(0, "the host closed the connection")
@@ -216,7 +216,7 @@ def test_a_killed_sshd_loses_its_agents_and_they_die_and_it_comes_back(server: S
     host.up(1)
 
 
-def test_one_connection_that_dies_takes_its_own_agents_only(host: Host) -> None:
+def test_lost_connection_loses_its_own_agents_only(host: Host) -> None:
     for id in range(12):
         host.up(id)
     kill(parent_of(host.pid(11)))
@@ -228,7 +228,7 @@ def test_one_connection_that_dies_takes_its_own_agents_only(host: Host) -> None:
     assert host.all(LinkDown) == []
 
 
-def test_a_killed_bridge_loses_its_agents_and_they_die_and_another_comes(host: Host) -> None:
+def test_killed_ssh_process_loses_its_agents_and_another_is_started(host: Host) -> None:
     watched = tree(host.up(script=STUBBORN))
     kill(host.process.pid or 0)
     assert host.end() == Lost(0, "its SSH process died of SIGKILL")
@@ -237,7 +237,7 @@ def test_a_killed_bridge_loses_its_agents_and_they_die_and_another_comes(host: H
     host.up(1)
 
 
-def test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one_has_lasted(server: Server) -> None:
+def test_back_off_of_the_ssh_process_doubles_until_one_has_lasted(server: Server) -> None:
     passed = [0.0]
     loop, downs = Loop(lambda: time.monotonic() + passed[0]), list[LinkDown]()
     process = SshProcess(
@@ -259,7 +259,7 @@ def test_a_bridge_that_dies_again_and_again_is_started_later_each_time_until_one
         loop.close()
 
 
-def test_who_starts_while_no_bridge_runs_is_told(server: Server, join: Join) -> None:
+def test_start_is_refused_while_no_ssh_process_runs(server: Server, join: Join) -> None:
     host = join(server.settings(retry_base_s=60.0, retry_max_s=60.0))
     host.await_report(LinkUp)
     kill(host.process.pid or 0)
@@ -268,7 +268,7 @@ def test_who_starts_while_no_bridge_runs_is_told(server: Server, join: Join) -> 
     assert host.end() == NotStarted(0, "its SSH process is not running", is_lost=True)
 
 
-def test_agents_and_bridge_die_with_their_supervisor_f9(server: Server) -> None:
+def test_agents_and_ssh_process_die_with_their_supervisor_f9(server: Server) -> None:
     """Its ends of the pipes stay open in us: nothing but the socket tells."""
     read, write = os.pipe()
     supervisor = os.fork()
@@ -290,7 +290,7 @@ def _supervise(server: Server, write: int) -> None:
     signal.pause()
 
 
-def test_a_bridge_that_stops_loses_its_agents_by_their_lease(server: Server, join: Join) -> None:
+def test_stopped_ssh_process_loses_its_agents_when_the_lease_ends(server: Server, join: Join) -> None:
     host = join(server.settings(lease_s=2, beat_s=0.5, answer_s=3.5))
     watched = tree(host.up(script=STUBBORN))
     kill(host.process.pid or 0, signal.SIGSTOP)
@@ -339,7 +339,7 @@ def test_a_connection_that_has_had_its_sessions_gives_way_to_another(server: Ser
     host.until(lambda: len(server.sessions()) == 1)
 
 
-def test_the_supervisor_never_waits_for_a_bridge_that_does_not_read(server: Server) -> None:
+def test_supervisor_does_not_block_on_an_ssh_process_that_does_not_read(server: Server) -> None:
     loop = Loop()
     reports: list[object] = []
     process = SshProcess(loop, server.settings(), reports.append)
@@ -358,7 +358,7 @@ def test_the_supervisor_never_waits_for_a_bridge_that_does_not_read(server: Serv
     assert process.pid is None
 
 
-def test_nothing_of_ours_is_left_open(server: Server) -> None:
+def test_closed_host_leaves_no_descriptor_open(server: Server) -> None:
     before = len(os.listdir("/proc/self/fd"))
     host = Host(server.settings())
     host.up()

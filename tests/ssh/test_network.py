@@ -30,7 +30,7 @@ def server(net: Net, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_a_silent_network_loses_its_agents_and_they_are_dead_when_that_is_told(
+def test_silent_network_loses_its_agents_and_they_are_dead_when_reported_lost(
     net: Net, server: Server, join: Join
 ) -> None:
     host = join(server.settings(**SOON))
@@ -67,8 +67,8 @@ def test_a_host_that_forgot_the_connection_is_noticed_and_reached_again(net: Net
     host.await_report(LinkUp, 2)
 
 
-def test_a_host_that_swallows_packets_holds_up_nobody_f10(net: Net, server: Server, join: Join) -> None:
-    """The bridge is told of the signal, the start and the end of a second agent while it waits for the host."""
+def test_host_that_drops_packets_delays_no_request_f10(net: Net, server: Server, join: Join) -> None:
+    """Requests to start and to signal are answered while a connection is being made."""
     net.cut()
     host = join(server.settings(**SOON))
     host.sh("echo up")

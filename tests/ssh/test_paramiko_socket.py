@@ -13,14 +13,14 @@ BIG = bytes(range(256)) * 8192  # 2 MiB: more than a socket holds
 
 
 class Line:
-    """A wire and its other end."""
+    """A ParamikoSocket and its other end."""
 
     def __init__(self) -> None:
         self.loop = Loop()
         self.calls = CallQueue(self.loop)
         self.closed: list[bool] = []
         ours, self.far = socket.socketpair()
-        self.wire = ParamikoSocket(ours, self.loop, self.calls, lambda: self.closed.append(True))
+        self.sock = ParamikoSocket(ours, self.loop, self.calls, lambda: self.closed.append(True))
         self.far.setblocking(False)
         self.arrived = b""
 
@@ -32,7 +32,7 @@ class Line:
         return self.arrived
 
     def close(self) -> None:
-        self.wire.close()
+        self.sock.close()
         turn_until(self.loop, lambda: self.closed)
         self.far.close()
 
@@ -45,45 +45,45 @@ def line() -> Iterator[Line]:
 
 
 def test_what_the_socket_does_not_take_is_sent_when_it_does(line: Line) -> None:
-    assert line.wire.send(BIG) == len(BIG)
-    assert line.wire.is_full
-    assert line.wire.send(b"end") == 3
+    assert line.sock.send(BIG) == len(BIG)
+    assert line.sock.is_full
+    assert line.sock.send(b"end") == 3
     turn_until(line.loop, lambda: line.read() == BIG + b"end")
-    assert not line.wire.is_full
+    assert not line.sock.is_full
 
 
-def test_a_corked_wire_keeps_what_it_is_given_until_it_is_uncorked(line: Line) -> None:
-    line.wire.cork()
-    line.wire.send(b"one ")
-    line.wire.send(b"piece")
+def test_corked_socket_keeps_data_until_it_is_uncorked(line: Line) -> None:
+    line.sock.cork()
+    line.sock.send(b"one ")
+    line.sock.send(b"piece")
     assert line.read() == b""
-    line.wire.uncork()
+    line.sock.uncork()
     assert line.far.recv(100) == b"one piece"
 
 
 def test_little_is_not_full(line: Line) -> None:
-    line.wire.cork()
-    line.wire.send(bytes(FULL_BYTES))
-    assert not line.wire.is_full
+    line.sock.cork()
+    line.sock.send(bytes(FULL_BYTES))
+    assert not line.sock.is_full
 
 
 def test_reads_are_as_short_as_asked_and_lose_nothing(line: Line) -> None:
     line.far.send(b"abcdef")
-    assert [line.wire.recv(4), line.wire.recv(4)] == [b"abcd", b"ef"]
+    assert [line.sock.recv(4), line.sock.recv(4)] == [b"abcd", b"ef"]
 
 
-def test_a_hung_up_wire_reads_as_ended_and_is_told_of_once(line: Line) -> None:
-    line.wire.shut_down()
-    assert line.wire.recv(10) == b""
-    line.wire.close()
-    line.wire.close()
+def test_socket_that_is_shut_down_reads_as_ended_and_reports_that_once(line: Line) -> None:
+    line.sock.shut_down()
+    assert line.sock.recv(10) == b""
+    line.sock.close()
+    line.sock.close()
     turn_until(line.loop, lambda: line.closed)
     line.loop.turn(line.loop.now)
     assert line.closed == [True]
 
 
-def test_who_sends_to_nobody_is_told_the_next_time(line: Line) -> None:
+def test_send_after_the_peer_closed_fails_the_next_time(line: Line) -> None:
     line.far.close()
-    line.wire.send(b"lost")
+    line.sock.send(b"lost")
     with pytest.raises(BrokenPipeError):
-        line.wire.send(b"refused")
+        line.sock.send(b"refused")

@@ -65,13 +65,13 @@ def ping(host: Host, id: int, times: int) -> None:
 # ---------------------------------------------------------------- how they begin and end
 
 
-def test_an_agent_behind_sshd_hears_speaks_and_exits_f8(host: Host) -> None:
+def test_agent_behind_sshd_reads_writes_and_exits_f8(host: Host) -> None:
     host.sh('read -r line; echo "got $line"; echo oops >&2; exit 7')
     host.write(0, b"one item\n")
     assert (host.end(), host.said[0], host.errors[0]) == (Ended(0, code=7), b"got one item\n", b"oops\n")
 
 
-def test_a_start_is_told_with_the_pid_that_leads_session_and_group(host: Host) -> None:
+def test_started_reports_the_pid_that_leads_session_and_group(host: Host) -> None:
     pid = host.up()
     assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid)
     assert [type(report) for report in host.reports] == [LinkUp, Started]
@@ -86,7 +86,7 @@ def test_words_environment_and_directory_arrive_as_they_were_given(host: Host) -
 
 
 @pytest.mark.parametrize("code", [0, 1, 128, 255])
-def test_each_exit_status_is_told(host: Host, code: int) -> None:
+def test_each_exit_status_is_reported(host: Host, code: int) -> None:
     host.sh(f"exit {code}")
     assert host.end() == Ended(0, code=code)
 
@@ -97,12 +97,12 @@ def test_the_end_of_its_input_is_the_end_of_an_agent_f9(host: Host) -> None:
     assert host.end() == Ended(0, code=0)
 
 
-def test_a_program_that_is_not_there_is_not_started_and_that_is_no_agents_death(host: Host) -> None:
+def test_missing_program_is_not_started_and_counts_as_no_death(host: Host) -> None:
     host.start("no-such-program")
     assert host.end() == NotStarted(0, "no-such-program: not found")
 
 
-def test_a_directory_that_is_not_there_is_said(host: Host) -> None:
+def test_missing_directory_is_reported(host: Host) -> None:
     host.sh("true", directory=b"/no/such")
     report = host.end()
     assert isinstance(report, NotStarted)
@@ -121,7 +121,7 @@ def test_what_one_command_cannot_hold_is_the_items_fault(host: Host, size: int) 
     assert host.end() == NotStarted(0, TOO_LONG, is_items_fault=True)
 
 
-def test_what_a_login_shell_says_is_not_what_the_agent_says(server: Server, join: Join) -> None:
+def test_output_of_a_login_shell_is_not_output_of_the_agent(server: Server, join: Join) -> None:
     (server.folder / ".bashrc").write_text("echo Welcome; echo -n to alpha\n")
     host = join(server.settings())
     host.up(script="echo up")
@@ -132,7 +132,7 @@ def test_what_a_login_shell_says_is_not_what_the_agent_says(server: Server, join
 
 
 @pytest.mark.parametrize("name", ["HUP", "TERM", "USR1", "KILL"])
-def test_a_signal_ends_an_agent_and_its_name_is_told_f9(host: Host, name: str) -> None:
+def test_signal_ends_an_agent_and_its_name_is_reported_f9(host: Host, name: str) -> None:
     host.up()
     host.process.signal(0, name)
     assert host.end() == Ended(0, signal=name)
@@ -155,7 +155,7 @@ def test_what_an_agent_leaves_in_its_group_is_killed(host: Host) -> None:
     assert all_gone([left])
 
 
-def test_who_holds_the_pipes_of_a_dead_agent_is_killed_at_a_deadline(host: Host) -> None:
+def test_process_that_holds_the_pipes_of_a_dead_agent_is_killed_at_a_deadline(host: Host) -> None:
     host.sh("sleep 600 & echo $!")
     host.until(lambda: host.said[0].endswith(b"\n"))
     left = watch(int(host.said[0]))
@@ -163,7 +163,7 @@ def test_who_holds_the_pipes_of_a_dead_agent_is_killed_at_a_deadline(host: Host)
     assert all_gone([left])
 
 
-def test_who_fled_with_the_pipes_does_not_hold_up_the_end(host: Host) -> None:
+def test_process_that_left_the_group_with_the_pipes_does_not_delay_the_end(host: Host) -> None:
     host.sh("setsid sh -c 'echo $$; exec sleep 600' & wait $!")
     host.until(lambda: host.said[0].endswith(b"\n"))
     fled = int(host.said[0])
@@ -181,7 +181,7 @@ def test_an_agent_killed_before_it_began_never_begins(host: Host) -> None:
     assert host.said[0] == b""
 
 
-def test_a_signal_for_who_is_gone_harms_nobody(host: Host) -> None:
+def test_signal_to_an_ended_agent_does_nothing(host: Host) -> None:
     host.sh("exit 0")
     host.end()
     host.process.signal(0, "KILL")
@@ -189,7 +189,7 @@ def test_a_signal_for_who_is_gone_harms_nobody(host: Host) -> None:
     assert host.over(1) == []
 
 
-def test_an_end_kills_all_tells_all_and_ends_the_bridge(host: Host) -> None:
+def test_finish_kills_all_agents_reports_their_ends_and_ends_the_process(host: Host) -> None:
     watched = tree(host.up(0)) + tree(host.up(1, script=STUBBORN)) + [watch(host.process.pid or 0)]
     host.process.finish()
     assert (host.end(0), host.end(1)) == (Ended(0, signal="KILL"), Ended(1, signal="KILL"))
@@ -210,7 +210,7 @@ def test_forty_agents_share_five_connections(server: Server, host: Host) -> None
     assert host.all(LinkUp) == [LinkUp()]
 
 
-def test_room_is_used_again(server: Server, host: Host) -> None:
+def test_sessions_of_ended_agents_are_used_again(server: Server, host: Host) -> None:
     for id in range(30):
         host.sh("true", id=id)
         assert host.end(id) == Ended(id, code=0)

@@ -61,7 +61,7 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture
-def warden(shell: list[str]) -> Iterator[Session]:
+def control(shell: list[str]) -> Iterator[Session]:
     session = Session(shell, control_command(2))
     assert session.hear() == f"DROVER {session.process.pid}"
     yield session
@@ -80,61 +80,61 @@ def group() -> Iterator[subprocess.Popen[bytes]]:
 Group = subprocess.Popen[bytes]
 
 
-def test_a_guarded_group_dies_when_the_lease_runs_out(warden: Session, group: Group) -> None:
-    assert warden.ask(f"add {group.pid}") == f"{group.pid} added"
+def test_a_guarded_group_dies_when_the_lease_runs_out(control: Session, group: Group) -> None:
+    assert control.ask(f"add {group.pid}") == f"{group.pid} added"
     assert group.wait(20) == -signal.SIGKILL
-    assert is_gone(watch(warden.process.pid))
+    assert is_gone(watch(control.process.pid))
 
 
-def test_a_guarded_group_dies_when_the_connection_ends(warden: Session, group: Group) -> None:
-    warden.ask(f"add {group.pid}")
-    warden.end_input()
-    assert group.wait(20) == -signal.SIGKILL
-
-
-def test_a_guarded_group_dies_though_nobody_hears_the_warden_any_more(warden: Session, group: Group) -> None:
-    warden.ask(f"add {group.pid}")
-    assert warden.process.stdout is not None
-    warden.process.stdout.close()
-    warden.say("beat")
-    warden.end_input()
+def test_a_guarded_group_dies_when_the_connection_ends(control: Session, group: Group) -> None:
+    control.ask(f"add {group.pid}")
+    control.end_input()
     assert group.wait(20) == -signal.SIGKILL
 
 
-def test_a_warden_that_is_told_to_go_kills_first(warden: Session, group: Group) -> None:
-    warden.ask(f"add {group.pid}")
+def test_guarded_group_dies_though_output_of_the_control_session_is_closed(control: Session, group: Group) -> None:
+    control.ask(f"add {group.pid}")
+    assert control.process.stdout is not None
+    control.process.stdout.close()
+    control.say("beat")
+    control.end_input()
+    assert group.wait(20) == -signal.SIGKILL
+
+
+def test_control_session_survives_signals_and_kills_at_the_end_of_input(control: Session, group: Group) -> None:
+    control.ask(f"add {group.pid}")
     for number in (signal.SIGHUP, signal.SIGTERM):
-        os.killpg(warden.process.pid, number)
-    assert warden.ask("beat") == "beat"
-    warden.end_input()
+        os.killpg(control.process.pid, number)
+    assert control.ask("beat") == "beat"
+    control.end_input()
     assert group.wait(20) == -signal.SIGKILL
 
 
 @pytest.mark.slow
-def test_a_beat_is_answered_and_renews_the_lease(warden: Session, group: Group) -> None:
-    warden.ask(f"add {group.pid}")
+def test_a_beat_is_answered_and_renews_the_lease(control: Session, group: Group) -> None:
+    control.ask(f"add {group.pid}")
     for _ in range(16):  # longer than the lease
-        assert warden.ask("beat") == "beat"
+        assert control.ask("beat") == "beat"
         with pytest.raises(subprocess.TimeoutExpired):
             group.wait(0.2)
 
 
-def test_a_signal_is_passed_on_and_the_answer_says_who_is_left(warden: Session, group: Group) -> None:
-    assert warden.ask(f"kill {group.pid} 0") == f"{group.pid} alive"
-    warden.say(f"kill {group.pid} TERM")
+def test_signal_is_sent_to_the_group_and_the_answer_says_whether_it_is_gone(control: Session, group: Group) -> None:
+    assert control.ask(f"kill {group.pid} 0") == f"{group.pid} alive"
+    control.say(f"kill {group.pid} TERM")
     assert group.wait(20) == -signal.SIGTERM
-    warden.hear()
-    assert warden.ask(f"kill {group.pid} KILL") == f"{group.pid} gone"
+    control.hear()
+    assert control.ask(f"kill {group.pid} KILL") == f"{group.pid} gone"
 
 
-def test_a_group_that_was_ended_is_killed_at_once_and_guarded_no_more(warden: Session, group: Group) -> None:
+def test_a_group_that_was_ended_is_killed_at_once_and_guarded_no_more(control: Session, group: Group) -> None:
     second = subprocess.Popen(LONG, start_new_session=True)
-    warden.ask(f"add {group.pid}")
-    warden.ask(f"add {second.pid}")
-    warden.ask(f"end {second.pid}")
+    control.ask(f"add {group.pid}")
+    control.ask(f"add {second.pid}")
+    control.ask(f"end {second.pid}")
     assert second.wait(20) == -signal.SIGKILL
     assert group.poll() is None
-    warden.end_input()
+    control.end_input()
     assert group.wait(20) == -signal.SIGKILL
 
 

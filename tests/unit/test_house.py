@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "scheduler").rglob("*.py"))
-OTHERS = {"embedded_server.py", "ssh"}  # the database's guardian and the bridge of an SSH host are other processes
+OTHERS = {"embedded_server.py", "ssh"}  # the database's guardian and the process of an SSH host are other processes
 DAEMON = [path for path in SOURCES if not OTHERS & {path.name, path.parent.name}]
 
 
