@@ -22,7 +22,6 @@ from scheduler.daemon.table_commands import QUEUES, flush, to_host, to_type
 from scheduler.drivers.sql import to_json
 from scheduler.model.commands import EVERY, GROUP, HOST, JOB, SEE_RESULT, TYPE, VERBS, CommandError, Order, about, parse
 from scheduler.model.jobs import Cells
-from scheduler.policy import report
 from scheduler.policy.core import Core
 
 Ask = Callable[[str, Mapping[str, object], Callable[[list[Cells]], object], Callable[[], object]], None]
@@ -287,8 +286,8 @@ class Commands:
 
 
 def _answer(desk: Desk, row: Row, order: Order) -> None:
-    if (group := order.values["group"]) in (None, desk.core.state.config.scheduler.group):
-        desk.end(row, SEE_RESULT, report.overview(desk.core.state))
+    if (group := order.values["group"]) in (None, desk.core.config.scheduler.group):
+        desk.end(row, SEE_RESULT, desk.core.report.overview())
     else:  # it has no active scheduler, or is none
         desk.end(row, f"no scheduler serves group {group}", ok=False)
 

@@ -14,7 +14,6 @@ from scheduler.drivers.service_manager import Notifier
 from scheduler.errors import ConfigError
 from scheduler.model import events as e
 from scheduler.model.config import Config
-from scheduler.policy import report
 from scheduler.policy.core import Core
 from scheduler.policy.reload import changes, within_reach
 
@@ -59,9 +58,9 @@ class DaemonCommands:
         elif number in (SIGTERM, SIGQUIT):
             self._daemon.stop()
         elif number in (SIGHUP, SIGUSR1):
-            _print(report.summary(core.state))
+            _print(core.report.summary())
         elif number == SIGUSR2:
-            _print(report.queries(core.state))
+            _print(core.report.queries())
 
     def acts(self) -> dict[str, Act]:
         """Say what is done for which command."""
@@ -109,7 +108,7 @@ class DaemonCommands:
     def _be_verbose(self, steps: int) -> str:
         level = log.further(self._daemon.config.scheduler.log_level, steps)
         log.set_level(level)
-        self._daemon.core.state.slots.logs_routine = LOG.isEnabledFor(logging.DEBUG)
+        self._daemon.core.log_routine(LOG.isEnabledFor(logging.DEBUG))
         return f"log level {level}"
 
     def _reset(self) -> str:

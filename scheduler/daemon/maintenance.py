@@ -15,10 +15,8 @@ from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken
 from scheduler.model.jobs import Cells
 from scheduler.model.states import LeaseState
-from scheduler.policy import report
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease
-from scheduler.policy.state import State
 
 NEVER: Final = float("inf")
 LOCKED_S: Final = 1.0  # until the next look for a row that somebody keeps locked
@@ -85,7 +83,7 @@ class Maintenance:
         now = self._clock()
         at_once = dict.fromkeys(("commands", "look", "due", "all", "flush"), now)
         self._due = dict.fromkeys(_TASKS, NEVER) | at_once | {"rescan": now + self._timers.rescan}
-        report.tell_hosts_anew(self._core.state)
+        self._core.report.show_hosts_again()
 
     def rescan_for_locked(self) -> None:
         """Rows that were locked when the others were given back are looked for again soon."""
@@ -123,9 +121,13 @@ class Maintenance:
 
     def next_deadline(self, now: float) -> float:
         """Give the instant of the next chore; changes are shown a moment later, many at once."""
-        if self._lease.state is LeaseState.SERVING and self._core.state.slots.changed:
+        if self._lease.state is LeaseState.SERVING and self._core.report.has_slot_changes:
             self._due["status"] = min(self._due["status"], now + STATUS_GAP_S)
-        if self._lease.state is LeaseState.SERVING and self._core.state.hosts_changed and self._due["hosts"] == NEVER:
+        if (
+            self._lease.state is LeaseState.SERVING
+            and self._core.report.has_host_changes
+            and self._due["hosts"] == NEVER
+        ):
             self._due["hosts"] = now
         return min(self._due.values())
 
@@ -213,28 +215,27 @@ class Maintenance:
 
     def _show_all(self, now: float) -> None:
         self._due["all"] = now + self._timers.status_interval
-        self._show([report.slot_row(slot, now) for slot in report.all_slots(self._core.state)], now)
+        self._show(self._core.report.all_slots(now), now)
 
     def _show_hosts(self, now: float) -> None:
-        world = self._core.state
-        rows = {"rows": to_json(report.host_rows(world, now))}
-        self._ask("show_hosts", rows, lambda _: None, lambda: self._show_hosts_later(world))
+        rows = {"rows": to_json(self._core.report.take_changed_hosts(now))}
+        self._ask("show_hosts", rows, lambda _: None, self._show_hosts_later)
 
-    def _show_hosts_later(self, world: State) -> None:
-        report.tell_hosts_anew(world)
+    def _show_hosts_later(self) -> None:
+        self._core.report.show_hosts_again()
         self._due["hosts"] = self._clock() + STATUS_GAP_S
 
     def _show_changes(self, now: float) -> None:
-        slots = report.changed_slots(self._core.state)
-        if slots or self._core.state.slots.vacant:
-            self._show([report.slot_row(slot, now) for slot in slots], now)
+        rows = self._core.report.take_changed_slots(now)
+        if rows or self._core.report.vacant:
+            self._show(rows, now)
 
     def _show(self, rows: list[dict[str, Any]], now: float) -> None:
         age = now - self._began
-        world, pid, standing = self._core.state, self._pid, self._lease.shown
-        rows.append(report.scheduler_row(world, pid, standing, age, self._statements(), self._vitals()))
-        agents = {"rows": to_json(report.agent_rows(self._core.state, now))}
-        shown = {"rows": to_json(rows), "gone": self._core.state.slots.vacant}
+        report = self._core.report
+        rows.append(report.scheduler_row(self._pid, self._lease.shown, age, self._statements(), self._vitals()))
+        agents = {"rows": to_json(report.agent_rows(now))}
+        shown = {"rows": to_json(rows), "gone": report.vacant}
         self._ask("show_status", shown, lambda _: self._ask("show_agents", agents, lambda _: None))
 
     def _statements(self) -> dict[str, dict[str, float]]:

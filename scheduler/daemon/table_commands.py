@@ -41,7 +41,7 @@ def to_host(desk: Desk, row: Row, order: Order) -> None:
     words = order.values.get("filter") or ()
     assert isinstance(words, tuple)
     filters = dict(filter_of(str(word)) for word in words)
-    _refuse_idle_types(desk.core.state.config, name, filters)
+    _refuse_idle_types(desk.core.config, name, filters)
     letters = Host(priorities=str(filters.get("priorities", ""))).letters
     values = {
         "name": name,

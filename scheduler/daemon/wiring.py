@@ -39,7 +39,6 @@ from scheduler.drivers.system import Signals, identity, resident_mb
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.package_data import agents_dir, schema_dir
-from scheduler.policy import report
 from scheduler.policy.core import Core
 
 QUEUE, WATCH = "queue connection", "watch connection"
@@ -142,8 +141,8 @@ class Daemon:
         self.stdin_jobs = (
             StdinJobs(self.loop, self.watch_link, self._queries, served(config), _say) if reads_stdin else None
         )
-        self.core.state.reports_ends = reads_stdin
-        self.core.state.slots.logs_routine = LOG.isEnabledFor(logging.DEBUG)
+        self.core.report_ends(reads_stdin)
+        self.core.log_routine(LOG.isEnabledFor(logging.DEBUG))
         self._acts = self._command_table()
 
     def _command_table(self) -> dict[type, Callable[[Any], None]]:
@@ -312,7 +311,7 @@ class Daemon:
 
     def _refused(self, text: str | None) -> None:
         """Other statements are refused than before: show it."""
-        self.core.state.refused = text
+        self.core.report.show_refused(text)
         self.watch.maintenance.bring_forward("all")
         self.notifier.note()
 
@@ -392,12 +391,10 @@ class Daemon:
     def _standing(self) -> str:
         """Give one line for people."""
         is_away = not self.watch_link.is_up or (self.queue_link.losses and not self.queue_link.is_up)
-        where = ", the database refuses statements" if self.core.state.refused else ""
+        where = ", the database refuses statements" if self.core.report.refused else ""
         where = ", the database is away" if is_away else where
-        what = "draining" if self.core.state.draining else self.watch.lease.shown
-        what = "stopping" if self.core.state.stopping else what
-        what = "stepping down" if self.core.state.steps_down else what
-        return f"{what}, group {self.config.scheduler.group}{where}: {report.in_short(self.core.state)}"
+        what = self.core.report.phase(self.watch.lease.shown)
+        return f"{what}, group {self.config.scheduler.group}{where}: {self.core.report.in_short()}"
 
     def _resume(self, pause: float) -> None:
         _say(
@@ -427,7 +424,7 @@ class Daemon:
     def drain(self) -> None:
         """End when what is in hand is done; asked once more, SQL jobs are given back too."""
         self.is_superseded = False
-        is_first = not self.core.state.draining
+        is_first = not self.core.is_draining
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
         _say("info", f"draining: what is in hand is finished, {rest}")
         self._tell(e.Drain())
@@ -436,7 +433,7 @@ class Daemon:
 
     def _supersede(self) -> None:
         """End in order, then go on as the program that is there now, unless we are told to end by then."""
-        if not (self.core.state.draining or self.core.state.stopping):
+        if not self.core.is_ending:
             self.drain()
             self.is_superseded = True
 
@@ -449,7 +446,7 @@ class Daemon:
 
     def _give_up(self, owner: str) -> None:
         """All is given back, or it takes too long: then the next scheduler of the group puts the rest right."""
-        if self.core.state.steps_down and self.watch.owner == owner:
+        if self.core.is_stepping_down and self.watch.owner == owner:
             self.watch.lease.step_down(self.loop.now)
 
     def take(self, config: Config) -> None:

@@ -18,6 +18,7 @@ from scheduler.model.config import Config
 from scheduler.model.states import NEVER
 from scheduler.policy import answers, completion, intake, processes, reload, replies, report, serving
 from scheduler.policy.dispatch import dispatch
+from scheduler.policy.report import Report
 from scheduler.policy.state import State
 
 GATHER: Final = 0.005  # seconds that ends wait for others, while nothing is wanted and more is in hand
@@ -28,10 +29,41 @@ class Core:
 
     def __init__(self, config: Config, now: float = 0.0) -> None:
         self.state = State(config, now)
+        self.report = Report(self.state)
         self._slots = self.state.slots.all
         self._heard_at = now
 
-    # ---- doors
+    # ---- for the daemon around it
+
+    @property
+    def config(self) -> Config:
+        """The configuration, with the filters of hosts that commands have set."""
+        return self.state.config
+
+    @property
+    def is_draining(self) -> bool:
+        """Say whether we were asked to drain."""
+        return self.state.draining > 0
+
+    @property
+    def is_ending(self) -> bool:
+        """Say whether we drain, stop or give the group up."""
+        return self.state.draining > 0 or self.state.stopping
+
+    @property
+    def is_stepping_down(self) -> bool:
+        """Say whether we give the group up, and live on."""
+        return self.state.steps_down
+
+    def report_ends(self, wanted: bool) -> None:
+        """Tell of the end of each job by a command JobEnded, or of none."""
+        self.state.reports_ends = wanted
+
+    def log_routine(self, wanted: bool) -> None:
+        """Log the starts and ends of commands too, or not."""
+        self.state.slots.logs_routine = wanted
+
+    # ---- what happens
 
     def handle(self, event: e.Event, now: float) -> None:
         """Take in a fact."""

@@ -21,24 +21,174 @@ PARAMETER_BYTES = 200  # of the line in hand
 ATTEMPT_S = 60.0  # that a host counts as down beyond its next attempt, which takes its time
 
 
-def all_slots(state: State) -> list[Slot]:
-    """Give every slot, for the first show and the slow one."""
-    return [slot for slot in state.slots.all if not slot.is_vacant]
+class Report:
+    """Rows and lines that show the state of the core."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.refused: str | None = None  # statements that the database refuses, and its words
+
+    def show_refused(self, text: str | None) -> None:
+        """Show which statements the database refuses, or none."""
+        self.refused = text
+
+    def phase(self, standing: str) -> str:
+        """Return what the daemon is doing; `standing` is what it is to its group."""
+        if self._state.steps_down:
+            return "stepping down"
+        if self._state.stopping:
+            return "stopping"
+        return "draining" if self._state.draining else standing
+
+    def all_slots(self, now: float) -> list[dict[str, Any]]:
+        """Return the row of every slot, for the first show and the slow one."""
+        return [_slot_row(slot, now) for slot in self._slots()]
+
+    def _slots(self) -> list[Slot]:
+        return [slot for slot in self._state.slots.all if not slot.is_vacant]
+
+    @property
+    def has_slot_changes(self) -> bool:
+        """Say whether a slot may look other than it was shown."""
+        return bool(self._state.slots.changed)
+
+    @property
+    def has_host_changes(self) -> bool:
+        """Say whether a host looks other than it was shown."""
+        return bool(self._state.hosts_changed)
+
+    @property
+    def vacant(self) -> list[int]:
+        """The numbers of slots that are gone."""
+        return self._state.slots.vacant
+
+    def take_changed_slots(self, now: float) -> list[dict[str, Any]]:
+        """Return the rows of slots that look other than they were shown, and forget that they do."""
+        changed = self._state.slots.take_changed()
+        return [_slot_row(slot, now) for slot in changed if not slot.is_vacant and slot.shown != _as_shown(slot)]
+
+    def scheduler_row(
+        self, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the row of the scheduler, slot -1: its state, what is in hand, its statements, how it is."""
+        held = {
+            "jobs": len(self._state.jobs), "expansions": len(self._state.expanding), "successes": self._state.successes,
+            "placed": self._state.placed, "spilled": self._state.spilled,
+            "shortages": [_shortage(host) for host in self._state.hosts.values() if host.most < NEVER],
+        } | vitals  # fmt: skip
+        return {
+            "slot": -1,
+            "state": ST_RUNNING if self._state.is_assigning else ST_FREE,
+            "name": "draining" if self._state.draining else name,
+            "age": age,
+            "pid": pid,
+            "parameter": json.dumps(held | {"statements": statements}),
+            "spawns": sum(slot.spawns for slot in self._state.slots.all),
+            "items": sum(slot.total for slot in self._state.slots.all),
+            "reason": self.refused,
+        }
+
+    def agent_rows(self, now: float) -> list[dict[str, Any]]:
+        """Return, for each type, since and until when all its slots have failed, and why its jobs wait."""
+        return [
+            {
+                "type": pool.name,
+                **self._held(pool, now),
+                "reason": "the scheduler drains" if self._state.draining else self._why_waiting(pool),
+                "queries_wait": pool.waits_for_connection and not has_connection(self._state, pool),
+            }
+            for pool in self._state.pools.values()
+        ]
+
+    def take_changed_hosts(self, now: float) -> list[dict[str, Any]]:
+        """Return the hosts that came up or went down: until when not, and why; and forget that they changed."""
+        changed = self._state.take_changed_hosts()
+        return [
+            {
+                "name": host.name,
+                "seconds": None if host.is_up else max(host.down_until - now, 0.0) + ATTEMPT_S,
+                "reason": None if host.is_up else host.reason or "it is being reached",
+            }
+            for host in changed
+        ]
+
+    def show_hosts_again(self) -> None:
+        """Show the hosts that have to be reached once more: what was shown of them may not have arrived."""
+        self._state.hosts_changed.update(
+            self._state.hosts[name] for name, host in self._state.config.hosts.items() if host.is_far
+        )
+
+    def _held(self, pool: Pool, now: float) -> dict[str, float | None]:
+        """Return since and until when nothing of a type is begun: it lacks a connection, or all its slots rest."""
+        if (missing := missing_for_type(self._state, pool)) is not None:
+            return {"since": now - missing.since, "seconds": missing.until - now}
+        if pool.blocked_until:
+            return {"since": now - pool.blocked_since, "seconds": pool.blocked_until - now}
+        return {"since": None, "seconds": None}
+
+    def _why_waiting(self, pool: Pool) -> str | None:
+        """Return what drover.why cannot see from the slots that are shown."""
+        if (missing := missing_for_type(self._state, pool)) is not None:
+            return missing.reason
+        hosts = {slot.host for slot in pool.slots}
+        if not any(host.enabled for host in hosts):
+            return "every host of the type is disabled"
+        if not any(host.is_open for host in hosts):
+            return "; ".join(sorted(f"host {host.name} cannot be reached: {host.reason or '?'}" for host in hosts))
+        if all(host.spare(urgent=False) <= 0 and host.shortage for host in hosts):
+            return "; ".join(sorted(_shortage(host) for host in hosts))
+        is_up = any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots)
+        return None if is_up and not pool.blocked_until else pool.reason  # of agents that do not come up, if known
+
+    def in_short(self) -> str:
+        """Return what is in hand, in a few words."""
+        alive = [slot.state for slot in self._state.slots.all if slot.state > ST_FREE]
+        return f"{len(self._state.jobs)} jobs in hand, {len(alive)} agents, {alive.count(ST_RUNNING)} of them at work"
+
+    def summary(self) -> list[str]:
+        """Return a line of counts, and one for each slot with a process: for HUP, USR1 and the log (F55, F57)."""
+        counts = dict.fromkeys(STATE_NAMES[:-2], 0)
+        for slot in self._slots():
+            counts[STATE_NAMES[slot.state]] += 1
+        total = " ".join(f"{name}={count}" for name, count in counts.items())
+        lines = [f"jobs in hand: {len(self._state.jobs)}; slots: {total}"]
+        for slot in self._state.slots.all:
+            if slot.state > ST_FREE:
+                job = f" job={slot.job.pk}" if slot.job is not None else ""
+                lines.append(
+                    f"slot={slot.number} {STATE_NAMES[slot.state]} agent={slot.pool.name} host={slot.host.name} "
+                    f"pid={slot.pid} items={slot.total}{job}"
+                )
+        return lines
+
+    def overview(self) -> dict[str, Any]:
+        """Return the answer to command `status`: jobs in hand, queues, slots of each type by state."""
+        agents: dict[str, dict[str, int]] = {name: {} for name in self._state.pools}
+        for slot in self._slots():
+            counts, name = agents[slot.pool.name], STATE_NAMES[slot.state]
+            counts[name] = counts.get(name, 0) + 1
+        items = sum(slot.total for slot in self._state.slots.all)
+        queues = {
+            name: {"paused": queue.paused, "concurrency": queue.concurrency, "in_hand": queue.in_hand}
+            for name, queue in self._state.queues.items()
+        }
+        return {
+            "jobs": len(self._state.jobs), "expansions": len(self._state.expanding), "items": items,
+            "agents": agents, "queues": queues,
+        }  # fmt: skip
+
+    def queries(self) -> list[str]:
+        """Return a line for each multi-SQL-query in hand (F56)."""
+        return [
+            f"job={job.pk} agent={job.pool.name} total={query.total} fetched={query.fetched} "
+            f"waiting={query.waiting} in_flight={job.in_flight} done={job.done} failed={job.failed}"
+            for job in self._state.jobs.values()
+            if (query := job.query) is not None
+        ]
 
 
-def changed_slots(state: State) -> list[Slot]:
-    """Give the slots that look other than they were shown, and forget that they do."""
-    changed, state.slots.changed = state.slots.changed, set()
-    return [slot for slot in changed if not slot.is_vacant and slot.shown != _as_shown(slot)]
-
-
-def is_shown_otherwise(slot: Slot) -> bool:
-    """Say whether a slot was shown in another state than it is in."""
-    return isinstance(slot.shown, tuple) and slot.shown[0] != slot.state
-
-
-def slot_row(slot: Slot, now: float) -> dict[str, Any]:
-    """Give the row of a slot; it counts as shown. Ages in seconds."""
+def _slot_row(slot: Slot, now: float) -> dict[str, Any]:
+    """Return the row of a slot, which counts as shown from now on. Ages in seconds."""
     slot.shown = _as_shown(slot)
     return {
         "slot": slot.number,
@@ -56,135 +206,14 @@ def slot_row(slot: Slot, now: float) -> dict[str, Any]:
     }
 
 
-def scheduler_row(
-    state: State, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, Any]
-) -> dict[str, Any]:
-    """Give the row of the scheduler, slot -1: its standing, what it holds, what it asked the database, how it is."""
-    held = {
-        "jobs": len(state.jobs), "expansions": len(state.expanding), "successes": state.successes,
-        "placed": state.placed, "spilled": state.spilled,
-        "shortages": [_shortage(host) for host in state.hosts.values() if host.most < NEVER],
-    } | vitals  # fmt: skip
-    return {
-        "slot": -1,
-        "state": ST_RUNNING if state.is_assigning else ST_FREE,
-        "name": "draining" if state.draining else name,
-        "age": age,
-        "pid": pid,
-        "parameter": json.dumps(held | {"statements": statements}),
-        "spawns": sum(slot.spawns for slot in state.slots.all),
-        "items": sum(slot.total for slot in state.slots.all),
-        "reason": state.refused,
-    }
-
-
-def agent_rows(state: State, now: float) -> list[dict[str, Any]]:
-    """Give, for each type, since and until when all its slots have failed, and why its jobs wait."""
-    return [
-        {
-            "type": pool.name,
-            **_held(state, pool, now),
-            "reason": "the scheduler drains" if state.draining else _why_waiting(state, pool),
-            "queries_wait": pool.waits_for_connection and not has_connection(state, pool),
-        }
-        for pool in state.pools.values()
-    ]
-
-
-def host_rows(state: State, now: float) -> list[dict[str, Any]]:
-    """Give the hosts that can or cannot be reached, of late: until when not, and why; and forget that they changed."""
-    changed, state.hosts_changed = state.hosts_changed, set()
-    return [
-        {
-            "name": host.name,
-            "seconds": None if host.is_up else max(host.down_until - now, 0.0) + ATTEMPT_S,
-            "reason": None if host.is_up else host.reason or "it is being reached",
-        }
-        for host in changed
-    ]
-
-
-def tell_hosts_anew(state: State) -> None:
-    """What was told of hosts that have to be reached may not have arrived."""
-    state.hosts_changed.update(state.hosts[name] for name, host in state.config.hosts.items() if host.is_far)
-
-
-def _held(state: State, pool: Pool, now: float) -> dict[str, float | None]:
-    """Return since and until when nothing of a type is begun: it lacks a connection, or all its slots rest."""
-    if (missing := missing_for_type(state, pool)) is not None:
-        return {"since": now - missing.since, "seconds": missing.until - now}
-    if pool.blocked_until:
-        return {"since": now - pool.blocked_since, "seconds": pool.blocked_until - now}
-    return {"since": None, "seconds": None}
-
-
-def _why_waiting(state: State, pool: Pool) -> str | None:
-    """Give what drover.why cannot see from the slots that are shown."""
-    if (missing := missing_for_type(state, pool)) is not None:
-        return missing.reason
-    hosts = {slot.host for slot in pool.slots}
-    if not any(host.enabled for host in hosts):
-        return "every host of the type is disabled"
-    if not any(host.is_open for host in hosts):
-        return "; ".join(sorted(f"host {host.name} cannot be reached: {host.reason or '?'}" for host in hosts))
-    if all(host.spare(urgent=False) <= 0 and host.shortage for host in hosts):
-        return "; ".join(sorted(_shortage(host) for host in hosts))
-    is_up = any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots)
-    return None if is_up and not pool.blocked_until else pool.reason  # why its agents do not come up, if it is known
+def is_shown_otherwise(slot: Slot) -> bool:
+    """Say whether a slot was shown in another state than it is in."""
+    return isinstance(slot.shown, tuple) and slot.shown[0] != slot.state
 
 
 def _shortage(host: HostState) -> str:
     again = f", tried again within {host.pause:g} s"
     return f"host {host.name} cannot start more than {host.most:g} agents{again}: {host.shortage}"
-
-
-def in_short(state: State) -> str:
-    """Give what is in hand, in a few words."""
-    alive = [slot.state for slot in state.slots.all if slot.state > ST_FREE]
-    return f"{len(state.jobs)} jobs in hand, {len(alive)} agents, {alive.count(ST_RUNNING)} of them at work"
-
-
-def summary(state: State) -> list[str]:
-    """Give a line of counts, and one for each slot with a process: for HUP, USR1 and the log (F55, F57)."""
-    counts = dict.fromkeys(STATE_NAMES[:-2], 0)
-    for slot in all_slots(state):
-        counts[STATE_NAMES[slot.state]] += 1
-    total = " ".join(f"{name}={count}" for name, count in counts.items())
-    lines = [f"jobs in hand: {len(state.jobs)}; slots: {total}"]
-    for slot in state.slots.all:
-        if slot.state > ST_FREE:
-            job = f" job={slot.job.pk}" if slot.job is not None else ""
-            lines.append(
-                f"slot={slot.number} {STATE_NAMES[slot.state]} agent={slot.pool.name} host={slot.host.name} "
-                f"pid={slot.pid} items={slot.total}{job}"
-            )
-    return lines
-
-
-def overview(state: State) -> dict[str, Any]:
-    """Give what command `status` answers: what is in hand, queues, how many slots of each type are in which state."""
-    agents: dict[str, dict[str, int]] = {name: {} for name in state.pools}
-    for slot in all_slots(state):
-        counts, name = agents[slot.pool.name], STATE_NAMES[slot.state]
-        counts[name] = counts.get(name, 0) + 1
-    items = sum(slot.total for slot in state.slots.all)
-    queues = {
-        name: {"paused": queue.paused, "concurrency": queue.concurrency, "in_hand": queue.in_hand}
-        for name, queue in state.queues.items()
-    }
-    return {
-        "jobs": len(state.jobs), "expansions": len(state.expanding), "items": items, "agents": agents, "queues": queues
-    }  # fmt: skip
-
-
-def queries(state: State) -> list[str]:
-    """Give a line for each multi-SQL-query in hand (F56)."""
-    return [
-        f"job={job.pk} agent={job.pool.name} total={query.total} fetched={query.fetched} "
-        f"waiting={query.waiting} in_flight={job.in_flight} done={job.done} failed={job.failed}"
-        for job in state.jobs.values()
-        if (query := job.query) is not None
-    ]
 
 
 def _as_shown(slot: Slot) -> tuple[int, int | None, int | None, int]:

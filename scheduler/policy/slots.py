@@ -100,6 +100,11 @@ class Slots:
             slot.pool.free[slot.host.name].remove(slot)
             self.vacant.append(slot.number)
 
+    def take_changed(self) -> set[Slot]:
+        """Return the slots that have moved since the last call."""
+        changed, self.changed = self.changed, set()
+        return changed
+
     # ---- states
 
     def fire(self, slot: Slot, event: int, now: float) -> bool:

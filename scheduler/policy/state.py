@@ -67,7 +67,6 @@ class State:
         "progress_at",
         "queues",
         "record_at",
-        "refused",
         "reports_ends",
         "retry_start_at",
         "serving_until",
@@ -98,7 +97,6 @@ class State:
         self.hosts = {name: HostState(name, host) for name, host in config.hosts.items()}
         self.hosts_changed = {host for host in self.hosts.values() if not host.is_up}  # since they were shown
         self.queues: dict[str, QueueState] = {}
-        self.refused: str | None = None  # statements that the database refuses, and its words, to be shown
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[int, Job] = {}
         self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand
@@ -106,7 +104,7 @@ class State:
         self.most_queries = NEVER  # expansion connections that there are, while others cannot be made
         self.missing_connections: dict[
             ConnectionKind, MissingConnection
-        ] = {}  # connections that cannot be made, see policy/connections.py
+        ] = {}  # connections that cannot be made, see policy/serving.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.output_at = NEVER  # when what they have is to be stored
         self.dirty: set[Pool] = set()
@@ -152,6 +150,11 @@ class State:
             pool.idle[host_name] = []
         for _ in range(count):
             self.slots.add(pool, self.hosts[host_name], timeouts, now)
+
+    def take_changed_hosts(self) -> set[HostState]:
+        """Return the hosts that have come up or gone down since the last call."""
+        changed, self.hosts_changed = self.hosts_changed, set()
+        return changed
 
     def log(self, slot: Slot, kind: str, text: bytes | str) -> None:
         """Write a line to drover.log in the name of an agent, about its job or, without one, about `slot.about`."""

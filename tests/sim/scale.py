@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from scheduler.policy import report
 from scheduler.policy.state import MARK_AFTER
 from tests.counts.meters import work
 from tests.sim.site import COSTS, Figures, Load, Shape, Site, cost
@@ -111,10 +110,7 @@ def _starving(shape: Shape) -> float:
 def _shown(shape: Shape) -> float:
     """Every slot and type is shown."""
     site = busy(shape, LONG)
-    world, now = site.core.state, site.now
-    return lines(
-        *(partial(report.slot_row, slot, now) for slot in world.slots.all), partial(report.agent_rows, world, now)
-    )
+    return lines(partial(site.core.report.all_slots, site.now), partial(site.core.report.agent_rows, site.now))
 
 
 ACTS: Final[dict[str, Act]] = {

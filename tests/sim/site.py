@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
-from scheduler.policy import report
 from tests.core_tools import answer_to, claim, make_core
 
 ENDLESS: Final = 10**15  # items
@@ -282,11 +281,9 @@ class Site:
 
     def _show(self, at: float) -> None:
         """What has changed is shown, at most once a second and when the last is there."""
-        slots = report.changed_slots(self.core.state)
-        for slot in slots:
-            report.slot_row(slot, self.now)
-        self._work(len(slots) * cost("loop_shown"))
-        took = len(slots) * cost("db_shown")
+        rows = self.core.report.take_changed_slots(self.now)
+        self._work(len(rows) * cost("loop_shown"))
+        took = len(rows) * cost("db_shown")
         self.spent["watch"] += took
         self._later(max(1.0, took), self._show)
 

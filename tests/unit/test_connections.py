@@ -7,7 +7,6 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType
-from scheduler.policy import report
 from scheduler.policy.core import Core
 from tests.core_tools import claim, make_core, ready, saved, settle, turn
 
@@ -155,7 +154,7 @@ def test_items_of_such_a_type_wait_and_go_on_when_its_log_in_succeeds() -> None:
 def test_why_tells_what_such_a_type_lacks_and_until_when() -> None:
     core = make_core(KINDS)
     refuse(core, "statements", now=1.0)
-    rows = {row["type"]: row for row in report.agent_rows(core.state, 2.0)}
+    rows = {row["type"]: row for row in core.report.agent_rows(2.0)}
     assert (rows["asks"]["seconds"], rows["asks"]["reason"]) == (7.0, f"no connection as drover_msq: {REFUSED}")
     assert (rows["sha"]["seconds"], rows["sha"]["reason"]) == (None, None)
 

@@ -5,7 +5,6 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.states import ST_FREE
-from scheduler.policy import report
 from scheduler.policy.core import Core
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn
 
@@ -163,21 +162,21 @@ def test_rows_of_a_host_that_serves_none_go_to_any_where_their_type_allows_it(sp
 
 def test_what_is_shown_of_a_host_is_until_when_it_is_down_and_why() -> None:
     core = make_core(hosts=BOTH)
-    shown = [report.host_rows(core.state, 0.0)]
+    shown = [core.report.take_changed_hosts(0.0)]
     down(core, 1.0)
-    shown.append(report.host_rows(core.state, 2.0))
+    shown.append(core.report.take_changed_hosts(2.0))
     up(core, 3.0)
-    shown.append(report.host_rows(core.state, 3.0))
+    shown.append(core.report.take_changed_hosts(3.0))
     assert shown == [
         [{"name": "beta", "seconds": 60.0, "reason": "it is being reached"}],
         [{"name": "beta", "seconds": 63.0, "reason": "no route"}],
         [{"name": "beta", "seconds": None, "reason": None}],
     ]
-    assert report.host_rows(core.state, 4.0) == []
+    assert core.report.take_changed_hosts(4.0) == []
 
 
 def test_a_type_whose_hosts_cannot_be_reached_says_which_and_why() -> None:
     core = make_core(hosts=FAR)
     down(core)
-    (row,) = report.agent_rows(core.state, 0.0)
+    (row,) = core.report.agent_rows(0.0)
     assert row["reason"] == "host beta cannot be reached: no route"

@@ -6,7 +6,6 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.states import NEVER, ST_RUNNING
 from scheduler.policy.core import Core
-from scheduler.policy.report import agent_rows, scheduler_row
 from tests.core_tools import claim, make_core, saved, settle, spawned, turn
 
 RUN = {"run": AgentType(command=("run",), kind="exec", slots=8)}
@@ -112,5 +111,5 @@ def test_who_asks_why_is_told_of_the_shortage() -> None:
     core = make_core(RUN)
     short_of(core, 2)
     told = f"host alpha cannot start more than 2 agents, tried again within 1 s: {WHY}"
-    assert [row["reason"] for row in agent_rows(core.state, 0.0)] == [told]
-    assert "cannot start more than 2 agents" in scheduler_row(core.state, 1, "serving", 1.0, {}, {})["parameter"]
+    assert [row["reason"] for row in core.report.agent_rows(0.0)] == [told]
+    assert "cannot start more than 2 agents" in core.report.scheduler_row(1, "serving", 1.0, {}, {})["parameter"]
