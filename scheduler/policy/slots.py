@@ -47,8 +47,6 @@ from scheduler.policy.entities import HostState, Pool, Slot
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
 
-# By state: moves between these are not displayed (F77).
-_IS_QUIET: Final = tuple(state in (ST_READY, ST_RUNNING) for state in range(ST_END))
 _UNUSED: Final = (ST_FAIL, ST_FREE)
 
 
@@ -121,7 +119,7 @@ class Slots:
         slot.deadline = deadline
         if deadline < self.soonest:
             self.soonest = deadline
-        if not (_IS_QUIET[old] and _IS_QUIET[new]):
+        if old < ST_READY or new < ST_READY:  # moves between READY and RUNNING, the last two, are not displayed (F77)
             self._moved(slot, old, new)
         return True
 

@@ -61,6 +61,29 @@ def test_each_concern_has_a_module_of_its_own_f140(what: str) -> None:
     assert tuple(name for name in users if not name.startswith(BEFORE_OR_BESIDE)) == CONCERNS[what]
 
 
+# What only the module of a machine may set: see the tables of model/states.py.
+WRITERS = {
+    "slot.state": "policy/slots.py",
+    "slot.deadline": "policy/slots.py",
+    "slot.wanted": "policy/slots.py",
+    "self.wanted": "policy/entities.py",
+    "lease.state": None,
+    "lease.until": None,
+}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_each_machine_has_one_writer(what: str) -> None:
+    writers = [path.relative_to(ROOT / "scheduler").as_posix() for path in SOURCES if what in _assigned(path)]
+    assert writers == ([] if WRITERS[what] is None else [WRITERS[what]])
+
+
+def _assigned(path: Path) -> set[str]:
+    """Return all attributes that a file assigns to, as they are written."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    return {ast.unparse(node) for node in nodes if isinstance(node.ctx, ast.Store)}
+
+
 def test_only_known_variables_of_the_environment_are_read() -> None:
     assert {name for path in SOURCES for name in _variables(path)} == VARIABLES
 
