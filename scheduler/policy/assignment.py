@@ -16,7 +16,7 @@ from typing import Final
 
 from scheduler.model.events import Fetch
 from scheduler.model.expand import Item
-from scheduler.model.states import KEEP, NEVER, NEXT
+from scheduler.model.states import KEEP, NEVER, NEXT, QueryEvent, QueryState
 from scheduler.policy.completion import conclude_if_over
 from scheduler.policy.entities import Job, Pool, SecondTry, Slot, Verdict, is_urgent
 from scheduler.policy.outcome import GIVEN_BACK
@@ -135,9 +135,9 @@ def fetch_more(state: State, job: Job) -> None:
     """Ask for more rows, as many as a batch may have of rows of this size."""
     state.may_claim = True  # the last row may be out: others of this type can be claimed
     query = job.query
-    if query is None or not query.more or query.fetching or job.verdict is not None:
+    if query is None or query.state is not QueryState.OPEN or job.verdict is not None:
         return
-    query.fetching = True
+    query.fire(QueryEvent.FETCH)
     state.commands.append(Fetch(job.pk, query.batch))
 
 

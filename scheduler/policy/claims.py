@@ -206,8 +206,8 @@ def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) 
     for job in pool.query_jobs.values():
         if job.query is None or job.query.is_fed or (where is not None and pool.queue_claimed_for(job) is not where):
             continue
-        held += not job.query.opening
-        feeding += job.query.opening
+        held += not job.query.has_connection
+        feeding += job.query.has_connection
     hosts = None if where is None else where.hosts
     room = 0 if feeding else startable(pool, urgent=False, hosts=hosts)
     target = max(room, int(pool.rate * timers.hold), 1)

@@ -12,7 +12,7 @@ from scheduler.model import events as e
 from scheduler.model.events import CloseQuery, JobEnded
 from scheduler.model.jobs import ItemFailure, SaveRow
 from scheduler.model.protocol import printable
-from scheduler.model.states import QUEUED, ST_PREP, ST_RUNNING, ST_SPAWNED, TERMINAL
+from scheduler.model.states import QUEUED, ST_PREP, ST_RUNNING, ST_SPAWNED, TERMINAL, QueryEvent
 from scheduler.policy.entities import Job, Pool, Slot, Verdict
 from scheduler.policy.outcome import BLOCKED_AGAIN, CANCELLED, FAILS, GIVEN_BACK, KILLED, judge
 from scheduler.policy.query import Query
@@ -127,7 +127,7 @@ def conclude(state: State, job: Job, now: float) -> None:
         queue.in_hand -= 1
     query = job.query
     job.lanes = {}  # they name the job: a ring that only the garbage collector would break
-    if query is not None and query.opening:
+    if query is not None and query.has_connection:
         state.commands.append(CloseQuery(job.pk))
         state.expanding.discard(job.pk)
         state.dirty.add(job.pool)
@@ -171,7 +171,7 @@ def drop_waiting(state: State, job: Job) -> None:
             query.waiting -= len(lane.items)
         lane.items.clear()
     if query is not None:
-        query.more = False
+        query.fire(QueryEvent.DROPPED)
         query.second_tries = []
         pool.second_tries = type(pool.second_tries)(entry for entry in pool.second_tries if entry[0] is not job)
 

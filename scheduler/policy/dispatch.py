@@ -13,7 +13,7 @@ from typing import Final
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Send, Spawn
 from scheduler.model.expand import fill_template
-from scheduler.model.states import CHOSEN, DIE, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED
+from scheduler.model.states import CHOSEN, DIE, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.assignment import (
     assign,
     assign_second_try,
@@ -37,7 +37,7 @@ def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None
     is_hungry = any(pool.idle.values())
     for job in pool.query_jobs.values():
         query = job.query
-        if query is None or not query.opened:
+        if query is None or query.state is not QueryState.OPEN:
             continue
         if query.waiting <= (HOARD * query.batch if is_hungry else query.low):
             fetch_more(state, job)

@@ -312,7 +312,7 @@ class Pool:
     @property
     def waits_for_connection(self) -> bool:
         """Say whether some query of this type has no expansion connection yet."""
-        return any(job.query and not job.query.opening for job in self.query_jobs.values())
+        return any(job.query and not job.query.has_connection for job in self.query_jobs.values())
 
 
 class Slot:

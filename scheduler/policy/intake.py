@@ -23,7 +23,7 @@ from scheduler.model.expand import (
 )
 from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.protocol import printable
-from scheduler.model.states import NEVER
+from scheduler.model.states import NEVER, QueryEvent
 from scheduler.policy.assignment import enqueue, fetch_more
 from scheduler.policy.capacity import startable
 from scheduler.policy.completion import conclude, conclude_if_over, end_trial, fail_job, forget, give_back, stop_job
@@ -191,7 +191,7 @@ def admit(state: State, job: Job) -> None:
 # ---- queries
 def open_expansions(state: State, pool: Pool) -> Job | None:
     """Ask for connections for the queries of a type that wait; give the first one that only waits for an agent."""
-    waiting = [job for job in pool.query_jobs.values() if job.query and not job.query.opening]
+    waiting = [job for job in pool.query_jobs.values() if job.query and not job.query.has_connection]
     unopened: Job | None = None
     for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
         if not has_connection(state, pool):
@@ -206,7 +206,7 @@ def open_expansions(state: State, pool: Pool) -> Job | None:
 def has_connection(state: State, pool: Pool) -> bool:
     """Say whether one more query of a type may have an expansion connection."""
     every = min(state.timers.expansions, state.most_queries)
-    own = sum(1 for job in pool.query_jobs.values() if job.query and job.query.opening)
+    own = sum(1 for job in pool.query_jobs.values() if job.query and job.query.has_connection)
     kept = 1 if own and every > 1 else 0
     return own < state.timers.expansions_per_type and len(state.expanding) < every - kept
 
@@ -219,7 +219,7 @@ def _can_take_rows(pool: Pool, where: RunQueue[Job], *, urgent: bool) -> bool:
 def _open(state: State, job: Job) -> None:
     query = job.query
     assert query is not None
-    query.opening = True
+    query.fire(QueryEvent.ASKED)
     state.expanding.add(job.pk)
     progress = query.progress
     left = (progress.watermark, progress.beyond, progress.again) if progress is not None else (None, [], [])
@@ -233,10 +233,10 @@ def opened(state: State, event: Opened, now: float) -> None:
     if job is None or job.query is None or job.verdict is not None:
         return
     query = job.query
-    query.opened, query.opened_at = True, now
+    query.fire(QueryEvent.OPENED if event.total else QueryEvent.OPENED_EMPTY)
+    query.opened_at = now
     job.names = event.names
     query.total = event.total
-    query.more = event.total > 0
     if (reason := check_columns(event.names) or _missing(job, query)) is not None:
         fail_job(state, job, reason, now)
         return
@@ -286,8 +286,7 @@ def fetched(state: State, event: Fetched, now: float) -> None:
     if job is None or job.query is None or job.verdict is not None:
         return
     query = job.query
-    query.fetching = False
-    query.more = event.more
+    query.fire(QueryEvent.FETCHED if event.more else QueryEvent.FETCHED_LAST)
     rows = event.rows
     if _has_null_key(query, rows):
         fail_job(state, job, "the key column is NULL in a row: every row needs a key", now)

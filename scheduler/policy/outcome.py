@@ -136,7 +136,7 @@ def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None,
         return None, None, None, None
     if query is None:
         return 0 if state == QUEUED else job.done + counted, job.failed, 1, None
-    total = job.rules.itemsprocessed + job.rules.itemsfailed + query.total if query.opened else None
+    total = job.rules.itemsprocessed + job.rules.itemsfailed + query.total if query.has_run else None
     is_slice = state == QUEUED and query.is_fed and job.in_flight == 0 and job.verdict is None
     if query.progress is not None:  # a checkpoint is of its slice: the next one asks anew
         checkpoint = KeyProgress(None).checkpoint() if is_slice else query.progress.checkpoint()

@@ -1,7 +1,5 @@
 """The query of a multi-SQL-query in hand: its cursor, its rows on their way, and how far it has got.
 
-"Still fetching" and "no more rows" are two fields: with one, a job ends before its last rows have come.
-
 Progress of a job with a key is a watermark and the ranges done out of order beyond it. Items are assigned in key order
 and numbered from 0, but end in any order. What is kept is the last key below which all is done and, beyond it, the
 runs of items that are done: never more of them than there are items in hand, however far the job runs ahead of a slow
@@ -16,6 +14,7 @@ from typing import Any, Final
 
 from scheduler.model.expand import Item, Row
 from scheduler.model.jobs import ItemFailure, Rules
+from scheduler.model.states import QUERY, QueryEvent, QueryState
 
 FIRST_BATCH: Final = 16  # rows whose size is not known yet
 IN_PROGRESS: Final = "in progress"
@@ -102,32 +101,26 @@ class Query:
         "batch",
         "failures",
         "fetched",
-        "fetching",
         "is_raw",
         "key_at",
         "losses",
         "low",
         "make_line",
-        "more",
-        "opened",
         "opened_at",
-        "opening",
         "place_at",
         "progress",
         "second_tries",
         "spared",
+        "state",
         "succeeded",
         "total",
         "waiting",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
-        self.opening = False  # asked for
-        self.opened = False  # its columns are known
+        self.state = QueryState.WAITING
         self.opened_at = 0.0
         self.agent_said = IN_PROGRESS  # what the row tells of it
-        self.fetching = False
-        self.more = True
         self.make_line: Callable[[Row], bytes] | None = None
         self.is_raw = False  # its lines may hold newlines, which no line agent can read
         self.key_at: int | None = None  # column numbers
@@ -146,7 +139,21 @@ class Query:
         self.failures: list[ItemFailure] = []  # not yet saved
         self.progress = KeyProgress(rules.checkpoint) if rules.key else None
 
+    def fire(self, event: QueryEvent) -> None:
+        """Move the query. Errors: BugError when the event is impossible."""
+        self.state = QUERY.after(self.state, event) or self.state
+
+    @property
+    def has_connection(self) -> bool:
+        """Say whether a connection is asked for, or has it."""
+        return self.state is not QueryState.WAITING
+
+    @property
+    def has_run(self) -> bool:
+        """Say whether its columns and the number of its rows are known."""
+        return self.state in (QueryState.OPEN, QueryState.FETCHING, QueryState.EXHAUSTED)
+
     @property
     def is_fed(self) -> bool:
         """Say whether nothing is left to hand out."""
-        return self.opened and not (self.more or self.fetching or self.waiting or self.second_tries)
+        return self.state is QueryState.EXHAUSTED and not (self.waiting or self.second_tries)

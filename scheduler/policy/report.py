@@ -244,7 +244,7 @@ def show_progress(state: State, now: float) -> None:
                 state.outbox.save(progress(job, now, IN_PROGRESS, count), ())
             continue
         agent_said, query.agent_said = query.agent_said, _phase(state, job, query)
-        if query.opened or query.agent_said != agent_said:
+        if query.has_run or query.agent_said != agent_said:
             failures, query.failures = query.failures, []
             state.outbox.save(progress(job, now, query.agent_said, count), failures)
     spill(state, now)
@@ -265,6 +265,6 @@ def _counted(state: State) -> dict[int, int]:
 
 def _phase(state: State, job: Job, query: Query) -> str:
     """Give what a query in hand waits for before it has rows, as far as agents have nothing to do with it."""
-    if query.opened or (not query.opening and has_connection(state, job.pool)):
+    if query.has_run or (not query.has_connection and has_connection(state, job.pool)):
         return IN_PROGRESS
-    return "its query is running" if query.opening else "waits for an expansion connection"
+    return "its query is running" if query.has_connection else "waits for an expansion connection"

@@ -185,4 +185,4 @@ def put_back(state: State, job: Job, missing: MissingConnection, now: float) -> 
 
 def _is_waiting(job: Job) -> bool:
     """Say whether nothing of a job was begun, its query included."""
-    return completion.is_untouched(job) and (job.query is None or not job.query.opening)
+    return completion.is_untouched(job) and (job.query is None or not job.query.has_connection)

@@ -25,6 +25,7 @@ from scheduler.model.states import (
     ST_READY,
     ST_RUNNING,
     TERMINAL,
+    QueryState,
 )
 from scheduler.policy.entities import UNLIMITED, HostState, Job, Slot, is_urgent
 from scheduler.policy.query import TRIED_ALONE
@@ -177,7 +178,7 @@ def lanes_are_right(world: State) -> None:
             broken("lanes_are_right", f"pool {pool.name}: {pool.singles} singles of {count}")
     for job in world.jobs.values():
         if job.query is not None and job.query.waiting != waiting.get(job.pk, 0):
-            broken("lanes_are_right", f"job {job.pk}: {job.expansion.waiting} waiting of {waiting.get(job.pk, 0)}")
+            broken("lanes_are_right", f"job {job.pk}: {job.query.waiting} waiting of {waiting.get(job.pk, 0)}")
         if not job.in_flight and not waiting.get(job.pk):
             has_future(world, job)
 
@@ -189,13 +190,7 @@ def has_future(world: State, job: Job) -> None:
     if not is_served or (job.host is not None and job.host not in job.pool.free):
         broken("has_future", f"job {job.pk} waits for type {job.pool.name} on {job.host}, which is gone")
     if job.verdict is None and expansion is not None:
-        if (
-            not expansion.opening
-            or not expansion.opened
-            or expansion.fetching
-            or expansion.more
-            or expansion.second_tries
-        ):
+        if expansion.state is not QueryState.EXHAUSTED or expansion.second_tries:
             return
     elif job.verdict is None and job.rules.unread:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
@@ -315,7 +310,7 @@ def cursors_match_expanding(sim: "Sim", world: State) -> None:
     if not world.commands and set(sim.daemon.cursors) != world.expanding:
         broken("cursors_match_expanding", f"{set(sim.daemon.cursors)} are open, {world.expanding} are known")
     for pool in world.pools.values():
-        count = sum(1 for job in pool.query_jobs.values() if job.query is not None and job.query.opening)
+        count = sum(1 for job in pool.query_jobs.values() if job.query is not None and job.query.has_connection)
         if count > max(timers.expansions_per_type, before.get("queries of " + pool.name, 0)):
             broken("cursors_match_expanding", f"{count} queries of {pool.name} are open")
         before["queries of " + pool.name] = count

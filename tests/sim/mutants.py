@@ -74,7 +74,7 @@ MUTANTS: Final = (
     _one("idle_not_cleared_on_kill", "books_are_right nothing_impossible_happens ValueError", _POLICY + "slots",
          "            pool.idle[host.name].remove(slot)\n            del host.idle[slot]\n", "            pass\n"),
     _one("still_fetching_is_no_more", "done_means_worked counts_are_right", _POLICY + "query",
-         "not (self.more or self.fetching or", "not ("),
+         "self.state is QueryState.EXHAUSTED and", "self.has_run and"),
     _one("second_try_skipped", "failures_were_tried_twice", _POLICY + "completion",
          "elif final or (slot.is_second_try and item.number not in job.query.spared):", "elif True:"),
     _one("urgent_place_for_plain_work", "urgent_places_are_for_urgent_work everything_ends IndexError",
