@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Put a guard over the process that was started; the workers of xdist are below it."""
     if hasattr(config, "workerinput"):
         return
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:  # nohup(1), or a shell that runs us beside itself
+            signal.signal(number, lambda *_: None)  # which programs do not inherit, unlike SIG_IGN
     guard.begin()
     config.pluginmanager.register(Progress(config))
 
