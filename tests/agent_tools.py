@@ -15,9 +15,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from unittest.mock import patch
 
+from tests.patience import PATIENCE_S
+
 AGENTS = Path(__file__).parents[1] / "agents"
 LIBRARY = AGENTS / "lib"
-PATIENCE_S = 20.0
 AT_ONCE_S = 1.0  # F83, F111
 
 _SHORT = {b"\n": rb"\n", b"\r": rb"\r", b"\t": rb"\t"}

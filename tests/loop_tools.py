@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable
 
 from scheduler.drivers.loop import Loop
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 def turn_until(loop: Loop, is_so: Callable[[], object], within_s: float = PATIENCE_S) -> None:

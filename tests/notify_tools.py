@@ -4,7 +4,7 @@ import select
 import socket
 from types import TracebackType
 
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 class Ear:

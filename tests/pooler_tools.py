@@ -14,9 +14,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.database.embedded_server import _privileges
 from tests.needs import PGBOUNCER, need
+from tests.patience import PATIENCE_S
 
 PORT: Final = 6432
-PATIENCE_S: Final = 20.0
 LOOK_S: Final = 0.01
 ROLES: Final = ("drover_scheduler", "drover_msq", "drover_agentdb")
 

@@ -12,9 +12,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.database import embedded
+from tests.patience import LONG_PATIENCE_S
 
 NAME: Final = "copy"  # what the primary knows it as
-PATIENCE_S: Final = 60.0
 LOOK_S: Final = 0.01
 NOW: Final = "select pg_current_wal_insert_lsn()::text"
 HAS: Final = "select pg_last_wal_replay_lsn() >= %s::pg_lsn"
@@ -52,10 +52,10 @@ def synchronise(primary: str, names: str = NAME) -> None:
 
 def until(conninfo: str, query: str, *values: Any) -> None:
     """Look until a query gives a row."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LONG_PATIENCE_S
     with psycopg.connect(conninfo, autocommit=True) as connection:
         while connection.execute(query.encode(), values).fetchone() is None:
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {query} {values}"
+            assert time.monotonic() < deadline, f"not within {LONG_PATIENCE_S:.0f} s: {query} {values}"
             time.sleep(LOOK_S)
 
 
@@ -69,7 +69,7 @@ def _back_up(source: str, data: Path) -> None:
     """Copy the cluster, and note in it where to stream from."""
     program = str(embedded.find_binaries() / "pg_basebackup")
     command = [program, "-d", source, "-D", str(data), "-R", "-X", "stream", "-c", "fast", "--no-sync"]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+    subprocess.run(command, check=True, capture_output=True, timeout=LONG_PATIENCE_S)
 
 
 def socket_of(conninfo: str) -> Path:

@@ -21,6 +21,7 @@ from tests.counts.figures import PUT, PUT_QUERY, ROWS, Figures
 from tests.counts.meters import Work, number, work
 from tests.counts.place import Place
 from tests.integration import daemon as outside
+from tests.patience import LONG_PATIENCE_S
 
 ITEMS: Final = 3000
 WARMING: Final = 1500  # items: more than there are slots
@@ -29,7 +30,6 @@ CALM: Final[dict[str, Any]] = {"lease": 3600.0, "lease_renewal": 1700.0, "rescan
                "progress_interval": 3600.0, "max_idle": 3600.0}  # fmt: skip
 AGENT: Final = ("sh", "-c", "echo OK; while read -r line; do echo OK; done")
 LAST: Final = "select max(jq_pk) from drover.jobqueue"
-PATIENCE_S: Final = 60.0
 
 
 # ---- from outside
@@ -68,7 +68,7 @@ def _children(pid: int) -> int:
 
 
 def _expand(daemon: outside.Daemon, name: str, rows: int) -> None:
-    daemon.wait(daemon.insert(jq_type=name, jq_args=ROWS.format(rows), jq_msq=True), timeout=PATIENCE_S)
+    daemon.wait(daemon.insert(jq_type=name, jq_args=ROWS.format(rows), jq_msq=True), timeout=LONG_PATIENCE_S)
 
 
 def _text(idle: int) -> str:
@@ -88,7 +88,7 @@ def _strace(place: Place, pid: int) -> Iterator[dict[str, int]]:
         assert "attached" in strace.stderr.readline()
         yield counted
         strace.send_signal(SIGTERM)
-        strace.wait(PATIENCE_S)
+        strace.wait(LONG_PATIENCE_S)
     counted |= _read(path)
 
 

@@ -15,7 +15,7 @@ from scheduler.daemon.watch import settings as watch_settings
 from scheduler.daemon.wiring import PLANS
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.queries import DECLARE, FETCH_NONE, MOVE_ALL, OPENING
+from scheduler.drivers.queries import DECLARE
 from scheduler.drivers.queue import QueueConnection, settings
 from scheduler.drivers.sql import Answer, Query, Rows, encode, load, read_failure, read_rows
 from scheduler.model import events as e
@@ -111,9 +111,11 @@ class Real:
 
     def expand(self, job: int, query: str) -> e.Event:
         """Run the query of a job."""
-        answers = [self._run(text + query if text is DECLARE else text) for text in OPENING]
-        self._total, self._given = answers[MOVE_ALL].tag, 0
-        return e.Opened(job, answers[FETCH_NONE].names, self._total)
+        for text in ("begin read only", DECLARE + query, "commit"):
+            self._run(text)
+        self._total, self._given = self._run("move all in drover_rows").tag, 0
+        self._run("move absolute 0 in drover_rows")
+        return e.Opened(job, self._run("fetch 0 from drover_rows").names, self._total)
 
     def fetch(self, job: int, count: int) -> e.Event:
         """Give more rows of it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loop_tools import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 HEAD = """

@@ -25,12 +25,12 @@ from tests import warm
 from tests.agent_tools import AGENTS
 from tests.faults.launcher import BUCKETS
 from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, Daemon, agent
+from tests.patience import LONG_PATIENCE_S
 
 HERE = Path(__file__).parent
 AUDIT = HERE / "audit.sql"
 AGENT = HERE / "agent.py"
 CLEANUP = AGENTS / "cleanup/drover-agent-cleanup"
-PATIENCE_S = 40.0
 LOOK_S = 0.02
 STORY_S = 0.5  # for daemons to tell how they are, when a test has failed
 BIG = 150_000  # more than a pipe holds
@@ -164,7 +164,7 @@ class Site:
 
     def _insist(self, connect: Callable[[], Any]) -> Any:
         """Try to connect until the server takes anybody."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LONG_PATIENCE_S
         while True:
             try:
                 return connect()
@@ -365,7 +365,7 @@ class Site:
         cursor = self._owner.execute(query.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
 
-    def until(self, look: Callable[[], Any], what: str, patience: float = PATIENCE_S) -> Any:
+    def until(self, look: Callable[[], Any], what: str, patience: float = LONG_PATIENCE_S) -> Any:
         """Look until it is so, and give what was seen."""
         deadline = time.monotonic() + patience
         while not (found := look()):
@@ -373,7 +373,7 @@ class Site:
             time.sleep(LOOK_S)
         return found
 
-    def settle(self, patience: float = PATIENCE_S) -> list[tuple[Any, ...]]:
+    def settle(self, patience: float = LONG_PATIENCE_S) -> list[tuple[Any, ...]]:
         """Wait until every job has ended, however slow the machine is, and give what is wrong with how it went."""
         self.tally.runs += 1
         ended, deadline = -1, 0.0

@@ -8,9 +8,10 @@ import pytest
 
 from tests.faults.settings import FULL
 from tests.faults.site import ENDED, Site, Tally
+from tests.patience import LONG_PATIENCE_S
 
 JOBS = 100_000 if FULL else 2000
-PATIENCE_S = 1200.0 if FULL else 60.0
+PATIENCE_S = 1200.0 if FULL else LONG_PATIENCE_S
 INSERT_JOBS = """
 insert into drover.jobqueue (jq_type, jq_args, jq_max_interruptions)
 select 'line', 'g' || i, 1000 from generate_series(1, %s) i

@@ -25,8 +25,8 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from tests import warm
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 GONE_S = 5.0  # for what a daemon leaves behind
 LOOK_S = 0.02  # the longest time between two looks for what nobody announces
 TERMINAL = frozenset({"done", "failed", "cancelled", "ignored", "skipped"})

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.integration.daemon import PATIENCE_S, Daemon, Row, agent
+from tests.integration.daemon import Daemon, Row, agent
+from tests.patience import PATIENCE_S
 
 LOCAL = "[hosts.local]\n"
 

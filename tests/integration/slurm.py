@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.patience import LONG_PATIENCE_S
 from tests.ssh.sshd import below, free_port, name_of
 
-PATIENCE_S = 30.0
 CPUS = 4  # of each node
 INACTIVE_S = 5
 UNSEEN_S = INACTIVE_S + 75.0  # for Slurm to miss an srun and to have its tasks killed: it looks every 30 s
@@ -101,7 +101,7 @@ class Slurm:
         assert self._launcher.stdin is not None
         with suppress(BrokenPipeError):
             self._launcher.stdin.close()
-        self._launcher.wait(PATIENCE_S)
+        self._launcher.wait(LONG_PATIENCE_S)
 
     def _begin(self, nodes: Sequence[str]) -> None:
         folder = self.folder
@@ -119,7 +119,7 @@ class Slurm:
         self._launcher.stdin.flush()
 
     def _await(self, look: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LONG_PATIENCE_S
         while not look():
             assert time.monotonic() < deadline, self._log.read_text()[-4000:]
             time.sleep(0.05)

@@ -15,10 +15,10 @@ from tests.agent_tools import AGENTS
 from tests.cli_tools import Drover
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, rec, start
+from tests.patience import LONG_PATIENCE_S
 
 NOOP = [str(AGENTS / "noop/drover-agent-noop")]
 SHOW = 'printf "%s|%s|%s|%s" "$1" "$DROVER_VAR_invoice" "$DROVER_VARIABLES" "$DROVER_VAR_nothing"'
-PATIENCE_S = 60.0
 EDGE = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)"
 EDGES = """
 insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
@@ -108,7 +108,7 @@ def test_a_random_graph_of_500_jobs_ends_in_a_valid_order_r31(daemon: Daemon, se
     names = chance.sample(range(500), 500)  # parents are before and behind their children
     edges = [(names[n], names[chance.randrange(n)]) for n in range(1, 500) for _ in range(3)]
     jobs = graph(daemon, f"random{seed}", 500, sorted(set(edges), key=lambda _: chance.random()))
-    daemon.wait_all(jobs, timeout=PATIENCE_S)
+    daemon.wait_all(jobs, timeout=LONG_PATIENCE_S)
     assert too_early(daemon) == 0
 
 
@@ -120,7 +120,7 @@ def test_a_diamond_ends_in_a_valid_order_r31(daemon: Daemon) -> None:
 def test_one_parent_with_100_children_and_one_child_with_100_parents_r33_c31(daemon: Daemon) -> None:
     edges = [(n, 0) for n in range(1, 101)] + [(101, n) for n in range(1, 101)]
     jobs = graph(daemon, "fan", 102, edges)
-    last = daemon.wait(jobs[-1], timeout=PATIENCE_S)
+    last = daemon.wait(jobs[-1], timeout=LONG_PATIENCE_S)
     assert (too_early(daemon), last["jq_unmet"]) == (0, 0)
 
 
@@ -134,7 +134,7 @@ def test_claims_go_on_while_a_fan_is_settled_r33(daemon: Daemon) -> None:
         daemon.execute(EDGE, second, first, role="drover_frontend")
         daemon.execute(EDGE, third, second, role="drover_frontend")
         daemon.execute(fan, first, role="drover_frontend")
-    chain = daemon.wait_all([second, third], timeout=PATIENCE_S)
+    chain = daemon.wait_all([second, third], timeout=LONG_PATIENCE_S)
     left = "select count(*) from drover.jobdepends where jdep_jq_depends_fk = %s and jdep_met_at is null"
     daemon.until(lambda: daemon.value(left, first) == 0)
     last = daemon.value("select max(jdep_met_at) from drover.jobdepends where jdep_jq_depends_fk = %s", first)

@@ -10,9 +10,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.cli_tools import DROVER, Done, Drover, environment
-from tests.integration.daemon import PATIENCE_S, Daemon, start
+from tests.integration.daemon import Daemon, start
 from tests.integration.puppets import LOCAL, Meeting, puppet
 from tests.integration.test_outcome import pieces, shell
+from tests.patience import PATIENCE_S
 
 Begin = Callable[..., "subprocess.Popen[str]"]
 

@@ -17,9 +17,10 @@ from scheduler.database.embedded import temporary
 from scheduler.errors import WorldError
 from tests.cli_tools import DROVER, Done, Drover, environment
 from tests.conftest import _database
-from tests.integration.daemon import PATIENCE_S, Daemon, agent, start
+from tests.integration.daemon import Daemon, agent, start
 from tests.integration.puppets import LOCAL, Meeting, puppet, slots
 from tests.needs import need
+from tests.patience import PATIENCE_S
 from tests.replica_tools import replica, synchronise, until, wait_for_all
 
 Ask = Callable[..., Done]

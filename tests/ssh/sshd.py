@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scheduler.model.ssh_protocol import SshSettings
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 SSHD = "/usr/sbin/sshd"
 SEPARATION = Path("/run/sshd")  # where Debian's sshd locks itself up; its own service would make it
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from scheduler.model.ssh_protocol import TOO_LONG, Ended, LinkDown, LinkUp, Note, NotStarted, Started
-from tests.agent_tools import PATIENCE_S, watch
 from tests.agent_tools import _is_ready as is_ready
+from tests.agent_tools import watch
+from tests.patience import PATIENCE_S
 from tests.ssh.conftest import Join, Serve
 from tests.ssh.host import Host
 from tests.ssh.sshd import Server, below

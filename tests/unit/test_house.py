@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,17 @@ def test_what_a_test_needs_of_the_machine_is_asked_in_one_place() -> None:
     words = ("pytest.skip", "importorskip", "skipif", "mark.skip", "xfail")
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name not in ("needs.py", Path(__file__).name)]
     assert [path for path in tests if any(word in path.read_text() for word in words)] == []
+
+
+def test_names_that_tests_import_of_the_product_are_there() -> None:
+    """Without this a name that was changed is noticed by the slow tests alone."""
+    missing = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scheduler"):
+                there = dir(import_module(node.module or ""))
+                missing += [f"{path}: {node.module}.{each.name}" for each in node.names if each.name not in there]
+    assert not missing, "\n".join(missing)
 
 
 def _project() -> dict[str, list[str]]:
