@@ -24,7 +24,6 @@ from scheduler.model.jobs import Cells
 from scheduler.model.statements import bind
 
 NOTIFY_FULL: Final = "too many notifications in the NOTIFY queue"
-NO_COPY: Final = "COPY from or to the client is not possible here"
 
 STANDARD: Final[dict[LiteralString, LiteralString]] = {
     "array_nulls": "on",  # '{NULL}' holds a null, and not a text, which no number can be read from

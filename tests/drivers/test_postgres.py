@@ -16,9 +16,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.drivers import postgres_connect
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import CHUNK_ROWS, WHO, Backend, Connection
+from scheduler.drivers.postgres import WHO, Backend, Connection
 from scheduler.drivers.postgres_connect import look_up, with_addresses, writable
-from scheduler.drivers.sql import NO_COPY, Answer, Failure, Query, Rows
+from scheduler.drivers.postgres_session import CHUNK_ROWS, NO_COPY
+from scheduler.drivers.sql import Answer, Failure, Query, Rows
 from scheduler.drivers.steps import Task
 from tests.connection_tools import ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
@@ -225,7 +226,7 @@ def test_cancel_spares_the_settings_of_a_new_connection_f100(loop: Loop, databas
     downs: list[str] = []
     link = Connection(loop, "test", database, settings=["select pg_sleep(0.2)"], on_down=downs.append)
     link.open()
-    turn_until(loop, lambda: link._current)
+    turn_until(loop, lambda: link._session and link._session.statement)
     link.cancel()
     turn_until(loop, lambda: link.is_up)
     assert downs == []

@@ -380,5 +380,5 @@ def test_rows_that_would_fill_our_memory_end_their_query_with_the_reason(make_de
         events.append(desk.fetch(7, 1000))
     assert isinstance(events[-1], NotExpanded)
     assert "have more than 640000 bytes: select less, or lower fetch_rows" in events[-1].reason
-    assert not events[-1].second_tries
+    assert not events[-1].again
     assert isinstance(desk.open(8, "select 1 as i"), Opened)

@@ -96,7 +96,7 @@ def test_task_of_a_lost_connection_ends_without_a_result(desk: Desk, database: s
 
     story: list[str] = []
     Task(desk.loop, steps(), lambda _: story.append("done")).start()
-    turn_until(desk.loop, lambda: desk.connection._current)
+    turn_until(desk.loop, lambda: not desk.connection.is_idle)
     end_backends(database, "drover test")
     turn_until(desk.loop, lambda: story)
     assert (story, desk.logged) == (["lost"], [])

@@ -26,7 +26,7 @@ import psycopg
 
 from scheduler.drivers.local_process import NoPidfdError, Started
 from scheduler.drivers.pipes import CLOSED, Child, Pipes
-from scheduler.drivers.postgres import Connection
+from scheduler.drivers.postgres_session import Session, Statement
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.sql import Rows, load
 from scheduler.model.events import Spawn
@@ -72,7 +72,7 @@ class Points:
 def arm(text: str) -> None:
     """Replace the functions of the drivers that reach a point. Errors: ValueError."""
     points = Points(parse(text))
-    _replace_connection(points.reach)
+    _replace_session(points.reach)
     _replace_processes(points.reach)
 
 
@@ -100,33 +100,33 @@ def _replace(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) 
 # ---- statements
 
 
-def _replace_connection(reach: Callable[[str, str], bool]) -> None:
+def _replace_session(reach: Callable[[str, str], bool]) -> None:
     """Both places are where libpq's own errors are caught, and taken for the loss of the connection."""
 
     def before(write: Callable[..., None]) -> Callable[..., None]:
-        def _write(link: Connection, asked: Any) -> None:
-            is_sent = not asked.is_named or asked.query in link._prepared  # else it is to be prepared first
-            if is_sent and reach(_name(link, asked), "before"):
+        def _write(session: Session, statement: Statement) -> None:
+            is_sent = not statement.is_named or statement.query in session._prepared  # else it is to be prepared first
+            if is_sent and reach(_name(session, statement), "before"):
                 raise psycopg.OperationalError(f"{LOGGED}: not sent")
-            write(link, asked)
+            write(session, statement)
 
         return _write
 
     def after(finish: Callable[..., None]) -> Callable[..., None]:
-        def _finish(link: Connection, asked: Any) -> None:
-            is_done = isinstance(asked.answer, Rows) and asked.preparing is None
-            if is_done and reach(_name(link, asked), "after"):
+        def _finish(session: Session, statement: Statement) -> None:
+            is_done = isinstance(statement.answer, Rows) and statement.preparing is None
+            if is_done and reach(_name(session, statement), "after"):
                 raise psycopg.OperationalError(f"{LOGGED}: not heard")
-            finish(link, asked)
+            finish(session, statement)
 
         return _finish
 
-    _replace(Connection, "_write", before)
-    _replace(Connection, "_finish", after)
+    _replace(Session, "_write", before)
+    _replace(Session, "_finish", after)
 
 
-def _name(link: Connection, asked: Any) -> str:
-    return asked.query.name or f"{link.name.split()[0]}.{asked.query.sql.split()[0].lower()}"
+def _name(session: Session, statement: Statement) -> str:
+    return statement.query.name or f"{session.name.split()[0]}.{statement.query.sql.split()[0].lower()}"
 
 
 # ---- processes and pipes

@@ -16,10 +16,12 @@ ROOT = Path(__file__).parents[2]
 # Prints every function of the drivers that arming replaces; in a process of its own, for there is no disarming.
 REPLACED = """
 import inspect
-from scheduler.drivers import agentdb, local_process, loop, pipes, postgres, postgres_connect, processes, queries, queue
-from scheduler.drivers import spawn, system
+from scheduler.drivers import agentdb, local_process, pipes, postgres, postgres_connect, postgres_session, processes
+from scheduler.drivers import queries, queue, spawn
 from tests.faults.failpoints import arm
-modules = (agentdb, local_process, loop, pipes, postgres, postgres_connect, processes, queries, queue, spawn, system)
+modules = (
+    agentdb, local_process, pipes, postgres, postgres_connect, postgres_session, processes, queries, queue, spawn
+)
 def functions():
     classes = [c for m in modules for _, c in inspect.getmembers(m, inspect.isclass) if c.__module__ == m.__name__]
     found = [(o.__name__, n, f) for o in (*modules, *classes) for n, f in vars(o).items() if inspect.isfunction(f)]
@@ -34,7 +36,7 @@ print(*sorted(".".join(key) for key in before if before[key] != after[key]))
 def test_arming_replaces_five_functions_of_the_drivers() -> None:
     done = subprocess.run([sys.executable, "-c", REPLACED], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.split() == [
-        "Connection._finish", "Connection._write", "Pipes._write_rest", "Pipes.write", "Processes._start",
+        "Pipes._write_rest", "Pipes.write", "Processes._start", "Session._finish", "Session._write",
     ]  # fmt: skip
 
 
