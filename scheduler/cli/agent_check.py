@@ -13,7 +13,7 @@ from itertools import count
 from types import TracebackType
 from typing import IO, Final
 
-from scheduler.cli.check import FAIL, FAILED, OK, WARN, Finding, told
+from scheduler.cli.check import FAIL, FAILED, OK, WARN, Finding, print_finding
 from scheduler.daemon.wiring import agent_folders
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.processes import Processes
@@ -182,7 +182,7 @@ def check_agents(options: Namespace, config: Config) -> int:
     refuse_root(options)
     names = _asked_for(options.types, config)
     with Trial(config) as trial:
-        found = [told(finding) for name in names for finding in _findings(trial, name)]
+        found = [print_finding(finding) for name in names for finding in _findings(trial, name)]
     return FAILED if any(severity == FAIL for severity, _ in found) else 0
 
 

@@ -18,15 +18,12 @@ from psycopg.pq import ExecStatus
 
 from scheduler.cli.config import locate, with_logins
 from scheduler.cli.db import (
+    Session,
     conninfo_of_daemon,
-    located,
-    make_ready,
-    session,
-    sight,
-    translated,
-    unseen,
-    visible,
-    why_read_only,
+    open_session,
+    running_database,
+    translated_errors,
+    update_or_check,
 )
 from scheduler.cli.output import printable
 from scheduler.daemon.wiring import agent_folders
@@ -44,11 +41,11 @@ OK: Literal["ok"] = "ok"
 WARN: Literal["WARN"] = "WARN"
 FAIL: Literal["FAIL"] = "FAIL"
 FAILED, UNREACHABLE = 1, 3
-PATIENCE_S = 20.0  # for a host to be reached
+REACH_LIMIT_S = 20.0  # for a host to be reached
 
 Finding = tuple[Literal["ok", "WARN", "FAIL"], str]
 
-LIMIT_S: Final = 15  # for one log-in
+LOGIN_LIMIT_S: Final = 15
 VARIABLE: Final = "DROVER_DATABASE_URL"
 SCHEDULER: Final = "drover_scheduler"
 MSQ: Final = "drover_msq"
@@ -69,54 +66,31 @@ ADVICE: Final = (
     (r"read-only", "name the primary in {keys} if this is a replica, else reset default_transaction_read_only"),
     (r"database \".*\" does not exist", "create it, or correct {keys}"),
 )  # fmt: skip
-ELSE: Final = "look into the log of the server, and correct {keys}"
-OF_SCHEDULER: Final = ("queue", "watch")
-MAY_REGISTER: Final = "select has_table_privilege('drover.scheduler', 'insert')"
-LIMIT: Final = "select rolconnlimit from pg_roles where rolname = session_user"
+OTHER_ADVICE: Final = "look into the log of the server, and correct {keys}"
+SCHEDULER_CONNECTIONS: Final = ("queue", "watch")
 
 PREPARED = b"drover_check"
 ACCEPTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 GROUP_ROLES = ["drover_owner", "drover_frontend", "drover_frontend_sql", "drover_operator", "drover_readonly"]
 ROLES = [*GROUP_ROLES, SCHEDULER, MSQ, AGENTDB]
-MISSING_ROLES = (
-    "select name from unnest(%s::text[]) as name where name not in (select rolname from pg_roles) order by name"
-)
-PUBLIC_CREATES = """
-select exists (select from pg_namespace, aclexplode(coalesce(nspacl, acldefault('n', nspowner)))
-                where nspname = 'public' and grantee = 0 and privilege_type = 'CREATE')
-"""
-# Clean-ups that nobody can do, with the first of them and why; and how many were tried in vain.
-STUCK = """
-select count(*), min(j.jq_pk), (select reason from drover.why where jq_pk = min(j.jq_pk))
-  from drover.jobqueue j
-  left join drover.queue q on q.queue_name = j.jq_queue
-  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
-  left join drover.host h on h.host_name = j.jq_host
- where j.jq_type = 'cleanup' and j.jq_state in ('held', 'queued', 'blocked')
-   and not (coalesce(a.agent_present and a.agent_enabled, false)
-            and (j.jq_host is null or coalesce(h.host_present and h.host_enabled, false)))
-"""
-IN_VAIN = """
-select count(*) from drover.jobqueue where jq_type = 'cleanup' and jq_state = 'failed'
-"""
 
 
 def check(options: Namespace, config: Config) -> int:
     """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
-    found = [told((OK, f"configuration {locate(options.config, os.environ)}"))]
-    found += map(told, _programs(config))
-    found += map(told, _hosts(config))
+    found = [print_finding((OK, f"configuration {locate(options.config, os.environ)}"))]
+    found += map(print_finding, _programs(config))
+    found += map(print_finding, _hosts(config))
     try:
-        with located(config) as conninfo:
-            found += map(told, _database(config, conninfo))
+        with running_database(config) as conninfo:
+            found += map(print_finding, _database(config, conninfo))
     except WorldError as error:
-        told((FAIL, str(error)))
+        print_finding((FAIL, str(error)))
         return UNREACHABLE
     return FAILED if any(severity == FAIL for severity, _ in found) else 0
 
 
-def told(finding: Finding) -> Finding:
-    """Print one finding, as a line; give it back."""
+def print_finding(finding: Finding) -> Finding:
+    """Print one finding, as a line, and return it."""
     severity, text = finding
     print(f"{severity:4} {printable(' '.join(text.split()))}", flush=True)
     return finding
@@ -156,24 +130,24 @@ def _program(who: str, agent: AgentType, hosts: Sequence[Host], around: Surround
 
 
 def _hosts(config: Config) -> Iterator[Finding]:
-    """Reach all hosts that have to be reached, at once."""
+    """Connect to all hosts that have to be connected to, at once."""
     loop, hosts = Loop(), ssh_hosts(config)
-    told: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
 
-    def note(event: Event) -> None:
+    def handle(event: Event) -> None:
         if isinstance(event, HostUp):
-            told[event.host] = OK, f"host {event.host}: reached"
+            findings[event.host] = OK, f"host {event.host}: reached"
         elif isinstance(event, HostDown):
-            told.setdefault(event.host, (FAIL, f"host {event.host}: {event.reason}"))
+            findings.setdefault(event.host, (FAIL, f"host {event.host}: {event.reason}"))
 
-    reached = [SshHost(loop, name, host, note) for name, host in hosts.items()]
-    deadline = loop.now + PATIENCE_S
-    while len(told) < len(hosts) and loop.now < deadline:
+    reached = [SshHost(loop, name, host, handle) for name, host in hosts.items()]
+    deadline = loop.now + REACH_LIMIT_S
+    while len(findings) < len(hosts) and loop.now < deadline:
         loop.turn(deadline)
     for host in reached:
         host.close()
     for name in hosts:
-        yield told.get(name, (FAIL, f"host {name}: no answer within {PATIENCE_S:g} s"))
+        yield findings.get(name, (FAIL, f"host {name}: no answer within {REACH_LIMIT_S:g} s"))
 
 
 # The database
@@ -182,54 +156,58 @@ def _hosts(config: Config) -> Iterator[Finding]:
 def _database(config: Config, conninfo: str) -> Iterator[Finding]:
     """Yield the findings about the database; WorldError if it cannot be reached, after all log-ins were tried."""
     try:
-        make_ready(config, conninfo)
+        update_or_check(config, conninfo)
     except (AbsentError, ConfigError):
-        yield from tried(config, conninfo_of_daemon(config, conninfo))
+        yield from try_logins(config, conninfo_of_daemon(config, conninfo))
         raise
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
-    with translated(), session(conninfo) as connection:
-        if why := why_read_only(connection):
-            yield FAIL, f"the database can only be read, and a scheduler writes: {why}"
-    yield _roles(conninfo)
-    yield from tried(config, conninfo_of_daemon(config, conninfo))
-    yield from _encoding(conninfo)
-    yield from _public(conninfo)
-    yield from _clean_ups(conninfo)
+    with translated_errors(), open_session(conninfo) as session:
+        yield from _writing(session)
+        yield _roles(session)
+    yield from try_logins(config, conninfo_of_daemon(config, conninfo))  # with no session of ours beside them
+    with translated_errors(), open_session(conninfo) as session:
+        yield from _encoding(session)
+        yield from _public(session)
+        yield from _clean_ups(session)
     yield from _all_statements(config, conninfo)
 
 
-def _roles(conninfo: str) -> Finding:
-    with translated(), session(conninfo) as connection:
-        missing = [name for (name,) in connection.execute(MISSING_ROLES, (ROLES,))]
+def _writing(session: Session) -> Iterator[Finding]:
+    """Yield why nothing can be written, and what next, if that is so."""
+    problem = "the database can only be read, and a scheduler writes"
+    match session.rows("read_only"):
+        case [(True, True)]:
+            yield FAIL, f"{problem}: it is a replica: name its primary in [database] url"
+        case [(True, False)]:
+            yield FAIL, f"{problem}: default_transaction_read_only is on: reset it for the database or the role"
+
+
+def _roles(session: Session) -> Finding:
+    missing = [name for (name,) in session.rows("missing_roles", roles=ROLES)]
     if missing:
         return WARN, f"roles: {', '.join(missing)} missing; run drover init --roles"
     return OK, "roles"
 
 
-def _encoding(conninfo: str) -> Iterator[Finding]:
+def _encoding(session: Session) -> Iterator[Finding]:
     """A database that was made by an older version may have an encoding that `drover init` refuses."""
-    with translated(), session(conninfo) as connection:
-        name = connection.info.parameter_status("server_encoding")
+    name = session.connection.info.parameter_status("server_encoding")
     if name not in migrate.ENCODINGS:
         yield WARN, migrate.wrong_encoding(name)
 
 
-def _public(conninfo: str) -> Iterator[Finding]:
+def _public(session: Session) -> Iterator[Finding]:
     """Everybody may create objects in schema public: so it is in a database made by PostgreSQL 14."""
-    with translated(), session(conninfo) as connection:
-        is_open = connection.execute(PUBLIC_CREATES).fetchone()
-    if is_open == (True,):
+    if session.value("public_is_open"):
         problem = "schema public: every role may create tables and functions there, SQL of jobs and agents too"
         yield WARN, f"{problem}; unless that is wanted: revoke create on schema public from public"
 
 
-def _clean_ups(conninfo: str) -> Iterator[Finding]:
-    """Files that are still there although their jobs are done, if nobody will remove them."""
-    with translated(), session(conninfo) as connection:
-        ((waiting, first, why),) = connection.execute(visible(connection, STUCK)).fetchall()
-        ((failed,),) = connection.execute(visible(connection, IN_VAIN)).fetchall()
-        missing = unseen(connection, sight(connection), "jobqueue")
-    yield from ((WARN, f"clean-ups: {each}") for each in missing)
+def _clean_ups(session: Session) -> Iterator[Finding]:
+    """Yield files that still exist although their jobs are done, if no agent will remove them."""
+    ((waiting, first, why),) = session.rows("stuck_clean_ups")
+    failed = session.value("failed_clean_ups")
+    yield from ((WARN, f"clean-ups: {each}") for each in session.restrictions("jobqueue"))
     if waiting:
         yield WARN, f"clean-ups: nobody can do {waiting} that wait, as job {first}: {why}"
     if failed:
@@ -243,9 +221,9 @@ def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:
         return
     try:
         url = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=AGENTDB)
-        with translated(), session(url) as connection:
+        with translated_errors(), open_session(url) as session:
             for name, agent in agents.items():
-                yield from _agent_statements(connection, name, agent)
+                yield from _agent_statements(session.connection, name, agent)
     except WorldError:
         yield FAIL, "statements: not prepared, for want of the log-in agent-database"
     except DroverError as error:
@@ -260,7 +238,7 @@ def _agent_statements(connection: psycopg.Connection, name: str, agent: AgentTyp
 
 
 def _problem(connection: psycopg.Connection, text: str) -> str:
-    """What the server has against it: preparing finds mistakes, explaining what the role may not touch."""
+    """Return why the server refuses it: preparing finds mistakes, explaining what the role may not touch."""
     query, names = bind(text)
     values = f"({', '.join(['null'] * len(names))})" if names else ""
     results = (
@@ -273,7 +251,7 @@ def _problem(connection: psycopg.Connection, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A connection that the daemon makes, what for, by which connection string, and the keys that decide about it."""
+    """A connection that the daemon makes: purpose, connection string, and the keys that decide about it."""
 
     connection: str
     purpose: str
@@ -283,12 +261,12 @@ class Login:
 
     @property
     def role(self) -> str:
-        """The role that it names, or else libpq's choice."""
+        """Return the role that it names, or else libpq's choice."""
         return login_of(self.conninfo) or os.environ.get("PGUSER") or "the user of the daemon"
 
 
 def logins(config: Config, conninfo: str) -> Iterator[Login]:
-    """Every log-in that a daemon with this configuration makes. Errors: ConfigError, a password that cannot be read."""
+    """Yield every log-in that a daemon makes. Errors: ConfigError if a password cannot be read."""
     own = writable(conninfo)
     keys = VARIABLE if os.environ.get(VARIABLE) else "[database] url"
     yield Login("queue", "claims and results", own, keys, 2)
@@ -304,36 +282,36 @@ def logins(config: Config, conninfo: str) -> Iterator[Login]:
         yield Login("agent-database", f"DB: lines of {', '.join(asking)}", url, keys, count)
 
 
-def tried(config: Config, conninfo: str) -> Iterator[Finding]:
+def try_logins(config: Config, conninfo: str) -> Iterator[Finding]:
     """Log in as the daemon does, over each of its connections, and keep them all until the last is there."""
     with ExitStack() as held:
         try:
             for login in logins(config, conninfo):
-                yield _tried(login, held)
+                yield _try_login(login, held)
         except ConfigError as error:
-            yield "FAIL", f"log-in: {error}"
+            yield FAIL, f"log-in: {error}"
 
 
-def _tried(login: Login, held: ExitStack) -> Finding:
+def _try_login(login: Login, held: ExitStack) -> Finding:
     who = f"log-in {login.connection} ({login.purpose}) as {login.role}"
     try:
-        given = {"connect_timeout": LIMIT_S, **conninfo_to_dict(login.conninfo)}
-        connection = held.enter_context(psycopg.connect(make_conninfo("", **given), autocommit=True))
-        is_right = login.connection not in OF_SCHEDULER or connection.execute(MAY_REGISTER).fetchone() == (True,)
-        ((most,),) = connection.execute(LIMIT).fetchall()
+        given = {"connect_timeout": LOGIN_LIMIT_S, **conninfo_to_dict(login.conninfo)}
+        session = Session(held.enter_context(psycopg.connect(make_conninfo("", **given), autocommit=True)))
+        is_right = login.connection not in SCHEDULER_CONNECTIONS or session.value("may_register")
+        most = session.value("role_connection_limit")
     except psycopg.Error as error:
         refusal = str(error).removeprefix("connection failed: ")
-        return "FAIL", f"{who}: {refusal}; {advice(login, refusal)}"
+        return FAIL, f"{who}: {refusal}; {advice(login, refusal)}"
     if not is_right and login.keys == VARIABLE:  # a person looks, perhaps
-        return "WARN", f"{who}: this role may not register a scheduler: {VARIABLE} is for no daemon, and hides its URL"
+        return WARN, f"{who}: this role may not register a scheduler: {VARIABLE} is for no daemon, and hides its URL"
     if not is_right:
-        return "FAIL", f"{who}: this role may not register a scheduler; let {login.keys} name {SCHEDULER}"
+        return FAIL, f"{who}: this role may not register a scheduler; let {login.keys} name {SCHEDULER}"
     if 0 <= most < login.count:
-        return "WARN", f"{who}: its role may have {most} connections, and {login.count} may be wanted: the rest waits"
-    return "ok", who
+        return WARN, f"{who}: its role may have {most} connections, and {login.count} may be wanted: the rest waits"
+    return OK, who
 
 
 def advice(login: Login, refusal: str) -> str:
     """Return what to do next about a log-in that was refused."""
-    next_step = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), ELSE)
+    next_step = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), OTHER_ADVICE)
     return next_step.format(role=login.role, keys=login.keys)

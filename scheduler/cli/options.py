@@ -1,39 +1,41 @@
 """Every command and every option, as argparse declares them; drover(1) and drover(8) describe the same.
 
-Decides what may be written on a command line; the table COMMANDS names the function that runs each command. Imports
-nothing slow, so that a usage message comes at once.
+Decides what may be written on a command line. The table COMMANDS names the function that runs each command; commands
+that become command rows are those of the registry, scheduler.model.commands. Imports nothing slow, so that a usage
+message comes at once.
 """
 
 import re
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf, isnan
-from typing import Any, Final, Literal
+from operator import methodcaller
+from typing import Any, Final, Literal, NamedTuple
 
-from scheduler.model.commands import VERBS, Verb
+from scheduler.model.commands import VERBS
 from scheduler.model.states import JOB_STATES
 
 LARGEST: Final = 2**63 - 1
 LARGEST_INTEGER: Final = 2**31 - 1
-NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # of a job: type.nonce
+JOB_NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # type.nonce
+
+Declaration = Callable[[Any], object]  # gets the parser
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """The function that runs a command, by module and name; its line of help, and what declares its options.
+class Command(NamedTuple):
+    """The function that runs a command, as module.name; its help, and its arguments.
 
     `needs` says how much of the configuration has to be read.
     """
 
     function: str
     help: str
-    declare: Callable[[ArgumentParser], None]
+    arguments: Sequence[Declaration] = ()
     needs: Literal["nothing", "database", "group", "all"] = "database"
 
 
 def parse(argv: Sequence[str]) -> Namespace:
-    """The command as `command`, -c as `config` and -d as `database` (None if not given), then what the command takes.
+    """Return `command`, -c as `config`, -d as `database` (None if not given), and the arguments of the command.
 
     Errors: SystemExit(2) with a usage message on stderr; SystemExit(0) for --help.
     """
@@ -42,11 +44,13 @@ def parse(argv: Sequence[str]) -> Namespace:
     top = top_parser().parse_args(words[:end])
     own = Namespace(command=top.command, config=top.config, database=top.database)
     parser = command_parser(top.command)
-    return _with_rest(parser, parser.parse_intermixed_args(_explicit(top.rest), own), words[end + 1 :])
+    # argparse would take the word after `--wait` for its optional seconds
+    rest = ["--wait=inf" if word == "--wait" else word for word in top.rest]
+    return _with_rest(parser, parser.parse_intermixed_args(rest, own), words[end + 1 :])
 
 
 def top_parser() -> ArgumentParser:
-    """What comes before the command; the rest belongs to the command, options in any place."""
+    """Return the parser of what comes before the command; the rest belongs to the command, options in any place."""
     parser = ArgumentParser(
         prog="drover",
         usage="drover [-h] [-c FILE] [-d URL] COMMAND ...",
@@ -64,23 +68,19 @@ def top_parser() -> ArgumentParser:
 
 
 def command_parser(name: str) -> ArgumentParser:
-    """The options of one command; -c and -d may be given here too, and win."""
+    """Return the parser of one command; -c and -d may be given here too, and win."""
     command = COMMANDS[name]
     parser = ArgumentParser(prog=f"drover {name}", description=command.help, allow_abbrev=False)
     if command.needs != "nothing":
         parser.add_argument("-c", dest="config", metavar="FILE", default=SUPPRESS, help="configuration file")
         parser.add_argument("-d", dest="database", metavar="URL", default=SUPPRESS, help="database")
-    command.declare(parser)
+    for declare in command.arguments:
+        declare(parser)
     return parser
 
 
-def _explicit(words: list[str]) -> list[str]:
-    """Write `--wait` as `--wait=inf`: argparse would take the next word for its optional seconds."""
-    return ["--wait=inf" if word == "--wait" else word for word in words]
-
-
 def _with_rest(parser: ArgumentParser, options: Namespace, rest: list[str]) -> Namespace:
-    """Words after `--` are ARGS as they stand: argparse loses some of them when options may be in any place."""
+    """Add the words after `--` to ARGS: argparse loses some of them when options may be in any place."""
     if rest and not hasattr(options, "args"):
         parser.error(f"no words are expected after -- (got {' '.join(rest)})")
     if rest:
@@ -88,253 +88,35 @@ def _with_rest(parser: ArgumentParser, options: Namespace, rest: list[str]) -> N
     return options
 
 
-# The options of each command, in the order of the table below.
-
-
-def _none(_parser: ArgumentParser) -> None:
-    pass
-
-
-def _run(parser: ArgumentParser) -> None:
-    _jobs(parser, nargs="*")
-    _answer(parser)
-    parser.add_argument("-I", dest="read_stdin", action="store_true", help="also read `type | args` lines from stdin")
-    parser.add_argument("-H", dest="ignore_hosts", action="store_true", help="ignore hosts: run everything here")
-    parser.add_argument("-R", dest="rescue", action="store_true", help="give abandoned rows back before READY")
-    tests = parser.add_mutually_exclusive_group()
-    tests.add_argument("-t", dest="test", action="store_true", help="test every agent and exit")
-    tests.add_argument("-T", dest="test_first", action="store_true", help="test every agent and go on")
-    parser.add_argument("--allow-root", action="store_true", help="run although the user is root")
-    parser.add_argument("-v", dest="verbose", action="count", default=0, help="say more; may be given again")
-
-
-def _types(parser: ArgumentParser) -> None:
-    parser.add_argument("types", nargs="*", metavar="TYPE", help="these types, enabled or not; default: all enabled")
-    parser.add_argument("--allow-root", action="store_true", help="although the user is root, as agents are then too")
-
-
-def _init(parser: ArgumentParser) -> None:
-    parser.add_argument("--roles", action="store_true", help="create the roles and their grants too")
-
-
-def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("directory", nargs="?", metavar="DIR", help="whose files; default: the Python library")
-    parser.add_argument("--keep", action="store_true", help="keep the database, and say how to go on with it")
-    parser.add_argument("--agents", type=positive, metavar="N", help="agents of each type")
-    parser.add_argument("--limit", type=positive, metavar="N", help="at most so many files")
-
-
-def _status(parser: ArgumentParser) -> None:
-    parser.add_argument("group", nargs="?", metavar="GROUP", help="default: that of the configuration")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    _watch(parser)
-
-
-def _submit(parser: ArgumentParser) -> None:
-    parser.add_argument("type", metavar="TYPE", help="agent type, or command")
-    parser.add_argument("args", nargs="*", metavar="ARGS", help="joined by blanks; - reads one job a line from stdin")
-    parser.add_argument("--wait", nargs="?", type=seconds, metavar="SECONDS", help="wait for the end; --wait=9: 9 s")
-    parser.add_argument(
-        "--json", action="store_true", help="one JSON object a line: of each job, with --wait of its end"
-    )
-    parser.add_argument("--force", action="store_true", help="queue it even if nobody serves the type")
-    parser.add_argument("--sql", action="store_const", const=True, help="ARGS is a query: one work item a row")
-    parser.add_argument("--runonpfile", metavar="COLUMN", help="like --sql; this column places each row on a host")
-    parser.add_argument("--key", metavar="COLUMN", help="unique, ordered column: progress is checkpointed by it")
-    parser.add_argument("--host", metavar="HOST", help="run on this host only")
-    parser.add_argument("--queue", metavar="QUEUE", help="named queue")
-    parser.add_argument("--urgent", action="store_const", const=True, help="before all that are not urgent")
-    parser.add_argument("--priority", metavar="LETTERS", help="a before z; default n")
-    parser.add_argument("--retries", type=integer, metavar="N", help="retries after failure; default 0")
-    parser.add_argument("--name", metavar="TYPE.NONCE", help="unique name of the job")
-    text = "remove this file after success; may be given again"
-    parser.add_argument("--delete", action="append", metavar="FILE", help=text)
-
-
-def _ls(parser: ArgumentParser) -> None:
-    for flag, name, text in (("-s", "also", "too"), ("-S", "only", "only")):
-        text = f"list jobs in this state {text}; may be given again"
-        parser.add_argument(
-            flag, dest=name, action="append", default=[], choices=JOB_STATES, metavar="STATE", help=text
-        )
-    parser.add_argument("-t", dest="types", action="append", metavar="TYPE", help="jobs of this type only")
-    parser.add_argument("--all", action="store_true", help="jobs in every state, and of hidden groups")
-    parser.add_argument("-n", dest="rows", type=count, default=1000, metavar="N", help="the newest N, 0 for all; 1000")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    _watch(parser)
-
-
-def _log(parser: ArgumentParser) -> None:
-    _job(parser, nargs="?")
-    parser.add_argument("-n", dest="lines", type=count, metavar="LINES", help="the last LINES; 100 without a job")
-    parser.add_argument("-f", dest="follow", action="store_true", help="go on with what is logged from now on")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-
-
-def _out(parser: ArgumentParser) -> None:
-    _job(parser)
-    parser.add_argument("-e", dest="errors", action="store_true", help="its error output instead")
-    parser.add_argument("-t", dest="follow", action="store_true", help="go on with what is written from now on")
-    parser.add_argument("--attempt", type=positive, metavar="K", help="of this attempt; default: the latest")
-
-
-def _wait(parser: ArgumentParser) -> None:
-    _jobs(parser, nargs="+")
-    parser.add_argument("--timeout", type=seconds, default=inf, metavar="SECONDS", help="wait no longer than that")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, with what the job wrote")
-
-
-def _exit(parser: ArgumentParser) -> None:
-    _job(parser)
-    parser.add_argument("-q", dest="quiet", action="store_true", help="print nothing, exit with the status of the job")
-    parser.add_argument("-w", dest="wait", action="store_true", help="wait until the job has ended")
-
-
-def _setup(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="TYPE.NONCE", help="unique name of the job; its variables come on stdin")
-    parser.add_argument("-p", dest="priority", metavar="LETTERS", help="a before z; default n")
-    parser.add_argument("--force", action="store_true", help="set it up even if nobody serves the type")
-
-
-def _jobs_only(parser: ArgumentParser) -> None:
-    _jobs(parser, nargs="+")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line: of each job")
-
-
-def _signal(parser: ArgumentParser) -> None:
-    text = "jobs, then the name or number of a signal; or JOB=SIGNAL, each its own"
-    parser.add_argument("words", nargs="+", metavar="WORD", help=text)
-    _answer(parser)
-
-
-def _verb(verb: Verb) -> Callable[[ArgumentParser], None]:
-    """Return what declares an option for each word of the verb's usage."""
-
-    def declare(parser: ArgumentParser) -> None:
-        for word in verb.usage.split():
-            name, details = _option(word)
-            parser.add_argument(name, **details)
-        _answer(parser)
-
-    return declare
-
-
-def verb_options(verb: Verb) -> list[str]:
-    """Return the names that the options of a verb have when they are parsed, one for each word of its usage."""
-    return [_option(word)[0].lstrip("-") for word in verb.usage.split()]
-
-
-def _option(word: str) -> tuple[str, dict[str, Any]]:
-    """Return name and details of the option for a word of a usage."""
-    metavar = word.strip("[].")
-    return VERB_OPTIONS.get(word) or (metavar.lower(), {"nargs": "?" if word[0] == "[" else None, "metavar": metavar})
-
-
-def _command(parser: ArgumentParser) -> None:
-    parser.add_argument("args", nargs="+", metavar="WORD", help="a verb and what it is about")
-    _answer(parser)
-
-
-def _list_or_change(what: str) -> Callable[[ArgumentParser], None]:
-    """Return what declares the actions that the registry has for queues, hosts or agent types."""
-    actions = [verb.cli.removeprefix(f"{what} ") for verb in VERBS.values() if verb.cli.startswith(f"{what} ")]
-
-    def declare(parser: ArgumentParser) -> None:
-        parser.add_argument("action", nargs="?", default="list", choices=("list", *actions), help="default: list")
-        parser.add_argument("words", nargs="*", metavar="WORD", help="a name, then what is to be")
-        _answer(parser)
-
-    return declare
-
-
-def _jobs(parser: ArgumentParser, nargs: str) -> None:
-    parser.add_argument("jobs", nargs=nargs, type=job_number_or_name, metavar="JOB", help="number or name of a job")
-
-
-def _answer(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    parser.add_argument(
-        "--wait", type=seconds, default=inf, metavar="SECONDS", help="--wait=9: for 9 s; else as long as it takes"
-    )
-
-
-def _completion(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash",), help="which shell")
-
-
-def _watch(parser: ArgumentParser) -> None:
-    parser.add_argument("--watch", action="store_true", help="go on, and show it anew when something happens")
-
-
-def _job(parser: ArgumentParser, nargs: str | None = None) -> None:
-    parser.add_argument("job", nargs=nargs, type=job_number_or_name, metavar="JOB", help="number or name of the job")
-
-
-COMMANDS = {
-    "run": Command("run.run", "be the scheduler daemon, in the foreground; or run jobs by hand", _run, needs="all"),
-    "init": Command("admin.init", "create the schema in the database, or bring it up to date", _init),
-    "check": Command("check.check", "look whether everything is there that a scheduler needs", _none, needs="all"),
-    "agent-check": Command(
-        "agent_check.check_agents", "start each agent on each host, and compare their programs", _types, needs="all"
-    ),
-    "demo": Command("demo.run_demo", "show it at work on real files, in a database of its own", _demo, needs="nothing"),
-    "status": Command("status.show_status", "show schedulers, slots, jobs and queues", _status, needs="group"),
-    "submit": Command("submit.submit_jobs", "queue a job, or many", _submit),
-    "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", _setup),
-    "resubmit": Command("submit.resubmit_jobs", "queue a job that has ended once more, as a new one", _jobs_only),
-    # `drover hold` and so on: each verb of the registry that is a command of its own.
-    **{
-        verb.cli: Command("admin.send_commands", verb.help, _signal if verb.name == "signal" else _verb(verb))
-        for verb in VERBS.values()
-        if verb.cli and " " not in verb.cli
-    },
-    "queue": Command("admin.list_or_change", "list queues, or change one", _list_or_change("queue")),
-    "host": Command("admin.list_or_change", "list hosts, or change one", _list_or_change("host")),
-    "agent": Command("admin.list_or_change", "list agent types; serve one, or not", _list_or_change("agent")),
-    "command": Command("admin.send_commands", "tell the scheduler to do anything else", _command),
-    "ls": Command("jobs.list_jobs", "list jobs", _ls),
-    "log": Command("jobs.show_log", "show what was logged, of a job or of all", _log),
-    "why": Command("jobs.show_reason", "say why a job is not running", _job),
-    "out": Command("jobs.show_output", "print the output of a job", _out),
-    "wait": Command("wait.wait_for_jobs", "wait until jobs have ended, and show how", _wait),
-    "exit": Command("jobs.show_exit_status", "print the exit status of a job", _exit),
-    "completion": Command(
-        "admin.print_completion", "print a script that completes commands in a shell", _completion, needs="nothing"
-    ),
-    "version": Command("admin.print_version", "print the version", _none, needs="nothing"),
-}
-
-
 # Types of values: each reads a word. Errors: ArgumentTypeError, with what was wanted instead.
 
 
-def count(text: str) -> int:
-    """A number from 0."""
-    return _between(text, 0)
+def _number(least: int, most: int = LARGEST) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            limit = "on" if most == LARGEST else f"to {most}"
+            raise ArgumentTypeError(f"must be a number from {least} {limit} (got {text!r})")
+        return int(text)
+
+    return read
 
 
-def integer(text: str) -> int:
-    """A number from 0 that a column of type integer can hold."""
-    return _between(text, 0, LARGEST_INTEGER)
-
-
-def positive(text: str) -> int:
-    """A number from 1."""
-    return _between(text, 1)
+COUNT: Final = _number(0)
+POSITIVE: Final = _number(1)
 
 
 def job_number_or_name(text: str) -> int | str:
-    """The number of a job, or its name."""
-    if NAME.fullmatch(text):
+    """Return the number of a job, or its name."""
+    if JOB_NAME.fullmatch(text):
         return text
     try:
-        return positive(text)
+        return POSITIVE(text)
     except ArgumentTypeError:
         raise ArgumentTypeError(f"must be the number of a job, or its name, TYPE.NONCE (got {text!r})") from None
 
 
-def seconds(text: str) -> float:
-    """Seconds, with a fraction or without end."""
+def _seconds(text: str) -> float:
+    """Return seconds, with a fraction or without end."""
     try:
         value = float(text)
     except ValueError:
@@ -344,25 +126,200 @@ def seconds(text: str) -> float:
     return value
 
 
-def _between(text: str, least: int, most: int = LARGEST) -> int:
-    if not text.isdecimal() or not least <= int(text) <= most:
-        limit = "on" if most == LARGEST else f"to {most}"
-        raise ArgumentTypeError(f"must be a number from {least} {limit} (got {text!r})")
-    return int(text)
+# Arguments, and those that several commands share. "--limit N" is an option and what stands for its value in help.
 
 
-# What is written for a word of a verb's usage, where it is not just that word: several jobs are as many commands.
-_SEVERAL_JOBS: Final[tuple[str, dict[str, Any]]] = (
-    "jobs", {"nargs": "+", "type": job_number_or_name, "metavar": "JOB", "help": "number or name of a job"},
-)  # fmt: skip
-VERB_OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "JOB": _SEVERAL_JOBS,
-    "JOB|NAME": _SEVERAL_JOBS,
-    "JOB|CONDITION": (
-        "words", {"nargs": "+", "metavar": "JOB|CONDITION", "help": "a job, or what jobs are blocked on"},
-    ),
-    "[TEXT...]": ("--reason", {"default": "", "metavar": "TEXT", "help": "what its row says; default: cancelled"}),
-    "[QUEUE...]": ("queues", {"nargs": "*", "metavar": "QUEUE", "help": "these queues; default: every one"}),
-    "DAYS": ("days", {"type": count, "metavar": "DAYS", "help": "what ended more than so many days ago"}),
-    "[failed]": ("--failed", {"action": "store_const", "const": "failed", "help": "failed jobs too"}),
+def _word(name: str, metavar: str | None, help: str, **settings: Any) -> Declaration:
+    return methodcaller("add_argument", name, metavar=metavar, help=help, **settings)
+
+
+def _option(form: str, help: str, **settings: Any) -> Declaration:
+    name, metavar = form.split()
+    return methodcaller("add_argument", name, metavar=metavar, help=help, **settings)
+
+
+def _flag(name: str, help: str, **settings: Any) -> Declaration:
+    return methodcaller("add_argument", name, help=help, **{"action": "store_true"} | settings)
+
+
+def _one_of(*arguments: Declaration) -> Declaration:
+    def declare(parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for each in arguments:
+            each(group)
+
+    return declare
+
+
+def _job(nargs: str | None = None) -> Declaration:
+    return _word("job", "JOB", "number or name of the job", nargs=nargs, type=job_number_or_name)
+
+
+def _jobs(nargs: str = "+") -> Declaration:
+    return _word("jobs", "JOB", "number or name of a job", nargs=nargs, type=job_number_or_name)
+
+
+OR_NULL: Final = {"action": "store_const", "const": True}  # not given is no value for the column
+STATES: Final = {"action": "append", "default": [], "choices": JOB_STATES}
+JSON_LINES: Final = _flag("--json", "one JSON object a line")
+WATCH: Final = _flag("--watch", "go on, and show it anew when something happens")
+ANSWER: Final = (
+    _flag("--json", "print the answer as JSON"),
+    _option("--wait SECONDS", "--wait=9: for 9 s; else as long as it takes", type=_seconds, default=inf),
+)
+
+# For words in the usage of a verb of the registry: the attribute of the parsed options, and the argument that sets it.
+CONDITIONS: Final = "a job, or what jobs are blocked on"
+SIGNALS: Final = "jobs, then the name or number of a signal; or JOB=SIGNAL, each its own"
+ARGUMENTS: Final[dict[str, tuple[str, Declaration]]] = {
+    "JOB": ("jobs", _jobs()),  # as many command rows
+    "JOB|NAME": ("jobs", _jobs()),
+    "JOB SIGNAL [MORE...]": ("signals", _word("signals", "WORD", SIGNALS, nargs="+")),
+    "JOB|CONDITION": ("conditions", _word("conditions", "JOB|CONDITION", CONDITIONS, nargs="+")),
+    "[TEXT...]": ("reason", _option("--reason TEXT", "what its row says; default: cancelled", default="")),
+    "[QUEUE...]": ("queues", _word("queues", "QUEUE", "these queues; default: every one", nargs="*")),
+    "DAYS": ("days", _word("days", "DAYS", "what ended more than so many days ago", type=COUNT)),
+    "[failed]": ("failed", _flag("--failed", "failed jobs too", action="store_const", const="failed")),
+}
+LISTS: Final = {  # commands that list, and have verbs of the registry as their other actions
+    "queue": "list queues, or change one",
+    "host": "list hosts, or change one",
+    "agent": "list agent types; serve one, or not",
+}
+
+
+def verb_arguments(usage: str) -> list[tuple[str, Declaration]]:
+    """Return for a verb's usage the attributes of the parsed options, each with the argument that sets it."""
+    words = [usage] if usage in ARGUMENTS else usage.split()
+    return [ARGUMENTS.get(word) or _plain_argument(word) for word in words]
+
+
+def _plain_argument(word: str) -> tuple[str, Declaration]:
+    metavar = word.strip("[].")
+    is_optional, takes_several = word.startswith("["), "..." in word
+    nargs = ("*" if is_optional else "+") if takes_several else ("?" if is_optional else None)
+    return metavar.lower(), _word(metavar.lower(), metavar, "", nargs=nargs)
+
+
+def _verb_commands() -> dict[str, Command]:
+    """Return the commands that are verbs of the registry, in its order."""
+    commands = {}
+    for verb in VERBS.values():
+        if verb.cli and " " not in verb.cli:
+            arguments = [declare for _, declare in verb_arguments(verb.usage)]
+            commands[verb.cli] = Command("admin.send_commands", verb.help, (*arguments, *ANSWER))
+    return commands
+
+
+def _list_command(name: str) -> Command:
+    actions = [verb.cli.removeprefix(f"{name} ") for verb in VERBS.values() if verb.cli.startswith(f"{name} ")]
+    arguments = (
+        _word("action", None, "default: list", nargs="?", default="list", choices=["list", *actions]),
+        _word("words", "WORD", "a name, then what is to be", nargs="*"),
+        *ANSWER,
+    )
+    return Command("admin.list_or_change", LISTS[name], arguments)
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "run": Command("run.run", "be the scheduler daemon, in the foreground; or run jobs by hand", (
+        _jobs("*"),
+        *ANSWER,
+        _flag("-I", "also read `type | args` lines from stdin", dest="read_stdin"),
+        _flag("-H", "ignore hosts: run everything here", dest="ignore_hosts"),
+        _flag("-R", "give abandoned rows back before READY", dest="rescue"),
+        _one_of(
+            _flag("-t", "test every agent and exit", dest="test"),
+            _flag("-T", "test every agent and go on", dest="test_first"),
+        ),
+        _flag("--allow-root", "run although the user is root"),
+        _flag("-v", "say more; may be given again", dest="verbose", action="count", default=0),
+    ), "all"),
+    "init": Command("admin.init", "create the schema in the database, or bring it up to date", (
+        _flag("--roles", "create the roles and their grants too"),
+    )),
+    "check": Command("check.check", "look whether everything is there that a scheduler needs", (), "all"),
+    "agent-check": Command("agent_check.check_agents", "start each agent on each host, and compare their programs", (
+        _word("types", "TYPE", "these types, enabled or not; default: all enabled", nargs="*"),
+        _flag("--allow-root", "although the user is root, as agents are then too"),
+    ), "all"),
+    "demo": Command("demo.run_demo", "show it at work on real files, in a database of its own", (
+        _word("directory", "DIR", "whose files; default: the Python library", nargs="?"),
+        _flag("--keep", "keep the database, and say how to go on with it"),
+        _option("--agents N", "agents of each type", type=POSITIVE),
+        _option("--limit N", "at most so many files", type=POSITIVE),
+    ), "nothing"),
+    "status": Command("status.show_status", "show schedulers, slots, jobs and queues", (
+        _word("group", "GROUP", "default: that of the configuration", nargs="?"),
+        _flag("--json", "one JSON object"),
+        WATCH,
+    ), "group"),
+    "submit": Command("submit.submit_jobs", "queue a job, or many", (
+        _word("type", "TYPE", "agent type, or command"),
+        _word("args", "ARGS", "joined by blanks; - reads one job a line from stdin", nargs="*"),
+        _option("--wait SECONDS", "wait for the end; --wait=9: 9 s", nargs="?", type=_seconds),
+        _flag("--json", "one JSON object a line: of each job, with --wait of its end"),
+        _flag("--force", "queue it even if nobody serves the type"),
+        _flag("--sql", "ARGS is a query: one work item a row", **OR_NULL),
+        _option("--runonpfile COLUMN", "like --sql; this column places each row on a host"),
+        _option("--key COLUMN", "unique, ordered column: progress is checkpointed by it"),
+        _option("--host HOST", "run on this host only"),
+        _option("--queue QUEUE", "named queue"),
+        _flag("--urgent", "before all that are not urgent", **OR_NULL),
+        _option("--priority LETTERS", "a before z; default n"),
+        _option("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_INTEGER)),
+        _option("--name TYPE.NONCE", "unique name of the job"),
+        _option("--delete FILE", "remove this file after success; may be given again", action="append"),
+    )),
+    "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", (
+        _word("name", "TYPE.NONCE", "unique name of the job; its variables come on stdin"),
+        _option("-p LETTERS", "a before z; default n", dest="priority"),
+        _flag("--force", "set it up even if nobody serves the type"),
+    )),
+    "resubmit": Command("submit.resubmit_jobs", "queue a job that has ended once more, as a new one", (
+        _jobs(),
+        _flag("--json", "one JSON object a line: of each job"),
+    )),
+    **_verb_commands(),
+    **{name: _list_command(name) for name in LISTS},
+    "command": Command("admin.send_commands", "tell the scheduler to do anything else", (
+        _word("args", "WORD", "a verb and what it is about", nargs="+"),
+        *ANSWER,
+    )),
+    "ls": Command("jobs.list_jobs", "list jobs", (
+        _option("-s STATE", "list jobs in this state too; may be given again", dest="also", **STATES),
+        _option("-S STATE", "list jobs in this state only; may be given again", dest="only", **STATES),
+        _option("-t TYPE", "jobs of this type only", dest="types", action="append"),
+        _flag("--all", "jobs in every state, and of hidden groups"),
+        _option("-n N", "the newest N, 0 for all; 1000", dest="rows", type=COUNT, default=1000),
+        JSON_LINES,
+        WATCH,
+    )),
+    "log": Command("jobs.show_log", "show what was logged, of a job or of all", (
+        _job("?"),
+        _option("-n LINES", "the last LINES; 100 without a job", dest="lines", type=COUNT),
+        _flag("-f", "go on with what is logged from now on", dest="follow"),
+        JSON_LINES,
+    )),
+    "why": Command("jobs.show_reason", "say why a job is not running", (_job(),)),
+    "out": Command("jobs.show_output", "print the output of a job", (
+        _job(),
+        _flag("-e", "its error output instead", dest="errors"),
+        _flag("-t", "go on with what is written from now on", dest="follow"),
+        _option("--attempt K", "of this attempt; default: the latest", type=POSITIVE),
+    )),
+    "wait": Command("wait.wait_for_jobs", "wait until jobs have ended, and show how", (
+        _jobs(),
+        _option("--timeout SECONDS", "wait no longer than that", type=_seconds, default=inf),
+        _flag("--json", "one JSON object a line, with what the job wrote"),
+    )),
+    "exit": Command("jobs.show_exit_status", "print the exit status of a job", (
+        _job(),
+        _flag("-q", "print nothing, exit with the status of the job", dest="quiet"),
+        _flag("-w", "wait until the job has ended", dest="wait"),
+    )),
+    "completion": Command("admin.print_completion", "print a script that completes commands in a shell", (
+        _word("shell", None, "which shell", choices=("bash",)),
+    ), "nothing"),
+    "version": Command("admin.print_version", "print the version", (), "nothing"),
 }  # fmt: skip

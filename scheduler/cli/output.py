@@ -6,7 +6,7 @@ What others wrote must neither steer a terminal nor forge a line. Source: RELIAB
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,25 +16,39 @@ NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 # unassigned ones, of which nobody knows what they will be; and what separates lines. Blanks of any width are shown.
 UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
 # Such a half from \udc80 on is a byte that is not UTF-8 (cli/db.py).
+GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows as a query returned them, under the names of its columns."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a mapping for each row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 def printable(text: str) -> str:
-    r"""One line that shows every control and format character as `\n`, `\xHH`, `\uHHHH` or `\UHHHHHHHH`."""
-    return text if text.isprintable() else "".join(map(_shown, text))
+    r"""Return one line that shows every control and format character as `\n`, `\xHH`, `\uHHHH` or `\UHHHHHHHH`."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def printable_lines(text: str) -> str:
-    """The same, but newlines and tabs stay what they are."""
-    return "".join(c if c in "\n\t" else _shown(c) for c in text)
+    """Return the same, but newlines and tabs stay what they are."""
+    return "".join(c if c in "\n\t" else _escaped(c) for c in text)
 
 
 def clipped(text: str, width: int) -> str:
-    """One line of at most so many characters; a cut is marked."""
+    """Return one line of at most so many characters; a cut is marked."""
     line = printable(text[: width + 1])
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def _shown(c: str) -> str:
+def _escaped(c: str) -> str:
     if c.isprintable() or unicodedata.category(c) not in UNSAFE:
         return c
     if c in NAMED:
@@ -44,62 +58,61 @@ def _shown(c: str) -> str:
 
 
 def warn(message: str) -> None:
-    """Say something that goes beside the output."""
+    """Print a line on stderr, beside the output."""
     print("drover:", printable(message), file=sys.stderr, flush=True)
 
 
 def failed(message: str) -> int:
-    """Say why it could not be done, and give the exit status for that."""
+    """Print on stderr why it could not be done, and return the exit status for that."""
     warn(message)
     return 1
 
 
 def no_such_job(job: int) -> int:
-    """The job was never there, or has been flushed."""
+    """Print that the job does not exist, or was flushed; return the exit status for that."""
     return failed(f"no job {job}; drover ls --all lists those there are")
 
 
-GAP = "  "
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows as a query gave them, under the names of its columns."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[Any]]
-
-    def records(self) -> list[dict[str, Any]]:
-        """A mapping for each row."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
-
-
-def show(table: Table) -> None:
-    """Print the table as suits where it goes."""
-    if sys.stdout.isatty():
-        return _show_rich(table)
-    return print(*plain(table), sep="\n")
+def print_records(records: Iterable[Mapping[str, Any]]) -> None:
+    """Print a JSON object a line."""
+    print("".join(as_json(record) + "\n" for record in records), end="")
 
 
 def as_json(value: Any) -> str:
-    """One line; times as ISO 8601, intervals as seconds. Anything that is not ASCII is escaped."""
+    """Return one line; times as ISO 8601, intervals as seconds. Anything that is not ASCII is escaped."""
     return json.dumps(value, default=_json_value)
 
 
-def plain(table: Table) -> Iterator[str]:
-    """The lines of a table: title (unless empty), headings, rows; numbers to the right."""
+def _json_value(value: object) -> object:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+    return str(value)
+
+
+def print_table(table: Table) -> None:
+    """Print a table: by rich on a terminal, as aligned text elsewhere."""
+    if sys.stdout.isatty():
+        return _print_rich(table)
+    return print(*aligned(table), sep="\n")
+
+
+def aligned(table: Table) -> Iterator[str]:
+    """Yield the lines of a table: title (unless empty), headings, rows; numbers to the right."""
     cells = [tuple(map(cell, row)) for row in table.rows]
     widths = [max(map(len, column)) for column in zip(table.columns, *cells, strict=True)]
-    numeric = _numeric(table)
+    numeric = [_all_are(column, int) for column in _columns(table)]
     if table.title:
         yield table.title
     for line in (tuple(name.upper() for name in table.columns), *cells):
-        yield GAP.join(_aligned(line, widths, numeric)).rstrip()
+        padded = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True))
+        yield GAP.join(padded).rstrip()
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it, without its fractions of a second; nothing is a dash."""
+    """Return a value as a table shows it, without its fractions of a second; a dash for nothing."""
     match value:
         case None | "":
             return "-"
@@ -112,16 +125,6 @@ def cell(value: Any) -> str:
     return printable(str(value))
 
 
-def _aligned(cells: Iterable[str], widths: Iterable[int], numeric: Iterable[bool]) -> Iterator[str]:
-    for text, width, is_number in zip(cells, widths, numeric, strict=True):
-        yield text.rjust(width) if is_number else text.ljust(width)
-
-
-def _numeric(table: Table) -> list[bool]:
-    """Which columns hold numbers and nothing else."""
-    return [_all_are(column, int) for column in _columns(table)]
-
-
 def _columns(table: Table) -> list[tuple[Any, ...]]:
     return list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
 
@@ -130,25 +133,16 @@ def _all_are(values: Iterable[Any], *kinds: type) -> bool:
     return all(value is None or isinstance(value, kinds) for value in values)
 
 
-def _show_rich(table: Table) -> None:
+def _print_rich(table: Table) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
     title = Text(printable(table.title)) if table.title else None
     drawn = RichTable(title=title, title_justify="left", box=None, pad_edge=False)
-    for name, values, is_number in zip(table.columns, _columns(table), _numeric(table), strict=True):
-        is_short = _all_are(values, int, datetime, timedelta)
-        drawn.add_column(Text(name), justify="right" if is_number else "left", no_wrap=is_short)
+    for name, values in zip(table.columns, _columns(table), strict=True):
+        justify: Any = "right" if _all_are(values, int) else "left"
+        drawn.add_column(Text(name), justify=justify, no_wrap=_all_are(values, int, datetime, timedelta))
     for row in table.rows:
         drawn.add_row(*(Text(cell(value)) for value in row))
     Console().print(drawn)
-
-
-def _json_value(value: object) -> object:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-    return str(value)

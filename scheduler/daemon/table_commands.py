@@ -14,8 +14,9 @@ import attrs
 
 from scheduler.daemon.command_rows import PAUSE_S, Desk, Doer, Pass, Row, text_of
 from scheduler.model.commands import CommandError, Order, filter_of
-from scheduler.model.config import FILTERS, Config, Host
+from scheduler.model.config import Config
 from scheduler.model.events import TablesRead
+from scheduler.model.filters import FILTERS, letters_matching
 from scheduler.model.jobs import Cells
 
 
@@ -42,7 +43,7 @@ def to_host(desk: Desk, row: Row, order: Order) -> None:
     assert isinstance(words, tuple)
     filters = dict(filter_of(str(word)) for word in words)
     _refuse_idle_types(desk.core.config, name, filters)
-    letters = Host(priorities=str(filters.get("priorities", ""))).letters
+    letters = letters_matching(str(filters.get("priorities", "")))
     values = {
         "name": name,
         "enabled": enabled,

@@ -18,6 +18,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from scheduler.model.filters import FILTERS, NAME, NAME_RULE, filter_mistake
+
 EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
 GROUP, ANY = "a group", "the active scheduler"
 LONGEST_TEXT: Final = 1000  # characters of a command; of what the user says about a job too
@@ -161,8 +163,6 @@ def _either(number: _Reader) -> _Reader:
 
 
 def _queue(word: str, usage: str) -> str:
-    from scheduler.model.config import NAME, NAME_RULE  # here: it takes 20 ms, and `drover --help` reads the registry
-
     if not NAME.fullmatch(word):
         raise CommandError(f"{NAME_RULE} (got {word!r}): {usage}")
     return word
@@ -183,8 +183,6 @@ def _filter(word: str, usage: str) -> str:
 
 def filter_of(word: str) -> tuple[str, str | tuple[str, ...]]:
     """Read `types=PATTERN`, `priorities=PATTERN` or `queues=NAME,NAME`: key and value. Errors: ValueError."""
-    from scheduler.model.config import FILTERS, filter_mistake  # as above
-
     key, equals, text = word.partition("=")
     if not equals or key not in FILTERS:
         raise ValueError(f"types=, queues= or priorities= is wanted (got {word!r})")

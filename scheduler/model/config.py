@@ -6,7 +6,6 @@ the tables below.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,16 @@ import attrs
 from attrs import field, frozen
 
 from scheduler.errors import ConfigError
+from scheduler.model.filters import (
+    FILTERS,
+    LETTERS,
+    NAME,
+    NAME_RULE,
+    NO_LETTERS,
+    NO_PATTERN,
+    is_pattern,
+    letters_matching,
+)
 from scheduler.model.statements import bind
 
 Path = tuple[str | int, ...]
@@ -25,16 +34,12 @@ YEAR = 31_536_000
 LARGEST = 2_147_483_647
 HUGE = 2**63 - 1
 MOST_DAYS = 36_500
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # What tells this daemon who it is to the database: an agent is given a login of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
 RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
-LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # that a priority begins with, in order
-FILTERS = ("types", "queues", "priorities")  # of a host: what it takes
-NAME_RULE = "a name has letters, digits and _ . / - (not first), 64 at most"
 
 
 class ConfigMistakes(ConfigError):  # noqa: N818  (it is several)
@@ -58,20 +63,7 @@ def _matches(pattern: re.Pattern[str], message: str) -> Check:
     return _must(lambda text: not text or pattern.fullmatch(text) is not None, message)
 
 
-def _is_pattern(text: str) -> bool:
-    """Say whether Python takes it, and as what it looks like: not `[[:alpha:]]`."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            re.compile(text)
-    except (re.error, FutureWarning, OverflowError, RecursionError):
-        return False
-    return True
-
-
-NO_PATTERN = "is not a regular expression"
-NO_LETTERS = "matches no single letter or digit: it is about the first of a priority"
-PATTERN = _must(_is_pattern, NO_PATTERN)
+PATTERN = _must(is_pattern, NO_PATTERN)
 SPAN = _must(lambda s: 0 < s <= YEAR, f"must be more than 0 and at most {YEAR} seconds")
 GRACE = _must(lambda s: 0 <= s <= YEAR, f"must be from 0 to {YEAR} seconds")
 COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
@@ -170,7 +162,7 @@ class Host:
     @property
     def letters(self) -> frozenset[str]:
         """Give the characters that a priority may begin with to be taken here."""
-        return frozenset(letter for letter in LETTERS if re.search(self.priorities, letter))
+        return letters_matching(self.priorities)
 
     @property
     def is_choosy(self) -> bool:
@@ -350,15 +342,6 @@ def _hosts_words(config: Config) -> Iterator[Contradiction]:
         far = [host for host in config.hosts_of(name) if config.hosts[host].transport != "local"]
         if agent.user and far:
             yield ("agents", name, "user"), f"is for local hosts, which {far[0]} is not; name others in its key hosts"
-
-
-def filter_mistake(key: str, value: str | tuple[str, ...]) -> str:
-    """Say what is wrong with a filter of a host, by itself."""
-    if key == "queues":
-        return "" if all(map(NAME.fullmatch, value)) else NAME_RULE
-    if not _is_pattern(str(value)):
-        return NO_PATTERN
-    return "" if key == "types" or Host(priorities=str(value)).letters else NO_LETTERS
 
 
 def _variable_mistake(name: str) -> str:

@@ -19,8 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any, Final, Generic, TypeVar
 
-from scheduler.model.config import LETTERS, Host
+from scheduler.model.config import Host
 from scheduler.model.expand import Item
+from scheduler.model.filters import LETTERS
 from scheduler.model.jobs import Letters
 
 JobT = TypeVar("JobT")

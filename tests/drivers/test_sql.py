@@ -132,9 +132,10 @@ def test_what_is_no_parameter_is_a_bug_f50() -> None:
         encode(object())
 
 
-def test_every_query_is_prepared_by_postgres_f50(database: str) -> None:
+@pytest.mark.parametrize("file", ["queries.sql", "cli.sql"])
+def test_every_query_is_prepared_by_postgres_f50(database: str, file: str) -> None:
     connection = pq.PGconn.connect(database.encode())
-    queries = load((schema_dir() / "queries.sql").read_text()).values()
+    queries = load((schema_dir() / file).read_text()).values()
     results = {query.name: connection.prepare(query.name.encode(), query.sql.encode()) for query in queries}
     assert {name: r.get_error_message() for name, r in results.items() if r.status != 1} == {}
 

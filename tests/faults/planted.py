@@ -194,7 +194,7 @@ FAULTS: Final = (
     ),
     _fault(
         "no_warning_of_an_expired_lease",
-        "scheduler/cli/wait.py",
+        "schema/cli.sql",
         " or g.group_lease_until < now()",
         "",
         "integration/test_cli_submit.py::test_wait_says_at_once_that_no_scheduler_is_active",

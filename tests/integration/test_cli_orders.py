@@ -15,7 +15,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.wait import REDRAW_S, redrawn
+from scheduler.cli.db import Session
+from scheduler.cli.wait import REDRAW_S, redraw
 from tests.cli_tools import CONFIG, DROVER, Done, environment
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec
@@ -508,7 +509,7 @@ def test_what_is_announced_is_drawn_at_once_but_twice_a_second_at_most(database:
             other.execute("select pg_notify(%s, n::text) from generate_series(1, 100) n", (event,))
 
     with psycopg.connect(database, autocommit=True) as connection, pytest.raises(KeyboardInterrupt):
-        redrawn(connection, draw, look_s=LONG_S)
+        redraw(Session(connection), draw, poll_s=LONG_S)
     assert all(later - earlier >= REDRAW_S for earlier, later in pairwise(drawn))
 
 

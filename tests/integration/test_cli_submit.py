@@ -8,7 +8,8 @@ from threading import Thread
 import psycopg
 import pytest
 
-from scheduler.cli.wait import ends
+from scheduler.cli.db import Session
+from scheduler.cli.wait import job_ends
 from tests.cli_tools import ANNOUNCE, DROVER, Done, Drover, environment, finish, insert, one
 
 LONG_S = 100_000.0
@@ -216,11 +217,11 @@ def test_wait_prints_the_end_and_fails_if_the_job_did_f160(
 
 
 def test_event_wakes_whoever_waits(database: str, active: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.cli.wait.LOOK_S", LONG_S)  # no look of its own is in time
+    monkeypatch.setattr("scheduler.cli.wait.POLL_S", LONG_S)  # no look of its own is in time
     jobs = [insert(active), insert(active)]
     finish(active, jobs[0])
     with psycopg.connect(database, autocommit=True) as connection:
-        waiting = ends(connection, jobs, limit_s=LONG_S)
+        waiting = job_ends(Session(connection), jobs, limit_s=LONG_S)
         first = next(waiting)
         finish(active, jobs[1])
         active.execute(ANNOUNCE, (jobs[1], "done"))

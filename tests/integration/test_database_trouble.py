@@ -22,7 +22,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.cli.db import waits
+from scheduler.cli.db import back_off
 from scheduler.database import migrate
 from scheduler.database.embedded import temporary
 from tests.cli_tools import ACTIVE, ANNOUNCE, DROVER, Drover, environment, finish, insert
@@ -154,7 +154,7 @@ def test_a_daemon_that_waits_for_its_database_ends_when_told_to_r79(launch: Laun
 
 def test_waits_double_up_to_the_longest_and_no_two_crowds_are_alike() -> None:
     longest = 2.0
-    found = [wait for wait, _ in zip(waits(longest), range(2000), strict=False)]
+    found = [wait for wait, _ in zip(back_off(longest), range(2000), strict=False)]
     whole = [0.2, 0.4, 0.8, 1.6, *[longest] * 1996]
     assert all(most / 2 <= wait <= most for wait, most in zip(found, whole, strict=True))
     assert len(set(found)) > 1900

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.health import Limits, warnings
+from scheduler.cli.db import Session
+from scheduler.cli.health import COLUMNS, Limits, database_warnings
 from tests.cli_tools import Drover, insert
 from tests.conftest import _database
 
@@ -40,10 +41,14 @@ def login(database: str) -> Iterator[Login]:
         yield connect
 
 
+def warnings(connection: psycopg.Connection, limits: Limits) -> list[dict[str, Any]]:
+    return [dict(zip(COLUMNS, row, strict=True)) for row in database_warnings(Session(connection), limits)]
+
+
 def told(connection: psycopg.Connection, kind: str, **limits: Any) -> list[dict[str, Any]]:
     """Give the warnings of one kind; a transaction of its own, as `drover status` is."""
     with connection.transaction():
-        records = warnings(connection, Limits(**limits)).records()
+        records = warnings(connection, Limits(**limits))
     return [record for record in records if record["warning"] == kind]
 
 
@@ -65,7 +70,7 @@ def count_now(connection: psycopg.Connection) -> None:
 
 def test_database_in_order_has_no_warning(connection: psycopg.Connection) -> None:
     with connection.transaction():
-        found = warnings(connection, Limits()).records()
+        found = warnings(connection, Limits())
     assert {record["who"] for record in found} == UNSAFE_TEST_SERVER
 
 
@@ -227,7 +232,7 @@ def test_role_from_which_sessions_are_hidden_is_told_so(database_with_roles: str
 
 def test_check_that_takes_too_long_is_told_and_the_others_go_on(connection: psycopg.Connection, login: Login) -> None:
     login().execute("begin; lock table drover.migration")
-    (found,) = told(connection, "scans", patience_ms=100)
+    (found,) = told(connection, "scans", timeout_ms=100)
     assert found["what"] == "could not be looked for: canceling statement due to statement timeout"
     assert connection.execute("show statement_timeout").fetchone() == ("0",)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.check import tried
+from scheduler.cli.check import try_logins
 from scheduler.model.config import Config
 from tests.cli_tools import Done, Drover
 from tests.connection_tools import end_backends, fetch, let_in, limited, member, shut_out
@@ -168,7 +168,7 @@ def test_check_tells_what_to_do_by_what_the_server_says(
 
 def test_check_finds_that_one_login_of_the_daemon_is_too_many(database_with_roles: str) -> None:
     with member(database_with_roles, "drover_scheduler", 1) as conninfo:
-        (queue, watch, *_) = tried(Config(), conninfo)
+        (queue, watch, *_) = try_logins(Config(), conninfo)
     assert queue[0] == "WARN"
     assert watch[0] == "FAIL"
     assert watch[1].endswith("alter role drover_scheduler_1 connection limit -1, or as many as are used")

@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.config import load
-from scheduler.cli.db import located
+from scheduler.cli.db import running_database
 from tests.cli_tools import CONFIG, Drover
 
 Configure = Callable[..., None]
@@ -100,5 +100,5 @@ def test_person_who_cannot_read_the_daemons_password_is_told_what_to_set(
 
 def test_daemon_and_init_log_in_by_url_alone(configure: Configure, config: Path, daemon: str, person: str) -> None:
     configure(url=daemon, people_url=person)
-    with located(load(str(config), os.environ)) as conninfo:
+    with running_database(load(str(config), os.environ)) as conninfo:
         assert conninfo == daemon

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.cli.db import translated
+from scheduler.cli.db import translated_errors
 from scheduler.database import migrate
 from scheduler.database.embedded import temporary
 from scheduler.errors import WorldError
@@ -196,7 +196,7 @@ def test_query_that_a_replica_gives_up_is_not_a_wrong_url(primary: str, copy: st
     _execute(copy, *IMPATIENT)
 
     def read() -> None:
-        with translated():
+        with translated_errors():
             _execute(copy, "select pg_sleep(1000) from (select count(*) from drover.placement) p")
 
     with ThreadPoolExecutor() as pool:

@@ -11,7 +11,8 @@ from random import Random
 from typing import Any, Final
 
 from scheduler.model import events as e
-from scheduler.model.config import FILTERS, Config, Host
+from scheduler.model.config import Config, Host
+from scheduler.model.filters import FILTERS
 from scheduler.model.jobs import ClaimRequest
 from scheduler.policy.entities import Slot
 from tests.sim import configs, frontend, invariants

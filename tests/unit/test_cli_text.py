@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from scheduler.cli.jobs import brief, log_line, states
 from scheduler.cli.options import parse
-from scheduler.cli.output import Table, as_json, cell, clipped, plain, printable, printable_lines
-from scheduler.cli.status import headline, note, pivot
+from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines
+from scheduler.cli.status import headline, pivot, standby_note
 from scheduler.cli.submit import read_lines
 from scheduler.errors import ConfigError
 
@@ -76,7 +76,7 @@ def test_values_are_shown_shortly(value: object, shown: str) -> None:
 
 def test_tables_are_aligned_numbers_to_the_right() -> None:
     table = Table("Things", ("name", "count", "note"), [("a", 1, None), ("bcdefg", 100, "x\ny")])
-    assert list(plain(table)) == [
+    assert list(aligned(table)) == [
         "Things",
         "NAME    COUNT  NOTE",
         "a           1  -",
@@ -85,7 +85,7 @@ def test_tables_are_aligned_numbers_to_the_right() -> None:
 
 
 def test_empty_table_has_headings_only() -> None:
-    assert list(plain(Table("", ("a", "b"), []))) == ["A  B"]
+    assert list(aligned(Table("", ("a", "b"), []))) == ["A  B"]
 
 
 def test_records_are_one_line_of_ascii() -> None:
@@ -169,7 +169,7 @@ def test_headline_names_the_owner() -> None:
 
 @pytest.mark.parametrize(("active", "standbys", "is_noted"), [(True, 0, True), (True, 1, False), (False, 0, False)])
 def test_a_group_with_one_scheduler_alone_is_noted_c1(active: bool, standbys: int, is_noted: bool) -> None:
-    assert (note({"active": active, "standbys": standbys}) is not None) == is_noted
+    assert (standby_note({"active": active, "standbys": standbys}) is not None) == is_noted
 
 
 # submit

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.commands import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
-from scheduler.model.config import NAME_RULE
+from scheduler.model.filters import NAME_RULE
 
 MANUAL = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()
 EXAMPLES = {

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.config import LETTERS, AgentType, Host
+from scheduler.model.config import AgentType, Host
 from scheduler.model.events import Woken
+from scheduler.model.filters import LETTERS
 from scheduler.model.jobs import ClaimRequest
 from scheduler.policy.core import Core
 from scheduler.policy.run_queue import HostFilters

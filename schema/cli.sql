@@ -1,0 +1,470 @@
+-- Every statement of the commands of people (scheduler/cli), by name; those of the daemon are in queries.sql.
+-- Parameters are `:name`. Names of columns are the headings of tables and the keys of --json.
+-- A role that may read only a view of a table gets that view in its place: blocks that are named TABLE.ACCESS.
+
+-- The role and the server
+
+-- name: access
+-- How much the role may see of each table: all, all rows but not what jobs work on (masked), its own, or nothing.
+select name, case when has_table_privilege('drover.' || name, 'select') then 'all'
+                  when has_any_column_privilege('drover.' || masked, 'select') then 'masked'
+                  when has_table_privilege('drover.' || own, 'select') then 'own'
+                  else 'nothing' end
+  from (values ('jobqueue', 'jobs_masked', 'my_jobs'), ('scheduler_status', 'scheduler_status', null),
+               ('output', null, 'my_output'), ('why', 'why_masked', 'my_why'), ('log', null, 'my_log'))
+         as t(name, masked, own)
+
+-- name: jobqueue.masked
+select *, null::text as jq_args, null::text as jq_endtext, null::jsonb as jq_result from drover.jobs_masked
+
+-- name: jobqueue.own
+select * from drover.my_jobs
+
+-- name: scheduler_status.masked
+select status_scheduler, status_slot, status_host, status_agent, status_state_name, status_since, status_pid,
+       status_jq_fk, status_spawns, status_items, status_reason, status_updated, null::text as status_parameter
+  from drover.scheduler_status
+
+-- name: scheduler_status.nothing
+select (s).* from (select null::drover.scheduler_status as s) nobody where false
+
+-- name: output.own
+select * from drover.my_output
+
+-- name: why.masked
+select * from drover.why_masked
+
+-- name: why.own
+select * from drover.my_why
+
+-- name: log.own
+select * from drover.my_log
+
+-- name: allow_idle
+-- Let the session be idle for as long as it likes; return whether the server announces anything: a replica does not.
+select not pg_is_in_recovery() from set_config('idle_session_timeout', '0', false)
+
+-- name: name_session
+select set_config('application_name', :name, false)
+
+-- name: read_only
+-- Whether nothing can be written, and whether that is because the server is a replica.
+select current_setting('transaction_read_only')::boolean, pg_is_in_recovery()
+
+-- Jobs
+
+-- name: jobs_by_name
+select jq_name, jq_pk from drover.jobqueue where jq_name = any (:names)
+
+-- name: list_jobs
+-- Named columns only: a site may add its own. Sorted from the newest.
+select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::text as state,
+       jq_urgent as urgent, jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter,
+       jq_attempt as attempt, jq_queued as queued, jq_starttime as start, jq_endtime as end,
+       jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
+       jq_args as args, jq_endtext as text
+  from drover.jobqueue
+ where jq_state = any (:states::drover.job_state[]) and (:types::text[] is null or jq_type = any (:types))
+   and (:with_ended_commands or jq_type <> 'command' or jq_endtime is null)
+   and (:with_hidden or not exists (select from drover.job where job_pk = jq_job_fk and job_hidden))
+ order by jq_pk desc limit :limit
+
+-- name: job_reason
+select reason from drover.why where jq_pk = :job
+
+-- name: job_exit
+select jq_endtime is not null, jq_state::text, jq_end_bits & :failure <> 0, jq_exitcode, jq_signal
+  from drover.jobqueue where jq_pk = :job
+
+-- name: job_attempt
+-- Its attempt, whether it has ended, and whether a scheduler works on it.
+select jq_attempt, jq_endtime is not null, jq_owner is not null from drover.jobqueue where jq_pk = :job
+
+-- name: job_output
+-- What one stream wrote after a place (attempt, part), up to an attempt.
+select out_attempt, out_part, out_data from drover.output o
+ where out_jq_fk = :job and (out_attempt, out_part) > (:attempt, :part) and out_attempt <= :until_attempt
+   and out_stream = :stream
+ order by out_attempt, out_part
+
+-- name: job_has_ended
+select jq_endtime is not null from drover.jobqueue where jq_pk = :job
+
+-- name: log_rows
+-- Rows are numbered as they are written: of two writers at once, the later commit may be overtaken and not be followed.
+select * from (
+  select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
+         log_pid as pid, log_message as message
+    from drover.log l
+   where log_pk > :after and (:job::bigint is null or log_jq_fk = :job)
+   order by log_pk desc limit :limit) newest
+ order by pk
+
+-- name: ended_jobs
+-- How those of the jobs ended that have ended, or do not exist.
+select pk as job, coalesce(jq_type, '-') as type, coalesce(jq_state::text, 'gone') as state,
+       case when jq_pk is null then 'there is no such job' else coalesce(jq_endtext, '') end as text,
+       coalesce(jq_end_bits, 2) as bits
+  from unnest(:jobs::bigint[]) as pk
+  left join (select * from drover.jobqueue where jq_pk = any (:jobs)) j on jq_pk = pk
+ where jq_pk is null or jq_endtime is not null order by jq_endtime, pk
+
+-- name: job_outcome
+-- All that came of a job.
+select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_endtext as text,
+       case when jq_end_bits & 2 = 0 then 'ok' else 'fail' end as result, jq_exitcode as code, jq_signal as signal,
+       stdout, stderr, jq_result as value
+  from drover.jobqueue j,
+       lateral (
+         select coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'out'), '') as stdout,
+                coalesce(string_agg(out_data, '' order by out_part) filter (where out_stream = 'err'), '') as stderr
+           from drover.output where out_jq_fk = jq_pk and out_attempt = jq_attempt) o
+ where jq_pk = :job
+
+-- name: inactive_groups
+-- The groups of these jobs that no scheduler is active for.
+select distinct q.queue_group
+  from drover.jobqueue j join drover.queue q on q.queue_name = j.jq_queue
+  left join drover.scheduler_group g on g.group_name = q.queue_group
+ where j.jq_pk = any (:jobs) and j.jq_endtime is null and (g.group_owner is null or g.group_lease_until < now())
+
+-- New jobs
+
+-- name: known_names
+-- Whether there are agent types at all, those that are served, and whether queue and host are known.
+select (select count(*) from drover.agent),
+       (select coalesce(array_agg(distinct agent_type order by agent_type), '{}')
+          from drover.agent where agent_present and agent_enabled),
+       :queue::text is null or exists (select from drover.queue where queue_name = :queue and queue_present),
+       :host::text is null or exists (select from drover.host where host_name = :host and host_present)
+
+-- name: set_up_job
+select jq_pk, existed from drover.job_setup(:name, :settings)
+
+-- name: read_columns
+-- Fails on a value that its column cannot hold.
+select jsonb_populate_record(null::drover.jobqueue, :settings)
+
+-- name: resubmit_jobs
+select job, drover.job_resubmit(job) from unnest(:jobs::bigint[]) with ordinality as u(job, n) order by n
+
+-- Commands, and what they change
+
+-- name: insert_commands
+select drover.command(words) from unnest(:commands::text[]) with ordinality as u(words, n) order by n
+
+-- name: is_any_scheduler_active
+select exists (select from drover.scheduler_group where group_owner is not null and group_lease_until > now())
+
+-- name: answers
+select jq_pk as command, jq_args as words, jq_state = 'done' as ok, coalesce(jq_endtext, '') as text,
+       jq_result as result
+  from drover.jobqueue where jq_pk = any (:commands) and jq_endtime is not null order by jq_pk
+
+-- name: list_queue
+-- The scheduler of a queue, host or agent type is the owner of its group, if its lease holds.
+select queue_name as queue, queue_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
+       queue_concurrency as concurrency, queue_reserved as reserved, queue_priority as priority, queue_paused as paused,
+       count(jq_pk) filter (where jq_state = 'queued') as queued,
+       count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand
+  from drover.queue
+  left join drover.scheduler_group on group_name = queue_group and group_lease_until > now()
+  left join drover.scheduler on scheduler_uuid = group_owner
+  left join drover.jobqueue on jq_queue = queue_name and jq_state in ('queued', 'claimed', 'running')
+ where queue_present
+ group by queue_name, scheduler_uuid order by queue_group, queue_name
+
+-- name: list_host
+select host_name as host, host_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
+       host_transport as transport, host_max as max, host_urgent as urgent, host_enabled as enabled,
+       nullif(concat_ws(' ', 'types=' || nullif(host_types, ''), 'queues=' || array_to_string(host_queues, ','),
+                        'priorities=' || nullif(host_priorities, '')), '') as filter,
+       count(status_pid) as agents, host_down_until as down_until, host_reason as reason
+  from drover.host
+  left join drover.scheduler_group on group_name = host_group and group_lease_until > now()
+  left join drover.scheduler on scheduler_uuid = group_owner
+  left join drover.scheduler_status
+         on status_scheduler = scheduler_uuid and status_host = host_name and status_slot >= 0
+ where host_present
+ group by host_name, scheduler_uuid order by host_group, host_name
+
+-- name: list_agent
+select agent_type as type, agent_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
+       agent_kind as kind, agent_enabled as enabled, count(status_slot) as slots, count(status_pid) as agents,
+       agent_blocked_until as blocked_until, agent_reason as reason
+  from drover.agent
+  left join drover.scheduler_group on group_name = agent_group and group_lease_until > now()
+  left join drover.scheduler on scheduler_uuid = group_owner
+  left join drover.scheduler_status
+         on status_scheduler = scheduler_uuid and status_agent = agent_type and status_slot >= 0
+ where agent_present
+ group by agent_group, agent_type, scheduler_uuid order by agent_group, agent_type
+
+-- drover status
+
+-- name: group_names
+select group_name from drover.scheduler_group order by group_name
+
+-- name: group
+-- A group that never had an owner is not active.
+select g.group_name as name, g.group_owner as owner, s.scheduler_host as host, s.scheduler_pid as pid,
+       coalesce(g.group_lease_until > now(), false) and g.group_owner is not null as active,
+       g.group_taken_at as since, g.group_lease_until as lease_until, g.group_lease_until - now() as lease_left,
+       (select count(*) from drover.scheduler o
+         where o.scheduler_group = g.group_name and o.scheduler_uuid <> g.group_owner
+           and o.scheduler_seen > now() - make_interval(secs => o.scheduler_lease)) as standbys
+  from (select :group::text as name) asked
+  left join drover.scheduler_group g on g.group_name = asked.name
+  left join drover.scheduler s on s.scheduler_uuid = g.group_owner
+
+-- name: schedulers
+select scheduler_host as host, scheduler_pid as pid,
+       case when group_lease_until > now() then case status_state_name when 'draining' then 'draining' else 'owner' end
+            when scheduler_seen < now() - make_interval(secs => scheduler_lease) then 'gone?'
+            else 'standby' end as role,
+       scheduler_version as version, scheduler_started as started, now() - scheduler_seen as unseen_for,
+       (status_parameter::jsonb ->> 'slow_turns')::bigint as slow_turns,
+       (status_parameter::jsonb ->> 'longest_turn_ms')::float8 as longest_turn_ms,
+       (status_parameter::jsonb ->> 'memory_mb')::float8 as memory_mb
+  from drover.scheduler
+  left join drover.scheduler_status on status_scheduler = scheduler_uuid and status_slot = -1
+  left join drover.scheduler_group on group_owner = scheduler_uuid and group_name = scheduler_group
+ where scheduler_group = :group and scheduler_seen > now() - make_interval(secs => 2 * scheduler_lease)
+ order by group_owner is null, scheduler_started
+
+-- name: slots
+select status_slot as slot, status_host as host, status_agent as agent, status_state_name as state,
+       now() - status_since as since, status_pid as pid, status_jq_fk as job, status_items as items,
+       status_spawns as spawns, status_reason as reason
+  from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler
+ where group_name = :group and status_slot >= 0 and group_lease_until > now() order by status_host, status_slot
+
+-- name: job_counts
+select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2
+
+-- name: unserved_types
+select j.jq_type as type, q.queue_group as group, count(*) as jobs,
+       case when a.agent_type is null then 'not configured'
+            when not a.agent_present then 'no longer configured'
+            else 'disabled' end as reason
+  from drover.jobqueue j
+  join drover.queue q on q.queue_name = j.jq_queue
+  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
+ where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
+   and not coalesce(a.agent_present and a.agent_enabled, false)
+ group by 1, 2, 4 order by 1, 2, 4
+
+-- name: unknown_queues
+-- Jobs in queues that do not exist.
+select j.jq_queue as queue, count(*) as jobs, string_agg(distinct j.jq_type, ', ' order by j.jq_type) as types
+  from drover.jobqueue j
+ where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
+   and not exists (select from drover.queue where queue_name = j.jq_queue)
+ group by 1 order by 1
+
+-- name: queues
+select queue_name as queue, queue_concurrency as concurrency, queue_paused as paused,
+       count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand,
+       count(jq_pk) filter (where jq_state = 'queued') as queued
+  from drover.queue left join drover.jobqueue on jq_queue = queue_name and jq_state in ('queued', 'claimed', 'running')
+ where queue_group = :group and queue_present
+ group by queue_name order by queue_name
+
+-- name: statements
+select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 'mean_ms')::float8 as mean_ms,
+       (t.value ->> 'max_ms')::float8 as max_ms
+  from drover.scheduler_status join drover.scheduler on scheduler_uuid = status_scheduler,
+       jsonb_each(status_parameter::jsonb -> 'statements') t
+ where scheduler_group = :group and status_slot = -1 order by t.key
+
+-- name: waiting_clients
+-- Commands of ours that wait for an end, on this server; other clients that wait may use that name too.
+select count(*) from pg_stat_activity where application_name = :name and datname = current_database()
+
+-- Warnings of drover status: what keeps the work of a group waiting. Each returns (who, age, what).
+
+-- name: no_scheduler
+select 'group ' || name, now() - group_lease_until, 'no scheduler is active; jobs that wait: ' || jobs
+  from (select :group::text as name) asked
+  left join drover.scheduler_group on group_name = name,
+       lateral (select count(*) as jobs from drover.jobqueue join drover.queue on queue_name = jq_queue
+                 where queue_group = name and jq_state in ('queued', 'claimed', 'running')) w
+ where jobs > 0 and (group_owner is null or group_lease_until < now())
+
+-- name: agents_failed
+select 'type ' || a.agent_type, now() - a.agent_blocked_since,
+       'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until)
+         || coalesce(', resting since ' || date_trunc('second', a.agent_blocked_since), '')
+         || ': ' || coalesce(a.agent_reason, '?') || '; jobs that wait: ' || jobs
+  from drover.agent a,
+       lateral (select count(*) as jobs from drover.jobqueue join drover.queue on queue_name = jq_queue
+                 where queue_group = a.agent_group and jq_type = a.agent_type
+                   and jq_state in ('queued', 'claimed', 'running')) w
+ where a.agent_group = :group and a.agent_present and a.agent_enabled and a.agent_blocked_until > now() and jobs > 0
+   and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which troubles.py tells
+ order by a.agent_type
+
+-- name: no_more_agents
+select 'scheduler', null::interval, told
+  from drover.scheduler_group join drover.scheduler_status on status_scheduler = group_owner and status_slot = -1,
+       jsonb_array_elements_text(coalesce(status_parameter::jsonb -> 'shortages', '[]')) as told
+ where group_name = :group and group_lease_until > now()
+
+-- name: statements_refused
+select scheduler_host || '.' || scheduler_pid, null::interval, status_reason
+  from drover.scheduler_status join drover.scheduler on scheduler_uuid = status_scheduler
+ where scheduler_group = :group and status_slot = -1 and status_reason is not null
+   and scheduler_seen > now() - make_interval(secs => 2 * scheduler_lease)
+ order by 1
+
+-- name: connections_failed
+-- Connections that the active scheduler cannot make.
+select t.value ->> 'what',
+       now() - status_updated + make_interval(secs => (t.value ->> 'seconds')::float8), t.value ->> 'reason'
+  from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler,
+       jsonb_array_elements(status_parameter::jsonb -> 'troubles') t
+ where group_name = :group and status_slot = -1 and group_lease_until > now()
+ order by 2 desc
+
+-- Warnings of drover status: what hurts the database. Each returns (who, age, what); parameters are health.Limits.
+
+-- name: limit_statement
+select set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :timeout_ms::text, true)
+
+-- name: statistics_hidden
+-- Without pg_read_all_stats, of sessions of other users only pid, user, application and xmin are to be seen.
+select 'role ' || current_user, null::interval,
+       'sees little of the sessions of others: warnings are missing'
+ where not pg_has_role(current_user, 'pg_read_all_stats', 'usage')
+
+-- name: settings_off
+select 'setting ' || name, null::interval, effect
+  from pg_settings join (values
+    ('fsync', 'a crash of the machine may destroy the database'),
+    ('full_page_writes', 'a crash of the machine may destroy pages of the database'),
+    ('synchronous_commit', 'jobs that were just handed in may be lost at a crash'),
+    ('autovacuum', 'nobody removes dead rows: tables grow, and every statement becomes slower'),
+    ('track_counts', 'autovacuum does not know where dead rows are, and removes none')) as s(name, effect) using (name)
+ where setting = 'off' and source not in ('user', 'database user', 'client', 'session')
+ order by name
+
+-- name: tables_without_autovacuum
+select 'table ' || c.oid::regclass, null::interval, 'autovacuum is switched off for it: dead rows stay'
+  from pg_class c, pg_options_to_table(c.reloptions) o
+ where c.relnamespace = 'drover'::regnamespace and o.option_name = 'autovacuum_enabled' and not o.option_value::boolean
+ order by 1
+
+-- name: old_transactions
+-- A transaction that is idle has a snapshot only if it is repeatable read; any that has written keeps rows as well,
+-- and from another database too.
+select format('pid %s, user %s, application %s%s', pid, usename, coalesce(nullif(application_name, ''), '?'),
+              ', from ' || host(client_addr)),
+       now() - xact_start,
+       'dead rows stay and slow claims; ' || greatest(age(backend_xid), age(backend_xmin)) || ' transactions behind, '
+         || state || coalesce(': ' || left(query, 60), '')
+  from pg_stat_activity
+ where (backend_xid is not null or backend_xmin is not null and datname = current_database())
+   and now() - xact_start > :transaction and pid <> pg_backend_pid()
+   and backend_type in ('client backend', 'background worker') and query !~* '^\s*vacuum'
+ order by xact_start
+
+-- name: prepared_transactions
+select format('prepared transaction %L, user %s, database %s', gid, owner, database), now() - prepared,
+       'dead rows stay and slow claims, its locks stay too, until it is ended; no restart does that'
+  from pg_prepared_xacts where now() - prepared > :transaction order by prepared
+
+-- name: replicas_behind
+-- Neither slots nor replicas tell a time, and a replica a little behind is a healthy one: they count only beside
+-- dead rows.
+select who, null::interval, 'dead rows stay and slow claims; ' || age(xmin) || ' transactions behind'
+  from (select 'replication slot ' || slot_name || case when active then '' else ', unused' end, xmin
+          from pg_replication_slots
+        union all
+        select format('replica %s, pid %s, user %s', application_name, pid, usename), backend_xmin
+          from pg_stat_replication) as r(who, xmin)
+ where age(xmin) > :behind
+   and exists (select from pg_stat_user_tables where schemaname = 'drover' and n_dead_tup > :dead_rows)
+ order by age(xmin) desc
+
+-- name: dead_rows
+select 'table ' || relid::regclass, now() - vacuumed,
+       n_dead_tup || ' dead rows beside ' || n_live_tup || ' live ones, not vacuumed since: they slow claims'
+  from pg_stat_user_tables,
+       lateral (select greatest(last_vacuum, last_autovacuum, pg_postmaster_start_time()) as vacuumed) v
+ where schemaname = 'drover' and n_dead_tup > :dead_rows and n_dead_tup > n_live_tup / 5
+   and now() - vacuumed > :vacuum and relid not in (select relid from pg_stat_progress_vacuum)
+ order by relid::regclass::text
+
+-- name: queue_scans
+-- Counted since the statistics were reset or, at the earliest, the table was made. A parallel scan counts several
+-- times, rows may have become fewer since: the lesser count is right.
+select 'unknown', now() - since,
+       'reads all ' || n_live_tup || ' rows of drover.jobqueue ' || round(scans / hours)
+         || ' times an hour, on the average: no index serves its query'
+  from pg_stat_user_tables t,
+       lateral (select greatest((select stats_reset from pg_stat_database where datname = current_database()),
+                                (select min(applied_at) from drover.migration)) as since) s,
+       lateral (select greatest(extract(epoch from now() - since) / 3600, 1) as hours,
+                       least(seq_scan, seq_tup_read / greatest(n_live_tup, 1)) as scans) c
+ where relid = 'drover.jobqueue'::regclass and n_live_tup >= :scanned_rows and scans / hours > :scans_per_hour
+
+-- name: slow_queries
+-- Sessions that have a lock on the queue and only read; a dump does nothing else.
+select format('pid %s, user %s, application %s', pid, usename, coalesce(nullif(application_name, ''), '?')),
+       now() - query_start, 'still reads the queue: ' || left(query, 120)
+  from pg_stat_activity
+ where state = 'active' and now() - query_start > :query and pid <> pg_backend_pid()
+   and backend_type = 'client backend' and application_name !~ '^(drover|pg_dump)'
+   and (select array_agg(mode) from pg_locks l
+         where l.pid = pg_stat_activity.pid and l.relation = 'drover.jobqueue'::regclass) = '{AccessShareLock}'
+ order by query_start
+
+-- name: blocking_locks
+select format('pid %s, user %s, application %s', pid, usename, coalesce(nullif(application_name, ''), '?')),
+       now() - coalesce(state_change, xact_start),
+       case when pid = any (blockers) then 'others wait for its locks on the queue'
+            else 'leaves rows of the queue locked' end || coalesce('; ' || state || ': ' || left(query, 60), '')
+  from pg_stat_activity,
+       lateral (select array(select unnest(pg_blocking_pids(w.pid)) from pg_locks w
+                              where not w.granted and now() - w.waitstart > :blocked) as blockers) b
+ where pid in (select pid from pg_locks
+                where relation = 'drover.jobqueue'::regclass and granted and mode <> 'AccessShareLock')
+   and pid <> pg_backend_pid() and application_name !~ '^drover '
+   and (pid = any (blockers) or state like 'idle in transaction%' and now() - state_change > :lock)
+ order by 2 desc
+
+-- name: notify_queue_filling
+-- A session that listens and stays in a transaction keeps all that was announced since: nobody sees which one it is.
+select 'NOTIFY queue', (select max(now() - xact_start) from pg_stat_activity where state like 'idle in transaction%'),
+       round((100 * usage)::numeric) || ' % full: when it is full, commits that tell of anything fail'
+  from pg_notification_queue_usage() as usage where usage > :notifications
+
+-- drover check
+
+-- name: missing_roles
+select name from unnest(:roles::text[]) as name where name not in (select rolname from pg_roles) order by name
+
+-- name: public_is_open
+-- Whether every role may create objects in schema public.
+select exists (select from pg_namespace, aclexplode(coalesce(nspacl, acldefault('n', nspowner)))
+                where nspname = 'public' and grantee = 0 and privilege_type = 'CREATE')
+
+-- name: stuck_clean_ups
+-- Clean-ups that no agent can do, the first of them, and why.
+select count(*), min(j.jq_pk), (select reason from drover.why where jq_pk = min(j.jq_pk))
+  from drover.jobqueue j
+  left join drover.queue q on q.queue_name = j.jq_queue
+  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
+  left join drover.host h on h.host_name = j.jq_host
+ where j.jq_type = 'cleanup' and j.jq_state in ('held', 'queued', 'blocked')
+   and not (coalesce(a.agent_present and a.agent_enabled, false)
+            and (j.jq_host is null or coalesce(h.host_present and h.host_enabled, false)))
+
+-- name: failed_clean_ups
+select count(*) from drover.jobqueue where jq_type = 'cleanup' and jq_state = 'failed'
+
+-- name: may_register
+select has_table_privilege('drover.scheduler', 'insert')
+
+-- name: role_connection_limit
+select rolconnlimit from pg_roles where rolname = session_user
