@@ -240,7 +240,7 @@ def claims(daemon: Daemon) -> int:
     for _ in range(2):
         before = daemon.execute(shown)
         daemon.until(lambda: daemon.execute(shown) != before)  # noqa: B023
-    query = "select status_parameter::jsonb #> '{statements,turn,count}' from drover.scheduler_status"
+    query = "select status_parameter::jsonb #> '{statements,end_and_claim,count}' from drover.scheduler_status"
     return int(daemon.value(query + " where status_slot = -1"))
 
 

@@ -18,7 +18,9 @@ create trigger refuse before update on drover.jobqueue for each row
   when (new.jq_state in ('done', 'failed') and new.jq_type <> 'command') execute function refuse('{}');
 """
 STOP = "drop trigger refuse on drover.jobqueue"
-WARNING = r"WARNING the database refuses (turn|save): could not extend file .*: No space left on device \(\w{5}\)"
+WARNING = (
+    r"WARNING the database refuses (end_and_claim|save): could not extend file .*: No space left on device \(\w{5}\)"
+)
 
 
 def refused(daemon: Daemon) -> list[str]:

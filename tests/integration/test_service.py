@@ -210,7 +210,7 @@ def test_a_crash_leaves_a_traceback_and_a_table_of_children_and_dies_of_the_sign
     daemon.signal(number)
     assert daemon.process.wait(20) == -number
     told = daemon.stderr()
-    assert re.search(r'Fatal Python error: .*\n(.*\n)+  File ".*/scheduler/daemon\.py", line \d+ in turn', told)
+    assert re.search(r'Fatal Python error: .*\n(.*\n)+  File ".*/scheduler/daemon/wiring\.py", line \d+ in turn', told)
     assert f"the daemon died of {number.name} and left children: 1\n" in told
     assert re.search(rf"^pid={agent} state=[A-Z] command=", told, re.MULTILINE)
     assert not Path(f"/proc/{agent}").exists()
