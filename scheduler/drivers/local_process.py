@@ -9,12 +9,12 @@ import resource
 import select
 import signal
 import subprocess
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
+from scheduler.drivers.system import close_all
 from scheduler.model.events import Gone
 
 TRACED_S = 0.5  # from one look to the next at a process whose end a debugger holds
@@ -124,20 +124,20 @@ class LocalProcess:
             return None
         if found.si_code == os.CLD_EXITED:
             return Gone(slot, code=found.si_status)
-        return Gone(slot, signal=_signal_name(found.si_status))
+        return Gone(slot, signal=signal_name(found.si_status))
 
 
 def start(recipe: Recipe) -> Started:
     """Start a process between three pipes. Errors: OSError, ValueError; then nothing of it is left."""
-    ours, theirs = _pipes()
+    ours, theirs = pipes()
     try:
         popen = _popen(recipe, theirs)
         pidfd = watch(popen)
     except (OSError, ValueError):
-        _close(ours)
+        close_all(ours)
         raise
     finally:
-        _close(theirs)
+        close_all(theirs)
     for fd in ours:
         os.set_blocking(fd, False)
     _calm(popen.pid)
@@ -178,26 +178,21 @@ def _calm(pid: int) -> None:
             os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Make three pipes: our ends, their ends, each in the order of 0, 1, 2."""
+def pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Return the ends of three new pipes, ours and theirs, each in the order of 0, 1, 2."""
     made: list[tuple[int, int]] = []
     try:
         for _ in range(3):
             made.append(os.pipe())  # noqa: PERF401  (those made before a failure must be known)
     except OSError:
-        _close(chain.from_iterable(made))
+        close_all(chain.from_iterable(made))
         raise
     (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = made
     return (to_stdin, from_stdout, from_stderr), (stdin, stdout, stderr)
 
 
-def _close(fds: Iterable[int]) -> None:
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)
-
-
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return SIGTERM and the like."""
     try:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name

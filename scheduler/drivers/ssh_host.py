@@ -1,54 +1,76 @@
-"""A host over SSH as `Processes` has it: its agents are started, signalled and lost; its link goes up and down.
+"""One host over SSH: its agents are started, signalled and lost; its link goes up and down. Nothing here knows SSH.
 
-Decides what an agent there inherits from here, which is nothing but what its type says. Refuses to know SSH.
+`SshHost` is what `Processes` uses: it decides what an agent there inherits from here, which is nothing but what its
+type says, and reports events. `SshProcess` starts the SSH process of the host, sends it requests and receives its
+reports (model/ssh_protocol.py). An agent is three pipes and a few reports, in order: Started or NotStarted, then Ended
+or Lost; they may come before the end of its output. A process that dies takes the connections with it, so its agents
+die; it is started again, later each time. What the process and its link are is one state of the table HOST_LINK
+(model/states.py), which `_fire` moves.
 """
 
+import json
 import logging
 import os
+import select
 import signal
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from select import EPOLLIN
+from typing import Final
 
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.local_process import TRACED_S, pipes, signal_name, watch
+from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.spawn import EXEC_DIRECTORY, limits_of, own_of, passed_on
-from scheduler.drivers.ssh_process import Ends, SshProcess
+from scheduler.drivers.ssh_socket import PacketSocket
+from scheduler.drivers.system import close_all
+from scheduler.model import ssh_protocol as ssh
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
-from scheduler.model.ssh_protocol import (
-    Ended,
-    LinkDown,
-    LinkUp,
-    Lost,
-    Note,
-    NotStarted,
-    Report,
-    SshSettings,
-    Start,
-    Started,
-)  # fmt: skip
+from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
+
+ENVIRONMENT: Final = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_AUTH_SOCK", "LD_LIBRARY_PATH"})
+PING_S: Final = 5.0
+MAX_PINGS: Final = 4  # that may stay unanswered
+LONG_LIFE_S: Final = 60.0  # after it a death is the first again
+MAX_DOUBLINGS: Final = 30
+LAST_WAIT_MS: Final = 1000
+
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Our ends of the pipes of an agent, which never block; the caller who starts it closes them."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+@dataclass(eq=False, slots=True)
 class RemoteProcess:
     """An agent on another host; its pid is that host's, 0 until it has one."""
 
-    def __init__(
-        self, ssh: SshProcess, id: int, slot: int, on_start: Callable[[], None], on_end: Callable[[Event], None],
-        orphan_s: float,
-    ) -> None:  # fmt: skip
-        self._ssh, self._id = ssh, id
-        self.slot, self.on_start, self.on_end = slot, on_start, on_end
-        self.pid = 0
-        self.grace_s = 3 * orphan_s  # the SSH process ends the output in two of these
-        self.ends: Ends
+    host_process: "SshProcess"
+    id: int
+    slot: int
+    ends: Ends
+    grace_s: float
+    on_start: Callable[[], None]
+    on_end: Callable[[Event], None]
+    pid: int = 0
 
     def signal(self, number: int) -> None:
         """Send a signal to its group; harmless when it is gone."""
-        self._ssh.signal(self._id, _name_of(number))
+        self.host_process.signal(self.id, _name_of(number))
 
     def kill(self) -> None:
         """Kill it and its group."""
-        self._ssh.signal(self._id, "KILL")
+        self.host_process.signal(self.id, "KILL")
 
     def kill_group(self) -> None:
         """Do nothing: the SSH process has killed what was left of its group."""
@@ -75,14 +97,10 @@ class SshHost:
 
         Errors: OSError when we can open no more files.
         """
-        self._last_id += 1
-        id, orphan_s = self._last_id, self.settings.orphan_s
-        process = self._processes[id] = RemoteProcess(self._ssh, id, spawn.slot, on_start, on_end, orphan_s)
-        try:
-            process.ends = self._ssh.start(start_request(id, spawn, agent))
-        except OSError:
-            self._forget(id)
-            raise
+        id = self._last_id = self._last_id + 1
+        ends = self._ssh.start(start_request(id, spawn, agent))
+        grace_s = 3 * self.settings.orphan_s  # the SSH process ends the output in two of these
+        process = self._processes[id] = RemoteProcess(self._ssh, id, spawn.slot, ends, grace_s, on_start, on_end)
         return process
 
     def retire(self) -> None:
@@ -103,45 +121,42 @@ class SshHost:
         """End at once, with all agents of the host."""
         self._ssh.close()
 
-    def _handle(self, report: Report) -> None:
+    def _handle(self, report: ssh.Report) -> None:
         match report:
-            case Started(id, pid):
+            case ssh.Started(id, pid):
                 if process := self._processes.get(id):
                     process.pid = pid
                     process.on_start()
-            case NotStarted(id, why, is_items_fault, is_lost):
+            case ssh.NotStarted(id, why, is_items_fault, is_lost):
                 reason = f"host {self._name}: {why}"
                 self._end(id, lambda slot: NotCreated(slot, reason, is_items_fault, is_lost))
-            case Ended(id, code, name):
+            case ssh.Ended(id, code, name):
                 how = None if name is None else f"SIG{name or '?'}"
                 self._end(id, lambda slot: Gone(slot, code=code if how is None else None, signal=how))
-            case Lost(id, _):
+            case ssh.Lost(id, _):
                 self._end(id, lambda slot: Gone(slot, lost=True))
-            case LinkUp() if not self._is_retired:
+            case ssh.LinkUp() if not self._is_retired:
                 self._emit(HostUp(self._name))
-            case LinkDown(why, retry_s) if not self._is_retired:
+            case ssh.LinkDown(why, retry_s) if not self._is_retired:
                 self._emit(HostDown(self._name, why, retry_s))
-            case Note(text):
+            case ssh.Note(text):
                 log.warning("host %s: %s", self._name, text)
 
     def _end(self, id: int, event: Callable[[int], Event]) -> None:
         process = self._processes.get(id)
         if process is not None:
-            self._forget(id)
+            del self._processes[id]
+            self._close_if_over()
             process.on_end(event(process.slot))
-
-    def _forget(self, id: int) -> None:
-        del self._processes[id]
-        self._close_if_over()
 
     def _close_if_over(self) -> None:
         if self.is_over:
             self._ssh.finish()
 
 
-def settings_of(name: str, host: Host) -> SshSettings:
+def settings_of(name: str, host: Host) -> ssh.SshSettings:
     """Return how a host is reached."""
-    return SshSettings(name, host.address, host.user, host.identity, host.known_hosts)
+    return ssh.SshSettings(name, host.address, host.user, host.identity, host.known_hosts)
 
 
 def ssh_hosts(config: Config) -> dict[str, Host]:
@@ -149,14 +164,200 @@ def ssh_hosts(config: Config) -> dict[str, Host]:
     return {name: host for name, host in config.hosts.items() if host.transport == "ssh"}
 
 
-def start_request(id: int, spawn: Spawn, agent: AgentType) -> Start:
+def start_request(id: int, spawn: Spawn, agent: AgentType) -> ssh.Start:
     """Return the request for an agent: the words as they are, found on the host; limits by its prlimit(1)."""
     words = spawn.argv if spawn.argv is not None else tuple(map(os.fsencode, agent.command))
     limits = limits_of(agent.limits)
     limiter = tuple(map(os.fsencode, ("prlimit", *limits, "--"))) if limits else ()
     environment = {os.fsencode(name): os.fsencode(text) for name, text in passed_on(agent, spawn, os.environ).items()}
     directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")
-    return Start(id, (*limiter, *words), environment | own_of(spawn), os.fsencode(directory))
+    return ssh.Start(id, (*limiter, *words), environment | own_of(spawn), os.fsencode(directory))
+
+
+class SshProcess:
+    """The process of one host, and the agents there; `report` is called from the loop only."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: ssh.SshSettings,
+        report: Callable[[ssh.Report], None],
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._loop, self._settings, self._report = loop, settings, report
+        self._environment = {name: text for name, text in environment.items() if name in ENVIRONMENT}
+        self._is_started: dict[int, bool] = {}  # by id, of all agents whose end was not reported
+        self._state, self._timer = LinkState.WAITING, Timer(lambda: None)
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._pidfd: int
+        self._socket: PacketSocket
+        self._deaths, self._started_at = 0, loop.now
+        self._pings = 0  # since the last report
+        self._start_process()
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the process, while there is one."""
+        return self._popen.pid if self._popen is not None else None
+
+    def start(self, start: ssh.Start) -> Ends:
+        """Start an agent. Errors: OSError when we can open no more files."""
+        ours, theirs = pipes()
+        for fd in ours:
+            os.set_blocking(fd, False)
+        self._is_started[start.id] = False
+        packet = ssh.pack(start)
+        is_long = len(packet) > ssh.PACKET_BYTES
+        if is_long or not self._is_listening:
+            close_all(theirs)
+            why = ssh.TOO_LONG if is_long else "its SSH process is not running"
+            refusal = ssh.NotStarted(start.id, why, is_items_fault=is_long, is_lost=not is_long)
+            self._loop.at(self._loop.now, lambda: self._end(refusal))
+        else:
+            self._socket.send(packet, theirs)
+        return Ends(*ours)
+
+    def signal(self, id: int, name: str) -> None:
+        """Send a signal to the process group of an agent; harmless when it is gone."""
+        if id in self._is_started:
+            self._request(ssh.Signal(id, name))
+
+    def finish(self) -> None:
+        """Kill all agents and let the process exit once their ends are reported; it is not started again."""
+        self._fire(LinkEvent.CLOSE)
+        self._request(ssh.Close())
+
+    def kill(self) -> None:
+        """Kill the process; its agents are lost, and another is started."""
+        if self._popen is not None:
+            self._popen.kill()
+        self._fire(LinkEvent.KILLED)
+
+    def close(self) -> None:
+        """End the process, with it all agents, and report nothing; at the very end."""
+        self._fire(LinkEvent.CLOSE)
+        if self._popen is None:
+            return
+        self._socket.close()
+        self._loop.unregister(self._pidfd)
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if not poll.poll(LAST_WAIT_MS):
+            self._popen.kill()
+        self._reap()
+        self._fire(LinkEvent.REAPED)
+
+    # ---- its life
+
+    def _fire(self, event: LinkEvent, seconds: float = 0.0, then: Callable[[], None] | None = None) -> bool:
+        """Move the link, and set what is done after so many seconds, or leave that; False if the event is ignored."""
+        state = HOST_LINK.after(self._state, event)
+        if state is None:
+            return False
+        self._state = state
+        if then is not None or state is LinkState.CLOSED:
+            self._timer.cancel()
+        if then is not None and state is not LinkState.CLOSED:
+            self._timer = self._loop.at(self._loop.now + seconds, then)
+        return True
+
+    def _start_process(self) -> None:
+        self._started_at, self._pings = self._loop.now, 0
+        try:
+            self._spawn()
+        except OSError as error:
+            self._fell(LinkEvent.NOT_STARTED, f"its SSH process cannot be started: {error.strerror}")
+            return
+        self._loop.register(self._pidfd, EPOLLIN, lambda _mask: self._ended())
+        self._fire(LinkEvent.STARTED, 0.0, self._ping)
+
+    def _spawn(self) -> None:
+        program = [sys.executable, "-P", "-m", "scheduler.ssh", json.dumps(asdict(self._settings))]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            popen = subprocess.Popen(program, stdin=theirs.fileno(), env=self._environment, process_group=0)
+            self._pidfd = watch(popen)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._popen = popen
+        self._socket = PacketSocket(
+            self._loop, ours, lambda packet, _fds: self._handle(ssh.unpack_report(packet)), lambda: None
+        )  # its end is the death of the process, which makes the pidfd readable
+
+    def _ping(self) -> None:
+        """Ask whether it runs, and kill it when it hangs. Pings are counted: we may be the one who was stopped."""
+        self._fire(LinkEvent.PINGED, PING_S, self._ping)
+        self._pings += 1
+        if self._pings > MAX_PINGS:
+            self.kill()
+        else:
+            self._request(ssh.Ping())
+
+    def _ended(self) -> None:
+        """Receive its last reports, and reap it; its agents die with its connections."""
+        self._socket.receive_all()
+        self._socket.close()
+        self._loop.unregister(self._pidfd)
+        self._reap_if_possible()
+
+    def _reap_if_possible(self) -> None:
+        """Reap it, or try again soon: a debugger may hold up that its end is learnt."""
+        self._fire(LinkEvent.ENDED, TRACED_S, self._reap_if_possible)
+        if self._popen is not None and self._popen.poll() is not None:
+            status = self._reap()
+            how = f"has exited with {status}" if status >= 0 else f"died of {signal_name(-status)}"
+            self._fell(LinkEvent.REAPED, f"its SSH process {how}")
+
+    def _reap(self) -> int:
+        assert self._popen is not None
+        popen, self._popen = self._popen, None
+        os.close(self._pidfd)
+        return popen.wait()
+
+    def _fell(self, event: LinkEvent, why: str) -> None:
+        """Lose all agents, and start another process after a back-off, unless it was to close."""
+        if self._loop.now - self._started_at > LONG_LIFE_S:
+            self._deaths = 0
+        delay = min(self._settings.retry_base_s * 2.0**self._deaths, self._settings.retry_max_s)
+        self._deaths = min(self._deaths + 1, MAX_DOUBLINGS)
+        self._fire(event, delay, self._start_process)
+        for id, is_started in list(self._is_started.items()):
+            self._end(ssh.Lost(id, why) if is_started else ssh.NotStarted(id, why, is_lost=True))
+        if self._state is LinkState.WAITING:  # else the end of the last agent has closed it
+            self._report(ssh.LinkDown(why, delay))
+
+    # ---- requests and reports
+
+    @property
+    def _is_listening(self) -> bool:
+        return self._popen is not None and self._socket.is_open
+
+    def _request(self, request: ssh.Request) -> None:
+        if self._is_listening:
+            self._socket.send(ssh.pack(request))
+
+    def _handle(self, report: ssh.Report) -> None:
+        self._pings = 0
+        match report:
+            case ssh.Pong():
+                return
+            case ssh.NotStarted() | ssh.Ended() | ssh.Lost():
+                self._end(report)
+                return
+            case ssh.Started():
+                self._is_started[report.id] = True
+            case ssh.LinkUp() if not self._fire(LinkEvent.CONNECTED):
+                return
+            case ssh.LinkDown() if not self._fire(LinkEvent.DISCONNECTED):
+                return
+        self._report(report)
+
+    def _end(self, report: ssh.NotStarted | ssh.Ended | ssh.Lost) -> None:
+        if self._is_started.pop(report.id, None) is not None:
+            self._report(report)
 
 
 def _name_of(number: int) -> str:

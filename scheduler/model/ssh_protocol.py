@@ -1,4 +1,4 @@
-"""What a supervisor and the bridge of a host say to each other: requests, reports, and the bytes of one packet.
+"""The packets between the supervisor and the SSH process of a host: requests, reports, and their bytes.
 
 A packet is a JSON list, the name of a class and its fields; after it, for a Start, come a NUL and the words, each
 ended by a NUL, as they are: arguments are bytes and need not be text.
@@ -6,17 +6,17 @@ ended by a NUL, as they are: arguments are bytes and need not be text.
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import Final, get_args
 
 from scheduler.errors import BugError
 
-PACKET_BYTES: Final = 200_000  # what a socket takes at once with the buffer that Linux gives anybody
+PACKET_BYTES: Final = 200_000  # what a socket takes at once with the buffer that Linux gives by default
 TOO_LONG: Final = "its arguments are longer than 128 KiB, which is what one SSH command can hold"
 
 
 @dataclass(frozen=True, slots=True)
 class SshSettings:
-    """How a host is reached; empty is what ssh(1) would do. Lengths in seconds."""
+    """How a host is reached; empty is what ssh(1) would do. Times in seconds."""
 
     host: str  # as the configuration names it; for messages, and where `address` is empty
     address: str = ""  # host or host:port; a Host alias of the OpenSSH configuration too
@@ -28,11 +28,11 @@ class SshSettings:
     retry_base_s: float = 1.0
     retry_max_s: float = 60.0
     beat_s: float = 4.0
-    answer_s: float = 16.0  # without an answered beat the link is lost; > beat_s + lease_s: agents are dead
-    lease_s: int = 10  # without a beat the warden kills
-    orphan_s: float = 5.0  # for the output of an agent that has ended, while somebody else holds its pipes
+    answer_s: float = 16.0  # without an answer the connection is lost; > beat_s + lease_s: agents are dead by then
+    lease_s: int = 10  # without a heartbeat the control session kills all agents
+    orphan_s: float = 5.0  # for the output of an agent that has ended, while another process holds its pipes
     idle_s: float = 60.0  # an unused connection is closed, unless it is the last
-    sessions: int = 10_000  # of agents that a connection has in its life; another takes its place
+    sessions: int = 10_000  # of agents that a connection serves in its life; then it is replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Say that you are there."""
+    """Answer with Pong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Kill all agents, tell their ends, and end."""
+    """Kill all agents, report their ends, and exit."""
 
 
 Request = Start | Signal | Ping | Close
@@ -68,7 +68,7 @@ Request = Start | Signal | Ping | Close
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """It runs, under this pid of its host."""
+    """It runs, under this pid on its host."""
 
     id: int
     pid: int
@@ -76,7 +76,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """It never ran and never will; lost: for want of a way to the host."""
+    """It never ran and never will; `is_lost`: because the host is not connected."""
 
     id: int
     why: str
@@ -86,7 +86,7 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """It has exited with a code or died of a signal; what it said may still be in its pipes."""
+    """It has exited with a code or died of a signal; its last output may still be in its pipes."""
 
     id: int
     code: int | None = None
@@ -95,7 +95,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Its connection broke: it dies with that, and nobody can say what it did last."""
+    """Its connection was lost: it dies with that, and what it did last is unknown."""
 
     id: int
     why: str
@@ -103,17 +103,17 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The bridge is there."""
+    """The SSH process answers a Ping."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """The host can be reached."""
+    """The host is connected."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The host cannot be reached; the next attempt comes in so many seconds."""
+    """The host cannot be reached; the next attempt is in `retry_s` seconds."""
 
     why: str
     retry_s: float
@@ -128,12 +128,12 @@ class Note:
 
 Report = Started | NotStarted | Ended | Lost | LinkUp | LinkDown | Note | Pong
 
-REQUESTS: Final = {kind.__name__: kind for kind in (Start, Signal, Ping, Close)}
-REPORTS: Final = {kind.__name__: kind for kind in (Started, NotStarted, Ended, Lost, LinkUp, LinkDown, Note, Pong)}
+REQUESTS: Final = {kind.__name__: kind for kind in get_args(Request)}
+REPORTS: Final = {kind.__name__: kind for kind in get_args(Report)}
 
 
 def pack(message: Request | Report) -> bytes:
-    """Give the packet of a message."""
+    """Return the packet of a message."""
     name = type(message).__name__
     if not isinstance(message, Start):
         return json.dumps([name, asdict(message)]).encode()
@@ -144,7 +144,7 @@ def pack(message: Request | Report) -> bytes:
 
 
 def unpack_request(packet: bytes) -> Request:
-    """Give the request of a packet; a BugError if it is none."""
+    """Return the request of a packet. Errors: BugError."""
     head, *words = packet.split(b"\0")
     try:
         name, fields = json.loads(head)
@@ -157,12 +157,12 @@ def unpack_request(packet: bytes) -> Request:
 
 
 def unpack_report(packet: bytes) -> Report:
-    """Give the report of a packet; a BugError if it is none."""
+    """Return the report of a packet. Errors: BugError."""
     try:
         name, fields = json.loads(packet)
         report: Report = REPORTS[name](**fields)
     except (ValueError, KeyError, TypeError) as error:
-        raise BugError(f"no report of a bridge: {packet[:100]!r}") from error
+        raise BugError(f"no report of an SSH process: {packet[:100]!r}") from error
     return report
 
 

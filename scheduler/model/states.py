@@ -344,7 +344,7 @@ _LEASE_ROWS: Final = {
 }
 LEASE: Final = Machine("the lease", LeaseState, LeaseEvent, _LEASE_ROWS)
 
-# ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_process.py
+# ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_host.py
 #
 # One SSH process serves each host. It connects, and connects again after a back-off of its own, as long as it runs. It
 # is killed when it leaves four pings unanswered, one every 5 s. When it dies its connections are closed, all agents

@@ -7,7 +7,7 @@ from select import EPOLLIN, EPOLLOUT
 from typing import Any
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.ssh_process import Ends, SshProcess
+from scheduler.drivers.ssh_host import Ends, SshProcess
 from scheduler.model.ssh_protocol import Ended, Lost, NotStarted, Report, SshSettings, Start, Started
 from tests.loop_tools import turn_until
 
