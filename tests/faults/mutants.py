@@ -51,9 +51,9 @@ MUTANTS: Final = (
          ("end_and_claim",
           "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "and j.jq_owner is not null\n")),
     _sql("save_guards_the_state_only", " ".join(f"save:before=stop@{n}" for n in (1, 2, 3, 4, 2, 3, 4)),
-         ("save", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and", "and")),
+         ("save", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "\n")),
     _sql("mark_guards_the_state_only", "mark_running:before=stop mark_running:before=stop",
-         ("mark_running", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and", "and")),
+         ("mark_running", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "\n")),
     _sql("claim_without_owning_the_group", "end_and_claim:before=stop take_lease:after=stop end_and_claim:before=stop",
          ("end_and_claim", "and group_owner = :owner::uuid and group_lease_until > now()", "")),
     _sql("rescue_without_owning_the_group", "rescue:before=stop rescue:before=stop rescue:before=stop",
@@ -66,7 +66,7 @@ MUTANTS: Final = (
             " ".join(f"end_and_claim:before=error@{n}" for n in range(3, 21, 3)),
             "scheduler.policy.outbox", "            self.repeats.appendleft(request)\n", "            pass\n"),
     _sql("rows_are_not_compared_after_a_loss", " ".join(f"end_and_claim:after=error@{n}" for n in range(2, 7)),
-         ("rescue", "not jq_pk = any (:live::bigint[]) and", "false and")),
+         ("rescue", "(not jq_pk = any (:live::bigint[])\n", "(false\n")),
 )  # fmt: skip
 
 
@@ -78,10 +78,11 @@ def plant(name: str) -> None:
     from scheduler.drivers.sql import expand
 
     load = daemon.load
-    daemon.load = lambda text: load(_edited(expand(text), mutant))  # type: ignore[attr-defined]
+    daemon.load = lambda text: load(edited(expand(text), mutant))  # type: ignore[attr-defined]
 
 
-def _edited(text: str, mutant: Mutant) -> str:
+def edited(text: str, mutant: Mutant) -> str:
+    """Return queries.sql with the fault. Errors: SystemExit if a query does not have the text."""
     for edit in mutant.edits:
         head, mark, rest = text.partition(f"-- name: {edit.query}\n")
         query, following, tail = rest.partition("-- name: ")

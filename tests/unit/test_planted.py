@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.drivers.sql import expand
+from scheduler.package_data import schema_dir
+from tests.faults.mutants import MUTANTS, Mutant, edited
 from tests.faults.planted import FAULTS, ROOT, Planted, UnplantableError, mutated
 from tests.needs import PRESENT
 
@@ -21,6 +24,12 @@ def test_a_fault_can_be_planted_and_its_tests_are_there(fault: Planted) -> None:
         file, _, name = test.partition("::")
         assert name.partition("[")[0] in functions(ROOT / file)
     assert set(fault.needs) <= set(PRESENT)
+
+
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.edits], ids=lambda mutant: mutant.name)
+def test_a_fault_in_a_statement_of_the_daemon_can_be_planted(mutant: Mutant) -> None:
+    queries = expand((schema_dir() / "queries.sql").read_text())
+    assert edited(queries, mutant) != queries
 
 
 def test_a_fault_whose_text_is_gone_cannot_be_planted() -> None:
