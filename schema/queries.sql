@@ -256,7 +256,7 @@ with free as materialized (
 select string_agg(jq_pk::text, ',') from drover.jobqueue
  where jq_pk = any (:pks::bigint[]) and jq_pk not in (select jq_pk from free)
 
--- name: take_stock
+-- name: record_in_hand
 -- Replace all records of what we have in hand by one.
 with before as (delete from drover.in_hand where hand_owner = :owner::uuid)
 insert into drover.in_hand select :owner::uuid, :pks::bigint[] where cardinality(:pks::bigint[]) > 0
@@ -427,7 +427,7 @@ gone_hosts as (
      and host_name not in (select h.name from c, jsonb_to_recordset(j -> 'hosts') as h(name text)))
 select clash from clashes
 
--- name: look_at_owner
+-- name: read_owner
 -- Return the owner of the group, whether its lease has run out, and when the group was taken over last; note that this
 -- standby is alive. No row: this daemon is not registered, or not any more.
 with seen as (
@@ -609,7 +609,7 @@ announced as materialized (
     from ended having count(*) > 0)
 select jq_pk, jq_has_children from ended left join announced on true
 
--- name: want
+-- name: set_wanted
 -- Note in a row that we have in hand what a command wants of the job, so that a scheduler that takes over knows it too.
 -- No row: we do not have the job in hand, or another session has the job or the command locked.
 with command as materialized (
@@ -1097,7 +1097,7 @@ select string_agg(jq_pk::text, ',')
     where d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null and c.jq_state in ('held', 'queued', 'blocked')
       and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip') offset 0)
 
--- name: look_around
+-- name: read_shared_settings
 -- Return what others may have changed: queues, hosts and agent types of the group, and placements, as a JSON value
 -- each.
 select (select coalesce(json_agg(json_build_object(
@@ -1154,7 +1154,7 @@ update drover.host
   from jsonb_to_recordset(:rows::jsonb) as u(name text, seconds float8, reason text)
  where host_name = u.name and host_group = :group::text and exists (select from lease)
 
--- name: forget_dead
+-- name: remove_dead
 -- Remove the status of earlier daemons of the group, after another has taken over.
 with dead as (
   delete from drover.scheduler where scheduler_group = :group::text and scheduler_uuid <> :owner::uuid
@@ -1163,7 +1163,7 @@ delete from drover.scheduler_status
  where status_scheduler in (select scheduler_uuid from dead)
     or status_scheduler not in (select scheduler_uuid from drover.scheduler)
 
--- name: leave
+-- name: unregister
 -- Unregister this daemon, which exits or lets another one serve: the group has no owner, and its standbys are notified.
 with me as (delete from drover.scheduler where scheduler_uuid = :owner::uuid),
 status as (delete from drover.scheduler_status where status_scheduler = :owner::uuid)
@@ -1171,16 +1171,16 @@ update drover.scheduler_group set group_owner = null, group_lease_until = null
  where group_name = :group::text and group_owner = :owner::uuid
 returning drover.notify('drover_change', '')
 
--- name: typed_number
+-- name: next_job_number
 -- Return the jq_pk for the next line of `drover run -I`.
 select nextval('drover.jobqueue_jq_pk_seq')
 
--- name: submit
+-- name: insert_stdin_job
 -- Insert the job for a line of `drover run -I` under a number that was chosen before, so that it can be sent again.
 insert into drover.jobqueue (jq_pk, jq_type, jq_args, jq_urgent) overriding system value
 values (:pk::bigint, :type::text, :args::text, :urgent::boolean) on conflict (jq_pk) do nothing
 
--- name: typed_ends
+-- name: read_stdin_ends
 -- Return which of these jobs have ended or were removed, their state and end text, and whether they succeeded.
 select pk, coalesce(jq_state::text, 'removed'),
        case when jq_pk is null then 'its row is there no more' else jq_endtext end,
@@ -1188,7 +1188,7 @@ select pk, coalesce(jq_state::text, 'removed'),
   from unnest(:pks::bigint[]) as pk left join drover.jobqueue on jq_pk between pk and pk
  where jq_pk is null or jq_endtime is not null
 
--- name: not_ours
+-- name: find_lost
 -- Return which rows we have in hand are not ours in this database: it is another server now, a replica that had not
 -- received the claim when it was promoted.
 select pk from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
@@ -1196,7 +1196,7 @@ select pk from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
                     where jq_pk between pk and pk and jq_attempt = attempt and jq_owner = :owner::uuid
                       and jq_state in ('claimed', 'running'))
 
--- name: ring
+-- name: probe_listen
 -- Notify our own channel: if the connection that listens receives this, it receives what others send. Return whether
 -- the queue of notifications has space left; that is asked for even while none are sent.
 select set_config('drover.notify', 'on', true), drover.notify(:channel::text, ''), pg_notification_queue_usage() < 0.9

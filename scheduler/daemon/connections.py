@@ -97,7 +97,7 @@ class Reconcile:
                 self._tell(RowsLost(tuple(row for row in rows if row[0] in strayed)))
             self._give_back(owner, done)
 
-        self._ask("not_ours", values, compared, lambda: self._let_go(owner, done))
+        self._ask("find_lost", values, compared, lambda: self._let_go(owner, done))
 
     def _give_back(self, owner: str, done: Callable[[], None]) -> None:
         values = {"group": self._group, "owner": owner, "live": self._core.live_rows(), "age": 0.0}

@@ -65,7 +65,7 @@ def _want(desk: Desk, row: Row, wanted: str, act: Callable[[int], bool]) -> None
             desk.later()
 
     if row.is_ours:
-        desk.ask("want", {"command": row.pk, "job": job, "wanted": wanted}, written)
+        desk.ask("set_wanted", {"command": row.pk, "job": job, "wanted": wanted}, written)
     else:
         desk.later()
 

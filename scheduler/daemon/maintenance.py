@@ -147,7 +147,7 @@ class Maintenance:
             self._core.handle(looked(rows), self._clock())
             done()
 
-        self._ask("look_around", {}, answered)
+        self._ask("read_shared_settings", {}, answered)
 
     def _look_due(self, now: float) -> None:
         self._ask("due", {}, self._due_looked)
@@ -176,7 +176,7 @@ class Maintenance:
         self._core.handle(Woken(), self._clock())
         self.bring_forward("look")
         self.bring_forward("due")
-        self._ask("forget_dead", {"age": 2 * self._timers.lease}, lambda _: self.read_commands_in(0.0))
+        self._ask("remove_dead", {"age": 2 * self._timers.lease}, lambda _: self.read_commands_in(0.0))
 
     def give_back_lost(self, age: float, done: Callable[[list[Cells]], None]) -> None:
         """Give back rows of other owners, and rows of ours at least `age` seconds old that are not in memory."""

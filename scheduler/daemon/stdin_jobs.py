@@ -47,7 +47,7 @@ def served(config: Config) -> list[str]:
 
 
 class StdinJobs:
-    """Standard input as a front-end; uses queries `typed_number`, `submit` and `typed_ends`."""
+    """Standard input as a front-end; uses queries `next_job_number`, `insert_stdin_job` and `read_stdin_ends`."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class StdinJobs:
     def _begin(self) -> None:
         """Queue the first line, if there is one."""
         if self._lines:
-            self._ask("typed_number", {}, self._numbered, self._begin)
+            self._ask("next_job_number", {}, self._numbered, self._begin)
 
     def _numbered(self, answer: Rows) -> None:
         self._first = int(answer.rows[0][0] or 0)
@@ -148,7 +148,7 @@ class StdinJobs:
         line = self._lines[0]
         values = {"pk": self._first, "type": line.type, "args": line.args, "urgent": line.urgent}
         if self._first in self._open:
-            self._ask("submit", values, lambda _: self._next(), self._insert)
+            self._ask("insert_stdin_job", values, lambda _: self._next(), self._insert)
         else:
             self._next()
 
@@ -194,7 +194,7 @@ class StdinJobs:
         pks = list(islice((pk for pk in self._open if pk != self._first), LOOK_ROWS))
         for pk in pks:
             self._open[pk] = self._open.pop(pk)
-        self._link.ask(self._queries["typed_ends"], {"pks": pks}, self._looked)
+        self._link.ask(self._queries["read_stdin_ends"], {"pks": pks}, self._looked)
 
     def _looked(self, answer: Answer) -> None:
         self._is_watching = False

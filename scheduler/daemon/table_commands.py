@@ -21,7 +21,7 @@ from scheduler.model.jobs import Cells
 
 
 def looked(rows: list[Cells]) -> TablesRead:
-    """Read the answer to query `look_around`."""
+    """Read the answer to query `read_shared_settings`."""
     return TablesRead(*(json.loads(cell or b"[]") for cell in rows[0]))
 
 
@@ -32,7 +32,7 @@ def _follow(desk: Desk, then: Callable[[], None]) -> None:
         desk.core.handle(looked(rows), desk.now())
         then()
 
-    desk.ask("look_around", {}, follow)
+    desk.ask("read_shared_settings", {}, follow)
 
 
 def to_host(desk: Desk, row: Row, order: Order) -> None:

@@ -56,7 +56,7 @@ class NotifyRateLimit:
 
 
 class ListenProbe:
-    """Rings `voice` with query `ring` and waits for `ear` to hear it; calls `poll` over and over while it does not."""
+    """Notifies by `voice` with query `probe_listen`; while `ear` does not receive it, calls `poll` periodically."""
 
     def __init__(
         self,

@@ -204,7 +204,7 @@ class Watch:
         self.maintenance.read_commands_in(0.0)
 
     def _look(self, now: float) -> None:
-        self._ask("look_at_owner", {}, self._looked)
+        self._ask("read_owner", {}, self._looked)
 
     def _looked(self, rows: list[Cells]) -> None:
         if not rows:
@@ -265,7 +265,7 @@ class Watch:
         self._ask("renew_lease", {"lease": self._config.scheduler.lease}, self._renewed)
 
     def _leave(self, now: float) -> None:
-        self._ask("leave", {}, lambda _: self._renewed([]))
+        self._ask("unregister", {}, lambda _: self._renewed([]))
 
     def _renewed(self, rows: list[Cells]) -> None:
         now, was_stepping_down = self._clock(), self.lease.state is LeaseState.STEPPING_DOWN
@@ -286,7 +286,7 @@ class Watch:
         self.lease.leave()
         self.maintenance.drop()
         values: dict[str, object] = {"group": self._config.scheduler.group, "owner": self.owner}
-        self.link.ask(self._queries["leave"], values, lambda _: done(), deadline=2.0)
+        self.link.ask(self._queries["unregister"], values, lambda _: done(), deadline=2.0)
 
 
 _STATEMENTS: Final[dict[LeaseStatement, Callable[[Watch, float], None]]] = {

@@ -112,7 +112,7 @@ class Daemon:
         queue_plans = (*queue_settings(timers.lock_limit), *PLANS)
         self.queue_link = self._link("queue", conninfo, self._queue_up, self._queue_down, queue_plans)
         self.listen_probe = ListenProbe(
-            self.loop, self._queries["ring"], _say, self.watch.poll, self.refusals,
+            self.loop, self._queries["probe_listen"], _say, self.watch.poll, self.refusals,
             every=timers.rescan, poll_interval=timers.poll_interval,
         )  # fmt: skip
         watch_words = (*watch_settings(timers), *PLANS, f"listen {self.listen_probe.channel}")

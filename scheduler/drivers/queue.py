@@ -113,7 +113,7 @@ class QueueConnection:
             case Settle(parents, beyond):
                 return "settle", {"parents": parents, "beyond": beyond}
             case RecordInHand(pks):
-                return "take_stock", {"owner": self.owner, "pks": pks}
+                return "record_in_hand", {"owner": self.owner, "pks": pks}
             case WriteLog(rows):
                 names = ("jobs", "types", "hosts", "agents", "pids", "messages")
                 return "write_log", _columns(rows, *names)

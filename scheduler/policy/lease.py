@@ -24,11 +24,11 @@ class LeaseStatement(Enum):
     """A statement of schema/queries.sql to run."""
 
     REGISTER = "register"
-    LOOK = "look_at_owner"
+    LOOK = "read_owner"
     TAKE = "take_lease"
     RESCUE = "rescue"
     RENEW = "renew_lease"
-    LEAVE = "leave"
+    LEAVE = "unregister"
 
 
 _STATEMENTS: Final = {

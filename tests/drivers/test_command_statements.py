@@ -165,7 +165,7 @@ def test_daemons_are_forgotten_when_they_are_dead_and_not_before_j74(watch: Any,
             " status_since) values (%s, -1, 1, '', now())",
             str(UUID(int=number)),
         )
-    watch("forget_dead", age=60.0)
+    watch("remove_dead", age=60.0)
     assert fetch(database, "select scheduler_pid from drover.scheduler order by 1") == [(1,), (2,)]
     assert fetch(database, "select count(*) from drover.scheduler_status") == [(2,)]
 
@@ -178,4 +178,4 @@ def test_a_row_of_another_attempt_is_not_ours(watch: Any, database: str) -> None
         " jq_owner = case jq_pk when 3 then %s else %s end::uuid",
         OTHER, OWNER,
     )  # fmt: skip
-    assert rows_of(watch("not_ours", pks=[1, 2, 3], attempts=[2, 1, 2])) == [(b"2",), (b"3",)]
+    assert rows_of(watch("find_lost", pks=[1, 2, 3], attempts=[2, 1, 2])) == [(b"2",), (b"3",)]

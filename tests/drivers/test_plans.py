@@ -32,16 +32,16 @@ STATISTICS = "select relpages >= %s, reltuples from pg_class where oid = 'drover
 FEW = 200
 GROUP: dict[str, object] = {"group": "default", "owner": OWNER}
 CHORES: dict[str, dict[str, object]] = {
-    "look_at_owner": {},
+    "read_owner": {},
     "renew_lease": {"lease": 30.0},
     "due": {},
-    "look_around": {},
+    "read_shared_settings": {},
     "rescan": {},
     "rescue": {"live": [], "age": 60.0},
     "read_commands": {**VERBS_ABOUT, "passed": []},
     "close_runs": {},
     "close_commands": {"every": VERBS_ABOUT["every"]},
-    "forget_dead": {"age": 60.0},
+    "remove_dead": {"age": 60.0},
 }
 ANY = [Claim(pk, 1, b"", b"1n", WANT) for pk in range(1, BATCH + 1)]
 
@@ -106,7 +106,7 @@ def _explain(queue: Real, claims: Sequence[Claim], after: ClaimPosition) -> dict
         "mark_running": Mark([(claim.pk, claim.attempt) for claim in claims]),
         "save": Save([SaveRow(claim.pk, claim.attempt, "failed", 2, "failed", "failed") for claim in claims], failures),
         "find_locked": FindLocked(Mark([(claim.pk, claim.attempt) for claim in claims])),
-        "take_stock": RecordInHand([claim.pk for claim in claims]),
+        "record_in_hand": RecordInHand([claim.pk for claim in claims]),
     }
     return {name: queue.explain(request) for name, request in requests.items()}
 

@@ -307,7 +307,7 @@ FAULTS: Final = (
         "scheduler_seen < now() - make_interval(secs => :age::float8)",
         "scheduler_seen > now() - make_interval(secs => :age::float8)",
         "drivers/test_command_statements.py::test_daemons_are_forgotten_when_they_are_dead_and_not_before_j74",
-        near="-- name: forget_dead",
+        near="-- name: remove_dead",
     ),
     _fault(
         "dead_daemons_are_never_forgotten",
@@ -315,7 +315,7 @@ FAULTS: Final = (
         "scheduler_seen < now() - make_interval(secs => :age::float8)",
         "false",
         "drivers/test_command_statements.py::test_daemons_are_forgotten_when_they_are_dead_and_not_before_j74",
-        near="-- name: forget_dead",
+        near="-- name: remove_dead",
     ),
     _fault(
         "retry_forgets_the_start_window",
@@ -363,7 +363,7 @@ FAULTS: Final = (
         "where jq_pk between pk and pk and jq_attempt = attempt and jq_owner",
         "where jq_pk between pk and pk and jq_owner",
         "drivers/test_command_statements.py::test_a_row_of_another_attempt_is_not_ours",
-        near="-- name: not_ours",
+        near="-- name: find_lost",
     ),
     _fault(
         "type_that_has_recovered_is_shown_as_failed",

@@ -5,7 +5,7 @@ import pytest
 from tests.faults.failpoints import WRITES
 from tests.faults.settings import FULL
 from tests.faults.site import RETRIED, Site
-from tests.faults.walk import FAR, POINTS, TYPED, Step, has_come, steps, walk
+from tests.faults.walk import FAR, POINTS, STDIN_JOBS, Step, has_come, steps, walk
 
 SHARE = 8  # steps of one test: each takes a second or three
 ROUNDS = 6  # of work, in which each point is come to
@@ -49,7 +49,7 @@ def test_a_daemon_that_is_stopped_at_a_point_does_no_harm_when_it_wakes(site: Si
 @pytest.mark.slow
 @pytest.mark.fault("failpoints: error")
 def test_a_daemon_lives_through_an_error_at_every_statement_and_begins_nothing_twice(site: Site) -> None:
-    live_through(site, [step for step in steps("error") if step.name not in (*WRITES, *TYPED, "leave")])
+    live_through(site, [step for step in steps("error") if step.name not in (*WRITES, *STDIN_JOBS, "unregister")])
     assert site.repeated() == []
 
 

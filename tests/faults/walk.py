@@ -17,7 +17,7 @@ from tests.faults.site import Site
 from tests.integration.daemon import Daemon
 
 SHOWN_ELSEWHERE = frozenset(("end_holder",))  # a stopped daemon's large answer: test_daemons.py
-TYPED = frozenset(("typed_number", "submit", "typed_ends"))  # of `drover run -I`
+STDIN_JOBS = frozenset(("next_job_number", "insert_stdin_job", "read_stdin_ends"))  # of `drover run -I`
 NAMED = tuple(name for name in load((schema_dir() / "queries.sql").read_text()) if name not in SHOWN_ELSEWHERE)
 UNNAMED = (
     "queue.select", "queue.set", "watch.select", "watch.listen", "watch.set",
@@ -29,7 +29,7 @@ POINTS = (*NAMED, *UNNAMED, "line.note", *sorted(WRITES))
 OFTEN = {"end_and_claim": 3, "write": 4, "renew_lease": 2, "show_status": 2, "expansion.fetch": 2}
 FAR = '[hosts.far]\ntransport = "ssh"\naddress = "127.0.0.1:1"\n'  # nobody is there
 LOSES = "end_and_claim:after=error@2"
-AFTER_LOSS = frozenset(("end_backend", "not_ours"))  # of the queue's connection
+AFTER_LOSS = frozenset(("end_backend", "find_lost"))  # of the queue's connection
 AGAIN = "again:0.7"  # one that wakes finds what it was about to write in the hands of another
 STANDING = ("standing by", "serving group")
 WORKED = "select exists (select from faults.move where daemon = %s and state = 'claimed')"
@@ -91,7 +91,7 @@ def has_come(daemon: Daemon, step: Step | None) -> bool:
 
 
 def _start(site: Site, step: Step, options: dict[str, Any]) -> Daemon:
-    if step.name in TYPED:
+    if step.name in STDIN_JOBS:
         line = f"line | {step.name}-{step.when} nap:1.5\n".encode()  # it is looked at while it is open
         return site.start(step.armed, options=["-I"], stdin=line, metered=False, **options)
     if step.name == "show_hosts":
@@ -108,7 +108,7 @@ def _stand_by(site: Site, heir: Daemon, step: Step | None) -> None:
 
 
 def _come_to(site: Site, daemon: Daemon, step: Step) -> None:
-    if step.name == "leave":
+    if step.name == "unregister":
         site.until(lambda: "serving group" in daemon.stderr(), "it does not serve")
         daemon.signal(SIGTERM)
     if step.name == "may_step_down":

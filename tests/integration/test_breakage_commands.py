@@ -104,7 +104,7 @@ def test_who_waits_for_a_lock_is_not_taken_for_deaf(launch: Launch, text: str) -
 # ---- answers that are lost
 
 
-@pytest.mark.parametrize(("words", "name"), [("killjob", "want"), ("cancel", "cancel_job")])
+@pytest.mark.parametrize(("words", "name"), [("killjob", "set_wanted"), ("cancel", "cancel_job")])
 def test_a_command_whose_answer_is_lost_says_what_it_did(
     launch: Launch, database_with_roles: str, text: str, gate: Path, words: str, name: str
 ) -> None:

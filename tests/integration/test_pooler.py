@@ -110,7 +110,7 @@ class Ears:
         self.rings = 0
         self.listen_probe = ListenProbe(
             loop,
-            QUERIES["ring"],
+            QUERIES["probe_listen"],
             lambda level, text: self.said.append(text),
             self._poll,
             quiet(),

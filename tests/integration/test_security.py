@@ -530,7 +530,7 @@ def flooded(database: str, role: str, channel: str, stop: Event) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("channel", "statement"),
-    [("drover_queue", "end_and_claim"), ("drover_change", "look_around"), ("drover_due", "due")],
+    [("drover_queue", "end_and_claim"), ("drover_change", "read_shared_settings"), ("drover_due", "due")],
 )
 def test_flood_of_notifications_makes_at_most_one_poll_in_a_tenth_of_a_second(
     launch: Launch, tmp_path: Path, channel: str, statement: str

@@ -145,7 +145,7 @@ def test_a_standby_tells_what_another_has_worked_f123(launch: Launch, text: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("query", ["typed_number", "submit", "typed_ends"])
+@pytest.mark.parametrize("query", ["next_job_number", "insert_stdin_job", "read_stdin_ends"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_line_in_flight_when_the_connection_breaks_is_one_job_f123(
     launch: Launch, text: str, record: Path, gate: Path, query: str, when: str
@@ -178,7 +178,7 @@ def test_a_line_that_the_database_cannot_take_now_is_inserted_later_f123(
 ) -> None:
     execute(database_with_roles, REFUSE.format("53100"))
     daemon = launch(text, options=["-I"], stdin=b"rec | refused\n")
-    daemon.until(lambda: "submit: not now" in daemon.stderr())
+    daemon.until(lambda: "insert_stdin_job: not now" in daemon.stderr())
     daemon.execute("drop trigger refuse on drover.jobqueue")
     assert output(daemon) == ["1 rec done all data processed"]
     assert daemon.wait_exit() == 0
@@ -196,7 +196,7 @@ def test_a_line_that_the_database_refuses_is_a_bad_one_f123(
 def test_what_is_not_queued_at_the_end_is_told_f123(launch: Launch, database_with_roles: str, text: str) -> None:
     execute(database_with_roles, REFUSE.format("53100"))
     daemon = launch(text, options=["-I"], stdin=b"rec | refused\nrec | two\n")
-    daemon.until(lambda: "submit: not now" in daemon.stderr())
+    daemon.until(lambda: "insert_stdin_job: not now" in daemon.stderr())
     assert daemon.stop() == 1
     assert "stdin:1: perhaps queued, as job 1\nstdin:2: not queued\n" in daemon.stderr()
     assert output(daemon) == []

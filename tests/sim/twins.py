@@ -210,7 +210,7 @@ class Twins:
     def take_stock(self, owner: str, pks: Sequence[int]) -> None:
         """Say anew what an owner has in hand."""
         with self.instant():
-            self._ask(self.queries["take_stock"], owner=owner, pks=pks)
+            self._ask(self.queries["record_in_hand"], owner=owner, pks=pks)
             self.fake.take_stock(owner, pks)
 
     def find_locked(self, pks: Sequence[int]) -> None:
@@ -290,7 +290,7 @@ class Twins:
         """Note what a command wants of a row that is worked."""
         with self.instant():
             text = {FAILED: "kill", CANCELLED: "cancel by hand"}[wanted]
-            done = self._ask(self.queries["want"], owner=owner, command=COMMAND, job=row.pk, wanted=text)
+            done = self._ask(self.queries["set_wanted"], owner=owner, command=COMMAND, job=row.pk, wanted=text)
             _same("wanted", self.fake.want(owner, row, wanted), bool(done))
 
     # ---- below
