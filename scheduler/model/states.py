@@ -22,12 +22,11 @@ NEVER: Final = float("inf")  # the deadline of what waits without one: an instan
 OTHERWISE, IGNORE, VIOLATION, IMPOSSIBLE = "OTHERWISE", "IGNORE", "VIOLATION", "IMPOSSIBLE"
 
 Rows = Mapping[str, Mapping[str, str]]
-Cells = Mapping[str, Mapping[str, str]]
 State = TypeVar("State", bound=Enum)
 Event = TypeVar("Event", bound=Enum)
 
 
-def filled(states: Iterable[str], events: Iterable[str], rows: Rows, otherwise: str = IMPOSSIBLE) -> Cells:
+def filled(states: Iterable[str], events: Iterable[str], rows: Rows, otherwise: str = IMPOSSIBLE) -> Rows:
     """Return every cell of a table: state -> event -> next state, IGNORE, VIOLATION or IMPOSSIBLE.
 
     **errors**: BugError for a state without its row, an event that does not exist or is named twice, and a cell that is
@@ -114,28 +113,17 @@ _SLOT_ROWS: Final = {
     "ST_FREEING": {"CREATED LATE": "ST_FREEING", "NOT_CREATED GONE": "ST_FREE", "OK SAID KILLED THAWED": IGNORE},
     "ST_PREP": {"CREATED": "ST_SPAWNED", "NOT_CREATED": "ST_FREE", "KILLED LATE": "ST_FREEING", "THAWED": IGNORE},
     "ST_SPAWNED": {
-        "OK": "ST_READY",
-        "LAUNCHED": "ST_RUNNING",
-        "KILLED LATE": "ST_FREEING",
-        "GONE": "ST_FREE",
+        "OK": "ST_READY", "LAUNCHED": "ST_RUNNING", "KILLED LATE": "ST_FREEING", "GONE": "ST_FREE",
         "SAID THAWED": IGNORE,
     },
-    "ST_READY": {
-        "OK": VIOLATION,  # it answers nothing
-        "FED": "ST_RUNNING",
-        "KILLED LATE": "ST_FREEING",
-        "GONE": "ST_FREE",
-        "SAID THAWED": IGNORE,
+    "ST_READY": {  # an OK here answers nothing
+        "OK": VIOLATION, "FED": "ST_RUNNING", "KILLED LATE": "ST_FREEING", "GONE": "ST_FREE", "SAID THAWED": IGNORE,
     },
     "ST_RUNNING": {
-        "OK": "ST_READY",
-        "NEXT": "ST_RUNNING",
-        "KILLED LATE": "ST_FREEING",
-        "GONE": "ST_FREE",
-        "SAID THAWED": IGNORE,
+        "OK": "ST_READY", "NEXT": "ST_RUNNING", "KILLED LATE": "ST_FREEING", "GONE": "ST_FREE", "SAID THAWED": IGNORE,
     },
     "ST_DONE": {},
-}
+}  # fmt: skip
 SLOT_CELLS: Final = filled(STATE_NAMES[:ST_END], EVENT_NAMES, _SLOT_ROWS, otherwise=IMPOSSIBLE)
 
 # The same as numbers, for the hot path: SLOT_TABLE[state][event] is a state, or negative.
@@ -209,8 +197,14 @@ JOB_UNTIL: Final = {
 JOB_STATES: Final = tuple(JOB_MOVES)
 TERMINAL: Final = frozenset((DONE, FAILED, CANCELLED, IGNORED, SKIPPED))
 INSERTABLE: Final = frozenset((HELD, QUEUED))
+IN_HAND: Final = frozenset((CLAIMED, RUNNING))
 
 BIT_SUCCESS, BIT_FAILURE, BIT_NONFATAL = 1, 2, 4  # jq_end_bits
+
+
+def states_before(after: str) -> frozenset[str]:
+    """Return the states from which a job may move to this one."""
+    return frozenset(before for before, moves in JOB_MOVES.items() if after in moves)
 
 
 def check_move(before: str, after: str) -> None:
@@ -300,48 +294,31 @@ class LeaseEvent(Enum):
 
 _LEASE_ROWS: Final = {
     "UNREGISTERED": {
-        "CONNECTED DISCONNECTED REFUSED": "UNREGISTERED",
-        "REGISTERED": "STANDBY",
-        "LEAVE": "LEAVING",
+        "CONNECTED DISCONNECTED REFUSED": "UNREGISTERED", "REGISTERED": "STANDBY", "LEAVE": "LEAVING",
         "OWNER_CHANGED RENEWAL_WANTED STEP_DOWN": IGNORE,
     },
     "STANDBY": {
-        "CONNECTED": "UNREGISTERED",
-        "DISCONNECTED OWNER_SEEN OWNER_CHANGED REFUSED": "STANDBY",
-        "MAY_TAKE": "TAKING",
-        "LEAVE": "LEAVING",
-        "RENEWAL_WANTED STEP_DOWN": IGNORE,
+        "DISCONNECTED OWNER_SEEN OWNER_CHANGED REFUSED": "STANDBY", "MAY_TAKE": "TAKING", "CONNECTED": "UNREGISTERED",
+        "LEAVE": "LEAVING", "RENEWAL_WANTED STEP_DOWN": IGNORE,
     },
     "TAKING": {
-        "CONNECTED": "UNREGISTERED",
-        "OWNER_CHANGED REFUSED": "TAKING",
-        "TAKEN": "RESCUING",
-        "NOT_TAKEN DISCONNECTED": "STANDBY",
-        "LEAVE": "LEAVING",
-        "MAY_TAKE RENEWAL_WANTED STEP_DOWN": IGNORE,
+        "OWNER_CHANGED REFUSED": "TAKING", "TAKEN": "RESCUING", "NOT_TAKEN DISCONNECTED": "STANDBY",
+        "CONNECTED": "UNREGISTERED", "LEAVE": "LEAVING", "MAY_TAKE RENEWAL_WANTED STEP_DOWN": IGNORE,
     },
     "RESCUING": {
-        "CONNECTED": "UNREGISTERED",
-        "DISCONNECTED REFUSED": "RESCUING",
-        "RESCUED": "SERVING",
-        "LEAVE": "LEAVING",
+        "DISCONNECTED REFUSED": "RESCUING", "RESCUED": "SERVING", "CONNECTED": "UNREGISTERED", "LEAVE": "LEAVING",
         "OWNER_CHANGED RENEWAL_WANTED STEP_DOWN": IGNORE,
     },
     "SERVING": {
-        "CONNECTED DISCONNECTED RENEWED RENEWAL_WANTED REFUSED": "SERVING",
-        "LOST": "UNREGISTERED",
-        "STEP_DOWN": "STEPPING_DOWN",
-        "LEAVE": "LEAVING",
-        "OWNER_CHANGED": IGNORE,
+        "CONNECTED DISCONNECTED RENEWED RENEWAL_WANTED REFUSED": "SERVING", "STEP_DOWN": "STEPPING_DOWN",
+        "LOST": "UNREGISTERED", "LEAVE": "LEAVING", "OWNER_CHANGED": IGNORE,
     },
     "STEPPING_DOWN": {
-        "CONNECTED DISCONNECTED RENEWED REFUSED": "STEPPING_DOWN",
-        "LOST": "UNREGISTERED",
-        "LEAVE": "LEAVING",
+        "CONNECTED DISCONNECTED RENEWED REFUSED": "STEPPING_DOWN", "LOST": "UNREGISTERED", "LEAVE": "LEAVING",
         "OWNER_CHANGED RENEWAL_WANTED STEP_DOWN": IGNORE,
     },
     "LEAVING": {OTHERWISE: IGNORE},
-}
+}  # fmt: skip
 LEASE: Final = Machine("the lease", LeaseState, LeaseEvent, _LEASE_ROWS)
 
 # ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_host.py

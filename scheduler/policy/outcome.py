@@ -7,7 +7,17 @@ from typing import Final
 
 from scheduler.model.config import Scheduler
 from scheduler.model.jobs import End, SaveRow
-from scheduler.model.states import BIT_FAILURE, BIT_NONFATAL, BIT_SUCCESS, CLAIMED, DONE, FAILED, QUEUED, RUNNING
+from scheduler.model.states import (
+    BIT_FAILURE,
+    BIT_NONFATAL,
+    BIT_SUCCESS,
+    CLAIMED,
+    DONE,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    check_move,
+)
 from scheduler.policy.entities import Job
 from scheduler.policy.query import KeyProgress, Query
 
@@ -100,6 +110,7 @@ def _row(
     *, failures: int | None = None, retry_in: float | None = None, jitter: bool = False, back: bool = False,
     remaining: float | None = None, counted: int = 0,
 ) -> SaveRow:  # fmt: skip
+    check_move(RUNNING if job.marked else CLAIMED, state)
     host, agent, pid = job.where or (None, None, None)
     done, failed, total, checkpoint = _counts(job, state, counted)
     return SaveRow(

@@ -51,7 +51,7 @@ def ignored(lines: str) -> set[tuple[str, str]]:
     return {(state, event) for state, *events in map(str.split, lines.split("\n")[1:-1]) for event in events}
 
 
-def cells_of(table: s.Cells) -> set[tuple[str, str, str]]:
+def cells_of(table: s.Rows) -> set[tuple[str, str, str]]:
     """Return (state, event, cell) of all cells of a table that are not impossible."""
     return {(a, e, cell) for a, row in table.items() for e, cell in row.items() if cell != s.IMPOSSIBLE}
 
@@ -136,8 +136,8 @@ def test_done_is_for_rows_of_queries_and_no_slot_enters_or_leaves_it_f68() -> No
 
 
 def test_every_state_of_a_slot_but_free_has_a_limit() -> None:
-    patience = timeouts_of(AgentType("a", kind="line", heartbeat=60.0), Scheduler())
-    assert [state for state in s.SLOT_STATES if patience[state] == NEVER] == [s.ST_FREE]
+    timeouts = timeouts_of(AgentType("a", kind="line", heartbeat=60.0), Scheduler())
+    assert [state for state in s.SLOT_STATES if timeouts[state] == NEVER] == [s.ST_FREE]
 
 
 # ---- what is wanted of a process
@@ -203,6 +203,10 @@ def test_nothing_leaves_a_terminal_state_but_a_retry() -> None:
 def test_every_state_of_a_job_can_be_reached() -> None:
     reached: Iterable[str] = s.INSERTABLE | {after for _, after in moves_of(s.JOB_MOVES)}
     assert set(reached) == set(s.JOB_STATES)
+
+
+def test_plain_success_is_legal_for_each_state_in_hand() -> None:
+    assert s.DONE in s.JOB_MOVES[s.CLAIMED] & s.JOB_MOVES[s.RUNNING]
 
 
 def test_illegal_move_of_a_job_is_not_written() -> None:
