@@ -50,7 +50,7 @@ def serve(launch: Launch, program: Path, own: Path) -> Serve:
 
 def replace(program: Path, new: str = "drover-new") -> None:
     """Put another program there: it introduces itself otherwise."""
-    path = program / "scheduler" / "daemon.py"
+    path = program / "scheduler" / "daemon" / "wiring.py"
     path.write_text(path.read_text().replace('who = f"drover', f'who = f"{new}'))
 
 
@@ -95,11 +95,11 @@ def test_signals_that_come_between_the_old_program_and_the_new_are_kept_r94(serv
 
 def test_a_program_that_cannot_be_imported_replaces_nothing_r94(serve: Serve, program: Path) -> None:
     daemon = serve(reexec=True)
-    whole = (program / "scheduler" / "loop.py").read_text()
-    (program / "scheduler" / "loop.py").write_text("def half")
+    whole = (program / "scheduler" / "drivers" / "loop.py").read_text()
+    (program / "scheduler" / "drivers" / "loop.py").write_text("def half")
     daemon.until(lambda: "cannot be imported" in daemon.stderr(), what="it does not try it")
     assert daemon.wait(daemon.insert(jq_type="puppet", jq_args="true"))["jq_attempt"] == 1
-    (program / "scheduler" / "loop.py").write_text(whole + "\n# whole again\n")
+    (program / "scheduler" / "drivers" / "loop.py").write_text(whole + "\n# whole again\n")
     again(daemon)
     assert daemon.stderr().count("cannot be imported") == 1
     assert daemon.stop() == 0
