@@ -32,8 +32,6 @@ from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Sp
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
 
 ENVIRONMENT: Final = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_AUTH_SOCK", "LD_LIBRARY_PATH"})
-PING_S: Final = 5.0
-MAX_PINGS: Final = 4  # that may stay unanswered
 LONG_LIFE_S: Final = 60.0  # after it a death is the first again
 MAX_DOUBLINGS: Final = 30
 LAST_WAIT_MS: Final = 1000
@@ -289,9 +287,9 @@ class SshProcess:
 
     def _ping(self) -> None:
         """Ask whether it runs, and kill it when it hangs. Pings are counted: we may be the one who was stopped."""
-        self._fire(LinkEvent.PINGED, PING_S, self._ping)
+        self._fire(LinkEvent.PINGED, self._settings.ping_s, self._ping)
         self._pings += 1
-        if self._pings > MAX_PINGS:
+        if self._pings > self._settings.max_pings:
             self.kill()
         else:
             self._request(ssh.Ping())

@@ -3,14 +3,17 @@
 FAULTS_GAPS names a file into which the time between two waits of the loop is written as it happens, so that kill -9
 loses none: how many gaps of less than 2^n microseconds for n from 0, then the longest, all in nanoseconds and as 64-bit
 integers. Time in which the kernel had no processor for us is not the daemon's, and left out (schedstat). FAULTS_MUTANT
-names a mutant, FAULTS_POINTS the failpoints (failpoints.py).
+names a mutant, FAULTS_POINTS the failpoints (failpoints.py). FAULTS_SSH are other limits of SSH hosts, as a JSON object
+of fields of SshSettings.
 """
 
+import json
 import mmap
 import os
 import select
 import sys
 import time
+from dataclasses import MISSING, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,11 +63,21 @@ def main() -> int:
         from tests.faults.failpoints import arm
 
         arm(points)
+    if limits := os.environ.get("FAULTS_SSH"):
+        set_defaults(json.loads(limits))
     if "FAULTS_GAPS" in os.environ:
         scheduler.drivers.loop.select = SimpleNamespace(epoll=Meter)  # type: ignore[attr-defined]
     from scheduler.cli.main import main as drover
 
     return drover(sys.argv[1:])
+
+
+def set_defaults(changes: dict[str, Any]) -> None:
+    """Let these be the limits of hosts, of which no configuration says anything."""
+    from scheduler.model.ssh_protocol import SshSettings
+
+    defaults = {each.name: each.default for each in fields(SshSettings) if each.default is not MISSING}
+    SshSettings.__init__.__defaults__ = tuple((defaults | changes).values())
 
 
 if __name__ == "__main__":

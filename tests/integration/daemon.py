@@ -11,7 +11,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM
@@ -281,11 +281,13 @@ def start(
     via: str = "",
     program: Sequence[str] = RUN,
     points: str = "",
+    ssh: Mapping[str, float] | None = None,
 ) -> Daemon:
     """Start a daemon with BASE and then this configuration, whose keys win; `wait` until it serves the group.
 
     It logs in to `database`, or to the same one by the conninfo `via`. With `stdin` its standard input is a pipe that
-    gives these bytes and ends, and its standard output is one too. `points` are those of tests/faults/failpoints.py.
+    gives these bytes and ends, and its standard output is one too. `points` are those of tests/faults/failpoints.py;
+    `ssh` are other limits of hosts over SSH, fields of SshSettings.
     """
     temporary = TemporaryDirectory(prefix="drover-test-")
     folder = Path(temporary.name)
@@ -295,6 +297,8 @@ def start(
     environment = os.environ | {"DROVER_DATABASE_URL": make_conninfo(via or database, user="drover_scheduler")}
     if points:
         program, environment["FAULTS_POINTS"] = ARMED_RUN, points
+    if ssh:
+        program, environment["FAULTS_SSH"] = ARMED_RUN, json.dumps(ssh)
     with (folder / ERRORS).open("wb") as errors:
         process = warm.begin(
             [*program, *options, "-c", str(folder / "drover.toml")],

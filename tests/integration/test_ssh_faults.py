@@ -17,7 +17,7 @@ import pytest
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 from tests.integration.ssh_tools import at_work, table
-from tests.integration.test_ssh_hosts import ALPHA, hosts, reached, said
+from tests.integration.test_ssh_hosts import ALPHA, SOON, hosts, reached, said
 from tests.needs import need
 from tests.ssh.net import Net, cabled
 from tests.ssh.sshd import Server, below, kill, run, serving
@@ -33,6 +33,7 @@ while True:
     else:
         signal.pause()
 """
+OFTEN = {"ping_s": 1.0}  # the SSH process is asked whether it runs
 SHORT_S = 3.0  # of silence: less than the lease of the control session, even if it began just before a heartbeat
 SMALL = 'mount -t tmpfs -o size=64k tmpfs {} && exec "$@"'
 
@@ -169,10 +170,10 @@ def test_an_address_that_drops_packets_is_down_and_holds_up_nobody_f10(
     mac = run("ip", "-n", net.name, "-br", "link", "show", "dev", net.theirs).split()[2]
     run("ip", "neighbour", "replace", net.address, "lladdr", mac, "dev", net.ours, "nud", "permanent")
     net.cut()
-    daemon = launch(ALPHA + table("beta", server) + agent("rec", rec(record)))
+    daemon = launch(ALPHA + table("beta", server) + agent("rec", rec(record)), ssh=SOON)
     bound = daemon.insert(jq_type="rec", jq_args="far", jq_host="beta")
     daemon.wait_all(daemon.insert_all(numbered(5, "near")))
-    daemon.until(lambda: "no answer within 10 s" in daemon.why(bound), what="why does not say so")
+    daemon.until(lambda: "no answer within 2 s" in daemon.why(bound), what="why does not say so")
     net.mend()
     daemon.wait(bound, timeout=40)
     assert hosts(record) == {"alpha": 5, "beta": 1}
@@ -192,7 +193,7 @@ def test_one_host_that_is_cut_off_slows_down_no_other_f10_c56(launch: Launch, tm
     with ExitStack() as stack:
         wires = {name: stack.enter_context(wired(tmp_path / name)) for name in ("beta", "gamma", "delta")}
         tables = "".join(table(name, server) for name, (_, server) in wires.items())
-        daemon = launch(tables + agent("rec", rec(record), slots=3))
+        daemon = launch(tables + agent("rec", rec(record), slots=3), ssh=SOON)
         for name in wires:
             reached(daemon, name)
         pks = daemon.insert_all(numbered(600, "nap:0.05"))
@@ -295,7 +296,7 @@ def test_ssh_process_that_dies_interrupts_all_running_jobs_once(
 def test_ssh_process_that_hangs_delays_a_kill_by_its_pings_only(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
-    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3))
+    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3), ssh=OFTEN)
     killed, *others = daemon.insert_all(numbered(3, f"gate:{gate}"))
     await_lines(daemon, record, 3)
     (ssh_process,) = ssh_processes(daemon)
@@ -414,7 +415,7 @@ def test_ssh_process_that_hangs_is_killed_though_its_host_is_not_configured_any_
     launch: Launch, beta: Server, record: Path, gate: Path, count: int
 ) -> None:
     types = agent("rec", rec(record), slots=2)
-    daemon = launch(ALPHA + "enabled = false\n" + table("beta", beta) + types)
+    daemon = launch(ALPHA + "enabled = false\n" + table("beta", beta) + types, ssh=OFTEN)
     reached(daemon)
     pks = daemon.insert_all(numbered(count, f"gate:{gate}"))
     await_lines(daemon, record, count)
@@ -506,7 +507,7 @@ def test_slots_beyond_a_connection_wait_while_no_other_can_be_made(
 
 @pytest.mark.slow
 def test_ssh_process_that_hangs_is_noticed_by_its_pings(launch: Launch, beta: Server, record: Path, gate: Path) -> None:
-    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3))
+    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3), ssh=OFTEN)
     pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
     daemon.until(lambda: len(lines(record)) == 3)
     (ssh_process,) = ssh_processes(daemon)
@@ -554,7 +555,7 @@ def test_a_kill_that_takes_its_time_fills_no_log_without_grace(
     launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
     net, server = cable
-    daemon = launch("[scheduler]\nkill_grace = 0\n" + table("beta", server) + agent("rec", rec(record)))
+    daemon = launch("[scheduler]\nkill_grace = 0\n" + table("beta", server) + agent("rec", rec(record)), ssh=SOON)
     (pk,) = daemon.insert_all(numbered(1, f"gate:{gate}"))
     daemon.until(lambda: len(lines(record)) == 1)
     net.cut()

@@ -23,6 +23,7 @@ from tests.ssh.test_remote_agents import all_gone
 
 ALPHA = "[hosts.alpha]\n"
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nprint('OK')\nwhile True: time.sleep(9)"
+SOON = {"lease_s": 2, "beat_s": 0.5, "answer_s": 4.0, "connect_s": 2.0}  # silence is noticed
 
 
 @pytest.fixture
@@ -336,7 +337,7 @@ def test_a_host_that_falls_silent_is_lost_and_comes_back_c56_j73(launch: Launch,
     need("netns")
     need("sshd")
     with cabled() as net, serving(tmp_path / "far", address=net.address, inside=net.inside, port=2222) as server:
-        daemon = launch(ALPHA + table("beta", server) + agent("rec", rec(record)))
+        daemon = launch(ALPHA + table("beta", server) + agent("rec", rec(record)), ssh=SOON)
         bound = daemon.insert(jq_type="rec", jq_args="nap:2", jq_host="beta")
         daemon.wait(bound, "running")
         net.cut()
