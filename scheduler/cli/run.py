@@ -21,7 +21,7 @@ from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.service_manager import take_manager
+from scheduler.drivers.service_manager import pop_manager
 from scheduler.drivers.spawn import user_mistakes
 from scheduler.drivers.system import hide
 from scheduler.errors import ConfigError
@@ -46,7 +46,7 @@ def run(options: Namespace, config: Config) -> int:
     log.LOG.info("configuration %s", locate(options.config, os.environ))
     written, config = config.database, with_logins(config, os.environ)
     read = _reload_function(options, written, config.database)
-    manager = take_manager(os.environ)
+    manager = pop_manager(os.environ)
     with wait_for_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
         guardian_fd = guardian.begin(os.environ)
         has_guardian = guardian_fd is not None

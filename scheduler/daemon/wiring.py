@@ -313,7 +313,7 @@ class Daemon:
         """Other statements are refused than before: show it."""
         self.core.report.show_refused(text)
         self.watch.maintenance.bring_forward("all")
-        self.notifier.note()
+        self.notifier.update_status()
 
     def _become(self, owner: str) -> None:
         """We were disowned: what is done from now on is done under another name."""
@@ -379,7 +379,7 @@ class Daemon:
         """Our standing may be another."""
         if self.watch.lease.is_settled:
             self._show_ready()
-        self.notifier.note()
+        self.notifier.update_status()
 
     def _show_ready(self) -> None:
         self.notifier.ready()
@@ -429,7 +429,7 @@ class Daemon:
         _say("info", f"draining: what is in hand is finished, {rest}")
         self._tell(e.Drain())
         self.watch.maintenance.bring_forward("all")
-        self.notifier.note()
+        self.notifier.update_status()
 
     def _supersede(self) -> None:
         """End in order, then go on as the program that is there now, unless we are told to end by then."""

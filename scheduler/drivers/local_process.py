@@ -22,11 +22,11 @@ LAST_WAIT_MS = 1000  # for each process at the very end; SIGKILL takes far less
 
 
 class NoPidfdError(OSError):
-    """A process had begun and was killed at once, since it could not be watched."""
+    """A process had begun and was killed at once, since no pidfd was left to watch it with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ProcessSpec:
     """All that it takes to start a process; directory None is the scheduler's own."""
 
     argv: tuple[str, ...]
@@ -37,7 +37,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A process, and our ends of its pipes, which never block."""
+    """A process, and our ends of its pipes, which do not block."""
 
     popen: "subprocess.Popen[bytes]"
     pidfd: int
@@ -62,7 +62,7 @@ class Process(Protocol):
         """Kill what is left of its group; it is dead itself."""
 
     def reap(self) -> None:
-        """Forget it; nothing is asked of it any more."""
+        """Release it; it is of no use after that."""
 
 
 class LocalProcess:
@@ -83,7 +83,7 @@ class LocalProcess:
         except ProcessLookupError:
             with suppress(OSError):
                 signal.pidfd_send_signal(self.pidfd, number)
-        except PermissionError:  # it became another user: nothing we can do reaches it
+        except PermissionError:  # it became another user's: we cannot signal it
             return
 
     def kill(self) -> None:
@@ -93,7 +93,7 @@ class LocalProcess:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it may have left its group
 
     def kill_group(self) -> None:
-        """Kill what is left of its group, unless its pid may be somebody else's by now."""
+        """Kill what is left of its group, unless its pid may be another process's by now."""
         if not self._was_reaped:
             self.signal(signal.SIGKILL)
 
@@ -101,19 +101,19 @@ class LocalProcess:
         """Reap it."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
-        self._popen.returncode = 0  # else Popen would reap it too; how it ended is told in Gone
+        self._popen.returncode = 0  # else Popen would reap it too; Gone reports how it ended
         os.close(self.pidfd)
 
     def await_death(self) -> None:
-        """Wait for its end, at the very end."""
+        """Block until it is dead; at the very end."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         poll.poll(LAST_WAIT_MS)
 
     def how_it_ended(self, slot: int) -> Gone | None:
-        """Look without reaping; lost if somebody else has reaped it, as when SIGCHLD is ignored.
+        """Return how it ended, without reaping it; lost if it was reaped elsewhere, as when SIGCHLD is ignored.
 
-        None while a debugger holds its end: its pidfd is readable, but its parent is told once the debugger has let go.
+        None while a debugger holds its end: its pidfd is readable, but its parent cannot wait for it yet.
         """
         try:
             found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -127,7 +127,7 @@ class LocalProcess:
         return Gone(slot, signal=signal_name(found.si_status))
 
 
-def start(recipe: Recipe) -> Started:
+def start(recipe: ProcessSpec) -> Started:
     """Start a process between three pipes. Errors: OSError, ValueError; then nothing of it is left."""
     ours, theirs = pipes()
     try:
@@ -140,7 +140,7 @@ def start(recipe: Recipe) -> Started:
         close_all(theirs)
     for fd in ours:
         os.set_blocking(fd, False)
-    _calm(popen.pid)
+    _set_batch(popen.pid)
     if recipe.files is not None:
         with suppress(OSError):  # it has ended, or became another user's
             resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, recipe.files)
@@ -148,16 +148,16 @@ def start(recipe: Recipe) -> Started:
 
 
 def watch(popen: "subprocess.Popen[bytes]") -> int:
-    """Give a pidfd of a child; without one it is killed. Errors: NoPidfdError."""
+    """Return a pidfd of a child; without one it is killed. Errors: NoPidfdError."""
     try:
         return os.pidfd_open(popen.pid)
-    except OSError as error:  # no descriptor left: a child that nobody watches must not be
+    except OSError as error:  # no descriptor left: a child that is not watched must not live
         popen.kill()
         popen.wait()
         raise NoPidfdError(error.errno, error.strerror) from error
 
 
-def _popen(recipe: Recipe, ends: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
+def _popen(recipe: ProcessSpec, ends: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
     stdin, stdout, stderr = ends
     return subprocess.Popen(
         recipe.argv,
@@ -171,8 +171,8 @@ def _popen(recipe: Recipe, ends: tuple[int, int, int]) -> "subprocess.Popen[byte
     )
 
 
-def _calm(pid: int) -> None:
-    """Let an agent that gets its line not push us off the CPU: that costs up to a third of the lines a second."""
+def _set_batch(pid: int) -> None:
+    """Keep an agent that receives a line from preempting us: that costs up to a third of the lines a second."""
     with suppress(OSError):
         if os.sched_getscheduler(pid) == os.SCHED_OTHER:
             os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
@@ -183,7 +183,7 @@ def pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     made: list[tuple[int, int]] = []
     try:
         for _ in range(3):
-            made.append(os.pipe())  # noqa: PERF401  (those made before a failure must be known)
+            made.append(os.pipe())  # noqa: PERF401  (those made before a failure are closed)
     except OSError:
         close_all(chain.from_iterable(made))
         raise

@@ -167,10 +167,10 @@ class Processes:
 
     def _start(self, spawn: Spawn) -> Started:
         try:
-            return start(self._templates.recipe(spawn))
+            return start(self._templates.spec(spawn))
         except (FileNotFoundError, PermissionError):  # it may be elsewhere by now
             self._templates.forget()
-            return start(self._templates.recipe(spawn))
+            return start(self._templates.spec(spawn))
 
     def _not_created(self, spawn: Spawn, error: OSError | ValueError) -> NotCreated:
         """Return whose fault it is; a process whose end could not have been noticed had begun."""

@@ -1,7 +1,7 @@
-"""The queue connection's side of each request: the right statement with the right arrays, and one event in answer.
+"""The queue connection: carries out each request of the core by a named query, and reports one event in answer.
 
-Knows which named query carries a request out and how its rows read. What to send next, and what a failure means for
-the rows of a request, is decided in policy/outbox.py; the SQL is in schema/queries.sql.
+Knows which query carries out a request, its parameters, and how to read its rows. What to send next, and what a failure
+means for the rows of a request, is decided in policy/outbox.py; the SQL is in schema/queries.sql.
 """
 
 import json
@@ -16,26 +16,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import OURS, Answer, Failure, Query, Rows, Table, setting, to_json
 from scheduler.drivers.statements import RefusedStatements, cause_of
-from scheduler.model.events import (
-    ContentsRead,
-    EndAndClaim,
-    EndedAndClaimed,
-    Event,
-    FindLocked,
-    LockedFound,
-    Mark,
-    NotSaved,
-    ReadContents,
-    RecordInHand,
-    Request,
-    Save,
-    Saved,
-    Settle,
-    Settled,
-    WriteLog,
-    WriteOutput,
-    Written,
-)
+from scheduler.model import events as e
 from scheduler.model.jobs import SUSPECT_AFTER, Cells, ClaimPosition, ClaimRequest, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
@@ -47,14 +28,14 @@ WANTS: Final = (
     "want_types", "want_queues", "want_hosts", "want_below", "want_ranks", "want_queued", "want_pks", "want_counts",
 )  # fmt: skip
 
-# What a site says to have an end on its replicas as soon as it is told, remote_apply, is more than on: it stays.
+# A site may have set remote_apply, so that an end is on its replicas before it is reported: that is more than on.
 DURABLE: Final = """
 select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') <> 'remote_apply'
 """
 
 
 def settings(lock_limit: float) -> list[str]:
-    """Give what the queue connection sets; seconds. Claims and ends are durable before anything follows from them."""
+    """Return what the queue connection sets; seconds. Claims and ends are durable before anything follows from them."""
     return [
         setting(OURS),
         f"set lock_timeout = {round(lock_limit * 1000)}",
@@ -64,143 +45,143 @@ def settings(lock_limit: float) -> list[str]:
 
 
 class QueueConnection:
-    """Carries requests to the queue and tells one event for each.
+    """Carries out requests, one event each.
 
-    A failure that leaves the connection up but is the world's (read-only, disk full), or that of a claim, is told
-    after a pause that doubles to 5 s, so that whoever sends it again at once does no harm.
+    A failure that leaves the connection up and is the world's (read-only, disk full), or that of a claim, is reported
+    after a pause that doubles to 5 s, so that the core may send the request again at once.
     """
 
     def __init__(
         self,
         loop: Loop,
-        link: Connection,
+        connection: Connection,
         queries: Mapping[str, Query],
         owner: str,
         group: str,
         schedinfo: str,
-        tell: Callable[[Event], None],
-        refusals: RefusedStatements,
+        report: Callable[[e.Event], None],
+        refused: RefusedStatements,
         *,
         limit: float = REQUEST_LIMIT_S,
     ) -> None:
-        self.owner = owner  # another one after the lease was lost
-        self._loop, self._link, self._queries = loop, link, queries
-        self._group, self._schedinfo, self._tell, self._limit = group, schedinfo, tell, limit
-        self._refusals = refusals
+        self.owner = owner  # another after a loss of the lease
+        self._loop, self._connection, self._queries = loop, connection, queries
+        self._group, self._schedinfo, self._report, self._limit = group, schedinfo, report, limit
+        self._refused = refused
         self._pause = FIRST_PAUSE_S
 
-    def send(self, request: Request) -> None:
-        """Carry out a request; its event comes later."""
-        name, values = self._put(request)
+    def send(self, request: e.Request) -> None:
+        """Carry out a request; its event is reported later."""
+        name, values = self._statement(request)
         done = partial(self._answered, request, name)
-        self._link.ask(self._queries[name], values, done, deadline=self._limit)
+        self._connection.ask(self._queries[name], values, done, deadline=self._limit)
 
-    # ---- there
+    # ---- requests
 
-    def _put(self, request: Request) -> tuple[str, Arrays]:
+    def _statement(self, request: e.Request) -> tuple[str, Arrays]:
         match request:
-            case EndAndClaim():
-                return "end_and_claim", self._turn(request)
-            case Save(rows, failures):
+            case e.EndAndClaim():
+                return "end_and_claim", self._end_and_claim(request)
+            case e.Save(rows, failures):
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
                 return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
-            case Mark(rows):
+            case e.Mark(rows):
                 return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
-            case ReadContents(rows):
+            case e.ReadContents(rows):
                 return "read_claimed", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
-            case FindLocked(about):
+            case e.FindLocked(about):
                 return "find_locked", {"pks": about.pks}
-            case Settle(parents, beyond):
+            case e.Settle(parents, beyond):
                 return "settle", {"parents": parents, "beyond": beyond}
-            case RecordInHand(pks):
+            case e.RecordInHand(pks):
                 return "record_in_hand", {"owner": self.owner, "pks": pks}
-            case WriteLog(rows):
+            case e.WriteLog(rows):
                 names = ("jobs", "types", "hosts", "agents", "pids", "messages")
                 return "write_log", _columns(rows, *names)
-            case WriteOutput(rows, followed):
+            case e.WriteOutput(rows, followed):
                 columns = _columns(rows, "jobs", "attempts", "parts", "streams", "texts")
                 return "write_output", {"followed": followed, **columns}
             case _:
                 assert_never(request)
 
-    def _turn(self, turn: EndAndClaim) -> Arrays:
+    def _end_and_claim(self, request: e.EndAndClaim) -> Arrays:
         return {
             "group": self._group,
             "owner": self.owner,
             "schedinfo": self._schedinfo,
-            "unread": 0 if turn.unread else SUSPECT_AFTER,
-            "guarded": [want.type for want in turn.wanted if want.guarded],
-            **_columns(turn.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
-            **_columns([_asked(want) for want in turn.wanted], *WANTS),
+            "unread": 0 if request.unread else SUSPECT_AFTER,
+            "guarded": [want.type for want in request.wanted if want.guarded],
+            **_columns(request.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
+            **_columns([_wanted(want) for want in request.wanted], *WANTS),
         }
 
-    # ---- and back
+    # ---- answers
 
-    def _answered(self, request: Request, name: str, answer: Answer) -> None:
+    def _answered(self, request: e.Request, name: str, answer: Answer) -> None:
         if isinstance(answer, Failure):
             return self._failed(request, name, answer)
         self._pause = FIRST_PAUSE_S
-        self._refusals.accepted(name)
-        return self._tell(_event(request, answer))
+        self._refused.accepted(name)
+        return self._report(_event(request, answer))
 
-    def _failed(self, request: Request, name: str, failure: Failure) -> None:
-        event = NotSaved(cause_of(failure), failure.sentence)
+    def _failed(self, request: e.Request, name: str, failure: Failure) -> None:
+        event = e.NotSaved(cause_of(failure), failure.sentence)
         if event.why == "lost" and not failure.lost:
-            self._refusals.refused(name, failure)
-        is_claim = isinstance(request, EndAndClaim) and not request.ends  # nothing of ours to halve: it will come again
+            self._refused.refused(name, failure)
+        is_claim = isinstance(request, e.EndAndClaim) and not request.ends  # no rows to halve: the core claims again
         if failure.lost or (event.why != "lost" and not is_claim):
-            return self._tell(event)
-        self._loop.at(self._loop.now + self._pause, partial(self._tell, event))
+            return self._report(event)
+        self._loop.at(self._loop.now + self._pause, partial(self._report, event))
         self._pause = min(self._pause * 2, LAST_PAUSE_S)
         return None
 
 
-def _asked(want: ClaimRequest) -> tuple[str | int, ...]:
-    """Give what query `end_and_claim` wants to know of a want."""
+def _wanted(want: ClaimRequest) -> tuple[str | int, ...]:
+    """Return what is a row of WANTS for query `end_and_claim`."""
     return want.type, want.queue, want.host, want.below, *want.after, want.most
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
-    """Turn rows into one list a column."""
+    """Return one sequence a column."""
     if not rows:
         return dict.fromkeys(names, ())
     return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
-def _event(request: Request, answer: Rows) -> Event:
+def _event(request: e.Request, answer: Rows) -> e.Event:
     match request:
-        case EndAndClaim():
-            return _turned(request, answer.rows)
-        case Save() | Mark():
+        case e.EndAndClaim():
+            return _ended_and_claimed(request, answer.rows)
+        case e.Save() | e.Mark():
             return _saved(answer.rows)
-        case ReadContents():
-            return ContentsRead({_number(pk): (args or b"", more or b"{}") for pk, args, more in answer.rows})
-        case FindLocked():
-            return LockedFound(frozenset(_numbers(answer.rows[0][0])))
-        case Settle():
+        case e.ReadContents():
+            return e.ContentsRead({_number(pk): (args or b"", more or b"{}") for pk, args, more in answer.rows})
+        case e.FindLocked():
+            return e.LockedFound(frozenset(_numbers(answer.rows[0][0])))
+        case e.Settle():
             released, parents, beyond, locked = answer.rows[0]
-            left = Settle(_numbers(parents), _number(beyond)) if parents else None
-            return Settled(_number(released), left, _numbers(locked))
-        case RecordInHand() | WriteLog() | WriteOutput():
-            return Written()
+            left = e.Settle(_numbers(parents), _number(beyond)) if parents else None
+            return e.Settled(_number(released), left, _numbers(locked))
+        case e.RecordInHand() | e.WriteLog() | e.WriteOutput():
+            return e.Written()
         case _:
             assert_never(request)
 
 
-def _turned(turn: EndAndClaim, rows: Table) -> EndedAndClaimed:
+def _ended_and_claimed(request: e.EndAndClaim, rows: Table) -> e.EndedAndClaimed:
     """Return the event in the rows of query `end_and_claim`: first about ends and wants, then a claim each."""
     _, _, reached, parents, lapsed, kept = rows[0]
-    fenced = () if kept is None else tuple(sorted({end.pk for end in turn.ends} - set(_numbers(kept))))
-    places = {turn.wanted[number - 1]: ClaimPosition(*place) for number, *place in json.loads(reached or b"[]")}
-    claims = map(read_claim, islice(rows, 1, None), repeat(turn.wanted))
-    found = {turn.wanted[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
+    fenced = () if kept is None else tuple(sorted({end.pk for end in request.ends} - set(_numbers(kept))))
+    places = {request.wanted[number - 1]: ClaimPosition(*place) for number, *place in json.loads(reached or b"[]")}
+    claims = map(read_claim, islice(rows, 1, None), repeat(request.wanted))
+    found = {request.wanted[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
     size = sum(map(len, filter(None, rows.column(3)[1:])))
-    return EndedAndClaimed(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
+    return e.EndedAndClaimed(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
 
 
-def _saved(rows: Sequence[Cells]) -> Saved:
+def _saved(rows: Sequence[Cells]) -> e.Saved:
     parents = tuple(_number(row[0]) for row in rows if row[1:] == (b"t",))
-    return Saved(frozenset(_number(row[0]) for row in rows), parents)
+    return e.Saved(frozenset(_number(row[0]) for row in rows), parents)
 
 
 def _numbers(cell: bytes | None) -> tuple[int, ...]:

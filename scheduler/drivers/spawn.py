@@ -1,7 +1,7 @@
-"""How a process of an agent comes to be: its argv with wrappers, its directory, its environment, its pipes.
+"""What the process of an agent is started with: its argv with wrappers, its directory, its environment, its user.
 
-Decides what an agent inherits, which is little, and never a secret of ours. Touches the file system to find the
-program, and starts it. Refuses to know slots, loops and what is said over the pipes.
+Decides what an agent inherits, which is little, and never a secret of ours. Touches the file system to find programs,
+the accounts of this machine, and our own capabilities. local_process.py starts it.
 """
 
 import errno
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.drivers.local_process import Recipe
+from scheduler.drivers.local_process import ProcessSpec
 from scheduler.model.config import AgentType, Config, Contradiction, Limits
 from scheduler.model.events import Spawn
 
@@ -68,51 +68,51 @@ class SpawnTemplate:
 
 
 class SpawnTemplates:
-    """The recipes of one configuration. What processes have in common is found once, until `forget`."""
+    """Makes the specification of each process. What the processes of a type and host share is found once."""
 
     def __init__(self, config: Config, around: Surroundings) -> None:
         self._config, self._around = config, around
-        self._moulds: dict[tuple[str, str], SpawnTemplate] = {}
+        self._templates: dict[tuple[str, str], SpawnTemplate] = {}
 
-    def recipe(self, spawn: Spawn) -> Recipe:
-        """Give the recipe of a process; errors: OSError when its program is missing or may not be run."""
-        mould = self._moulds.get((spawn.type, spawn.host)) or self._make(spawn)
-        word, *arguments = words(self._config, spawn)
-        program = mould.programs.get(word)
+    def spec(self, spawn: Spawn) -> ProcessSpec:
+        """Return what a process is started with. Errors: OSError, its program is missing or may not be run."""
+        template = self._templates.get((spawn.type, spawn.host)) or self._make(spawn)
+        word, *arguments = command_of(self._config, spawn)
+        program = template.programs.get(word)
         if program is None:
-            program = mould.programs[word] = find_program(word, mould.path, mould.directory)
-        environment = mould.environment | own_of(spawn)
-        return Recipe((*mould.wrapper, program, *arguments), mould.directory, environment, mould.files)
+            program = template.programs[word] = find_program(word, template.path, template.directory)
+        environment = template.environment | own_environment(spawn)
+        return ProcessSpec((*template.wrapper, program, *arguments), template.directory, environment, template.files)
 
     def forget(self) -> None:
-        """Look again where programs are."""
-        self._moulds.clear()
+        """Find programs anew from now on."""
+        self._templates.clear()
 
     def _make(self, spawn: Spawn) -> SpawnTemplate:
         agent = self._config.agents[spawn.type]
         path = search_path(agent, self._around)
         directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
-        environment = environment_of(agent, spawn, self._around)
-        coded = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
+        environment = common_environment(agent, spawn, self._around)
+        encoded = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
         prefix = prefix_of(self._config, spawn.host)
         files = self._around.files if prefix or agent.limits.nofile is None else None
-        limiter = () if prefix else limiting(agent.limits, path)
-        wrapper = (*limiter, *becoming(agent.user, path))
-        mould = SpawnTemplate(wrapper, path, directory, coded, files, {})
-        self._moulds[spawn.type, spawn.host] = mould
-        return mould
+        limiter = () if prefix else prlimit_words(agent.limits, path)
+        wrapper = (*limiter, *setpriv_words(agent.user, path))
+        template = SpawnTemplate(wrapper, path, directory, encoded, files, {})
+        self._templates[spawn.type, spawn.host] = template
+        return template
 
 
-def environment_of(agent: AgentType, spawn: Spawn, around: Surroundings) -> dict[str, str]:
-    """Give the environment that all processes of a type on a host have: kept, passed, given, ours; the later wins."""
+def common_environment(agent: AgentType, spawn: Spawn, around: Surroundings) -> dict[str, str]:
+    """Return the environment of all processes of a type on a host: kept, passed, configured, ours; the later wins."""
     known = around.inherited.items()
     kept = {name: text for name, text in known if name in KEPT or name.startswith("LC_")}
     kept |= user_environment(agent.user)
-    return {**kept, **passed_on(agent, spawn, around.inherited), "PATH": search_path(agent, around)}
+    return {**kept, **passed_environment(agent, spawn, around.inherited), "PATH": search_path(agent, around)}
 
 
-def passed_on(agent: AgentType, spawn: Spawn, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Give what an agent gets of our environment because its type says so, and what we say: all that goes elsewhere."""
+def passed_environment(agent: AgentType, spawn: Spawn, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what pass_env and env of the type give an agent, and what we add: all that agents on other hosts get."""
     passed = {name: inherited[name] for name in agent.pass_env if name in inherited and not name.startswith(OWN)}
     ours = {"PYTHONUNBUFFERED": "1", "DROVER_HOST": spawn.host, "DROVER_AGENT": spawn.type}
     if agent.database:
@@ -121,13 +121,13 @@ def passed_on(agent: AgentType, spawn: Spawn, inherited: Mapping[str, str]) -> d
 
 
 def search_path(agent: AgentType, around: Surroundings) -> str:
-    """Give the PATH of an agent type."""
+    """Return the PATH of an agent type."""
     rest = agent.env.get("PATH") or around.inherited.get("PATH") or os.defpath
     return os.pathsep.join([*around.folders, rest])
 
 
 def fingerprint(agent: AgentType, around: Surroundings) -> tuple[str, int, int, int] | None:
-    """Give what tells the program file of a type from its replacement; None while there is none."""
+    """Return what distinguishes the program file of a type from its replacement; None while there is none."""
     try:
         path = find_program(agent.command[0], search_path(agent, around), agent.cwd or None)
         found = os.stat(path)
@@ -136,17 +136,17 @@ def fingerprint(agent: AgentType, around: Surroundings) -> tuple[str, int, int, 
     return path, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def words(config: Config, spawn: Spawn) -> list[str]:
-    """Give the command of a process, behind the prefix of its host if that has one."""
+def command_of(config: Config, spawn: Spawn) -> list[str]:
+    """Return the command of a process, behind the prefix of its host if that has one."""
     agent = config.agents[spawn.type]
     command = map(os.fsdecode, spawn.argv) if spawn.argv is not None else agent.command
     prefix = prefix_of(config, spawn.host)
-    limits = limits_of(agent.limits) if prefix else ()  # they are for what the prefix starts, not for the prefix
+    limits = prlimit_options(agent.limits) if prefix else ()  # they are for what the prefix starts, not for the prefix
     return [*prefix, *(("prlimit", *limits, "--") if limits else ()), *command]
 
 
 def prefix_of(config: Config, name: str) -> tuple[str, ...]:
-    """Give the words that start something on a host of another engine; none for any other host."""
+    """Return the words that start a program on a host of another engine; none for any other host."""
     host = config.hosts.get(name)
     if host is None or host.transport != "command":
         return ()
@@ -154,7 +154,7 @@ def prefix_of(config: Config, name: str) -> tuple[str, ...]:
 
 
 def find_program(word: str, path: str, directory: str | None) -> str:
-    """Give the path of a program as execvp(3) would find it in `directory`.
+    """Return the path of a program as execvp(3) would find it in `directory`.
 
     Errors: FileNotFoundError; PermissionError, with the file that may not be executed as filename2.
     """
@@ -170,7 +170,7 @@ def find_program(word: str, path: str, directory: str | None) -> str:
 
 
 def interpreter_mistake(program: str, path: str) -> str:
-    """Say what is wrong with the `#!` line of a program, with PATH as its agents have it; empty if nothing is.
+    """Return what is wrong with the `#!` line of a program, with PATH as its agents have it; empty if nothing is.
 
     A file that may be executed but not read is not looked at.
     """
@@ -196,27 +196,27 @@ def interpreter_mistake(program: str, path: str) -> str:
     return ""
 
 
-def limiting(limits: Limits, path: str) -> tuple[str, ...]:
-    """Give the words that set limits; none without limits, for a wrapper costs a start 0.8 ms. Errors: OSError."""
-    options = limits_of(limits)
+def prlimit_words(limits: Limits, path: str) -> tuple[str, ...]:
+    """Return the words that set limits; none without limits, for a wrapper costs a start 0.8 ms. Errors: OSError."""
+    options = prlimit_options(limits)
     return (find_program("prlimit", path, None), *options, "--") if options else ()
 
 
-def becoming(user: str, path: str) -> tuple[str, ...]:
-    """Give the words that change the user; none if nothing is to be changed. Errors: OSError, no such user."""
-    options = switching(user)
+def setpriv_words(user: str, path: str) -> tuple[str, ...]:
+    """Return the words that change the user; none if nothing is to be changed. Errors: OSError, no such user."""
+    options = setpriv_options(user)
     return (find_program("setpriv", path, None), *options, "--") if options else ()
 
 
-def limits_of(limits: Limits) -> tuple[str, ...]:
-    """Give the options of prlimit(1)."""
+def prlimit_options(limits: Limits) -> tuple[str, ...]:
+    """Return the options of prlimit(1)."""
     given = [(option, getattr(limits, name)) for name, option in OPTIONS.items()]
     return tuple(f"{option}={value}:{value}" for option, value in given if value is not None)
 
 
 def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
-    """Say why a process could not be started, and what to look at."""
-    word = words(config, spawn)[0]
+    """Return why a process could not be started, and what to look at."""
+    word = command_of(config, spawn)[0]
     who = f"agent '{spawn.type}': cannot start '{word}'"
     if not isinstance(error, OSError):
         return f"{who}: {error}"
@@ -227,14 +227,14 @@ def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
 
 
 def _no_interpreter(error: OSError) -> str:
-    """Say what is wrong with the interpreter, if the program is there and exec(3) found it not or may not run it."""
+    """Return what is wrong with the interpreter, if the program exists and exec(3) failed to find or run it."""
     program = error.filename
     is_there = error.errno in (errno.ENOENT, errno.EACCES) and error.filename2 is None and isinstance(program, str)
     return interpreter_mistake(program, os.defpath) if is_there and os.path.isfile(program) else ""
 
 
-def own_of(spawn: Spawn) -> dict[bytes, bytes]:
-    """Give what the environment of this process alone says."""
+def own_environment(spawn: Spawn) -> dict[bytes, bytes]:
+    """Return the environment variables of this process alone."""
     if spawn.job is None:
         return {b"THREAD_UNIQUE": b"%d" % spawn.slot}
     return {
@@ -246,7 +246,7 @@ def own_of(spawn: Spawn) -> dict[bytes, bytes]:
 
 
 def user_mistakes(config: Config) -> Iterator[Contradiction]:
-    """Every type whose user is not there, or whose processes this process may not start and end."""
+    """Return every type whose user does not exist, or whose processes we may not start and end."""
     missing = [name for name, bit in NEEDED.items() if not capabilities(EFFECTIVE) >> bit & 1]
     for name, agent in config.agents.items():
         account = _account(agent.user)
@@ -256,7 +256,7 @@ def user_mistakes(config: Config) -> Iterator[Contradiction]:
             yield ("agents", name, "user"), f"needs a daemon that is root, or that has {', '.join(missing)}"
 
 
-def switching(user: str) -> tuple[str, ...]:
+def setpriv_options(user: str) -> tuple[str, ...]:
     """Return the options of setpriv(1) that make a process this user's, with all its groups; none if nothing changes.
 
     Our ambient capabilities, if we have any, are for us alone: agents of our own user lose them too.

@@ -40,7 +40,7 @@ STANDARD: Final[dict[LiteralString, LiteralString]] = {
     "transform_null_equals": "off",
     "xmloption": "content",
 }  # fmt: skip
-# The daemon has a time limit of its own for every statement, and plans that need these ways.
+# The daemon has a time limit of its own for every statement, and plans that need these methods.
 UNBOUND: Final[dict[LiteralString, LiteralString]] = {
     "statement_timeout": "0",
     "transaction_timeout": "0",
@@ -88,7 +88,7 @@ def expand(text: str) -> str:
 
 
 def encode(value: object) -> bytes | None:
-    r"""Give a value as a text parameter; None is NULL, a dict JSON, a list an array, bytes go as they are.
+    r"""Return a value as a text parameter; None is NULL, a dict JSON, a list an array, bytes go as they are.
 
     NUL, which no text in Postgres holds and where libpq would cut, becomes `\x00`; half a surrogate pair `\udcHH`.
     """
@@ -113,7 +113,7 @@ def encode(value: object) -> bytes | None:
 
 
 def to_json(value: Any) -> bytes:
-    """Give JSON that jsonb takes: no NUL and no half of a surrogate pair in any text."""
+    """Return JSON that jsonb accepts: no NUL and no half of a surrogate pair in any text."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         data = text.encode()
@@ -142,7 +142,7 @@ def _text(value: str) -> bytes:
 
 
 def _array(values: Sequence[object]) -> bytes:
-    """Lists of numbers, of plain texts and of one value come by the ten thousand: no Python loop for them."""
+    """Return an array literal; lists of numbers, of plain texts or of one value are long, and need no Python loop."""
     kinds = set(map(type, values))
     if len(kinds) == 1 and kinds <= _EXACT and values.count(values[0]) == len(values):
         return b"{" + b",".join([_array_of(values[:1], kinds)] * len(values)) + b"}"
@@ -150,7 +150,7 @@ def _array(values: Sequence[object]) -> bytes:
 
 
 def _array_of(values: Sequence[object], kinds: set[type]) -> bytes:
-    """Give what stands between the braces of an array with elements of these types."""
+    """Return what stands between the braces of an array with elements of these types."""
     if kinds in _BARE:
         return repr(list(values))[1:-1].encode()
     if kinds == {str}:
@@ -191,7 +191,7 @@ def setting(wanted: Mapping[LiteralString, LiteralString]) -> LiteralString:
 
 
 class Table(Sequence[Cells]):
-    """The rows of a result, each read when it is asked for, so that what is pressing can be read first."""
+    """The rows of a result, each read when it is asked for, so that what is urgent can be read first."""
 
     __slots__ = ("_columns", "_count", "_get")
 
@@ -217,7 +217,7 @@ class Table(Sequence[Cells]):
         return list(self) == (list(other) if isinstance(other, Table) else other)
 
     def column(self, at: int) -> list[bytes | None]:
-        """Give the cells of one column."""
+        """Return the cells of one column."""
         return list(map(self._get, range(self._count), repeat(at)))
 
     def _read(self, row: int) -> Cells:
@@ -225,7 +225,7 @@ class Table(Sequence[Cells]):
 
 
 class Rows(NamedTuple):
-    """What a statement gave: raw cells, column names, and how many rows it affected by its command tag."""
+    """What a statement returned: raw cells, column names, and how many rows it affected by its command tag."""
 
     rows: Table
     names: tuple[bytes, ...] = ()
@@ -233,7 +233,7 @@ class Rows(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a statement gave nothing. `lost`: the connection went, and nobody knows whether it was done."""
+    """Why a statement returned nothing. `lost`: the connection was lost; it is not known whether it was carried out."""
 
     sqlstate: str | None
     message: str
@@ -243,12 +243,12 @@ class Failure(NamedTuple):
 
     @property
     def is_of_notify(self) -> bool:
-        """Say whether the NOTIFY queue is full: 54000 is also what is too large, and words may be translated."""
+        """Whether the NOTIFY queue is full: 54000 is also what is too large, and words may be translated."""
         return self.sqlstate == "54000" and (self.source == "async.c" or self.message == NOTIFY_FULL)
 
     @property
     def sentence(self) -> str:
-        """The server's message with its SQLSTATE, or ours without."""
+        """Return the server's message with its SQLSTATE, or ours without."""
         return f"{self.message} ({self.sqlstate})" if self.sqlstate else self.message
 
 
@@ -273,13 +273,13 @@ class Stat:
 
 
 def read_rows(result: pq.abc.PGresult) -> Rows:
-    """Give what a result says."""
+    """Return the rows of a result."""
     names = tuple(result.fname(column) or b"" for column in range(result.nfields))
     return Rows(Table(result), names, result.command_tuples or 0)
 
 
 def read_failure(result: pq.abc.PGresult) -> Failure:
-    """Give what the server says is wrong, and where."""
+    """Return what the server reports to be wrong, and where."""
     field = pq.DiagnosticField
     state, position = result.error_field(field.SQLSTATE), result.error_field(field.STATEMENT_POSITION)
     message = (result.error_field(field.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
@@ -293,5 +293,5 @@ def read_failure(result: pq.abc.PGresult) -> Failure:
 
 
 def one_line(text: str) -> str:
-    """Give text as one line."""
+    """Return text as one line."""
     return " ".join(text.split())

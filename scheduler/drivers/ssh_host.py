@@ -23,7 +23,7 @@ from typing import Final
 
 from scheduler.drivers.local_process import TRACED_S, pipes, signal_name, watch
 from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.spawn import EXEC_DIRECTORY, limits_of, own_of, passed_on
+from scheduler.drivers.spawn import EXEC_DIRECTORY, own_environment, passed_environment, prlimit_options
 from scheduler.drivers.ssh_socket import PacketSocket
 from scheduler.drivers.system import close_all
 from scheduler.model import ssh_protocol as ssh
@@ -165,11 +165,13 @@ def ssh_hosts(config: Config) -> dict[str, Host]:
 def start_request(id: int, spawn: Spawn, agent: AgentType) -> ssh.Start:
     """Return the request for an agent: the words as they are, found on the host; limits by its prlimit(1)."""
     words = spawn.argv if spawn.argv is not None else tuple(map(os.fsencode, agent.command))
-    limits = limits_of(agent.limits)
+    limits = prlimit_options(agent.limits)
     limiter = tuple(map(os.fsencode, ("prlimit", *limits, "--"))) if limits else ()
-    environment = {os.fsencode(name): os.fsencode(text) for name, text in passed_on(agent, spawn, os.environ).items()}
+    environment = {
+        os.fsencode(name): os.fsencode(text) for name, text in passed_environment(agent, spawn, os.environ).items()
+    }
     directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")
-    return ssh.Start(id, (*limiter, *words), environment | own_of(spawn), os.fsencode(directory))
+    return ssh.Start(id, (*limiter, *words), environment | own_environment(spawn), os.fsencode(directory))
 
 
 class SshProcess:

@@ -22,15 +22,15 @@ from scheduler.drivers.loop import Loop
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_SPACE = "/proc/self/ns/pid"
-DEAD = frozenset({"Z", "X"})  # a zombie does nothing any more
+DEAD = frozenset({"Z", "X"})  # a zombie has ended
 PR_SET_DUMPABLE = 4  # prctl(2)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-MOST = 4096  # signals read in one turn
+MOST_AT_ONCE = 4096  # signals read in one turn
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process among all there ever were; `pid_start` in clock ticks since boot, "" what proc hides."""
+    """What identifies a process; `pid_start` is in clock ticks since boot, what proc hides is ""."""
 
     host: str
     pid: int
@@ -40,25 +40,25 @@ class Identity:
 
 
 def identity() -> Identity:
-    """Give our own identity."""
+    """Return our own identity."""
     _, started = _state_and_start(os.getpid())
     return Identity(socket.gethostname(), os.getpid(), _boot_id(), _pid_space(), started)
 
 
 def is_gone(other: Identity) -> bool:
-    """Whether a process of this boot and pid namespace has ended; False when nobody can tell."""
+    """Return whether a process of this boot and pid namespace has ended; False if that cannot be known."""
     ours, theirs = (_boot_id(), _pid_space()), (other.boot_id, other.pid_space)
     if "" in ours or ours != theirs:
         return False
     try:
         state, started = _state_and_start(other.pid)
     except OSError:
-        return _is_no_pid(other.pid)  # with hidepid= another user's process is merely invisible
+        return _is_no_pid(other.pid)  # with hidepid= processes of other users are invisible
     return started != other.pid_start or state in DEAD
 
 
 def resident_mb() -> float | None:
-    """Give how much memory this process has, in units of 2**20 bytes; None when no file can be opened."""
+    """Return the memory of this process in units of 2**20 bytes; None when no file can be opened."""
     with suppress(OSError):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return round(pages * resource.getpagesize() / 2**20, 1)
@@ -66,7 +66,7 @@ def resident_mb() -> float | None:
 
 
 def open_more_files() -> tuple[int, int]:
-    """Raise our limit of open files as far as it goes, for an agent takes four; give what it was, which is theirs."""
+    """Raise our limit of open files as far as it goes, for an agent takes four; return the old one, for agents."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
@@ -80,7 +80,7 @@ def close_all(fds: Iterable[int]) -> None:
 
 
 def hide() -> None:
-    """Let only root look into us: agents of the same user read neither memory nor environment, and take no descriptor.
+    """Make this process undumpable: agents of the same user read neither memory nor environment, nor take descriptors.
 
     It lasts until another program is executed, and leaves no core file. Errors: OSError.
     """
@@ -92,7 +92,7 @@ def hide() -> None:
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:
-    """Give fields 3 and 22 of proc_pid_stat(5); field 2, the name, may hold blanks and brackets."""
+    """Return fields 3 and 22 of proc_pid_stat(5); field 2, the name, may hold blanks and brackets."""
     fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return fields[0], int(fields[19])
 
@@ -110,7 +110,7 @@ def _is_no_pid(pid: int) -> bool:
 def _boot_id() -> str:
     with suppress(OSError):
         return BOOT_ID.read_text().strip()
-    with suppress(ValueError):  # ProcSubset=pid hides it; systemd knows it, and writes it otherwise
+    with suppress(ValueError):  # ProcSubset=pid hides it; systemd writes it without the dashes
         return str(UUID(os.environ.get("DROVER_BOOT_ID", "")))
     return ""
 
@@ -122,21 +122,21 @@ def _pid_space() -> str:
 
 
 class Signals:
-    """Tells every signal of SIGNALS that arrived, in order; made and closed in the main thread."""
+    """Calls back with each of SIGNALS that arrived, in order; made and closed in the main thread."""
 
     def __init__(self, loop: Loop, on_signal: Callable[[int], None]) -> None:
         self._loop, self._on_signal = loop, on_signal
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        # the pipe comes first: a handler that is set before it would swallow a signal
+        # the pipe comes first: a handler that is set before it would lose a signal
         self._old_writer = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._old: dict[int, Any] = {number: signal.signal(number, _wake) for number in SIGNALS}
         loop.register(self._reader, EPOLLIN, self._read)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a program before us may have kept some for us
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a program before us may have blocked them
 
     def close(self) -> None:
-        """Put the handlers back that were there before."""
+        """Restore the handlers of before."""
         for number, handler in self._old.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set from Python
         signal.set_wakeup_fd(self._old_writer)
@@ -145,10 +145,10 @@ class Signals:
         os.close(self._writer)
 
     def _read(self, _mask: int) -> None:
-        for number in os.read(self._reader, MOST):
+        for number in os.read(self._reader, MOST_AT_ONCE):
             if number in self._old:
                 self._on_signal(number)
 
 
 def _wake(_number: int, _frame: FrameType | None) -> None:
-    """Exist: without a handler in Python the C handler that writes to the pipe would not be there."""
+    """Do nothing: without a handler in Python there would be no C handler, which writes to the pipe."""

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile, take_manager
+from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile, pop_manager
 from tests.notify_tools import Ear
 
 
@@ -56,17 +56,17 @@ def site(ear: Ear) -> Iterator[Site]:
 
 
 def test_without_a_socket_there_is_no_manager() -> None:
-    assert take_manager({"PATH": "/bin"}) is None
+    assert pop_manager({"PATH": "/bin"}) is None
 
 
 @pytest.mark.parametrize("address", ["", "relative", "vsock:2:1234"])
 def test_an_address_that_is_none_is_no_manager(address: str) -> None:
-    assert take_manager({"NOTIFY_SOCKET": address}) is None
+    assert pop_manager({"NOTIFY_SOCKET": address}) is None
 
 
 def test_what_names_the_manager_is_not_left_for_what_we_start() -> None:
     environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_PID": str(os.getpid()), "WATCHDOG_USEC": "30000000", "A": "b"}
-    assert (take_manager(environment), environment) == (Manager("/run/x", 30.0), {"A": "b"})
+    assert (pop_manager(environment), environment) == (Manager("/run/x", 30.0), {"A": "b"})
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_names_the_manager_is_not_left_for_what_we_start() -> None:
 def test_a_watchdog_for_somebody_else_is_not_ours(pid: str, microseconds: str, seconds: float) -> None:
     named = str(os.getpid()) if pid == "own" else pid
     environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_PID": named, "WATCHDOG_USEC": microseconds}
-    assert take_manager(environment) == Manager("@x", seconds)
+    assert pop_manager(environment) == Manager("@x", seconds)
 
 
 # ---- what is said
@@ -127,20 +127,20 @@ def test_reloads_that_nobody_hears_leave_one_try_of_ready(path: str) -> None:
 
 
 def test_the_status_is_said_when_it_is_another_and_once_a_second_f165(site: Site) -> None:
-    site.notifier.note()
+    site.notifier.update_status()
     assert site.after(0.0) == [["STATUS=idle"]]
     site.line = "busy"
-    site.notifier.note()
-    site.notifier.note()
+    site.notifier.update_status()
+    site.notifier.update_status()
     assert [site.after(0.9), site.after(0.1)] == [[], [["STATUS=busy"]]]
-    site.notifier.note()
+    site.notifier.update_status()
     assert site.after(5.0) == []
 
 
 def test_an_idle_daemon_is_not_woken_for_its_status(site: Site) -> None:
-    site.notifier.note()
+    site.notifier.update_status()
     site.after(0.0)
-    site.notifier.note()
+    site.notifier.update_status()
     site.after(1.0)
     assert not site.loop._timers
 
@@ -157,7 +157,7 @@ def test_the_watchdog_hears_nothing_of_a_loop_that_hangs_f165(ear: Ear) -> None:
     site = Site(ear, watchdog_s=30.0)
     ear.heard()
     site.now += 300.0
-    site.notifier.note()
+    site.notifier.update_status()
     site.notifier.ready()
     assert [line for line in ear.heard() if "WATCHDOG=1" in line] == []
     site.close()
@@ -177,7 +177,7 @@ def test_a_reload_has_a_beginning_and_an_end(site: Site) -> None:
 
 
 def test_after_the_end_nothing_is_said(site: Site) -> None:
-    site.notifier.note()
+    site.notifier.update_status()
     site.notifier.stopping()
     site.notifier.stopping()
     site.notifier.ready()
@@ -188,7 +188,7 @@ def test_after_the_end_nothing_is_said(site: Site) -> None:
 def test_a_manager_that_does_not_read_is_not_waited_for_f165(site: Site) -> None:
     for number in range(5000):  # more than its queue holds
         site.line = str(number)
-        site.notifier.note()
+        site.notifier.update_status()
         site.now += 1.0
         site.loop.turn(site.now)
     assert 0 < len(site.ear.heard()) < 5000

@@ -1,4 +1,4 @@
-"""Claims about the alarm of a loop that hangs. Each loop is in a process of its own: SIGALRM is the tests' timer."""
+"""Claims about the watchdog of a loop that hangs. Each loop is in a process of its own: SIGALRM is the tests' timer."""
 
 import os
 import signal
@@ -26,8 +26,8 @@ def wait_in_c():
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     while libc.read(0, byte, 1) < 0: pass
 
-loop, alarm = Loop(), Watchdog({limit}, 1)
-loop.watch_with(alarm, told)
+loop, watchdog = Loop(), Watchdog({limit}, 1)
+loop.watch_with(watchdog, told)
 """
 HANG = """
 loop.at(loop.now, {call})
@@ -49,7 +49,7 @@ Run = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    """Start a small program with a loop and an alarm; it is killed at the end if it still lives."""
+    """Start a small program with a loop and an watchdog; it is killed at the end if it still lives."""
     begun: list[subprocess.Popen[str]] = []
 
     def run(script: str, limit: float, **options: object) -> "subprocess.Popen[str]":
@@ -102,7 +102,7 @@ def test_after_a_hang_its_length_and_its_place_are_told(run: Run) -> None:
     lines_until(process, "in turn")
     let_go(process)
     *_, told, over = lines_until(process, "over")
-    assert told.startswith("hung True Loop._ring > wait_in_python (<string>:")
+    assert told.startswith("hung True Loop._call_timers > wait_in_python (<string>:")
     assert over == "over"
 
 
@@ -144,6 +144,6 @@ def test_children_have_neither_the_timer_nor_the_signal_blocked(run: Run) -> Non
     assert [mask >> signal.SIGALRM - 1 & 1 for mask in masks] == [0, 0]
 
 
-def test_a_closed_alarm_leaves_the_signal_as_it_was(run: Run) -> None:
-    process = run("alarm.close()\nsay(signal.getsignal(signal.SIGALRM) == signal.SIG_DFL)", 0.2)
+def test_a_closed_watchdog_leaves_the_signal_as_it_was(run: Run) -> None:
+    process = run("watchdog.close()\nsay(signal.getsignal(signal.SIGALRM) == signal.SIG_DFL)", 0.2)
     assert lines_until(process, "True") == ["True"]
