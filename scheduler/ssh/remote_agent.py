@@ -10,15 +10,17 @@ its way through the pipes by then, and ends with them. What is left of its proce
 that left the group may hold the pipes open, so that has a deadline.
 """
 
-import os
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from inspect import GEN_RUNNING, getgeneratorstate
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import paramiko
 
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.steps import Steps, Stop, Task
+from scheduler.drivers.system import close_all
 from scheduler.errors import AgentError
 from scheduler.model.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
 from scheduler.ssh.control_session import NOISE_BYTES, PID_LINE, ControlSession, shell_command
@@ -43,8 +45,6 @@ read -r go || exit 125
 exec "$@"
 """
 
-Steps = Generator[None, None, None]  # each `yield` waits until something has changed; the caller's loop checks for what
-
 
 def agent_command(argv: Sequence[bytes], environment: Mapping[bytes, bytes], directory: bytes) -> bytes:
     """Return the command that starts an agent behind the shim. Errors: AgentError when there can be none."""
@@ -56,6 +56,18 @@ def agent_command(argv: Sequence[bytes], environment: Mapping[bytes, bytes], dir
     if len(command) > COMMAND_BYTES:
         raise AgentError(TOO_LONG)
     return command
+
+
+class Change:
+    """What the life of an agent waits for: that something about it has changed, which `notify` says."""
+
+    def __init__(self) -> None:
+        self.notify: Callable[[], object] = lambda: None
+
+    def begin(self, _loop: Loop, resume: Callable[[Any], None]) -> Stop:
+        """Resume the steps at the next `notify`; while they run they look by themselves."""
+        self.notify = partial(resume, None)
+        return lambda: None
 
 
 class RemoteAgent:
@@ -82,7 +94,8 @@ class RemoteAgent:
         self._is_drained = False  # its channel has ended, and all output was passed on
         self._was_killed = False  # by a request of the supervisor
         self._why_lost = ""
-        self._steps: Steps | None = None
+        self._changed = Change()
+        self._task: Task[None] | None = None
 
     # ---- called by the connection pool, and for requests of the supervisor
 
@@ -95,13 +108,12 @@ class RemoteAgent:
             self._abandon()
             return
         self.control = control
-        self._steps = self._life(channel, sock, control, is_same_connection)
-        event = BufferEvent(self._relay.calls, self._go_on)
+        event = BufferEvent(self._relay.calls, self._notify)
         channel.settimeout(0.0)
         channel.in_buffer.set_event(event)
         channel.in_stderr_buffer.set_event(event)
         setattr(channel, ON_EXIT, event.set)
-        event.set()
+        self._task = Task(self._loop, self._life(channel, sock, control, is_same_connection)).start()
 
     def refuse(self, why: str, *, is_lost: bool = True) -> None:
         """Report that it was not started, unless it is over; no session is being opened for it any more."""
@@ -123,7 +135,7 @@ class RemoteAgent:
             return  # the thread that opens a session for it will see
         if self._is_running:
             self._why_lost, self.control = why, None
-            self._go_on()
+            self._notify()
             self._close_channel()
         elif not self.is_over:
             self._not_started(why, is_lost=True)
@@ -133,14 +145,14 @@ class RemoteAgent:
 
     def _life(
         self, channel: paramiko.Channel, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool
-    ) -> Steps:
+    ) -> Steps[None]:
         pid = self._pid = yield from self._read_pid(channel)
         if not pid:
             self._abandon()
             return
-        added = control.add(pid, self._go_on)
+        added = control.add(pid, self._notify)
         while not (added.text or is_same_connection):
-            yield
+            yield self._changed
         if self.is_over:  # the request has failed, and with it the connection
             return
         self._is_running = True
@@ -153,7 +165,7 @@ class RemoteAgent:
         yield from self._await_output(pid)
         yield from self._end_group(pid)
 
-    def _read_pid(self, channel: paramiko.Channel) -> Generator[None, None, int]:
+    def _read_pid(self, channel: paramiko.Channel) -> Steps[int]:
         """Return the pid that the shim prints; 0 after NotStarted was reported, if it prints none."""
         out = err = b""
         while True:
@@ -165,9 +177,9 @@ class RemoteAgent:
                 text = (err or out)[-MESSAGE_BYTES:].decode("ascii", "backslashreplace").strip()
                 self._not_started(text or "its host ended the session without a word")
                 return 0
-            yield
+            yield self._changed
 
-    def _await_end(self, channel: paramiko.Channel, pid: int) -> Generator[None, None, Ended | Lost]:
+    def _await_end(self, channel: paramiko.Channel, pid: int) -> Steps[Ended | Lost]:
         """Return how it ended once the host has reported that, or that it is lost.
 
         An agent killed, but not by us, may have been killed by its control session when the lease ran out: then it is
@@ -178,13 +190,13 @@ class RemoteAgent:
                 return Lost(self.id, self._why_lost)
             if self._is_drained and channel.eof_received:  # without that its connection is gone, and `lose` is called
                 return Lost(self.id, "its host did not say how it ended")
-            yield
+            yield self._changed
         if end.signal != "KILL" or self._was_killed:
             return end
         if self.control is not None:
-            answer = self.control.signal(pid, "0", self._go_on)
+            answer = self.control.signal(pid, "0", self._notify)
             while not answer.text and not self._why_lost:
-                yield
+                yield self._changed
             if answer.text:
                 return end
         return Lost(self.id, self._why_lost)
@@ -195,7 +207,7 @@ class RemoteAgent:
             return Ended(self.id, None, signal)
         return Ended(self.id, channel.exit_status) if channel.exit_status >= 0 else None
 
-    def _await_output(self, pid: int) -> Steps:
+    def _await_output(self, pid: int) -> Steps[None]:
         """Wait until all output was passed on; at a deadline kill what holds the pipes, at the next cut it off."""
         yield from self._wait(self._orphan_s, lambda: self._is_drained)
         if not self._is_drained and self.control is not None:
@@ -204,55 +216,53 @@ class RemoteAgent:
         if not self._is_drained:
             self._close_channel()
         while not self._is_drained:
-            yield
+            yield self._changed
 
-    def _end_group(self, pid: int) -> Steps:
+    def _end_group(self, pid: int) -> Steps[None]:
         """Kill what is left of its group, and check that it is gone: that takes a moment, as zombies count as alive."""
         control = self.control
         if control is None:
             self._release(self)
             return
-        answer = control.end(pid, self._go_on)
+        answer = control.end(pid, self._notify)
         self._release(self)
         for _ in range(CHECKS):
             while not answer.text:
-                yield
+                yield self._changed
             if answer.text == "gone":
                 return
             yield from self._wait(1.0, lambda: False)
-            answer = control.signal(pid, "0", self._go_on)
+            answer = control.signal(pid, "0", self._notify)
         while not answer.text:
-            yield
+            yield self._changed
         if answer.text != "gone":
             self._report(Note(f"something is left of process group {pid} though it was killed"))
 
-    def _wait(self, seconds: float, is_so: Callable[[], bool]) -> Steps:
+    def _wait(self, seconds: float, is_so: Callable[[], bool]) -> Steps[None]:
         """Wait until something is so, but no longer than so many seconds."""
         if is_so():
             return
         deadline = self._loop.now + seconds
-        timer = self._loop.at(deadline, self._go_on)
+        timer = self._loop.at(deadline, self._notify)
         while not is_so() and self._loop.now < deadline:
-            yield
+            yield self._changed
         timer.cancel()
 
-    def _go_on(self) -> None:
-        """Continue its life: something has changed. It may run: a request of its own that fails calls `lose`."""
-        if self._steps is not None and getgeneratorstate(self._steps) != GEN_RUNNING:
-            next(self._steps, None)
+    def _notify(self) -> None:
+        self._changed.notify()
 
     def _drained(self) -> None:
         self._is_drained = True
-        self._go_on()
+        self._notify()
 
     def _not_started(self, why: str, *, is_lost: bool = False) -> None:
         """Report that it was not started, unless it is over, and end its life."""
         if not self.is_over:
             self.is_over = True
             self._report(NotStarted(self.id, why, is_lost=is_lost))
-        self._steps = None
-        for fd in self._fds:
-            os.close(fd)
+        if self._task is not None:
+            self._task.stop()
+        close_all(self._fds)
         self._fds = ()
 
     def _abandon(self) -> None:
