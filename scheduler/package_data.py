@@ -1,27 +1,34 @@
 """Where the files that ship with the package are: schema, configuration, bundled agents.
 
 Pure path logic: an installed wheel carries them in `scheduler/_data`, a checkout beside the package. Touches
-nothing but the name of that directory; refuses to know what the files hold.
+nothing but names of directories; refuses to know what the files hold.
 """
 
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 
 
 def schema_dir() -> Path:
-    """Give the directory of migrations/, queries.sql, roles.sql and schema.sql."""
+    """Return the directory of migrations/, queries.sql, roles.sql and schema.sql."""
     return _shipped("schema")
 
 
 def etc_dir() -> Path:
-    """Give the directory of drover.toml and its examples."""
+    """Return the directory of drover.toml and its examples."""
     return _shipped("etc")
 
 
 def agents_dir() -> Path:
-    """Give the directory of the bundled agents and their library."""
+    """Return the directory of the bundled agents and their library."""
     return _shipped("agents")
+
+
+def agent_folders() -> list[str]:
+    """Return where bundled agents and the Python that has their libraries are found, whatever PATH says."""
+    folders = [str(folder) for folder in sorted(agents_dir().iterdir()) if folder.is_dir()]
+    return [*folders, str(Path(sys.executable).parent)]
 
 
 def _shipped(name: str) -> Path:

@@ -1044,16 +1044,18 @@ changed as (
 select word from verdict
 
 -- name: set_queue
--- Change a queue, of any group; null leaves a value as it is. Return as set_host does.
+-- Change a queue, of any group; null leaves a value as it is. Return whether there is one of this name, and the answer
+-- to the command. No row: the group is not ours any more.
 with {{lease}},
 changed as (
   update drover.queue
      set queue_concurrency = coalesce(:concurrency::integer, queue_concurrency),
          queue_priority = coalesce(:priority::integer, queue_priority)
-   where queue_name = :name::text and exists (select from lease)
+   where queue_name = :queue::text and exists (select from lease)
   returning 'concurrency ' || coalesce(queue_concurrency::text, 'unlimited')
             || ', priority ' || queue_priority as new_values)
-select new_values from lease left join changed on true
+select new_values is not null, coalesce('queue ' || :queue::text || ': ' || new_values, 'no queue ' || :queue::text)
+  from lease left join changed on true
 
 -- name: may_step_down
 -- Return why a command to give up our group cannot be obeyed, or null; and our name. The reasons: it names an unknown

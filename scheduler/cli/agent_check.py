@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import IO, Final
 
 from scheduler.cli.check import FAIL, FAILED, OK, WARN, Finding, print_finding
-from scheduler.daemon.wiring import agent_folders
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.processes import Processes
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Spawn
 from scheduler.model.protocol import printable
+from scheduler.package_data import agent_folders
 
 LAST_WORDS: Final = 4096  # bytes of stderr kept
 OUTPUT: Final = 65_536  # bytes of stdout kept, from the beginning

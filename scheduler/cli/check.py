@@ -26,7 +26,6 @@ from scheduler.cli.db import (
     update_or_check,
 )
 from scheduler.cli.output import printable
-from scheduler.daemon.wiring import agent_folders
 from scheduler.database import migrate
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres_connect import login_of, readable, writable
@@ -36,6 +35,7 @@ from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, HostDown, HostUp
 from scheduler.model.statements import bind
+from scheduler.package_data import agent_folders
 
 OK: Literal["ok"] = "ok"
 WARN: Literal["WARN"] = "WARN"

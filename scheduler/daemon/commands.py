@@ -1,35 +1,44 @@
 """Command rows: read on the watch connection, so that no full host, paused queue or lock on a job holds one back.
 
-A command is done before its row ends. What its end says is kept until the row has ended, and said again if the answer
-was lost; one that was cut off before is done again, by us or by another: each may be repeated, or its row is marked by
-the statement with the effect. A command for every scheduler is acknowledged by each; whoever sees that all have acted
-ends the row. Between two commands others may use the connection, and one that is refused or finds what it needs locked
-comes again later, after those behind it.
+A command is carried out before its row ends. How it ends is kept until the row has ended, and written again if the
+answer was lost; a command that was cut off before is carried out again, here or by another daemon: each may be
+repeated, or its row is marked by the statement with the effect. A command for every scheduler is acknowledged by each;
+the daemon that finds that all have acknowledged ends the row. Between two commands the connection is free for others,
+and one that is refused or finds what it needs locked is tried again later, after those behind it.
 
-What is done about a job is in command_jobs.py, about a host, a type or a queue in command_tables.py. A command `run`
-goes on by itself once it has begun: it is not read again, and whoever sees that its jobs have ended ends it.
-
-The command to step down is ended by whoever takes the group over: by when that was it sees that the command is obeyed.
+What carries a verb out is named by its entry in model/commands.py: an action, of job_commands.py, table_commands.py or
+daemon_commands.py, or else a query. A command `run` goes on by itself once it has begun: it is not read again, and
+query `close_runs` ends it when its jobs have ended. The command to step down is ended by the daemon that takes the
+group over: by when that was it finds that the command is obeyed.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from scheduler.daemon.command_rows import Desk, Doer, Pass, Row, parents_of, text_of
-from scheduler.daemon.job_commands import run, to_job
-from scheduler.daemon.table_commands import QUEUES, flush, to_host, to_type
+from scheduler.daemon.command_context import (
+    AGAIN_S,
+    Action,
+    Ask,
+    CommandRow,
+    Context,
+    Done,
+    GoesOn,
+    Later,
+    Outcome,
+    parents_of,
+    run_query,
+)
+from scheduler.daemon.job_commands import JOB_ACTIONS
+from scheduler.daemon.table_commands import TABLE_ACTIONS
 from scheduler.drivers.sql import to_json
-from scheduler.model.commands import EVERY, GROUP, HOST, JOB, SEE_RESULT, TYPE, VERBS, CommandError, Order, about, parse
+from scheduler.drivers.statements import RefusedError
+from scheduler.drivers.steps import ConnectionLostError, Steps
+from scheduler.model.commands import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.model.jobs import Cells
 from scheduler.policy.core import Core
 
-Ask = Callable[[str, Mapping[str, object], Callable[[list[Cells]], object], Callable[[], object]], None]
-Tell = Callable[[str, bool], object]  # a word on what was done, and whether it was
-Act = Callable[[Order, Tell], object]  # does what a scheduler as a whole is to do, and tells, at once or later
-
-ONE_READ: Final = 100  # commands that query `read_commands` gives at most
-AGAIN_S: Final = 0.2  # until a job that is between two states, or a row that is locked, is looked at again
+ONE_READ: Final = 100  # commands that query `read_commands` returns at most
 REFUSED_S: Final = 1.0  # until a command is tried again whose statement was refused
 MOVES_OTHERS: Final = frozenset(("release", "run"))  # jobs that they do not name, or more than one
 VERBS_ABOUT: Final[dict[str, object]] = {
@@ -39,88 +48,37 @@ VERBS_ABOUT: Final[dict[str, object]] = {
 
 
 class Commands:
-    """Reads the commands for us, and does one after the other.
+    """Reads the commands for this daemon, and carries out one after the other.
 
-    `ask` runs a query and calls back with its rows, or when it was refused; it may be called again from there, and
-    forgets the call when the connection is lost, which `cut_off` tells. `again` calls `read` after so many seconds, and
-    `go_on` calls `do_next` as soon as nothing older is due. `acts` is what is to be done for the verbs about EVERY
-    and GROUP.
+    `ask` runs a query. `read_in` has `read` called after so many seconds, and `go_on` has `carry_out_next` called as
+    soon as nothing older is due. `actions` are those about the daemon as a whole.
     """
 
     def __init__(
         self,
         core: Core,
         ask: Ask,
-        again: Callable[[float], None],
+        read_in: Callable[[float], None],
         go_on: Callable[[], None],
-        acts: Mapping[str, Act],
+        actions: Mapping[str, Action],
         clock: Callable[[], float],
     ) -> None:
-        self.core, self.now = core, clock
-        self.passes: dict[int, Pass] = {}  # how far commands have come that are done piece by piece
-        self._run, self._again, self._go_on, self._acts = ask, again, go_on, acts
-        self._rows: deque[Row] = deque()
+        self._context = Context(core, clock, ask, {})
+        self._now, self._ask, self._read_in, self._go_on = clock, ask, read_in, go_on
+        self._actions = {**JOB_ACTIONS, **TABLE_ACTIONS, **actions}
+        self._rows: deque[CommandRow] = deque()
         self._is_more = False  # there may be others than these
         self._is_read = False  # the last read was answered
         self._moved: set[int] = set()  # jobs that commands were about since these were read
         self._moved_others = False  # and jobs that they did not name
-        self._has_acted = False  # on one for every scheduler
-        self._pk = 0  # of the one that is being done
+        self._has_acknowledged = False  # a command for every scheduler
         self._passed: dict[int, float] = {}  # those that are not read again, until when
-        self._ends: dict[int, Mapping[str, object]] = {}  # what is to be said of commands that were done
-        self._obeyed: set[int] = set()  # of the commands to shut down and to step down
-        self._owed: Callable[[], object] = _nothing  # such a one that is being acknowledged
-
-    def read(self) -> None:
-        """Read the commands that are for us, and do them in order.
-
-        Those of operators that were read already come first. All others are read again, for an operator may have given
-        one meanwhile, which does not wait for them.
-        """
-        if self._rows and self._rows[0].of_operator:
-            self._is_more = True
-            self.do_next()
-        else:
-            now = self.now()
-            self._passed = {pk: until for pk, until in self._passed.items() if until > now}
-            if self._passed:
-                self._again(min(self._passed.values()) - now)
-            self._is_read = False
-            self._run("read_commands", {**VERBS_ABOUT, "passed": list(self._passed)}, self._found, _nothing)
-
-    def do_next(self) -> None:
-        """Do the next of those that were read."""
-        if not self._rows:
-            return
-        row = self._rows.popleft()
-        if row.job is not None and (self._moved_others or row.job in self._moved):
-            self._rows.clear()  # its job may be in another state by now
-            self.read()
-            return
-        self._pk = row.pk
-        if row.pk in self._ends:
-            self._say_end(row.pk)
-            return
-        try:
-            self._do(row, parse(row.text))
-        except CommandError as mistake:
-            self.end(row, str(mistake), ok=False)
-
-    def _do(self, row: Row, order: Order) -> None:
-        about_what = VERBS[order.verb].about
-        self._moved_others = self._moved_others or order.verb in MOVES_OTHERS
-        if row.job is not None:
-            self._moved.add(row.job)
-        if about_what == EVERY:
-            self._do_here(row, order)
-        elif order.verb == "step-down":
-            self._do_to_group(row, order)
-        else:
-            (_BY_VERB.get(order.verb) or _BY_KIND[about_what])(self, row, order)
+        self._ends: dict[int, Done] = {}  # how commands end that were carried out
+        self._obeyed: set[int] = set()  # commands to shut down and to step down
 
     @property
     def is_caught_up(self) -> bool:
-        """Say whether all commands were carried out, or passed over, that were there when they were read last."""
+        """Return whether all commands were carried out, or passed over, that were there when they were read last."""
         return self._is_read and not self._rows and not self._is_more
 
     def begin(self) -> None:
@@ -128,184 +86,183 @@ class Commands:
         self._is_read = False
 
     def cut_off(self) -> None:
-        """The connection or the group was lost: all is to be read anew."""
+        """Forget what was read: the connection or the group was lost."""
         self._rows.clear()
         self._is_read = False
-        self._pay()
 
-    def refused(self) -> None:
-        """A statement for a command was refused: the others have their turn."""
-        self._pay()
-        self._pass_over(REFUSED_S)
-        self._go_on()
+    # ---- one after the other
 
-    def _found(self, rows: Sequence[Cells]) -> None:
+    def read(self) -> Steps[None]:
+        """Read the commands that are for us.
+
+        Those of operators that were read already are carried out first. All others are read again, for an operator may
+        have given one meanwhile, which does not wait for them.
+        """
+        if self._rows and self._rows[0].of_operator:
+            self._is_more = True
+            yield from self.carry_out_next()
+            return
+        now = self._now()
+        self._passed = {pk: until for pk, until in self._passed.items() if until > now}
+        if self._passed:
+            self._read_in(min(self._passed.values()) - now)
+        self._is_read = False
+        self._was_read((yield from self._ask("read_commands", **VERBS_ABOUT, passed=list(self._passed))))
+        try:
+            # The commands whose jobs have all ended, however many others there are to carry out.
+            self._settle((yield from self._ask("close_runs")))
+        except RefusedError:
+            self._go_on()
+            return
+        yield from self._next()
+
+    def _was_read(self, rows: Sequence[Cells]) -> None:
         self._is_read = True
         self._rows = deque(map(_row, rows))
         self._moved, self._moved_others = set(), False
         self._is_more = len(rows) >= ONE_READ
         if not self._is_more:
             pks = {*self._passed, *(row.pk for row in self._rows)}
-            self._ends = {pk: values for pk, values in self._ends.items() if pk in pks}
-            self.passes = {pk: each for pk, each in self.passes.items() if pk in pks}
-        self._close_runs()
+            self._ends = {pk: end for pk, end in self._ends.items() if pk in pks}
+            for pk in self._context.flushes.keys() - pks:
+                del self._context.flushes[pk]
 
-    def _close_runs(self) -> None:
-        """End the commands whose jobs have all ended, however many others there are to do."""
+    def carry_out_next(self) -> Steps[None]:
+        """Carry out the next of those that were read."""
+        if not self._rows:
+            return
+        row = self._rows.popleft()
+        if row.job is not None and (self._moved_others or row.job in self._moved):
+            self._rows.clear()  # its job may be in another state by now
+            yield from self.read()
+            return
+        try:
+            yield from self._carry_out(row)
+        except RefusedError:
+            self._pass_over(row.pk, REFUSED_S)
+            self._go_on()
+            return
+        yield from self._next()
 
-        def closed(rows: Sequence[Cells]) -> None:
-            self.settle(parents_of(rows))
-            self._next()
-
-        self._run("close_runs", {}, closed, self._go_on)
-
-    def _next(self) -> None:
-        """Do the next command; what an operator commanded of every scheduler is ended before others have their turn."""
-        if self._rows and (self._rows[0].of_operator or not self._has_acted):
+    def _next(self) -> Steps[None]:
+        """Go on with the next; what an operator commanded of every scheduler is ended before that of others."""
+        if self._rows and (self._rows[0].of_operator or not self._has_acknowledged):
             self._go_on()
         elif self._rows:
-            self._close(self._go_on)
+            yield from self._close_acknowledged()
+            self._go_on()
         else:
             if self._is_more:
-                self._again(0.0)
-            if self._has_acted or not self._is_more:  # it looks at all that wait
-                self._close(_nothing)
+                self._read_in(0.0)
+            if self._has_acknowledged or not self._is_more:  # it looks at all that wait
+                yield from self._close_acknowledged()
 
-    # ---- for those who carry commands out
-
-    def ask(self, name: str, values: Mapping[str, object], then: Callable[[list[Cells]], object]) -> None:
-        """Run a named query and go on with its rows."""
-        self._run(name, values, then, self.refused)
-
-    def end(self, row: Row, text: str, result: object = True, *, ok: bool = True) -> None:
-        """End a command with a word and an answer; one that failed has no answer unless one is given."""
-        answer = to_json(result) if ok or result is not True else None
-        self._ends[row.pk] = {"command": row.pk, "ok": ok, "text": text, "result": answer}
-        self._say_end(row.pk)
-
-    def leave(self) -> None:
-        """Leave a command that goes on by itself."""
-        self._next()
-
-    def _say_end(self, pk: int) -> None:
-        def ended(rows: Sequence[Cells]) -> None:
-            if not rows:
-                self.later()
-                return
-            del self._ends[pk]
-            self.settle(parents_of(rows))
-            self._next()
-
-        self.ask("end_command", self._ends[pk], ended)
-
-    def _close(self, then: Callable[[], object]) -> None:
-        """End what all have acted on."""
-
-        def closed(rows: Sequence[Cells]) -> None:
-            self.settle(parents_of(rows))
-            then()
-
-        def refused() -> None:
-            self._pay()
+    def _close_acknowledged(self) -> Steps[None]:
+        """End the commands that all schedulers have acknowledged."""
+        self._has_acknowledged = False
+        try:
+            self._settle((yield from self._ask("close_commands", every=VERBS_ABOUT["every"])))
+        except RefusedError:
             self._go_on()
 
-        self._has_acted = False
-        self._run("close_commands", {"every": VERBS_ABOUT["every"]}, closed, refused)
+    # ---- one of them
 
-    def settle(self, parents: Iterable[bytes | None]) -> None:
-        """Others may wait for what has ended."""
-        if pks := [int(pk or 0) for pk in parents]:
-            self.core.settle(pks)
-
-    def later(self, seconds: float = AGAIN_S) -> None:
-        """Leave a command as it is: what it names is on its way from one state to another."""
-        self._pass_over(seconds)
-        self._next()
-
-    def _pass_over(self, seconds: float) -> None:
-        self._passed[self._pk] = self.now() + seconds
-        self._again(seconds)
-
-    # ---- for every scheduler
-
-    def _do_here(self, row: Row, order: Order) -> None:
-        act = self._acts[order.verb]
-        if order.verb == "shutdown":
-            self._shut_down(row, lambda: act(order, _nothing))
-        elif queues := order.values.get("queue"):
-            self.ask("unknown_queues", {"names": queues}, lambda rows: self._poll(row, order, rows))
+    def _carry_out(self, row: CommandRow) -> Steps[None]:
+        if row.pk not in self._ends:
+            outcome = yield from self._outcome(row)
+            if isinstance(outcome, Later):
+                self._pass_over(row.pk, outcome.seconds)
+            if not isinstance(outcome, Done):
+                return
+            self._ends[row.pk] = outcome
+        end = self._ends[row.pk]
+        result = to_json(end.result) if end.ok or end.result is not True else None
+        rows = yield from self._ask("end_command", command=row.pk, ok=end.ok, text=end.text, result=result)
+        if rows:
+            del self._ends[row.pk]
+            self._settle(rows)
         else:
-            act(order, lambda text, ok: self._acknowledge(row, text, self._next, ok=ok))
+            self._pass_over(row.pk, AGAIN_S)
 
-    def _poll(self, row: Row, order: Order, rows: Sequence[Cells]) -> None:
-        """Look at the queue, unless one is named that is none."""
-        if unknown := text_of(rows[0][0]):
-            self._acknowledge(row, f"invalid target: {unknown}", self._next, ok=False)
-        else:
-            self._acts[order.verb](order, lambda text, ok: self._acknowledge(row, text, self._next, ok=ok))
+    def _outcome(self, row: CommandRow) -> Steps[Outcome]:
+        try:
+            command = parse(row.text)
+            verb = VERBS[command.verb]
+            self._moved_others = self._moved_others or command.verb in MOVES_OTHERS
+            if row.job is not None:
+                self._moved.add(row.job)
+            if verb.about == EVERY:
+                return (yield from self._act_and_acknowledge(row, command))
+            if command.verb == "step-down":
+                return (yield from self._step_down(row, command))
+            return (yield from self._act(row, command))
+        except CommandError as mistake:
+            return Done(str(mistake), ok=False)
 
-    def _shut_down(self, row: Row, act: Callable[[], object]) -> None:
-        """Nothing can be acknowledged after it; yet it is done whatever comes of the acknowledgement, and once."""
+    def _act(self, row: CommandRow, command: Command) -> Steps[Outcome]:
+        action = self._actions.get(VERBS[command.verb].carried_out_by, run_query)
+        outcome = action(self._context, row, command)
+        if isinstance(outcome, Done | Later | GoesOn):
+            return outcome
+        return (yield from outcome)
 
-        def acknowledged() -> None:
-            self._pay()
-            self._next()
+    def _act_and_acknowledge(self, row: CommandRow, command: Command) -> Steps[Outcome]:
+        if command.verb == "shutdown":
+            yield from self._shut_down(row, command)
+            return GoesOn()
+        outcome = yield from self._act(row, command)
+        if isinstance(outcome, Done):
+            yield from self._acknowledge(row, outcome)
+        return GoesOn()
 
-        if row.pk not in self._obeyed:
-            self._obeyed.add(row.pk)
-            self._owed = act
-        self._acknowledge(row, "shutting down", lambda: self._close(acknowledged))
+    def _shut_down(self, row: CommandRow, command: Command) -> Steps[None]:
+        """Acknowledge and obey: nothing can be acknowledged after it, and it is done once, acknowledged or not."""
+        is_new = row.pk not in self._obeyed
+        self._obeyed.add(row.pk)
+        try:
+            yield from self._acknowledge(row, Done("shutting down"))
+            yield from self._close_acknowledged()
+        except (RefusedError, ConnectionLostError):
+            if is_new:
+                yield from self._act(row, command)
+            raise
+        if is_new:
+            yield from self._act(row, command)
 
-    def _pay(self) -> None:
-        """Shut down, if that was to be."""
-        owed, self._owed = self._owed, _nothing
-        owed()
+    def _acknowledge(self, row: CommandRow, done: Done) -> Steps[None]:
+        self._has_acknowledged = True
+        yield from self._ask("acknowledge", command=row.pk, ok=done.ok, text=done.text)
 
-    def _acknowledge(self, row: Row, text: str, then: Callable[[], object], *, ok: bool = True) -> None:
-        self._has_acted = True
-        self.ask("acknowledge", {"command": row.pk, "ok": ok, "text": text}, lambda _: then())
-
-    # ---- about a group
-
-    def _do_to_group(self, row: Row, order: Order) -> None:
-        values = {"command": row.pk, "name": order.values["group"]}
-        self.ask("may_step_down", values, lambda rows: self._step_down(row, order, rows))
-
-    def _step_down(self, row: Row, order: Order, rows: Sequence[Cells]) -> None:
+    def _step_down(self, row: CommandRow, command: Command) -> Steps[Outcome]:
+        rows = yield from self._ask("may_step_down", command=row.pk, name=command.values["group"])
         verdict, us = ((cell or b"").decode() for cell in rows[0]) if rows else ("elsewhere", "")
         if verdict == "past":
             again = ", for nobody else took it" if row.pk in self._obeyed else ""
-            self.end(row, f"served by {us}{again}", ok=not again)
-        elif verdict == "elsewhere" or row.pk in self._obeyed:
-            self.later()
-        elif verdict:
-            self.end(row, _REFUSALS[verdict], ok=False)
-        else:
-            self._obeyed.add(row.pk)
-            self._acts[order.verb](order, lambda text, ok: self.later() if ok else self.end(row, text, ok=False))
+            return Done(f"served by {us}{again}", ok=not again)
+        if verdict == "elsewhere" or row.pk in self._obeyed:
+            return Later()
+        if verdict:
+            return Done(_NO_STEP_DOWN[verdict], ok=False)
+        self._obeyed.add(row.pk)
+        outcome = yield from self._act(row, command)
+        return outcome if isinstance(outcome, Done) and not outcome.ok else Later()
+
+    def _settle(self, ended: Iterable[Cells]) -> None:
+        self._context.settle(parents_of(ended))
+
+    def _pass_over(self, pk: int, seconds: float) -> None:
+        self._passed[pk] = self._now() + seconds
+        self._read_in(seconds)
 
 
-def _answer(desk: Desk, row: Row, order: Order) -> None:
-    if (group := order.values["group"]) in (None, desk.core.config.scheduler.group):
-        desk.end(row, SEE_RESULT, desk.core.report.overview())
-    else:  # it has no active scheduler, or is none
-        desk.end(row, f"no scheduler serves group {group}", ok=False)
-
-
-_REFUSALS: Final = {
+_NO_STEP_DOWN: Final = {
     "unknown": "no such group", "several": "there are several groups: step-down GROUP",
     "alone": "no other scheduler of the group stands by",
 }  # fmt: skip
-_BY_KIND: Final[dict[str, Doer]] = {JOB: to_job, HOST: to_host, TYPE: to_type}
-_BY_VERB: Final[dict[str, Doer]] = {**QUEUES, "run": run, "flush": flush, "status": _answer}
 
 
-def _nothing(*_: object) -> None:
-    """Do nothing."""
-
-
-def _row(cells: Cells) -> Row:
+def _row(cells: Cells) -> CommandRow:
     pk, text, job, state, *flags = (
         None if cell is None else cell.decode("utf-8", "backslashreplace") for cell in cells
     )
-    return Row(int(pk or 0), text or "", int(job) if job else None, state, *(flag == "t" for flag in flags))
+    return CommandRow(int(pk or 0), text or "", int(job) if job else None, state, *(flag == "t" for flag in flags))

@@ -1,36 +1,262 @@
-"""The connections of a daemon to the database: which of them fail, and what is done when the queue connection is back.
+"""The queue and the watch connection of a daemon: what is set on them, and what is done when one is up or lost.
 
 While a connection fails it is tried again every few seconds, and a line for each try would bury all others: it is
 logged when that begins, when the reason changes and when it is over (ConnectionLog). `drover status` shows it as long
 as it lasts. Statements that are refused are the matter of drivers/statements.py.
 
-After the queue connection was lost its old server process is ended, and rows and memory are compared (Reconcile).
+After the queue connection was lost its old server process is ended, and rows and memory are compared (`_reconcile`).
 Nothing is claimed before. A row of ours that is not in memory, whose claim was cut off, is given back. A row in memory
 that is not ours in the database is let go: a server that took over from another may not have heard of the claim, and
-whoever has the row now works on it.
+the daemon that has the row now works on it.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from uuid import uuid4
 
+from psycopg.conninfo import make_conninfo
+
+from scheduler.daemon.log import say
+from scheduler.daemon.wakeups import ListenProbe, NotifyRateLimit
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Answer, Failure, Query, Rows
-from scheduler.drivers.statements import RefusedStatements
-from scheduler.model.events import Event, RowsLost, Woken
+from scheduler.drivers.postgres_connect import writable
+from scheduler.drivers.queue import QueueConnection
+from scheduler.drivers.queue import settings as queue_settings
+from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting
+from scheduler.drivers.statements import RefusedStatements, Statements, answer_to
+from scheduler.drivers.steps import Steps, Task
+from scheduler.model import events as e
+from scheduler.model.config import Config, Scheduler
 from scheduler.policy.core import Core
 
-SAID: Final = 8  # reasons of one trouble that are not logged again: two that alternate are no news
-AGAIN_S: Final = 1.0  # until a statement that was refused is tried again
+QUEUE, WATCH = "queue connection", "watch connection"
+CONNECTIONS: Final[dict[e.ConnectionKind, str]] = {
+    "queries": "expansion connection",
+    "statements": "agent-database connection",
+}
+WAITS: Final[dict[e.ConnectionKind, str]] = {
+    "queries": "SQL jobs wait", "statements": "jobs of types with db = statements or sql wait"
+}  # fmt: skip
+LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
+KNOWN_REASONS: Final = 8  # of one failure, which are not logged again: two that alternate are no news
+
+# Nothing that somebody else put into another schema is taken for what we mean.
+SAFE_PATH: Final = "set search_path = pg_catalog, pg_temp"
+
+# The statements of queue and watch touch few rows of tables that may be huge, and their plans are kept: one made while
+# a table was empty, or full of dead rows, must hold when it is full of others. So rows are found by index, one by one.
+PLANS: Final = (
+    "set jit = off",
+    *(f"set enable_{way} = off" for way in ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")),
+)
+
+
+def watch_settings(timers: Scheduler) -> list[str]:
+    """Return what the watch connection sets: it listens, and waits for no lock so long that the lease would lapse."""
+    wait_s = (timers.lease - timers.lease_renewal) / 4
+    return [*LISTEN, setting(OURS), f"set lock_timeout = {max(1, round(wait_s * 1000))}", "set jit = off"]
+
+
+class WatchTasks(Protocol):
+    """What runs on the watch connection (watch.py)."""
+
+    owner: str  # our uuid, of now
+
+    def up(self) -> None:
+        """Begin: the connection is up."""
+
+    def down(self) -> None:
+        """Ask nothing: the connection is lost."""
+
+    def notified(self, channel: str) -> None:
+        """Look for what a notification is about."""
+
+    def poll(self) -> None:
+        """Look for all that notifications are about."""
+
+    def show_soon(self) -> None:
+        """Have what is shown of us written anew."""
+
+
+class Connections:
+    """The queue and the watch connection; `changed` is called when one is lost or refuses statements."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        config: Config,
+        conninfo: str,
+        core: Core,
+        queries: Mapping[str, Query],
+        schedinfo: str,
+        changed: Callable[[], None],
+    ) -> None:
+        self._loop, self._core, self.queries, self._schedinfo, self._changed = loop, core, queries, schedinfo, changed
+        self._timers = timers = config.scheduler
+        self.log = ConnectionLog(say, lambda: loop.now)
+        self.refused = RefusedStatements(say, self._refused)
+        self.rate_limit = NotifyRateLimit(loop, lambda channel: self._tasks.notified(channel), timers.wake_interval)
+        self.queue = self._connection(
+            "queue", conninfo, self._queue_up, self._queue_down, queue_settings(timers.lock_limit)
+        )
+        probe = f"listen drover_probe_{uuid4().hex}"
+        self.watch = self._connection(
+            "watch", conninfo, self._watch_up, self._watch_down, [*watch_settings(timers), probe], self._notified
+        )
+        self.refused.attach(self.queue, self.watch)
+        self._probe = ListenProbe(
+            loop, queries["probe_listen"], self.queue, self.watch, [*LISTEN, probe], self.refused,
+            lambda: self._tasks.poll(), say, every=timers.rescan, poll_interval=timers.poll_interval,
+        )  # fmt: skip
+        self._is_queue_ready = False
+        self._reconciling: Task[None] | None = None
+        self._tasks: WatchTasks  # set by `attach`
+        self._requests: QueueConnection
+
+    def attach(self, tasks: WatchTasks) -> None:
+        """Set what runs on the watch connection; nothing is open yet."""
+        self._tasks = tasks
+        self.set_owner(tasks.owner)
+
+    def open(self) -> None:
+        """Connect, and connect again whenever a connection is lost."""
+        self.queue.open()
+        self.watch.open()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.queue.close()
+        self.watch.close()
+
+    def set_config(self, config: Config) -> None:
+        """Go on with another configuration."""
+        self.rate_limit.gap_s = config.scheduler.wake_interval
+
+    def set_owner(self, owner: str) -> None:
+        """Work under this uuid from now on: another one after the group was lost."""
+        self._requests = QueueConnection(
+            self._loop, self.queue, self.queries, owner, self._timers.group, self._schedinfo, self._answered,
+            self.refused,
+        )  # fmt: skip
+
+    def statements_of_watch(self, limit: float) -> Statements:
+        """Return the statements of the watch connection, each of which may take so many seconds."""
+        return Statements(self._loop, self.watch, self.queries, self.refused, limit=limit)
+
+    def send_request(self) -> None:
+        """Send the core's next request, if the queue connection is free for it."""
+        if self._is_queue_ready and self.queue.is_idle:
+            request = self._core.next_request(self._loop.now)
+            if request is not None:
+                self._requests.send(request)
+
+    def stats(self) -> dict[str, Stat]:
+        """Return what was asked of the database, by statement."""
+        return self.queue.stats | self.watch.stats
+
+    @property
+    def is_away(self) -> bool:
+        """Return whether the database cannot be reached, or not again."""
+        return not self.watch.is_up or (self.queue.losses > 0 and not self.queue.is_up)
+
+    def reachability_changed(self, event: e.ConnectionsChanged) -> None:
+        """Log that a connection that some work needs cannot be made, or can again; begin none of it, or begin it."""
+        what = f"{CONNECTIONS[event.need]}{event.login and f' as {event.login}'}"
+        if event.reason is None:
+            self.log.over(what)
+        else:
+            self.log.failed(what, event.reason, effect=f"; {WAITS[event.need]}; see drover check")
+        self._core.handle(event, self._loop.now)
+        self._tasks.show_soon()
+
+    # ---- up and down
+
+    def _connection(
+        self,
+        name: str,
+        conninfo: str,
+        up: Callable[[], None],
+        down: Callable[[str], None],
+        settings: Sequence[str],
+        notified: Callable[[str], None] = lambda channel: None,
+    ) -> Connection:
+        return Connection(
+            self._loop, name, make_conninfo(writable(conninfo), application_name=f"drover {name}"),
+            settings=(SAFE_PATH, *settings, *PLANS), on_up=up, on_down=down, on_notify=notified,
+            reconnect_max=self._timers.reconnect_max,
+        )  # fmt: skip
+
+    def _queue_up(self) -> None:
+        if not self.log.over(QUEUE):
+            say("info", f"{QUEUE}: up")
+        if self.queue.losses:
+            self._reconciling = Task(self._loop, self._reconcile(self._tasks.owner)).start()
+        else:
+            self._is_queue_ready = True
+
+    def _queue_down(self, reason: str) -> None:
+        self._is_queue_ready = False
+        if self._reconciling:
+            self._reconciling.stop()
+        self.refused.clear()
+        self.log.failed(QUEUE, reason)
+        self._tasks.show_soon()
+        self._changed()
+
+    def _watch_up(self) -> None:
+        self.log.over(WATCH)
+        self._tasks.up()
+        self._probe.start()
+
+    def _watch_down(self, reason: str) -> None:
+        self._tasks.down()
+        self.refused.clear()
+        self.log.failed(WATCH, reason)
+        self._changed()
+
+    def _notified(self, channel: str) -> None:
+        if not self._probe.arrived(channel):
+            self.rate_limit.notified(channel)
+
+    def _answered(self, event: e.Event) -> None:
+        """Report the answer to a request; a claim that finds something was worth its wake-up."""
+        self._core.handle(event, self._loop.now)
+        if isinstance(event, e.EndedAndClaimed) and event.found:
+            self.rate_limit.was_worthwhile("drover_queue")
+
+    def _refused(self, text: str | None) -> None:
+        """Show that other statements are refused than before."""
+        self._core.report.show_refused(text)
+        self._tasks.show_soon()
+        self._changed()
+
+    def _reconcile(self, owner: str) -> Steps[None]:
+        """Make rows and memory agree; then requests are sent again."""
+        if old := self.queue.old_backend:
+            answer = yield from answer_to(self.queue, self.queries["end_backend"], old._asdict())
+            if isinstance(answer, Failure) and answer.lost:
+                return
+        statements = Statements(self._loop, self.queue, self.queries, self.refused)
+        rows = self._core.in_hand()
+        pks, attempts = [pk for pk, _ in rows], [attempt for _, attempt in rows]
+        not_ours = yield from statements.insist("find_lost", owner=owner, pks=pks, attempts=attempts)
+        strayed = {int(pk or 0) for (pk,) in not_ours.rows}
+        if strayed:
+            self._core.handle(e.RowsLost(tuple(row for row in rows if row[0] in strayed)), self._loop.now)
+        live = self._core.live_rows()
+        yield from statements.insist("rescue", group=self._timers.group, owner=owner, live=live, age=0.0)
+        self._is_queue_ready = True
+        self._core.handle(e.Woken(), self._loop.now)
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _Failing:
     since: float
     reason: str
-    said: deque[str] = field(default_factory=lambda: deque(maxlen=SAID))
+    logged: deque[str] = field(default_factory=lambda: deque(maxlen=KNOWN_REASONS))
 
 
 class ConnectionLog:
@@ -38,85 +264,27 @@ class ConnectionLog:
 
     def __init__(self, say: Callable[[str, str], None], clock: Callable[[], float]) -> None:
         self._say, self._clock = say, clock
-        self._found: dict[str, _Trouble] = {}
+        self._failing: dict[str, _Failing] = {}
 
-    def failed(self, what: str, reason: str, effect: str = "") -> None:
+    def failed(self, name: str, reason: str, effect: str = "") -> None:
         """Note that it failed, and log it, with its effect, unless that was logged before."""
-        trouble = self._found.setdefault(what, _Trouble(self._clock(), reason))
-        trouble.reason = reason
-        if reason not in trouble.said:
-            trouble.said.append(reason)
-            self._say("warning", f"{what}: {reason}{effect}")
+        failing = self._failing.setdefault(name, _Failing(self._clock(), reason))
+        failing.reason = reason
+        if reason not in failing.logged:
+            failing.logged.append(reason)
+            self._say("warning", f"{name}: {reason}{effect}")
 
-    def over(self, what: str) -> bool:
-        """Log that it is up again, and for how long it was not; False if it has not failed."""
-        trouble = self._found.pop(what, None)
-        if trouble is not None:
-            self._say("info", f"{what}: up again after {self._clock() - trouble.since:.0f} s")
-        return trouble is not None
+    def over(self, name: str) -> bool:
+        """Log that it is up again, and for how long it was not; return False if it has not failed."""
+        failing = self._failing.pop(name, None)
+        if failing is not None:
+            self._say("info", f"{name}: up again after {self._clock() - failing.since:.0f} s")
+        return failing is not None
 
     def shown(self) -> list[dict[str, Any]]:
         """Return what fails now: what, why, and for how many seconds."""
         now = self._clock()
         return [
-            {"what": what, "reason": trouble.reason, "seconds": round(now - trouble.since, 1)}
-            for what, trouble in self._found.items()
+            {"what": name, "reason": failing.reason, "seconds": round(now - failing.since, 1)}
+            for name, failing in self._failing.items()
         ]
-
-
-class Reconcile:
-    """Works on the queue connection of one daemon, each time it is up again."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        link: Connection,
-        queries: Mapping[str, Query],
-        core: Core,
-        group: str,
-        tell: Callable[[Event], None],
-        refusals: RefusedStatements,
-    ) -> None:
-        self._loop, self._link, self._queries, self._core = loop, link, queries, core
-        self._group, self._tell, self._refusals = group, tell, refusals
-
-    def begin(self, owner: str, done: Callable[[], None]) -> None:
-        """The connection is up again; `done` is called when rows and memory agree, unless it is lost before."""
-        old = self._link.old_backend
-        if old is None:
-            return self._let_go(owner, done)
-        return self._link.ask(self._queries["end_backend"], old._asdict(), lambda _: self._let_go(owner, done))
-
-    def _let_go(self, owner: str, done: Callable[[], None]) -> None:
-        rows = self._core.in_hand()
-        values = {"owner": owner, "pks": [pk for pk, _ in rows], "attempts": [attempt for _, attempt in rows]}
-
-        def compared(answer: Rows) -> None:
-            strayed = {int(pk or 0) for (pk,) in answer.rows}
-            if strayed:
-                self._tell(RowsLost(tuple(row for row in rows if row[0] in strayed)))
-            self._give_back(owner, done)
-
-        self._ask("find_lost", values, compared, lambda: self._let_go(owner, done))
-
-    def _give_back(self, owner: str, done: Callable[[], None]) -> None:
-        values = {"group": self._group, "owner": owner, "live": self._core.live_rows(), "age": 0.0}
-
-        def compared(_: Rows) -> None:
-            done()
-            self._tell(Woken())
-
-        self._ask("rescue", values, compared, lambda: self._give_back(owner, done))
-
-    def _ask(
-        self, name: str, values: Mapping[str, object], then: Callable[[Rows], None], again: Callable[[], None]
-    ) -> None:
-        def answered(answer: Answer) -> None:
-            if not isinstance(answer, Failure):
-                self._refusals.accepted(name)
-                then(answer)
-            elif not answer.lost:
-                self._refusals.refused(name, answer)
-                self._loop.at(self._loop.now + AGAIN_S, again)
-
-        self._link.ask(self._queries[name], values, answered)

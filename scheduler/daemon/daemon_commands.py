@@ -1,4 +1,4 @@
-"""What an operator orders of a daemon as a whole while it runs: signals, and commands about schedulers."""
+"""What an operator asks of a daemon as a whole while it runs: by signals, and by commands about schedulers."""
 
 import logging
 from collections.abc import Callable
@@ -6,20 +6,22 @@ from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Protocol
 
 from scheduler.daemon import log
-from scheduler.daemon.commands import Act, Tell
+from scheduler.daemon.command_context import Action, CommandRow, Context, Done, Outcome
 from scheduler.daemon.log import LOG, echo, say
 from scheduler.daemon.watch import Watch
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.service_manager import Notifier
+from scheduler.drivers.steps import Steps
 from scheduler.errors import ConfigError
 from scheduler.model import events as e
+from scheduler.model.commands import Command
 from scheduler.model.config import Config
 from scheduler.policy.core import Core
 from scheduler.policy.reload import changes, within_reach
 
 
 class Commanded(Protocol):
-    """What the orders are about."""
+    """The daemon, as far as commands are about it."""
 
     config: Config
     loop: Loop
@@ -34,17 +36,17 @@ class Commanded(Protocol):
         """End when what is in hand is done."""
 
     def step_down(self) -> bool:
-        """Let another daemon have the group; False when this one ends anyway."""
+        """Let another daemon have the group; return False when this one ends anyway."""
 
-    def take(self, config: Config) -> None:
+    def set_config(self, config: Config) -> None:
         """Go on with another configuration."""
 
-    def note(self) -> None:
-        """Our standing may be another."""
+    def show_state(self) -> None:
+        """Show what the daemon is to its group, which may have changed."""
 
 
 class DaemonCommands:
-    """Carries out the orders about one daemon."""
+    """Carries out what is asked of one daemon."""
 
     def __init__(self, daemon: Commanded, read: Callable[[], Config]) -> None:
         self._daemon = daemon
@@ -62,64 +64,72 @@ class DaemonCommands:
         elif number == SIGUSR2:
             _print(core.report.queries())
 
-    def acts(self) -> dict[str, Act]:
-        """Say what is done for which command."""
-        return {
-            "shutdown": lambda order, _: self._daemon.stop() if order.values["now"] else self._daemon.drain(),
-            "reload": lambda _, tell: self.reload(tell),
-            "reopen-log": lambda _, tell: self._reopen_log(tell),
-            "verbose": lambda order, tell: tell(self._be_verbose(int(order.values["level"] or 0)), True),
-            "reset": lambda _, tell: tell(self._reset(), True),
-            "poll": lambda _, tell: tell(self._poll(), True),
-            "step-down": lambda _, tell: tell("it ends anyway", self._daemon.step_down()),
-        }
+    def actions(self) -> dict[str, Action]:
+        """Return the actions about a daemon, by the names that the registry has for them."""
+        actions = (self.shutdown, self.reload, self.reopen_log, self.verbose, self.reset, self.poll, self.step_down)
+        return {action.__name__: action for action in actions}
 
-    def reload(self, tell: Tell) -> None:
-        """Read the configuration anew and go on with it; tells what has changed, or all mistakes: then nothing has.
+    def shutdown(self, context: Context, row: CommandRow, command: Command) -> Outcome:
+        """End now, or when what is in hand is done."""
+        if command.values["now"]:
+            self._daemon.stop()
+        else:
+            self._daemon.drain()
+        return Done("shutting down")
 
-        Whose hosts and queues they are only the database knows; if that cannot be asked nothing is told.
+    def reload(self, context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+        """Read the configuration anew and go on with it; the text says what has changed, or all mistakes.
+
+        Only the database knows whose the hosts and queues are; with a mistake nothing changes.
         """
+        daemon = self._daemon
         try:
             wanted = self._read()
         except ConfigError as error:
-            tell(str(error), False)
-            return
-        config = within_reach(self._daemon.config, wanted)
+            return Done(str(error), ok=False)
+        config = within_reach(daemon.config, wanted)
+        if clashes := (yield from daemon.watch.register(config)):
+            return Done("\n".join(clashes), ok=False)
+        text = changes(daemon.config, wanted)
+        daemon.notifier.reloading()
+        daemon.set_config(config)
+        daemon.show_state()
+        say("info", f"reload: {text}")
+        return Done(text)
 
-        def announced(clashes: list[str]) -> None:
-            if clashes:
-                tell("\n".join(clashes), False)
-                return
-            text = changes(self._daemon.config, wanted)
-            self._daemon.notifier.reloading()
-            self._daemon.take(config)
-            self._daemon.note()
-            say("info", f"reload: {text}")
-            tell(text, True)
-
-        self._daemon.watch.announce(config, announced)
-
-    def _reopen_log(self, tell: Tell) -> None:
+    def reopen_log(self, context: Context, row: CommandRow, command: Command) -> Outcome:
+        """Write to the file of the log that has its name now."""
         try:
-            tell(log.reopen(), True)
+            return Done(log.reopen())
         except ConfigError as error:
-            tell(str(error), False)
+            return Done(str(error), ok=False)
 
-    def _be_verbose(self, steps: int) -> str:
-        level = log.further(self._daemon.config.scheduler.log_level, steps)
+    def verbose(self, context: Context, row: CommandRow, command: Command) -> Outcome:
+        """Log so many levels more than the configuration says."""
+        level = log.further(self._daemon.config.scheduler.log_level, int(str(command.values["level"] or 0)))
         log.set_level(level)
         self._daemon.core.log_routine(LOG.isEnabledFor(logging.DEBUG))
-        return f"log level {level}"
+        return Done(f"log level {level}")
 
-    def _reset(self) -> str:
+    def reset(self, context: Context, row: CommandRow, command: Command) -> Outcome:
+        """Try failed slots again."""
         thawed = self._daemon.core.thaw(None, self._daemon.loop.now)
         self._daemon.watch.maintenance.bring_forward("rescan")
-        return f"{thawed} failed slots are tried again"
+        return Done(f"{thawed} failed slots are tried again")
 
-    def _poll(self) -> str:
+    def poll(self, context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+        """Look for jobs now, unless a queue is named that there is not."""
+        if queues := command.values["queue"]:
+            rows = yield from context.ask("unknown_queues", names=queues)
+            if unknown := (rows[0][0] or b"").decode():
+                return Done(f"invalid target: {unknown}", ok=False)
         self._daemon.core.handle(e.Woken(), self._daemon.loop.now)
         self._daemon.watch.maintenance.bring_forward("rescan")
-        return "looked at the queue"
+        return Done("looked at the queue")
+
+    def step_down(self, context: Context, row: CommandRow, command: Command) -> Outcome:
+        """Let another scheduler of the group take over."""
+        return Done("it ends anyway", ok=self._daemon.step_down())
 
 
 def _print(lines: list[str]) -> None:

@@ -1,69 +1,54 @@
-"""What commands change in tables: hosts, agent types and queues, and what they remove from them.
+"""What carries out commands about hosts, agent types and queues, and what removes rows that are long over.
 
-Every daemon that follows hosts, types and queues hears of a change at once. We follow before a command ends, so that
-nothing is started after it that it forbids.
-
-A query that gives no row found that the group is no longer ours: another scheduler reads the command.
+The core follows a change before the command ends, so that nothing is started that the change forbids; other daemons
+are notified. A query that returns no row found that the group is no longer ours: another scheduler reads the command.
 """
 
-import json
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
 
-from scheduler.daemon.command_rows import PAUSE_S, Desk, Doer, Pass, Row, text_of
-from scheduler.model.commands import CommandError, Order, filter_of
+from scheduler.daemon.command_context import (
+    PAUSE_S,
+    Action,
+    CommandRow,
+    Context,
+    Done,
+    FlushPass,
+    Later,
+    Outcome,
+    text_of,
+)
+from scheduler.drivers.steps import Steps
+from scheduler.model.commands import SEE_RESULT, Command, CommandError, filter_of
 from scheduler.model.config import Config
-from scheduler.model.events import TablesRead
 from scheduler.model.filters import FILTERS, letters_matching
 from scheduler.model.jobs import Cells
 
 
-def looked(rows: list[Cells]) -> TablesRead:
-    """Read the answer to query `read_shared_settings`."""
-    return TablesRead(*(json.loads(cell or b"[]") for cell in rows[0]))
-
-
-def _follow(desk: Desk, then: Callable[[], None]) -> None:
-    """Go by what the tables say now."""
-
-    def follow(rows: list[Cells]) -> None:
-        desk.core.handle(looked(rows), desk.now())
-        then()
-
-    desk.ask("read_shared_settings", {}, follow)
-
-
-def to_host(desk: Desk, row: Row, order: Order) -> None:
-    """Let a host take agents, or none, or so many, or for certain jobs only. Errors: CommandError."""
-    name = str(order.values["name"])
-    enabled = {"host-enable": True, "host-disable": False}.get(order.verb)
-    words = order.values.get("filter") or ()
+def set_host(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Let a host take agents, or none, or so many, or for certain jobs only."""
+    name, words = str(command.values["name"]), command.values.get("filter") or ()
     assert isinstance(words, tuple)
-    filters = dict(filter_of(str(word)) for word in words)
-    _refuse_idle_types(desk.core.config, name, filters)
-    letters = letters_matching(str(filters.get("priorities", "")))
-    values = {
-        "name": name,
-        "enabled": enabled,
-        "most": order.values.get("max"),
-        "urgent": order.values.get("urgent"),
-        **{key: filters.get(key) for key in FILTERS},
-        "letters": "".join(sorted(letters)) if filters.get("priorities") else None,
-    }
-
-    def changed(rows: list[Cells]) -> None:
-        if missing := text_of(rows[0][1]) if rows else "":
-            desk.end(row, f"no such queue: {missing}", ok=False)
-        else:
-            _changed(desk, row, f"host {name}", rows)
-
-    desk.ask("set_host", values, changed)
+    filters: dict[str, Any] = dict(filter_of(str(word)) for word in words)
+    _refuse_idle_types(context.core.config, name, filters)
+    letters = "".join(sorted(letters_matching(filters.get("priorities", ""))))
+    rows = yield from context.ask(
+        "set_host",
+        name=name,
+        enabled={"host-enable": True, "host-disable": False}.get(command.verb),
+        most=command.values.get("max"),
+        urgent=command.values.get("urgent"),
+        letters=letters if filters.get("priorities") else None,
+        **dict.fromkeys(FILTERS) | filters,
+    )
+    if rows and (missing := text_of(rows[0][1])):
+        return Done(f"no such queue: {missing}", ok=False)
+    return (yield from _changed(context, f"host {name}", rows))
 
 
-def _refuse_idle_types(config: Config, name: str, filters: Mapping[str, Any]) -> None:
-    """A type that no host took any more would be a mistake in the configuration too."""
+def _refuse_idle_types(config: Config, name: str, filters: dict[str, Any]) -> None:
+    """A type that no host took any more would be a mistake in the configuration too. Errors: CommandError."""
     if name in config.hosts:
         hosts = config.hosts | {name: attrs.evolve(config.hosts[name], **filters)}
         new = attrs.evolve(config, hosts=hosts)
@@ -71,119 +56,85 @@ def _refuse_idle_types(config: Config, name: str, filters: Mapping[str, Any]) ->
             raise CommandError(f"no host would take agents of type {', '.join(idle)}")
 
 
-def to_type(desk: Desk, row: Row, order: Order) -> None:
+def set_type(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Serve an agent type, or not."""
-    name, enabled = str(order.values["name"]), order.verb == "agent-enable"
-
-    def changed(rows: list[Cells]) -> None:
-        if rows and enabled:
-            desk.core.thaw(name, desk.now())
-        _changed(desk, row, f"agent type {name}", rows)
-
-    desk.ask("set_type", {"name": name, "enabled": enabled}, changed)
+    name, enabled = str(command.values["name"]), command.verb == "agent-enable"
+    rows = yield from context.ask("set_type", name=name, enabled=enabled)
+    if rows and enabled:
+        context.core.thaw(name, context.now())
+    return (yield from _changed(context, f"agent type {name}", rows))
 
 
-def flush(desk: Desk, row: Row, order: Order) -> None:
-    """Remove what is long over, piece by piece; others have their turn in between."""
-    days, failed_too = order.values["days"], order.values["failed"] is not None
-    assert isinstance(days, int)
-    each = desk.passes.setdefault(row.pk, Pass(days, failed_too=failed_too, command=row.pk))
-
-    def removed(rows: list[Cells]) -> None:
-        if not rows:
-            desk.later()
-            return
-        each.take(rows[0])
-        if each.is_over:
-            desk.end(row, str(each), each.removed)
-        else:
-            desk.later(PAUSE_S)
-
-    desk.ask("flush", each.values(), removed)
-
-
-# ---- queues
-
-
-def _pause(desk: Desk, row: Row, order: Order) -> None:
-    paused = order.verb == "pause"
-    word = "paused" if paused else "running"
-
-    def changed(rows: list[Cells]) -> None:
-        if not rows:
-            desk.later()
-            return
-        missing, now, before = (text_of(cell) for cell in rows[0])
-        if missing:
-            desk.end(row, f"no queue {missing}", ok=False)
-            return
-        parts = [f"{word}: {now}"] * bool(now) + [f"{word} already: {before}"] * bool(before)
-        _follow(desk, lambda: desk.end(row, "; ".join(parts)))
-
-    desk.ask("pause_queues", {"names": order.values["queue"] or (), "paused": paused}, changed)
-
-
-def _add(desk: Desk, row: Row, order: Order) -> None:
-    name, concurrency = order.values["queue"], order.values["concurrency"]
-
-    def end() -> None:
-        desk.end(row, f"queue {name}: concurrency {concurrency}")
-
-    def added(rows: list[Cells]) -> None:
-        if not rows:
-            desk.later()
-        elif rows[0][0] == b"t":
-            _follow(desk, end)
-        else:
-            desk.end(row, f"there is a queue {name} already", ok=False)
-
-    if row.took_effect:
-        _follow(desk, end)
-    else:
-        desk.ask("add_queue", {"command": row.pk, "name": name, "concurrency": concurrency}, added)
-
-
-def _remove(desk: Desk, row: Row, order: Order) -> None:
-    name = order.values["queue"]
-
-    def removed(rows: list[Cells]) -> None:
-        verdict = text_of(rows[0][0]) if rows else ""
-        if not rows:
-            desk.later()
-        elif verdict == "removed":
-            desk.end(row, f"queue {name}: removed")
-        else:
-            desk.end(row, _REFUSALS[verdict].format(name), ok=False)
-
-    if row.took_effect:
-        desk.end(row, f"queue {name}: removed")
-    else:
-        desk.ask("remove_queue", {"command": row.pk, "name": name}, removed)
-
-
-def _set(desk: Desk, row: Row, order: Order) -> None:
-    name = order.values["queue"]
-    values = {key: order.values.get(key) for key in ("concurrency", "priority")}
-    desk.ask("set_queue", {"name": name, **values}, lambda rows: _changed(desk, row, f"queue {name}", rows))
-
-
-def _changed(desk: Desk, row: Row, what: str, rows: list[Cells]) -> None:
+def _changed(context: Context, what: str, rows: list[Cells]) -> Steps[Outcome]:
     if not rows:
-        desk.later()
-    elif rows[0][0] is None:
-        desk.end(row, f"no {what}", ok=False)
-    else:
-        _follow(desk, lambda: desk.end(row, f"{what}: {text_of(rows[0][0])}"))
+        return Later()
+    if rows[0][0] is None:
+        return Done(f"no {what}", ok=False)
+    yield from context.follow_tables()
+    return Done(f"{what}: {text_of(rows[0][0])}")
 
 
-_REFUSALS: Final = {
-    "unknown": "no queue {}", "own": "queue {} is a group's own", "used": "queue {} is not empty",
+def pause(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Start no more jobs of queues, or go on."""
+    paused = command.verb == "pause"
+    word = "paused" if paused else "running"
+    rows = yield from context.ask("pause_queues", names=command.values["queue"] or (), paused=paused)
+    if not rows:
+        return Later()
+    missing, now, before = (text_of(cell) for cell in rows[0])
+    if missing:
+        return Done(f"no queue {missing}", ok=False)
+    yield from context.follow_tables()
+    return Done("; ".join([f"{word}: {now}"] * bool(now) + [f"{word} already: {before}"] * bool(before)))
+
+
+def add_queue(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Make a queue of our group."""
+    name, concurrency = command.values["queue"], command.values["concurrency"]
+    if not row.took_effect:
+        rows = yield from context.ask("add_queue", command=row.pk, name=name, concurrency=concurrency)
+        if not rows:
+            return Later()
+        if rows[0][0] != b"t":
+            return Done(f"there is a queue {name} already", ok=False)
+    yield from context.follow_tables()
+    return Done(f"queue {name}: concurrency {concurrency}")
+
+
+def remove_queue(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Remove a queue that is empty."""
+    name, verdict = command.values["queue"], "removed"
+    if not row.took_effect:
+        rows = yield from context.ask("remove_queue", command=row.pk, name=name)
+        if not rows:
+            return Later()
+        verdict = text_of(rows[0][0])
+    return Done(_REMOVALS[verdict].format(name), ok=verdict == "removed")
+
+
+_REMOVALS: Final = {
+    "removed": "queue {}: removed", "unknown": "no queue {}", "own": "queue {} is a group's own",
+    "used": "queue {} is not empty",
 }  # fmt: skip
-QUEUES: Final[dict[str, Doer]] = {
-    "pause": _pause,
-    "continue": _pause,
-    "add-queue": _add,
-    "remove-queue": _remove,
-    "set-concurrency": _set,
-    "set-queue-priority": _set,
+
+
+def flush(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Remove what is long over, piece by piece."""
+    days, failed_too = command.values["days"], command.values["failed"] is not None
+    assert isinstance(days, int)
+    each = context.flushes.setdefault(row.pk, FlushPass(days, failed_too=failed_too, command=row.pk))
+    if not (yield from each.remove_piece(context.ask)):
+        return Later()
+    return Done(str(each), each.removed) if each.is_over else Later(PAUSE_S)
+
+
+def status(context: Context, row: CommandRow, command: Command) -> Outcome:
+    """Answer with what is in hand."""
+    if (group := command.values["group"]) in (None, context.core.config.scheduler.group):
+        return Done(SEE_RESULT, context.core.report.overview())
+    return Done(f"no scheduler serves group {group}", ok=False)  # it has no active scheduler, or is none
+
+
+TABLE_ACTIONS: Final[dict[str, Action]] = {
+    action.__name__: action for action in (set_host, set_type, pause, add_queue, remove_queue, flush, status)
 }

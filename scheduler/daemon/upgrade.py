@@ -14,8 +14,10 @@ from contextlib import suppress
 from select import EPOLLIN
 from typing import Final
 
+from scheduler.daemon.log import say
 from scheduler.drivers.local_process import watch
-from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.steps import Steps, Task, ready
 from scheduler.drivers.system import SIGNALS
 from scheduler.package_data import PACKAGE, schema_dir
 
@@ -25,12 +27,12 @@ Mark = frozenset[tuple[str, int, int]]
 
 
 def files() -> Mark:
-    """Give each file of the program: path, time of its last change in nanoseconds, size."""
+    """Return each file of the program: path, time of its last change in nanoseconds, size."""
     paths = [*PACKAGE.rglob("*.py"), *schema_dir().rglob("*.sql")]
-    return frozenset((str(path), found.st_mtime_ns, found.st_size) for path in paths if (found := _look(path)))
+    return frozenset((str(path), stat.st_mtime_ns, stat.st_size) for path in paths if (stat := _stat(path)))
 
 
-def _look(path: os.PathLike[str]) -> os.stat_result | None:
+def _stat(path: os.PathLike[str]) -> os.stat_result | None:
     with suppress(FileNotFoundError):  # it has gone since the directory was read
         return os.stat(path)
     return None
@@ -39,17 +41,16 @@ def _look(path: os.PathLike[str]) -> os.stat_result | None:
 class Upgrade:
     """Notices that the program was replaced; calls `go` once, when the new one can be imported."""
 
-    def __init__(self, loop: Loop, say: Callable[[str, str], None], go: Callable[[], object]) -> None:
-        self._loop, self._say, self._go = loop, say, go
-        self._running = self._seen = self._tried = files()
-        self._trial: subprocess.Popen[bytes] | None = None
-        self._limit: Timer | None = None
+    def __init__(self, loop: Loop, go: Callable[[], object]) -> None:
+        self._loop, self._go = loop, go
+        self._running = self._last = self._tried = files()
+        self._is_trying = False
 
-    def look(self) -> None:
-        """Look at the files; one that is new is tried at the next look, for this may be half of a replacement."""
-        with suppress(OSError):  # too many open files, most likely; the next look may find it better
-            before, self._seen = self._seen, files()
-            if self._trial is None and self._seen == before and self._seen not in (self._running, self._tried):
+    def check(self) -> None:
+        """Compare the files; new ones are tried when they are the same at the next check: a replacement takes time."""
+        with suppress(OSError):  # too many open files, most likely; the next check may find it better
+            before, self._last = self._last, files()
+            if not self._is_trying and self._last == before and self._last not in (self._running, self._tried):
                 self._try()
 
     def _try(self) -> None:
@@ -58,21 +59,23 @@ class Upgrade:
             [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         pidfd = watch(trial)
-        self._trial, self._tried = trial, self._seen
-        self._limit = self._loop.at(self._loop.now + TRIAL_S, trial.kill)
-        self._loop.register(pidfd, EPOLLIN, lambda _mask: self._tried_out(trial, pidfd))
+        self._tried = self._last
+        Task(self._loop, self._wait_for(trial, pidfd)).start()
 
-    def _tried_out(self, trial: "subprocess.Popen[bytes]", pidfd: int) -> None:
-        self._loop.unregister(pidfd)
+    def _wait_for(self, trial: "subprocess.Popen[bytes]", pidfd: int) -> Steps[None]:
+        self._is_trying = True
+        try:
+            yield from ready(pidfd, EPOLLIN, self._loop.now + TRIAL_S)
+        except TimeoutError:
+            trial.kill()
+            yield from ready(pidfd, EPOLLIN)
         os.close(pidfd)
-        self._trial = None
-        if self._limit is not None:
-            self._limit.cancel()
+        self._is_trying = False
         if trial.wait() == 0:
-            self._say("info", "the program was replaced: draining, to go on as the new one")
+            say("info", "the program was replaced: draining, to go on as the new one")
             self._go()
         else:
-            self._say("error", "the program was replaced, and the new one cannot be imported: going on as the old one")
+            say("error", "the program was replaced, and the new one cannot be imported: going on as the old one")
 
 
 def hold_signals() -> None:

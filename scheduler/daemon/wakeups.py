@@ -1,170 +1,186 @@
 """Wake-ups from the database: how many are let through, and whether any arrive at all.
 
-NOTIFY is unrestricted, and each wake-up asks the database something, so a channel is rate-limited (NotifyRateLimit).
-Where a pooler gives each transaction another server process, LISTEN fails silently, so it is probed (ListenProbe).
+NOTIFY is unrestricted, and each wake-up asks the database something, so each channel is rate-limited: BURST at once,
+and one every `gap_s` seconds in the long run; what comes sooner waits and becomes one. A wake-up that led to something
+does not count, so plain inserts are never delayed.
+
+Where a pooler gives each transaction another server process, LISTEN fails silently. So the daemon notifies itself now
+and then, over another connection than the one that listens: a server process delivers its own notifications with its
+next answer, whatever is in between. For the same reason a notification that arrives after a statement of the listening
+connection proves nothing, and the probe is repeated. While none arrives, the queue is polled.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
-from uuid import uuid4
 
 from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Answer, Failure, Query
-from scheduler.drivers.statements import NOTIFY, RefusedStatements
+from scheduler.drivers.sql import Failure, Query
+from scheduler.drivers.statements import NOTIFY, RefusedStatements, answer_to
+from scheduler.drivers.steps import Steps, Stop, Task, Until
 
 BURST: Final = 5
 WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at most
-AGAIN_S: Final = 1.0  # when a ring proved nothing
+AGAIN_S: Final = 1.0  # when a probe proved nothing
 POOLER: Final = "a pooler gives each transaction another connection"
 SILENCE: Final = "the database tells us nothing"
 FULL: Final = "the NOTIFY queue of the server is full"
 
 
 class NotifyRateLimit:
-    """What stands between the notifications and those whom they wake."""
+    """Passes on the notifications of each channel, as many as its rate allows."""
 
     def __init__(self, loop: Loop, wake: Callable[[str], None], gap_s: float) -> None:
         self._loop, self._wake = loop, wake
         self.gap_s = gap_s
-        self._paid: dict[str, float] = {}  # until when a channel has used up its rings
-        self._waiting: dict[str, Timer] = {}
+        self._used_until: dict[str, float] = {}  # when a channel has its whole allowance again
+        self._delayed: dict[str, Timer] = {}
 
-    def ring(self, channel: str) -> None:
-        """Somebody has notified a channel; its payload is nobody's business."""
-        if channel in self._waiting:
+    def notified(self, channel: str) -> None:
+        """Pass a notification on, now or later; payloads are ignored."""
+        if channel in self._delayed:
             return
         now = self._loop.now
-        early = self._paid.get(channel, now) - (BURST - 0.5) * self.gap_s
-        if now >= early:
+        earliest = self._used_until.get(channel, now) - (BURST - 0.5) * self.gap_s
+        if now >= earliest:
             self._pass_on(channel)
         else:
-            self._waiting[channel] = self._loop.at(early, partial(self._pass_on, channel))
+            self._delayed[channel] = self._loop.at(earliest, partial(self._pass_on, channel))
 
-    def worthwhile(self, channel: str) -> None:
-        """A wake-up of this channel led to something: it is not counted, and the one that waits is told now."""
-        self._paid[channel] = self._paid.get(channel, 0.0) - self.gap_s
-        if timer := self._waiting.get(channel):
+    def was_worthwhile(self, channel: str) -> None:
+        """Do not count a wake-up of this channel, which led to something; pass the delayed one on now."""
+        self._used_until[channel] = self._used_until.get(channel, 0.0) - self.gap_s
+        if timer := self._delayed.get(channel):
             timer.cancel()
             self._pass_on(channel)
 
     def _pass_on(self, channel: str) -> None:
-        self._waiting.pop(channel, None)
-        self._paid[channel] = max(self._paid.get(channel, 0.0), self._loop.now) + self.gap_s
+        self._delayed.pop(channel, None)
+        self._used_until[channel] = max(self._used_until.get(channel, 0.0), self._loop.now) + self.gap_s
         self._wake(channel)
 
 
 class ListenProbe:
-    """Notifies by `voice` with query `probe_listen`; while `ear` does not receive it, calls `poll` periodically."""
+    """Notifies itself over `sender` by query `probe_listen`; polls while `listener` does not receive that.
+
+    `listen` is what `listener` ran to listen, last for the channel of the probe.
+    """
 
     def __init__(
         self,
         loop: Loop,
         ring: Query,
-        say: Callable[[str, str], None],
+        sender: Connection,
+        listener: Connection,
+        listen: Sequence[str],
+        refused: RefusedStatements,
         poll: Callable[[], None],
-        refusals: RefusedStatements,
+        say: Callable[[str, str], None],
         *,
         every: float,
         poll_interval: float,
     ) -> None:
-        self.channel = f"drover_probe_{uuid4().hex}"
+        self.channel = listen[-1].split()[1]
         self.is_deaf = False
-        self._loop, self._query, self._say, self._poll = loop, ring, say, poll
-        self._refusals = refusals
-        refusals.notify_is_full = self.up
+        self._loop, self._query, self._sender, self._listener, self._listen = loop, ring, sender, listener, listen
+        self._refused, self._poll, self._say = refused, poll, say
         self._every, self._poll_interval = every, poll_interval
-        self._sent: int | None = None  # statements of the ear when we rang; None: we have not
-        self._timer: Timer | None = None
-        self._voice: Connection  # given by `attach`, as the links need our callbacks first
-        self._ear: Connection
+        self._task: Task[None] | None = None
+        self._arrived: int | None = None  # statements of the listener when the last probe arrived
+        self._resume: Callable[[], None] | None = None  # what waits for its arrival
+        refused.notify_is_full = self.start
 
-    def attach(self, voice: Connection, ear: Connection, listen: Sequence[str]) -> None:
-        """Take the connections; `listen` is what `ear` ran to hear others."""
-        self._voice, self._ear, self._listen = voice, ear, (*listen, f"listen {self.channel}")
+    def start(self) -> None:
+        """Probe now: the listener is connected, or there may be no room for notifications."""
+        if self._task:
+            self._task.stop()
+        self._task = Task(self._loop, self._probe_again_and_again()).start()
 
-    def up(self) -> None:
-        """Ring now: the ear is connected, or there may be no room for notifications."""
-        self._wait(0.0, self._ring)
-
-    def heard(self, channel: str) -> bool:
-        """Take a notification; false if it is not our own."""
+    def arrived(self, channel: str) -> bool:
+        """Take note of a notification; return False if it is not of the probe."""
         if channel != self.channel:
             return False
-        sent, self._sent = self._sent, None
-        if sent is not None and sent != self._ear.sent:
-            self._wait(AGAIN_S, self._ring)
-        elif sent is not None:
-            self._hears()
+        self._arrived = self._listener.sent
+        if self._resume:
+            self._resume()
         return True
 
-    # ---- ringing
+    # ---- probing
 
-    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer = self._loop.at(self._loop.now + seconds, then)
+    def _probe_again_and_again(self) -> Steps[None]:
+        while self._listener.is_up:  # else `start` comes
+            wait_s = yield from self._probe()
+            yield Until(self._loop.now + wait_s)
 
-    def _ring(self) -> None:
-        if not self._ear.is_up:
-            return  # `up` comes
-        if not self._voice.is_up:
-            self._wait(AGAIN_S, self._ring)
-        elif self.is_deaf:
-            self._listen_anew()
-        else:
-            self._ring_now()
-
-    def _listen_anew(self) -> None:
-        """Whatever made us deaf may have been the end of LISTEN alone."""
-        *first, last = self._listen
-        for text in first:
-            self._ear.run(text, lambda _: None)
-        self._ear.run(last, lambda answer: None if isinstance(answer, Failure) else self._ring_now())
-        self._wait(self._every, self._ring)
-
-    def _ring_now(self) -> None:
-        self._sent = self._ear.sent
-        self._voice.ask(self._query, {"channel": self.channel}, self._rung)
-
-    def _rung(self, answer: Answer) -> None:
+    def _probe(self) -> Steps[float]:
+        """Probe once; return the seconds to the next time."""
+        if not self._sender.is_up:
+            return AGAIN_S
+        if self.is_deaf and not (yield from self._listen_anew()):
+            return self._every
+        sent, self._arrived = self._listener.sent, None
+        answer = yield from answer_to(self._sender, self._query, {"channel": self.channel})
         if isinstance(answer, Failure):
-            self._sent = None
-            self._wait(AGAIN_S, self._ring)
             if answer.is_of_notify:
-                self._refusals.refused(NOTIFY, answer)
+                self._refused.refused(NOTIFY, answer)
                 self._go_deaf(FULL)
-            return
+            return AGAIN_S
         if answer.rows[0][-1] == b"t":
-            self._refusals.accepted(NOTIFY)
-        if self._sent is not None:
-            self._wait(WITHIN_S, self._unheard)
+            self._refused.accepted(NOTIFY)
+        if (yield _Arrival(self)):
+            return self._has_arrived(sent)
+        if not self._listener.is_idle:  # nothing arrives before its statement has ended
+            return AGAIN_S
+        self._go_deaf(POOLER if self._listener.is_pooled else SILENCE)
+        return self._every
 
-    # ---- what came of it
+    def _listen_anew(self) -> Steps[bool]:
+        """Listen again: what made us deaf may have been the end of LISTEN alone; return whether that can be probed."""
+        for text in self._listen:
+            answer = yield from answer_to(self._listener, text)
+        return not isinstance(answer, Failure)
 
-    def _hears(self) -> None:
+    def _has_arrived(self, sent: int) -> float:
+        if sent != self._arrived:
+            return AGAIN_S
         if self.is_deaf:
             self.is_deaf = False
             self._say("info", "LISTEN is heard again")
-        self._wait(self._every, self._ring)
-
-    def _unheard(self) -> None:
-        self._sent = None
-        if not self._ear.is_idle:  # nobody is told of anything before his statement has ended
-            self._wait(AGAIN_S, self._ring)
-            return
-        self._wait(self._every, self._ring)
-        self._go_deaf(POOLER if self._ear.is_pooled else SILENCE)
+        return self._every
 
     def _go_deaf(self, why: str) -> None:
-        if self.is_deaf:
-            return
-        self.is_deaf = True
-        self._say("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
-        self._look()
+        if not self.is_deaf:
+            self.is_deaf = True
+            self._say("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
+            Task(self._loop, self._poll_while_deaf()).start()
 
-    def _look(self) -> None:
-        if self.is_deaf:
+    def _poll_while_deaf(self) -> Steps[None]:
+        while self.is_deaf:
             self._poll()
-            self._loop.at(self._loop.now + self._poll_interval, self._look)
+            yield Until(self._loop.now + self._poll_interval)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """Wait for the notification of a probe; return False when it is late."""
+
+    probe: ListenProbe
+
+    def begin(self, loop: Loop, resume: Callable[[bool], None]) -> Stop:
+        """Arm a timer, unless it came before the statement was answered."""
+
+        def stop() -> None:
+            self.probe._resume = None
+            timer.cancel()
+
+        def come(has_arrived: bool) -> None:
+            stop()
+            resume(has_arrived)
+
+        timer = loop.at(loop.now + WITHIN_S, partial(come, False))
+        self.probe._resume = partial(come, True)
+        if self.probe._arrived is not None:
+            come(True)
+        return stop

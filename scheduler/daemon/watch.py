@@ -1,27 +1,29 @@
 """The watch connection: the lease, wake-ups and everything slow, so that a lock on a job row cannot make a lease lapse.
 
-Decisions about the lease are policy/lease.py's; here they are carried out. One statement at a time, and none of the
-chores (maintenance.py) comes before the lease.
+Decisions about the lease are policy/lease.py's; here they are carried out, as steps (drivers/steps.py). One task runs
+at a time, and none of maintenance (maintenance.py) comes before the lease. A task whose statement is refused ends: what
+it was for is tried again by the lease, or by the next rescan.
 """
 
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from importlib import metadata
 from typing import Any, Final
 
 import attrs
 
-from scheduler.daemon.commands import Act
+from scheduler.daemon.command_context import Action, text_of
+from scheduler.daemon.connections import Connections
+from scheduler.daemon.log import say
 from scheduler.daemon.maintenance import Maintenance
-from scheduler.drivers.postgres import Connection
+from scheduler.drivers.loop import Loop
 from scheduler.drivers.spawn import EXEC_DIRECTORY
-from scheduler.drivers.sql import OURS, Answer, Failure, Query, Rows, Stat, setting
-from scheduler.drivers.statements import RefusedStatements
+from scheduler.drivers.statements import LOCK_TIMEOUT, RefusedError
+from scheduler.drivers.steps import Steps, Task
 from scheduler.drivers.system import Identity, is_gone
 from scheduler.errors import ConfigError
-from scheduler.model.config import Config, Queue, Scheduler
+from scheduler.model.config import Config, Queue
 from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.jobs import Cells
 from scheduler.model.states import LeaseState
@@ -29,14 +31,7 @@ from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease, LeaseStatement, Owner
 
 NEVER: Final = float("inf")
-LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
-LOCKED: Final = "55P03"  # SQLSTATE: somebody keeps what we wait for
-
-
-def settings(timers: Scheduler) -> list[str]:
-    """Give what the watch connection sets: it listens, and waits for no lock so long that the lease would lapse."""
-    wait_s = (timers.lease - timers.lease_renewal) / 4
-    return [*LISTEN, setting(OURS), f"set lock_timeout = {max(1, round(wait_s * 1000))}", "set jit = off"]
+LEAVE_S: Final = 2.0  # for the last statement
 
 
 class Watch:
@@ -44,263 +39,233 @@ class Watch:
 
     def __init__(
         self,
+        loop: Loop,
         config: Config,
         core: Core,
-        queries: dict[str, Query],
         identity: Identity,
-        say: Callable[[str, str], None],
-        new_owner: Callable[[str], None],
-        clock: Callable[[], float],
-        stats: Callable[[], dict[str, Stat]],
-        acts: Mapping[str, Act],
+        connections: Connections,
+        actions: Mapping[str, Action],
         vitals: Callable[[], dict[str, Any]],
-        noted: Callable[[], None],
-        refusals: RefusedStatements,
+        changed: Callable[[], None],
     ) -> None:
-        self._config = config
-        self._core = core
-        self._queries = queries
-        self._identity = identity
-        self._say = say
-        self._new_owner = new_owner
-        self._clock = clock
-        self._refusals = refusals
-        self._noted = noted  # an answer has come, after which our standing may be another
+        self._loop, self._config, self._core, self._identity = loop, config, core, identity
+        self._connections = connections
+        self._changed = changed  # what we are to our group may have changed
+        self._statements = connections.statements_of_watch(config.scheduler.statement_limit)
         self.lease = Lease(config.scheduler)
         self.owner = str(uuid.uuid4())
-        self.mistakes: str | None = None  # a clash with another group: the operator's to mend
         self._is_busy = False
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         self.maintenance = Maintenance(
-            config.scheduler, core, self.lease, identity.pid, self._ask, say, clock, stats, vitals, acts
+            loop, config.scheduler, core, self.lease, identity.pid, self.ask, connections.stats, vitals, actions
         )
-        self.link: Connection  # given by `attach`: the link needs our callbacks first
-        self.worthwhile: Callable[[str], None]  # so is this: a wake-up led to something
 
-    def attach(self, link: Connection, worthwhile: Callable[[str], None]) -> None:
-        """Take the connection to work on; it is not open yet."""
-        self.link, self.worthwhile = link, worthwhile
+    # ---- what the connection reports
 
-    # ---- what the connection tells
-
-    def up(self, now: float) -> None:
-        """The connection is there and listens."""
+    def up(self) -> None:
+        """Begin: the connection is up and listens."""
         self._is_busy = False
-        self.lease.connected(now)
+        self.lease.connected(self._loop.now)
         if self.lease.state is LeaseState.SERVING:
             self.maintenance.all_due()
 
     def down(self) -> None:
-        """The connection is lost: nothing can be asked, wake-ups are missed until it is back."""
+        """Ask nothing: the connection is lost, and wake-ups are missed until it is back."""
         self._is_busy = False
         self.lease.disconnected()
         self.maintenance.cut_off()
 
-    def notified(self, channel: str, now: float) -> None:
-        """Somebody rang."""
+    def notified(self, channel: str) -> None:
+        """Look for what a notification is about."""
         if channel == "drover_queue":
-            self._core.handle(Woken(), now)
+            self._core.handle(Woken(), self._loop.now)
         elif channel == "drover_due":
             self.maintenance.bring_forward("due")
         elif channel == "drover_change":
-            self.lease.owner_changed(now)
-            self.maintenance.bring_forward("look")
+            self.lease.owner_changed(self._loop.now)
+            self.maintenance.bring_forward("tables")
         elif channel == "drover_command":
             self.maintenance.read_commands_in(0.0)
 
     def poll(self) -> None:
-        """Look for all that others ring for, when nobody can be heard."""
-        self.maintenance.read_commands_in(0.0)
-        self._core.handle(Woken(), self._clock())
-        self.maintenance.bring_forward("due")
-        self.notified("drover_change", self._clock())
+        """Look for all that notifications are about, when none arrives."""
+        for channel in ("drover_command", "drover_queue", "drover_due", "drover_change"):
+            self.notified(channel)
 
-    def take(self, config: Config) -> None:
-        """Go on with another configuration; it was announced."""
+    def show_soon(self) -> None:
+        """Have what is shown of us written anew."""
+        self.maintenance.bring_forward("all")
+
+    def set_config(self, config: Config) -> None:
+        """Go on with another configuration, which was registered."""
         self._config = config
-        self.maintenance.take(config.scheduler)
+        self._statements.limit = config.scheduler.statement_limit
+        self.maintenance.set_timers(config.scheduler)
 
-    # ---- time
+    # ---- one task at a time
 
-    def next_deadline(self, now: float) -> float:
-        """Give the instant of the next statement."""
-        if self._is_busy or not self.link.is_up:
+    def next_deadline(self) -> float:
+        """Return the instant of the next task."""
+        if self._is_busy or not self._connections.watch.is_up:
             return NEVER
-        return min(self.lease.next_deadline(), self.maintenance.next_deadline(now))
+        return min(self.lease.next_deadline(), self.maintenance.next_deadline())
 
-    def step(self, now: float) -> None:
-        """Run the next statement, if it is time."""
-        if self._is_busy or not self.link.is_up:
+    def step(self) -> None:
+        """Begin the next task, if it is time."""
+        if self._is_busy or not self._connections.watch.is_up:
             return
+        steps = self._next_steps()
+        if steps is not None:
+            self._is_busy = True
+            Task(self._loop, self._until_refused(steps), lambda _: self._ended()).start()
+
+    def _next_steps(self) -> Steps[None] | None:
         if self._is_opening and self.maintenance.commands.is_caught_up:
             self._is_opening = False
-            self.maintenance.look_around(self._give_out_work)
-            return
-        statement = self.lease.step(now)
+            return self._open()
+        statement = self.lease.step(self._loop.now)
         if statement is not None:
-            _STATEMENTS[statement](self, now)
-        else:
-            self.maintenance.step(now)
+            return self._lease_steps(statement)
+        return self.maintenance.next_steps()
 
-    def _ask(
-        self,
-        name: str,
-        values: Mapping[str, object],
-        done: Callable[[list[Cells]], object],
-        refused: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Run a query; a failure is logged, and the query tried again with the next chance of its chore."""
-        self._is_busy = True
-
-        def answered(answer: Answer) -> None:
-            self._is_busy = False
-            if isinstance(answer, Rows):
-                self._refusals.accepted(name)
-                done(list(answer.rows))
-            elif not answer.lost:
-                self._failed(name, answer)
-                refused()
-            if name == "read_commands" and isinstance(answer, Rows) and answer.rows:
-                self.worthwhile("drover_command")
-            self._noted()
-
-        ours: dict[str, object] = {"group": self._config.scheduler.group, "owner": self.owner}
-        self.link.ask(
-            self._queries[name], {**ours, **values}, answered, deadline=self._config.scheduler.statement_limit
-        )
-
-    def _failed(self, name: str, failure: Failure) -> None:
-        """The statement was refused: ask anew later, from the beginning when it was the lease's."""
-        if failure.sqlstate == LOCKED:
-            self._say("error", f"{name}: {failure.message}")
-        else:
-            self._refusals.refused(name, failure)
-        if name not in {statement.value for statement in LeaseStatement}:
+    def _until_refused(self, steps: Steps[None]) -> Steps[None]:
+        try:
+            yield from steps
+        except RefusedError:
             self.maintenance.refused()
-            return
-        self.lease.refused(self._clock())
-        if name == LeaseStatement.TAKE.value and failure.sqlstate == LOCKED:
-            self._ask("end_holder", {"lease": self._config.scheduler.lease}, lambda _: None)
+
+    def _ended(self) -> None:
+        self._is_busy = False
+        self._changed()
+
+    def ask(self, name: str, /, **values: object) -> Steps[list[Cells]]:
+        """Run a query, which gets our group and owner too; return its rows. Errors: RefusedError."""
+        group = self._config.scheduler.group
+        rows = yield from self._statements.ask(name, **{"group": group, "owner": self.owner, **values})
+        if name == "read_commands" and rows.rows:
+            self._connections.rate_limit.was_worthwhile("drover_command")
+        return list(rows.rows)
 
     # ---- the lease
 
-    def _register(self, now: float) -> None:
-        self.announce(self._config, self._registered)
+    def _lease_steps(self, statement: LeaseStatement) -> Steps[None]:
+        try:
+            yield from _LEASE_STEPS[statement](self)
+        except RefusedError as error:
+            self.lease.refused(self._loop.now)
+            if statement is LeaseStatement.TAKE and error.failure.sqlstate == LOCK_TIMEOUT:
+                yield from self.ask("end_holder", lease=self._config.scheduler.lease)
 
-    def announce(self, config: Config, done: Callable[[list[str]], None]) -> None:
-        """Write down what a configuration names; `done` is told what clashes, and then nothing is written down."""
+    def register(self, config: Config) -> Steps[list[str]]:
+        """Write down what a configuration names; return what clashes, and then nothing is written down."""
+        rows = yield from self.ask("register", config=_described(config, self._identity))
+        return [f"{clash}: another group has it; rename it here" for clash in sorted(text_of(row[0]) for row in rows)]
 
-        def answered(rows: list[Cells]) -> None:
-            done([f"{clash}: another group has it; rename it here" for clash in sorted(_text(row[0]) for row in rows)])
-
-        values = {"config": _described(config, self._identity)}
-        self._ask("register", values, answered, self.maintenance.commands.refused)
-
-    def _registered(self, clashes: list[str]) -> None:
-        if clashes:
-            self.mistakes = "\n".join(clashes)
-            raise ConfigError(self.mistakes)
-        self.lease.registered(self._clock())
+    def _register(self) -> Steps[None]:
+        """Register our own configuration. Errors: ConfigError, another group has what it names."""
+        if clashes := (yield from self.register(self._config)):
+            raise ConfigError("\n".join(clashes))
+        self.lease.registered(self._loop.now)
         self.maintenance.read_commands_in(0.0)
 
-    def _look(self, now: float) -> None:
-        self._ask("read_owner", {}, self._looked)
-
-    def _looked(self, rows: list[Cells]) -> None:
+    def _look_at_owner(self) -> Steps[None]:
+        rows = yield from self.ask("read_owner")
         if not rows:
-            self.lease.connected(self._clock())
+            self.lease.connected(self._loop.now)
             return
         owner, lapsed, host, pid, boot_id, pid_space, pid_start, taken = rows[0]
-        known = owner is not None and pid is not None
-        dead = known and is_gone(
-            Identity(_text(host), int(_text(pid)), _text(boot_id), _text(pid_space), int(_text(pid_start)))
-        )
-        if self.lease.owner.uuid is None and owner is not None and not dead:
-            self._say(
-                "info", f"standing by: group {self._config.scheduler.group} is served by {_text(host)}.{_text(pid)}"
+        is_dead = (
+            owner is not None
+            and pid is not None
+            and is_gone(
+                Identity(text_of(host), int(pid), text_of(boot_id), text_of(pid_space), int(text_of(pid_start)))
             )
-        uuid = None if owner is None else _text(owner)
-        self.lease.looked(Owner(uuid, lapsed == b"t", dead, _text(taken)), self._clock())
+        )
+        if self.lease.owner.uuid is None and owner is not None and not is_dead:
+            say(
+                "info", f"standing by: group {self._config.scheduler.group} is served by {text_of(host)}.{text_of(pid)}"
+            )
+        uuid = None if owner is None else text_of(owner)
+        self.lease.looked(Owner(uuid, lapsed == b"t", is_dead, text_of(taken)), self._loop.now)
 
-    def _take(self, now: float) -> None:
+    def _take_lease(self) -> Steps[None]:
+        """Take the group over, unless another daemon was faster, maybe its owner with a renewal."""
         owner = self.lease.owner
-        values = {
-            "lease": self._config.scheduler.lease,
-            "dead": owner.uuid if owner.is_dead else None,
-            "patient": self.lease.has_waited_a_lease,
-        }
-        self._ask("take_lease", values, partial(self._taken, owner))
-
-    def _taken(self, owner: Owner, rows: list[Cells]) -> None:
-        """The group is ours, and was this one's, or somebody was faster, maybe its owner with a renewal."""
+        rows = yield from self.ask(
+            "take_lease",
+            lease=self._config.scheduler.lease,
+            dead=owner.uuid if owner.is_dead else None,
+            patient=self.lease.has_waited_a_lease,
+        )
         if rows and owner.uuid is not None:
             why = "its process is gone" if owner.is_dead else "its lease has run out"
-            self._say("warning", f"taking over group {self._config.scheduler.group} from {owner.uuid}: {why}")
-        self.lease.taken(_text(rows[0][0]) if rows else None, self._clock())
+            say("warning", f"taking over group {self._config.scheduler.group} from {owner.uuid}: {why}")
+        self.lease.taken(text_of(rows[0][0]) if rows else None, self._loop.now)
 
-    def _rescue(self, now: float) -> None:
+    def _rescue(self) -> Steps[None]:
         """Give back what former owners had; then, and only then, serve: first the commands that waited."""
-        self.maintenance.give_back_lost(0.0, self._rescued)
-
-    def _rescued(self, rows: list[Cells]) -> None:
-        now = self._clock()
-        self.maintenance.settle_rescued(rows)
-        self.lease.rescued(now)
+        yield from self.maintenance.give_back_lost(0.0)
+        self.lease.rescued(self._loop.now)
         self._is_opening = True
         self.maintenance.commands.begin()
         self.maintenance.all_due()
         self.maintenance.rescan_for_locked()
-        self._say("info", f"serving group {self._config.scheduler.group} as {self.owner}")
+        say("info", f"serving group {self._config.scheduler.group} as {self.owner}")
 
-    def _give_out_work(self) -> None:
-        """Let jobs begin while the lease lasts.
+    def _open(self) -> Steps[None]:
+        """Begin jobs.
 
         Commands that were given while no daemon ran are done by now, and what they changed is known: a job that was
         cancelled, or whose queue was paused, does not begin. A flood of them holds up the first job until the lease is
         renewed, and no longer.
         """
-        self._core.handle(Serve(self.lease.until), self._clock())
+        yield from self.maintenance.follow_tables()
+        self._serve()
 
-    def _renew(self, now: float) -> None:
-        self._ask("renew_lease", {"lease": self._config.scheduler.lease}, self._renewed)
+    def _serve(self) -> None:
+        self._core.handle(Serve(self.lease.until), self._loop.now)
 
-    def _leave(self, now: float) -> None:
-        self._ask("unregister", {}, lambda _: self._renewed([]))
+    def _renew_lease(self) -> Steps[None]:
+        self._renewed((yield from self.ask("renew_lease", lease=self._config.scheduler.lease)))
+
+    def _leave_group(self) -> Steps[None]:
+        yield from self.ask("unregister")
+        self._renewed([])
 
     def _renewed(self, rows: list[Cells]) -> None:
-        now, was_stepping_down = self._clock(), self.lease.state is LeaseState.STEPPING_DOWN
+        now, was_stepping_down = self._loop.now, self.lease.state is LeaseState.STEPPING_DOWN
         self.lease.renewed(bool(rows), now)
         if rows:
-            self._give_out_work()
+            self._serve()
             return
         self._is_opening = False
         why = "is given up" if was_stepping_down else "has another owner"
-        self._say("warning", f"group {self._config.scheduler.group} {why}: standing by")
+        say("warning", f"group {self._config.scheduler.group} {why}: standing by")
         self._core.handle(LeaseLost(), now)
         self.maintenance.cut_off()
         self.owner = str(uuid.uuid4())
-        self._new_owner(self.owner)
+        self._connections.set_owner(self.owner)
 
     def leave(self, done: Callable[[], None]) -> None:
-        """An orderly end: the group has no owner any more. `done` is called in any case."""
+        """End in order: the group has no owner any more. `done` is called in any case."""
         self.lease.leave()
-        self.maintenance.drop()
-        values: dict[str, object] = {"group": self._config.scheduler.group, "owner": self.owner}
-        self.link.ask(self._queries["unregister"], values, lambda _: done(), deadline=2.0)
+        self.maintenance.stop()
+        values = {"group": self._config.scheduler.group, "owner": self.owner}
+        self._connections.watch.ask(self._connections.queries["unregister"], values, lambda _: done(), deadline=LEAVE_S)
 
 
-_STATEMENTS: Final[dict[LeaseStatement, Callable[[Watch, float], None]]] = {
+_LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {
     LeaseStatement.REGISTER: Watch._register,
-    LeaseStatement.LOOK: Watch._look,
-    LeaseStatement.TAKE: Watch._take,
+    LeaseStatement.LOOK: Watch._look_at_owner,
+    LeaseStatement.TAKE: Watch._take_lease,
     LeaseStatement.RESCUE: Watch._rescue,
-    LeaseStatement.RENEW: Watch._renew,
-    LeaseStatement.LEAVE: Watch._leave,
+    LeaseStatement.RENEW: Watch._renew_lease,
+    LeaseStatement.LEAVE: Watch._leave_group,
 }
 
 
 def _described(config: Config, identity: Identity) -> dict[str, Any]:
-    """Give what query `register` writes down of us and of our configuration."""
+    """Return what query `register` writes down of us and of our configuration."""
     queues = {config.scheduler.group: Queue()} | config.queues  # each group has a queue of its own name
     return {
         **asdict(identity),
@@ -324,7 +289,3 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
             for name, agent in config.agents.items()
         ],
     }
-
-
-def _text(cell: bytes | None) -> str:
-    return (cell or b"").decode("utf-8", "backslashreplace")

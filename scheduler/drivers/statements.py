@@ -116,7 +116,7 @@ class Statements:
         self._loop, self._connection, self._queries, self._refused = loop, connection, queries, refused
         self.limit = limit  # seconds that each may run
 
-    def ask(self, name: str, **values: object) -> Steps[Rows]:
+    def ask(self, name: str, /, **values: object) -> Steps[Rows]:
         """Run a statement and return its rows. Errors: RefusedError, ConnectionLostError."""
         answer = yield from self._answer_to(name, values)
         if isinstance(answer, Failure):
@@ -127,7 +127,7 @@ class Statements:
             raise RefusedError(answer)
         return answer
 
-    def insist(self, name: str, **values: object) -> Steps[Rows]:
+    def insist(self, name: str, /, **values: object) -> Steps[Rows]:
         """Run a statement, every second anew while it is refused, and return its rows. Errors: ConnectionLostError."""
         while True:
             answer = yield from self._answer_to(name, values)

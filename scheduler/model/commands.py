@@ -36,7 +36,7 @@ class CommandError(ValueError):
     """The words are no command; the text says why."""
 
 
-class Order(NamedTuple):
+class Command(NamedTuple):
     """A command that makes sense: its verb and what it says for each word of the verb's usage; left out is None."""
 
     verb: str
@@ -49,7 +49,7 @@ class Verb(NamedTuple):
     `about` decides which daemon acts. Of the words that follow, `[x]` may be left out, `...` takes the rest, `x|y` is
     either; the value has the name of x, in small letters. A verb without a `cli` is given by `drover command`.
 
-    A query that carries out a verb gets those values, `command` (the row's jq_pk) and `job` (of the job it names). It
+    A query that carries out a verb gets those values, `command` (the jq_pk of its row) and `job` (that it names). It
     returns no row if it cannot be done now, else one: whether it was done, and a text. It may be run twice, if the
     answer to the first run was lost.
     """
@@ -111,7 +111,7 @@ def about(*what: str) -> list[str]:
     return [name for name, verb in VERBS.items() if verb.about in what]
 
 
-def parse(text: str) -> Order:
+def parse(text: str) -> Command:
     """Read a command. Errors: CommandError."""
     if len(text) > LONGEST_TEXT:
         raise CommandError(f"a command has at most {LONGEST_TEXT} characters")
@@ -122,7 +122,7 @@ def parse(text: str) -> Order:
     if name not in VERBS:
         raise CommandError(f"unknown command {name!r}: there are {', '.join(VERBS)}")
     wanted = VERBS[name].usage.split()
-    return Order(name, dict(_read(name, wanted, rest)))
+    return Command(name, dict(_read(name, wanted, rest)))
 
 
 def _read(name: str, wanted: Sequence[str], words: Sequence[str]) -> list[tuple[str, Value]]:

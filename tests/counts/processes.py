@@ -118,8 +118,7 @@ def _run_inside(place: Place, idle: int) -> Work:
     with place.database() as conninfo, psycopg.connect(conninfo, autocommit=True) as owner:
         daemon = Daemon(config, make_conninfo(conninfo, user="drover_scheduler"))
         try:
-            daemon.queue_link.open()
-            daemon.watch_link.open()
+            daemon.connections.open()
             for name in agents:
                 _expand_inside(daemon, owner, name, WARMING)
             while not _all_ready(daemon):  # they are started so many at a time, while those that are up eat the items

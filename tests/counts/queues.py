@@ -11,8 +11,7 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg import pq, sql
 
-from scheduler.daemon.watch import settings as watch_settings
-from scheduler.daemon.wiring import PLANS
+from scheduler.daemon.connections import PLANS, watch_settings
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queries import DECLARE

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from scheduler.daemon.commands import VERBS_ABOUT
-from scheduler.daemon.wiring import PLANS
+from scheduler.daemon.connections import PLANS
 from scheduler.drivers.loop import Loop
 from scheduler.model.events import EndAndClaim, EndedAndClaimed, FindLocked, Mark, RecordInHand, Request, Save
 from scheduler.model.jobs import START, Claim, ClaimPosition, ItemFailure, SaveRow

@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import CheckViolation, InsufficientPrivilege, InvalidParameterValue, ReadOnlySqlTransaction
 
-from scheduler.daemon.wiring import PLANS
+from scheduler.daemon.connections import PLANS
 from scheduler.database import migrate
 from scheduler.drivers.sql import load
 from scheduler.model.commands import VERBS

@@ -392,10 +392,10 @@ FAULTS: Final = (
     _fault(
         "refused_command_is_read_again_at_once",
         "scheduler/daemon/commands.py",
-        "        self._pass_over(REFUSED_S)\n",
+        "            self._pass_over(row.pk, REFUSED_S)\n",
         "",
         "unit/test_command_reading.py::test_a_command_that_cannot_be_done_now_is_passed_over_for_a_while",
-        near="def refused(self)",
+        near="def carry_out_next(self)",
     ),
     _fault(
         "deaths_of_exec_agents_count",

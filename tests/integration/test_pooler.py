@@ -108,26 +108,20 @@ class Ears:
         self.said: list[str] = []
         self.polls = 0
         self.rings = 0
-        self.listen_probe = ListenProbe(
-            loop,
-            QUERIES["probe_listen"],
-            lambda level, text: self.said.append(text),
-            self._poll,
-            quiet(),
-            every=0.05,
-            poll_interval=0.05,
-        )
-        listen = [f"listen {self.listen_probe.channel}"]
+        listen = f"listen drover_probe_{id(self)}"
         self.voice = open_link(conninfo)
-        self.ear = open_link(conninfo, settings=listen, on_notify=self._heard)
-        self.listen_probe.attach(self.voice, self.ear, ["listen drover_queue"])
-        self.listen_probe.up()
+        self.ear = open_link(conninfo, settings=[listen], on_notify=self._heard)
+        self.listen_probe = ListenProbe(
+            loop, QUERIES["probe_listen"], self.voice, self.ear, ["listen drover_queue", listen], quiet(), self._poll,
+            lambda level, text: self.said.append(text), every=0.05, poll_interval=0.05,
+        )  # fmt: skip
+        self.listen_probe.start()
 
     def _poll(self) -> None:
         self.polls += 1
 
     def _heard(self, channel: str) -> None:
-        self.rings += self.listen_probe.heard(channel)
+        self.rings += self.listen_probe.arrived(channel)
 
 
 @pytest.mark.parametrize("mode", ["direct", "session"])

@@ -1,11 +1,16 @@
-"""When commands are read again: one that cannot be done now waits, and holds up no other."""
+"""When commands are read again: one that cannot be carried out now waits, and holds up no other."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from scheduler.daemon.commands import AGAIN_S, REFUSED_S, Commands
+from scheduler.daemon.command_context import AGAIN_S
+from scheduler.daemon.commands import REFUSED_S, Commands
+from scheduler.drivers.sql import Failure
+from scheduler.drivers.statements import RefusedError
+from scheduler.drivers.steps import Steps
+from scheduler.model.jobs import Cells
 from tests.core_tools import make_core
 
 PAUSE = (b"7", b"pause", None, None, b"f", b"f", b"f", b"t")
@@ -16,35 +21,44 @@ class Watch:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.asked: list[tuple[str, Mapping[str, object], Callable[[list[Any]], object], Callable[[], object]]] = []
         self.again: list[float] = []
         self.commands = Commands(make_core(), self._ask, self.again.append, self._go_on, {}, lambda: self.now)
 
-    def _ask(self, *question: Any) -> None:
-        self.asked.append(question)
+    def _ask(self, name: str, /, **values: object) -> Steps[list[Cells]]:
+        rows: list[Cells] = yield (name, values)  # type: ignore[misc]
+        return rows
 
     def _go_on(self) -> None:
-        self.commands.do_next()
+        self._goes_on = True
 
-    def read(self, *rows: tuple[bytes | None, ...]) -> object:
-        """Let commands be read, and these be there; give those that are passed over."""
-        self.commands.read()
-        passed = self.asked[-1][1]["passed"]
+    def _begin(self, steps: Steps[None]) -> None:
+        self._steps, self._goes_on = steps, False
+        self._resume(next)
+
+    def read(self, *rows: Cells) -> object:
+        """Let commands be read, and these be there; return those that are passed over."""
+        self._begin(self.commands.read())
+        passed = self._asked[1]["passed"]
         self.answer("read_commands", *rows)
         self.answer("close_runs")
         return passed
 
-    def answer(self, name: str, *rows: tuple[bytes | None, ...]) -> None:
+    def answer(self, name: str, *rows: Cells) -> None:
         """Answer the query that was asked last."""
-        asked, _, then, _ = self.asked[-1]
-        assert asked == name
-        then(list(rows))
+        assert self._asked[0] == name
+        self._resume(lambda steps: steps.send(list(rows)))
 
     def refuse(self, name: str) -> None:
         """Refuse the query that was asked last."""
-        asked, _, _, refused = self.asked[-1]
-        assert asked == name
-        refused()
+        assert self._asked[0] == name
+        self._resume(lambda steps: steps.throw(RefusedError(Failure("42501", "no"))))
+
+    def _resume(self, resume: Callable[[Any], Any]) -> None:
+        try:
+            self._asked: tuple[str, Mapping[str, Any]] = resume(self._steps)
+        except StopIteration:
+            if self._goes_on:
+                self._begin(self.commands.carry_out_next())
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,12 @@ def bell(clock: Clock, woken: list[str]) -> NotifyRateLimit:
 def flood(bell: NotifyRateLimit, clock: Clock, seconds: float, channel: str = "q", every: float = 0.001) -> None:
     for step in range(round(seconds / every)):
         clock.go(100.0 + step * every)
-        bell.ring(channel)
+        bell.notified(channel)
 
 
 def test_first_wake_ups_pass_at_once(bell: NotifyRateLimit, woken: list[str]) -> None:
     for _ in range(BURST):
-        bell.ring("q")
+        bell.notified("q")
     assert len(woken) == BURST
 
 
@@ -89,22 +89,22 @@ def test_last_of_a_flood_is_not_lost(bell: NotifyRateLimit, clock: Clock, woken:
 
 def test_channels_do_not_hold_each_other_up(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     flood(bell, clock, 1.0)
-    bell.ring("other")
+    bell.notified("other")
     assert woken[-1] == "other"
 
 
 def test_wake_ups_that_were_worth_it_are_never_held_up(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     for step in range(1000):
         clock.go(100.0 + step / 1000)
-        bell.ring("q")
-        bell.worthwhile("q")
+        bell.notified("q")
+        bell.was_worthwhile("q")
     assert len(woken) == 1000
 
 
 def test_one_that_waits_is_told_once_a_look_was_worth_it(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     flood(bell, clock, 0.05)
     assert len(woken) == BURST
-    bell.worthwhile("q")
+    bell.was_worthwhile("q")
     assert len(woken) == BURST + 1
     clock.go(200.0)
     assert len(woken) == BURST + 1
@@ -112,8 +112,8 @@ def test_one_that_waits_is_told_once_a_look_was_worth_it(bell: NotifyRateLimit, 
 
 def test_a_quiet_time_gives_no_more_than_a_burst(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     for _ in range(100):
-        bell.worthwhile("q")
+        bell.was_worthwhile("q")
     clock.go(1000.0)
     for _ in range(100):
-        bell.ring("q")
+        bell.notified("q")
     assert len(woken) == BURST
