@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model import events as e
-from scheduler.model.states import NEVER
 from scheduler.policy import completion, intake, serving
+from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.entities import Job
 from scheduler.policy.query import TRIED_ALONE
 from scheduler.policy.state import State
@@ -29,12 +29,13 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
         serving.lapsed(state)
     else:
         state.claims.answered(request, event.found, event.reached, now)
-    state.record_at = min(state.record_at, now + STOCK_AFTER if event.found else NEVER)
+    if event.found:
+        state.deadlines.bring_forward(RECORD, now + STOCK_AFTER)
     if event.fenced and not state.outbox.resent:
         state.log_message("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
     intake.note_claims(state, event, now)
-    if (event.found or state.jobs) and state.progress_at == NEVER:
-        state.progress_at = now + state.timers.progress_interval
+    if event.found or state.jobs:
+        state.deadlines.bring_forward(PROGRESS, now + state.timers.progress_interval)
 
 
 def saved(state: State, event: e.Saved, now: float) -> None:

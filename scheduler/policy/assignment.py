@@ -11,17 +11,15 @@ others would be idle, and never more bytes than a pipe takes, so that an agent t
 taken for one that does not read.
 """
 
-from heapq import heappush
 from typing import Final
 
-from scheduler.model.events import Fetch
 from scheduler.model.expand import Item
-from scheduler.model.states import KEEP, NEVER, NEXT, QueryEvent, QueryState
+from scheduler.model.states import KEEP, NEXT
 from scheduler.policy.completion import conclude_if_over
 from scheduler.policy.entities import Job, Pool, SecondTry, Slot, Verdict, is_urgent
 from scheduler.policy.outcome import GIVEN_BACK
 from scheduler.policy.run_queue import Lane, RunQueue
-from scheduler.policy.state import MARK_AFTER, State
+from scheduler.policy.state import State
 
 _FEW: Final = 100  # limits of jobs that have ended are kept up to here
 PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
@@ -29,29 +27,19 @@ PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
 
 def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None:
     """Let items wait for agents of a host, or of any."""
-    pool, lane = job.pool, job.lanes.get(host)
-    if lane is None:
-        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.query is None)
-    if not lane.items:
-        state.last_ticket = lane.ticket = state.last_ticket + 1
+    pool, lane = job.pool, job.add_items(items, host)
+    if lane is not None:
         run_queue = pool.any if host is None and pool.filters is None else pool.run_queue_of(job, host)
-        run_queue.add(lane)
-    lane.items.extend(items)
-    if job.query is None:
-        pool.singles += len(items)
-    else:
-        job.query.waiting += len(items)
+        run_queue.add(lane, next(state.tickets))
     state.dirty.add(pool)
 
 
 def release(state: State, lane: Lane[Job]) -> int:
     """Let the rows of a lane wait for any host instead of theirs; give how many they are."""
-    job, moved = lane.job, list(lane.items)
-    assert job.query is not None
+    job = lane.job
     assert lane.host is not None
     job.pool.bound[lane.host].drop(lane)
-    del job.lanes[lane.host]
-    job.query.waiting -= len(moved)
+    moved = job.take_lane(lane.host)
     enqueue(state, job, moved, None)
     return len(moved)
 
@@ -70,24 +58,13 @@ def next_run_queue(slot: Slot) -> RunQueue[Job] | None:
 def assign(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
     """Take the next item from these lanes for this slot and give its line."""
     lane = run_queue.first[0]
-    item = lane.items.popleft()
-    state.last_ticket = ticket = state.last_ticket + 1
-    run_queue.served(ticket)
-    job = lane.job
-    slot.job = job
-    slot.item = item
-    slot.assigned_at = now
-    slot.is_bound = run_queue is slot.bound
-    job.in_flight += 1
-    if not job.started:
-        begin_job(state, job, now)
-    query = job.query
-    if query is None:
-        slot.pool.singles -= 1
-    else:
-        query.waiting -= 1
-        if query.waiting <= query.low:
-            fetch_more(state, job)
+    item, job = lane.items.popleft(), lane.job
+    run_queue.served(next(state.tickets))
+    slot.take(job, item, run_queue is slot.bound, now)
+    if job.assigned():
+        state.job_began(job, now)
+    if job.query is not None and job.waiting <= job.query.low:
+        state.fetch_more(job)
     return item.line
 
 
@@ -111,49 +88,16 @@ def assign_second_try(slot: Slot, entry: SecondTry, now: float) -> bytes:
     """Give a fresh process an item whose first agent died."""
     slot.pool.second_tries.remove(entry)
     job, item, host = entry
-    slot.job, slot.item, slot.assigned_at = job, item, now
-    slot.is_bound, slot.is_second_try = host is not None, True
-    job.in_flight += 1
+    slot.take(job, item, host is not None, now, is_second_try=True)
+    job.assigned_again()
     return item.line
-
-
-def begin_job(state: State, job: Job, now: float) -> None:
-    """The first item of a job goes to an agent."""
-    job.started = True
-    state.started_jobs.append((now, job))
-    state.mark_at = min(state.mark_at, now + MARK_AFTER)
-    if job.rules.timeout is not None and job.deadline == NEVER:
-        job.deadline = now + job.rules.timeout
-        heappush(state.job_deadlines, (job.deadline, job.pk))
-        if len(state.job_deadlines) > 2 * len(state.jobs) + _FEW:  # most have ended
-            state.job_deadlines = sorted(
-                (each.deadline, pk) for pk, each in state.jobs.items() if each.deadline < NEVER
-            )
-
-
-def fetch_more(state: State, job: Job) -> None:
-    """Ask for more rows, as many as a batch may have of rows of this size."""
-    state.may_claim = True  # the last row may be out: others of this type can be claimed
-    query = job.query
-    if query is None or query.state is not QueryState.OPEN or job.verdict is not None:
-        return
-    query.fire(QueryEvent.FETCH)
-    state.commands.append(Fetch(job.pk, query.batch))
 
 
 def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
     """An item that was not worked waits again, before the others of its lane."""
-    lane = job.lanes.get(host)
-    if lane is None:
-        lane = job.lanes[host] = Lane(job, job.rank, job.rules.submitter, host, is_single=job.query is None)
-    if not lane.items:
-        job.pool.run_queue_of(job, host).add(lane)
-    lane.items.appendleft(item)
-    if job.query is None:
-        job.pool.singles += 1
-        job.started, job.deadline = False, NEVER  # its time limit begins anew
-    else:
-        job.query.waiting += 1
+    lane = job.put_back(item, host)
+    if lane is not None:
+        job.pool.run_queue_of(job, host).add(lane, lane.ticket)
     state.dirty.add(job.pool)
 
 
@@ -180,8 +124,8 @@ def _may_have_more(state: State, slot: Slot) -> bool:
 
 def _spare(pool: Pool) -> int:
     """Give how many items of a type wait, beyond those that idle agents are about to get."""
-    rows = (job.query.waiting for job in pool.query_jobs.values() if job.query is not None)
-    return max(0, pool.singles + sum(rows) - sum(map(len, pool.idle.values())))
+    rows = sum(job.waiting for job in pool.query_jobs.values())
+    return max(0, pool.singles + rows - sum(map(len, pool.idle.values())))
 
 
 def _prefetch_one(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
@@ -189,27 +133,22 @@ def _prefetch_one(state: State, slot: Slot, run_queue: RunQueue[Job], now: float
     assert slot.prefetched is not None
     lane = run_queue.first[0]
     item, job = lane.items.popleft(), lane.job
-    state.last_ticket = ticket = state.last_ticket + 1
-    run_queue.served(ticket)
-    job.in_flight += 1
+    run_queue.served(next(state.tickets))
     slot.prefetched.append((job, item, run_queue is slot.bound))
-    if job.query is None:
-        slot.pool.singles -= 1
-        job.started = True
-    else:
-        if not job.started:
-            begin_job(state, job, now)
-        job.query.waiting -= 1
-        if job.query.waiting <= job.query.low:
-            fetch_more(state, job)
+    is_first = job.assigned()
+    if job.query is not None:
+        if is_first:
+            state.job_began(job, now)
+        if job.waiting <= job.query.low:
+            state.fetch_more(job)
     return item.line
 
 
 def next_prefetched(state: State, slot: Slot, now: float) -> None:
     """The agent comes to the next line that it has; if nobody wants that any more it dies."""
     assert slot.prefetched is not None
-    job, slot.item, slot.is_bound = slot.prefetched.popleft()
-    slot.job, slot.assigned_at = job, now
+    job, item, is_bound = slot.prefetched.popleft()
+    slot.take(job, item, is_bound, now)
     state.slots.fire(slot, NEXT, now)
     if state.jobs.get(job.pk) is not job:
         slot.clear_item()
@@ -217,14 +156,13 @@ def next_prefetched(state: State, slot: Slot, now: float) -> None:
     elif job.verdict is not None and job.verdict.kills:
         state.slots.kill(slot, job.verdict.text, now)
     elif job.query is None:
-        begin_job(state, job, now)
+        state.job_began(job, now)
 
 
 def recall_unsent(state: State, slot: Slot) -> None:
     """Lines ahead were given but not sent: all of them wait again."""
     while slot.prefetched:
         job, item, is_bound = slot.prefetched.pop()
-        job.in_flight -= 1
         put_back(state, job, item, slot.host.name if is_bound else None)
 
 
@@ -232,9 +170,10 @@ def recall_prefetched(state: State, slot: Slot, now: float) -> None:
     """The process is dead: what it had ahead is worked by others."""
     while slot.prefetched:
         job, item, is_bound = slot.prefetched.pop()
-        job.in_flight -= 1
         if state.jobs.get(job.pk) is job:
             _work_elsewhere(state, slot, job, item, is_bound, now)
+        else:
+            job.returned()
 
 
 def _work_elsewhere(state: State, slot: Slot, job: Job, item: Item, is_bound: bool, now: float) -> None:
@@ -242,6 +181,7 @@ def _work_elsewhere(state: State, slot: Slot, job: Job, item: Item, is_bound: bo
         is_bound = is_bound and job.pool.takes(job, slot.host.name)  # or a reload has taken the type from there
         put_back(state, job, item, slot.host.name if is_bound else None)
         return
+    job.returned()
     if job.verdict is None:
         job.where = slot.where
         job.verdict = Verdict(GIVEN_BACK, "the agent died before it came to it")
@@ -254,7 +194,5 @@ def spill(state: State, now: float) -> None:
         if pool.kind.spill:
             waiting = [lane for run_queue in pool.bound.values() for lane in run_queue if lane.job.host is None]
             for lane in waiting:
-                if lane.checked_ticket != lane.ticket:
-                    lane.checked_ticket, lane.checked_at = lane.ticket, now
-                elif now - lane.checked_at >= pool.kind.spill:
-                    state.spilled += release(state, lane)
+                if lane.has_waited(pool.kind.spill, now):
+                    state.count_spilled(release(state, lane))

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import NEVER
-from scheduler.policy.entities import UNLIMITED, HostState, Job, Pool, Slot
+from scheduler.policy.entities import Job, Pool, Slot
+from scheduler.policy.hosts import UNLIMITED, HostState
 from scheduler.policy.run_queue import RunQueue
 from scheduler.policy.slots import start_from
 

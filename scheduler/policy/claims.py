@@ -18,7 +18,8 @@ from scheduler.model.events import EndAndClaim
 from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
 from scheduler.model.states import NEVER
 from scheduler.policy.capacity import kept_free, startable
-from scheduler.policy.entities import HostState, Job, Pool, QueueState, is_urgent
+from scheduler.policy.entities import Job, Pool, is_urgent
+from scheduler.policy.hosts import HostState, QueueState
 from scheduler.policy.run_queue import RunQueue
 
 PAUSE: Final = 9  # times what a look at whole places cost more than it should: so long until the next
@@ -70,7 +71,7 @@ class Claims:
         """Give what to ask for now. The room of a queue is shared out, to another place first each time."""
         if now >= self._start_at:
             self.reached.clear()
-        left = {queue.name: queue.room for queue in queues if queue.room != 0}
+        left = {queue.name: room for queue in queues if (room := queue.room) != 0}
         if not left:
             return []
         pools = list(pools)
@@ -94,9 +95,9 @@ class Claims:
     def _of_pool(
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
     ) -> Iterator[ClaimRequest]:
-        if all(self._open.get((pool.name, queue, False)) == [] for queue in queues):
+        if not [queue for queue in queues if self._open.get((pool.name, queue, False)) != []]:
             return  # every place is empty, of urgent rows too
-        if pool.singles and len(pool.bound) > 1 and [run_queue for run_queue in pool.bound.values() if run_queue.first]:
+        if len(pool.bound) > 1 and pool.singles and [run_queue for run_queue in pool.bound.values() if run_queue.first]:
             yield from self._of_hosts(pool, queues, hosts, timers)
             return
         count, urgent = how_many(pool, timers)
@@ -204,7 +205,7 @@ def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) 
     held += len(pool.marking) + len(pool.unread)
     feeding = 0
     for job in pool.query_jobs.values():
-        if job.query is None or job.query.is_fed or (where is not None and pool.queue_claimed_for(job) is not where):
+        if job.query is None or job.is_fed or (where is not None and pool.queue_claimed_for(job) is not where):
             continue
         held += not job.query.has_connection
         feeding += job.query.has_connection

@@ -5,7 +5,6 @@ recorded with the reason; an item whose agent died gets one more try, alone in a
 """
 
 from collections.abc import Callable
-from heapq import heappop
 from typing import Final
 
 from scheduler.model import events as e
@@ -14,7 +13,7 @@ from scheduler.model.jobs import ItemFailure, SaveRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import QUEUED, ST_PREP, ST_RUNNING, ST_SPAWNED, TERMINAL, QueryEvent
 from scheduler.policy.entities import Job, Pool, Slot, Verdict
-from scheduler.policy.outcome import BLOCKED_AGAIN, CANCELLED, FAILS, GIVEN_BACK, KILLED, judge
+from scheduler.policy.outcome import ALL_DONE, BLOCKED_AGAIN, CANCELLED, FAILS, GIVEN_BACK, KILLED, judge
 from scheduler.policy.query import Query
 from scheduler.policy.state import State
 
@@ -24,28 +23,24 @@ KILL: Final = "killed"  # what a killed job says
 
 def finish(state: State, slot: Slot, job: Job, now: float) -> None:
     """The agent said OK to the item in hand."""
-    took = now - slot.assigned_at
-    job.busy += took
-    slot.items += 1
-    slot.total += 1
-    slot.pool.finished += 1
-    if slot.blocked is not None:
-        _block(state, slot, job)
-    elif slot.failed is not None:
-        fail_item(state, slot, job, slot.failed, final=True)
+    seconds = now - slot.assigned_at
+    if slot.is_second_try:
+        _end_second_try(slot, job)
+    if slot.blocked is None and slot.failed is None:
+        job.item_succeeded(slot.item, slot.counted, slot.where, seconds)
     else:
-        _succeed(slot, job)
-    release_slot(state, slot, job, now)
-
-
-def _succeed(slot: Slot, job: Job) -> None:
-    job.done += 1 if slot.counted is None else slot.counted
-    query = job.query
-    if query is not None:
-        query.succeeded += 1
-        item = slot.item
-        if query.progress is not None and item is not None and item.key is not None:
-            query.progress.finish(item.number, item.key.decode("utf-8", "surrogateescape"))
+        job.item_ended(slot.where, seconds)
+        if slot.blocked is not None:
+            _block(state, slot, job)
+        else:
+            fail_item(state, slot, job, slot.failed or "", final=True)
+    slot.clear_item(finished=1)
+    if job.in_flight:
+        return
+    if job.query is None:
+        conclude(state, job, now)
+    else:
+        conclude_if_over(state, job, now)
 
 
 def _block(state: State, slot: Slot, job: Job) -> None:
@@ -83,8 +78,7 @@ def record_failure(state: State, slot: Slot, job: Job, reason: str) -> None:
     item, query = slot.item, job.query
     assert item is not None
     assert query is not None
-    job.failed += 1
-    job.done += slot.counted or 0
+    job.item_failed(slot.counted)
     key = None if item.key is None else printable(item.key)
     if query.progress is not None and key is not None:
         query.progress.finish(item.number, key)
@@ -98,24 +92,27 @@ def record_failure(state: State, slot: Slot, job: Job, reason: str) -> None:
 
 def release_slot(state: State, slot: Slot, job: Job, now: float) -> None:
     """The slot and the job have nothing to do with each other any more."""
-    job.where = slot.where
-    if slot.is_second_try and job.query is not None and slot.item in job.query.second_tries:
-        job.query.second_tries.remove(slot.item)
-        if slot.item not in job.query.second_tries:
-            job.query.spared.discard(slot.item.number)
-    slot.is_second_try = False
+    if slot.is_second_try:
+        _end_second_try(slot, job)
+    job.item_ended(slot.where, 0.0)
     slot.clear_item()
-    job.in_flight -= 1
     if not job.in_flight:
         conclude_if_over(state, job, now)
+
+
+def _end_second_try(slot: Slot, job: Job) -> None:
+    query, item = job.query, slot.item
+    if query is not None and item is not None and item in query.second_tries:
+        query.second_tries.remove(item)
+        if item not in query.second_tries:
+            query.spared.discard(item.number)
 
 
 def conclude_if_over(state: State, job: Job, now: float) -> None:
     """Conclude a job that has nothing in hand and nothing to come."""
     if job.in_flight:
         return
-    query = job.query
-    if job.verdict is not None or (query is None and job.started) or (query is not None and query.is_fed):
+    if job.verdict is not None or (job.query is None and job.started) or job.is_fed:
         conclude(state, job, now)
 
 
@@ -124,9 +121,9 @@ def conclude(state: State, job: Job, now: float) -> None:
     del state.jobs[job.pk]
     job.pool.query_jobs.pop(job.pk, None)
     if (queue := state.queues.get(job.queue)) is not None:
-        queue.in_hand -= 1
+        queue.ended()
     query = job.query
-    job.lanes = {}  # they name the job: a ring that only the garbage collector would break
+    job.lanes.clear()  # they name the job: a ring that only the garbage collector would break
     if query is not None and query.has_connection:
         state.commands.append(CloseQuery(job.pk))
         state.expanding.discard(job.pk)
@@ -134,8 +131,9 @@ def conclude(state: State, job: Job, now: float) -> None:
         state.dirty.update(pool for pool in state.pools.values() if pool.waits_for_connection)
     row = judge(job, now, state.timers)
     if not isinstance(row, SaveRow):
-        state.outbox.ends.append(row)
-        _tell(state, job, "done", "all data processed")
+        state.outbox.end(row)
+        if state.reports_ends:
+            _report_end(state, job, "done", ALL_DONE)
         return
     job.pool.unread.pop(job.pk, None)
     failures = query.failures if query is not None else ()
@@ -144,19 +142,18 @@ def conclude(state: State, job: Job, now: float) -> None:
         if row.text != job.logged:
             state.log_job(job, "ERROR", row.text or row.outcome)
         state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")
-    if row.state in TERMINAL:
-        _tell(state, job, row.state, row.text or "")
+    if row.state in TERMINAL and state.reports_ends:
+        _report_end(state, job, row.state, row.text or "")
 
 
 def end_trial(state: State) -> None:
     """No row says any more that it is tried alone: the next one may be."""
-    state.trial = None
+    state.set_trial(None)
     state.dirty.update(pool for pool in state.pools.values() if pool.unread)
 
 
-def _tell(state: State, job: Job, outcome: str, text: str) -> None:
-    if state.reports_ends:
-        state.commands.append(JobEnded(job.pk, job.pool.name, outcome, text))
+def _report_end(state: State, job: Job, outcome: str, text: str) -> None:
+    state.commands.append(JobEnded(job.pk, job.pool.name, outcome, text))
 
 
 # ---- ending jobs before their time
@@ -165,15 +162,11 @@ def drop_waiting(state: State, job: Job) -> None:
     pool, query = job.pool, job.query
     for host, lane in job.lanes.items():
         pool.run_queue_of(job, host).drop(lane)
-        if query is None:
-            pool.singles -= len(lane.items)
-        else:
-            query.waiting -= len(lane.items)
-        lane.items.clear()
+    job.drop_items()
     if query is not None:
         query.fire(QueryEvent.DROPPED)
         query.second_tries = []
-        pool.second_tries = type(pool.second_tries)(entry for entry in pool.second_tries if entry[0] is not job)
+        pool.drop_second_tries(job)
 
 
 def stop_job(state: State, job: Job, verdict: Verdict, now: float) -> None:
@@ -210,7 +203,7 @@ def forget(state: State, job: Job, now: float) -> None:
     drop_waiting(state, job)
     job.pool.query_jobs.pop(job.pk, None)
     if (queue := state.queues.get(job.queue)) is not None:
-        queue.in_hand -= 1
+        queue.ended()
     job.pool.unread.pop(job.pk, None)
     if state.trial is job:
         end_trial(state)
@@ -241,7 +234,7 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
     if job is None:
         return
     job.busy += now - slot.assigned_at
-    slot.total += 1
+    slot.lose_item()
     if job.query is None:
         job.done = slot.counted or 0
     if slot.death_counts:
@@ -289,18 +282,9 @@ def is_back(row: SaveRow) -> bool:
 
 def end_late_jobs(state: State, now: float) -> None:
     """Fail the jobs that have run longer than they may."""
-    while state.job_deadlines and state.job_deadlines[0][0] <= now:
-        deadline, pk = heappop(state.job_deadlines)
-        job = state.jobs.get(pk)
-        if job is not None and job.deadline == deadline and job.verdict is None:
+    for job in state.take_late_jobs(now):
+        if job.verdict is None:
             fail_job(state, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
-
-
-def extend_limits(state: State, seconds: float) -> None:
-    """Move the instants at which jobs are late; the order of the heap stays."""
-    state.job_deadlines = [(deadline + seconds, pk) for deadline, pk in state.job_deadlines]
-    for job in state.jobs.values():
-        job.deadline += seconds
 
 
 def kill_by_command(state: State, pk: int, now: float) -> bool:

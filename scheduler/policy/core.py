@@ -17,11 +17,10 @@ from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.model.states import NEVER
 from scheduler.policy import answers, completion, intake, processes, reload, replies, report, serving
+from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
 from scheduler.policy.report import Report
 from scheduler.policy.state import State
-
-GATHER: Final = 0.005  # seconds that ends wait for others, while nothing is wanted and more is in hand
 
 
 class Core:
@@ -68,7 +67,7 @@ class Core:
     def handle(self, event: e.Event, now: float) -> None:
         """Take in a fact."""
         self.unpack_claims()
-        self.state.may_claim = True
+        self.state.allow_claims()
         _HANDLERS[type(event)](self.state, event, now)
         if self.state.dirty:
             self.schedule_dirty(now)
@@ -108,11 +107,9 @@ class Core:
     def schedule_dirty(self, now: float) -> None:
         """Look at every pool that was stirred."""
         state = self.state
-        state.may_claim = True
+        state.allow_claims()
         while state.dirty:
-            pools, state.dirty = state.dirty | state.starving, set()
-            state.starving = set()
-            for pool in sorted(pools, key=lambda pool: (pool.starving_since, pool.name)):
+            for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
                 if state.is_assigning and pool.may_begin:
                     intake.mark_rescued(state, pool)
                     if pool.unread:
@@ -136,30 +133,26 @@ class Core:
             return None
         if not state.may_claim and state.outbox.is_empty:
             return None
-        if not state.may_claim and self._gathers(now):
-            return None
+        if not state.may_claim and state.jobs and state.outbox.may_gather(now):
+            return None  # others are in hand and will end soon
         if state.outbox.is_record_due:
             return state.outbox.record_in_hand(self.live_rows())
         wanted = []
         if state.is_assigning and not state.draining:
-            measure(state, now)
+            for pool in state.pools.values():
+                pool.measure(now)
             books, queues = list(state.hosts.values()), list(state.queues.values())
             if [queue for queue in queues if queue.reserved]:
                 self.unpack_claims()  # what is in hand counts
             pools, jobs = state.pools.values(), state.jobs.values()
             wanted = state.claims.next_requests(pools, queues, books, jobs, state.timers, now)
         state.may_claim = bool(wanted)
-        if not wanted and self._gathers(now):
+        if not wanted and state.jobs and state.outbox.may_gather(now):
             return None
         request = state.outbox.next_request(wanted, now)
-        state.outbox.gather_until = now + GATHER
         if isinstance(request, e.EndAndClaim):
             state.claims.sent(request, now)
         return request
-
-    def _gathers(self, now: float) -> bool:
-        """Say whether what waits to be saved may wait for more: others are in hand and will end soon."""
-        return bool(self.state.jobs) and self.state.outbox.may_gather(now)
 
     def live_rows(self) -> list[int]:
         """Give the rows that are ours in memory, or whose end is on its way to the database."""
@@ -186,13 +179,13 @@ class Core:
     def kill(self, pk: int, now: float) -> bool:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
         self.unpack_claims()
-        self.state.may_claim = True
+        self.state.allow_claims()
         return completion.kill_by_command(self.state, pk, now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
         self.unpack_claims()
-        self.state.may_claim = True
+        self.state.allow_claims()
         return completion.cancel_by_command(self.state, pk, text, now)
 
     def signal(self, pk: int, number: int) -> int:
@@ -202,7 +195,7 @@ class Core:
     def step_down(self, now: float) -> bool:
         """Give the group up when the children are dead and their rows given back; False when we are ending anyway."""
         self.unpack_claims()
-        self.state.may_claim = True
+        self.state.allow_claims()
         return serving.step_down(self.state, now)
 
     def thaw(self, name: str | None, now: float) -> int:
@@ -213,47 +206,18 @@ class Core:
     # ---- time
 
     def next_deadline(self) -> float:
-        """Give the instant `tick` is to be called; a lower bound, inf when nothing waits."""
-        state = self.state
-        return min(
-            state.slots.soonest,
-            state.mark_at, state.progress_at, state.retry_start_at, state.record_at, state.start_at,
-            state.output_at, state.uncap_at,
-            state.outbox.gather_until if state.outbox.ends and state.outbox.gather_until else NEVER,
-            state.outbox.locked_until if state.outbox.locked and state.outbox.locked_until else NEVER,
-            state.serving_until if state.is_assigning else NEVER,
-            state.job_deadlines[0][0] if state.job_deadlines else NEVER,
-        )  # fmt: skip
+        """Return the instant `tick` is to be called; a lower bound, NEVER when nothing waits."""
+        return min(self.state.deadlines.at.values())
 
     def tick(self, now: float) -> None:
-        """Act on the deadlines that have come."""
+        """Act on the deadlines that have come; whichever they are, agents may be started again."""
         state = self.state
         self.unpack_claims()
-        if now >= state.serving_until:
-            serving.judge_lease(state, now)
-        for slot in state.slots.overdue(now):
-            processes.late(state, slot, now)
-        if now >= state.mark_at:
-            report.mark_running(state, now)
-        if now >= state.output_at:
-            processes.store_output(state)
-        if now >= state.outbox.gather_until:
-            state.outbox.gather_until = 0.0
-        if now >= state.outbox.locked_until:
-            state.outbox.locked_until = 0.0
-        if now >= state.record_at:
-            state.record_at, state.outbox.is_record_due = NEVER, True
-        if now >= state.progress_at:
-            report.show_progress(state, now)
-        if now >= state.retry_start_at:
-            state.retry_start_at = NEVER
-            state.dirty |= state.starving
-        if now >= state.uncap_at:
-            processes.uncap(state, now)
-        state.starting, state.start_at = 0, NEVER
-        state.dirty |= state.unstarted
-        state.unstarted.clear()
-        completion.end_late_jobs(state, now)
+        state.outbox.expire(now)
+        for name, act in _ON_DEADLINE.items():
+            if state.deadlines.at[name] <= now:
+                act(state, now)
+        state.allow_starts()
         self.schedule_dirty(now)
         self._exit_when_over()
 
@@ -261,14 +225,14 @@ class Core:
         """Go on after a pause, before anything is heard: agents get that time back, while the lease ran on."""
         serving.judge_lease(self.state, now)
         self.state.slots.extend_deadlines(pause)
-        completion.extend_limits(self.state, pause)
+        self.state.extend_time_limits(pause)
 
     def _exit_when_over(self) -> None:
         state = self.state
         if state.has_ended or not (state.draining or state.stopping):
             return
         if not (state.jobs or state.claimed or state.has_processes()) and state.outbox.is_empty:
-            state.has_ended = True
+            state.end()
             state.commands.append(e.ReleaseGroup() if state.steps_down else e.Exit())
 
     def is_over(self) -> bool:
@@ -309,12 +273,26 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
 }
 
 
-def measure(state: State, now: float) -> None:
-    """How many items a second each type eats: what to hold is measured in time."""
-    for pool in state.pools.values():
-        span = now - pool.rated_at
-        if pool.finished and span > 0.001:
-            pool.rate = (pool.rate + pool.finished / min(span, 1.0)) / 2
-            pool.finished, pool.rated_at = 0, now
-        elif span > 1.0:
-            pool.rate, pool.rated_at = pool.rate / 2, now
+def _record(state: State, now: float) -> None:
+    state.deadlines.set(d.RECORD, NEVER)
+    state.outbox.want_record()
+
+
+def _find_room(state: State, now: float) -> None:
+    state.deadlines.set(d.ROOM, NEVER)
+    state.retry_starving()
+
+
+# What is done when a deadline of policy/deadlines.py has come, in this order. What waits for the others (GATHER, LOCKS,
+# STARTS) goes on at every tick.
+_ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
+    d.LEASE: serving.judge_lease,
+    d.SLOTS: processes.end_overdue,
+    d.MARK: report.mark_running,
+    d.OUTPUT: processes.store_output,
+    d.RECORD: _record,
+    d.PROGRESS: report.show_progress,
+    d.ROOM: _find_room,
+    d.SHORTAGE: processes.uncap,
+    d.TIME_LIMITS: completion.end_late_jobs,
+}

@@ -17,13 +17,13 @@ from scheduler.model.states import CHOSEN, DIE, FED, NEVER, ST_FREE, ST_PREP, ST
 from scheduler.policy.assignment import (
     assign,
     assign_second_try,
-    fetch_more,
     next_run_queue,
     prefetch,
     second_try,
     startable_try,
 )
 from scheduler.policy.capacity import find_room
+from scheduler.policy.deadlines import ROOM
 from scheduler.policy.entities import Job, Pool, Slot, is_urgent
 from scheduler.policy.run_queue import RunQueue
 from scheduler.policy.state import State
@@ -39,8 +39,8 @@ def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None
         query = job.query
         if query is None or query.state is not QueryState.OPEN:
             continue
-        if query.waiting <= (HOARD * query.batch if is_hungry else query.low):
-            fetch_more(state, job)
+        if job.waiting <= (HOARD * query.batch if is_hungry else query.low):
+            state.fetch_more(job)
     _start_agents(state, pool, unopened, now)
 
 
@@ -63,8 +63,7 @@ def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
         else:
             assert run_queue is not None
             line = assign(state, slot, run_queue, now)
-        pool.idle[slot.host.name].remove(slot)
-        del slot.host.idle[slot]
+        pool.remove_idle(slot)
         slots.fire(slot, FED, now)
         if slot.prefetched is not None:
             line += prefetch(state, slot, now)
@@ -139,7 +138,7 @@ def stop_starving(state: State, pool: Pool) -> None:
             host.yield_to(None)
         if host.kept_for is pool:
             host.kept_for = None
-            state.dirty |= state.starving
+            state.retry_starving()
 
 
 def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[Job], now: float) -> bool:
@@ -147,9 +146,7 @@ def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[J
     coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and run_queue.suits(slot.host.name) for slot in pool.slots)
     while coming < len(again) or has_more_than(run_queue, 0 if pool.is_exec else coming - len(again)):
         job = first_job(run_queue) or again[0]
-        if state.starting >= state.max_starts:
-            state.unstarted.add(pool)
-            state.start_at = now
+        if not state.may_start(pool, now):
             return True
         slot = _find_room(state, pool, run_queue, job, now)
         if slot is None:
@@ -170,7 +167,7 @@ def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: fl
         state.slots.kill(room.victim, f"room for {pool.name}", now)
     elif room.yields is not None:
         room.yields.yield_to(pool)
-    state.retry_start_at = min(state.retry_start_at, room.until)
+    state.deadlines.bring_forward(ROOM, room.until)
     state.starving.add(pool)
     return None
 
@@ -187,7 +184,7 @@ def has_more_than(run_queue: RunQueue[Job], count: int) -> bool:
 def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: float) -> None:
     """Start the process of a slot because a job waits; an exec agent gets its item with it."""
     pool = slot.pool
-    state.starting += 1
+    state.started()
     slot.serial += 1
     slot.spawns += 1
     slot.born = now

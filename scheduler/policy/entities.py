@@ -1,23 +1,23 @@
-"""What the core counts: jobs in hand, agent types (pools), their slots, hosts and queues: state, no decisions.
+"""What the core counts: jobs in hand, agent types (pools) and their slots. State, no decisions.
 
 A slot is a place for one agent: (type, host, place within both). A pool is all slots of one type and the run queues of
 work that waits for them. `job.expansion` is None for a one-parameter job.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, Rules
-from scheduler.model.states import KEEP, NEVER, ST_FREE
+from scheduler.model.states import KEEP, NEVER, ST_FREE, QueryState
+from scheduler.policy.hosts import HostState
 from scheduler.policy.query import Query
 from scheduler.policy.run_queue import FairRunQueue, HostFilters, Lane, RunQueue
 
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
-UNLIMITED: Final = -1
 DISABLED: Final = "agent type disabled"
 
 
@@ -41,7 +41,9 @@ class Job:
     names: tuple[bytes, ...] = ()  # of its variables, or the columns of its query: placeholders of an exec agent
     row: Row = ()  # the values of its variables
     environment: Mapping[bytes, bytes] | None = None  # of an exec agent
-    in_flight = 0
+    waiting = 0  # items in lanes
+    in_flight = 0  # items that agents have
+    succeeded = 0  # items of this slice
     started = False  # something was given to an agent
     marked = False  # the row says running
     pieces = 0  # of output, stored in this attempt
@@ -78,151 +80,115 @@ class Job:
         return chr(self.rank[1])
 
     def read(self, args: bytes, rules: Rules) -> None:
-        """Take what the row holds."""
+        """Set what the row holds."""
         self.args, self.rules = args, rules
         self.query = Query(rules) if rules.msq else None
         self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
         if rules.variables is not None:
-            self._take(rules.variables)
+            self._set_variables(rules.variables)
 
-    def _take(self, variables: dict[str, str | None]) -> None:
-        size = 2 * len(self.rules.variables_json)
-        self.pool.row_bytes = max(self.pool.row_bytes, size)  # so many of its rows are not claimed at once
+    def _set_variables(self, variables: dict[str, str | None]) -> None:
+        self.pool.expect_row_bytes(2 * len(self.rules.variables_json))
         values = {as_bytes(name): None if text is None else as_bytes(text) for name, text in variables.items()}
         if self.query is None:
             self.names, self.row = tuple(values), tuple(values.values())
         given = {VARIABLE + name: value for name, value in values.items() if value is not None}
         self.environment = {VARIABLES: as_bytes(self.rules.variables_json), **given}
 
+    def show(self, counted: int = 0) -> None:
+        """Note that its row says how far it is, with so many items counted that are still worked."""
+        self.marked, self.shown = self.marked or self.started, counted
+
+    @property
+    def is_fed(self) -> bool:
+        """Say whether nothing of its query is left to hand out."""
+        query = self.query
+        if query is None:
+            return False
+        return query.state is QueryState.EXHAUSTED and not (self.waiting or query.second_tries)
+
+    def add_items(self, items: Sequence[Item], host: str | None) -> "Lane[Job] | None":
+        """Let items wait for a host, or for any; return their lane if it was empty."""
+        lane = self.lanes.get(host)
+        if lane is None:
+            lane = self.lanes[host] = Lane(self, self.rank, self.rules.submitter, host, is_single=self.query is None)
+        was_empty = not lane.items
+        lane.items.extend(items)
+        self.waiting += len(items)
+        return lane if was_empty else None
+
+    def put_back(self, item: Item, host: str | None) -> "Lane[Job] | None":
+        """Let an item that was not worked wait again, before the others; return its lane if that was empty."""
+        empty = self.add_items((), host)
+        self.lanes[host].items.appendleft(item)
+        self.waiting += 1
+        self.in_flight -= 1
+        if self.query is None:
+            self.started, self.deadline = False, NEVER  # its time limit begins anew
+        return empty
+
+    def take_lane(self, host: str | None) -> list[Item]:
+        """Return the items that waited for a host, which are to wait elsewhere."""
+        items = list(self.lanes.pop(host).items)
+        self.waiting -= len(items)
+        return items
+
+    def drop_items(self) -> None:
+        """Forget the items that wait."""
+        for lane in self.lanes.values():
+            lane.items.clear()
+        self.waiting = 0
+
+    def assigned(self) -> bool:
+        """Count an item that has left its lane for an agent; say whether it is the first."""
+        self.waiting -= 1
+        self.in_flight += 1
+        is_first, self.started = not self.started, True
+        return is_first
+
+    def assigned_again(self) -> None:
+        """Count an item that an agent gets for its second try."""
+        self.in_flight += 1
+
+    def returned(self) -> None:
+        """Count an item that an agent had and that is not to be worked, or to be tried again."""
+        self.in_flight -= 1
+
+    def item_ended(self, where: tuple[str, str, int], seconds: float) -> None:
+        """Count an item that is not done and that its agent has no more, and the agent's time."""
+        self.in_flight -= 1
+        self.where = where
+        self.busy += seconds
+
+    def item_succeeded(
+        self, item: Item | None, counted: int | None, where: tuple[str, str, int], seconds: float
+    ) -> None:
+        """Count an item that is done, and the agent's time."""
+        self.in_flight -= 1
+        self.where = where
+        self.busy += seconds
+        self.done += 1 if counted is None else counted
+        self.succeeded += 1
+        if self.query is not None and self.query.progress is not None and item is not None and item.key is not None:
+            self.query.progress.finish(item.number, item.key.decode("utf-8", "surrogateescape"))
+
+    def item_failed(self, counted: int | None) -> None:
+        """Count an item of a query that has failed for good."""
+        self.failed += 1
+        self.done += counted or 0
+
 
 Prefetched = tuple[Job, Item, bool]  # a line that an agent has before it is done with another; may it run here only
-
-
 SecondTry = tuple[Job, Item, str | None]  # an item whose agent died, and the host it is bound to
-
-
-class HostState:
-    """A host and how much of it is in use."""
-
-    __slots__ = (
-        "down_until",
-        "enabled",
-        "idle",
-        "is_tight",
-        "is_up",
-        "kept_for",
-        "leaving",
-        "max",
-        "most",
-        "name",
-        "pause",
-        "probe",
-        "probe_at",
-        "reason",
-        "shortage",
-        "tried_again_at",
-        "urgent",
-        "used",
-        "yielded_at",
-        "yields_to",
-    )
-
-    def __init__(self, name: str, host: Host) -> None:
-        self.name = name
-        self.max = host.max
-        self.urgent = host.urgent
-        self.enabled = host.enabled
-        self.is_up = not host.is_far  # else we are told when it can be reached
-        self.reason: str | None = None  # why it cannot be reached
-        self.down_until = 0.0  # the next attempt to reach it
-        self.used = 0  # slots that are neither FREE nor FAIL
-        self.leaving = 0  # of these, slots that are FREEING
-        self.idle: dict[Slot, None] = {}  # and READY, of all types; the one idle longest first
-        self.yields_to: Pool | None = None  # a starving type that gets the next agent's place
-        self.yielded_at = -NEVER  # when that happened last
-        self.kept_for: Pool | None = None  # the starving type for which room was made
-        self.probe: Slot | None = None  # the agent that starts here of a type whose last start failed
-        self.probe_at = -NEVER  # from when the next such agent may be started
-        self.shortage: str | None = None  # why the machine could start no more agents, until it could again
-        self.most = NEVER  # agents at once, while nothing else is tried
-        self.pause = 0.0  # seconds from one try to the next
-        self.tried_again_at = NEVER
-        self.refresh()
-
-    def has_room(self, urgent: bool) -> bool:
-        """Say whether one more agent may be started here."""
-        return self.is_open and self.spare(urgent) > 0
-
-    def spare(self, urgent: bool) -> float:
-        """Return how many more agents this host takes; inf if nothing limits it."""
-        limit = NEVER if self.max == UNLIMITED else self.max + (self.urgent if urgent else 0)
-        return min(limit, self.most) - self.used
-
-    @property
-    def is_open(self) -> bool:
-        """Say whether agents may be started here at all."""
-        return self.enabled and self.is_up
-
-    def is_kept_from(self, pool: "Pool") -> bool:
-        """Say whether the room here was made for another type, which can use it."""
-        other = self.kept_for
-        return other is not None and other is not pool and bool(other.free[self.name])
-
-    @property
-    def is_over(self) -> bool:
-        """Say whether an urgent slot is in use that is not being given up already."""
-        return self.max != UNLIMITED and self.used - self.leaving > self.max
-
-    def refresh(self) -> None:
-        """Work out the one question that every OK asks: whether an agent that has finished may have to go."""
-        self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
-
-    def yield_to(self, pool: "Pool | None") -> None:
-        """Promise the next agent's place to a starving type, or take the promise back."""
-        self.yields_to = pool
-        self.refresh()
-
-    def revoke_promises(self) -> None:
-        """Promise no place to a type that may not be started here at present, since its starts here fail."""
-        if self.yields_to is not None and self.name in self.yields_to.failed_starts:
-            self.yield_to(None)
-        if self.kept_for is not None and self.name in self.kept_for.failed_starts:
-            self.kept_for = None
 
 
 class Pool:
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "any",
-        "arriving",
-        "blocked_since",
-        "blocked_until",
-        "bound",
-        "coming",
-        "enabled",
-        "failed_starts",
-        "filters",
-        "finished",
-        "free",
-        "idle",
-        "is_exec",
-        "is_guarded",
-        "kind",
-        "lacks_connection",
-        "marking",
-        "may_begin",
-        "name",
-        "query_jobs",
-        "rate",
-        "rated_at",
-        "reason",
-        "rescued",
-        "row_bytes",
-        "second_tries",
-        "singles",
-        "slots",
-        "starving_since",
+        "any", "arriving", "blocked_since", "blocked_until", "bound", "coming", "enabled", "failed_starts", "filters",
+        "finished", "free", "idle", "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin", "name",
+        "query_jobs", "rate", "rated_at", "reason", "rescued", "row_bytes", "second_tries", "slots", "starving_since",
         "unread",
     )  # fmt: skip
 
@@ -238,7 +204,6 @@ class Pool:
         self.free: dict[str, deque[Slot]] = {}
         self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
         self.second_tries: deque[SecondTry] = deque()  # each waits for a fresh process
-        self.singles = 0  # one-parameter items waiting
         self.arriving = 0  # rows claimed and not unpacked yet
         self.coming: dict[RunQueue[Job], int] = {}  # the same, by where they are going to wait
         self.rescued: deque[Job] = deque()  # rows rescued before, to be shown as running before they begin
@@ -261,6 +226,50 @@ class Pool:
     def refresh(self) -> None:
         """Work out whether items of this type may be given to agents at all."""
         self.may_begin = self.enabled and not self.lacks_connection
+
+    @property
+    def singles(self) -> int:
+        """The number of one-parameter jobs that wait for agents."""
+        return sum([run_queue.singles for run_queue in self.run_queues()])
+
+    def drop_second_tries(self, job: Job) -> None:
+        """Forget the second tries of a job."""
+        self.second_tries = deque(entry for entry in self.second_tries if entry[0] is not job)
+
+    def claimed(self, count: int, run_queue: RunQueue[Job] | None, row_bytes: float) -> None:
+        """Count rows that are claimed and not unpacked yet."""
+        self.arriving += count
+        if run_queue is not None:
+            self.coming[run_queue] = self.coming.get(run_queue, 0) + count
+        self.row_bytes = max(row_bytes, self.row_bytes / 2)
+
+    def unpacked(self) -> None:
+        """Note that all claimed rows are unpacked."""
+        self.arriving = 0
+        self.coming.clear()
+
+    def expect_row_bytes(self, size: int) -> None:
+        """Let fewer rows be claimed at once, since one has had this size."""
+        self.row_bytes = max(self.row_bytes, size)
+
+    def add_idle(self, slot: "Slot") -> None:
+        """Note that a slot is READY."""
+        self.idle[slot.host.name].append(slot)
+        slot.host.idle[slot] = None
+
+    def remove_idle(self, slot: "Slot") -> None:
+        """Note that a slot is READY no more."""
+        self.idle[slot.host.name].remove(slot)
+        del slot.host.idle[slot]
+
+    def measure(self, now: float) -> None:
+        """Work out how many items a second its agents finish: what to hold is measured in time."""
+        span = now - self.rated_at
+        if self.finished and span > 0.001:
+            self.rate = (self.rate + self.finished / min(span, 1.0)) / 2
+            self.finished, self.rated_at = 0, now
+        elif span > 1.0:
+            self.rate, self.rated_at = self.rate / 2, now
 
     @property
     def queue_type(self) -> type[RunQueue[Job]]:
@@ -303,11 +312,15 @@ class Pool:
 
     def any_of(self, host: str) -> RunQueue[Job]:
         """Give what agents on a host take from, beside what is bound to it."""
-        return self.any if self.filters is None else self.filters.ways[host]
+        return self.any if self.filters is None else self.filters.by_host[host]
 
     def run_queues(self) -> tuple[RunQueue[Job], ...]:
         """Give all lanes, by who takes from them."""
-        return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.filters))
+        return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.queues))
+
+    def has_free(self, host: str) -> bool:
+        """Say whether a slot on a host is free."""
+        return bool(self.free[host])
 
     @property
     def waits_for_connection(self) -> bool:
@@ -319,51 +332,11 @@ class Slot:
     """A place for one agent; `state` and `deadline` are written by Slots.fire only, `wanted` by Slots._want."""
 
     __slots__ = (
-        "about_job",
-        "any",
-        "assigned_at",
-        "blocked",
-        "born",
-        "bound",
-        "clogged_until",
-        "code",
-        "counted",
-        "deadline",
-        "death_counts",
-        "failed",
-        "host",
-        "is_bound",
-        "is_output_cut",
-        "is_removed",
-        "is_second_try",
-        "is_statement_running",
-        "is_unsent",
-        "is_up",
-        "item",
-        "items",
-        "job",
-        "last_output",
-        "number",
-        "output_bytes",
-        "output_of",
-        "partial_line",
-        "partial_stderr",
-        "pid",
-        "pool",
-        "prefetched",
-        "reason",
-        "serial",
-        "shown",
-        "signal",
-        "since",
-        "spawns",
-        "starts",
-        "state",
-        "statement_bytes",
-        "statements",
-        "timeouts",
-        "total",
-        "wanted",
+        "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "code", "counted", "deadline",
+        "death_counts", "failed", "host", "is_bound", "is_output_cut", "is_removed", "is_second_try",
+        "is_statement_running", "is_unsent", "is_up", "item", "items", "job", "last_output", "number", "output_bytes",
+        "output_of", "partial_line", "partial_stderr", "pid", "pool", "prefetched", "reason", "serial", "shown",
+        "signal", "since", "spawns", "starts", "state", "statement_bytes", "statements", "timeouts", "total", "wanted",
         "where",
     )  # fmt: skip
 
@@ -408,10 +381,7 @@ class Slot:
         self.clogged_until = NEVER
         self.code: int | None = None
         self.signal: str | None = None
-        self.is_second_try = False
-        self.prefetched: deque[Prefetched] | None = (
-            None  # lines behind that of the item in hand; None: it never has any
-        )
+        self.prefetched: deque[Prefetched] | None = None  # lines behind that of the item in hand; None: it has none
         self.is_unsent = False  # the line of the item in hand is still among the commands
         if self.host.name in self.pool.bound:
             self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
@@ -430,8 +400,12 @@ class Slot:
         """Give the process nothing more: it looks for work where there is none."""
         self.any = self.bound = RunQueue()
 
-    def clear_item(self) -> None:
-        """Forget the item in hand."""
+    def clear_item(self, finished: int = 0) -> None:
+        """Forget the item in hand, and count it if it is finished."""
+        self.items += finished
+        self.total += finished
+        self.pool.finished += finished  # that of all its slots
+        self.is_second_try = False
         self.job: Job | None = None
         self.item: Item | None = None
         self.is_bound = False  # the item may run on this host only
@@ -440,30 +414,14 @@ class Slot:
         self.blocked: str | None = None
         self.counted: int | None = None
 
+    def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:
+        """Take an item in hand."""
+        self.job, self.item, self.is_bound, self.assigned_at = job, item, is_bound, now
+        self.is_second_try = is_second_try
 
-class QueueState:
-    """A queue of the group and how many of its jobs are in hand."""
-
-    __slots__ = ("concurrency", "in_hand", "name", "paused", "reserved")
-
-    def __init__(self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0, reserved: int = 0) -> None:
-        self.name = name
-        self.concurrency = concurrency
-        self.paused = paused
-        self.in_hand = in_hand
-        self.reserved = reserved  # agents, of each type and in all, that others leave to it
-
-    @property
-    def room(self) -> int | None:
-        """Give how many more jobs may be in hand; None for no limit."""
-        if self.paused:
-            return 0
-        return None if self.concurrency is None else max(0, self.concurrency - self.in_hand)
-
-    @property
-    def is_over(self) -> bool:
-        """Say whether it has more in hand than it may have: what has not begun then goes back."""
-        return self.in_hand > 0 and (self.paused or self.in_hand > (self.concurrency or self.in_hand))
+    def lose_item(self) -> None:
+        """Count the item in hand, with which the process died."""
+        self.total += 1
 
 
 def is_urgent(job: Job) -> bool:

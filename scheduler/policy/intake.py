@@ -24,7 +24,7 @@ from scheduler.model.expand import (
 from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, QueryEvent
-from scheduler.policy.assignment import enqueue, fetch_more
+from scheduler.policy.assignment import enqueue
 from scheduler.policy.capacity import startable
 from scheduler.policy.completion import conclude, conclude_if_over, end_trial, fail_job, forget, give_back, stop_job
 from scheduler.policy.entities import Job, Pool, Verdict, is_urgent
@@ -42,27 +42,21 @@ def note_claims(state: State, event: EndedAndClaimed, now: float) -> None:
     """Note rows that are ours now; they are unpacked once the next request is on its way: both sides work then."""
     if not event.found:
         return
-    state.claimed.append(event.claims)
-    state.claimed_at = now
+    state.add_claimed(event.claims, now)
     row_bytes = event.size / sum(event.found.values())
     for request, count in event.found.items():
         pool = state.pools[request.type]
-        pool.arriving += count
-        if (run_queue := pool.queue_for(request)) is not None:
-            pool.coming[run_queue] = pool.coming.get(run_queue, 0) + count
-        pool.row_bytes = max(row_bytes, pool.row_bytes / 2)
+        pool.claimed(count, pool.queue_for(request), row_bytes)
         if (queue := state.queues.get(request.queue)) is not None:
-            queue.in_hand += count
+            queue.claimed(count)
 
 
 def unpack_claims(state: State) -> None:
     """Take the rows that have arrived in hand."""
-    arrivals, state.claimed = state.claimed, []
     for pool in state.pools.values():
-        pool.arriving = 0
-        pool.coming.clear()
+        pool.unpacked()
     pools, jobs, now = state.pools, state.jobs, state.claimed_at
-    for claim in chain.from_iterable(arrivals):
+    for claim in chain.from_iterable(state.take_claimed()):
         request = claim.request
         pool = pools[request.type]
         if (former := jobs.get(claim.pk)) is not None:
@@ -79,7 +73,7 @@ def unpack_claims(state: State) -> None:
         elif not state.is_assigning or state.draining or not pool.enabled or pool.blocked_until:
             give_back(state, job, "released for restart", now)
         elif job.rules is PLAIN:
-            admit(state, job)
+            enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)
         elif job.rules.unread:
             _read(state, job)
         elif job.rules.rescued:
@@ -95,6 +89,8 @@ def mark_rescued(state: State, pool: Pool) -> None:
     No more of them at a time than could begin, but always one, so that a type without room shows that it needs some.
     """
     pool.marking &= state.jobs.keys()
+    if not pool.rescued:
+        return
     coming = pool.singles + len(pool.marking)
     room = max(startable(pool, urgent=False) - coming, 0 if coming else 1)
     while pool.rescued and room > 0:
@@ -120,10 +116,12 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
     """
     if state.trial is None and pool.unread:
         suspects = (job for job in pool.unread.values() if job.rules.rescued >= SUSPECT_AFTER)
-        state.trial = job = next(suspects, None)
+        job = next(suspects, None)
+        state.set_trial(job)
         if job is not None:
             job.marked = True
             state.outbox.save(progress(job, now, TRIED_ALONE), ())
+            job.show()
 
 
 def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) -> None:
@@ -137,6 +135,7 @@ def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) 
         _refuse(state, job, refusal, now)
     elif state.trial is job:
         state.outbox.save(progress(job, now, IN_PROGRESS), ())
+        job.show()
     elif job.rules.rescued and not job.marked:
         job.pool.rescued.append(job)
         state.dirty.add(job.pool)
@@ -243,7 +242,7 @@ def opened(state: State, event: Opened, now: float) -> None:
     kind = job.pool.kind
     query.make_line = line_maker(event.names, kind.escape, kind.nulls)
     query.is_raw = kind.escape == "shell" and not job.pool.is_exec
-    fetch_more(state, job)
+    state.fetch_more(job)
     conclude_if_over(state, job, now)
 
 
@@ -322,7 +321,7 @@ def _has_null_key(query: Query, rows: Sequence[Row]) -> bool:
 def _size_batch(state: State, query: Query, items: Sequence[Item]) -> None:
     """Ask next for as many rows as `fetch_bytes` hold, and for more when half of them are gone."""
     if items:
-        average = sum(len(item.line) for item in items) / len(items)
+        average = sum([len(item.line) for item in items]) / len(items)
         query.batch = max(1, min(state.timers.fetch_rows, int(state.timers.fetch_bytes / average)))
         query.low = query.batch // 2
 
@@ -362,5 +361,6 @@ def _enqueue_by_host(state: State, job: Job, items: Sequence[Item], values: Mapp
         host = state.places.host_of(job.pool.name, values[item.number])
         by_host.setdefault(host if host in taking else None, []).append(item)
     for host, some in by_host.items():
-        state.placed += len(some) if host is not None else 0
+        if host is not None:
+            state.count_placed(len(some))
         enqueue(state, job, some, host)

@@ -64,8 +64,8 @@ class Lease:
     """The lease of the group, as one daemon sees it."""
 
     __slots__ = (
-        "_asked_at", "_connected_at", "_due", "_refusals", "_running", "_taken", "_timers", "_yields_until",
-        "owner", "state", "until",
+        "_asked_at", "_connected_at", "_due", "_refusals", "_running", "_taken", "_timers", "_yields_until", "owner",
+        "state", "until",
     )  # fmt: skip
 
     def __init__(self, timers: Scheduler) -> None:

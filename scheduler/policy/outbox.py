@@ -32,13 +32,15 @@ from scheduler.model.events import (
     WriteOutput,
 )
 from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
-from scheduler.model.states import BIT_FAILURE, FAILED
+from scheduler.model.states import BIT_FAILURE, FAILED, NEVER
+from scheduler.policy.deadlines import GATHER, LOCKS, Deadlines
 
 BATCH: Final = 1000  # rows of one request
 LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take them; more are counted and dropped
 LOG_SIZE: Final = 8 << 20  # characters of them, likewise: about what one second of a server takes
 RESULT_SIZE: Final = 32 << 20  # characters of output and failed items, from which on no agent is given work
 CHUNK: Final = 1 << 20  # characters of output in one request, unless its first row has more
+GATHER_S: Final = 0.005  # that ends wait for others, while nothing is wanted and more is in hand
 LOCK_PAUSE: Final = 1.0  # seconds until what waits for a lock has had another try
 T = TypeVar("T")
 
@@ -47,40 +49,14 @@ class Outbox:
     """Everything that waits to be saved."""
 
     __slots__ = (
-        "_explained_ends",
-        "_explained_saves",
-        "_foreign",
-        "_given_up",
-        "_logged_last",
-        "_rest_last",
-        "_settled_last",
-        "_wrote_last",
-        "claims_failed",
-        "ends",
-        "failures",
-        "followed",
-        "gather_until",
-        "in_flight",
-        "is_full",
-        "is_record_due",
-        "locked",
-        "locked_until",
-        "log_rows",
-        "log_size",
-        "logs",
-        "lost_logs",
-        "marks",
-        "outputs",
-        "parents",
-        "reads",
-        "repeats",
-        "resent",
-        "result_size",
-        "saves",
-        "unsettled",
+        "_deadlines", "_explained_ends", "_explained_saves", "_foreign", "_given_up", "_logged_last", "_rest_last",
+        "_settled_last", "_wrote_last", "claims_failed", "ends", "failures", "followed", "gather_until", "in_flight",
+        "is_full", "is_record_due", "locked", "locked_until", "log_rows", "log_size", "logs", "lost_logs", "marks",
+        "outputs", "parents", "reads", "repeats", "resent", "result_size", "saves", "unsettled",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
         self.ends: list[End] = []
         self.saves: dict[int, SaveRow] = {}
         self.failures: dict[int, list[ItemFailure]] = {}
@@ -112,7 +88,8 @@ class Outbox:
 
     def disown(self) -> "Outbox":
         """Give the ledger of the next owner: nothing to save but logs; an answer that is still to come is foreign."""
-        heir = Outbox()
+        heir = Outbox(self._deadlines)
+        heir._set_deadlines()
         heir.logs, heir.lost_logs = self.logs, self.lost_logs
         heir.log_rows, heir.log_size = len(self.logs), sum(len(row.message) for row in self.logs)
         heir.in_flight, heir._foreign = self.in_flight, self.in_flight is not None
@@ -138,6 +115,29 @@ class Outbox:
         requests = [*self.repeats, *self.locked, *([self.in_flight] if self.in_flight is not None else [])]
         sent = [pk for about in map(about_rows, requests) if isinstance(about, EndAndClaim | Save) for pk in about.pks]
         return [*(end.pk for end in self.ends), *self.saves, *sent]
+
+    def end(self, row: End) -> None:
+        """Save the plain success of a job, with others that end soon."""
+        self.ends.append(row)
+        if len(self.ends) == 1:
+            self._set_deadlines()
+
+    def want_record(self) -> None:
+        """Record anew which rows are in hand."""
+        self.is_record_due = True
+
+    def expire(self, now: float) -> None:
+        """Let nothing wait any longer for other ends, or for a lock, if its time is over."""
+        if now >= self.gather_until:
+            self.gather_until = 0.0
+        if now >= self.locked_until:
+            self.locked_until = 0.0
+        self._set_deadlines()
+
+    def _set_deadlines(self) -> None:
+        instants = self._deadlines.at
+        instants[GATHER] = (self.ends and self.gather_until) or NEVER
+        instants[LOCKS] = (self.locked and self.locked_until) or NEVER
 
     def save(self, row: SaveRow, failures: Sequence[ItemFailure]) -> None:
         """Save a row; a newer word on the same row replaces an older one that still waits."""
@@ -187,6 +187,8 @@ class Outbox:
             self.resent, self.in_flight = True, careful(self.locked.popleft())
         else:
             self.resent, self.in_flight = False, self._beside_locks(self._choose(wanted))
+        self.gather_until = now + GATHER_S
+        self._set_deadlines()
         return self.in_flight
 
     def _beside_locks(self, request: Request | None) -> Request | None:
@@ -230,7 +232,7 @@ class Outbox:
             saves = [pk for pk in saves if pk not in unread]
             ends = [end for end in ends if end.pk not in unread]
         family, others = self.parents or self.unsettled, saves or marks or ends or wanted
-        is_held = any(isinstance(request, WriteOutput) for request in self.locked)
+        is_held = bool([request for request in self.locked if isinstance(request, WriteOutput)])
         if self.outputs and not is_held and not (self._wrote_last and (family or others or self.logs)):
             self._wrote_last = True
             return self._write_output()
@@ -378,6 +380,7 @@ class Outbox:
         else:
             self.locked.append(request)
         self.locked_until = now + LOCK_PAUSE / len(self.locked)
+        self._set_deadlines()
 
     def _give_up(self, request: Request, reason: str) -> str:
         """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""

@@ -47,7 +47,8 @@ def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
         return _slice(job, job.query, now, timers)
     if job.failure is not None:
         return _failure(job, now, timers, job.failure)
-    if _is_plain(job):
+    has_more = job.code or job.signal or job.result is not None or job.nonfatal or job.rules.failures or job.shown
+    if job.done == 1 and not has_more:
         host, _, pid = job.where or ("", "", 0)
         return End(job.pk, job.attempt, int(job.busy * 1e6), host, pid, job.code)
     return _row(job, now, DONE, "done", ALL_DONE)
@@ -55,24 +56,16 @@ def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
 
 def progress(job: Job, now: float, text: str, counted: int = 0) -> SaveRow:
     """Return the row that shows a job still in hand; `counted` is what agents say of items that they work on."""
-    job.marked, job.shown = job.marked or job.started, counted
-    state = RUNNING if job.marked else CLAIMED
+    state = RUNNING if job.marked or job.started else CLAIMED
     return _row(job, now, state, None, text, remaining=_remaining(job, now), counted=counted)
 
 
 def _remaining(job: Job, now: float) -> float | None:
     """Give the seconds until every item of the slice is over, at the rate so far; None until one is."""
     query = job.query
-    if query is None or not (over := query.succeeded + job.failed - job.rules.itemsfailed):
+    if query is None or not (over := job.succeeded + job.failed - job.rules.itemsfailed):
         return None
     return (query.total - over) * (now - query.opened_at) / over
-
-
-def _is_plain(job: Job) -> bool:
-    return (
-        not job.code and job.signal is None and job.result is None and not job.nonfatal
-        and job.rules.failures == 0 and job.done == 1 and not job.shown
-    )  # fmt: skip
 
 
 def _slice(job: Job, query: Query, now: float, timers: Scheduler) -> SaveRow:
@@ -85,7 +78,7 @@ def _slice(job: Job, query: Query, now: float, timers: Scheduler) -> SaveRow:
         return _row(job, now, DONE, "done", ALL_DONE if job.done else NO_DATA)
     if not job.rules.repeat:
         return _row(job, now, DONE, "done", ALL_DONE)
-    if query.succeeded == 0 and not is_rest:
+    if job.succeeded == 0 and not is_rest:
         return _row(job, now, FAILED, "failed", "no progress: not one item of the slice was done")
     return _row(job, now, QUEUED, "slice", f"{job.done} items so far", back=True)
 
@@ -148,7 +141,7 @@ def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None,
     if query is None:
         return 0 if state == QUEUED else job.done + counted, job.failed, 1, None
     total = job.rules.itemsprocessed + job.rules.itemsfailed + query.total if query.has_run else None
-    is_slice = state == QUEUED and query.is_fed and job.in_flight == 0 and job.verdict is None
+    is_slice = state == QUEUED and job.is_fed and job.in_flight == 0 and job.verdict is None
     if query.progress is not None:  # a checkpoint is of its slice: the next one asks anew
         checkpoint = KeyProgress(None).checkpoint() if is_slice else query.progress.checkpoint()
         only_done = {"itemsprocessed": job.done} if counted else {}

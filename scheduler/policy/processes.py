@@ -31,7 +31,9 @@ from scheduler.model.states import (
 )
 from scheduler.policy import completion, replies, serving
 from scheduler.policy.assignment import recall_prefetched
-from scheduler.policy.entities import HostState, Job, Pool, Slot
+from scheduler.policy.deadlines import OUTPUT, SHORTAGE
+from scheduler.policy.entities import Job, Pool, Slot
+from scheduler.policy.hosts import HostState
 from scheduler.policy.output import Capture, Piece
 from scheduler.policy.state import State
 
@@ -179,6 +181,12 @@ def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     state.dirty.add(pool)
 
 
+def end_overdue(state: State, now: float) -> None:
+    """Act on the slots whose deadline has come."""
+    for slot in state.slots.overdue(now):
+        late(state, slot, now)
+
+
 def late(state: State, slot: Slot, now: float) -> None:
     """The deadline of a slot's state has come."""
     timers, slots = state.timers, state.slots
@@ -276,12 +284,12 @@ def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> N
     """Take in output; what of it is to be stored now waits a moment for more."""
     capture = state.captures.get(slot.number)
     if capture is not None and capture.add(stream, data):
-        state.output_at = min(state.output_at, now + state.timers.output_interval)
+        state.deadlines.bring_forward(OUTPUT, now + state.timers.output_interval)
 
 
-def store_output(state: State) -> None:
+def store_output(state: State, now: float) -> None:
     """Store what has waited; those who follow it are told."""
-    state.output_at = NEVER
+    state.deadlines.set(OUTPUT, NEVER)
     for number, capture in state.captures.items():
         _store(state, state.slots.all[number], capture.take(), is_over=False)
 
@@ -332,7 +340,7 @@ def run_short(state: State, host: HostState, reason: str, now: float) -> None:
         host.pause = min(max(2 * host.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         host.tried_again_at = now + host.pause
         state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
-    state.uncap_at = min(state.uncap_at, host.tried_again_at)
+    state.deadlines.bring_forward(SHORTAGE, host.tried_again_at)
 
 
 def uncap(state: State, now: float) -> None:
@@ -340,8 +348,9 @@ def uncap(state: State, now: float) -> None:
     for host in state.hosts.values():
         if host.tried_again_at <= now:
             host.most = NEVER
-    state.uncap_at = min((h.tried_again_at for h in state.hosts.values() if h.most < NEVER), default=NEVER)
-    state.dirty |= state.starving
+    again = min((host.tried_again_at for host in state.hosts.values() if host.most < NEVER), default=NEVER)
+    state.deadlines.set(SHORTAGE, again)
+    state.retry_starving()
 
 
 def recovered(state: State, host: HostState) -> None:

@@ -97,45 +97,25 @@ class Query:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
-        "agent_said",
-        "batch",
-        "failures",
-        "fetched",
-        "is_raw",
-        "key_at",
-        "losses",
-        "low",
-        "make_line",
-        "opened_at",
-        "place_at",
-        "progress",
-        "second_tries",
-        "spared",
-        "state",
-        "succeeded",
-        "total",
-        "waiting",
+        "batch", "failures", "fetched", "is_raw", "key_at", "losses", "low", "make_line", "opened_at", "place_at",
+        "progress", "second_tries", "shown", "spared", "state", "total",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
         self.state = QueryState.WAITING
         self.opened_at = 0.0
-        self.agent_said = IN_PROGRESS  # what the row tells of it
+        self.shown = IN_PROGRESS  # what the row says of it
         self.make_line: Callable[[Row], bytes] | None = None
         self.is_raw = False  # its lines may hold newlines, which no line agent can read
         self.key_at: int | None = None  # column numbers
         self.place_at: int | None = None
         self.total = 0
         self.fetched = 0
-        self.waiting = 0  # items in lanes
         self.batch = FIRST_BATCH  # rows to ask for next
         self.low = 0  # ask for more when no more than these wait
         self.second_tries: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
         self.losses = 0  # of hosts, each with an item that was tried again
-        self.spared: set[int] = (
-            set()
-        )  # of `second_tries`, the items whose first try was lost with its host: it was none
-        self.succeeded = 0  # items of this slice
+        self.spared: set[int] = set()  # of `second_tries`, items whose first try was lost with its host: it was none
         self.failures: list[ItemFailure] = []  # not yet saved
         self.progress = KeyProgress(rules.checkpoint) if rules.key else None
 
@@ -152,8 +132,3 @@ class Query:
     def has_run(self) -> bool:
         """Say whether its columns and the number of its rows are known."""
         return self.state in (QueryState.OPEN, QueryState.FETCHING, QueryState.EXHAUSTED)
-
-    @property
-    def is_fed(self) -> bool:
-        """Say whether nothing is left to hand out."""
-        return self.state is QueryState.EXHAUSTED and not (self.waiting or self.second_tries)

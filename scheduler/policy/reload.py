@@ -20,8 +20,10 @@ from scheduler.model.expand import Item
 from scheduler.model.states import NEVER
 from scheduler.policy import completion, processes, serving
 from scheduler.policy.assignment import enqueue
+from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import stop_starving
-from scheduler.policy.entities import DISABLED, HostState, Job, Pool, QueueState, Slot
+from scheduler.policy.entities import DISABLED, Job, Pool, Slot
+from scheduler.policy.hosts import HostState, QueueState
 from scheduler.policy.processes import thaw_pool
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import timeouts_of
@@ -210,7 +212,7 @@ def _take_turns_anew(pool: Pool) -> None:
     for host, before in pool.bound.items():
         pool.bound[host] = run_queue = pool.queue_type(before.hosts)
         for lane in sorted(before, key=lambda lane: lane.ticket):
-            run_queue.add(lane)
+            run_queue.add(lane, lane.ticket)
     for slot in pool.slots:
         if slot.bound is not slot.any:
             slot.bound = pool.bound[slot.host.name]
@@ -221,7 +223,7 @@ def _sort_anew(state: State, pool: Pool) -> None:
     lanes = [lane for job in state.jobs.values() if job.pool is pool and (lane := job.lanes.get(None)) is not None]
     for lane in sorted(lanes, key=lambda lane: lane.ticket):
         if lane.items:
-            pool.run_queue_of(lane.job, None).add(lane)
+            pool.run_queue_of(lane.job, None).add(lane, lane.ticket)
     for slot in pool.slots:
         if slot.any is not slot.bound:  # which it is for a process that is given nothing more
             slot.any = pool.any_of(slot.host.name)
@@ -263,11 +265,7 @@ def _find_another_place(state: State, job: Job, now: float) -> None:
     for host in [host for host in job.lanes if host is not None and not pool.takes(job, host)]:
         if host in pool.bound:
             pool.bound[host].drop(job.lanes[host])
-        moved += job.lanes.pop(host).items
-    if query is None:
-        pool.singles -= len(moved)
-    else:
-        query.waiting -= len(moved)
+        moved += job.take_lane(host)
     is_served = state.pools[pool.name] is pool and pool.name in state.config.agents
     if is_served and pool.has_place(job):
         if moved:
@@ -282,8 +280,8 @@ def _rearm(state: State, now: float) -> None:
     timeouts = {pool: timeouts_of(pool.kind, state.timers) for pool in pools}
     for slot in state.slots.all:
         state.slots.set_timeouts(slot, timeouts[slot.pool])
-    if state.progress_at != NEVER:
-        state.progress_at = min(state.progress_at, now + state.timers.progress_interval)
+    if state.deadlines.at[PROGRESS] != NEVER:
+        state.deadlines.bring_forward(PROGRESS, now + state.timers.progress_interval)
 
 
 def follow_tables(state: State, event: e.TablesRead, now: float) -> None:

@@ -76,8 +76,7 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
             return None
         slot.last_output = now
         slot.pool.reason = None
-        slot.pool.idle[slot.host.name].append(slot)
-        slot.host.idle[slot] = None
+        slot.pool.add_idle(slot)
         if not slot.pool.enabled:
             state.slots.kill(slot, DISABLED, now)
         state.dirty.add(slot.pool)
@@ -110,8 +109,7 @@ def _rest(state: State, slot: Slot, now: float) -> None:
     state.slots.fire(slot, OK, now)
     if slot.state != ST_READY:
         return
-    slot.pool.idle[slot.host.name].append(slot)
-    slot.host.idle[slot] = None
+    slot.pool.add_idle(slot)
     if slot.wanted is FINISH:
         state.slots.kill(slot, slot.reason, now)
     elif not slot.pool.enabled:
@@ -135,11 +133,10 @@ def put_back_unsent(state: State, slot: Slot) -> None:
     job, item = slot.job, slot.item
     if job is None or item is None:
         return
-    job.in_flight -= 1
     host = slot.host.name if slot.is_bound else None
     if slot.is_second_try:
+        job.returned()
         slot.pool.second_tries.appendleft((job, item, host))
-        slot.is_second_try = False
     else:
         put_back(state, job, item, host)
     slot.clear_item()
@@ -211,7 +208,7 @@ def _error(state: State, slot: Slot, text: bytes, now: float) -> None:
 
 
 def _success(state: State, slot: Slot, text: bytes, now: float) -> None:
-    state.successes += 1
+    state.count_success()
 
 
 def _items(state: State, slot: Slot, text: bytes, now: float) -> None:

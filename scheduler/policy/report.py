@@ -10,7 +10,9 @@ from scheduler.model.protocol import printable
 from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy import serving
 from scheduler.policy.assignment import spill
-from scheduler.policy.entities import HostState, Job, Pool, Slot
+from scheduler.policy.deadlines import MARK, PROGRESS
+from scheduler.policy.entities import Job, Pool, Slot
+from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection
 from scheduler.policy.outcome import progress
 from scheduler.policy.query import IN_PROGRESS, Query
@@ -181,7 +183,7 @@ class Report:
         """Return a line for each multi-SQL-query in hand (F56)."""
         return [
             f"job={job.pk} agent={job.pool.name} total={query.total} fetched={query.fetched} "
-            f"waiting={query.waiting} in_flight={job.in_flight} done={job.done} failed={job.failed}"
+            f"waiting={job.waiting} in_flight={job.in_flight} done={job.done} failed={job.failed}"
             for job in self._state.jobs.values()
             if (query := job.query) is not None
         ]
@@ -228,12 +230,12 @@ def mark_running(state: State, now: float) -> None:
         if state.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
             job.marked = True
             state.outbox.marks[job.pk] = (job.pk, job.attempt)
-    state.mark_at = now + MARK_AFTER if begun else NEVER
+    state.deadlines.set(MARK, now + MARK_AFTER if begun else NEVER)
 
 
 def show_progress(state: State, now: float) -> None:
     """Once a second: how far the queries in hand are, and lines of which agents say ItemsProcessed."""
-    state.progress_at = now + state.timers.progress_interval if state.jobs else NEVER
+    state.deadlines.set(PROGRESS, now + state.timers.progress_interval if state.jobs else NEVER)
     counted = _counted(state)
     for job in state.jobs.values():
         query, count = job.query, counted.get(job.pk, 0)
@@ -242,11 +244,13 @@ def show_progress(state: State, now: float) -> None:
         if query is None:
             if count != job.shown:
                 state.outbox.save(progress(job, now, IN_PROGRESS, count), ())
+                job.show(count)
             continue
-        agent_said, query.agent_said = query.agent_said, _phase(state, job, query)
-        if query.has_run or query.agent_said != agent_said:
+        before, query.shown = query.shown, _phase(state, job, query)
+        if query.has_run or query.shown != before:
             failures, query.failures = query.failures, []
-            state.outbox.save(progress(job, now, query.agent_said, count), failures)
+            state.outbox.save(progress(job, now, query.shown, count), failures)
+            job.show(count)
     spill(state, now)
     serving.hold_if_full(state)
     for slot in state.slots.all:

@@ -40,37 +40,47 @@ class SingleItem(list[Item]):
 class Lane(Generic[JobT]):
     """The items of one job that wait for agents of one host (None: any)."""
 
-    __slots__ = ("checked_at", "checked_ticket", "host", "items", "job", "rank", "submitter", "ticket")
+    __slots__ = ("checked_at", "checked_ticket", "host", "is_single", "items", "job", "rank", "submitter", "ticket")
 
     def __init__(self, job: JobT, rank: bytes, submitter: str, host: str | None, *, is_single: bool) -> None:
         self.job = job
         self.rank = rank
         self.submitter = submitter
         self.host = host
+        self.is_single = is_single  # of a one-parameter job
         self.items: deque[Item] | SingleItem = SingleItem() if is_single else deque()
-        self.ticket = 0  # the number of its last assignment, or of its begin to wait: lower goes first
+        self.ticket = 0  # numbers its last assignment, or when it began to wait: lower goes first
         self.checked_ticket, self.checked_at = 0, 0.0  # its ticket at an earlier check, and when that was
+
+    def has_waited(self, seconds: float, now: float) -> bool:
+        """Say, asked now and then, whether it was not served for so long."""
+        if self.checked_ticket != self.ticket:
+            self.checked_ticket, self.checked_at = self.ticket, now
+            return False
+        return now - self.checked_at >= seconds
 
 
 class RunQueue(Generic[JobT]):
     """Lanes in rank order, round robin within a rank. `first` is the deque to serve next, empty when none waits."""
 
-    __slots__ = ("_lanes", "_ranks", "first", "hosts")
+    __slots__ = ("_lanes", "_ranks", "first", "hosts", "singles")
 
     def __init__(self, hosts: frozenset[str] | None = None) -> None:
         self.hosts = hosts  # whose agents take from here; None: any
         self._lanes: dict[bytes, deque[Lane[JobT]]] = {}
         self._ranks: list[bytes] = []
         self.first: deque[Lane[JobT]] = deque()
+        self.singles = 0  # lanes of one-parameter jobs
 
-    def add(self, lane: Lane[JobT]) -> None:
+    def add(self, lane: Lane[JobT], ticket: int) -> None:
         """Put a lane that has begun to wait at the end of its rank."""
-        rank = lane.rank
+        rank, lane.ticket = lane.rank, ticket
         lanes = self._lanes.get(rank)
         if lanes is None:
             lanes = self._lanes[rank] = deque()
             insort(self._ranks, rank)
         lanes.append(lane)
+        self.singles += lane.is_single
         if not self.first or rank < self.first[0].rank:
             self.first = lanes
 
@@ -81,6 +91,7 @@ class RunQueue(Generic[JobT]):
         lane.ticket = ticket
         if not lane.items:
             lanes.popleft()
+            self.singles -= lane.is_single
             if not lanes:
                 self._next_rank()
         elif len(lanes) > 1:
@@ -91,6 +102,7 @@ class RunQueue(Generic[JobT]):
         lanes = self._lanes.get(lane.rank, ())
         if lane in lanes:
             self._lanes[lane.rank].remove(lane)
+            self.singles -= lane.is_single
             self._next_rank()
 
     def suits(self, host: str) -> bool:
@@ -115,25 +127,26 @@ class RunQueue(Generic[JobT]):
 class FairRunQueue(RunQueue[JobT]):
     """The same of a fair type: within a rank submitters take turns, and so do the lanes of each."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("_by_submitter",)
 
     def __init__(self, hosts: frozenset[str] | None = None) -> None:
         super().__init__(hosts)
-        self._lines: dict[
+        self._by_submitter: dict[
             bytes, OrderedDict[str, deque[Lane[JobT]]]
         ] = {}  # by submitter, the next one first; none is empty
 
-    def add(self, lane: Lane[JobT]) -> None:
-        """Put a lane that has begun to wait behind its submitter's others, and who did not wait behind all others."""
-        rank = lane.rank
-        lines = self._lines.get(rank)
+    def add(self, lane: Lane[JobT], ticket: int) -> None:
+        """Put a lane that has begun to wait behind its submitter's others, a new submitter behind all others."""
+        rank, lane.ticket = lane.rank, ticket
+        lines = self._by_submitter.get(rank)
         if lines is None:
-            lines = self._lines[rank] = OrderedDict()
+            lines = self._by_submitter[rank] = OrderedDict()
             insort(self._ranks, rank)
         lanes = lines.get(lane.submitter)
         if lanes is None:
             lanes = lines[lane.submitter] = deque()
         lanes.append(lane)
+        self.singles += lane.is_single
         if not self.first or rank < self.first[0].rank:
             self.first = lanes
 
@@ -142,57 +155,58 @@ class FairRunQueue(RunQueue[JobT]):
         lanes = self.first
         lane = lanes[0]
         lane.ticket = ticket
-        self._lines[lane.rank].move_to_end(lane.submitter)
+        self._by_submitter[lane.rank].move_to_end(lane.submitter)
         if lane.items:
             lanes.rotate(-1)
         else:
             lanes.popleft()
+            self.singles -= lane.is_single
         self._tidy(lane)
 
     def drop(self, lane: Lane[JobT]) -> None:
         """Take a lane out, wherever it stands."""
         if lane in self:
-            self._lines[lane.rank][lane.submitter].remove(lane)
+            self._by_submitter[lane.rank][lane.submitter].remove(lane)
+            self.singles -= lane.is_single
             self._tidy(lane)
 
     def _tidy(self, lane: Lane[JobT]) -> None:
         """A lane has moved, or left: find who is first."""
         rank, submitter = lane.rank, lane.submitter
-        lines = self._lines[rank]
+        lines = self._by_submitter[rank]
         if not lines[submitter]:
             del lines[submitter]
         if not lines:
-            del self._lines[rank]
+            del self._by_submitter[rank]
             self._ranks.remove(rank)
-        self.first = next(iter(self._lines[self._ranks[0]].values())) if self._ranks else deque()
+        self.first = next(iter(self._by_submitter[self._ranks[0]].values())) if self._ranks else deque()
 
     def count(self) -> int:
         """Give how many lanes wait."""
-        return sum(len(lanes) for lines in self._lines.values() for lanes in lines.values())
+        return sum(len(lanes) for lines in self._by_submitter.values() for lanes in lines.values())
 
     def __iter__(self) -> Iterator[Lane[JobT]]:
-        return (lane for rank in self._ranks for lanes in self._lines[rank].values() for lane in lanes)
+        return (lane for rank in self._ranks for lanes in self._by_submitter[rank].values() for lane in lanes)
 
 
 _NOTHING: Final[deque[Lane[Any]]] = deque()
 
 
 class HostFilters(Generic[JobT]):
-    """The doors of one type; each is made when a job or a claim first needs it."""
+    """The run queues of one type by the hosts that take from them; each is made when it is first needed."""
 
-    __slots__ = ("_by_hosts", "_found", "_queues", "_runs", "_taken", "_turns_type", "every", "ways")
+    __slots__ = ("_by_hosts", "_found", "_queue_type", "_queues", "_runs", "_taken", "by_host", "every")
 
     def __init__(self, hosts: Mapping[str, Host], queue_type: type[RunQueue[JobT]] = RunQueue) -> None:
-        self._turns_type = queue_type
+        self._queue_type = queue_type
         self._queues = {name: host.queues for name, host in hosts.items()}
         self._taken = {name: host.letters for name, host in hosts.items()}
         self._by_hosts: dict[frozenset[str], RunQueue[JobT]] = {}
         self._found: dict[tuple[str, str], RunQueue[JobT]] = {}
         self._runs: dict[str, list[tuple[Letters, RunQueue[JobT]]]] = {}
         self.every: MergedQueue[JobT] = MergedQueue()
-        self.ways: dict[str, MergedQueue[JobT]] = {
-            name: MergedQueue() for name in hosts
-        }  # what an agent on a host takes from
+        # what an agent on a host takes from:
+        self.by_host: dict[str, MergedQueue[JobT]] = {name: MergedQueue() for name in hosts}
 
     def at(self, queue: str, letter: str) -> RunQueue[JobT]:
         """Return the lanes in which jobs of a queue and a letter wait for any host that takes them."""
@@ -209,13 +223,13 @@ class HostFilters(Generic[JobT]):
         )
         run_queue = self._by_hosts.get(hosts)
         if run_queue is None:
-            run_queue = self._by_hosts[hosts] = self._turns_type(hosts)
-            for ways in (self.every, *(self.ways[name] for name in hosts)):
-                ways.filters.append(run_queue)
+            run_queue = self._by_hosts[hosts] = self._queue_type(hosts)
+            for merged in (self.every, *(self.by_host[name] for name in hosts)):
+                merged.queues.append(run_queue)
         return run_queue
 
     def runs(self, queue: str) -> list[tuple[Letters, RunQueue[JobT]]]:
-        """Give the doors of a queue that lead somewhere, each with letters that follow on each other."""
+        """Return the run queues of a queue that some host takes from, each with adjacent letters."""
         runs = self._runs.get(queue)
         if runs is None:
             runs = self._runs[queue] = []
@@ -227,29 +241,29 @@ class HostFilters(Generic[JobT]):
 
 
 class MergedQueue(RunQueue[JobT]):
-    """The doors of one host seen as one: the best lane of any is first, and what is served is served there."""
+    """The run queues of one host seen as one: the best lane of any is first, and what is served is served there."""
 
-    __slots__ = ("filters",)
+    __slots__ = ("queues",)
 
     def __init__(self) -> None:
-        self.filters: list[RunQueue[JobT]] = []
+        self.queues: list[RunQueue[JobT]] = []
 
     @property
     def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
         """Give the deque to serve next, empty when none waits."""
-        waiting = (run_queue.first for run_queue in self.filters if run_queue.first)
-        return min(waiting, key=_standing, default=_NOTHING)
+        waiting = (run_queue.first for run_queue in self.queues if run_queue.first)
+        return min(waiting, key=_precedence, default=_NOTHING)
 
     def served(self, ticket: int) -> None:
         """Note in its own run queue that the first lane was served with this ticket."""
         first = self.first
-        next(run_queue for run_queue in self.filters if run_queue.first is first).served(ticket)
+        next(run_queue for run_queue in self.queues if run_queue.first is first).served(ticket)
 
     def __iter__(self) -> Iterator[Lane[JobT]]:
-        return chain.from_iterable(self.filters)
+        return chain.from_iterable(self.queues)
 
 
-def _standing(lanes: deque[Lane[Any]]) -> tuple[bytes, int]:
+def _precedence(lanes: deque[Lane[Any]]) -> tuple[bytes, int]:
     return lanes[0].rank, lanes[0].ticket
 
 

@@ -24,7 +24,7 @@ STATEMENTS: Final[ConnectionKind] = "statements"
 
 def serve(state: State, event: e.Serve, now: float) -> None:
     """The group is ours until an instant: give out work, unless we are ending."""
-    state.serving_until = event.until
+    state.set_lease(event.until)
     go_on(state, now)
 
 
@@ -32,15 +32,15 @@ def lapsed(state: State) -> None:
     """Give out nothing until the lease is renewed, for it has run out by the clock of the database."""
     if state.is_assigning:
         state.log_message("warning", "the lease has run out by the clock of the database: it is renewed now")
-    state.is_assigning = False
-    state.serving_until = -NEVER
+    state.set_assigning(False)
+    state.set_lease(-NEVER)
     state.commands.append(e.RenewLease())
 
 
 def go_on(state: State, now: float) -> None:
     """Give out work again, if nothing is in the way."""
-    if not state.is_assigning and _may_feed(state, now):
-        state.is_assigning = True
+    if not state.is_assigning and _may_assign(state, now):
+        state.set_assigning(True)
         state.claims.wake()
         state.dirty.update(state.pools.values())
 
@@ -48,14 +48,14 @@ def go_on(state: State, now: float) -> None:
 def judge_lease(state: State, now: float) -> None:
     """Give out no work past the lease, by the clock, however long this process did not run."""
     if state.is_assigning and now >= state.serving_until:
-        state.is_assigning = False
+        state.set_assigning(False)
         state.log_message("warning", "past the lease: no agent is given work until it is renewed")
 
 
 def hold_if_full(state: State) -> None:
     """Give out no work while too much of what was done waits to be saved."""
     if state.is_assigning and state.outbox.is_full:
-        state.is_assigning = False
+        state.set_assigning(False)
         size = state.outbox.result_size >> 20
         state.log_message(
             "warning", f"{size} MiB of results wait to be saved: no agent is given work until half of it is"
@@ -64,37 +64,33 @@ def hold_if_full(state: State) -> None:
 
 def disowned(state: State, event: e.LeaseLost, now: float) -> None:
     """Another daemon owns the group and has our rows: kill the children, forget the rows, save nothing of them."""
-    state.is_assigning = state.has_ended = False
-    state.serving_until = -NEVER
-    if state.steps_down:
-        state.steps_down = state.stopping = False
+    state.lose_group()
     for job in list(state.jobs.values()):
         completion.forget(state, job, now)
     for slot in state.slots.all:
         state.slots.kill(slot, "the group has another owner", now)
-    state.outbox, state.trial = state.outbox.disown(), None
+    state.replace_outbox()
 
 
 def drain(state: State, event: e.Drain, now: float) -> None:
     """Give back what has not begun; queries with a key stop at once, others finish their slice, or not."""
-    state.draining += 1
-    state.steps_down = False
+    state.begin_drain()
     completion.give_back_all(state, "released for restart", now, completion.is_untouched)
     for job in [job for job in state.jobs.values() if job.query is not None and job.verdict is None]:
         if job.rules.key is not None or state.draining > 1 or not job.pool.may_begin:
             completion.give_back(state, job, "released for restart", now)
-    state.is_assigning = _may_feed(state, now)
+    state.set_assigning(_may_assign(state, now))
     _end_idle(state, now)
 
 
 def wind_down(state: State, now: float) -> None:
     """While draining, agents are fed for slices only; when the last slice is over those without an item go."""
     if not _has_slices(state):
-        state.is_assigning = False
+        state.set_assigning(False)
         _end_idle(state, now)
 
 
-def _may_feed(state: State, now: float) -> bool:
+def _may_assign(state: State, now: float) -> bool:
     wanted = not state.stopping and (not state.draining or _has_slices(state))
     return wanted and state.serving_until > now and not state.outbox.is_full
 
@@ -105,7 +101,7 @@ def _has_slices(state: State) -> bool:
 
 def stop(state: State, event: e.Stop, now: float) -> None:
     """Kill the children and give their rows back."""
-    state.steps_down = False
+    state.begin_stop(steps_down=False)
     _let_go(state, "the scheduler stops", now)
 
 
@@ -113,15 +109,13 @@ def step_down(state: State, now: float) -> bool:
     """The same, then let another daemon have the group; False when we are ending anyway."""
     if state.draining or (state.stopping and not state.steps_down):
         return False
-    state.steps_down = True
+    state.begin_stop(steps_down=True)
     state.log_message("info", "stepping down: agents are killed, their rows given back")
     _let_go(state, "the group is given up", now)
     return True
 
 
 def _let_go(state: State, why: str, now: float) -> None:
-    state.stopping = True
-    state.is_assigning = False
     for job in list(state.jobs.values()):
         if job.verdict is None:
             completion.give_back(state, job, "released for restart", now)
@@ -138,7 +132,7 @@ def _end_idle(state: State, now: float) -> None:
 def connections_changed(state: State, event: ConnectionsChanged, now: float) -> None:
     """Begin nothing that needs such a connection, or begin it again."""
     if event.need == QUERIES:
-        state.most_queries = NEVER if event.reason is None else event.up
+        state.limit_queries(NEVER if event.reason is None else event.up)
     if event.reason is None or event.up:
         state.missing_connections.pop(event.need, None)
     else:

@@ -43,7 +43,9 @@ from scheduler.model.states import (
     WANTED,
     Wish,
 )
-from scheduler.policy.entities import HostState, Pool, Slot
+from scheduler.policy.deadlines import SLOTS, Deadlines
+from scheduler.policy.entities import Pool, Slot
+from scheduler.policy.hosts import HostState
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
 
@@ -64,13 +66,13 @@ def timeouts_of(kind: AgentType, timers: Scheduler) -> tuple[float, ...]:
 class Slots:
     """All slots, and the soonest of their deadlines."""
 
-    __slots__ = ("all", "changed", "commands", "logs_routine", "soonest", "timers", "vacant")
+    __slots__ = ("all", "changed", "commands", "deadlines", "logs_routine", "timers", "vacant")
 
-    def __init__(self, timers: Scheduler, commands: list[Command]) -> None:
+    def __init__(self, timers: Scheduler, commands: list[Command], deadlines: Deadlines) -> None:
         self.all: list[Slot] = []
         self.vacant: list[int] = []  # numbers of slots that were removed
         self.timers = timers
-        self.soonest = NEVER  # a lower bound: a deadline that moved later costs one search
+        self.deadlines = deadlines
         self.commands = commands
         self.changed: set[Slot] = set()  # moved since the status was last shown
         self.logs_routine = True  # whether the log has the level at which starts and ends of commands are told
@@ -117,8 +119,8 @@ class Slots:
         if new == ST_RUNNING and slot.clogged_until < deadline:  # it has not read yet what it was sent before
             deadline = slot.clogged_until
         slot.deadline = deadline
-        if deadline < self.soonest:
-            self.soonest = deadline
+        if deadline < self.deadlines.at[SLOTS]:
+            self.deadlines.set(SLOTS, deadline)
         if old < ST_READY or new < ST_READY:  # moves between READY and RUNNING, the last two, are not displayed (F77)
             self._moved(slot, old, new)
         return True
@@ -132,9 +134,7 @@ class Slots:
             pool.failed_starts.pop(host.name, None)
         if host.probe is slot and (slot.is_up or new == ST_FREE):
             host.probe = None
-        host.used += (old in _UNUSED) - (new in _UNUSED)
-        host.leaving += (new == ST_FREEING) - (old == ST_FREEING)
-        host.refresh()
+        host.slot_moved((old in _UNUSED) - (new in _UNUSED), (new == ST_FREEING) - (old == ST_FREEING))
         if old == ST_FREE:
             pool.free[host.name].remove(slot)
         elif new == ST_FREE and slot.is_removed:
@@ -142,8 +142,7 @@ class Slots:
         elif new == ST_FREE:
             pool.free[host.name].append(slot)
         if old == ST_READY:
-            pool.idle[host.name].remove(slot)
-            del host.idle[slot]
+            pool.remove_idle(slot)
         if new == ST_FREEING and old != ST_PREP:
             self.commands.append(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
         if old == new == ST_FREEING:
@@ -220,11 +219,11 @@ class Slots:
 
     def overdue(self, now: float) -> list[Slot]:
         """Return the slots whose deadline has come, and search for the soonest deadline of the others."""
-        if now < self.soonest:
+        if now < self.deadlines.at[SLOTS]:
             return []
         due = [slot for slot in self.all if slot.deadline <= now]
         waiting = (slot.deadline for slot in self.all if slot.deadline > now)
-        self.soonest = min(waiting, default=NEVER)
+        self.deadlines.set(SLOTS, min(waiting, default=NEVER))
         return due
 
     def extend_deadlines(self, seconds: float) -> None:
@@ -236,12 +235,12 @@ class Slots:
                 slot.assigned_at += seconds
                 slot.clogged_until += seconds
                 slot.deadline += seconds
-        self.soonest = min((slot.deadline for slot in self.all), default=NEVER)
+        self.deadlines.set(SLOTS, min((slot.deadline for slot in self.all), default=NEVER))
 
     def set_deadline(self, slot: Slot, deadline: float) -> None:
         """Set the deadline of the state that a slot is in: the one exception to `fire`, for what the state waits on."""
         slot.deadline = deadline
-        self.soonest = min(self.soonest, deadline)
+        self.deadlines.bring_forward(SLOTS, deadline)
 
     def set_timeouts(self, slot: Slot, timeouts: tuple[float, ...]) -> None:
         """Measure the states of a slot by other limits, the one that it is in too."""

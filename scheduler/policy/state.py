@@ -1,20 +1,25 @@
-"""All that the core knows at one moment: plain state, shared by the modules that decide.
+"""All that the core knows at one moment, shared by the modules that decide.
 
-`stirred` are pools to look at again before the turn ends: their work, their slots or the room around them changed.
+`dirty` are pools to schedule again before the turn of the loop ends: their work, their slots or the room around them
+changed. Counters and deadlines change through methods only.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import Command, ConnectionKind, LogMessage
+from scheduler.model.events import Command, ConnectionKind, Fetch, LogMessage
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
-from scheduler.model.states import NEVER, ST_FREE
+from scheduler.model.states import NEVER, ST_FREE, QueryEvent, QueryState
 from scheduler.policy.claims import Claims
-from scheduler.policy.entities import HostState, Job, Pool, QueueState, Slot
+from scheduler.policy.deadlines import LEASE, MARK, STARTS, TIME_LIMITS, Deadlines
+from scheduler.policy.entities import Job, Pool, Slot
+from scheduler.policy.hosts import HostState, QueueState
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output import Capture
 from scheduler.policy.run_queue import Placement
@@ -22,6 +27,7 @@ from scheduler.policy.slots import Slots, timeouts_of
 
 MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
+_FEW: Final = 100  # deadlines of jobs that have ended are kept up to here
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,52 +43,11 @@ class State:
     """Slots, pools, hosts, queues, jobs in hand, and what is to be done and saved."""
 
     __slots__ = (
-        "captures",
-        "claimed",
-        "claimed_at",
-        "claims",
-        "commands",
-        "config",
-        "dirty",
-        "draining",
-        "expanding",
-        "file_hosts",
-        "has_ended",
-        "hosts",
-        "hosts_changed",
-        "is_assigning",
-        "job_deadlines",
-        "jobs",
-        "last_ticket",
-        "mark_at",
-        "max_starts",
-        "may_claim",
-        "missing_connections",
-        "most_queries",
-        "outbox",
-        "output_at",
-        "placed",
-        "places",
-        "pools",
-        "progress_at",
-        "queues",
-        "record_at",
-        "reports_ends",
-        "retry_start_at",
-        "serving_until",
-        "slots",
-        "spilled",
-        "start_at",
-        "started_jobs",
-        "starting",
-        "starving",
-        "steps_down",
-        "stopping",
-        "successes",
-        "timers",
-        "trial",
-        "uncap_at",
-        "unstarted",
+        "captures", "claimed", "claimed_at", "claims", "commands", "config", "deadlines", "dirty", "draining",
+        "expanding", "file_hosts", "has_ended", "hosts", "hosts_changed", "is_assigning", "job_deadlines", "jobs",
+        "max_starts", "may_claim", "missing_connections", "most_queries", "outbox", "placed", "places", "pools",
+        "queues", "reports_ends", "serving_until", "slots", "spilled", "started_jobs", "starting", "starving",
+        "steps_down", "stopping", "successes", "tickets", "timers", "trial", "unstarted",
     )  # fmt: skip
 
     def __init__(self, config: Config, now: float) -> None:
@@ -90,8 +55,9 @@ class State:
         self.file_hosts = config.hosts  # as the file has them
         self.timers: Scheduler = config.scheduler
         self.commands: list[Command] = []
-        self.slots = Slots(self.timers, self.commands)
-        self.outbox = Outbox()
+        self.deadlines = Deadlines()
+        self.slots = Slots(self.timers, self.commands, self.deadlines)
+        self.outbox = Outbox(self.deadlines)
         self.claims = Claims()
         self.places = Placement((), ())
         self.hosts = {name: HostState(name, host) for name, host in config.hosts.items()}
@@ -102,13 +68,10 @@ class State:
         self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
         self.most_queries = NEVER  # expansion connections that there are, while others cannot be made
-        self.missing_connections: dict[
-            ConnectionKind, MissingConnection
-        ] = {}  # connections that cannot be made, see policy/serving.py
+        self.missing_connections: dict[ConnectionKind, MissingConnection] = {}  # see policy/serving.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
-        self.output_at = NEVER  # when what they have is to be stored
         self.dirty: set[Pool] = set()
-        self.last_ticket = 0  # the number that the last lane was given which began to wait or was served
+        self.tickets = count(1)  # numbers for lanes that begin to wait or are served
         self.successes = 0  # Success lines heard
         self.placed = 0  # rows that came with a host of theirs
         self.spilled = 0  # of these, rows that did not wait for it
@@ -121,19 +84,13 @@ class State:
         self.may_claim = True  # what to claim may be more than when nothing was wanted
         self.claimed: list[Iterable[Claim]] = []  # rows that are ours and not unpacked yet
         self.claimed_at = 0.0
-        self.record_at = NEVER  # when to say anew what is in hand
         self.started_jobs: deque[tuple[float, Job]] = deque()  # jobs not looked at since, and when they began
-        self.mark_at = NEVER  # when they are looked at, to be marked running
-        self.progress_at = NEVER
         self.starving: set[Pool] = set()  # pools whose work found no room
         self.job_deadlines: list[tuple[float, int]] = []  # a heap: when jobs that have begun are late; some have ended
         self.reports_ends = False  # whether somebody inside the daemon waits for ends
-        self.retry_start_at = NEVER  # when a starving pool is to be looked at again
         self.max_starts = MOST_STARTS  # agents started between two ticks
         self.starting = 0  # agents started since the last tick
         self.unstarted: set[Pool] = set()  # pools whose next agent waits for the next tick
-        self.start_at = NEVER  # when that is to be: at once
-        self.uncap_at = NEVER  # when more agents are tried again on a host that could start no more
         for name, kind in config.agents.items():
             self.pools[name] = pool = Pool(name, kind, kind.enabled)
             timeouts = timeouts_of(kind, self.timers)
@@ -150,6 +107,153 @@ class State:
             pool.idle[host_name] = []
         for _ in range(count):
             self.slots.add(pool, self.hosts[host_name], timeouts, now)
+
+    # ---- whether work is given out
+
+    def set_assigning(self, wanted: bool) -> None:
+        """Give work to agents from now on, until the lease ends, or give none."""
+        self.is_assigning = wanted
+        self.deadlines.set(LEASE, self.serving_until if wanted else NEVER)
+
+    def set_lease(self, until: float) -> None:
+        """Set the end of the lease, by our clock."""
+        self.serving_until = until
+        self.set_assigning(self.is_assigning)
+
+    def begin_drain(self) -> None:
+        """Note that we were asked to drain, once more maybe."""
+        self.draining += 1
+        self.steps_down = False
+
+    def begin_stop(self, *, steps_down: bool) -> None:
+        """Note that all children are to die: to end, or to give the group up."""
+        self.stopping, self.steps_down = True, steps_down
+        self.set_assigning(False)
+
+    def lose_group(self) -> None:
+        """Note that the group is another daemon's; giving it up is over with that."""
+        self.has_ended = False
+        self.set_assigning(False)
+        self.set_lease(-NEVER)
+        if self.steps_down:
+            self.steps_down = self.stopping = False
+
+    def replace_outbox(self) -> None:
+        """Save nothing more of what a former owner of the group had in hand."""
+        self.outbox, self.trial = self.outbox.disown(), None
+
+    def end(self) -> None:
+        """Note that nothing is left to do after a drain or a stop."""
+        self.has_ended = True
+
+    # ---- jobs
+
+    def allow_claims(self) -> None:
+        """Let the next request claim: there may be more to claim than when it was last asked."""
+        self.may_claim = True
+
+    def add_claimed(self, claims: Iterable[Claim], now: float) -> None:
+        """Keep rows that are ours until they are unpacked."""
+        self.claimed.append(claims)
+        self.claimed_at = now
+
+    def take_claimed(self) -> list[Iterable[Claim]]:
+        """Return the rows that are to be unpacked now."""
+        claimed, self.claimed = self.claimed, []
+        return claimed
+
+    def job_began(self, job: Job, now: float) -> None:
+        """Note that an agent has the first item of a job: its time limit runs, and soon its row is to say running."""
+        self.started_jobs.append((now, job))
+        if now + MARK_AFTER < self.deadlines.at[MARK]:
+            self.deadlines.set(MARK, now + MARK_AFTER)
+        if job.rules.timeout is not None and job.deadline == NEVER:
+            job.deadline = now + job.rules.timeout
+            heappush(self.job_deadlines, (job.deadline, job.pk))
+            if len(self.job_deadlines) > 2 * len(self.jobs) + _FEW:  # most have ended
+                live = [(each.deadline, pk) for pk, each in self.jobs.items() if each.deadline < NEVER]
+                self.job_deadlines = sorted(live)
+            self._set_time_limits()
+
+    def take_late_jobs(self, now: float) -> list[Job]:
+        """Return the jobs in hand whose time limit is over, and forget it."""
+        late = []
+        while self.job_deadlines and self.job_deadlines[0][0] <= now:
+            deadline, pk = heappop(self.job_deadlines)
+            job = self.jobs.get(pk)
+            if job is not None and job.deadline == deadline:
+                late.append(job)
+        self._set_time_limits()
+        return late
+
+    def extend_time_limits(self, seconds: float) -> None:
+        """Move the deadlines of jobs; the order of the heap stays."""
+        self.job_deadlines = [(deadline + seconds, pk) for deadline, pk in self.job_deadlines]
+        for job in self.jobs.values():
+            job.deadline += seconds
+        self._set_time_limits()
+
+    def _set_time_limits(self) -> None:
+        self.deadlines.set(TIME_LIMITS, self.job_deadlines[0][0] if self.job_deadlines else NEVER)
+
+    def fetch_more(self, job: Job) -> None:
+        """Ask for more rows of a query, as many as a batch may have of rows of this size."""
+        self.may_claim = True  # the last row may be out: others of this type can be claimed
+        query = job.query
+        if query is not None and query.state is QueryState.OPEN and job.verdict is None:
+            query.fire(QueryEvent.FETCH)
+            self.commands.append(Fetch(job.pk, query.batch))
+
+    def set_trial(self, job: Job | None) -> None:
+        """Note which row is tried alone."""
+        self.trial = job
+
+    def count_success(self) -> None:
+        """Count a line Success."""
+        self.successes += 1
+
+    def count_placed(self, rows: int) -> None:
+        """Count rows that came with a host of theirs."""
+        self.placed += rows
+
+    def count_spilled(self, rows: int) -> None:
+        """Count rows that did not wait for their host any longer."""
+        self.spilled += rows
+
+    # ---- pools
+
+    def take_dirty(self) -> set[Pool]:
+        """Return the pools to schedule now: those that changed, and those that found no room before."""
+        pools = self.dirty | self.starving
+        self.dirty, self.starving = set(), set()
+        return pools
+
+    def may_start(self, pool: Pool, now: float) -> bool:
+        """Say whether one more agent may be started before the next tick; if not the type waits for that."""
+        if self.starting >= self.max_starts:
+            self.unstarted.add(pool)
+            self.deadlines.set(STARTS, now)
+            return False
+        return True
+
+    def started(self) -> None:
+        """Count an agent that is started."""
+        self.starting += 1
+
+    def allow_starts(self) -> None:
+        """Let as many agents be started until the next tick, and begin with the types that had to wait."""
+        self.starting = 0
+        self.deadlines.at[STARTS] = NEVER
+        self.dirty |= self.unstarted
+        self.unstarted.clear()
+
+    def retry_starving(self) -> None:
+        """Schedule anew the types whose work found no room."""
+        self.dirty |= self.starving
+
+    def limit_queries(self, connections: float) -> None:
+        """Note how many expansion connections there are while others cannot be made; NEVER: no limit."""
+        self.most_queries = connections
 
     def take_changed_hosts(self) -> set[HostState]:
         """Return the hosts that have come up or gone down since the last call."""

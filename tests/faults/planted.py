@@ -408,7 +408,7 @@ FAULTS: Final = (
     _fault(
         "items_of_dead_agents_are_not_counted",
         "scheduler/policy/completion.py",
-        "    slot.total += 1\n",
+        "    slot.lose_item()\n",
         "",
         "unit/test_throttle.py::test_an_item_whose_agent_died_is_counted_among_those_of_its_slot",
         near="def lose_item(",

@@ -9,6 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.model.jobs import LogRow
+from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import LOG_SIZE, Outbox
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, python, rec
@@ -99,7 +100,7 @@ def test_of_the_line_of_an_item_that_failed_the_head_is_kept(daemon: Daemon) -> 
 
 
 def test_long_lines_of_a_log_are_kept_up_to_a_size_and_counted() -> None:
-    ledger, long = Outbox(), "x" * (1 << 20)
+    ledger, long = Outbox(Deadlines()), "x" * (1 << 20)
     for _ in range(100):
         ledger.log(LogRow(None, "LOG", None, None, None, long))
     assert (len(ledger.logs), ledger.lost_logs) == (LOG_SIZE >> 20, 100 - (LOG_SIZE >> 20))

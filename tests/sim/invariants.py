@@ -27,7 +27,9 @@ from scheduler.model.states import (
     TERMINAL,
     QueryState,
 )
-from scheduler.policy.entities import UNLIMITED, HostState, Job, Slot, is_urgent
+from scheduler.policy.deadlines import SLOTS
+from scheduler.policy.entities import Job, Slot, is_urgent
+from scheduler.policy.hosts import UNLIMITED, HostState
 from scheduler.policy.query import TRIED_ALONE
 from scheduler.policy.slots import timeouts_of
 from scheduler.policy.state import State
@@ -161,7 +163,9 @@ def lanes_are_right(world: State) -> None:
     waiting: dict[int, int] = {}
     for pool in world.pools.values():
         if any(at is not None and at not in pool.free for _, _, at in pool.second_tries):
-            broken("lanes_are_right", f"pool {pool.name}: a second try waits for a host that is gone: {pool.again}")
+            broken(
+                "lanes_are_right", f"pool {pool.name}: a second try waits for a host that is gone: {pool.second_tries}"
+            )
         count = 0
         for turns in pool.run_queues():
             lanes = list(turns)
@@ -177,8 +181,8 @@ def lanes_are_right(world: State) -> None:
         if pool.singles != count:
             broken("lanes_are_right", f"pool {pool.name}: {pool.singles} singles of {count}")
     for job in world.jobs.values():
-        if job.query is not None and job.query.waiting != waiting.get(job.pk, 0):
-            broken("lanes_are_right", f"job {job.pk}: {job.query.waiting} waiting of {waiting.get(job.pk, 0)}")
+        if job.waiting != waiting.get(job.pk, 0):
+            broken("lanes_are_right", f"job {job.pk}: {job.waiting} waiting of {waiting.get(job.pk, 0)}")
         if not job.in_flight and not waiting.get(job.pk):
             has_future(world, job)
 
@@ -221,7 +225,7 @@ def _rows_of(request: object) -> list[tuple[int, int]]:
 
 def deadlines_are_set(world: State) -> None:
     """No state waits for ever, and the soonest deadline is not after any."""
-    soonest = world.slots.soonest
+    soonest = world.deadlines.at[SLOTS]
     for slot in world.slots.all:
         if slot.deadline < soonest:
             broken("deadlines_are_set", f"slot {slot.number}: {slot.deadline} is before the soonest, {soonest}")

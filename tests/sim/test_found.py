@@ -8,6 +8,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import SaveRow
 from scheduler.model.states import ST_FREEING, ST_RUNNING
+from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import Outbox
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn, turned
 
@@ -114,7 +115,7 @@ def test_what_is_wanted_is_asked_anew_after_a_loss() -> None:  # seed 63
 
 
 def test_a_refused_word_does_not_replace_a_newer_one() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.save(SaveRow(1, 1, "running"), ())
     ledger.next_request((), 0.0)
     ledger.save(SaveRow(1, 1, "done", outcome="done"), ())
@@ -123,7 +124,7 @@ def test_a_refused_word_does_not_replace_a_newer_one() -> None:
 
 
 def test_a_slice_that_the_database_refuses_ends_failed() -> None:  # seed 26
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.save(SaveRow(1, 1, "queued", outcome="slice"), ())
     ledger.next_request((), 0.0)
     ledger.failed(e.NotSaved("data", "no"), 0.0)
@@ -196,7 +197,7 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
 
 
 def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.save(SaveRow(1, 1, "failed", outcome="failed"), ())
     ledger.next_request((), 0.0)
     ledger.failed(e.NotSaved("lock", ""), 0.0)

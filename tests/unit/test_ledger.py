@@ -8,6 +8,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndAndClaim, FindLocked, Mark, NotSaved, Save, Settle, WriteLog, WriteOutput
 from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
+from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import CHUNK, LOG_SIZE, RESULT_SIZE, Outbox
 from scheduler.policy.serving import hold_if_full
 from tests.core_tools import claim, make_core, settle, spawned, turn
@@ -23,7 +24,7 @@ def log(text: str) -> LogRow:
 
 
 def test_what_was_logged_of_a_job_is_written_before_its_end() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.log(first := log("first"))
     assert ledger.next_request([WANT], 0.0) == WriteLog([first])
     ledger.answered()
@@ -40,7 +41,7 @@ def test_what_was_logged_of_a_job_is_written_before_its_end() -> None:
 
 
 def test_endless_logs_hold_up_no_end() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.ends.append(END)
     ledger.log(log("first"))
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
@@ -50,7 +51,7 @@ def test_endless_logs_hold_up_no_end() -> None:
 
 
 def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
-    ledger, rest = Outbox(), Settle([1], beyond=7)
+    ledger, rest = Outbox(Deadlines()), Settle([1], beyond=7)
     ledger.parents = [1]
     assert ledger.next_request([WANT], 0.0) == Settle([1])
     ledger.answered()
@@ -71,7 +72,7 @@ def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
 
 
 def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_halved() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.unsettled.append(Settle([1, 2], beyond=7))
     ledger.next_request([], 0.0)
     ledger.failed(NotSaved("data", "a row is odd"), 0.0)
@@ -79,7 +80,7 @@ def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_ha
 
 
 def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.parents = [1]
     ledger.next_request([], 0.0)
     ledger.failed(NotSaved("lock", "a row is locked"), 5.0)
@@ -94,7 +95,7 @@ def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> N
 
 
 def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> None:
-    ledger, older = Outbox(), SaveRow(8, 1, "claimed")
+    ledger, older = Outbox(Deadlines()), SaveRow(8, 1, "claimed")
     ledger.log(log("first"))
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.log(log("more"))
@@ -118,7 +119,7 @@ def ends(*pks: int) -> list[End]:
 
 
 def test_rows_that_are_locked_hold_up_neither_others_nor_claims() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.ends = ends(1, 2, 3)
     ledger.next_request([WANT], 0.0)
     ledger.failed(LOCKED, 5.0)
@@ -143,7 +144,7 @@ def test_rows_that_are_locked_hold_up_neither_others_nor_claims() -> None:
 
 
 def test_however_many_rows_are_locked_one_question_a_second_is_asked() -> None:
-    ledger, now, asked = Outbox(), 0.0, 0
+    ledger, now, asked = Outbox(Deadlines()), 0.0, 0
     ledger.ends = ends(*range(1000))
     ledger.next_request([], now)
     ledger.failed(LOCKED, now)
@@ -157,7 +158,7 @@ def test_however_many_rows_are_locked_one_question_a_second_is_asked() -> None:
 
 
 def test_each_kind_that_waits_for_a_lock_is_looked_at_once_a_second() -> None:
-    ledger, asked = Outbox(), []
+    ledger, asked = Outbox(Deadlines()), []
     for row in SaveRow(7, 1, "failed", outcome="failed"), (8, 1):
         ledger.wait_for_lock(Save([row]) if isinstance(row, SaveRow) else Mark([row]), 0.0)
     ledger.wait_for_lock(Settle([1]), 0.0)
@@ -172,7 +173,7 @@ def test_each_kind_that_waits_for_a_lock_is_looked_at_once_a_second() -> None:
 
 
 def test_what_meets_a_lock_although_its_rows_are_free_waits_for_it() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.ends = ends(1, 2)
     ledger.next_request([], 0.0)
     ledger.failed(LOCKED, 0.0)
@@ -188,7 +189,7 @@ def test_what_meets_a_lock_although_its_rows_are_free_waits_for_it() -> None:
 
 @pytest.mark.parametrize("why", ["lost", "lock", "data"])
 def test_a_question_for_locks_that_fails_is_asked_again(why: str) -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.ends = ends(1)
     ledger.next_request([], 0.0)
     ledger.failed(LOCKED, 0.0)
@@ -205,7 +206,7 @@ def test_a_question_for_locks_that_fails_is_asked_again(why: str) -> None:
 
 
 def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -> None:
-    ledger, pieces = Outbox(), [OutputRow(7, 1, part, "out", "x") for part in (1, 2, 3)]
+    ledger, pieces = Outbox(Deadlines()), [OutputRow(7, 1, part, "out", "x") for part in (1, 2, 3)]
     ledger.output(pieces[0])
     ledger.output(pieces[1])
     first = ledger.next_request([], 0.0)
@@ -220,7 +221,7 @@ def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -
 
 
 def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
-    ledger, long = Outbox(), "x" * (LOG_SIZE // 8)
+    ledger, long = Outbox(Deadlines()), "x" * (LOG_SIZE // 8)
     for now in range(100):
         ledger.log(log(long))
         ledger.next_request([], now)
@@ -232,7 +233,7 @@ def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
 
 
 def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
-    ledger = Outbox()
+    ledger = Outbox(Deadlines())
     ledger.log(log("odd"))
     ledger.next_request([], 0.0)
     ledger.failed(NotSaved("data", "it is odd"), 0.0)
@@ -240,7 +241,7 @@ def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
 
 
 def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -> None:
-    ledger, rows = Outbox(), [OutputRow(7, 1, part, "out", "x" * (1 << 20)) for part in range(40)]
+    ledger, rows = Outbox(Deadlines()), [OutputRow(7, 1, part, "out", "x" * (1 << 20)) for part in range(40)]
     for row in rows:
         ledger.output(row)
     filled = ledger.is_full
@@ -255,7 +256,7 @@ def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -
 
 
 def test_claims_go_on_however_much_output_there_is() -> None:
-    ledger, requests = Outbox(), []
+    ledger, requests = Outbox(Deadlines()), []
     for part in range(4):
         ledger.output(OutputRow(7, 1, part, "out", "x"))
         requests.append(type(ledger.next_request([WANT], 0.0)))
@@ -264,7 +265,7 @@ def test_claims_go_on_however_much_output_there_is() -> None:
 
 
 def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_other() -> None:
-    ledger, pieces = Outbox(), [OutputRow(job, 1, 1, "out", "x" * CHUNK) for job in (7, 9)]
+    ledger, pieces = Outbox(Deadlines()), [OutputRow(job, 1, 1, "out", "x" * CHUNK) for job in (7, 9)]
     for piece in pieces:
         ledger.output(piece)
     late, row = END._replace(pk=9), replace(ROW, pk=9)
@@ -279,7 +280,7 @@ def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_othe
 
 
 def test_failed_items_fill_the_ledger_too_until_they_are_saved_or_given_up() -> None:
-    ledger, long = Outbox(), "x" * RESULT_SIZE
+    ledger, long = Outbox(Deadlines()), "x" * RESULT_SIZE
     ledger.save(ROW, [ItemFailure(8, 1, None, long, "here", "noop", 99, "no")])
     filled = ledger.is_full
     assert isinstance(ledger.next_request([], 0.0), Save)

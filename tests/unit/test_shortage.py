@@ -6,6 +6,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.states import NEVER, ST_RUNNING
 from scheduler.policy.core import Core
+from scheduler.policy.deadlines import SHORTAGE
 from tests.core_tools import claim, make_core, saved, settle, spawned, turn
 
 RUN = {"run": AgentType(command=("run",), kind="exec", slots=8)}
@@ -55,7 +56,7 @@ def test_a_start_that_the_machine_refuses_counts_against_no_slot() -> None:
 def test_no_more_agents_are_started_than_run_until_a_pause_is_over() -> None:
     core = make_core(RUN)
     short_of(core, 2)
-    assert (spawned(core), core.state.uncap_at) == ([], 1.0)
+    assert (spawned(core), core.state.deadlines.at[SHORTAGE]) == ([], 1.0)
     core.tick(1.0)
     assert len(spawned(core)) == 4
 

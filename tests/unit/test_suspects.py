@@ -7,6 +7,7 @@ import pytest
 from scheduler.model.events import ContentsRead, EndAndClaim, NotSaved, ReadContents, Request, Save, Stop
 from scheduler.model.jobs import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRow
 from scheduler.policy.core import Core
+from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn, turned
@@ -49,7 +50,7 @@ def core() -> Core:
 
 
 def test_end_that_went_with_a_failed_claim_is_saved_and_not_given_up() -> None:
-    ledger, end = Outbox(), End(7, 1, 100_000, "here", 99, None)
+    ledger, end = Outbox(Deadlines()), End(7, 1, 100_000, "here", 99, None)
     ledger.ends.append(end)
     assert ledger.next_request([WANT], 0.0) == EndAndClaim([end], [WANT])
     assert "a claim failed on the data of a row" in str(ledger.failed(REFUSED, 0.0))

@@ -6,6 +6,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host, Scheduler
 from scheduler.model.states import ST_FAIL, ST_FREE
 from scheduler.policy.core import Core
+from scheduler.policy.deadlines import ROOM
 from scheduler.policy.slots import is_too_fast, recent
 from tests.core_tools import claim, make_core, ready, settle, spawned, turn
 
@@ -177,7 +178,7 @@ def test_after_a_failed_start_its_place_is_left_to_others_for_as_long_as_it_was_
     core = make_core()
     turn(core, claim(1))
     start_limit_passes(core, spawned(core), 0.0)
-    assert (spawned(core), core.state.retry_start_at) == ([], 120.0)
+    assert (spawned(core), core.state.deadlines.at[ROOM]) == ([], 120.0)
     core.tick(120.0)
     assert len(spawned(core)) == 1
 

@@ -106,7 +106,7 @@ def test_who_comes_late_goes_before_what_others_have_waiting() -> None:
     bert = list(turns)[-1]
     turns.drop(bert)
     assert serve(turns, 2) == [1, 2]
-    turns.add(bert)
+    turns.add(bert, bert.ticket)
     assert serve(turns, 4) == [3, 6, 4, 5]
     assert (turns.count(), list(turns), list(turns.first)) == (0, [], [])
 

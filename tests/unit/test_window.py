@@ -122,7 +122,7 @@ def test_rows_ahead_of_an_agent_that_dies_go_to_others_and_cost_nothing() -> Non
     assert job.failed == 0
     assert job.in_flight == before[1].count(b"\n")  # and the one in hand waits for its second try
     assert job.query is not None
-    assert job.query.waiting == 7 - job.in_flight
+    assert job.waiting == 7 - job.in_flight
     assert second.job is job
 
 

@@ -1,0 +1,127 @@
+"""Hosts and queues: how much of each is in use. State, no decisions."""
+
+from typing import Any, Final, Protocol
+
+from scheduler.model.config import Host
+from scheduler.model.states import NEVER
+
+UNLIMITED: Final = -1
+
+
+class StartingType(Protocol):
+    """An agent type, as far as a host knows it to which it wants to come."""
+
+    failed_starts: dict[str, int]
+
+    def has_free(self, host: str) -> bool:
+        """Say whether a slot on a host is free."""
+
+
+class HostState:
+    """A host and how much of it is in use."""
+
+    __slots__ = (
+        "down_until", "enabled", "idle", "is_tight", "is_up", "kept_for", "leaving", "max", "most", "name", "pause",
+        "probe", "probe_at", "reason", "shortage", "tried_again_at", "urgent", "used", "yielded_at", "yields_to",
+    )  # fmt: skip
+
+    def __init__(self, name: str, host: Host) -> None:
+        self.name = name
+        self.max = host.max
+        self.urgent = host.urgent
+        self.enabled = host.enabled
+        self.is_up = not host.is_far  # else we are told when it can be reached
+        self.reason: str | None = None  # why it cannot be reached
+        self.down_until = 0.0  # the next attempt to reach it
+        self.used = 0  # slots that are neither FREE nor FAIL
+        self.leaving = 0  # of these, slots that are FREEING
+        self.idle: dict[Any, None] = {}  # slots that are READY, of all types; the one idle longest first
+        self.yields_to: StartingType | None = None  # a starving type that gets the next agent's place
+        self.yielded_at = -NEVER  # when that happened last
+        self.kept_for: StartingType | None = None  # the starving type for which room was made
+        self.probe: object | None = None  # the agent that starts here of a type whose last start failed
+        self.probe_at = -NEVER  # from when the next such agent may be started
+        self.shortage: str | None = None  # why the machine could start no more agents, until it could again
+        self.most = NEVER  # agents at once, while nothing else is tried
+        self.pause = 0.0  # seconds from one try to the next
+        self.tried_again_at = NEVER
+        self.refresh()
+
+    def has_room(self, urgent: bool) -> bool:
+        """Say whether one more agent may be started here."""
+        return self.is_open and self.spare(urgent) > 0
+
+    def spare(self, urgent: bool) -> float:
+        """Return how many more agents this host takes; inf if nothing limits it."""
+        limit = NEVER if self.max == UNLIMITED else self.max + (self.urgent if urgent else 0)
+        return min(limit, self.most) - self.used
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether agents may be started here at all."""
+        return self.enabled and self.is_up
+
+    def is_kept_from(self, pool: StartingType) -> bool:
+        """Say whether the room here was made for another type, which can use it."""
+        other = self.kept_for
+        return other is not None and other is not pool and other.has_free(self.name)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether an urgent slot is in use that is not being given up already."""
+        return self.max != UNLIMITED and self.used - self.leaving > self.max
+
+    def slot_moved(self, used: int, leaving: int) -> None:
+        """Count a slot that came into use or fell out of it, and one that is told to end."""
+        self.used += used
+        self.leaving += leaving
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Work out the one question that every OK asks: whether an agent that has finished may have to go."""
+        self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
+
+    def yield_to(self, pool: StartingType | None) -> None:
+        """Promise the next agent's place to a starving type, or take the promise back."""
+        self.yields_to = pool
+        self.refresh()
+
+    def revoke_promises(self) -> None:
+        """Promise no place to a type that may not be started here at present, since its starts here fail."""
+        if self.yields_to is not None and self.name in self.yields_to.failed_starts:
+            self.yield_to(None)
+        if self.kept_for is not None and self.name in self.kept_for.failed_starts:
+            self.kept_for = None
+
+
+class QueueState:
+    """A queue of the group and how many of its jobs are in hand."""
+
+    __slots__ = ("concurrency", "in_hand", "name", "paused", "reserved")
+
+    def __init__(self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0, reserved: int = 0) -> None:
+        self.name = name
+        self.concurrency = concurrency
+        self.paused = paused
+        self.in_hand = in_hand
+        self.reserved = reserved  # agents, of each type and in all, that others leave to it
+
+    def claimed(self, count: int) -> None:
+        """Count jobs that come in hand."""
+        self.in_hand += count
+
+    def ended(self) -> None:
+        """Count a job that is in hand no more."""
+        self.in_hand -= 1
+
+    @property
+    def room(self) -> int | None:
+        """Give how many more jobs may be in hand; None for no limit."""
+        if self.paused:
+            return 0
+        return None if self.concurrency is None else max(0, self.concurrency - self.in_hand)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether it has more in hand than it may have: what has not begun then goes back."""
+        return self.in_hand > 0 and (self.paused or self.in_hand > (self.concurrency or self.in_hand))
