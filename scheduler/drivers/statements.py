@@ -29,13 +29,13 @@ Then our statements send none (see drover.notify in the schema), and jobs are sa
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Answer, Failure, Query, Rows, Sink
-from scheduler.drivers.steps import ConnectionLostError, Steps, Stop, Until
+from scheduler.drivers.steps import Callback, ConnectionLostError, Steps, Until
 from scheduler.errors import WorldError
 
 AGAIN_S: Final = 1.0  # until a refused statement is sent again
@@ -69,25 +69,6 @@ def cause_of(failure: Failure) -> Literal["lost", "lock", "data"]:
     return "data" if state[:2] in DATA_CLASSES else "lost"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTo:
-    """Wait for the answer to a statement, which cannot be taken back: a task that is stopped ignores the answer."""
-
-    connection: Connection
-    query: Query | str | bytes  # a text is sent as it is, without parameters
-    values: Mapping[str, object] = field(default_factory=dict)
-    deadline: float | None = None  # seconds of running
-    sink: Sink | None = None
-
-    def begin(self, loop: Loop, resume: Callable[[Answer], None]) -> Stop:
-        """Queue the statement."""
-        if isinstance(self.query, Query):
-            self.connection.ask(self.query, self.values, resume, deadline=self.deadline, sink=self.sink)
-        else:
-            self.connection.run(self.query, resume, deadline=self.deadline, sink=self.sink)
-        return lambda: None
-
-
 def answer_to(
     connection: Connection,
     query: Query | str | bytes,
@@ -96,8 +77,12 @@ def answer_to(
     deadline: float | None = None,
     sink: Sink | None = None,
 ) -> Steps[Answer]:
-    """Run a statement and return its rows or why there are none; see Connection.ask and Connection.run."""
-    answer: Answer = yield AnswerTo(connection, query, values or {}, deadline, sink)
+    """Run a named query, or a text, and return its rows or why there are none; see Connection.ask and Connection.run.
+
+    It cannot be taken back: a task that is stopped ignores the answer.
+    """
+    ask = partial(connection.ask, query, values or {}) if isinstance(query, Query) else partial(connection.run, query)
+    answer: Answer = yield Callback(partial(ask, deadline=deadline, sink=sink))
     return answer
 
 

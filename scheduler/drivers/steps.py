@@ -79,6 +79,18 @@ class Ready:
         return stop
 
 
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """Wait until a function calls what it is given, once."""
+
+    function: Callable[[Callable[[Any], None]], object]
+
+    def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
+        """Call the function; it cannot be stopped."""
+        self.function(resume)
+        return lambda: None
+
+
 def ready(fd: int, mask: int, deadline: float = inf) -> Steps[int]:
     """Wait until a descriptor is ready and return its event mask. Errors: TimeoutError, at the deadline."""
     events: int = yield Ready(fd, mask, deadline)
