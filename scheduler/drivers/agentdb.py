@@ -26,7 +26,7 @@ from scheduler.model.protocol import parse_statement
 from scheduler.model.statements import bind
 
 ANSWER_BYTES: Final = 8 << 20
-OVER_S: Final = 1.0  # the server's statement_timeout comes first; ours is for those who switch it off
+OVER_S: Final = 1.0  # the server's statement_timeout comes first; ours is for statements that switch it off
 LOST: Final = "the database connection was lost; whether the statement was done is not known"
 
 

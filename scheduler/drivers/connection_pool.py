@@ -1,8 +1,7 @@
-"""Up to so many connections of one kind, opened when first needed and kept, and whether they can be made.
+"""Up to so many connections of one kind, opened when first needed, and whether they can be made.
 
 An attempt to connect fails when the server refuses the log-in, when it cannot be reached, or when the session cannot
-be set up; which it is does not matter here, and the reason says it. It is reported at each attempt that fails, and when
-all connections are up again.
+be set up; the reason names which. It is reported at each attempt that fails, and when all connections are up again.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +63,7 @@ class ConnectionPool:
         self._report_if_reachable()
 
     def close(self) -> None:
-        """Close every connection: statements under way are answered as lost; no one waits for a connection any more."""
+        """Close every connection: statements under way are answered as lost, those that wait not at all."""
         self._waiting.clear()
         for connection in self.connections:
             connection.close()

@@ -17,7 +17,7 @@ from typing import Protocol
 from scheduler.drivers.system import close_all
 from scheduler.model.events import Gone
 
-TRACED_S = 0.5  # from one look to the next at a process whose end a debugger holds
+TRACED_S = 0.5  # between two checks of a process whose end a debugger holds
 LAST_WAIT_MS = 1000  # for each process at the very end; SIGKILL takes far less
 
 

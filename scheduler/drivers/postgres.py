@@ -32,7 +32,7 @@ FIRST_DELAY_S: Final = 0.1
 STABLE_S: Final = 1.0  # a session that lived longer starts the back-off anew
 DISCARD: Final = "discard all"
 TIDY: Final = ("rollback", DISCARD)
-STAY: Final = "set idle_session_timeout = 0"  # whatever role or database say: how long nothing is asked is our business
+STAY: Final = "set idle_session_timeout = 0"  # whatever role or database say: idle sessions are wanted
 WHO: Final = "select pid, extract(epoch from backend_start) from pg_stat_get_activity(pg_backend_pid())"
 
 

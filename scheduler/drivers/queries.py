@@ -12,7 +12,7 @@ How large rows are is known when they have come. So the first fetch is a small o
 it should ends the job while it is still on its way: the rows of no job fill our memory.
 
 Behind a pooler only a transaction is sure to stay with one server process: there the cursor is not held, and lives in
-a transaction that lasts until the job's rows are given out.
+a transaction that lasts until all rows of the job are fetched.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from scheduler.model.expand import doubled_key
 from scheduler.model.jobs import Cells
 
 FETCH_LIMIT_S: Final = 60.0
-FIRST_ROWS: Final = 50  # of a query, whose size nobody knows
+FIRST_ROWS: Final = 50  # of a query, whose size is not known
 TOO_MUCH: Final = 64  # times what one fetch should bring
 
 SETTINGS: Final = (

@@ -22,7 +22,7 @@ the connection begins anew when it is up. `answer_to` is for routines that have 
 
 A refused statement is no fault of a row: the server has no space, no memory, no right for us, or finds a bad form. It
 holds up others. So it is logged at once, when the reason changes and when it is over, however often it is tried;
-`RefusedStatements.text` is for those who ask how the daemon is.
+`RefusedStatements.text` is for the status of the daemon.
 
 One kind needs no mending of ours: while the NOTIFY queue of the server is full, every commit with a notification fails.
 Then our statements send none (see drover.notify in the schema), and jobs are saved without their events.
