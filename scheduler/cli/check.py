@@ -7,9 +7,10 @@ Mistakes in the configuration never come here: they end every command with exit 
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal
 
 import psycopg
@@ -77,23 +78,23 @@ ROLES = [*GROUP_ROLES, SCHEDULER, MSQ, AGENTDB]
 
 def check(options: Namespace, config: Config) -> int:
     """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
-    found = [print_finding((OK, f"configuration {locate(options.config, os.environ)}"))]
-    found += map(print_finding, _programs(config))
-    found += map(print_finding, _hosts(config))
+    file: Finding = OK, f"configuration {locate(options.config, os.environ)}"
+    status = print_findings(chain([file], _programs(config), _hosts(config)))
     try:
         with running_database(config) as conninfo:
-            found += map(print_finding, _database(config, conninfo))
+            return print_findings(_database(config, conninfo)) or status
     except WorldError as error:
-        print_finding((FAIL, str(error)))
+        print_findings([(FAIL, str(error))])
         return UNREACHABLE
-    return FAILED if any(severity == FAIL for severity, _ in found) else 0
 
 
-def print_finding(finding: Finding) -> Finding:
-    """Print one finding, as a line, and return it."""
-    severity, text = finding
-    print(f"{severity:4} {printable(' '.join(text.split()))}", flush=True)
-    return finding
+def print_findings(findings: Iterable[Finding]) -> int:
+    """Print each finding as it comes, as a line; return the exit status."""
+    status = 0
+    for severity, text in findings:
+        print(f"{severity:4} {printable(' '.join(text.split()))}", flush=True)
+        status = FAILED if severity == FAIL else status
+    return status
 
 
 # Programs
@@ -162,17 +163,17 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
         raise
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
     with translated_errors(), open_session(conninfo) as session:
-        yield from _writing(session)
-        yield _roles(session)
+        yield from _read_only(session)
+        missing = ", ".join(name for (name,) in session.rows("missing_roles", roles=ROLES))
+        yield (WARN, f"roles: {missing} missing; run drover init --roles") if missing else (OK, "roles")
     yield from try_logins(config, conninfo_of_daemon(config, conninfo))  # with no session of ours beside them
     with translated_errors(), open_session(conninfo) as session:
-        yield from _encoding(session)
-        yield from _public(session)
+        yield from _old_database(session)
         yield from _clean_ups(session)
     yield from _all_statements(config, conninfo)
 
 
-def _writing(session: Session) -> Iterator[Finding]:
+def _read_only(session: Session) -> Iterator[Finding]:
     """Yield why nothing can be written, and what next, if that is so."""
     problem = "the database can only be read, and a scheduler writes"
     match session.rows("read_only"):
@@ -182,22 +183,11 @@ def _writing(session: Session) -> Iterator[Finding]:
             yield FAIL, f"{problem}: default_transaction_read_only is on: reset it for the database or the role"
 
 
-def _roles(session: Session) -> Finding:
-    missing = [name for (name,) in session.rows("missing_roles", roles=ROLES)]
-    if missing:
-        return WARN, f"roles: {', '.join(missing)} missing; run drover init --roles"
-    return OK, "roles"
-
-
-def _encoding(session: Session) -> Iterator[Finding]:
-    """A database that was made by an older version may have an encoding that `drover init` refuses."""
-    name = session.connection.info.parameter_status("server_encoding")
-    if name not in migrate.ENCODINGS:
-        yield WARN, migrate.wrong_encoding(name)
-
-
-def _public(session: Session) -> Iterator[Finding]:
-    """Everybody may create objects in schema public: so it is in a database made by PostgreSQL 14."""
+def _old_database(session: Session) -> Iterator[Finding]:
+    """Yield what `drover init` refuses now, and the rights that PostgreSQL 14 gave to all in schema public."""
+    encoding = session.connection.info.parameter_status("server_encoding")
+    if encoding not in migrate.ENCODINGS:
+        yield WARN, migrate.wrong_encoding(encoding)
     if session.value("public_is_open"):
         problem = "schema public: every role may create tables and functions there, SQL of jobs and agents too"
         yield WARN, f"{problem}; unless that is wanted: revoke create on schema public from public"

@@ -68,7 +68,12 @@ class Query(NamedTuple):
 
 def load(text: str) -> dict[str, Query]:
     """Return the queries of a file by name; a block starts with `-- name: x`, parameters are `:name`."""
-    return {name: Query(name, *bind(body.strip())) for _, name, body in _blocks(expand(text))}
+    return {name: Query(name, *bind(body)) for name, body in texts(text).items()}
+
+
+def texts(text: str) -> dict[str, str]:
+    """Return the texts of the queries of a file by name, parameters as `:name`: most of load() is to bind them."""
+    return {name: body.strip() for _, name, body in _blocks(expand(text))}
 
 
 def expand(text: str) -> str:
