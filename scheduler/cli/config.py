@@ -12,7 +12,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from stat import S_IMODE
 from types import ModuleType
 from typing import Final
 
@@ -25,20 +24,26 @@ from scheduler.model.config import Config, Contradiction, Database
 from scheduler.model.config_text import holds_secret, parse
 from scheduler.package_data import agents_dir, etc_dir
 
-SYSTEM = Path("/etc/drover/drover.toml")
-USER = Path(".config/drover/drover.toml")
+SYSTEM: Final = Path("/etc/drover/drover.toml")
+USER: Final = Path(".config/drover/drover.toml")
+WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
+ROOT: Final = 0
+EMBEDDED: Final = "embedded"  # or embedded:DIRECTORY
+CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"  # systemd.exec(5)
+LONGEST_PASSWORD: Final = 1000  # bytes; libpq takes no more
+SHELL_AGENT: Final = "drover-agent-shell"
+WHOLE_LINE: Final = "%{*}"
+WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may be the next word
+
 Check = Callable[[Config], Iterable[Contradiction]]
-WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-ROOT = 0
 
 
 def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, *checks: Check) -> Config:
-    """The configuration that applies; `option` is the argument of -c. DROVER_DATABASE_URL beats database.url.
+    """Return the configuration that applies; `option` is the argument of -c, `checks` find what only a daemon needs.
 
-    `checks` give mistakes beside those of every configuration: what only a daemon needs.
-
-    It beats database.people_url and password_file too: it may be another login. A password in a file is not read yet.
-    Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of what they say.
+    DROVER_DATABASE_URL beats database.url, people_url and password_file: it may be another login. A password in a file
+    is not read yet. Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of what
+    they say.
     """
     config = parse(read(locate(option, environ, system)), template_mistakes, *checks)
     url = environ.get("DROVER_DATABASE_URL")
@@ -48,28 +53,27 @@ def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, 
 
 
 def database_alone(environ: Mapping[str, str]) -> Config | None:
-    """A configuration of nothing but the database that DROVER_DATABASE_URL names, if it names one."""
+    """Return a configuration of nothing but the database that DROVER_DATABASE_URL names, if it names one."""
     url = environ.get("DROVER_DATABASE_URL")
     return Config(database=Database(url=url)) if url else None
 
 
 def locate(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Path:
-    """The main file: one that was asked for need not exist (reading it says so), the others do."""
-    asked = option or environ.get("DROVER_CONFIG")
-    if asked:
+    """Return the main file: one that was asked for need not exist (reading it says so), the others do."""
+    if asked := option or environ.get("DROVER_CONFIG"):
         return Path(asked)
     home = environ.get("HOME")
     candidates = [Path(home) / USER, system] if home else [system]
-    return next((path for path in candidates if _is_there(path)), shipped())
+    return next((path for path in candidates if _exists(path)), shipped())
 
 
 def shipped() -> Path:
-    """The configuration that comes with the program; it is trusted as the program is."""
+    """Return the configuration that comes with the program; it is trusted as the program is."""
     return etc_dir() / "drover.toml"
 
 
 def read(main: Path) -> list[tuple[str, str]]:
-    """(file name, text) of the main file, then of each of its conf.d, sorted.
+    """Return (file name, text) of the main file, then of each of its conf.d, sorted.
 
     Errors: ConfigError, naming every file and directory that cannot be read or trusted.
     """
@@ -91,8 +95,8 @@ def read(main: Path) -> list[tuple[str, str]]:
     return texts
 
 
-def _is_there(path: Path) -> bool:
-    """A file behind a closed directory is there: to pass over it would be to run another configuration."""
+def _exists(path: Path) -> bool:
+    """Return whether a file exists; one behind a closed directory does: to skip it would run another configuration."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -113,37 +117,33 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _directory_mistakes(folder: Path, entries: list[Path]) -> Iterator[str]:
-    """A sticky directory like /tmp is safe as long as what we read in it belongs to us or to root."""
+    """Yield who else may change a directory; a sticky one like /tmp is safe if its entries are ours or root's."""
     try:
         mode = folder.stat().st_mode
-        strangers = [path for path in entries if _is_there(path) and not _is_ours(path.lstat())]
+        strangers = [path for path in entries if _exists(path) and path.lstat().st_uid not in (ROOT, os.geteuid())]
     except OSError:
-        return  # whatever is in it cannot be read either, and that is told better
+        return  # what is in it cannot be read either, and the message about that says more
     if not mode & WRITABLE:
         return
     if not mode & stat.S_ISVTX:
-        yield f"{folder}: others may write to this directory{_mode(mode)}; chmod go-w {folder}"
+        yield f"{folder}: others may write to this directory{_shown(mode)}; chmod go-w {folder}"
     for path in strangers:
         yield f"{path}: belongs to another user, in a directory that all may write to; move it"
 
 
-def _is_ours(status: os.stat_result) -> bool:
-    return status.st_uid in (ROOT, os.geteuid())
-
-
 def _trusted_text(path: Path) -> str:
-    """The text of a file that its owner alone may write, and read if it holds a password."""
+    """Return the text of a file that its owner alone may write, and read if it holds a password."""
     data, status = _content(path)
     if status.st_mode & WRITABLE:
-        raise ConfigError(f"{path}: others may write to this file{_mode(status.st_mode)}; chmod go-w {path}")
+        raise ConfigError(f"{path}: others may write to this file{_shown(status.st_mode)}; chmod go-w {path}")
     text = _decoded(path, data)
-    if holds_secret(text) and others_may_read(status):
-        raise ConfigError(f"{path}: holds a password and others may read it{_mode(status.st_mode)}; chmod 600 {path}")
+    if holds_secret(text) and _others_may_read(status):
+        raise ConfigError(f"{path}: holds a password and others may read it{_shown(status.st_mode)}; chmod 600 {path}")
     return text
 
 
 def _content(path: Path) -> tuple[bytes, os.stat_result]:
-    """Bytes and status of the same open file, so that nobody can change one for the other between."""
+    """Return bytes and status of the same open file, so that nobody can change one for the other between."""
     try:
         with path.open("rb") as file:
             return file.read(), os.fstat(file.fileno())
@@ -151,11 +151,11 @@ def _content(path: Path) -> tuple[bytes, os.stat_result]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; see -c and DROVER_CONFIG") from error
 
 
-def _mode(mode: int) -> str:
+def _shown(mode: int) -> str:
     return f" (mode {stat.S_IMODE(mode):04o})"
 
 
-def others_may_read(status: os.stat_result) -> bool:
+def _others_may_read(status: os.stat_result) -> bool:
     """The group may read a file of root: so root gives a daemon its password (libpq has it so for keys)."""
     return bool(status.st_mode & (stat.S_IROTH if status.st_uid == ROOT else stat.S_IROTH | stat.S_IRGRP))
 
@@ -168,37 +168,36 @@ def _decoded(path: Path, data: bytes) -> str:
         raise ConfigError(f"{path}:{line}: syntax: is not UTF-8 (got byte {data[error.start]:#x})") from None
 
 
-EMBEDDED = "embedded"  # or embedded:DIRECTORY
-CREDENTIALS = "CREDENTIALS_DIRECTORY"  # systemd.exec(5)
-LONGEST = 1000  # bytes; libpq takes no more
+# Passwords in files of their own: a plain name is a file of $CREDENTIALS_DIRECTORY, where systemd puts what
+# LoadCredential= names; anything else is a whole path. No message shows a password.
 
 
 def with_password(config: Config, environ: Mapping[str, str]) -> Config:
-    """The configuration with database.password_file read into database.url. Errors: ConfigError."""
+    """Return the configuration with database.password_file read into database.url. Errors: ConfigError."""
     name = config.database.password_file
     if not name:
         return config
-    url = _joined("password_file", config.database.url, {}, name, environ)
+    url = _with_password("password_file", config.database.url, {}, name, environ)
     return attrs.evolve(config, database=attrs.evolve(config.database, url=url, password_file=""))
 
 
 def with_logins(config: Config, environ: Mapping[str, str]) -> Config:
-    """The same with the passwords of the logins for SQL jobs and for agents, which only the daemon needs."""
-    found = config.database
+    """Return the same with the passwords of the logins for SQL jobs and for agents, which only the daemon needs."""
+    database = config.database
     for key, name, role in (
-        ("msq_url", found.msq_password_file, "drover_msq"),
-        ("agentdb_url", found.agentdb_password_file, "drover_agentdb"),
+        ("msq_url", database.msq_password_file, "drover_msq"),
+        ("agentdb_url", database.agentdb_password_file, "drover_agentdb"),
     ):
-        if name and not is_embedded_url(getattr(found, key) or found.url):
-            own = getattr(found, key)
+        own = getattr(database, key)
+        if name and not is_embedded_url(own or database.url):
             file_key = key.replace("url", "password_file")
-            url = _joined(file_key, own or found.url, {} if own else {"user": role}, name, environ)
-            found = attrs.evolve(found, **{key: url, file_key: ""})
-    return attrs.evolve(config, database=found)
+            url = _with_password(file_key, own or database.url, {} if own else {"user": role}, name, environ)
+            database = attrs.evolve(database, **{key: url, file_key: ""})
+    return attrs.evolve(config, database=database)
 
 
 def without_password(url: str) -> str:
-    """Return a connection string that is given in public. Errors: ConfigError if a password is in it."""
+    """Return a connection string that everybody may see. Errors: ConfigError if a password is in it."""
     try:
         has_password = not is_embedded_url(url) and "password" in conninfo_to_dict(url)
     except psycopg.Error:
@@ -209,68 +208,66 @@ def without_password(url: str) -> str:
 
 
 def is_embedded_url(url: str) -> bool:
-    """Whether a database is one that we start ourselves: it asks for no password."""
+    """Return whether a database is one that we start ourselves: it asks for no password."""
     return url == EMBEDDED or url.startswith(f"{EMBEDDED}:")
 
 
-def _joined(key: str, url: str, changes: dict[str, str], name: str, environ: Mapping[str, str]) -> str:
+def _with_password(key: str, url: str, changes: dict[str, str], name: str, environ: Mapping[str, str]) -> str:
+    """Return the connection string with changes and the password in the file of this name."""
     where = f"database.{key}"
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error:
-        raise ConfigError(f"{where}: the connection string that it belongs to cannot be read") from None  # nor told
+        raise ConfigError(f"{where}: the connection string that it belongs to cannot be read") from None  # nor shown
     if given.get("password") and not changes:
         raise ConfigError(f"{where}: the connection string has a password already; keep one of them")
-    return make_conninfo(url, **changes, password=_password(where, name, environ))
-
-
-def _password(where: str, name: str, environ: Mapping[str, str]) -> str:
-    """The one line of a file that nobody else may read."""
-    path = _password_path(where, name, environ)
-    try:
-        with path.open("rb") as file:
-            status, data = os.fstat(file.fileno()), file.read(LONGEST + 2)
-    except OSError as error:
-        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}") from error
-    if others_may_read(status):
-        raise ConfigError(f"{where}: others may read {path} (mode {S_IMODE(status.st_mode):04o}); chmod 400 {path}")
-    return _password_text(where, path, data.removesuffix(b"\n").removesuffix(b"\r"))
+    return make_conninfo(url, **changes, password=_password(where, _password_path(where, name, environ)))
 
 
 def _password_path(where: str, name: str, environ: Mapping[str, str]) -> Path:
     if "/" in name:
         return Path(name)
-    folder = environ.get(CREDENTIALS)
-    if not folder:
-        raise ConfigError(
-            f"{where}: ${CREDENTIALS} is not set, which systemd does for LoadCredential={name}:FILE; "
-            f"name a file by its path (got {name!r})"
-        )
-    return Path(folder) / name
+    if folder := environ.get(CREDENTIALS):
+        return Path(folder) / name
+    raise ConfigError(
+        f"{where}: ${CREDENTIALS} is not set, which systemd does for LoadCredential={name}:FILE; "
+        f"name a file by its path (got {name!r})"
+    )
 
 
-def _password_text(where: str, path: Path, data: bytes) -> str:
-    if not data:
-        raise ConfigError(f"{where}: {path} is empty")
-    if len(data) > LONGEST or b"\n" in data or b"\0" in data:
-        raise ConfigError(f"{where}: {path} must hold one line, of {LONGEST} bytes at most")
+def _password(where: str, path: Path) -> str:
+    """Return the one line of a file that nobody else may read."""
     try:
-        return data.decode()
+        with path.open("rb") as file:
+            status, data = os.fstat(file.fileno()), file.read(LONGEST_PASSWORD + 2)
+    except OSError as error:
+        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}") from error
+    if _others_may_read(status):
+        raise ConfigError(f"{where}: others may read {path}{_shown(status.st_mode)}; chmod 400 {path}")
+    line = data.removesuffix(b"\n").removesuffix(b"\r")
+    if not line:
+        raise ConfigError(f"{where}: {path} is empty")
+    if len(line) > LONGEST_PASSWORD or b"\n" in line or b"\0" in line:
+        raise ConfigError(f"{where}: {path} must hold one line, of {LONGEST_PASSWORD} bytes at most")
+    try:
+        return line.decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{where}: {path} is not UTF-8") from None
 
 
-SHELL_AGENT: Final = "drover-agent-shell"
-WHOLE_LINE: Final = "%{*}"
-WITH_VALUE: Final = "--heartbeat"  # its one option; the value may be the next word
+# Templates of the shell agent
 
 
 def template_mistakes(config: Config) -> Iterator[Contradiction]:
-    """Every type whose template could run, split or expand what is in an item: the path to blame, and a message."""
+    """Yield every type whose template could run, split or expand what is in an item: the path to blame, a message."""
     for name, agent in config.agents.items():
-        is_shell = Path(agent.command[0]).name == SHELL_AGENT
-        if is_shell and (mistake := _template_mistake(template_of(agent.command[1:]))):
-            yield ("agents", name, "command"), mistake
+        if Path(agent.command[0]).name == SHELL_AGENT and (quoting := _quoting()):
+            template = template_of(agent.command[1:])
+            try:
+                if template.strip() != WHOLE_LINE:
+                    quoting.check(template)
+            except ValueError as error:
+                yield ("agents", name, "command"), f"is no safe template: {error}"
 
 
 def template_of(words: Sequence[str]) -> str:
@@ -286,20 +283,9 @@ def template_of(words: Sequence[str]) -> str:
     return WHOLE_LINE
 
 
-def _template_mistake(template: str) -> str:
-    quoting = _quoting()
-    if quoting is None or template.strip() == WHOLE_LINE:
-        return ""
-    try:
-        quoting.check(template)
-    except ValueError as error:
-        return f"is no safe template: {error}"
-    return ""
-
-
 @cache
 def _quoting() -> ModuleType | None:
-    """Load the grammar of the agent; None if it is not there."""
+    """Load the module of the agent that checks templates; None if the agent was taken away."""
     path = agents_dir() / "shell" / "quoting.py"
     spec = importlib.util.spec_from_file_location("drover_shell_quoting", path) if path.is_file() else None
     if spec is None or spec.loader is None:

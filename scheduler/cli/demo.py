@@ -1,4 +1,4 @@
-"""`drover demo [DIR]`: the whole thing at work on real files, with a database of its own that is gone afterwards.
+"""`drover demo [DIR]`: a scheduler at work on real files, with a database of its own that is removed afterwards.
 
 It does what a site would do: a table of its own, a configuration, one multi-SQL-query per agent type, queued with plain
 SQL; agents write their results through registered statements. The daemon is a child, as under systemd; this process
@@ -6,6 +6,7 @@ only reads and writes rows.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -51,47 +52,43 @@ PROGRESS: Final = """
     select jq_pk, jq_itemsprocessed + jq_itemsfailed, jq_itemstotal, jq_state::text, jq_endtext
       from drover.jobqueue where jq_pk = any(%s)
 """
+TOTALS: Final = "select count(*), coalesce(sum(size), 0), count(sha256) + count(mimetype) + count(license) from pfile"
+FAILURES: Final = "select item_jq_fk, item_reason, item_line from drover.item_failure limit 5"
+SURROGATE: Final = re.compile("[\ud800-\udfff]")  # of a name that is not UTF-8
 INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 ENOUGH: Final = 5000  # files worth a demo
-END_S: Final = 30.0  # for the daemon to end after it was told to
-LOOK_S: Final = 0.5  # between two looks when no event comes: progress itself is not an event
+END_S: Final = 30.0  # for the daemon to end after SIGTERM
+POLL_S: Final = 0.5  # nothing announces progress
 
 
 def run_demo(options: Namespace, config: Config) -> int:
-    """Run the demo and give the exit status."""
-    paths, where = _chosen(options.directory)
+    """Run the demo; return the exit status."""
+    paths, where = _files_and_folder(options.directory)
     paths = paths[: options.limit]
-    console = Console()
+    console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
-        home = Path(stack.enter_context(_home(options.keep)))
-        conninfo = stack.enter_context(
-            embedded.join(home / "pg", durable=True) if options.keep else embedded.temporary()
-        )
+        if options.keep:
+            home = Path(tempfile.mkdtemp(prefix="drover-demo."))
+            conninfo = stack.enter_context(embedded.join(home / "pg", durable=True))
+        else:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drover-demo.")))
+            conninfo = stack.enter_context(embedded.temporary())
         url = f"embedded:{home / 'pg'}" if options.keep else conninfo
-        configured = _write_config(home, url, options.agents or os.cpu_count() or 1)
+        config_file = _write_config(home, url, options.agents or os.cpu_count() or 1)
         connection = stack.enter_context(psycopg.connect(conninfo, autocommit=True))
         _prepare(conninfo, connection, paths)
-        console.print(f"{len(paths)} files below {where}, agents: {', '.join(SAVES)}", highlight=False)
-        with _daemon(configured, home / "drover.log"):
-            seconds, failed = _watch(connection, console)
+        console.print(f"{len(paths)} files below {where}, agents: {', '.join(SAVES)}")
+        with _daemon(config_file, home / "drover.log"):
+            seconds, failed = _run_jobs(connection, console)
         _print_summary(connection, console, seconds)
         if options.keep:
-            console.print(f"To go on with it: export DROVER_CONFIG={configured}", highlight=False, soft_wrap=True)
+            console.print(f"To go on with it: export DROVER_CONFIG={config_file}", soft_wrap=True)
     return 1 if failed else 0
 
 
-@contextmanager
-def _home(keep: bool) -> Iterator[str]:
-    if keep:
-        yield tempfile.mkdtemp(prefix="drover-demo.")
-        return
-    with tempfile.TemporaryDirectory(prefix="drover-demo.") as home:
-        yield home
-
-
-def _chosen(directory: str | None) -> tuple[list[str], str]:
-    """Give the files to work on and where they are: of a directory, or of the running Python's own library."""
+def _files_and_folder(directory: str | None) -> tuple[list[str], str]:
+    """Return the files to work on and where they are: of a directory, or of the running Python's own library."""
     if directory is None:
         return _library()
     where = Path(directory).resolve()
@@ -103,7 +100,7 @@ def _chosen(directory: str | None) -> tuple[list[str], str]:
 
 
 def _library() -> tuple[list[str], str]:
-    """Give the standard library; where it is small, what is installed beside it too."""
+    """Return the standard library; where it is small, what is installed beside it too."""
     standard, installed = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
     paths = sorted(_files(standard, INSTALLED))
     if len(paths) >= ENOUGH:
@@ -112,21 +109,12 @@ def _library() -> tuple[list[str], str]:
 
 
 def _files(directory: Path, left_out: frozenset[str]) -> Iterator[str]:
-    """Give the regular files below a directory, but for folders of these names."""
+    """Yield the regular files below a directory, but for folders of these names, and names that no text can hold."""
     for folder, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if name not in left_out]
-        for name in names:
-            path = os.path.join(folder, name)
-            if os.path.isfile(path) and _is_text(path):
+        for path in (os.path.join(folder, name) for name in names):
+            if os.path.isfile(path) and not SURROGATE.search(path):
                 yield path
-
-
-def _is_text(path: str) -> bool:
-    """Say whether a column of type text can hold the name."""
-    with suppress(UnicodeEncodeError):
-        path.encode()
-        return True
-    return False
 
 
 def _write_config(home: Path, url: str, agents: int) -> Path:
@@ -177,8 +165,8 @@ def _daemon(config: Path, log: Path) -> Iterator[None]:
             child.wait()
 
 
-def _watch(connection: psycopg.Connection, console: Console) -> tuple[float, bool]:
-    """Queue the jobs and show a bar for each until all have ended; give the seconds and whether one failed."""
+def _run_jobs(connection: psycopg.Connection, console: Console) -> tuple[float, bool]:
+    """Queue the jobs and show a bar for each until all have ended; return the seconds, and whether one failed."""
     connection.execute("listen drover_event")
     began = time.monotonic()
     columns = (
@@ -186,44 +174,30 @@ def _watch(connection: psycopg.Connection, console: Console) -> tuple[float, boo
         TextColumn("{task.fields[rate]:>9}"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console) as bars:
-        jobs = {_queue(connection, name): bars.add_task(name, total=None, rate="") for name in SAVES}
+        jobs = {_row(connection, QUEUE, name, name)[0]: bars.add_task(name, total=None, rate="") for name in SAVES}
         while True:
             rows = connection.execute(PROGRESS, [list(jobs)]).fetchall()
             for pk, done, total, _, _ in rows:
-                _move(bars, jobs[pk], done, total, time.monotonic() - began)
+                _update_bar(bars, jobs[pk], done, total, time.monotonic() - began)
             if all(state in TERMINAL for _, _, _, state, _ in rows):
                 break
-            _wait(connection)
+            for _ in connection.notifies(timeout=POLL_S, stop_after=1):
+                pass
     for pk, _, _, state, text in rows:
         if state != DONE:
-            console.print(printable(f"job {pk} {state}: {text}"), highlight=False, markup=False)
+            console.print(printable(f"job {pk} {state}: {text}"), markup=False)
     return time.monotonic() - began, any(state != DONE for _, _, _, state, _ in rows)
 
 
-def _queue(connection: psycopg.Connection, name: str) -> int:
-    row = connection.execute(QUEUE, [name, name]).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def _move(bars: Progress, task: TaskID, done: int, total: int | None, seconds: float) -> None:
-    rate = (
-        f"{done / seconds:.0f}/s" if done and total != bars.tasks[task].completed else bars.tasks[task].fields["rate"]
-    )
+def _update_bar(bars: Progress, task: TaskID, done: int, total: int | None, seconds: float) -> None:
+    is_moving = done and total != bars.tasks[task].completed
+    rate = f"{done / seconds:.0f}/s" if is_moving else bars.tasks[task].fields["rate"]
     bars.update(task, completed=done, total=total, rate=rate)
 
 
-def _wait(connection: psycopg.Connection) -> None:
-    for _ in connection.notifies(timeout=LOOK_S, stop_after=1):
-        pass
-
-
 def _print_summary(connection: psycopg.Connection, console: Console, seconds: float) -> None:
-    """Print what was found, and how fast."""
-    files, size, items = _one(
-        connection,
-        "select count(*), coalesce(sum(size), 0), count(sha256) + count(mimetype) + count(license) from pfile",
-    )
+    """Print what the agents found, and how fast."""
+    files, size, items = _row(connection, TOTALS)
     table = Table(title="What was found")
     for heading in ("of", "is", "files"):
         table.add_column(heading, justify="right" if heading == "files" else "left")
@@ -232,20 +206,16 @@ def _print_summary(connection: psycopg.Connection, console: Console, seconds: fl
         for value, count in connection.execute(query.encode()):
             table.add_row(column, value or "-", f"{count:,}")
         table.add_section()
-    (distinct,) = _one(connection, "select count(distinct sha256) from pfile")
+    (distinct,) = _row(connection, "select count(distinct sha256) from pfile")
     table.add_row("sha256", "distinct contents", f"{distinct:,}")
     console.print(table)
-    console.print(
-        f"{files:,} files, {size / 1e6:,.1f} MB; {items:,} items in {seconds:.1f} s: {items / seconds:,.0f} items/s",
-        highlight=False,
-    )
-    for pk, reason, line in connection.execute(
-        "select item_jq_fk, item_reason, item_line from drover.item_failure limit 5"
-    ):
-        console.print(printable(f"job {pk}: item failed: {reason}: {line}"), highlight=False, markup=False)
+    rate = f"{items:,} items in {seconds:.1f} s: {items / seconds:,.0f} items/s"
+    console.print(f"{files:,} files, {size / 1e6:,.1f} MB; {rate}")
+    for pk, reason, line in connection.execute(FAILURES):
+        console.print(printable(f"job {pk}: item failed: {reason}: {line}"), markup=False)
 
 
-def _one(connection: psycopg.Connection, query: str) -> tuple[int, ...]:
-    row = connection.execute(query.encode()).fetchone()
+def _row(connection: psycopg.Connection, query: str, *parameters: str) -> tuple[int, ...]:
+    row = connection.execute(query.encode(), parameters).fetchone()
     assert row is not None
     return tuple(map(int, row))

@@ -27,13 +27,13 @@ ALONE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give the exit status: 0 ok, 1 failed, 2 configuration or usage, 3 no database."""
+    """Run one command; return the exit status: 0 ok, 1 failed, 2 configuration or usage, 3 no database."""
     options = parse(sys.argv[1:] if argv is None else argv)
     try:
         status = _run(options)
-        sys.stdout.flush()  # here, where a reader that has gone away is still noticed
+        sys.stdout.flush()  # here, where a closed pipe is still noticed
     except DroverError as error:
-        return _tell(error)
+        return _report(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return FAILED
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Namespace) -> int:
-    _print_anything()
+    _escape_unprintable()
     if options.database is not None:
         from scheduler.cli.config import without_password  # not for --help, as below
 
@@ -54,15 +54,16 @@ def _run(options: Namespace) -> int:
 
 
 def _configuration(options: Namespace) -> "Config":
-    """What the command needs of it; no file is read if only the database is wanted, and is named."""
-    from scheduler.cli.config import SYSTEM, database_alone, load  # not for --help: it takes as long as all the rest
-    from scheduler.drivers.spawn import user_mistakes
-    from scheduler.model.config import Config
+    """Return what the command needs of it; no file is read if it needs the database only, and that is named."""
+    from scheduler.model.config import Config  # not for --help: it takes as long as all the rest
 
-    checks = (user_mistakes,) if options.command == "run" else ()  # nobody else starts agents
     needs = COMMANDS[options.command].needs
     if needs == "nothing":
         return Config()
+    from scheduler.cli.config import SYSTEM, database_alone, load
+    from scheduler.drivers.spawn import user_mistakes
+
+    checks = (user_mistakes,) if options.command == "run" else ()  # what only a daemon needs
     is_enough = needs == "database" or getattr(options, "group", None) or getattr(options, "jobs", None)
     alone = database_alone(os.environ) if is_enough else None
     try:
@@ -72,15 +73,15 @@ def _configuration(options: Namespace) -> "Config":
         raise ConfigError(f"{error}\n{hint.format(options.command)}" if hint else str(error)) from error
 
 
-def _print_anything() -> None:
-    """A terminal that lacks a character shows its number, and that is no reason to fail."""
+def _escape_unprintable() -> None:
+    """Let a terminal that lacks a character show its number, which is no reason to fail."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def _tell(error: DroverError) -> int:
-    """Mistakes of the operator are one a line; anything else is one line, even with a log's end in it."""
+def _report(error: DroverError) -> int:
+    """Print mistakes of the operator one a line, other errors as one line; return the exit status."""
     from scheduler.cli.output import printable  # not for --help, as above
 
     if isinstance(error, ConfigError):
