@@ -1,4 +1,4 @@
-"""The shape of the configuration: every table, key, default and limit, and what may not go together.
+"""The configuration: every table, key, default and limit, and which values contradict each other.
 
 Decides what a valid configuration is. Knows nothing of TOML, files or line numbers (config_text reads texts,
 cli/config finds them). Each key's own limit is its validator; what two keys say against each other is a row of
@@ -38,7 +38,8 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # What tells this daemon who it is to the database: an agent is given a login of its own, by `database` or `env`.
-SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
+OWN_LOGIN = "is the scheduler's own login; give the agent one of its own, with database or env"
+SECRET = dict.fromkeys(("PGPASSWORD", "DROVER_DATABASE_URL"), OWN_LOGIN)
 RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
 
 
@@ -59,7 +60,7 @@ def _must(holds: Callable[[Any], bool], message: str) -> Check:
 
 
 def _matches(pattern: re.Pattern[str], message: str) -> Check:
-    """An empty text means "not given" and is always allowed."""
+    """Return a check by a pattern; an empty text means "not given" and is always allowed."""
     return _must(lambda text: not text or pattern.fullmatch(text) is not None, message)
 
 
@@ -95,7 +96,7 @@ class Database:
 
 @frozen
 class Scheduler:
-    """The daemon's settings; what is a float is seconds."""
+    """The daemon's settings; floats are seconds."""
 
     group: str = field(default="default", validator=[GIVEN, _matches(NAME, NAME_RULE)])
     respawn_interval: float = field(default=300.0, validator=SPAN)
@@ -161,22 +162,22 @@ class Host:
 
     @property
     def letters(self) -> frozenset[str]:
-        """Give the characters that a priority may begin with to be taken here."""
+        """Return the characters that a priority may begin with to be taken here."""
         return letters_matching(self.priorities)
 
     @property
-    def is_choosy(self) -> bool:
-        """Say whether it does not take every job of a type that it takes."""
+    def is_selective(self) -> bool:
+        """Return whether it takes only some jobs of the types that it takes."""
         return bool(self.queues) or len(self.letters) < len(LETTERS)
 
     @property
     def filters(self) -> dict[str, Any]:
-        """Give what it takes."""
+        """Return the filters, by key."""
         return {key: getattr(self, key) for key in FILTERS}
 
     @property
-    def is_far(self) -> bool:
-        """Say whether it has to be reached before anything can be started there."""
+    def is_remote(self) -> bool:
+        """Return whether it has to be connected to before anything can be started there."""
         return self.transport == "ssh"
 
 
@@ -243,7 +244,7 @@ class Config:
     queues: dict[str, Queue] = field(factory=dict)
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
-        """Give the hosts on which a type has slots."""
+        """Return the hosts on which a type has slots."""
         names = self.agents[kind].hosts or self.hosts
         return tuple(name for name in names if re.search(self.hosts[name].types, kind))
 
@@ -261,6 +262,7 @@ HOST_RULES: tuple[Rule, ...] = (
     ("command", lambda h: h.transport != "command" or h.command, 'is needed by transport = "command"'),
     ("priorities", lambda h: bool(h.letters), NO_LETTERS),
 )
+WINDOW_OF_DB = "must be 1: answers to DB: lines would come behind lines ahead"
 AGENT_RULES: tuple[Rule, ...] = (
     ("heartbeat", lambda a: a.kind == "line" or not a.heartbeat, "must be 0: exec agents have no heartbeat"),
     ("window", lambda a: a.kind == "line" or a.window == 1, "must be 1: an exec agent gets one item"),
@@ -274,39 +276,32 @@ AGENT_RULES: tuple[Rule, ...] = (
 
 
 def contradictions(config: Config) -> Iterator[Contradiction]:
-    """Every mistake of values that are right by themselves: the path to blame, and a message."""
-    yield from _absences(config)
+    """Yield every mistake of values that are right by themselves: the path to blame, and a message."""
+    if not config.hosts:
+        yield ("hosts",), "no host is configured; add a table like [hosts.local]"
+    if not config.agents:
+        yield ("agents",), "no agent is configured; add a table like [agents.sha256]"
     yield from _names(config)
     yield from _broken(SCHEDULER_RULES, ("scheduler",), config.scheduler)
     for name, host in config.hosts.items():
         yield from _broken(HOST_RULES, ("hosts", name), host)
+        for number, queue in enumerate(host.queues):
+            if not NAME.fullmatch(queue):
+                yield ("hosts", name, "queues", number), NAME_RULE
     for name, agent in config.agents.items():
         yield from _broken(AGENT_RULES, ("agents", name), agent)
-        yield from _agent_words(("agents", name), agent, frozenset(config.hosts))
-    yield from _hosts_words(config)
+        yield from _agent_names(("agents", name), agent)
+        yield from _agent_hosts(("agents", name), agent, config)
 
 
 def _broken(rules: tuple[Rule, ...], path: Path, table: object) -> Iterator[Contradiction]:
     return (((*path, key), message) for key, holds, message in rules if not holds(table))
 
 
-def _absences(config: Config) -> Iterator[Contradiction]:
-    if not config.hosts:
-        yield ("hosts",), "no host is configured; add a table like [hosts.local]"
-    if not config.agents:
-        yield ("agents",), "no agent is configured; add a table like [agents.sha256]"
-
-
 def _names(config: Config) -> Iterator[Contradiction]:
-    tables: dict[str, Iterable[str]] = {
-        "hosts": config.hosts,
-        "agents": config.agents,
-        "queues": config.queues,
-    }
+    tables: dict[str, Iterable[str]] = {"hosts": config.hosts, "agents": config.agents, "queues": config.queues}
     for table, names in tables.items():
-        for name in names:
-            if not NAME.fullmatch(name):
-                yield (table, name), NAME_RULE
+        yield from (((table, name), NAME_RULE) for name in names if not NAME.fullmatch(name))
     for name in config.agents:
         if name == "command":
             yield ("agents", name), "is the type of the scheduler's own commands; choose another name"
@@ -314,44 +309,36 @@ def _names(config: Config) -> Iterator[Contradiction]:
             yield ("agents", name), "must not have a dot: job names are type.nonce"
 
 
-def _agent_words(path: Path, agent: AgentType, hosts: frozenset[str]) -> Iterator[Contradiction]:
-    for number, host in enumerate(agent.hosts):
-        if host not in hosts:
-            yield (*path, "hosts", number), "no such host is configured"
+def _agent_names(path: Path, agent: AgentType) -> Iterator[Contradiction]:
+    """Yield mistakes in the names of environment variables and statements, and in the statements."""
     for variable in agent.env:
         if message := _variable_mistake(variable):
             yield (*path, "env", variable), message
     for number, variable in enumerate(agent.pass_env):
-        if message := _variable_mistake(variable) or _secret_mistake(variable):
+        if message := _variable_mistake(variable) or SECRET.get(variable, ""):
             yield (*path, "pass_env", number), message
     for name, sql in agent.statements.items():
         if message := _statement_mistake(name, sql):
             yield (*path, "statements", name), message
 
 
-def _hosts_words(config: Config) -> Iterator[Contradiction]:
-    for name, host in config.hosts.items():
-        for number, queue in enumerate(host.queues):
-            if not NAME.fullmatch(queue):
-                yield ("hosts", name, "queues", number), NAME_RULE
-    for name, agent in config.agents.items():
-        if not config.hosts or not set(agent.hosts) <= config.hosts.keys():
-            continue
-        if not config.hosts_of(name):
-            yield ("agents", name), "no host takes it: the key types of each leaves it out"
-        far = [host for host in config.hosts_of(name) if config.hosts[host].transport != "local"]
-        if agent.user and far:
-            yield ("agents", name, "user"), f"is for local hosts, which {far[0]} is not; name others in its key hosts"
+def _agent_hosts(path: Path, agent: AgentType, config: Config) -> Iterator[Contradiction]:
+    unknown = [number for number, host in enumerate(agent.hosts) if host not in config.hosts]
+    yield from (((*path, "hosts", number), "no such host is configured") for number in unknown)
+    if unknown or not config.hosts:
+        return
+    hosts = config.hosts_of(str(path[1]))
+    if not hosts:
+        yield path, "no host takes it: the key types of each leaves it out"
+    remote = [host for host in hosts if config.hosts[host].transport != "local"]
+    if agent.user and remote:
+        yield (*path, "user"), f"is for local hosts, which {remote[0]} is not; name others in its key hosts"
 
 
 def _variable_mistake(name: str) -> str:
     if not VARIABLE.fullmatch(name):
         return "is not the name of an environment variable"
     return "is set by the scheduler itself" if name in RESERVED else ""
-
-
-def _secret_mistake(name: str) -> str:
-    return "is the scheduler's own login; give the agent one of its own, with database or env" if name in SECRET else ""
 
 
 def _statement_mistake(name: str, sql: str) -> str:

@@ -1,7 +1,6 @@
-"""TOML texts into a Config, or into the list of all their mistakes, each with its file and line.
+"""Read TOML texts into a Config, or into the list of all their mistakes, each with its file and line.
 
-Decides how texts are laid over one another and how a mistake is told. Opens no file; config.py says what is
-valid.
+Decides how texts are merged and how a mistake is reported. Opens no file; config.py says what is valid.
 """
 
 import difflib
@@ -42,7 +41,7 @@ SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with the value at a path of the tree."""
+    """A message about the value at a path of the tree."""
 
     path: Path
     message: str
@@ -58,23 +57,23 @@ class Document:
 
 
 def parse(texts: Sequence[tuple[str, str]], *checks: Callable[[Config], Iterable[Contradiction]]) -> Config:
-    """The configuration of (file name, TOML text) pairs, the main file first; `checks` give further mistakes.
+    """Return the configuration of (file name, TOML text) pairs, the main file first; `checks` find further mistakes.
 
     Later texts add tables and keys; a key given twice has its later value, arrays whole.
     Errors: ConfigMistakes, with every mistake.
     """
     document = _read(texts)
     config, mistakes = _structure(document.tree)
-    told = {mistake.path for mistake in mistakes}
+    reported = {mistake.path for mistake in mistakes}
     found = (each for check in (contradictions, *checks) for each in check(config))
-    mistakes += [Mistake(*each) for each in found if each[0] not in told]
+    mistakes += [Mistake(*each) for each in found if each[0] not in reported]
     if mistakes:
-        raise ConfigMistakes(_told(document, mistakes))
+        raise ConfigMistakes(_report(document, mistakes))
     return config
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a text has a password in a connection string or URL, or a key that is called one; no comment counts."""
+    """Return whether a text, but for comments, has a password in a connection string, or a key that is called one."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     return any(PASSWORD.search(line) or SECRET_VALUE.search(line) for line in lines)
 
@@ -88,7 +87,7 @@ def _read(texts: Sequence[tuple[str, str]]) -> Document:
     mistakes: list[str] = []
     for number, (name, text) in enumerate(texts):
         try:
-            tree = _laid_over(tree, tomllib.loads(text))
+            tree = _merged(tree, tomllib.loads(text))
             places.update({path: (number, line) for path, line in key_lines(text).items()})
         except (ValueError, RecursionError) as error:
             mistakes.append(_syntax_mistake(name, text, error))
@@ -97,18 +96,18 @@ def _read(texts: Sequence[tuple[str, str]]) -> Document:
     return Document(tuple(name for name, _ in texts), tree, places)
 
 
-def _laid_over(low: Tree, high: Tree) -> Tree:
+def _merged(low: Tree, high: Tree) -> Tree:
     if not low:
         return high
-    return {**low, **{key: _one_over(low.get(key), value) for key, value in high.items()}}
+    return {**low, **{key: _merged_value(low.get(key), value) for key, value in high.items()}}
 
 
-def _one_over(low: Any, high: Any) -> Any:
-    return _laid_over(low, high) if isinstance(low, dict) and isinstance(high, dict) else high
+def _merged_value(low: Any, high: Any) -> Any:
+    return _merged(low, high) if isinstance(low, dict) and isinstance(high, dict) else high
 
 
 def _syntax_mistake(name: str, text: str, error: Exception) -> str:
-    """The line itself is not shown: it may hold a password."""
+    """Return a mistake without the line itself: it may hold a password."""
     if isinstance(error, RecursionError):
         return f"{name}:1: syntax: nested too deep"
     message = str(error)
@@ -123,21 +122,23 @@ def _syntax_mistake(name: str, text: str, error: Exception) -> str:
 
 
 def _structure(tree: Tree) -> tuple[Config, list[Mistake]]:
-    """A Config in any case: with mistakes, that of the tree without them, so that the rest is checked too."""
+    """Return a Config in any case: with mistakes, that of the tree without them, so that the rest is checked too."""
     converter = _converter()
     try:
         return converter.structure(tree, Config), []
     except BaseValidationError as error:
         mistakes = list(_mistakes(error, ()))
     for mistake in mistakes:
-        tree = _mended(tree, mistake.path)
+        tree = _repaired(tree, mistake.path)
     return converter.structure(tree, Config), mistakes
 
 
 def _converter() -> Converter:
     converter = Converter(forbid_extra_keys=True, detailed_validation=True)
-    for kind, hook in {str: _text, bool: _truth, int: _whole, float: _number}.items():
-        converter.register_structure_hook(kind, hook)
+    converter.register_structure_hook(str, _text)
+    converter.register_structure_hook(bool, _scalar(bool, bool, "must be true or false"))
+    converter.register_structure_hook(int, _scalar(int, int, "must be a whole number"))
+    converter.register_structure_hook(float, _scalar(float, int | float, "must be a number"))
     converter.register_structure_hook_func(_is_literal, _choice)
     converter.register_structure_hook_factory(attrs.has, partial(_table_hook, converter))
     return converter
@@ -148,7 +149,7 @@ def _is_literal(kind: Any) -> bool:
 
 
 def _table_hook(converter: Converter, kind: type[Any]) -> Any:
-    """Structures a table, each field checked by its validator at once: __init__ stops at the first."""
+    """Return what structures a table, each field checked by its validator at once: __init__ stops at the first."""
     fields: Any = {f.name: override(struct_hook=_field_hook(converter, f)) for f in attrs.fields(kind)}
     inner = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **fields)
     return lambda value, asked: inner(_table(value), asked)
@@ -168,7 +169,7 @@ def _field_hook(converter: Converter, attribute: "attrs.Attribute[Any]") -> Any:
 
 
 def _before(kind: Any) -> Any:
-    """What a raw value must pass before cattrs, which would take any iterable for an array."""
+    """Return the check of a raw value before cattrs, which would take any iterable for an array."""
     if kind == Argv:
         return _words
     return {tuple: _array, dict: _table}.get(get_origin(kind), lambda value: value)
@@ -182,22 +183,15 @@ def _text(value: Any, _kind: Any) -> str:
     return value
 
 
-def _truth(value: Any, _kind: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false")
-    return value
+def _scalar(kind: Any, accepted: Any, message: str) -> Callable[[Any, Any], Any]:
+    """Return what structures a value; true and false are no numbers."""
 
+    def structure(value: Any, _kind: Any) -> Any:
+        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(message)
+        return kind(value)
 
-def _whole(value: Any, _kind: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError("must be a whole number")
-    return value
-
-
-def _number(value: Any, _kind: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError("must be a number")
-    return float(value)
+    return structure
 
 
 def _choice(value: Any, kind: Any) -> Any:
@@ -220,7 +214,7 @@ def _array(value: Any) -> list[Any]:
 
 
 def _words(value: Any) -> list[Any]:
-    """A command: an array as it is, a text split by the shell's rules for quotes (J44)."""
+    """Return a command: an array as it is, a text split by the shell's rules for quotes (J44)."""
     if not isinstance(value, str):
         return _array(value)
     try:
@@ -230,7 +224,7 @@ def _words(value: Any) -> list[Any]:
 
 
 def _mistakes(error: BaseException, path: Path) -> Iterator[Mistake]:
-    """The leaves of what cattrs raised, each with the path that its notes tell."""
+    """Yield the leaves of an error of cattrs, each with the path in its notes."""
     match error:
         case BaseValidationError():
             for inner in error.exceptions:
@@ -258,8 +252,8 @@ def _suggestion(key: str, kind: type[Any]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _mended(tree: Tree, path: Path) -> Tree:
-    """The tree with something harmless, or nothing, in place of a mistake; what no name can be goes with all below."""
+def _repaired(tree: Tree, path: Path) -> Tree:
+    """Return the tree with something harmless, or nothing, for a mistake; a name with NUL goes with all below it."""
     for length, key in enumerate(path, 1):
         if "\0" in str(key):
             return _without(tree, path[:length])
@@ -280,7 +274,7 @@ def _with(tree: Tree, path: Path, value: Any) -> Tree:
 
 
 def _without(tree: Tree, path: Path) -> Tree:
-    """An array with a mistake in it goes as a whole."""
+    """Return the tree without a path; an array with a mistake in it goes as a whole."""
     key, *rest = path
     below = tree.get(str(key))
     if rest and isinstance(below, dict):
@@ -288,16 +282,16 @@ def _without(tree: Tree, path: Path) -> Tree:
     return {name: value for name, value in tree.items() if name != key}
 
 
-# Telling: mistakes to lines of text.
+# Reporting: mistakes to lines of text.
 
 
-def _told(document: Document, mistakes: list[Mistake]) -> list[str]:
+def _report(document: Document, mistakes: list[Mistake]) -> list[str]:
     placed = sorted((_place(document, mistake.path), _line(document.tree, mistake)) for mistake in mistakes)
-    return [f"{_file(document, number)}:{line}: {told}" for (number, line), told in placed]
+    return [f"{_file(document, number)}:{line}: {text}" for (number, line), text in placed]
 
 
 def _place(document: Document, path: Path) -> Place:
-    """Where the path stands, else the table it belongs to, else the first line of all."""
+    """Return the place of the path, else of the table it belongs to, else the first line of all."""
     for length in range(len(path), 0, -1):
         if place := document.places.get(path[:length]):
             return place
@@ -322,12 +316,12 @@ def _quoted(key: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text in double quotes on one line, control characters escaped, as an operator can read it."""
+    """Return a text in double quotes on one line, control characters escaped, as an operator can read it."""
     return '"' + repr("'" + text)[2:-1].replace('"', '\\"') + '"'
 
 
 def _shown(tree: Tree, path: Path) -> str:
-    """The value at the path, short and without a password; what is in a table has its place told instead."""
+    """Return the value at the path, short and without a password; of a table, only that it is one."""
     value: Any = tree
     for step in path:
         try:
@@ -336,17 +330,17 @@ def _shown(tree: Tree, path: Path) -> str:
             return "nothing"
     if SECRET_KEY.search(str(path[-1])) or path[2:3] == ("env",):
         return "***"
-    return _clipped(PASSWORD.sub(r"\g<before>***", _spelt(value)))
+    return _clipped(PASSWORD.sub(r"\g<before>***", _formatted(value)))
 
 
-def _spelt(value: Any) -> str:
+def _formatted(value: Any) -> str:
     match value:
         case bool():
             return str(value).lower()
         case dict():
             return "a table"
         case list():
-            return "[" + ", ".join("[...]" if isinstance(item, list) else _spelt(item) for item in value) + "]"
+            return "[" + ", ".join("[...]" if isinstance(item, list) else _formatted(item) for item in value) + "]"
         case str():
             return _escaped(value)
         case _:

@@ -1,6 +1,6 @@
-"""What an agent's line means: one line of bytes in, a keyword and its text out (SPEC 2).
+"""The grammar of agents' lines: one line of bytes in, a keyword and its text out (SPEC 2).
 
-It knows the grammar only. What a keyword does to a slot or a job is decided in policy/core.py.
+What a keyword does to a slot or a job is decided in policy/core.py.
 """
 
 import re
@@ -21,7 +21,7 @@ _STATEMENT: Final = re.compile(rb"([A-Za-z_]\w*)[ \t]*(\{.*\})[ \t;]*", re.DOTAL
 
 
 def parse(line: bytes) -> tuple[bytes, bytes]:
-    """Give (keyword, text) of one line without its newline; an unknown line is (DEBUG, the whole line)."""
+    """Return (keyword, text) of one line without its newline; an unknown line is (DEBUG, the whole line)."""
     found = _LINE.fullmatch(line[:-1] if line.endswith(b"\r") else line)
     if found is None:
         return DEBUG, line
@@ -30,11 +30,11 @@ def parse(line: bytes) -> tuple[bytes, bytes]:
 
 
 def parse_statement(text: bytes) -> tuple[str, bytes] | None:
-    """Give (name, json) of `name {json}`; None when the text is plain SQL."""
+    """Return (name, json) of `name {json}`; None when the text is plain SQL."""
     found = _STATEMENT.fullmatch(text)
     return (found[1].decode(), found[2]) if found else None
 
 
 def printable(data: bytes) -> str:
-    r"""Give text that any database and any log takes: invalid UTF-8 and NUL become `\xHH`."""
+    r"""Return text that any database and any log takes: invalid UTF-8 and NUL become `\xHH`."""
     return data.decode("utf-8", "backslashreplace").replace("\0", "\\x00")

@@ -27,41 +27,37 @@ ENDS = ("escaped_end", "text_end", "name_end")
 
 
 def bind(sql: str) -> tuple[str, tuple[str, ...]]:
-    """SQL with `$n` for each `:name`, and the names in order of their numbers; a name has one number.
+    """Return SQL with `$n` for each `:name`, and the names in order of their numbers; a name has one number.
 
     Errors: ConfigError if a quote or comment is never closed, or if the text uses `$n` itself.
     """
     names: dict[str, int] = {}
     parts: list[str] = []
     at = 0
-    while found := TOKEN.search(sql, at):
-        end = _end(sql, found)
-        parts += sql[at : found.start()], _replaced(found, names) or sql[found.start() : end]
+    while token := TOKEN.search(sql, at):
+        end = _end(sql, token)
+        name = token["name"]
+        bound = f"${names.setdefault(name, len(names) + 1)}" if name else sql[token.start() : end]
+        parts += sql[at : token.start()], bound
         at = end
     return "".join([*parts, sql[at:]]), tuple(names)
 
 
-def _replaced(found: re.Match[str], names: dict[str, int]) -> str:
-    if not (name := found["name"]):
-        return ""
-    return f"${names.setdefault(name, len(names) + 1)}"
-
-
-def _end(sql: str, found: re.Match[str]) -> int:
-    if found["number"]:
-        raise ConfigError(f"write :name instead of {found['number']}")
-    if found["comment"]:
-        return _comment_end(sql, found.end())
-    if found["tag"]:
-        close = sql.find(found["tag"], found.end())
-        return close + len(found["tag"]) if close >= 0 else _unclosed(found["tag"])
-    if any(found[end] == "" for end in ENDS):
-        return _unclosed(found[0][0])
-    return found.end()
+def _end(sql: str, token: re.Match[str]) -> int:
+    if token["number"]:
+        raise ConfigError(f"write :name instead of {token['number']}")
+    if token["comment"]:
+        return _comment_end(sql, token.end())
+    if token["tag"]:
+        close = sql.find(token["tag"], token.end())
+        return close + len(token["tag"]) if close >= 0 else _unclosed(token["tag"])
+    if any(token[end] == "" for end in ENDS):
+        return _unclosed(token[0][0])
+    return token.end()
 
 
 def _comment_end(sql: str, start: int) -> int:
-    """Postgres nests its comments."""
+    """Return the end of a comment; Postgres nests them."""
     depth = 1
     for edge in COMMENT_EDGE.finditer(sql, start):
         depth += 1 if edge[0] == "/*" else -1

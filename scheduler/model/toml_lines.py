@@ -1,8 +1,8 @@
-"""Where each key of a TOML text stands.
+"""Find the line of each key of a TOML text.
 
-tomllib keeps no line numbers; this finds them, for keys bare, quoted and dotted, in tables, inline tables and
-arrays over several lines. It judges nothing: tomllib has accepted the text before. An array of tables, which
-no key of ours is, counts as a table.
+tomllib keeps no line numbers; this finds them, for keys bare, quoted and dotted, in tables, inline tables and arrays
+over several lines. It checks nothing: tomllib has accepted the text before. An array of tables, which no key of ours
+is, counts as a table.
 """
 
 import re
@@ -28,8 +28,8 @@ TOKEN = re.compile(
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """The line, from 1, of every table, key and array element of a valid TOML text, by its path."""
-    return _Reader(text).statements()
+    """Return the line, from 1, of every table, key and array element of a valid TOML text, by its path."""
+    return _Reader(text).read()
 
 
 def _tokens(text: str) -> Iterator[Token]:
@@ -47,20 +47,22 @@ def _key(token: str) -> str:
 
 
 class _Reader:
-    """One reading of one text, forwards, a token at a time."""
+    """Reads one text forwards, a token at a time."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
         self._lines: dict[Path, int] = {}
         self._next()
 
-    def statements(self) -> dict[Path, int]:
+    def read(self) -> dict[Path, int]:
         table: Path = ()
         while self._text:
             if self._text == "\n":
                 self._next()
             elif self._text == "[":
-                table = self._header()
+                self._skip("[")
+                table = self._path(())
+                self._skip("]")
             else:
                 self._pair(table)
         return self._lines
@@ -72,19 +74,13 @@ class _Reader:
         while self._text in texts:
             self._next()
 
-    def _header(self) -> Path:
-        self._skip("[")
-        table = self._path(())
-        self._skip("]")
-        return table
-
     def _pair(self, table: Path) -> None:
         path = self._path(table)
         self._skip("=")
         self._value(path)
 
     def _path(self, path: Path) -> Path:
-        """A dotted key below `path`; a table named on its way gets this line, unless it had one."""
+        """Read a dotted key below `path`; a table named on its way gets this line, unless it had one."""
         line = self._line
         while self._text not in ("=", "]"):
             if self._text != ".":
@@ -96,28 +92,21 @@ class _Reader:
 
     def _value(self, path: Path) -> None:
         if self._text == "[":
-            self._array(path)
+            for number, _ in enumerate(self._elements("]")):
+                self._lines[*path, number] = self._line
+                self._value((*path, number))
         elif self._text == "{":
-            self._inline_table(path)
+            for _ in self._elements("}"):
+                self._pair(path)
         else:
             while self._text not in ("", "\n", ",", "]", "}"):
                 self._next()
 
-    def _array(self, path: Path) -> None:
-        self._next()
-        number = 0
-        while True:
-            self._skip("\n", ",")
-            if self._text in ("]", ""):
-                return self._next()
-            self._lines[*path, number] = self._line
-            self._value((*path, number))
-            number += 1
-
-    def _inline_table(self, path: Path) -> None:
+    def _elements(self, end: str) -> Iterator[None]:
+        """Yield at the start of each element of an array or an inline table."""
         self._next()
         while True:
             self._skip("\n", ",")
-            if self._text in ("}", ""):
+            if self._text in (end, ""):
                 return self._next()
-            self._pair(path)
+            yield

@@ -278,7 +278,7 @@ class Pool:
 
     def filter(self, hosts: Mapping[str, Host]) -> None:
         """Begin anew with what waits for any host: by doors if some host does not take every job, or there is none."""
-        is_choosy = not hosts or any(host.is_choosy for host in hosts.values())
+        is_choosy = not hosts or any(host.is_selective for host in hosts.values())
         self.filters = HostFilters(hosts, self.queue_type) if is_choosy else None
         self.any = self.queue_type() if self.filters is None else self.filters.every
 

@@ -30,7 +30,7 @@ class HostState:
         self.max = host.max
         self.urgent = host.urgent
         self.enabled = host.enabled
-        self.is_up = not host.is_far  # else we are told when it can be reached
+        self.is_up = not host.is_remote  # else we are told when it can be reached
         self.reason: str | None = None  # why it cannot be reached
         self.down_until = 0.0  # the next attempt to reach it
         self.used = 0  # slots that are neither FREE nor FAIL

@@ -132,7 +132,7 @@ def _take_host(state: State, name: str, before: Host | None, host: Host) -> None
     """A host that is new, or changed; one that was here before may still have agents of that time."""
     book = state.hosts.setdefault(name, HostState(name, host))
     if before is None or not REACHED_BY.isdisjoint(_differences(before, host)):
-        book.is_up, book.reason = not host.is_far, None
+        book.is_up, book.reason = not host.is_remote, None
         state.hosts_changed.add(book)
     for key in ("max", "urgent", "enabled"):
         if before is None or getattr(before, key) != getattr(host, key):
@@ -159,7 +159,7 @@ def _take_type(state: State, name: str, old: Config, new: Config, now: float) ->
     hosts = {host: new.hosts[host] for host in new.hosts_of(name)}
     were_choosy = state.pools[name].filters is not None
     is_other_turn = before is not None and before.fair != kind.fair
-    if is_other_turn or were_choosy or not hosts or any(host.is_choosy for host in hosts.values()):
+    if is_other_turn or were_choosy or not hosts or any(host.is_selective for host in hosts.values()):
         state.pools[name].filter(hosts)
     _fit_slots(state, state.pools[name], tuple(hosts), now)
     if is_other_turn:

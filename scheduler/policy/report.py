@@ -117,7 +117,7 @@ class Report:
     def show_hosts_again(self) -> None:
         """Show the hosts that have to be reached once more: what was shown of them may not have arrived."""
         self._state.hosts_changed.update(
-            self._state.hosts[name] for name, host in self._state.config.hosts.items() if host.is_far
+            self._state.hosts[name] for name, host in self._state.config.hosts.items() if host.is_remote
         )
 
     def _held(self, pool: Pool, now: float) -> dict[str, float | None]:

@@ -272,7 +272,7 @@ class Daemon:
 
     def _reach(self) -> None:
         """Go where the configuration says, and nowhere else."""
-        far = {name for name, host in self.config.hosts.items() if host.is_far}
+        far = {name for name, host in self.config.hosts.items() if host.is_remote}
         self.links = {name: is_up for name, is_up in self.links.items() if name in far}
         for name in sorted(far - self.links.keys()):
             self.links[name] = False
