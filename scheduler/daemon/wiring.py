@@ -89,13 +89,11 @@ class Daemon:
     def _connect_to_jobs_databases(self, conninfo: str) -> tuple[JobQueries, AgentDb]:
         database, timers, changed = self.config.database, self.config.scheduler, self.connections.reachability_changed
         job_queries = JobQueries(
-            self.loop, database.msq_url or make_conninfo(conninfo, user="drover_msq"), timers.expansions, timers,
-            self._handle, changed,
+            self.loop, database.msq_url or make_conninfo(conninfo, user="drover_msq"), timers, self._handle, changed,
         )  # fmt: skip
         agentdb = AgentDb(
-            self.loop, database.agentdb_url or make_conninfo(conninfo, user="drover_agentdb"),
-            timers.agentdb_connections, self.config.agents, timers.statement_limit, self._handle, changed,
-            with_queue=_is_same_server(conninfo, database.agentdb_url), reconnect_max=timers.reconnect_max,
+            self.loop, database.agentdb_url or make_conninfo(conninfo, user="drover_agentdb"), self.config,
+            self._handle, changed, is_with_queue=_is_same_server(conninfo, database.agentdb_url),
         )  # fmt: skip
         return job_queries, agentdb
 

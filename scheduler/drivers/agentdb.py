@@ -60,37 +60,35 @@ class _Lines:
 
 
 class AgentDb:
-    """Up to `count` connections, opened when first needed; first come, first served."""
+    """Connections for the statements of agents, opened when first needed; first come, first served."""
 
     def __init__(
         self,
         loop: Loop,
         conninfo: str,
-        count: int,
-        agents: Mapping[str, AgentType],
-        statement_limit: float,
+        config: Config,
         report: Callable[[Event], None],
         connections_changed: Callable[[ConnectionsChanged], None],
         *,
+        is_with_queue: bool = False,
         answer_bytes: int = ANSWER_BYTES,
-        with_queue: bool = False,
-        reconnect_max: float = 30.0,
     ) -> None:
+        limits = config.scheduler
         self._loop, self._report = loop, report
-        self._limit, self._answer_bytes = statement_limit, answer_bytes
+        self._limit, self._answer_bytes = limits.statement_limit, answer_bytes
         # On the server of the queue a statement that was answered may be forgotten if the server crashes, but not once
         # its job is saved as done: that commit is synchronous and comes later, so it brings all before it to disk.
         settings = (
             setting(THEIRS),
-            f"set synchronous_commit = {'off' if with_queue else 'on'}",
-            f"set statement_timeout = {round(statement_limit * 1000)}",
+            f"set synchronous_commit = {'off' if is_with_queue else 'on'}",
+            f"set statement_timeout = {round(self._limit * 1000)}",
         )
         self._pool = ConnectionPool(
-            loop, "agentdb", "statements", conninfo, count, settings, connections_changed,
-            reconnect_max=reconnect_max, on_down=self._down,
+            loop, "agentdb", "statements", conninfo, limits.agentdb_connections, settings, connections_changed,
+            reconnect_max=limits.reconnect_max, on_down=self._down,
         )  # fmt: skip
         self._reason = "it is slow"  # why no connection is up
-        self._set_agents(agents)
+        self._set_agents(config.agents)
 
     def open(self) -> None:
         """Open the first connection if some agent type may ask: a failing log-in is known before any work is begun."""

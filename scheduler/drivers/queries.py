@@ -101,13 +101,12 @@ class _QueryError(Exception):
 
 
 class JobQueries:
-    """Up to `count` queries at once, each on a connection of its own."""
+    """Up to `expansions` queries at once, each on a connection of its own."""
 
     def __init__(
         self,
         loop: Loop,
         conninfo: str,
-        count: int,
         settings: Scheduler,
         report: Callable[[Event], None],
         connections_changed: Callable[[ConnectionsChanged], None],
@@ -115,7 +114,7 @@ class JobQueries:
         self._settings = settings
         self._loop, self._report = loop, report
         self._pool = ConnectionPool(
-            loop, "expansion", "queries", readable(conninfo), count, SETTINGS, connections_changed,
+            loop, "expansion", "queries", readable(conninfo), settings.expansions, SETTINGS, connections_changed,
             reconnect_max=settings.reconnect_max, on_down=self._down,
         )  # fmt: skip
         self._runs: dict[int, _Run] = {}

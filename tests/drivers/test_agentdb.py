@@ -7,7 +7,7 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.loop import Loop
-from scheduler.model.config import AgentType, Config
+from scheduler.model.config import AgentType, Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
 from tests.connection_tools import backends, end_backends, fetch, let_in, shut_out
 from tests.loop_tools import turn_until
@@ -34,9 +34,10 @@ class Desk:
         self.loop = Loop()
         self.events: list[Event] = []
         self.unconnected: list[ConnectionsChanged] = []
+        limits = Scheduler(agentdb_connections=count, statement_limit=limit, reconnect_max=0.2)
         self.db = AgentDb(
-            self.loop, conninfo, count, AGENTS, limit, self.events.append, self.unconnected.append,
-            answer_bytes=answer_bytes, with_queue=True, reconnect_max=0.2,
+            self.loop, conninfo, Config(agents=AGENTS, scheduler=limits), self.events.append, self.unconnected.append,
+            is_with_queue=True, answer_bytes=answer_bytes,
         )  # fmt: skip
         self.serial = 0
 

@@ -26,8 +26,8 @@ class Desk:
         self.loop = Loop()
         self.events: list[Event] = []
         self.unconnected: list[ConnectionsChanged] = []
-        timers = Scheduler(expansion_limit=limit, reconnect_max=reconnect_max, **settings)  # type: ignore[arg-type]
-        self.queries = JobQueries(self.loop, conninfo, count, timers, self.events.append, self.unconnected.append)
+        timers = Scheduler(expansions=count, expansion_limit=limit, reconnect_max=reconnect_max, **settings)  # type: ignore[arg-type]
+        self.queries = JobQueries(self.loop, conninfo, timers, self.events.append, self.unconnected.append)
 
     def next(self) -> Event:
         """Give the next event."""
