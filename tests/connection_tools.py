@@ -1,4 +1,4 @@
-"""For the tests of the database drivers: links on a real loop, statements beside them, and the owner of a group."""
+"""For the tests of the database drivers: connections on a loop, statements beside them, and the owner of a group."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,25 +21,25 @@ QUERIES = load((schema_dir() / "queries.sql").read_text())
 
 
 def opened(loop: Loop, conninfo: str, **options: Any) -> Connection:
-    """Give a link that is up."""
-    link = Connection(loop, "test", conninfo, **options)
-    link.open()
-    turn_until(loop, lambda: link.is_up)
-    return link
+    """Give a connection that is up."""
+    connection = Connection(loop, "test", conninfo, **options)
+    connection.open()
+    turn_until(loop, lambda: connection.is_up)
+    return connection
 
 
-def run(loop: Loop, link: Connection, sql: str, **options: Any) -> Answer:
+def run(loop: Loop, connection: Connection, sql: str, **options: Any) -> Answer:
     """Run a text and wait for its answer."""
     answers: list[Answer] = []
-    link.run(sql, answers.append, **options)
+    connection.run(sql, answers.append, **options)
     turn_until(loop, lambda: answers)
     return answers[0]
 
 
-def ask(loop: Loop, link: Connection, query: Query, **values: object) -> Answer:
+def ask(loop: Loop, connection: Connection, query: Query, **values: object) -> Answer:
     """Run a query and wait for its answer."""
     answers: list[Answer] = []
-    link.ask(query, values, answers.append)
+    connection.ask(query, values, answers.append)
     turn_until(loop, lambda: answers)
     return answers[0]
 

@@ -28,17 +28,17 @@ class Desk:
 
     def __init__(self, conninfo: str, owner: str = OWNER, lock_limit: float = 0.2) -> None:
         self.loop = Loop()
-        self.link = opened(self.loop, conninfo, settings=queue.settings(lock_limit))
+        self.connection = opened(self.loop, conninfo, settings=queue.settings(lock_limit))
         self.events: list[Event] = []
         self.courier = QueueConnection(
-            self.loop, self.link, QUERIES, owner, "default", "here.7", self.events.append, quiet()
+            self.loop, self.connection, QUERIES, owner, "default", "here.7", self.events.append, quiet()
         )
 
     def __enter__(self) -> "Desk":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.link.close()
+        self.connection.close()
         self.loop.close()
 
     def ask(self, request: Request) -> Event:

@@ -74,9 +74,9 @@ class Straight:
 class Explaining:
     """The same for a look at plans; nobody gets an answer."""
 
-    def __init__(self, link: Straight) -> None:
+    def __init__(self, connection: Straight) -> None:
         self.plans: list[dict[str, Any]] = []
-        self._link = link
+        self._link = connection
 
     def ask(self, query: Query, values: Mapping[str, object], *_: object, **__: object) -> None:
         """Explain a named query."""
@@ -95,8 +95,8 @@ class Real:
         self._courier = self._courier_on(cast(Connection, self._link))
         self._total = self._given = 0
 
-    def _courier_on(self, link: Connection) -> QueueConnection:
-        return QueueConnection(self._loop, link, queries(), OWNER, GROUP, "alpha.1", self._told.append, quiet())
+    def _courier_on(self, connection: Connection) -> QueueConnection:
+        return QueueConnection(self._loop, connection, queries(), OWNER, GROUP, "alpha.1", self._told.append, quiet())
 
     @property
     def asked(self) -> Counter[str]:
@@ -134,9 +134,9 @@ class Real:
 
     def explain(self, request: e.Request) -> dict[str, Any]:
         """Give the plan of a request as it was carried out; nothing of it remains."""
-        link = Explaining(self._link)
-        self._courier_on(cast(Connection, link)).send(request)
-        return link.plans[0]
+        connection = Explaining(self._link)
+        self._courier_on(cast(Connection, connection)).send(request)
+        return connection.plans[0]
 
     def tell_statistics(self) -> None:
         """Let the server count now what this connection did."""

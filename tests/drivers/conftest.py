@@ -47,7 +47,9 @@ def watch(database: str) -> Iterator[Any]:
     """Give what runs a named query of the daemon that owns the group."""
     take_group(database)
     loop = Loop()
-    link = opened(loop, database, settings=PATIENT)
-    yield lambda query, /, **values: ask(loop, link, QUERIES[query], **{"group": "default", "owner": OWNER, **values})
-    link.close()
+    connection = opened(loop, database, settings=PATIENT)
+    yield lambda query, /, **values: ask(
+        loop, connection, QUERIES[query], **{"group": "default", "owner": OWNER, **values}
+    )
+    connection.close()
     loop.close()

@@ -221,11 +221,11 @@ def register(desk: Desk, **fair: bool) -> None:
     ]
     given = {"host": "h", "pid": 1, "boot_id": "", "pid_space": "", "pid_start": 1, "version": "", "lease": 30}
     config = json.dumps(given | {"hosts": [], "queues": [], "agents": agents})
-    rows_of(ask(desk.loop, desk.link, QUERIES["register"], group="default", owner=OWNER, config=config))
+    rows_of(ask(desk.loop, desk.connection, QUERIES["register"], group="default", owner=OWNER, config=config))
 
 
 def rescan(desk: Desk) -> None:
-    rows_of(ask(desk.loop, desk.link, QUERIES["rescan"], group="default"))
+    rows_of(ask(desk.loop, desk.connection, QUERIES["rescan"], group="default"))
 
 
 def is_fair(queue: psycopg.Connection) -> bool:

@@ -19,7 +19,7 @@ def _named(conninfo: str, owner: str = OWNER) -> list[int]:
 def _rescue(desk: Desk, *live: int, age: float = 0.0) -> int:
     """Give back what is lost, `live` being in memory; give how many rows that was."""
     owner = desk.courier.owner
-    answer = ask(desk.loop, desk.link, QUERIES["rescue"], group="default", owner=owner, live=list(live), age=age)
+    answer = ask(desk.loop, desk.connection, QUERIES["rescue"], group="default", owner=owner, live=list(live), age=age)
     return int(rows_of(answer)[0][0] or b"")
 
 

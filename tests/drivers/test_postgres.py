@@ -35,218 +35,218 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def link(loop: Loop, database: str) -> Iterator[Connection]:
-    link = opened(loop, database)
-    yield link
-    link.close()
+def connection(loop: Loop, database: str) -> Iterator[Connection]:
+    connection = opened(loop, database)
+    yield connection
+    connection.close()
 
 
 # ---- statements
 
 
-def test_rows_are_raw_cells_with_names_t3(loop: Loop, link: Connection) -> None:
-    assert ask(loop, link, ONE, c="ü") == Rows([(b"1", None, "ü".encode())], (b"a", b"b", b"c"), 1)
+def test_rows_are_raw_cells_with_names_t3(loop: Loop, connection: Connection) -> None:
+    assert ask(loop, connection, ONE, c="ü") == Rows([(b"1", None, "ü".encode())], (b"a", b"b", b"c"), 1)
 
 
-def test_tag_counts_what_was_affected_t3(loop: Loop, link: Connection) -> None:
-    run(loop, link, "create temp table t (i int)")
-    answer = run(loop, link, "insert into t select generate_series(1, 7)")
+def test_tag_counts_what_was_affected_t3(loop: Loop, connection: Connection) -> None:
+    run(loop, connection, "create temp table t (i int)")
+    answer = run(loop, connection, "insert into t select generate_series(1, 7)")
     assert answer == Rows([], (), 7)
 
 
-def test_asks_are_answered_in_their_order_t2(loop: Loop, link: Connection) -> None:
+def test_asks_are_answered_in_their_order_t2(loop: Loop, connection: Connection) -> None:
     answers: list[Answer] = []
-    link.ask(ONE, {"c": "first"}, answers.append)
-    link.run("select 'second'", answers.append)
-    link.ask(ONE, {"c": "third"}, answers.append)
+    connection.ask(ONE, {"c": "first"}, answers.append)
+    connection.run("select 'second'", answers.append)
+    connection.ask(ONE, {"c": "third"}, answers.append)
     turn_until(loop, lambda: len(answers) == 3)
     assert [rows_of(answer)[0][-1] for answer in answers] == [b"first", b"second", b"third"]
-    assert link.is_idle
+    assert connection.is_idle
 
 
-def test_query_is_prepared_once_and_counted_t4(loop: Loop, link: Connection) -> None:
-    ask(loop, link, ONE, c="a")
-    ask(loop, link, ONE, c="b")
-    prepared = run(loop, link, "select name from pg_prepared_statements")
+def test_query_is_prepared_once_and_counted_t4(loop: Loop, connection: Connection) -> None:
+    ask(loop, connection, ONE, c="a")
+    ask(loop, connection, ONE, c="b")
+    prepared = run(loop, connection, "select name from pg_prepared_statements")
     assert rows_of(prepared) == [(b"one/1",)]
-    assert link.stats["one"].count == 2
-    assert link.stats["one"].total_s >= link.stats["one"].max_s >= 0
+    assert connection.stats["one"].count == 2
+    assert connection.stats["one"].total_s >= connection.stats["one"].max_s >= 0
 
 
-def test_two_texts_of_one_name_are_two_statements_t4(loop: Loop, link: Connection) -> None:
-    assert rows_of(ask(loop, link, Query("q", "select 1"))) == [(b"1",)]
-    assert rows_of(ask(loop, link, Query("q", "select 2"))) == [(b"2",)]
+def test_two_texts_of_one_name_are_two_statements_t4(loop: Loop, connection: Connection) -> None:
+    assert rows_of(ask(loop, connection, Query("q", "select 1"))) == [(b"1",)]
+    assert rows_of(ask(loop, connection, Query("q", "select 2"))) == [(b"2",)]
 
 
-def test_statement_is_prepared_anew_when_its_table_has_changed_t4(loop: Loop, link: Connection) -> None:
+def test_statement_is_prepared_anew_when_its_table_has_changed_t4(loop: Loop, connection: Connection) -> None:
     query = Query("q", "select * from t")
-    run(loop, link, "create temp table t (i int)")
-    assert rows_of(ask(loop, link, query)) == []
-    run(loop, link, "alter table t add column j int")
-    refused = ask(loop, link, query)
+    run(loop, connection, "create temp table t (i int)")
+    assert rows_of(ask(loop, connection, query)) == []
+    run(loop, connection, "alter table t add column j int")
+    refused = ask(loop, connection, query)
     assert isinstance(refused, Failure)
     assert refused.sqlstate == "0A000"
-    assert rows_of(ask(loop, link, query)) == []
+    assert rows_of(ask(loop, connection, query)) == []
 
 
-def test_failure_says_state_words_and_place_f29(loop: Loop, link: Connection) -> None:
-    answer = run(loop, link, "select nonsense")
+def test_failure_says_state_words_and_place_f29(loop: Loop, connection: Connection) -> None:
+    answer = run(loop, connection, "select nonsense")
     assert answer == Failure("42703", 'column "nonsense" does not exist', False, 8, "parse_relation.c")
 
 
-def test_failure_of_a_prepared_query_leaves_the_link_idle_f29(loop: Loop, link: Connection) -> None:
-    refused = ask(loop, link, Query("bad", "selec 1"))
-    divided = ask(loop, link, Query("div", "select 1 / $1::int", ("n",)), n=0)
+def test_failure_of_a_prepared_query_leaves_the_connection_idle_f29(loop: Loop, connection: Connection) -> None:
+    refused = ask(loop, connection, Query("bad", "selec 1"))
+    divided = ask(loop, connection, Query("div", "select 1 / $1::int", ("n",)), n=0)
     assert [answer.sqlstate for answer in (refused, divided) if isinstance(answer, Failure)] == ["42601", "22012"]
-    assert link.is_idle
+    assert connection.is_idle
 
 
-def test_several_statements_in_one_text_are_refused_f29(loop: Loop, link: Connection) -> None:
-    answer = run(loop, link, "select 1; commit")
+def test_several_statements_in_one_text_are_refused_f29(loop: Loop, connection: Connection) -> None:
+    answer = run(loop, connection, "select 1; commit")
     assert isinstance(answer, Failure)
     assert answer.sqlstate == "42601"
 
 
-def test_empty_text_is_no_failure_f29(loop: Loop, link: Connection) -> None:
-    assert run(loop, link, "") == Rows([])
+def test_empty_text_is_no_failure_f29(loop: Loop, connection: Connection) -> None:
+    assert run(loop, connection, "") == Rows([])
 
 
-def test_large_parameters_and_answers_pass_t3(loop: Loop, link: Connection) -> None:
+def test_large_parameters_and_answers_pass_t3(loop: Loop, connection: Connection) -> None:
     text = "x" * 5_000_000
-    assert rows_of(ask(loop, link, ONE, c=text)) == [(b"1", None, text.encode())]
+    assert rows_of(ask(loop, connection, ONE, c=text)) == [(b"1", None, text.encode())]
 
 
-def test_sink_takes_rows_as_they_come_f103(loop: Loop, link: Connection) -> None:
+def test_sink_takes_rows_as_they_come_f103(loop: Loop, connection: Connection) -> None:
     sizes: list[int] = []
 
     def count(rows: Rows) -> bool:
         sizes.append(len(rows.rows))
         return True
 
-    answer = run(loop, link, "select generate_series(1, 1000)", sink=count)
+    answer = run(loop, connection, "select generate_series(1, 1000)", sink=count)
     assert answer == Rows([], (b"generate_series",), 1000)
     assert sizes == [CHUNK_ROWS] * (1000 // CHUNK_ROWS)
 
 
-def test_sink_that_has_enough_ends_the_statement_f103(loop: Loop, link: Connection) -> None:
-    answer = run(loop, link, "select generate_series(1, 100000000)", sink=lambda rows: False)
+def test_sink_that_has_enough_ends_the_statement_f103(loop: Loop, connection: Connection) -> None:
+    answer = run(loop, connection, "select generate_series(1, 100000000)", sink=lambda rows: False)
     assert isinstance(answer, Failure)
     assert answer.sqlstate == "57014"
-    assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
+    assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
 
 
 @pytest.mark.parametrize("sql", ["copy (select 1) to stdout", "copy pg_temp.t from stdin"])
-def test_copy_is_refused_and_the_link_comes_back_f29(loop: Loop, link: Connection, sql: str) -> None:
-    run(loop, link, "create temp table t (i int)")
-    assert run(loop, link, sql) == Failure("0A000", NO_COPY)
-    assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
+def test_copy_is_refused_and_the_connection_comes_back_f29(loop: Loop, connection: Connection, sql: str) -> None:
+    run(loop, connection, "create temp table t (i int)")
+    assert run(loop, connection, sql) == Failure("0A000", NO_COPY)
+    assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
 
 
 def test_reset_forgets_the_session_f17(loop: Loop, database: str) -> None:
-    link = opened(loop, database, settings=["set work_mem = '3MB'"])
-    ask(loop, link, ONE, c="a")
-    run(loop, link, "set work_mem = '5MB'")
-    run(loop, link, "begin")
-    before = link.in_transaction
-    link.reset()
-    assert rows_of(run(loop, link, "select current_setting('work_mem')")) == [(b"3MB",)]
-    assert (before, link.in_transaction) == (True, False)
-    assert rows_of(ask(loop, link, ONE, c="b"))[0][2] == b"b"
-    link.close()
+    connection = opened(loop, database, settings=["set work_mem = '3MB'"])
+    ask(loop, connection, ONE, c="a")
+    run(loop, connection, "set work_mem = '5MB'")
+    run(loop, connection, "begin")
+    before = connection.in_transaction
+    connection.reset()
+    assert rows_of(run(loop, connection, "select current_setting('work_mem')")) == [(b"3MB",)]
+    assert (before, connection.in_transaction) == (True, False)
+    assert rows_of(ask(loop, connection, ONE, c="b"))[0][2] == b"b"
+    connection.close()
 
 
 def test_the_server_ends_no_session_for_being_idle(loop: Loop, database: str) -> None:
     name = conninfo_to_dict(database)["dbname"]
     fetch(database, f"alter database {name} set idle_session_timeout = '1h'")
-    link = opened(loop, database)
-    first = run(loop, link, "show idle_session_timeout")
-    link.reset()
-    again = run(loop, link, "show idle_session_timeout")
-    link.close()
+    connection = opened(loop, database)
+    first = run(loop, connection, "show idle_session_timeout")
+    connection.reset()
+    again = run(loop, connection, "show idle_session_timeout")
+    connection.close()
     assert [rows_of(first), rows_of(again)] == [[(b"0",)]] * 2
 
 
 # ---- notifications
 
 
-def test_notification_arrives_on_an_idle_link_j46(loop: Loop, database: str) -> None:
+def test_notification_arrives_on_an_idle_connection_j46(loop: Loop, database: str) -> None:
     heard: list[str] = []
-    link = opened(loop, database, settings=["listen drover_queue"], on_notify=heard.append)
+    connection = opened(loop, database, settings=["listen drover_queue"], on_notify=heard.append)
     fetch(database, "insert into drover.jobqueue (jq_type) values ('a')")
     turn_until(loop, lambda: heard)
     assert heard == ["drover_queue"]
-    link.close()
+    connection.close()
 
 
 # ---- time
 
 
-def test_slow_statement_is_cancelled_at_its_deadline_f100(loop: Loop, link: Connection) -> None:
-    answer = run(loop, link, "select pg_sleep(60)", deadline=0.05)
+def test_slow_statement_is_cancelled_at_its_deadline_f100(loop: Loop, connection: Connection) -> None:
+    answer = run(loop, connection, "select pg_sleep(60)", deadline=0.05)
     assert isinstance(answer, Failure)
     assert (answer.sqlstate, answer.lost) == ("57014", False)
-    assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
+    assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
 
 
-def test_deadline_counts_from_when_the_statement_is_sent_f100(loop: Loop, link: Connection) -> None:
+def test_deadline_counts_from_when_the_statement_is_sent_f100(loop: Loop, connection: Connection) -> None:
     answers: list[Answer] = []
-    link.run("select pg_sleep(0.2)", answers.append)
-    link.run("select 1", answers.append, deadline=0.1)
+    connection.run("select pg_sleep(0.2)", answers.append)
+    connection.run("select 1", answers.append, deadline=0.1)
     turn_until(loop, lambda: len(answers) == 2)
     assert rows_of(answers[1]) == [(b"1",)]
 
 
-def test_other_link_answers_while_one_is_slow_f100(loop: Loop, link: Connection, database: str) -> None:
+def test_other_connection_answers_while_one_is_slow_f100(loop: Loop, connection: Connection, database: str) -> None:
     slow: list[Answer] = []
     other = opened(loop, database)
-    link.run("select pg_sleep(30)", slow.append)
+    connection.run("select pg_sleep(30)", slow.append)
     assert rows_of(run(loop, other, "select 1")) == [(b"1",)]
     assert slow == []
-    link.cancel()
+    connection.cancel()
     turn_until(loop, lambda: slow)
     other.close()
 
 
-def test_cancel_never_hits_the_next_statement_f100(loop: Loop, link: Connection) -> None:
+def test_cancel_never_hits_the_next_statement_f100(loop: Loop, connection: Connection) -> None:
     answers: list[Answer] = []
-    link.run("select pg_sleep(30)", answers.append)
-    link.run("select pg_sleep(0.1)", answers.append)
-    link.cancel()
+    connection.run("select pg_sleep(30)", answers.append)
+    connection.run("select pg_sleep(0.1)", answers.append)
+    connection.cancel()
     turn_until(loop, lambda: len(answers) == 2)
     assert [type(answer) for answer in answers] == [Failure, Rows]
     assert not answers[0].lost  # type: ignore[union-attr]
 
 
-def test_cancel_of_nothing_is_harmless_f100(loop: Loop, link: Connection) -> None:
-    link.cancel()
-    assert link.is_idle
+def test_cancel_of_nothing_is_harmless_f100(loop: Loop, connection: Connection) -> None:
+    connection.cancel()
+    assert connection.is_idle
 
 
 def test_cancel_spares_the_settings_of_a_new_connection_f100(loop: Loop, database: str) -> None:
     downs: list[str] = []
-    link = Connection(loop, "test", database, settings=["select pg_sleep(0.2)"], on_down=downs.append)
-    link.open()
-    turn_until(loop, lambda: link._session and link._session.statement)
-    link.cancel()
-    turn_until(loop, lambda: link.is_up)
+    connection = Connection(loop, "test", database, settings=["select pg_sleep(0.2)"], on_down=downs.append)
+    connection.open()
+    turn_until(loop, lambda: connection._session and connection._session.statement)
+    connection.cancel()
+    turn_until(loop, lambda: connection.is_up)
     assert downs == []
-    link.close()
+    connection.close()
 
 
 def test_server_that_ignores_a_cancel_loses_the_connection_f100(tmp_path: Path) -> None:
     clock = Clock()
     loop = Loop(clock.read)
     answers: list[Answer] = []
-    link = Connection(loop, "test", f"host={tmp_path} port=1 user=x")
+    connection = Connection(loop, "test", f"host={tmp_path} port=1 user=x")
     with MuteServer(tmp_path / ".s.PGSQL.1") as server:
-        link.open()
+        connection.open()
         server.greet(loop)
-        clock.turn_until(loop, lambda: link.is_up)
-        link.run("select 1", answers.append, deadline=1.0)
+        clock.turn_until(loop, lambda: connection.is_up)
+        connection.run("select 1", answers.append, deadline=1.0)
         clock.turn_until(loop, lambda: answers, step=0.5)
     assert answers == [Failure(None, "no answer within 5 s of a cancel", lost=True)]
     assert 6.0 <= clock.now <= 7.5
-    link.close()
+    connection.close()
     loop.close()
 
 
@@ -255,18 +255,18 @@ def test_server_that_ignores_a_cancel_loses_the_connection_f100(tmp_path: Path) 
 
 def test_refused_connection_is_told_once_an_attempt_and_tried_again_f100(loop: Loop, tmp_path: Path) -> None:
     downs: list[str] = []
-    link = Connection(loop, "test", f"host={tmp_path} port=1", on_down=downs.append, chance=lambda: 0.0)
-    link.open()
+    connection = Connection(loop, "test", f"host={tmp_path} port=1", on_down=downs.append, chance=lambda: 0.0)
+    connection.open()
     turn_until(loop, lambda: len(downs) == 2)
     assert all("No such file or directory" in reason for reason in downs)
-    link.close()
+    connection.close()
 
 
 def test_back_off_doubles_up_to_its_limit_with_jitter_f100(tmp_path: Path) -> None:
     clock = Clock()
     loop = Loop(clock.read)
     instants: list[float] = []
-    link = Connection(
+    connection = Connection(
         loop,
         "test",
         f"host={tmp_path} port=1",
@@ -274,76 +274,76 @@ def test_back_off_doubles_up_to_its_limit_with_jitter_f100(tmp_path: Path) -> No
         reconnect_max=0.8,
         chance=lambda: 1.0,
     )
-    link.open()
+    connection.open()
     clock.turn_until(loop, lambda: len(instants) == 6, step=0.01)
     waits = [after - before for before, after in pairwise(instants)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 0.8], abs=0.011)
-    link.close()
+    connection.close()
     loop.close()
 
 
 def test_lost_connection_answers_everything_and_comes_back_j51(loop: Loop, database: str) -> None:
     story: list[str] = []
-    link = opened(
+    connection = opened(
         loop, database, on_up=lambda: story.append("up"), on_down=lambda reason: story.append(f"down: {reason}")
     )
-    (found,) = rows_of(run(loop, link, WHO))
-    link.run("select pg_sleep(60)", lambda answer: story.append(f"first {answer.lost}"))  # type: ignore[union-attr]
-    link.run("select 1", lambda answer: story.append(f"second {answer.lost}"))  # type: ignore[union-attr]
+    (found,) = rows_of(run(loop, connection, WHO))
+    connection.run("select pg_sleep(60)", lambda answer: story.append(f"first {answer.lost}"))  # type: ignore[union-attr]
+    connection.run("select 1", lambda answer: story.append(f"second {answer.lost}"))  # type: ignore[union-attr]
     end_backends(database, "drover test")
     turn_until(loop, lambda: story.count("up") == 2)
     down = "down: terminating connection due to administrator command"
     assert story == ["up", "first True", "second True", down, "up"]
-    assert link.old_backend == Backend(int(found[0] or 0), (found[1] or b"").decode())
-    assert not link.is_pooled
-    assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
-    link.close()
+    assert connection.old_backend == Backend(int(found[0] or 0), (found[1] or b"").decode())
+    assert not connection.is_pooled
+    assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
+    connection.close()
 
 
-def test_idle_link_notices_its_loss_j51(loop: Loop, database: str) -> None:
+def test_idle_connection_notices_its_loss_j51(loop: Loop, database: str) -> None:
     downs: list[str] = []
-    link = opened(loop, database, on_down=downs.append)
+    connection = opened(loop, database, on_down=downs.append)
     end_backends(database, "drover test")
     turn_until(loop, lambda: downs)
-    assert not link.is_up
-    turn_until(loop, lambda: link.is_up)
-    link.close()
+    assert not connection.is_up
+    turn_until(loop, lambda: connection.is_up)
+    connection.close()
 
 
 def test_what_is_asked_while_down_waits_for_the_connection_j51(loop: Loop, database: str) -> None:
     answers: list[Answer] = []
-    link = Connection(loop, "test", database)
-    link.run("select 1", answers.append)
-    link.open()
+    connection = Connection(loop, "test", database)
+    connection.run("select 1", answers.append)
+    connection.open()
     turn_until(loop, lambda: answers)
     assert rows_of(answers[0]) == [(b"1",)]
-    link.close()
+    connection.close()
 
 
 def test_setting_that_fails_is_a_failed_connection_f100(loop: Loop, database: str) -> None:
     downs: list[str] = []
-    link = Connection(loop, "test", database, settings=["set nonsense = 1"], on_down=downs.append)
-    link.open()
+    connection = Connection(loop, "test", database, settings=["set nonsense = 1"], on_down=downs.append)
+    connection.open()
     turn_until(loop, lambda: downs)
     assert downs[0].startswith("set nonsense = 1: unrecognized configuration parameter")
-    assert not link.is_up
-    link.close()
+    assert not connection.is_up
+    connection.close()
 
 
-def test_closing_answers_what_was_asked_j51(loop: Loop, link: Connection) -> None:
+def test_closing_answers_what_was_asked_j51(loop: Loop, connection: Connection) -> None:
     answers: list[Answer] = []
-    link.run("select pg_sleep(60)", answers.append)
-    link.close()
+    connection.run("select pg_sleep(60)", answers.append)
+    connection.close()
     assert answers == [Failure(None, "the connection was closed", lost=True)]
 
 
 def test_bad_connection_string_says_so_j109(loop: Loop) -> None:
     downs: list[str] = []
-    link = Connection(loop, "test", "nonsense", on_down=downs.append)
-    link.open()
+    connection = Connection(loop, "test", "nonsense", on_down=downs.append)
+    connection.open()
     assert downs
     assert downs[0].startswith("connection string:")
-    link.close()
+    connection.close()
 
 
 # ---- where the server is
@@ -351,11 +351,11 @@ def test_bad_connection_string_says_so_j109(loop: Loop) -> None:
 
 def test_port_and_socket_are_honoured_j109(loop: Loop, database: str) -> None:
     downs: list[str] = []
-    link = Connection(loop, "test", make_conninfo(database, port=5999), on_down=downs.append)
-    link.open()
+    connection = Connection(loop, "test", make_conninfo(database, port=5999), on_down=downs.append)
+    connection.open()
     turn_until(loop, lambda: downs)
     assert ".s.PGSQL.5999" in downs[0]
-    link.close()
+    connection.close()
 
 
 def test_database_is_reached_by_host_name_and_port_j109(loop: Loop, database: str) -> None:
@@ -365,9 +365,9 @@ def test_database_is_reached_by_host_name_and_port_j109(loop: Loop, database: st
     with socket.create_server(("127.0.0.1", 0)) as server:
         path = f"{directory}/.s.PGSQL.{port}"
         loop.register(server.fileno(), EPOLLIN, lambda mask: _relay(loop, server, path, ends))
-        link = opened(loop, make_conninfo(database, host="localhost", port=server.getsockname()[1]))
-        assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
-        link.close()
+        connection = opened(loop, make_conninfo(database, host="localhost", port=server.getsockname()[1]))
+        assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
+        connection.close()
         turn_until(loop, lambda: not ends)
 
 
@@ -388,19 +388,19 @@ def test_resolver_is_given_no_password_of_ours(loop: Loop, tmp_path: Path, monke
 
 def test_unknown_host_name_is_a_failure_not_a_wait_j109(loop: Loop) -> None:
     downs: list[str] = []
-    link = Connection(loop, "test", "host=no-such-host.invalid", on_down=downs.append)
-    link.open()
+    connection = Connection(loop, "test", "host=no-such-host.invalid", on_down=downs.append)
+    connection.open()
     turn_until(loop, lambda: downs)
     assert downs == ["host 'no-such-host.invalid' has no address"]
-    link.close()
+    connection.close()
 
 
 def test_a_host_whose_name_is_gone_does_not_bar_the_others_j109(loop: Loop, database: str) -> None:
     parts = conninfo_to_dict(database)
     both = {"host": f"no-such-host.invalid,{parts['host']}", "port": f"5432,{parts['port']}"}
-    link = opened(loop, make_conninfo(database, **both))
-    assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
-    link.close()
+    connection = opened(loop, make_conninfo(database, **both))
+    assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
+    connection.close()
 
 
 def test_a_server_that_accepts_and_says_nothing_does_not_bar_the_others_f100(database: str, tmp_path: Path) -> None:
@@ -409,13 +409,13 @@ def test_a_server_that_accepts_and_says_nothing_does_not_bar_the_others_f100(dat
     both = {"host": f"{tmp_path},{parts['host']}", "port": f"1,{parts['port']}"}
     downs: list[str] = []
     with MuteServer(tmp_path / ".s.PGSQL.1"):
-        link = Connection(loop, "test", make_conninfo(database, **both), on_down=downs.append)
-        link.open()
+        connection = Connection(loop, "test", make_conninfo(database, **both), on_down=downs.append)
+        connection.open()
         clock.turn_until(loop, lambda: downs, step=1.0)
-        clock.turn_until(loop, lambda: not link.retry_in, step=0.01)
-        clock.turn_until(loop, lambda: link.is_up)
-        assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
-        link.close()
+        clock.turn_until(loop, lambda: not connection.retry_in, step=0.01)
+        clock.turn_until(loop, lambda: connection.is_up)
+        assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
+        connection.close()
     loop.close()
     assert downs == ["no connection within 15 s"]
 
@@ -424,13 +424,13 @@ def test_a_server_that_can_only_be_read_is_passed_over_j109(loop: Loop, database
     downs: list[str] = []
     name = conninfo_to_dict(database)["dbname"]
     fetch(database, f"alter database {name} set default_transaction_read_only = on")
-    link = Connection(loop, "test", writable(database), on_down=downs.append)
-    link.open()
+    connection = Connection(loop, "test", writable(database), on_down=downs.append)
+    connection.open()
     turn_until(loop, lambda: downs)
     fetch(database, f"begin read write; alter database {name} reset default_transaction_read_only; commit")
-    turn_until(loop, lambda: link.is_up)
+    turn_until(loop, lambda: connection.is_up)
     assert all("session is read-only" in reason for reason in downs)
-    link.close()
+    connection.close()
 
 
 def test_what_the_operator_says_of_the_server_to_look_for_is_left_alone_j109() -> None:
@@ -565,7 +565,7 @@ class MuteServer:
         rows = b"T" + _message(b"\0\2" + b"".join(column)) + b"D" + _message(b"\0\2\0\0\0\0011\0\0\0\0010")
         self._client.sendall(b"1\0\0\0\0042\0\0\0\4" + rows + b"C" + _message(b"SELECT 1\0") + ready)
         loop.turn(loop.now)
-        self._client.recv(1000)  # what every link sets
+        self._client.recv(1000)  # what every connection sets
         self._client.sendall(b"1\0\0\0\0042\0\0\0\4" + b"C" + _message(b"SET\0") + ready)
 
 

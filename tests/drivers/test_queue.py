@@ -180,7 +180,7 @@ def test_a_job_that_was_begun_in_its_start_window_goes_on_after_it(
     assert desk.ask(Save([SaveRow(claim.pk, 1, "queued", 0, "to go on", "failed", **back)])) == Saved(
         frozenset([claim.pk]), ()
     )
-    rows_of(ask(desk.loop, desk.link, QUERIES["due"], group="default"))
+    rows_of(ask(desk.loop, desk.connection, QUERIES["due"], group="default"))
 
     assert [(each.pk, each.attempt) for each in desk.claim()] == [(claim.pk, 2)]
 
@@ -219,7 +219,7 @@ def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
     claims = desk.claim(ClaimRequest("a", "default", "", False, 1000))
     assert desk.ask(EndAndClaim([end(claim) for claim in claims], ())) == EndedAndClaimed([])
     assert fetch(database, "select count(*) from drover.jobqueue where jq_state = 'done'") == [(1000,)]
-    assert desk.link.stats["end_and_claim"].count == 2
+    assert desk.connection.stats["end_and_claim"].count == 2
 
 
 @pytest.mark.parametrize("stale", ["owner", "attempt", "state"])
@@ -555,7 +555,7 @@ def test_rows_that_are_locked_are_found_without_waiting_and_one_that_is_gone_is_
 def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, database: str) -> None:
     fetch(database, f"alter database {_name(database)} set default_transaction_read_only = on")
     _end_backend(desk, database)
-    turn_until(desk.loop, lambda: desk.link.is_up)
+    turn_until(desk.loop, lambda: desk.connection.is_up)
     began = desk.loop.now
     first, second = desk.ask(EndAndClaim((), (WANT,))), desk.ask(EndAndClaim((), (WANT,)))
     assert isinstance(first, NotSaved)
@@ -581,7 +581,7 @@ def _name(conninfo: str) -> str:
 
 def _end_backend(desk: Desk, conninfo: str) -> None:
     end_backends(conninfo, "drover test")
-    turn_until(desk.loop, lambda: not desk.link.is_up)
+    turn_until(desk.loop, lambda: not desk.connection.is_up)
 
 
 # ---- moves

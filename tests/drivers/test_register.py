@@ -48,14 +48,14 @@ def configuration(**parts: Any) -> dict[str, Any]:
 def register(database: str) -> Iterator[Register]:
     """Give what registers a daemon of the default group with these parts of its configuration."""
     loop = Loop()
-    link = opened(loop, database)
+    connection = opened(loop, database)
 
     def go(**parts: Any) -> list[tuple[bytes | None, ...]]:
         config = to_json(configuration(**parts))
-        return rows_of(ask(loop, link, QUERIES["register"], group="default", owner=OWNER, config=config))
+        return rows_of(ask(loop, connection, QUERIES["register"], group="default", owner=OWNER, config=config))
 
     yield go
-    link.close()
+    connection.close()
     loop.close()
 
 

@@ -72,10 +72,10 @@ def test_operators_commands_are_read_first_and_those_of_others_in_turn(database_
             for _ in range(number):
                 login.execute("select drover.command(%s)", (f"hold a.{role}",))
     loop = Loop()
-    link = opened(loop, database_with_roles, settings=PATIENT)
+    connection = opened(loop, database_with_roles, settings=PATIENT)
     values = {**VERBS_ABOUT, "group": "default", "owner": ACTIVE_OWNER, "passed": []}
-    rows = rows_of(ask(loop, link, QUERIES["read_commands"], **values))
-    link.close()
+    rows = rows_of(ask(loop, connection, QUERIES["read_commands"], **values))
+    connection.close()
     loop.close()
     one, two, free = b"hold a.drover_frontend", b"hold a.drover_frontend_sql", b"hold a.drover_operator"
     assert [row[1] for row in rows] == [free, free, one, two, one, two, one]

@@ -1,4 +1,4 @@
-"""A link behind a real pooler, and whether LISTEN is heard there, and where it is."""
+"""A connection behind a real pooler, and whether LISTEN is heard there, and where it is."""
 
 from collections.abc import Callable, Iterator
 
@@ -40,53 +40,57 @@ def pooled(request: pytest.FixtureRequest, module_database: str) -> Iterator[str
 
 
 @pytest.fixture
-def open_link(loop: Loop) -> Iterator[Open]:
-    links: list[Connection] = []
+def open_connection(loop: Loop) -> Iterator[Open]:
+    connections: list[Connection] = []
 
     def open_one(conninfo: str, **options: object) -> Connection:
-        links.append(opened(loop, conninfo, **options))
-        return links[-1]
+        connections.append(opened(loop, conninfo, **options))
+        return connections[-1]
 
     yield open_one
-    for link in links:
-        link.close()
+    for connection in connections:
+        connection.close()
 
 
 # ---- statements
 
 
 def test_a_pooler_is_known_and_nobody_s_process_taken_for_ours_f100(
-    loop: Loop, module_database: str, pooled: str, open_link: Open
+    loop: Loop, module_database: str, pooled: str, open_connection: Open
 ) -> None:
-    link = open_link(pooled)
+    connection = open_connection(pooled)
     end_backends(module_database, "drover test")
-    run(loop, link, "select 1")  # in session mode lost, in transaction mode the pooler's loss
-    turn_until(loop, lambda: link.is_up)
-    assert (link.is_pooled, link.old_backend) == (True, None)
+    run(loop, connection, "select 1")  # in session mode lost, in transaction mode the pooler's loss
+    turn_until(loop, lambda: connection.is_up)
+    assert (connection.is_pooled, connection.old_backend) == (True, None)
 
 
 def test_statements_of_one_name_do_not_meet_in_a_pooler_s_connection_f100(
-    loop: Loop, one: str, open_link: Open
+    loop: Loop, one: str, open_connection: Open
 ) -> None:
-    links = [open_link(one), open_link(one)]
+    connections = [open_connection(one), open_connection(one)]
     queries = [Query("q", "select 1, $1::text", ("v",)), Query("q", "select 2, $1::text", ("v",))]
-    asked = [rows_of(ask(loop, link, query, v="x")) for _ in "ab" for link, query in zip(links, queries, strict=True)]
+    asked = [
+        rows_of(ask(loop, connection, query, v="x"))
+        for _ in "ab"
+        for connection, query in zip(connections, queries, strict=True)
+    ]
     assert asked == [[(b"1", b"x")], [(b"2", b"x")]] * 2
 
 
-def test_settings_are_not_left_in_a_pooler_s_connection_f100(loop: Loop, one: str, open_link: Open) -> None:
-    open_link(one, settings=["set lock_timeout = '77s'"])
-    assert rows_of(run(loop, open_link(one), "show lock_timeout")) == [(b"5s",)]  # the role's
+def test_settings_are_not_left_in_a_pooler_s_connection_f100(loop: Loop, one: str, open_connection: Open) -> None:
+    open_connection(one, settings=["set lock_timeout = '77s'"])
+    assert rows_of(run(loop, open_connection(one), "show lock_timeout")) == [(b"5s",)]  # the role's
 
 
 @pytest.mark.slow
 def test_a_statement_is_stopped_behind_a_pooler_and_the_pooler_lives_f100(
-    loop: Loop, module_database: str, one: str, open_link: Open
+    loop: Loop, module_database: str, one: str, open_connection: Open
 ) -> None:
-    link = open_link(one)
-    answers = [run(loop, link, "select pg_sleep(60)", deadline=0.05) for _ in range(5)]
+    connection = open_connection(one)
+    answers = [run(loop, connection, "select pg_sleep(60)", deadline=0.05) for _ in range(5)]
     assert answers == [Failure(None, "dropped to stop a statement", lost=True)] * 5
-    assert rows_of(run(loop, link, "select 1")) == [(b"1",)]
+    assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
     until(module_database, "select where not exists (select from pg_stat_activity where query = 'select pg_sleep(60)')")
 
 
@@ -102,15 +106,15 @@ def test_commands_read_times_behind_a_pooler_whatever_their_style(
 
 
 class Ears:
-    """A ListenProbe between two links, and what it said and did."""
+    """A ListenProbe between two connections, and what it said and did."""
 
-    def __init__(self, loop: Loop, open_link: Open, conninfo: str) -> None:
+    def __init__(self, loop: Loop, open_connection: Open, conninfo: str) -> None:
         self.said: list[str] = []
         self.polls = 0
         self.rings = 0
         listen = f"listen drover_probe_{id(self)}"
-        self.voice = open_link(conninfo)
-        self.ear = open_link(conninfo, settings=[listen], on_notify=self._heard)
+        self.voice = open_connection(conninfo)
+        self.ear = open_connection(conninfo, settings=[listen], on_notify=self._heard)
         self.listen_probe = ListenProbe(
             loop, QUERIES["probe_listen"], self.voice, self.ear, ["listen drover_queue", listen], quiet(), self._poll,
             lambda level, text: self.said.append(text), every=0.05, poll_interval=0.05,
@@ -126,11 +130,11 @@ class Ears:
 
 @pytest.mark.parametrize("mode", ["direct", "session"])
 def test_a_connection_of_one_s_own_is_heard_again_and_again_j46(
-    loop: Loop, module_database: str, open_link: Open, mode: str
+    loop: Loop, module_database: str, open_connection: Open, mode: str
 ) -> None:
     with pooler(module_database, "session") as via:
         where = make_conninfo(via if mode == "session" else module_database, user="drover_scheduler")
-        ears = Ears(loop, open_link, where)
+        ears = Ears(loop, open_connection, where)
         turn_until(loop, lambda: ears.rings == 5)
         ears.ear.close()
         ears.voice.close()
@@ -139,18 +143,18 @@ def test_a_connection_of_one_s_own_is_heard_again_and_again_j46(
 
 @pytest.mark.slow
 def test_behind_a_pooler_of_transactions_it_says_once_that_it_is_deaf_and_polls_j46(
-    loop: Loop, one: str, open_link: Open
+    loop: Loop, one: str, open_connection: Open
 ) -> None:
-    ears = Ears(loop, open_link, one)
+    ears = Ears(loop, open_connection, one)
     turn_until(loop, lambda: ears.polls > 60)  # several times as long as between two rings
     why = "a pooler gives each transaction another connection"
     assert ears.said == [f"LISTEN is not heard ({why}): the queue is looked at every 0.05 s"]
 
 
 def test_a_ring_that_may_have_come_with_an_answer_proves_nothing_j46(
-    loop: Loop, module_database: str, open_link: Open
+    loop: Loop, module_database: str, open_connection: Open
 ) -> None:
-    ears = Ears(loop, open_link, make_conninfo(module_database, user="drover_scheduler"))
+    ears = Ears(loop, open_connection, make_conninfo(module_database, user="drover_scheduler"))
     before = ears.voice.sent
     turn_until(loop, lambda: ears.voice.sent > before)  # it rings
     ears.ear.run("select 1", lambda _: None)
@@ -159,8 +163,10 @@ def test_a_ring_that_may_have_come_with_an_answer_proves_nothing_j46(
     assert ears.listen_probe.is_deaf
 
 
-def test_a_listen_that_was_lost_is_noticed_and_made_anew_j46(loop: Loop, module_database: str, open_link: Open) -> None:
-    ears = Ears(loop, open_link, make_conninfo(module_database, user="drover_scheduler"))
+def test_a_listen_that_was_lost_is_noticed_and_made_anew_j46(
+    loop: Loop, module_database: str, open_connection: Open
+) -> None:
+    ears = Ears(loop, open_connection, make_conninfo(module_database, user="drover_scheduler"))
     turn_until(loop, lambda: ears.rings)
     run(loop, ears.ear, "unlisten *")
     turn_until(loop, lambda: len(ears.said) == 2)
@@ -177,22 +183,24 @@ LISTENED = "select c from pg_listening_channels() c where c not like 'drover_pro
 
 
 def test_nobody_is_killed_whose_process_has_the_number_of_an_old_one_f100(
-    loop: Loop, module_database: str, open_link: Open
+    loop: Loop, module_database: str, open_connection: Open
 ) -> None:
     where = make_conninfo(module_database, user="drover_scheduler")
-    link, other = open_link(where), open_link(where)
+    connection, other = open_connection(where), open_connection(where)
     ((pid,),) = rows_of(run(loop, other, "select pg_backend_pid()"))
-    answer = ask(loop, link, QUERIES["end_backend"], pid=int(pid or 0), start="1.5")
+    answer = ask(loop, connection, QUERIES["end_backend"], pid=int(pid or 0), start="1.5")
     assert rows_of(answer) == []
     assert rows_of(run(loop, other, "select pg_backend_pid()")) == [(pid,)]
 
 
-def test_a_backend_that_was_lost_sight_of_is_ended_f100(loop: Loop, module_database: str, open_link: Open) -> None:
+def test_a_backend_that_was_lost_sight_of_is_ended_f100(
+    loop: Loop, module_database: str, open_connection: Open
+) -> None:
     where = make_conninfo(module_database, user="drover_scheduler")
-    link, other = open_link(where), open_link(where)
+    connection, other = open_connection(where), open_connection(where)
     backend = other._backend
     assert backend is not None
-    answer = ask(loop, link, QUERIES["end_backend"], **backend._asdict())
+    answer = ask(loop, connection, QUERIES["end_backend"], **backend._asdict())
     assert rows_of(answer) == [(b"t",)]
     assert fetch(module_database, "select pid from pg_stat_activity where pid = %s", backend.pid) == []
     turn_until(loop, lambda: other.old_backend == backend)

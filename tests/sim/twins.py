@@ -107,9 +107,9 @@ class Twins:
         self.fake.register({FAIR: AgentType(command=("true",), fair=True)})
         self.events: list[Event] = []
         self.loop = Loop()
-        self.link = opened(self.loop, conninfo, settings=queue.settings(0.2))
+        self.connection = opened(self.loop, conninfo, settings=queue.settings(0.2))
         self.courier = QueueConnection(
-            self.loop, self.link, queries, "", "default", "here.7", self.events.append, quiet()
+            self.loop, self.connection, queries, "", "default", "here.7", self.events.append, quiet()
         )
         for statement in SITE:
             self._run(statement)
@@ -117,7 +117,7 @@ class Twins:
 
     def close(self) -> None:
         """Disconnect."""
-        self.link.close()
+        self.connection.close()
         self.loop.close()
 
     @contextmanager
@@ -304,10 +304,10 @@ class Twins:
         return replace(event, claims=list(event.claims)) if isinstance(event, EndedAndClaimed) else event
 
     def _ask(self, query: Query, **values: object) -> list[tuple[bytes | None, ...]]:
-        return list(rows_of(ask(self.loop, self.link, query, **values)))
+        return list(rows_of(ask(self.loop, self.connection, query, **values)))
 
     def _run(self, text: str) -> None:
-        rows_of(run(self.loop, self.link, text))
+        rows_of(run(self.loop, self.connection, text))
 
     def _seen(self, row: Row) -> tuple[str | None, ...]:
         """Give what query `rows` shows of a row."""
