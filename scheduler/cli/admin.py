@@ -174,7 +174,7 @@ def init(options: Namespace, config: Config) -> int:
         if options.roles:
             migrate.apply_roles(conninfo)
             print("applied roles")
-        elif applied and migrate.has_roles(conninfo):
+        elif applied not in ([], ["applied commands"]) and migrate.has_roles(conninfo):
             print("the roles have no rights yet on what is new: run drover init --roles")
     return 0
 

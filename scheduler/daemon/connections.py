@@ -131,7 +131,7 @@ class Connections:
         self.queue.close()
         self.watch.close()
 
-    def set_config(self, config: Config) -> None:
+    def reload(self, config: Config) -> None:
         """Go on with another configuration."""
         self.rate_limit.gap_s = config.scheduler.wake_interval
 

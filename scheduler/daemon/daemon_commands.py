@@ -38,7 +38,7 @@ class Commanded(Protocol):
     def step_down(self) -> bool:
         """Let another daemon have the group; return False when this one ends anyway."""
 
-    def set_config(self, config: Config) -> None:
+    def reload(self, config: Config) -> None:
         """Go on with another configuration."""
 
     def show_state(self) -> None:
@@ -92,7 +92,7 @@ class DaemonCommands:
             return Done("\n".join(clashes), ok=False)
         text = changes(daemon.config, wanted)
         daemon.notifier.reloading()
-        daemon.set_config(config)
+        daemon.reload(config)
         daemon.show_state()
         say("info", f"reload: {text}")
         return Done(text)

@@ -50,7 +50,7 @@ class StdinJobs:
 
     def __init__(self, loop: Loop, connection: Connection, queries: Mapping[str, Query], config: Config) -> None:
         self._loop, self._connection, self._queries = loop, connection, queries
-        self.set_config(config)
+        self.reload(config)
         self._unread = b""  # the beginning of a line
         self._number = 0  # of the line
         self._lines: deque[_Line] = deque()  # that are not known to be queued; the first is under way
@@ -71,7 +71,7 @@ class StdinJobs:
         """Return whether the input has ended and every job of it too."""
         return self._is_ended and not self._lines and not self._open
 
-    def set_config(self, config: Config) -> None:
+    def reload(self, config: Config) -> None:
         """Accept jobs for the types that this configuration enables."""
         self._types = [name for name, agent in config.agents.items() if agent.enabled]
 

@@ -96,7 +96,7 @@ class Watch:
         """Have what is shown of us written anew."""
         self.maintenance.bring_forward("all")
 
-    def set_config(self, config: Config) -> None:
+    def reload(self, config: Config) -> None:
         """Go on with another configuration, which was registered."""
         self._config = config
         self._statements.limit = config.scheduler.statement_limit

@@ -298,7 +298,7 @@ class Daemon:
         if self.core.is_stepping_down and self.watch.owner == owner:
             self.watch.lease.step_down(self.loop.now)
 
-    def set_config(self, config: Config) -> None:
+    def reload(self, config: Config) -> None:
         """Go on with another configuration; what was decided under the old one is done by the old one."""
         self._carry_out()
         self.config = config
@@ -306,10 +306,10 @@ class Daemon:
         self.job_queries.reload(config)
         self.agentdb.reload(config)
         if self.stdin_jobs is not None:
-            self.stdin_jobs.set_config(config)
+            self.stdin_jobs.reload(config)
         self._handle(e.Reloaded(config))
-        self.watch.set_config(config)
-        self.connections.set_config(config)
+        self.watch.reload(config)
+        self.connections.reload(config)
 
     def _leave(self) -> None:
         """All is saved and every child is dead: give up the group and end."""

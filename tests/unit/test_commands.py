@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.daemon.daemon_commands import DaemonCommands
+from scheduler.daemon.job_commands import JOB_ACTIONS
+from scheduler.daemon.table_commands import TABLE_ACTIONS
+from scheduler.drivers.sql import load
 from scheduler.model.commands import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
 from scheduler.model.filters import NAME_RULE
+from scheduler.package_data import schema_dir
 
 MANUAL = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()
 EXAMPLES = {
@@ -108,3 +113,11 @@ def test_any_text_is_a_command_or_refused_j95(text: str) -> None:
     except CommandError:
         return
     assert verb in VERBS
+
+
+def test_every_verb_is_carried_out_by_an_action_or_a_query() -> None:
+    queries = load((schema_dir() / "queries.sql").read_text())
+    of_daemon = {name for name in vars(DaemonCommands) if not name.startswith("_")}
+    names = {verb.carried_out_by for verb in VERBS.values()}
+    assert names <= JOB_ACTIONS.keys() | TABLE_ACTIONS.keys() | of_daemon | queries.keys()
+    assert names >= JOB_ACTIONS.keys() | TABLE_ACTIONS.keys()
