@@ -29,7 +29,7 @@ def begin() -> None:
     first = os.getpid()
     os.close(guardian.begin({}) or 0)
     guardian.adopt_orphans()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, guardian.HEARD)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, guardian.AWAITED)
     pytest = os.fork()
     if not pytest:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -42,7 +42,7 @@ def begin() -> None:
 def main(first: int, pytest: int) -> int:
     """Wait for the end of pytest, end all that it left, and return its exit status as a shell would."""
     while (status := _reap(pytest)) is None:
-        told = signal.sigtimedwait(guardian.HEARD, PARENT_S)
+        told = signal.sigtimedwait(guardian.AWAITED, PARENT_S)
         if os.getppid() != first:
             os.kill(pytest, signal.SIGKILL)
         elif told and told.si_signo in guardian.FORWARDED and told.si_code != guardian.SI_KERNEL:

@@ -154,7 +154,7 @@ class Commands:
         else:
             if self._is_more:
                 self._read_in(0.0)
-            if self._has_acknowledged or not self._is_more:  # it looks at all that wait
+            if self._has_acknowledged or not self._is_more:  # the statement looks at all that wait
                 yield from self._close_acknowledged()
 
     def _close_acknowledged(self) -> Steps[None]:

@@ -6,7 +6,7 @@ as it lasts. Statements that are refused are the matter of drivers/statements.py
 
 After the queue connection was lost its old server process is ended, and rows and memory are compared (`_reconcile`).
 Nothing is claimed before. A row of ours that is not in memory, whose claim was cut off, is given back. A row in memory
-that is not ours in the database is let go: a server that took over from another may not have heard of the claim, and
+that is not ours in the database is let go: a server that took over from another may not have the claim, and
 the daemon that has the row now works on it.
 """
 
@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from psycopg.conninfo import make_conninfo
 
-from scheduler.daemon.log import say
+from scheduler.daemon.log import log_line
 from scheduler.daemon.wakeups import ListenProbe, NotifyRateLimit
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
@@ -43,7 +43,7 @@ WAITS: Final[dict[e.ConnectionKind, str]] = {
 LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
 KNOWN_REASONS: Final = 8  # of one failure, which are not logged again: two that alternate are no news
 
-# Nothing that somebody else put into another schema is taken for what we mean.
+# A function or type of another schema must not hide the one of that name that a statement means.
 SAFE_PATH: Final = "set search_path = pg_catalog, pg_temp"
 
 # The statements of queue and watch touch few rows of tables that may be huge, and their plans are kept: one made while
@@ -72,10 +72,10 @@ class WatchTasks(Protocol):
         """Ask nothing: the connection is lost."""
 
     def notified(self, channel: str) -> None:
-        """Look for what a notification is about."""
+        """Have done what a notification is about."""
 
     def poll(self) -> None:
-        """Look for all that notifications are about."""
+        """Have done all that notifications are about."""
 
     def show_soon(self) -> None:
         """Have what is shown of us written anew."""
@@ -96,8 +96,8 @@ class Connections:
     ) -> None:
         self._loop, self._core, self.queries, self._schedinfo, self._changed = loop, core, queries, schedinfo, changed
         self._timers = timers = config.scheduler
-        self.log = ConnectionLog(say, lambda: loop.now)
-        self.refused = RefusedStatements(say, self._refused)
+        self.log = ConnectionLog(log_line, lambda: loop.now)
+        self.refused = RefusedStatements(log_line, self._refused)
         self.rate_limit = NotifyRateLimit(loop, lambda channel: self._tasks.notified(channel), timers.wake_interval)
         self.queue = self._connection(
             "queue", conninfo, self._queue_up, self._queue_down, queue_settings(timers.lock_limit)
@@ -109,7 +109,7 @@ class Connections:
         self.refused.attach(self.queue, self.watch)
         self._probe = ListenProbe(
             loop, queries["probe_listen"], self.queue, self.watch, [*LISTEN, probe], self.refused,
-            lambda: self._tasks.poll(), say, every=timers.rescan, poll_interval=timers.poll_interval,
+            lambda: self._tasks.poll(), log_line, every=timers.rescan, poll_interval=timers.poll_interval,
         )  # fmt: skip
         self._is_queue_ready = False
         self._reconciling: Task[None] | None = None
@@ -191,7 +191,7 @@ class Connections:
 
     def _queue_up(self) -> None:
         if not self.log.over(QUEUE):
-            say("info", f"{QUEUE}: up")
+            log_line("info", f"{QUEUE}: up")
         if self.queue.losses:
             self._reconciling = Task(self._loop, self._reconcile(self._tasks.owner)).start()
         else:
@@ -262,8 +262,8 @@ class _Failing:
 class ConnectionLog:
     """The connections of one daemon that fail, by name."""
 
-    def __init__(self, say: Callable[[str, str], None], clock: Callable[[], float]) -> None:
-        self._say, self._clock = say, clock
+    def __init__(self, log: Callable[[str, str], None], clock: Callable[[], float]) -> None:
+        self._log, self._clock = log, clock
         self._failing: dict[str, _Failing] = {}
 
     def failed(self, name: str, reason: str, effect: str = "") -> None:
@@ -272,13 +272,13 @@ class ConnectionLog:
         failing.reason = reason
         if reason not in failing.logged:
             failing.logged.append(reason)
-            self._say("warning", f"{name}: {reason}{effect}")
+            self._log("warning", f"{name}: {reason}{effect}")
 
     def over(self, name: str) -> bool:
         """Log that it is up again, and for how long it was not; return False if it has not failed."""
         failing = self._failing.pop(name, None)
         if failing is not None:
-            self._say("info", f"{name}: up again after {self._clock() - failing.since:.0f} s")
+            self._log("info", f"{name}: up again after {self._clock() - failing.since:.0f} s")
         return failing is not None
 
     def shown(self) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from scheduler.daemon import log
 from scheduler.daemon.command_context import Action, CommandRow, Context, Done, Outcome
-from scheduler.daemon.log import LOG, echo, say
+from scheduler.daemon.log import LOG, echo, log_line
 from scheduler.daemon.watch import Watch
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.service_manager import Notifier
@@ -78,9 +78,9 @@ class DaemonCommands:
         return Done("shutting down")
 
     def reload(self, context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-        """Read the configuration anew and go on with it; the text says what has changed, or all mistakes.
+        """Read the configuration anew and go on with it; answer with what has changed, or all mistakes.
 
-        Only the database knows whose the hosts and queues are; with a mistake nothing changes.
+        Only the database knows which group has a host or a queue; with a mistake nothing changes.
         """
         daemon = self._daemon
         try:
@@ -94,7 +94,7 @@ class DaemonCommands:
         daemon.notifier.reloading()
         daemon.reload(config)
         daemon.show_state()
-        say("info", f"reload: {text}")
+        log_line("info", f"reload: {text}")
         return Done(text)
 
     def reopen_log(self, context: Context, row: CommandRow, command: Command) -> Outcome:
@@ -118,7 +118,7 @@ class DaemonCommands:
         return Done(f"{thawed} failed slots are tried again")
 
     def poll(self, context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-        """Look for jobs now, unless a queue is named that there is not."""
+        """Claim jobs now; refuse a queue that does not exist."""
         if queues := command.values["queue"]:
             rows = yield from context.ask("unknown_queues", names=queues)
             if unknown := (rows[0][0] or b"").decode():

@@ -1,11 +1,11 @@
-"""The guardian: the parent of a daemon, which leaves nobody alive when the daemon is gone, however that one went.
+"""The guardian: the parent of a daemon, which kills every descendant that is left when the daemon has ended.
 
 It waits as a small program of its own (`python -I -S guardian.py PID`), so it imports next to nothing, and nothing
 of ours. As a sub-reaper it becomes the parent of every process below that loses its own: of agents when the daemon
-dies, of what they started when they die, whatever session that fled to. So to kill all children, again and again
-until there are none, is to kill everybody. Before that it hangs up on them, for some stand for what is elsewhere, as
-srun(1) does, and end it if they are told. It touches processes and signals only and refuses to know what a daemon
-is: signals are passed on, and the end of the daemon is its own end.
+dies, of what they started when they die, whatever session these moved to. So it kills its children until no
+descendant is left. Before that it sends them SIGHUP, for some stand for a process elsewhere, as srun(1) does, and end
+that. It touches processes and signals only and refuses to know what a daemon is: signals are passed on, and it ends
+when the daemon has ended.
 
 What is started before `begin` is not below it, such as the server of an embedded database, which others may use.
 """
@@ -21,21 +21,21 @@ from contextlib import suppress
 FORWARDED = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2},
 )
-HEARD = FORWARDED | {signal.SIGCHLD}
+AWAITED = FORWARDED | {signal.SIGCHLD}
 SI_KERNEL = 0x80  # sigaction(2): a terminal's signal, which the whole process group has got already
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-HANG_UP_S = 1.0  # from the hang-up to the kill: for whoever has to end something elsewhere
-LOOK_S = 0.05  # between two looks at children that are not dead yet
-LOOKS = 100  # in a row in which nobody died: the rest is not ours to kill, or sleeps in the kernel
+HANG_UP_S = 1.0  # from SIGHUP to SIGKILL: time to end a process elsewhere
+CHECK_S = 0.05  # between two checks of children that are not dead yet
+CHECKS = 100  # in a row in which no child died: the rest is not ours to kill, or sleeps in the kernel
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 STDERR = 2
 GUARDED = "DROVER_GUARDIAN"  # in the environment of a daemon that is executed anew: the pid of its guardian
-PATIENCE_MS = 1000  # for somebody to read what we say
+WRITE_MS = 1000  # for a reader of standard error
 COMMAND_BYTES = 200
 
 
 def begin(environment: Mapping[str, str]) -> int | None:
-    """Go on as the child of a guardian, which this process becomes; give a pidfd of it.
+    """Go on as the child of a guardian, which this process becomes; return a pidfd of it.
 
     None under systemd, which ends what is left in the control group, and wants the daemon to be its main process. A
     daemon that was executed by one before it has its guardian already.
@@ -44,13 +44,13 @@ def begin(environment: Mapping[str, str]) -> int | None:
         return os.pidfd_open(os.getppid())
     if environment.get("SYSTEMD_EXEC_PID") == str(os.getpid()):  # systemd.exec(5)
         return None
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how anybody ended
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # what comes from now on waits for the guardian
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how a child ended
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # what comes from now on waits for the guardian
     adopt_orphans()  # first: a daemon that is dead at once must not have escaped
     guardian = os.pidfd_open(os.getpid())
     daemon = os.fork()
     if daemon:
-        with suppress(OSError):  # it takes more memory then, and does the same
+        with suppress(OSError):  # then it goes on here, and uses more memory
             os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, str(daemon)], _environment(environment))
         guard(daemon)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -67,30 +67,30 @@ def adopt_orphans() -> None:
 
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    """Give what the guardian needs of our environment: any agent can read it, and a password may be in ours."""
+    """Return what the guardian needs of our environment: any agent can read it, and a password may be in ours."""
     return {name: text for name, text in ours.items() if name == "LD_LIBRARY_PATH"}  # some build Python so
 
 
 def guard(daemon: int) -> None:
     """Pass signals on until the daemon is gone, kill all that it left, and end as it did; never returns."""
     while (end := _reap(daemon)) is None:
-        told = signal.sigwaitinfo(HEARD)
-        if told.si_signo in FORWARDED and told.si_code != SI_KERNEL:
-            _kill(daemon, told.si_signo)
+        sent = signal.sigwaitinfo(AWAITED)
+        if sent.si_signo in FORWARDED and sent.si_code != SI_KERNEL:
+            _kill(daemon, sent.si_signo)
     table = _table(end.si_status) if end.si_code != os.CLD_EXITED and end.si_status in CRASHES else b""
     _hang_up()
     end_family()
-    _say(table)  # last: if nobody reads it, nobody lives longer for that
+    _write(table)  # last: a reader that blocks must keep no process alive
     _end_like(end)
 
 
 def _hang_up() -> None:
-    """Tell the process groups of all children that it is over, and wait until they are dead, but not for long."""
-    deadline, told = time.monotonic() + HANG_UP_S, {os.getpgrp()}
+    """Send SIGHUP to the process groups of all children, and wait HANG_UP_S at most until they are dead."""
+    deadline, signalled = time.monotonic() + HANG_UP_S, {os.getpgrp()}
     with suppress(ChildProcessError):  # there are none
         while (left := deadline - time.monotonic()) > 0:
-            for group in set(map(os.getpgid, _children())) - told:
-                told.add(group)
+            for group in set(map(os.getpgid, _children())) - signalled:
+                signalled.add(group)
                 with suppress(OSError):  # another user's by now
                     os.killpg(group, signal.SIGHUP)
             _reap()
@@ -98,19 +98,19 @@ def _hang_up() -> None:
 
 
 def end_family() -> None:
-    """Kill all children and those that become ours by that, until there are none; give up on who does not die."""
+    """Kill all children, and those that become ours by that, until none is left; give up on those that do not die."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     quiet = 0
     with suppress(ChildProcessError):  # there are none
-        while quiet < LOOKS:
+        while quiet < CHECKS:
             for child in _children():
                 _kill(child, signal.SIGKILL)
             _reap()
-            quiet = 0 if signal.sigtimedwait({signal.SIGCHLD}, LOOK_S) else quiet + 1
+            quiet = 0 if signal.sigtimedwait({signal.SIGCHLD}, CHECK_S) else quiet + 1
 
 
 def _reap(wanted: int = 0) -> os.waitid_result | None:
-    """Reap whoever is dead until it is the wanted one; give how that ended. Errors: ChildProcessError, no child."""
+    """Reap dead children up to the wanted one; return how that ended. Errors: ChildProcessError, no child."""
     while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):
         if dead.si_pid == wanted:
             return dead
@@ -118,20 +118,20 @@ def _reap(wanted: int = 0) -> os.waitid_result | None:
 
 
 def _children() -> list[int]:
-    """Give our children: all are ours to kill, for a pid is not given away before we have reaped it."""
+    """Return our children: all are ours to kill, for a pid is not used again before we have reaped it."""
     with open("/proc/thread-self/children") as children:
         return [int(word) for word in children.read().split()]
 
 
 def _table(number: int) -> bytes:
-    """Give a line for the daemon's end, and one for each process that it has left."""
+    """Return a line for the daemon's end, and one for each process that it has left."""
     children = _children()
     head = b"the daemon died of %s and left children: %d\n" % (signal.Signals(number).name.encode(), len(children))
     return head + b"".join(map(_row, children))
 
 
 def _row(child: int) -> bytes:
-    """Give a line: pid, state as in ps(1), command; what an agent calls itself must not steer a terminal."""
+    """Return a line: pid, state as in ps(1), command; what an agent calls itself must not steer a terminal."""
     state = command = b"?"
     with suppress(OSError, IndexError):  # it is another user's, and hidden
         with open(f"/proc/{child}/stat", "rb") as stat:
@@ -142,14 +142,14 @@ def _row(child: int) -> bytes:
     return b"pid=%d state=%s command=%s\n" % (child, state, shown)
 
 
-def _say(text: bytes) -> None:
-    """Write to standard error while somebody takes it; so much goes without a wait once anything does."""
+def _write(text: bytes) -> None:
+    """Write to standard error while it is read; PIPE_BUF bytes go at once when any do."""
     import select  # seldom needed
 
     ready = select.poll()
     ready.register(STDERR, select.POLLOUT)
     with suppress(OSError):
-        while text and ready.poll(PATIENCE_MS):
+        while text and ready.poll(WRITE_MS):
             text = text[os.write(STDERR, text[: select.PIPE_BUF]) :]
 
 
@@ -162,7 +162,7 @@ def _end_like(end: os.waitid_result) -> None:
     """Exit with the same status, or die of the same signal."""
     if end.si_code == os.CLD_EXITED:
         os._exit(end.si_status)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core to look at is the daemon's
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core dump to keep is the daemon's
     with suppress(OSError):  # of SIGKILL there is nothing to restore
         signal.signal(end.si_status, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

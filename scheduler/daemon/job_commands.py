@@ -1,4 +1,4 @@
-"""What carries out commands about jobs: one in hand is told to its agents, any other is changed in its row."""
+"""The actions of commands about jobs: one in hand is changed by the core, any other in its row."""
 
 import json
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def _want(context: Context, row: CommandRow, wanted: str, act: Callable[[], bool
 
 
 def signal(context: Context, row: CommandRow, command: Command) -> Outcome:
-    """Send signals to several jobs, one each; the answer says for each whether it runs here."""
+    """Send signals to the agents of jobs; of several, the answer says for each whether it runs here."""
     pk, more = job_of(row, command), command.values["more"] or ()
     assert isinstance(more, tuple)
     words = [str(pk), str(command.values["signal"]), *map(str, more)]

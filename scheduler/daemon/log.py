@@ -36,7 +36,7 @@ ECHOED: Final = logging.INFO + 1  # lines that agents and signals asked for: no 
 _LAST_FIELDS: Final = re.compile(r"(?: (?:slot|agent|host|pid|job)=\S+)+$")
 _FIRST_FIELD: Final = re.compile(r"job=\d+(?=:)")
 
-Shape = Callable[[logging.LogRecord], bytes]
+Format = Callable[[logging.LogRecord], bytes]
 
 
 def set_up(settings: Scheduler, verbose: int, environment: Mapping[str, str]) -> None:
@@ -60,20 +60,20 @@ def set_level(level: str) -> None:
 
 
 def further(level: str, steps: int) -> str:
-    """Give the level that tells so many levels more."""
+    """Return the level that logs so many levels more."""
     names = list(LEVELS)
     return names[max(0, names.index(level) - steps)]
 
 
 def reopen() -> str:
-    """Write to the file of that name from now on: the old one was renamed; give what is written to.
+    """Write to the file of that name from now on: the old one was renamed; return what is written to.
 
     Errors: ConfigError; the old file stays.
     """
     return " ".join(handler.output.reopen() for handler in _sinks())
 
 
-def say(level: str, text: str) -> None:
+def log_line(level: str, text: str) -> None:
     """Log one line."""
     LOG.log(LEVELS[level], "%s", text)
 
@@ -85,19 +85,19 @@ def echo(text: str) -> None:
 
 
 def crash_fd() -> int:
-    """Give the descriptor for tracebacks that C code writes: it stays the same when the log is opened anew."""
+    """Return the descriptor for tracebacks that C code writes: it stays the same when the log is opened anew."""
     return next((sink.output.fd for sink in _sinks()), STDERR)
 
 
 def escaped(text: str) -> str:
-    """Text of agents must not steer the operator's terminal, nor forge a second record."""
+    """Return text without control characters: an agent must not steer the terminal, nor forge a second record."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 class Output:
-    """A descriptor that takes lines and is never waited for. It keeps its number when the file is opened anew."""
+    """A descriptor that lines are written to without waiting. It keeps its number when the file is opened anew."""
 
     def __init__(self, fd: int, path: str) -> None:
         self.fd, self._path = fd, path
@@ -110,7 +110,7 @@ class Output:
         self._rest = b""
 
     def put(self, line: bytes) -> bool:
-        """Take a line or drop it; of one that was begun the rest comes first, with the next line."""
+        """Write a line or drop it; return False if it was dropped. The rest of one that was begun comes first."""
         if self._rest:
             self._rest = self._push(self._rest)
         if not self._rest:
@@ -122,7 +122,7 @@ class Output:
         return False
 
     def reopen(self) -> str:
-        """Go on in the file that has our name now, and give it. Errors: ConfigError."""
+        """Write to the file that has our name now, and return which. Errors: ConfigError."""
         if not self._path:
             return "the log is standard error"
         new = _opened(self._path)
@@ -131,11 +131,11 @@ class Output:
         return f"the log is {self._path}"
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         os.close(self.fd)
 
     def _push(self, data: bytes) -> bytes:
-        """Write what can be written at once; give the rest."""
+        """Write what can be written at once; return the rest."""
         try:
             while data and self._poll.poll(0):
                 data = data[os.write(self.fd, data[: self._most]) :]
@@ -146,28 +146,28 @@ class Output:
 
 
 class Sink(logging.Handler):
-    """Gives records a shape and puts them out."""
+    """Formats records and writes them."""
 
-    def __init__(self, output: Output, shape: Shape) -> None:
+    def __init__(self, output: Output, format: Format) -> None:
         super().__init__()
-        self.output, self._shape = output, shape
+        self.output, self._format = output, format
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Put one record out, after the number of those that were lost."""
-        line, lost = self._shape(record), self.output.lost
+        """Write one record, after the number of those that were lost."""
+        line, lost = self._format(record), self.output.lost
         if lost:
-            line = self._shape(_loss(lost, self.output.trouble)) + line
+            line = self._format(_loss(lost, self.output.trouble)) + line
         if self.output.put(line) and lost:
             self.output.lost = 0
 
     def close(self) -> None:
-        """Let go of the output."""
+        """Close the output."""
         self.output.close()
         super().close()
 
 
 class Journal(Sink):
-    """Sends records with their fields to the journal; those it does not take go to standard error."""
+    """Sends records with their fields to the journal; those that it refuses go to standard error."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(output, prefixed)
@@ -181,16 +181,16 @@ class Journal(Sink):
             super().emit(record)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()
         super().close()
 
 
-# ---- shapes
+# ---- formats
 
 
 def plain(record: logging.LogRecord) -> bytes:
-    """Give a line of text: time, level, sentence; a traceback goes on in the next lines."""
+    """Return a line of text: time, level, sentence; a traceback goes on in the next lines."""
     if record.levelno == ECHOED:
         return _coded(_message(record))
     moment = datetime.fromtimestamp(record.created).strftime("%Y-%m-%d %H:%M:%S")
@@ -198,7 +198,7 @@ def plain(record: logging.LogRecord) -> bytes:
 
 
 def as_json(record: logging.LogRecord) -> bytes:
-    """Give an object on one line; a line of an agent has no level."""
+    """Return an object on one line; a line of an agent has no level."""
     text = _message(record)
     head = {"time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")}
     level = {} if record.levelno == ECHOED else {"level": record.levelname}
@@ -206,12 +206,12 @@ def as_json(record: logging.LogRecord) -> bytes:
 
 
 def prefixed(record: logging.LogRecord) -> bytes:
-    """Give lines as the journal reads them from standard error: priority in front (sd-daemon(3)), the time is its."""
+    """Return lines as the journal reads them from standard error: priority in front (sd-daemon(3)), the time is its."""
     return b"".join(b"<%d>%s" % (_priority(record), _coded(line)) for line in _message(record).split("\n"))
 
 
 def journal_entry(record: logging.LogRecord) -> bytes:
-    """Give a datagram of the journal's own protocol: a field a line; one with newlines has its length before it."""
+    """Return a datagram of the journal's own protocol: a field a line; one with newlines has its length before it."""
     text = _message(record)
     entry = {"PRIORITY": str(_priority(record)), "SYSLOG_IDENTIFIER": "drover"}
     entry |= {f"DROVER_{name.upper()}": value for name, value in fields(text).items()}
@@ -221,7 +221,7 @@ def journal_entry(record: logging.LogRecord) -> bytes:
 
 
 def fields(text: str) -> dict[str, str]:
-    """Give the fields of a line."""
+    """Return the fields of a line."""
     found = _FIRST_FIELD.match(text) or _LAST_FIELDS.search(text)
     return dict(word.split("=", 1) for word in found[0].split()) if found else {}
 
@@ -247,7 +247,7 @@ def _loss(count: int, why: str) -> logging.LogRecord:
     return logging.LogRecord("drover", logging.WARNING, "", 0, text, None, None)
 
 
-# ---- where to
+# ---- outputs
 
 
 def _sink(output: Output, form: str, environment: Mapping[str, str]) -> Sink:
@@ -269,14 +269,14 @@ def _end() -> None:
 
 
 def _is_journal(fd: int, environment: Mapping[str, str]) -> bool:
-    """Whether the descriptor is what systemd connected to the journal, and not one that took its place."""
+    """Return whether the descriptor is what systemd connected to the journal, and not one that took its place."""
     status = os.fstat(fd)
     return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"  # systemd.exec(5)
 
 
 def _stderr() -> int:
-    """Give a descriptor of standard error of our own; a terminal's must not make everybody's non-blocking."""
-    if sys.stderr is None:  # it was closed, and by now its number may be somebody else's
+    """Return a descriptor of standard error of our own; a terminal is shared, and must not become non-blocking."""
+    if sys.stderr is None:  # it was closed, and its number may be another file's by now
         return os.open(os.devnull, os.O_WRONLY)
     fd = sys.stderr.fileno()
     if stat.S_ISCHR(os.fstat(fd).st_mode):

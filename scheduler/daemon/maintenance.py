@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from scheduler.daemon.command_context import PAUSE_S, Action, Ask, FlushPass, read_tables, text_of
 from scheduler.daemon.commands import Commands
-from scheduler.daemon.log import say
+from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.sql import Stat, to_json
 from scheduler.drivers.statements import RefusedError
@@ -160,7 +160,7 @@ class Maintenance:
         if is_left == b"t":  # locked
             self._due["rescue"] = self._loop.now + LOCKED_S
         if count not in (None, b"0"):
-            say("warning", f"rows given back that had no living owner: {text_of(count)}")
+            log_line("warning", f"rows given back that had no living owner: {text_of(count)}")
             self._core.handle(Woken(), self._loop.now)
         self._settle(failed_parents)
 
@@ -180,7 +180,7 @@ class Maintenance:
             raise
         self._due["flush"] = self._loop.now + PAUSE_S
         if self._flush.is_over:
-            say("info", f"older than {self._flush.days} days: {self._flush}")
+            log_line("info", f"older than {self._flush.days} days: {self._flush}")
             self._flush = None
             self._due["flush"] = self._loop.now + DAY_S
 
@@ -220,7 +220,7 @@ class Maintenance:
             shown[name] = {"count": stat.count, "mean_ms": round(mean_ms, 3), "max_ms": round(max_ms, 3)}
             if stat.max_s > max(self._slowest.get(name, 0.0), SLOW_S):
                 self._slowest[name] = stat.max_s
-                say("warning", f"slow statement {name}: {max_ms:.0f} ms")
+                log_line("warning", f"slow statement {name}: {max_ms:.0f} ms")
         return shown
 
 

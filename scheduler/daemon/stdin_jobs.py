@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from scheduler.daemon.log import escaped, say
+from scheduler.daemon.log import escaped, log_line
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Failure, Query, Rows
@@ -158,7 +158,7 @@ class StdinJobs:
         if cause_of(answer) == "data" or (answer.sqlstate or "").startswith("42"):  # a right is missing
             raise _LineRefusedError(answer.message)
         if not answer.lost:
-            say("error", f"{name}: {answer.message}")
+            log_line("error", f"{name}: {answer.message}")
             yield Until(self._loop.now + AGAIN_S)
         return None
 

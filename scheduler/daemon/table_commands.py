@@ -1,4 +1,4 @@
-"""What carries out commands about hosts, agent types and queues, and what removes rows that are long over.
+"""The actions of commands about hosts, agent types and queues, and the one that removes rows that are long over.
 
 The core follows a change before the command ends, so that nothing is started that the change forbids; other daemons
 are notified. A query that returns no row found that the group is no longer ours: another scheduler reads the command.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from select import EPOLLIN
 from typing import Final
 
-from scheduler.daemon.log import say
+from scheduler.daemon.log import log_line
 from scheduler.drivers.local_process import watch
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.steps import Steps, Task, ready
@@ -72,10 +72,10 @@ class Upgrade:
         os.close(pidfd)
         self._is_trying = False
         if trial.wait() == 0:
-            say("info", "the program was replaced: draining, to go on as the new one")
+            log_line("info", "the program was replaced: draining, to go on as the new one")
             self._go()
         else:
-            say("error", "the program was replaced, and the new one cannot be imported: going on as the old one")
+            log_line("error", "the program was replaced, and the new one cannot be imported: going on as the old one")
 
 
 def hold_signals() -> None:

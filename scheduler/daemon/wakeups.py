@@ -77,7 +77,7 @@ class ListenProbe:
         listen: Sequence[str],
         refused: RefusedStatements,
         poll: Callable[[], None],
-        say: Callable[[str, str], None],
+        log: Callable[[str, str], None],
         *,
         every: float,
         poll_interval: float,
@@ -85,7 +85,7 @@ class ListenProbe:
         self.channel = listen[-1].split()[1]
         self.is_deaf = False
         self._loop, self._query, self._sender, self._listener, self._listen = loop, ring, sender, listener, listen
-        self._refused, self._poll, self._say = refused, poll, say
+        self._refused, self._poll, self._log = refused, poll, log
         self._every, self._poll_interval = every, poll_interval
         self._task: Task[None] | None = None
         self._arrived: int | None = None  # statements of the listener when the last probe arrived
@@ -147,13 +147,13 @@ class ListenProbe:
             return AGAIN_S
         if self.is_deaf:
             self.is_deaf = False
-            self._say("info", "LISTEN is heard again")
+            self._log("info", "LISTEN is heard again")
         return self._every
 
     def _go_deaf(self, why: str) -> None:
         if not self.is_deaf:
             self.is_deaf = True
-            self._say("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
+            self._log("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
             Task(self._loop, self._poll_while_deaf()).start()
 
     def _poll_while_deaf(self) -> Steps[None]:

@@ -15,7 +15,7 @@ import attrs
 
 from scheduler.daemon.command_context import Action, text_of
 from scheduler.daemon.connections import Connections
-from scheduler.daemon.log import say
+from scheduler.daemon.log import log_line
 from scheduler.daemon.maintenance import Maintenance
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.spawn import EXEC_DIRECTORY
@@ -76,7 +76,7 @@ class Watch:
         self.maintenance.cut_off()
 
     def notified(self, channel: str) -> None:
-        """Look for what a notification is about."""
+        """Have done what a notification is about."""
         if channel == "drover_queue":
             self._core.handle(Woken(), self._loop.now)
         elif channel == "drover_due":
@@ -88,7 +88,7 @@ class Watch:
             self.maintenance.read_commands_in(0.0)
 
     def poll(self) -> None:
-        """Look for all that notifications are about, when none arrives."""
+        """Have done all that notifications are about, when none arrives."""
         for channel in ("drover_command", "drover_queue", "drover_due", "drover_change"):
             self.notified(channel)
 
@@ -182,7 +182,7 @@ class Watch:
             )
         )
         if self.lease.owner.uuid is None and owner is not None and not is_dead:
-            say(
+            log_line(
                 "info", f"standing by: group {self._config.scheduler.group} is served by {text_of(host)}.{text_of(pid)}"
             )
         uuid = None if owner is None else text_of(owner)
@@ -199,7 +199,7 @@ class Watch:
         )
         if rows and owner.uuid is not None:
             why = "its process is gone" if owner.is_dead else "its lease has run out"
-            say("warning", f"taking over group {self._config.scheduler.group} from {owner.uuid}: {why}")
+            log_line("warning", f"taking over group {self._config.scheduler.group} from {owner.uuid}: {why}")
         self.lease.taken(text_of(rows[0][0]) if rows else None, self._loop.now)
 
     def _rescue(self) -> Steps[None]:
@@ -210,7 +210,7 @@ class Watch:
         self.maintenance.commands.begin()
         self.maintenance.all_due()
         self.maintenance.rescan_for_locked()
-        say("info", f"serving group {self._config.scheduler.group} as {self.owner}")
+        log_line("info", f"serving group {self._config.scheduler.group} as {self.owner}")
 
     def _open(self) -> Steps[None]:
         """Begin jobs.
@@ -240,7 +240,7 @@ class Watch:
             return
         self._is_opening = False
         why = "is given up" if was_stepping_down else "has another owner"
-        say("warning", f"group {self._config.scheduler.group} {why}: standing by")
+        log_line("warning", f"group {self._config.scheduler.group} {why}: standing by")
         self._core.handle(LeaseLost(), now)
         self.maintenance.cut_off()
         self.owner = str(uuid.uuid4())

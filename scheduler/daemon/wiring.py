@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.daemon_commands import DaemonCommands
-from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, say
+from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Upgrade, hold_signals
 from scheduler.daemon.watch import Watch
@@ -98,7 +98,7 @@ class Daemon:
         return job_queries, agentdb
 
     def _driver_table(self) -> dict[type, Callable[[Any], None]]:
-        """Say who carries out which command of the core."""
+        """Return what carries out each command of the core."""
         return {
             e.Spawn: self.processes.spawn,
             e.Send: self.processes.send,
@@ -109,22 +109,22 @@ class Daemon:
             e.Fetch: lambda c: self.job_queries.fetch(c.job, c.count),
             e.CloseQuery: lambda c: self.job_queries.close_query(c.job),
             e.RunStatement: self.agentdb.ask,
-            e.LogMessage: lambda c: say(c.level, c.text),
+            e.LogMessage: lambda c: log_line(c.level, c.text),
             e.Echo: lambda c: echo(c.text),
             e.JobEnded: self._job_ended,
             e.FindNextDue: lambda c: self.watch.maintenance.bring_forward("due"),
             e.RenewLease: lambda c: self.watch.lease.renew(self.loop.now),
-            e.ReleaseGroup: lambda c: self._give_up(self.watch.owner),
+            e.ReleaseGroup: lambda c: self._release_group(self.watch.owner),
             e.Exit: lambda c: self._leave(),
         }
 
-    # ---- a life
+    # ---- from start to end
 
     def run(self) -> int:
-        """Serve until told to end; give the exit status. Raises ConfigError when another group has our hosts."""
+        """Serve until asked to end; return the exit status. Errors: ConfigError, another group has our hosts."""
         signals = Signals(self.loop, self._commands.signalled)
         alarm = self._watch_loop()
-        say("info", self._introduction())
+        log_line("info", self._introduction())
         try:
             self.connections.open()
             self.agentdb.open()
@@ -147,14 +147,14 @@ class Daemon:
         return f"{who} group={config.scheduler.group}: hosts {hosts}; agents {agents}"
 
     def _watch_loop(self) -> Watchdog | None:
-        """Let a hang be seen while it lasts."""
+        """Have a watchdog log where the loop hangs, while it does."""
         limit = self.config.scheduler.hang_limit
         alarm = Watchdog(limit, crash_fd()) if limit else None
-        self.loop.watch_with(alarm, self._say_hung)
+        self.loop.watch_with(alarm, self._log_hang)
         return alarm
 
     def turn(self) -> None:
-        """Carry out what is to be done, then wait for what comes next."""
+        """Carry out all commands of the core, then wait for the next event or deadline."""
         loop, core = self.loop, self.core
         self.connections.send_request()  # first: the database works while we do
         if core.has_work:
@@ -174,7 +174,7 @@ class Daemon:
             self._carry_out()
 
     def close(self) -> None:
-        """Leave nothing behind: no child, no connection."""
+        """End every child and close every connection."""
         if self.is_superseded:
             self.notifier.reloading()
         else:
@@ -193,22 +193,22 @@ class Daemon:
         while core.has_work:
             for command in core.drain_commands():
                 if is_traced:
-                    say("trace", str(command))
+                    log_line("trace", str(command))
                 try:
                     self._drivers[type(command)](command)
-                except Exception:  # the one place: a bug in one command must not take the others with it
+                except Exception:  # the one place: a bug in one command must not stop the others
                     LOG.exception("bug: %s failed; please report this", command)
                     self._quarantine(command)
 
     def _check_programs(self) -> None:
-        """Notice agents whose program was replaced, again and again."""
+        """Check periodically whether programs of agents, or ours, were replaced."""
         self.processes.check_programs()
         if self._upgrade is not None:
             self._upgrade.check()
         self.loop.at(self.loop.now + self.config.scheduler.status_interval, self._check_programs)
 
     def _quarantine(self, command: e.Command) -> None:
-        """What the command was about cannot be trusted any more."""
+        """Give up what the command was about: its state is not known any more."""
         if isinstance(command, e.Spawn):
             self._handle(e.NotCreated(command.slot, "a bug of the scheduler; see its log"))
         elif isinstance(command, e.Expand | e.Fetch):
@@ -220,13 +220,13 @@ class Daemon:
     # ---- what is shown
 
     def _vitals(self) -> dict[str, Any]:
-        """Give the longest time that the loop kept everybody waiting, how often it was long, our memory, what fails."""
+        """Return the longest turn of the loop, how many were slow, our memory, and what connections fail."""
         longest = round(self.loop.longest_turn * 1000, 1)
         vitals = {"longest_turn_ms": longest, "slow_turns": self.loop.slow_turns, "memory_mb": resident_mb()}
         return vitals | {"troubles": self.connections.log.shown()}
 
     def show_state(self) -> None:
-        """Our standing may be another."""
+        """Show what we are to our group, which may have changed."""
         if self.watch.lease.is_settled:
             self._show_ready()
         self.notifier.update_status()
@@ -236,30 +236,30 @@ class Daemon:
         try:
             self._ready_file.show()
         except OSError as error:
-            say("error", f"ready_file: {error.strerror}")
+            log_line("error", f"ready_file: {error.strerror}")
 
     def _status_line(self) -> str:
-        """Give one line for people."""
+        """Return one line for the service manager."""
         where = ", the database refuses statements" if self.core.report.refused else ""
         where = ", the database is away" if self.connections.is_away else where
         what = self.core.report.phase(self.watch.lease.shown)
         return f"{what}, group {self.config.scheduler.group}{where}: {self.core.report.in_short()}"
 
     def _resume(self, pause: float) -> None:
-        say(
+        log_line(
             "warning", f"nothing was heard for {pause:.1f} s, the daemon did not run: time limits of agents are put off"
         )
         self.core.resume(pause, self.loop.now)
 
-    def _say_hung(self, seconds: float, where: str) -> None:
-        say("error", f"the loop was held up for {seconds:.1f} s in {where}")
+    def _log_hang(self, seconds: float, where: str) -> None:
+        log_line("error", f"the loop was held up for {seconds:.1f} s in {where}")
 
     # ---- signals and endings
 
     def stop(self) -> None:
-        """End, in time even if the database takes nothing: the next daemon finds the rows and their owner dead."""
+        """Kill all and end, in time even if the database saves nothing: the next daemon rescues the rows."""
         self.is_superseded = False
-        say("info", "stopping: agents are killed, their rows given back")
+        log_line("info", "stopping: agents are killed, their rows given back")
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
         self.loop.at(self.loop.now + limit - LAST_WORDS_S / 2, self.processes.abandon_remote)
         self.loop.at(self.loop.now + limit, self._end_unsaved)
@@ -267,39 +267,39 @@ class Daemon:
         self.notifier.stopping()
 
     def _end_unsaved(self) -> None:
-        say("error", "the database has not taken all in time: the next scheduler of the group puts the rest right")
+        log_line("error", "the database has not taken all in time: the next scheduler of the group puts the rest right")
         self._end()
 
     def drain(self) -> None:
-        """End when what is in hand is done; asked once more, SQL jobs are given back too."""
+        """End when what is in hand is done; asked once more, give SQL jobs back too."""
         self.is_superseded = False
         is_first = not self.core.is_draining
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
-        say("info", f"draining: what is in hand is finished, {rest}")
+        log_line("info", f"draining: what is in hand is finished, {rest}")
         self._handle(e.Drain())
         self.watch.show_soon()
         self.notifier.update_status()
 
     def _supersede(self) -> None:
-        """End in order, then go on as the program that is there now, unless we are told to end by then."""
+        """Drain, then execute the program that is there now, unless we are asked to end by then."""
         if not self.core.is_ending:
             self.drain()
             self.is_superseded = True
 
     def step_down(self) -> bool:
-        """Let another daemon have the group, and stand by; False when we are ending anyway."""
+        """Let another daemon take the group over, and stand by; return False when we are ending anyway."""
         is_begun = self.core.step_down(self.loop.now)
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
-        self.loop.at(self.loop.now + limit, partial(self._give_up, self.watch.owner))
+        self.loop.at(self.loop.now + limit, partial(self._release_group, self.watch.owner))
         return is_begun
 
-    def _give_up(self, owner: str) -> None:
-        """All is given back, or it takes too long: then the next scheduler of the group puts the rest right."""
+    def _release_group(self, owner: str) -> None:
+        """Release the group: all is given back, or takes too long, and the next owner rescues the rest."""
         if self.core.is_stepping_down and self.watch.owner == owner:
             self.watch.lease.step_down(self.loop.now)
 
     def reload(self, config: Config) -> None:
-        """Go on with another configuration; what was decided under the old one is done by the old one."""
+        """Go on with another configuration; what was decided under the old one is carried out by it."""
         self._carry_out()
         self.config = config
         self.processes.reload(config)
@@ -312,13 +312,13 @@ class Daemon:
         self.connections.reload(config)
 
     def _leave(self) -> None:
-        """All is saved and every child is dead: give up the group and end."""
+        """Release the group and end: all is saved and every child is dead."""
         self.loop.at(self.loop.now + LAST_WORDS_S, self._end)
         self.watch.leave(self._end)
 
     def _end(self) -> None:
         if not self._over:
-            say("info", "ended")
+            log_line("info", "ended")
         self._over = True
 
     def _job_ended(self, end: e.JobEnded) -> None:
@@ -327,6 +327,6 @@ class Daemon:
 
 
 def _is_same_server(queue: str, other: str) -> bool:
-    """Whether another connection string names the server of the queue; an empty one does."""
+    """Return whether another connection string names the server of the queue; an empty one does."""
     ours, theirs = (conninfo_to_dict(text) for text in (queue, other or queue))
     return all(ours.get(key) == theirs.get(key) for key in ("service", "host", "hostaddr", "port"))

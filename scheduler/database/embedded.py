@@ -1,15 +1,15 @@
-"""The embedded Postgres: a server of our own, shared by whoever joins it, gone when the last one leaves.
+"""The embedded Postgres: a server of our own, shared by the processes that join it, stopped when the last one leaves.
 
 Touches one directory (cluster, log, locks, socket); refuses to know what is in the database, and leaves the
 processes of the server to its guardian (embedded_server.py). Three locks in that directory carry the whole
 life; as flocks they vanish with their holders, `kill -9` included, so that no count can go stale:
 
-    lock    exclusive, for moments: somebody is joining or leaving
+    lock    exclusive, for moments: a process is joining or leaving
     users   shared by every process that uses the server
     server  exclusive: the guardian's, inherited by every process of the server; free means all are gone
 
-The first to join finds `server` free, locks it and hands it to a guardian, which is nobody's child: so the
-server outlives whoever started it. The guardian waits for an exclusive lock on `users`, which it gets when
+The first to join finds `server` free, locks it and hands it to a guardian, which is no child of it: so the
+server outlives the process that started it. The guardian waits for an exclusive lock on `users`, which it gets when
 the last user is gone, however that one ended, and keeps until it has stopped the server.
 """
 
@@ -36,7 +36,7 @@ TAIL_BYTES = 2000
 
 
 def default_directory(environment: Mapping[str, str]) -> Path:
-    """Give the directory used when no database is configured (SPEC 4)."""
+    """Return the directory used when no database is configured (SPEC 4)."""
     state = environment.get("STATE_DIRECTORY", "").split(":")[0]
     return Path(state) / "pg" if state else Path.home() / ".local/share/drover/pg"
 
@@ -51,7 +51,7 @@ def find_binaries(minimum: int = 14, machine: Path = MACHINE) -> Path:
 
 @contextmanager
 def join(directory: Path, *, durable: bool, binaries: Path | None = None) -> Iterator[str]:
-    """Use the server of `directory`, started if nobody has; yield a conninfo; the last to leave stops it.
+    """Use the server of `directory`, started if it does not run; yield a conninfo; the last to leave stops it.
 
     `durable` counts for the one who starts it. WorldError, with the end of the server's log, after LIMIT_S.
     """
@@ -134,7 +134,7 @@ def _joined(order: Order) -> Iterator[str]:
 
 
 def _serve(order: Order) -> str:
-    """Give the address of the running server; launch one, at most once, where none is."""
+    """Return the address of the running server; launch one, at most once, where none is."""
     launched = False
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
@@ -206,7 +206,7 @@ def _is_alive(pid: int) -> bool:
 def _forget_dead_server(data: Path) -> None:
     """Remove the postmaster.pid of a killed server: its number may be another process's by now.
 
-    Postgres would refuse to start then. Holding `server` we know that none of ours runs; one that somebody
+    Postgres would refuse to start then. Holding `server` we know that none of ours runs; one that was
     started by hand is recognised by the directory it stands in.
     """
     pid_file = data / "postmaster.pid"
@@ -261,6 +261,6 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """Our environment without libpq's variables, and able to import this package from anywhere."""
+    """Return our environment without libpq's variables, and able to import this package from anywhere."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return kept | {"LC_ALL": "C", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}

@@ -1,4 +1,4 @@
-"""The guardian of an embedded Postgres: a process that runs the server as long as somebody uses it.
+"""The guardian of an embedded Postgres: a process that runs the server as long as it is used.
 
 Touches the processes of the server, its files and its socket; decides only when to start and when to stop;
 refuses to know who the users are: it sees only that their lock on `users` is gone (embedded.py tells the
@@ -50,7 +50,7 @@ class Order:
 
 
 def guardian(order: Order, server: int) -> list[str]:
-    """Give the argv of a guardian that inherits the locked descriptor `server`."""
+    """Return the argv of a guardian that inherits the locked descriptor `server`."""
     flags = ["durable"] * order.durable + ["temporary"] * order.temporary
     # -P: a directory called scheduler where the user happens to stand is not ours
     module = [sys.executable, "-P", "-m", "scheduler.database.embedded_server"]
@@ -58,7 +58,7 @@ def guardian(order: Order, server: int) -> list[str]:
 
 
 def main(argv: list[str]) -> None:
-    """Become a guardian; the process started returns at once, its child is nobody's."""
+    """Become a guardian: the process that was started ends at once, its child goes on."""
     if os.fork():
         os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -81,7 +81,7 @@ def _guard(order: Order, server: int) -> None:
 
 
 def _serve(order: Order, argv: list[str], unused: int, server: int) -> None:
-    """Run the server until it is unused; again if it was killed, not if it failed or was told to stop."""
+    """Run the server until it is unused; again if it was killed, not if it failed or was stopped."""
     was_killed = False
     while True:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(server,))
@@ -93,7 +93,7 @@ def _serve(order: Order, argv: list[str], unused: int, server: int) -> None:
 
 
 def _readable_when_unused(users: Path) -> int:
-    """Give a descriptor that becomes readable when nobody uses the server any more.
+    """Return a descriptor that becomes readable when the server is not used any more.
 
     The one thread there is: nothing else turns a wait for a flock into something that can be selected.
     """
@@ -135,7 +135,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def _privileges() -> tuple[list[str], int]:
-    """Say how to run postgres, which refuses to be root: a prefix of argv, and whose its files are.
+    """Return how to run postgres, which refuses to be root: a prefix of argv, and the owner of its files.
 
     Where root may not open a user namespace, an unprivileged account takes the directory over. Both ways are
     direct execs: the death signal goes by parenthood, and runuser would stand between.

@@ -43,7 +43,7 @@ select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relati
 SELECT_APPLIED = "select number, name, checksum from drover.migration order by number"
 INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
 SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
-# Not everybody who connects may read it: it is there for drover.command().
+# Not every login may read it: drover.command() does.
 SEES_VERBS = "select coalesce(has_table_privilege(to_regclass('drover.verb'), 'select'), false)"
 SELECT_VERBS = "select verb_name, verb_number, verb_for_owners, verb_job_every from drover.verb"
 # One that is not ours stays: it is that of a newer drover, which shares the database.
@@ -129,7 +129,7 @@ def has_roles(conninfo: str) -> bool:
 
 
 def dump(conninfo: str) -> str:
-    """Give the schema drover of a database as SQL, free of what varies from dump to dump."""
+    """Return the schema drover of a database as SQL, free of what varies from dump to dump."""
     pg_dump = find_binaries() / "pg_dump"
     arguments = ["--schema-only", "--no-owner", "--schema=drover", f"--dbname={conninfo}"]
     done = subprocess.run([pg_dump, *arguments], capture_output=True, text=True, check=False)
@@ -145,7 +145,7 @@ def normalise(text: str) -> str:
 
 
 def wrong_encoding(name: str | None) -> str:
-    """Say what is wrong with the encoding of a database, and what next."""
+    """Return what is wrong with the encoding of a database, and what next."""
     problem = (
         f"the encoding of the database is {name}, which holds bytes that are no characters: one job could stop all"
     )
@@ -183,7 +183,7 @@ def _applied(connection: psycopg.Connection) -> list[Migration]:
 
 
 def _missing(files: list[Migration], applied: list[Migration]) -> list[Migration]:
-    """Give the files still to apply; ConfigError unless those applied are the first of them, unchanged."""
+    """Return the files still to apply; ConfigError unless those applied are the first of them, unchanged."""
     if len(applied) > len(files):
         newer = _names(applied[len(files) :])
         raise ConfigError(f"the database is newer than this drover: it has {newer}: upgrade drover")
@@ -221,7 +221,7 @@ def _create_table(connection: psycopg.Connection) -> None:
 
 
 def _apply_next(connection: psycopg.Connection, files: list[Migration], directory: Path) -> str | None:
-    """Apply the first migration that is missing, and return its name; one at a time, whoever else applies them."""
+    """Apply the first migration that is missing, and return its name; one at a time, under the lock."""
     with connection.transaction():
         connection.execute(LOCK)
         migration = next(iter(_missing(files, _applied(connection))), None)
@@ -244,7 +244,7 @@ def _unwritten_verbs(connection: psycopg.Connection) -> dict[str, tuple[object, 
 
 
 def cancelled(error: psycopg.errors.QueryCanceled) -> str:
-    """Say of a statement that the server gave up by whose will: a time limit, unless somebody ended it by hand."""
+    """Return why the server cancelled a statement: a time limit, unless it was ended by hand."""
     reason = error.diag.message_primary or str(error)
     return f"a statement was cancelled: {reason}; ask again, or raise statement_timeout of the role or the database"
 
@@ -277,13 +277,13 @@ def _connection(
 
 
 def advice(error: psycopg.Error) -> str:
-    """Say what next where a database is not reached: a role of ours that is missing is not a wrong url."""
+    """Return what to do next when a database is not reached: a role of ours that is missing is not a wrong url."""
     is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
     return "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
 
 
 def _locked(connection: psycopg.Connection) -> str:
-    """Say who keeps the schema locked, of all the one whose transaction is the oldest."""
+    """Return which session keeps the schema locked: the one whose transaction is the oldest."""
     holder = connection.execute(HOLDERS).fetchone()
     if holder is None:
         return "somebody else kept the schema locked for too long: try again"
@@ -296,7 +296,7 @@ def _locked(connection: psycopg.Connection) -> str:
 
 @contextmanager
 def _blamed(name: str) -> Iterator[None]:
-    """Say which file failed; one that the database cannot take is our mistake."""
+    """Name the file that failed; one that the database refuses is our mistake."""
     try:
         yield
     except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege):

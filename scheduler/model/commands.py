@@ -22,7 +22,7 @@ from scheduler.model.filters import FILTERS, NAME, NAME_RULE, filter_mistake
 
 EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
 GROUP, ANY = "a group", "the active scheduler"
-LONGEST_TEXT: Final = 1000  # characters of a command; of what the user says about a job too
+LONGEST_TEXT: Final = 1000  # characters of a command, and of the text of a job that users set
 LARGEST_PK: Final = 2**63 - 1
 LARGEST_NUMBER: Final = 2**31 - 1
 MOST_DAYS: Final = 36_500
@@ -33,11 +33,11 @@ _Reader = Callable[[str, str], int | str]
 
 
 class CommandError(ValueError):
-    """The words are no command; the text says why."""
+    """The words are no command, or one that cannot be carried out; the text says why."""
 
 
 class Command(NamedTuple):
-    """A command that makes sense: its verb and what it says for each word of the verb's usage; left out is None."""
+    """A command that was read: its verb and a value for each word of the verb's usage; left out is None."""
 
     verb: str
     values: Mapping[str, Value]
@@ -173,7 +173,7 @@ def _word(word: str, _usage: str) -> str:
 
 
 def _filter(word: str, usage: str) -> str:
-    """One of `types=`, `queues=` and `priorities=`, of which a host may say what the configuration may."""
+    """Read `types=`, `queues=` or `priorities=`, with what the configuration allows."""
     try:
         filter_of(word)
     except ValueError as mistake:

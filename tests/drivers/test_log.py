@@ -76,7 +76,7 @@ def test_a_level_lets_its_own_lines_and_worse_ones_through_j105(
 ) -> None:
     set_up(log_level=level)
     for each in log.LEVELS:
-        log.say(each, f"line of {each}")
+        log.log_line(each, f"line of {each}")
     told = file.read_text().splitlines()
     assert [line.split()[2].lower() for line in told] == list(log.LEVELS)[-count:]
 
@@ -91,9 +91,9 @@ def test_each_v_goes_one_level_further_f144(set_up: SetUp, level: str, verbose: 
 
 def test_the_level_can_be_set_while_it_runs(set_up: SetUp, file: Path) -> None:
     set_up(log_level="info")
-    log.say("debug", "one")
+    log.log_line("debug", "one")
     log.set_level("debug")
-    log.say("debug", "two")
+    log.log_line("debug", "two")
     assert [line.split()[-1] for line in file.read_text().splitlines()] == ["two"]
 
 
@@ -109,7 +109,7 @@ def test_an_unknown_level_is_refused_and_changes_nothing_j106(set_up: SetUp) -> 
 
 def test_a_line_is_a_time_a_level_and_a_sentence(set_up: SetUp, file: Path) -> None:
     set_up()
-    log.say("info", MOVE)
+    log.log_line("info", MOVE)
     day, time, level, text = file.read_text().rstrip("\n").split(" ", 3)
     assert (len(day), len(time), level, text) == (10, 12, "INFO", MOVE)
 
@@ -123,7 +123,7 @@ def test_a_line_of_an_agent_has_neither_time_nor_level_whatever_is_logged(set_up
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_text_of_agents_is_one_line_without_control_characters(set_up: SetUp, file: Path, form: str) -> None:
     set_up(log_format=form)
-    log.say("info", NASTY)
+    log.log_line("info", NASTY)
     log.echo(NASTY)
     told = file.read_text().split("\n")
     assert (len(told), told[2]) == (3, "")
@@ -132,7 +132,7 @@ def test_text_of_agents_is_one_line_without_control_characters(set_up: SetUp, fi
 
 def test_a_line_of_json_has_time_level_message_and_fields(set_up: SetUp, file: Path) -> None:
     set_up(log_format="json")
-    log.say("warning", MOVE)
+    log.log_line("warning", MOVE)
     told = json.loads(file.read_text())
     assert told.pop("time").count(":") == 3  # with its zone
     assert told == {
@@ -241,14 +241,14 @@ def test_a_full_disk_loses_lines_and_nothing_else_and_they_are_counted(set_up: S
 def test_a_reader_that_is_gone_loses_lines_and_nothing_else(said: Said) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = said("log.echo('x'); log.say('error', 'y'); print('on')", stdout=subprocess.PIPE, stderr=writer)
+    done = said("log.echo('x'); log.log_line('error', 'y'); print('on')", stdout=subprocess.PIPE, stderr=writer)
     os.close(writer)
     assert (done.returncode, done.stdout) == (0, "on\n")
 
 
 def test_a_closed_standard_error_loses_lines_and_writes_to_nothing_else(said: Said, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    script = f"taken = open({str(other)!r}, 'wb')\nlog.echo('x')\nlog.say('error', 'y')\nprint('on')"
+    script = f"taken = open({str(other)!r}, 'wb')\nlog.echo('x')\nlog.log_line('error', 'y')\nprint('on')"
     done = said(script, stdout=subprocess.PIPE, stderr=None, preexec_fn=lambda: os.close(2))
     assert (done.returncode, done.stdout, other.read_bytes()) == (0, "on\n", b"")
 
