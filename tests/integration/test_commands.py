@@ -434,7 +434,6 @@ def one_of(verb: str, job: int) -> str:
     return " ".join([verb, *words]).format(job=job, queue="new" if verb in ("add-queue", "remove-queue") else "one")
 
 
-@pytest.mark.slow
 def test_a_command_of_each_verb_ends_with_an_answer_j88(launch: Launch, text: str) -> None:
     daemon = launch("[queues.one]\n" + text)
     second = launch("[queues.one]\n" + text, wait=False)
