@@ -301,13 +301,13 @@ select 'type ' || a.agent_type, now() - a.agent_blocked_since,
                  where queue_group = a.agent_group and jq_type = a.agent_type
                    and jq_state in ('queued', 'claimed', 'running')) w
  where a.agent_group = :group and a.agent_present and a.agent_enabled and a.agent_blocked_until > now() and jobs > 0
-   and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which troubles.py tells
+   and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which connections_failed warns
  order by a.agent_type
 
 -- name: no_more_agents
-select 'scheduler', null::interval, told
+select 'scheduler', null::interval, shortage
   from drover.scheduler_group join drover.scheduler_status on status_scheduler = group_owner and status_slot = -1,
-       jsonb_array_elements_text(coalesce(status_parameter::jsonb -> 'shortages', '[]')) as told
+       jsonb_array_elements_text(coalesce(status_parameter::jsonb -> 'shortages', '[]')) as shortage
  where group_name = :group and group_lease_until > now()
 
 -- name: statements_refused

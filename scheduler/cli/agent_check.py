@@ -132,7 +132,7 @@ class Prober:
         }
 
     def _run(self, name: str, argv: tuple[bytes, ...] | None, is_enough: Callable[[Probe], bool]) -> list[Probe]:
-        """Start a process of a type on each host, and end it when it has said enough; `argv` is a shell to inspect."""
+        """Start a process of a type on each host, and end it when its output is enough; `argv`: a shell to inspect."""
         limits, script = self._config.scheduler, b"" if argv is None else INSPECT
         later = script if self._config.agents[name].kind == "line" else b""  # a command gets it with its start
         hosts = (host for host in self._config.hosts_of(name) if self._config.hosts[host].enabled)
@@ -150,7 +150,7 @@ class Prober:
         return list(probes.values())
 
     def _wait(self, limit_s: float, is_enough: Callable[[Probe], bool]) -> None:
-        """Wait until each has ended or said enough."""
+        """Wait until each has ended or its output is enough."""
         deadline = self._loop.now + limit_s
         while self._loop.now < deadline:
             for slot, probe in self._probes.items():

@@ -110,7 +110,7 @@ def _programs(config: Config) -> Iterator[Finding]:
 
 
 def _program(who: str, agent: AgentType, hosts: Sequence[Host], around: Surroundings) -> Finding:
-    """A program on another machine cannot be looked for from here; one that is switched off may be missing."""
+    """Return whether a program can be started here; not one of other hosts, and a disabled type may lack its own."""
     word = agent.command[0]
     if all(host.transport != "local" for host in hosts):
         return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
@@ -292,7 +292,7 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
     except psycopg.Error as error:
         refusal = str(error).removeprefix("connection failed: ")
         return FAIL, f"{who}: {refusal}; {advice(login, refusal)}"
-    if not is_right and login.keys == VARIABLE:  # a person looks, perhaps
+    if not is_right and login.keys == VARIABLE:  # perhaps a person runs the check
         return WARN, f"{who}: this role may not register a scheduler: {VARIABLE} is for no daemon, and hides its URL"
     if not is_right:
         return FAIL, f"{who}: this role may not register a scheduler; let {login.keys} name {SCHEDULER}"

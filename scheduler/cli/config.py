@@ -156,7 +156,7 @@ def _shown(mode: int) -> str:
 
 
 def _others_may_read(status: os.stat_result) -> bool:
-    """The group may read a file of root: so root gives a daemon its password (libpq has it so for keys)."""
+    """Return whether others may read a file; the group may read one of root, as root gives a daemon its password."""
     return bool(status.st_mode & (stat.S_IROTH if status.st_uid == ROOT else stat.S_IROTH | stat.S_IRGRP))
 
 

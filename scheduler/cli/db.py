@@ -45,7 +45,7 @@ RESTRICTIONS: Final = {
     ("scheduler_status", MASKED): "does not see how long the statements and turns of schedulers take",
     ("scheduler_status", NOTHING): "does not see slots and agents, nor how schedulers fare",
 }
-RULES: Final = {  # what a row breaks, where the name of the constraint would not tell those who know no tables
+RULES: Final = {  # what a row breaks, in words for those who do not know the constraints
     "jobqueue_jq_priority_check": "a priority is up to 16 letters and digits",
     "jobqueue_jq_retries_check": "jq_retries is a number from 0 on",
     "jobqueue_jq_max_interruptions_check": "jq_max_interruptions is a number from 0 on",
@@ -116,7 +116,7 @@ class Session:
 
     @cached_property
     def access(self) -> dict[str, str]:
-        """How much the role may see of each table that it may be restricted in."""
+        """Return how much the role may see of each of the RESTRICTED_TABLES."""
         return dict(self.connection.execute(statement("access").sql.encode()).fetchall())
 
     def listen(self, *channels: str) -> bool:
@@ -125,6 +125,11 @@ class Session:
         for channel in channels if is_primary else ():
             self.connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         return is_primary
+
+    def job_number(self, job: int | str) -> int:
+        """Return the number of a job, given by number or by name. Errors: DroverError if the name has no job."""
+        (number,) = self.job_numbers([job])
+        return number
 
     def job_numbers(self, jobs: Sequence[int | str]) -> list[int]:
         """Return the number of each job, given by number or by name. Errors: DroverError if a name has no job."""

@@ -30,7 +30,7 @@ class Limits:
     """How much is too much. Ages; transactions; rows; scans of the whole queue in an hour, on the average."""
 
     transaction: timedelta = timedelta(minutes=5)
-    behind: int = 10_000  # of a replica or a slot; told only where dead rows are many
+    behind: int = 10_000  # of a replica or a slot; a warning only where dead rows are many
     dead_rows: int = 1_000_000  # many; a fast drain leaves so many between two rounds of autovacuum
     vacuum: timedelta = timedelta(minutes=10)
     scanned_rows: int = 100_000  # a smaller queue may be read as a whole

@@ -94,7 +94,7 @@ def _brief_row(record: dict[str, Any], columns: Iterable[str]) -> Iterable[Any]:
 def show_reason(options: Namespace, config: Config) -> int:
     """Print one line: why the job is not running, or what became of it."""
     with connect(config) as session:
-        (job,) = session.job_numbers([options.job])
+        job = session.job_number(options.job)
         rows = session.rows("job_reason", job=job)
     if not rows:
         return no_such_job(job)
@@ -105,7 +105,7 @@ def show_reason(options: Namespace, config: Config) -> int:
 def show_exit_status(options: Namespace, config: Config) -> int:
     """Print the exit status, and the signal if there was one; with -q, exit with it. 1 if the job has not stopped."""
     with connect(config) as session:
-        (job,) = session.job_numbers([options.job])
+        job = session.job_number(options.job)
         if options.wait:
             warn_of_inactive_groups(session, [job])
             list(job_ends(session, [job], inf))
@@ -132,7 +132,7 @@ def show_log(options: Namespace, config: Config) -> int:
     """Print the last rows, of one job or of all; -f goes on until the job ends."""
     with connect(config) as session:
         if options.job is not None:
-            (options.job,) = session.job_numbers([options.job])
+            options.job = session.job_number(options.job)
         is_limited = options.lines is not None or options.job is not None
         last = _print_log(session, options, 0, options.lines if is_limited else LOG_ROWS)
         if options.job and not last and not session.rows("job_has_ended", job=options.job):
@@ -143,7 +143,7 @@ def show_log(options: Namespace, config: Config) -> int:
         while not has_ended:
             wait_for_any(session, LOG_POLL_S)
             has_ended = bool(options.job) and session.rows("job_has_ended", job=options.job) in ([], [(True,)])
-            last = _print_log(session, options, last, None)  # after the look: its last rows are there then
+            last = _print_log(session, options, last, None)  # only now, so that its last rows are there
     return 0
 
 
@@ -164,7 +164,7 @@ def _print_log(session: Session, options: Namespace, after: int, limit: int | No
 def show_output(options: Namespace, config: Config) -> int:
     """Print one stream of the latest attempt, or of another; -t goes on until the job ends, or that attempt."""
     with connect(config) as session:
-        (job,) = session.job_numbers([options.job])
+        job = session.job_number(options.job)
         rows = session.rows("job_attempt", job=job)
         if not rows:
             return no_such_job(job)

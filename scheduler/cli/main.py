@@ -1,4 +1,4 @@
-"""The command `drover`: finds the command's module, loads the configuration, and turns errors into exit statuses.
+"""The command `drover`: find the command's function, load the configuration, turn errors into exit statuses.
 
 Each command is a function of a module in this package, named in the table of options.py: it gets (options, config) and
 returns the exit status. Its module is imported only when it is needed.

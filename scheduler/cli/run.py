@@ -31,7 +31,7 @@ DAEMON_ONLY = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first")
 
 
 def run(options: Namespace, config: Config) -> int:
-    """Serve until told to end, or run by hand the jobs that are named; return the exit status."""
+    """Serve until it is stopped, or run by hand the jobs that are named; return the exit status."""
     if options.jobs:
         return run_by_hand(options, config)
     refuse_root(options)

@@ -31,23 +31,23 @@ JOINED: Final = "\n"  # after a backslash: the line goes on
 
 
 def assignments(data: bytes) -> dict[str, Value]:
-    """Every variable, a text or a list of texts. Errors: ConfigError with `stdin:N: reason`."""
+    """Return every variable, a text or a list of texts. Errors: ConfigError with `stdin:N: reason`."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise _mistake(data[: error.start].count(b"\n"), "is not UTF-8") from None
     if "\0" in text:
         raise _mistake(text[: text.index("\0")].count("\n"), "holds a NUL")
-    return _Reader(text).all()
+    return _Reader(text).read()
 
 
 class _Reader:
-    """A place in the text, and what is read from there on."""
+    """Reads a text from a place on."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
 
-    def all(self) -> dict[str, Value]:
+    def read(self) -> dict[str, Value]:
         found: dict[str, Value] = {}
         while self._has_more():
             line = self._at
@@ -57,7 +57,7 @@ class _Reader:
             self._at = start.end()
             value = self._list() if self._text.startswith("(", self._at) else self._word()
             if not self._passes(LINE_END):
-                raise self._error(self._why_not())
+                raise self._error(self._problem())
             if start[1] in found:
                 raise self._error(f"{start[1]} is given twice", line)
             found[start[1]] = value
@@ -73,7 +73,7 @@ class _Reader:
                 return words
             words.append(self._word())
             if self._at == before:
-                raise self._error(self._why_not())
+                raise self._error(self._problem())
         raise self._error("the list is not closed", opened)
 
     def _word(self) -> str:
@@ -93,8 +93,8 @@ class _Reader:
         self._at = found.end() if found else self._at
         return found is not None
 
-    def _why_not(self) -> str:
-        """What stands where a word or the end of the line was expected."""
+    def _problem(self) -> str:
+        """Return why neither a word nor the end of the line stands here."""
         self._passes(BLANKS)
         rest = self._text[self._at : self._at + 2]
         if rest[0] in "'\"" or rest == "$'":
@@ -118,7 +118,7 @@ def _in_double(text: str) -> str:
 
 
 def _in_escaped(text: str) -> str:
-    """What bash writes as $'...'; bytes by number are UTF-8."""
+    """Return what bash writes as $'...'; bytes by number are UTF-8."""
     pieces = IN_ESCAPED.split(text)
     plain, escapes = pieces[::2], pieces[1::2]
     data = plain[0].encode() + b"".join(_escape(e) + p.encode() for e, p in zip(escapes, plain[1:], strict=True))

@@ -34,7 +34,7 @@ def show_status(options: Namespace, config: Config) -> int:
 
 
 def headline(group: dict[str, Any]) -> str:
-    """Return one line: who owns the group, and until when if it is heard of no more."""
+    """Return one line: who owns the group, and when its lease ends."""
     name = printable(group["name"])
     if not group["active"]:
         return f"group {name}: no scheduler is active; start one with drover run"
@@ -58,7 +58,7 @@ def waiting_note(clients: int) -> str | None:
 def pivot(counts: list[tuple[Any, ...]]) -> Table:
     """Return rows of (type, state, jobs) as a row a type and a column for every state that occurs."""
     jobs = Counter({(kind, state): count for kind, state, count in counts})
-    states = [state for state in JOB_STATES if any(seen == state for _, seen in jobs)]
+    states = [state for state in JOB_STATES if any(state == other for _, other in jobs)]
     kinds = dict.fromkeys(kind for kind, _ in jobs)
     return Table("Jobs", ("type", *states), [(kind, *(jobs[kind, state] for state in states)) for kind in kinds])
 

@@ -82,11 +82,11 @@ def job_ends(session: Session, jobs: Collection[int], limit_s: float) -> Iterato
 def wake_ups(session: Session, *channels: str, jobs: Collection[int], limit_s: float = inf) -> Iterator[None]:
     """Yield at once, then whenever one of the jobs is announced, by its number, and every few seconds.
 
-    Ends after so many seconds, with a last look. `jobs` may change between two wake-ups.
+    Ends after so many seconds, with a last time. `jobs` may change between two wake-ups.
     """
     deadline = monotonic() + limit_s
     session.rows("name_session", name=WAITING_NAME)
-    poll_s = POLL_S if session.listen(*channels) else REPLICA_POLL_S  # before the first look, so that no end is missed
+    poll_s = POLL_S if session.listen(*channels) else REPLICA_POLL_S  # first of all, so that no end is missed
     while True:
         yield
         left_s = deadline - monotonic()
@@ -125,11 +125,10 @@ def wait_for_any(session: Session, timeout_s: float) -> None:
 def _number(session: Session, job: int | str) -> int | None:
     """Return the number of a job; None, with a warning, for a name that no job has: the others are waited for."""
     try:
-        (number,) = session.job_numbers([job])
+        return session.job_number(job)
     except DroverError as error:
         warn(str(error))
         return None
-    return number
 
 
 def _print_end(session: Session, end: End, *, json: bool) -> None:

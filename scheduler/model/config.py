@@ -37,9 +37,8 @@ MOST_DAYS = 36_500
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-# What tells this daemon who it is to the database: an agent is given a login of its own, by `database` or `env`.
-OWN_LOGIN = "is the scheduler's own login; give the agent one of its own, with database or env"
-SECRET = dict.fromkeys(("PGPASSWORD", "DROVER_DATABASE_URL"), OWN_LOGIN)
+# The daemon's own login at the database: an agent gets one of its own, by `database` or `env`.
+SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
 RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
 
 
@@ -80,7 +79,7 @@ PLACE = _must(lambda path: not path or path.startswith("/"), "must be an absolut
 
 @frozen
 class Database:
-    """Where the queue is, and the logins of the daemon; people_url is the login for the commands that people give.
+    """The database of the queue, and the logins of the daemon; people_url is the login of the commands of people.
 
     An empty msq_url or agentdb_url means the server of url under that login role, an empty people_url means url.
     """
@@ -145,7 +144,7 @@ class Scheduler:
 
 @frozen
 class Host:
-    """Where agents run, and how to get there."""
+    """A machine where agents run, and how to connect to it."""
 
     max: int = field(default=-1, validator=MAXIMUM)
     urgent: int = field(default=1, validator=COUNT_OR_NONE)
@@ -262,7 +261,6 @@ HOST_RULES: tuple[Rule, ...] = (
     ("command", lambda h: h.transport != "command" or h.command, 'is needed by transport = "command"'),
     ("priorities", lambda h: bool(h.letters), NO_LETTERS),
 )
-WINDOW_OF_DB = "must be 1: answers to DB: lines would come behind lines ahead"
 AGENT_RULES: tuple[Rule, ...] = (
     ("heartbeat", lambda a: a.kind == "line" or not a.heartbeat, "must be 0: exec agents have no heartbeat"),
     ("window", lambda a: a.kind == "line" or a.window == 1, "must be 1: an exec agent gets one item"),
@@ -315,7 +313,7 @@ def _agent_names(path: Path, agent: AgentType) -> Iterator[Contradiction]:
         if message := _variable_mistake(variable):
             yield (*path, "env", variable), message
     for number, variable in enumerate(agent.pass_env):
-        if message := _variable_mistake(variable) or SECRET.get(variable, ""):
+        if message := _variable_mistake(variable) or _secret_mistake(variable):
             yield (*path, "pass_env", number), message
     for name, sql in agent.statements.items():
         if message := _statement_mistake(name, sql):
@@ -339,6 +337,10 @@ def _variable_mistake(name: str) -> str:
     if not VARIABLE.fullmatch(name):
         return "is not the name of an environment variable"
     return "is set by the scheduler itself" if name in RESERVED else ""
+
+
+def _secret_mistake(name: str) -> str:
+    return "is the scheduler's own login; give the agent one of its own, with database or env" if name in SECRET else ""
 
 
 def _statement_mistake(name: str, sql: str) -> str:

@@ -1,7 +1,7 @@
 """Attacks, each tried for real by the role or the agent in question (threats 9 to 16 and 20 to 24 of the model).
 
 What one function can show alone stands with that function: grants in drivers/test_roles, what a process inherits in
-drivers/test_spawn, limits of queries in drivers/test_queries, who may read files in unit/test_files.
+drivers/test_spawn, limits of queries in drivers/test_queries, who may read files in unit/test_cli_config_files.
 """
 
 import json
