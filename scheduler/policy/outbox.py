@@ -384,7 +384,7 @@ class Outbox:
 
     def _give_up(self, request: Request, reason: str) -> str:
         """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""
-        what = f"the database refuses {type(request).__name__} of one row: {reason}"
+        what = f"the database refuses a {type(request).__name__} of one row: {reason}"
         self._forget(request)
         match request:
             case Save(rows, _) if rows[0].text == what:
