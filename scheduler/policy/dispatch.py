@@ -4,7 +4,6 @@ The order: what is in hand, on agents that live, by urgency and letter, jobs of 
 whose agent died go to a fresh process, alone, before anything else.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from heapq import merge
 from operator import attrgetter
@@ -102,8 +101,7 @@ def end_agent(state: State, slot: Slot, now: float) -> None:
     """End an agent that has to go; it is READY."""
     host = slot.host
     if host.yields_to not in (None, slot.pool):
-        host.yielded_at = now
-        host.kept_for = host.yields_to
+        host.keep_for(host.yields_to, now)
         host.yield_to(None)
         why = "room for another type that has waited long enough"
     else:
@@ -137,7 +135,7 @@ def stop_starving(state: State, pool: Pool) -> None:
         if host.yields_to is pool:
             host.yield_to(None)
         if host.kept_for is pool:
-            host.kept_for = None
+            host.keep_for_none()
             state.retry_starving()
 
 
@@ -162,8 +160,7 @@ def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: fl
     if room.slot is not None:
         return room.slot
     if room.victim is not None:
-        room.victim.host.yielded_at = now
-        room.victim.host.kept_for = pool
+        room.victim.host.keep_for(pool, now)
         state.slots.kill(room.victim, f"room for {pool.name}", now)
     elif room.yields is not None:
         room.yields.yield_to(pool)
@@ -185,17 +182,11 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     """Start the process of a slot because a job waits; an exec agent gets its item with it."""
     pool = slot.pool
     state.started()
-    slot.serial += 1
-    slot.spawns += 1
-    slot.born = now
-    slot.about_job = cause.pk
-    if pool.kind.window > 1:
-        slot.prefetched = deque()
+    slot.begin_process(cause.pk, now)
     if slot.host.kept_for is pool:
-        slot.host.kept_for = None
+        slot.host.keep_for_none()
     if slot.host.name in pool.failed_starts:
-        slot.host.probe = slot
-        slot.host.revoke_promises()
+        slot.host.begin_probe(slot)
     state.slots.fire(slot, CHOSEN, now)
     if not pool.is_exec:
         state.commands.append(Spawn(slot.number, slot.serial, pool.name, slot.host.name))

@@ -6,6 +6,7 @@ work that waits for them. `job.expansion` is None for a one-parameter job.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from scheduler.model.config import AgentType, Host
@@ -13,6 +14,7 @@ from scheduler.model.expand import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, Rules
 from scheduler.model.states import KEEP, NEVER, ST_FREE, QueryState
 from scheduler.policy.hosts import HostState
+from scheduler.policy.output import AgentOutput
 from scheduler.policy.query import Query
 from scheduler.policy.run_queue import FairRunQueue, HostFilters, Lane, RunQueue
 
@@ -21,16 +23,14 @@ VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
 DISABLED: Final = "agent type disabled"
 
 
+@dataclass(slots=True, eq=False)
 class Verdict:
     """How a job is to end before its work is done: state, text, and whether it costs a failure."""
 
-    __slots__ = ("delay", "kills", "state", "text")
-
-    def __init__(self, state: str, text: str, delay: float | None = None) -> None:
-        self.state = state
-        self.text = text
-        self.delay = delay  # seconds until it may run again, for queued
-        self.kills = False  # the agents that work on it are not let finish
+    state: str
+    text: str
+    delay: float | None = None  # seconds until it may run again, for queued
+    kills: bool = False  # the agents that work on it are not let finish
 
 
 class Job:
@@ -333,11 +333,9 @@ class Slot:
 
     __slots__ = (
         "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "code", "counted", "deadline",
-        "death_counts", "failed", "host", "is_bound", "is_output_cut", "is_removed", "is_second_try",
-        "is_statement_running", "is_unsent", "is_up", "item", "items", "job", "last_output", "number", "output_bytes",
-        "output_of", "partial_line", "partial_stderr", "pid", "pool", "prefetched", "reason", "serial", "shown",
-        "signal", "since", "spawns", "starts", "state", "statement_bytes", "statements", "timeouts", "total", "wanted",
-        "where",
+        "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up", "item",
+        "items", "job", "number", "output", "pid", "pool", "prefetched", "reason", "serial", "shown", "signal", "since",
+        "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
     )  # fmt: skip
 
     def __init__(self, number: int, pool: Pool, host: HostState, timeouts: tuple[float, ...], now: float) -> None:
@@ -369,15 +367,7 @@ class Slot:
         self.death_counts = True  # against the slot
         self.is_up = False  # it said its first OK, or is a command that runs
         self.items = 0  # finished by this process
-        self.last_output = 0.0
-        self.partial_line = b""  # an unfinished line
-        self.partial_stderr = b""
-        self.statements: deque[bytes] = deque()  # DB: lines that wait for the answer to an earlier one to be read
-        self.statement_bytes = 0
-        self.is_statement_running = False
-        self.output_bytes = 0  # bytes of output about one item, and which
-        self.output_of = 0
-        self.is_output_cut = False  # more than its limit: the rest is left out
+        self.output = AgentOutput(0.0)
         self.clogged_until = NEVER
         self.code: int | None = None
         self.signal: str | None = None
@@ -413,6 +403,30 @@ class Slot:
         self.failed: str | None = None
         self.blocked: str | None = None
         self.counted: int | None = None
+
+    def begin_process(self, job: int, now: float) -> None:
+        """Note that a process is being made because a job waits."""
+        self.serial += 1
+        self.spawns += 1
+        self.born = now
+        self.about_job = job
+        if self.pool.kind.window > 1:
+            self.prefetched = deque()
+
+    def process_began(self, pid: int, now: float) -> None:
+        """Note that the process exists."""
+        self.pid = pid
+        self.where = (self.host.name, self.pool.name, pid)
+        self.born = now
+        self.output.heartbeat(now)
+
+    def exited(self, code: int | None, signal: str | None) -> None:
+        """Note how the process ended."""
+        self.code, self.signal = code, signal
+
+    def clog(self, until: float) -> None:
+        """Note until when all that was written is to be read; NEVER when it is."""
+        self.clogged_until = until
 
     def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:
         """Take an item in hand."""

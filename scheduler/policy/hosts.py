@@ -6,6 +6,8 @@ from scheduler.model.config import Host
 from scheduler.model.states import NEVER
 
 UNLIMITED: Final = -1
+SHORTEST_PAUSE: Final = 1.0  # seconds in which no more agents are tried on a machine that could not start one
+LONGEST_PAUSE: Final = 30.0
 
 
 class StartingType(Protocol):
@@ -80,6 +82,55 @@ class HostState:
     def refresh(self) -> None:
         """Work out the one question that every OK asks: whether an agent that has finished may have to go."""
         self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
+
+    def reach(self, host: Host) -> None:
+        """Begin anew to reach it, if that is needed at all."""
+        self.is_up, self.reason = not host.is_remote, None
+
+    def came_up(self) -> None:
+        """Note that agents may be started here."""
+        self.is_up, self.reason = True, None
+
+    def went_down(self, reason: str, until: float) -> None:
+        """Note that it cannot be reached, and when that is tried again."""
+        self.is_up, self.reason, self.down_until = False, reason, until
+
+    def run_short(self, reason: str, now: float) -> bool:
+        """Let it have no more agents than it has, for a while; say whether a new pause has begun."""
+        self.most, self.shortage = self.used, reason
+        if now < self.tried_again_at != NEVER:
+            return False
+        self.pause = min(max(2 * self.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+        self.tried_again_at = now + self.pause
+        return True
+
+    def try_more(self, now: float) -> None:
+        """Let it have more agents again if its pause is over."""
+        if self.tried_again_at <= now:
+            self.most = NEVER
+
+    def recover(self) -> None:
+        """Note that one more agent could be started than before."""
+        self.shortage, self.pause, self.tried_again_at = None, 0.0, NEVER
+
+    def configure(self, **settings: Any) -> None:
+        """Set max, urgent and enabled, or some of them."""
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.refresh()
+
+    def keep_for(self, pool: StartingType | None, now: float) -> None:
+        """Keep the place that is about to become free for a starving type."""
+        self.kept_for, self.yielded_at = pool, now
+
+    def keep_for_none(self) -> None:
+        """Keep no place any more."""
+        self.kept_for = None
+
+    def begin_probe(self, slot: object) -> None:
+        """Note the agent that starts here of a type whose last start failed; no other such one starts meanwhile."""
+        self.probe = slot
+        self.revoke_promises()
 
     def yield_to(self, pool: StartingType | None) -> None:
         """Promise the next agent's place to a starving type, or take the promise back."""

@@ -1,16 +1,21 @@
-"""What is kept of an exec agent's output: head and tail of each stream as text, the gap marked.
+"""What an agent has printed, as far as it is kept: of a line agent what is not done yet, of an exec agent its output.
+
+Of an exec agent head and tail of each stream are kept as text, the gap marked.
 
 The head is given out as it comes, so that it can be followed; the tail is held back until the end. Bytes that are no
 UTF-8 become `\\xHH`, but a character that comes in two reads is one, and none is cut in two for the gap.
 """
 
 from codecs import getincrementaldecoder
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from scheduler.model.protocol import printable
 
 PIECE: Final = 1 << 18  # characters of one row: however much there is, no row holds anybody up for long
+LINE_BYTES: Final = 64  # that a line costs whatever is in it
+STDERR_LINE: Final = 8192  # bytes
 _Decoder = getincrementaldecoder("utf-8")
 _MOST_OF_REST: Final = 3  # bytes of a character without its first
 
@@ -102,3 +107,78 @@ def _joined(pieces: list[Piece]) -> Iterator[Piece]:
             text = "".join(each.text for each in pieces[begin:here])
             yield from (Piece(piece.stream, text[at : at + PIECE]) for at in range(0, len(text), PIECE))
             begin = here
+
+
+class AgentOutput:
+    """What the process of a slot has printed and is not done yet."""
+
+    __slots__ = (
+        "_counted_item", "at", "is_cut", "is_statement_running", "item_bytes", "partial_line", "partial_stderr",
+        "statement_bytes", "statements",
+    )  # fmt: skip
+
+    def __init__(self, now: float) -> None:
+        self.at = now  # when it printed last
+        self.partial_line = b""
+        self.partial_stderr = b""
+        self.statements: deque[bytes] = deque()  # DB: lines that wait for the answer to an earlier one to be read
+        self.statement_bytes = 0
+        self.is_statement_running = False
+        self.item_bytes = 0  # about one item
+        self.is_cut = False  # more than its limit: the rest is left out
+        self._counted_item = 0
+
+    def heartbeat(self, now: float) -> None:
+        """Note that the process has printed something."""
+        self.at = now
+
+    def lines(self, data: bytes, now: float) -> list[bytes]:
+        """Return the lines that are complete with this, and keep the rest."""
+        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
+        self.at = now
+        return lines
+
+    def last_line(self) -> bytes:
+        """Return what the process printed last, without its end."""
+        last, self.partial_line = self.partial_line, b""
+        return last
+
+    def stderr_lines(self, data: bytes, now: float) -> list[bytes]:
+        """Return the lines on stderr that are complete; a line without end is cut into pieces."""
+        *lines, self.partial_stderr = (self.partial_stderr + data).split(b"\n")
+        if len(self.partial_stderr) > STDERR_LINE:
+            lines.append(self.partial_stderr)
+            self.partial_stderr = b""
+        self.at = now
+        return lines
+
+    def count(self, size: int, item: int) -> int:
+        """Count a line about an item, which has a number of its own; return the bytes about it before."""
+        if self._counted_item != item:
+            self._counted_item, self.item_bytes, self.is_cut = item, 0, False
+        before = self.item_bytes
+        self.item_bytes = before + size + LINE_BYTES
+        return before
+
+    def cut(self) -> bool:
+        """Leave the rest about this item out; say whether that begins now."""
+        is_new, self.is_cut = not self.is_cut, True
+        return is_new
+
+    def add_statement(self, text: bytes) -> None:
+        """Keep a DB: line until its turn."""
+        self.statements.append(text)
+        self.statement_bytes += len(text) + LINE_BYTES
+
+    def next_statement(self) -> bytes | None:
+        """Return the DB: line to run now; None while there is none, or one runs."""
+        if not self.statements or self.is_statement_running:
+            return None
+        text = self.statements.popleft()
+        self.statement_bytes -= len(text) + LINE_BYTES
+        self.is_statement_running = True
+        return text
+
+    def statement_answered(self) -> None:
+        """Note that the answer to a DB: line is written."""
+        self.is_statement_running = False

@@ -38,16 +38,12 @@ from scheduler.policy.output import Capture, Piece
 from scheduler.policy.state import State
 
 EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
-SHORTEST_PAUSE: Final = 1.0  # seconds in which no more agents are tried on a machine that could not start one
-LONGEST_PAUSE: Final = 30.0
 
 
 def created(state: State, event: e.Created, now: float) -> None:
     """The process exists; an exec agent works from now on, a line agent has so long for its first OK."""
     slot = state.slots.all[event.slot]
-    slot.pid = event.pid
-    slot.where = (slot.host.name, slot.pool.name, event.pid)
-    slot.last_output = slot.born = now
+    slot.process_began(event.pid, now)
     if slot.host.shortage is not None and slot.host.most == NEVER:
         recovered(state, slot.host)
     state.slots.fire(slot, CREATED, now)
@@ -102,16 +98,15 @@ def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
 def gone(state: State, event: e.Gone, now: float) -> None:
     """The process is dead: hear its last words, settle its item, bury it."""
     slot = state.slots.all[event.slot]
-    slot.code, slot.signal = event.code, event.signal
+    slot.exited(event.code, event.signal)
     if event.lost:
         slot.blame(False)
     how = _how_it_died(slot, event)
-    if slot.partial_line:
-        last, slot.partial_line = slot.partial_line, b""
+    if last := slot.output.last_line():
         slot.starve()
         if slot.wanted is not DIE:
             replies.agent_output(state, slot, last + b"\n", now)
-    if slot.partial_stderr:
+    if slot.output.partial_stderr:
         replies.agent_stderr(state, slot, b"\n", now)
     if slot.pool.is_exec:
         _end_capture(state, slot)
@@ -218,7 +213,7 @@ def _late_while_working(state: State, slot: Slot, now: float) -> None:
     limits = (
         (slot.clogged_until, "does not read its line", False),
         (
-            max(slot.last_output, slot.assigned_at) + (kind.heartbeat or NEVER),
+            max(slot.output.at, slot.assigned_at) + (kind.heartbeat or NEVER),
             f"no heartbeat for {kind.heartbeat:g} s",
             True,
         ),
@@ -258,7 +253,7 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
 def clogged(state: State, event: e.Clogged, now: float) -> None:
     """From the first byte that is not read on; working, it has only so long for the last."""
     slot = state.slots.all[event.slot]
-    slot.clogged_until = min(slot.clogged_until, now + state.timers.write_limit)
+    slot.clog(min(slot.clogged_until, now + state.timers.write_limit))
     if slot.state == ST_RUNNING:
         state.slots.set_deadline(slot, min(slot.deadline, slot.clogged_until))
 
@@ -266,7 +261,7 @@ def clogged(state: State, event: e.Clogged, now: float) -> None:
 def unclogged(state: State, event: e.Unclogged, now: float) -> None:
     """All that was written is read: no deadline for it, and the next DB: line may be asked."""
     slot = state.slots.all[event.slot]
-    slot.clogged_until = NEVER
+    slot.clog(NEVER)
     replies.ask_next(state, slot)
 
 
@@ -274,7 +269,7 @@ def answered(state: State, event: e.StatementAnswered, now: float) -> None:
     """The answer to a DB: line goes to the process that asked, if it still lives."""
     slot = state.slots.all[event.slot]
     if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):
-        slot.is_statement_running = False
+        slot.output.statement_answered()
         state.commands.append(e.Send(slot.number, event.lines))
         replies.ask_next(state, slot)
 
@@ -314,7 +309,7 @@ def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) 
 def host_up(state: State, event: e.HostUp, now: float) -> None:
     """Agents may be started there."""
     host = state.hosts[event.host]
-    host.is_up, host.reason = True, None
+    host.came_up()
     state.log_message("info", f"host {host.name}: reached")
     _host_changed(state, host)
 
@@ -322,7 +317,7 @@ def host_up(state: State, event: e.HostUp, now: float) -> None:
 def host_down(state: State, event: e.HostDown, now: float) -> None:
     """Nothing can be started there; what ran there is told lost by itself."""
     host = state.hosts[event.host]
-    host.is_up, host.reason, host.down_until = False, event.reason, now + event.seconds
+    host.went_down(event.reason, now + event.seconds)
     state.log_message(
         "warning", f"host {host.name} cannot be reached: {event.reason}; next attempt in {event.seconds:.1f} s"
     )
@@ -334,11 +329,7 @@ def host_down(state: State, event: e.HostDown, now: float) -> None:
 
 def run_short(state: State, host: HostState, reason: str, now: float) -> None:
     """Let a host have no more agents than it has: its machine could not start one more. It is tried again later."""
-    host.most = host.used
-    host.shortage = reason
-    if now >= host.tried_again_at or host.tried_again_at == NEVER:
-        host.pause = min(max(2 * host.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
-        host.tried_again_at = now + host.pause
+    if host.run_short(reason, now):
         state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
     state.deadlines.bring_forward(SHORTAGE, host.tried_again_at)
 
@@ -346,8 +337,7 @@ def run_short(state: State, host: HostState, reason: str, now: float) -> None:
 def uncap(state: State, now: float) -> None:
     """Try again to start more agents where the machine could not."""
     for host in state.hosts.values():
-        if host.tried_again_at <= now:
-            host.most = NEVER
+        host.try_more(now)
     again = min((host.tried_again_at for host in state.hosts.values() if host.most < NEVER), default=NEVER)
     state.deadlines.set(SHORTAGE, again)
     state.retry_starving()
@@ -355,7 +345,7 @@ def uncap(state: State, now: float) -> None:
 
 def recovered(state: State, host: HostState) -> None:
     """One more agent could be started than before."""
-    host.shortage, host.pause, host.tried_again_at = None, 0.0, NEVER
+    host.recover()
     state.log_message("info", f"host {host.name}: more agents can be started again")
 
 

@@ -116,8 +116,7 @@ def _go_on(state: State, new: Config, now: float) -> None:
     for name, host in new.hosts.items():
         _take_host(state, name, old.hosts.get(name), host)
     for name in old.hosts.keys() - new.hosts.keys():
-        state.hosts[name].enabled = False
-        state.hosts[name].refresh()
+        state.hosts[name].configure(enabled=False)
     for name in {**old.agents, **new.agents}:
         _take_type(state, name, old, new, now)
     serving.hold_types(state)
@@ -132,12 +131,11 @@ def _take_host(state: State, name: str, before: Host | None, host: Host) -> None
     """A host that is new, or changed; one that was here before may still have agents of that time."""
     book = state.hosts.setdefault(name, HostState(name, host))
     if before is None or not REACHED_BY.isdisjoint(_differences(before, host)):
-        book.is_up, book.reason = not host.is_remote, None
+        book.reach(host)
         state.hosts_changed.add(book)
-    for key in ("max", "urgent", "enabled"):
-        if before is None or getattr(before, key) != getattr(host, key):
-            setattr(book, key, getattr(host, key))
-    book.refresh()
+    settings = {key: getattr(host, key) for key in ("max", "urgent", "enabled")}
+    is_new = {key: before is None or getattr(before, key) != value for key, value in settings.items()}
+    book.configure(**{key: value for key, value in settings.items() if is_new[key]})
 
 
 def _take_type(state: State, name: str, old: Config, new: Config, now: float) -> None:
@@ -301,8 +299,7 @@ def follow_tables(state: State, event: e.TablesRead, now: float) -> None:
     for row in event.hosts:
         if row["name"] in state.config.hosts:  # what is told may be older than a reload
             host = state.hosts[row["name"]]
-            host.max, host.urgent, host.enabled = row["max"], row["urgent"], row["enabled"]
-            host.refresh()
+            host.configure(max=row["max"], urgent=row["urgent"], enabled=row["enabled"])
     for row in event.types:
         if row["type"] in state.config.agents:
             enable(state, state.pools[row["type"]], row["enabled"], now)

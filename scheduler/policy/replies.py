@@ -23,21 +23,17 @@ from scheduler.policy.entities import DISABLED, Job, Slot
 from scheduler.policy.state import State
 
 Act = Callable[[State, Slot, bytes, float], None]
-_STDERR_LINE: Final = 8192  # bytes
-_LINE_BYTES: Final = 64  # that a line costs whatever is in it
 _FLOOD: Final = 64  # times the output that is written out
 _SPARE_DEPTH: Final = 50
 
 
 def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | None:
     """Take in what an agent printed and give the line to send it next, or None."""
-    if data == b"OK\n" and not slot.partial_line and slot.wanted is not DIE:
+    if data == b"OK\n" and not slot.output.partial_line and slot.wanted is not DIE:
         answer = ok(state, slot, now)
         return answer if slot.prefetched is None else _with_more(state, slot, answer, now)
-    *lines, slot.partial_line = (slot.partial_line + data).split(b"\n")
-    slot.last_output = now
     limit, answer, before = state.timers.line_limit, None, slot.job
-    for line in lines:
+    for line in slot.output.lines(data, now):
         if slot.wanted is DIE:
             break
         keyword, text = parse(line)
@@ -50,7 +46,7 @@ def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | N
             answer = ok(state, slot, now)
         else:
             _second_ok(state, slot, before, now)
-    if len(slot.partial_line) > limit and slot.wanted is not DIE:
+    if len(slot.output.partial_line) > limit and slot.wanted is not DIE:
         _violate(state, slot, f"line over {limit} bytes", now)
     if slot.wanted is not DIE:
         return answer if slot.prefetched is None else _with_more(state, slot, answer, now)
@@ -74,7 +70,7 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
             if was_wanted is not DIE:
                 state.log(slot, "ERROR", f"{slot.reason}; killed")
             return None
-        slot.last_output = now
+        slot.output.heartbeat(now)
         slot.pool.reason = None
         slot.pool.add_idle(slot)
         if not slot.pool.enabled:
@@ -160,25 +156,21 @@ def _second_ok(state: State, slot: Slot, job: Job | None, now: float) -> None:
 def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
     """One line other than OK."""
     state.slots.fire(slot, SAID, now)
-    slot.last_output = now
+    slot.output.heartbeat(now)
     _ACTS.get(keyword, _debug)(state, slot, text, now)
-    if slot.statement_bytes > state.timers.line_limit:
+    if slot.output.statement_bytes > state.timers.line_limit:
         _violate(state, slot, f"over {state.timers.line_limit} bytes of DB: lines that wait for answers", now)
 
 
 def _is_written(state: State, slot: Slot, text: bytes, now: float) -> bool:
     """Count what an agent says of one item, and say whether this line of it is still to be written out."""
-    if slot.output_of != slot.total:
-        slot.output_of, slot.output_bytes, slot.is_output_cut = slot.total, 0, False
-    limit, before = slot.pool.kind.output_limit, slot.output_bytes
-    slot.output_bytes = before + len(text) + _LINE_BYTES
-    if before < limit:
+    limit = slot.pool.kind.output_limit
+    if slot.output.count(len(text), slot.total) < limit:
         return True
-    if not slot.is_output_cut:
-        slot.is_output_cut = True
+    if slot.output.cut():
         state.log(slot, "WARNING", f"over {limit} bytes of output about one item: the rest is left out")
     most = _FLOOD * (limit or state.timers.line_limit)
-    if slot.output_bytes > most and slot.wanted is not DIE:
+    if slot.output.item_bytes > most and slot.wanted is not DIE:
         _violate(state, slot, f"over {most} bytes of output about one item", now)
     return False
 
@@ -266,17 +258,13 @@ def _storable(text: bytes) -> object:
 
 def _db(state: State, slot: Slot, text: bytes, now: float) -> None:
     """Asked when the answers to earlier ones are read, so that they come in order and never more than two wait."""
-    slot.statements.append(text)
-    slot.statement_bytes += len(text) + _LINE_BYTES
+    slot.output.add_statement(text)
     ask_next(state, slot)
 
 
 def ask_next(state: State, slot: Slot) -> None:
     """Ask the database what an agent has asked next, once it has read what it was told."""
-    if slot.statements and not slot.is_statement_running and slot.clogged_until == NEVER:
-        text = slot.statements.popleft()
-        slot.statement_bytes -= len(text) + _LINE_BYTES
-        slot.is_statement_running = True
+    if slot.clogged_until == NEVER and (text := slot.output.next_statement()) is not None:
         state.commands.append(RunStatement(slot.number, slot.serial, slot.pool.name, text))
 
 
@@ -301,13 +289,8 @@ _ACTS: Final[dict[bytes, Act]] = {
 
 
 def agent_stderr(state: State, slot: Slot, data: bytes, now: float) -> None:
-    """Take in stderr: each line is logged, tagged with the slot; a line without end is cut into pieces."""
-    slot.last_output = now
-    *lines, slot.partial_stderr = (slot.partial_stderr + data).split(b"\n")
-    if len(slot.partial_stderr) > _STDERR_LINE:
-        lines.append(slot.partial_stderr)
-        slot.partial_stderr = b""
-    for line in lines:
+    """Take in stderr: each line is logged, tagged with the slot."""
+    for line in slot.output.stderr_lines(data, now):
         if _is_written(state, slot, line, now):
             state.log(slot, "STDERR", line)
             state.commands.append(Echo(f"STDERR[{slot.number}]: {printable(line)}"))

@@ -231,9 +231,9 @@ class Slots:
         for slot in self.all:
             if slot.state > ST_FREE:
                 slot.since += seconds
-                slot.last_output += seconds
+                slot.output.heartbeat(slot.output.at + seconds)
                 slot.assigned_at += seconds
-                slot.clogged_until += seconds
+                slot.clog(slot.clogged_until + seconds)
                 slot.deadline += seconds
         self.deadlines.set(SLOTS, min((slot.deadline for slot in self.all), default=NEVER))
 

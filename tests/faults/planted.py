@@ -202,7 +202,7 @@ FAULTS: Final = (
     _fault(
         "last_line_on_stderr_is_lost",
         "scheduler/policy/processes.py",
-        "    if slot.partial_stderr:\n",
+        "    if slot.output.partial_stderr:\n",
         "    if False:\n",
         "unit/test_stderr.py::test_each_line_on_stderr_is_logged_the_last_one_without_its_end_too_f80",
     ),
@@ -217,15 +217,15 @@ FAULTS: Final = (
     _fault(
         "busy_host_that_yields_is_not_noted",
         "scheduler/policy/dispatch.py",
-        "        host.yielded_at = now\n",
-        "",
+        "        host.keep_for(host.yields_to, now)\n",
+        "        host.kept_for = host.yields_to\n",
         "unit/test_deadlines.py::test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120",
     ),
     _fault(
         "idle_host_that_yields_is_not_noted",
         "scheduler/policy/dispatch.py",
-        "        room.victim.host.yielded_at = now\n",
-        "",
+        "        room.victim.host.keep_for(pool, now)\n",
+        "        room.victim.host.kept_for = pool\n",
         "unit/test_deadlines.py::test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120",
     ),
     _fault(

@@ -164,7 +164,7 @@ def _say(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
         if slot.wanted is DIE:
             return
     event = {"clogged": e.Clogged(slot.number), "unclogged": e.Unclogged(slot.number)}.get(what)
-    if what == "answered" and slot.is_statement_running:
+    if what == "answered" and slot.output.is_statement_running:
         event = e.StatementAnswered(slot.number, slot.serial, b"OK\n")  # type: ignore[assignment]
     if event is not None:
         core.handle(event, now)
@@ -179,7 +179,7 @@ def test_questions_to_the_database_go_out_one_by_one_and_few_wait_f103(lines: li
     for piece in cut(b"".join(line + b"\n" for line in lines), places):
         core.agent_output(slot.number, piece, 1.0)
         asked += sum(isinstance(command, e.RunStatement) for command in core.drain_commands())
-        assert slot.wanted is DIE or len(slot.statements) < LIMIT // 32
+        assert slot.wanted is DIE or len(slot.output.statements) < LIMIT // 32
     assert asked <= 1
 
 
