@@ -13,6 +13,7 @@ from select import EPOLLIN, EPOLLOUT
 
 from scheduler.drivers.local_process import Process
 from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.steps import Task
 from scheduler.model.events import Clogged, Event, Unclogged
 
 CHUNK = 65_536  # bytes of a command's output read in one turn: a full pipe
@@ -35,13 +36,14 @@ class Child:
     """One process: our ends of its pipes, what is still to be written, how it ended."""
 
     __slots__ = (
-        "charged_at", "chunk", "debt", "end", "grace", "is_line", "mute", "process", "slot", "stderr", "stdin",
-        "stdout", "unsent",
+        "awaiting_end", "charged_at", "chunk", "debt", "end", "grace", "is_line", "mute", "process", "slot", "stderr",
+        "stdin", "stdout", "unsent",
     )  # fmt: skip
 
     def __init__(self, slot: int, is_line: bool) -> None:
         self.slot, self.is_line = slot, is_line
         self.process: Process
+        self.awaiting_end: Task[None] | None = None  # of a process of this machine
         self.stdin = self.stdout = self.stderr = CLOSED
         self.unsent: bytes | memoryview = b""
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere

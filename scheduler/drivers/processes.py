@@ -20,6 +20,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import CLOSED, Child, OnCapture, OnErrors, OnOutput, Pipes
 from scheduler.drivers.spawn import SHORTAGES, SpawnTemplates, Surroundings, fingerprint, reason
 from scheduler.drivers.ssh_host import SshHost, settings_of, ssh_hosts
+from scheduler.drivers.steps import Steps, Task, Until, ready
 from scheduler.drivers.system import open_more_files
 from scheduler.errors import BugError
 from scheduler.model.config import Config, Host
@@ -129,9 +130,10 @@ class Processes:
             process.kill()
         for child in self._children.values():
             self._pipes.close(child)
+            if child.awaiting_end is not None:
+                child.awaiting_end.stop()
         for process in local:
             process.await_death()
-            self._loop.unregister(process.pidfd)
             process.reap()
         self._children.clear()
 
@@ -149,7 +151,7 @@ class Processes:
         child = self._children[spawn.slot] = Child(spawn.slot, agent.kind == "line")
         process = child.process = LocalProcess(started)
         child.stdin, child.stdout, child.stderr = started.stdin, started.stdout, started.stderr
-        self._loop.register(process.pidfd, EPOLLIN, lambda _mask: self._died(child, process))
+        child.awaiting_end = Task(self._loop, self._await_end(child, process)).start()
         self._started(child, spawn.stdin or b"")
 
     def _spawn_over_ssh(self, host: SshHost, spawn: Spawn) -> None:
@@ -191,22 +193,16 @@ class Processes:
 
     # ---- the end of a process
 
-    def _died(self, child: Child, process: LocalProcess) -> None:
-        self._loop.unregister(process.pidfd)  # it stays readable, and open for the reaping
-        if not self._has_ended(child, process):
-            log.warning("slot %d: process %d has ended, but a debugger holds it", child.slot, process.pid)
-            self._loop.at(self._loop.now + TRACED_S, lambda: self._look_for_end(child, process))
-
-    def _look_for_end(self, child: Child, process: LocalProcess) -> None:
-        if self._children.get(child.slot) is child and not self._has_ended(child, process):
-            self._loop.at(self._loop.now + TRACED_S, lambda: self._look_for_end(child, process))
-
-    def _has_ended(self, child: Child, process: LocalProcess) -> bool:
-        """Note how a process ended, if its parent can know it by now."""
+    def _await_end(self, child: Child, process: LocalProcess) -> Steps[None]:
+        """Wait until a process is dead, and until its parent can know how, which a debugger may put off."""
+        yield from ready(process.pidfd, EPOLLIN)  # it stays readable, and open for the reaping
         end = process.how_it_ended(child.slot)
-        if end is not None:
-            self._ended(child, end)
-        return end is not None
+        if end is None:
+            log.warning("slot %d: process %d has ended, but a debugger holds it", child.slot, process.pid)
+        while end is None:
+            yield Until(self._loop.now + TRACED_S)
+            end = process.how_it_ended(child.slot)
+        self._ended(child, end)
 
     def _ended(self, child: Child, end: Event) -> None:
         """Note that it is dead, or never was; what it wrote may still be in its pipes."""
