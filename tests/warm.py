@@ -5,7 +5,7 @@ are imports, and tests start more than a thousand daemons and as many commands. 
 each process that runs tests,
 imports the modules and forks for each program; the fork gets arguments, environment, directory and standard streams as
 a new interpreter would, and calls `main` of the module. Other programs are started as usual, and so are these if the
-environment says something to the interpreter itself.
+environment says something that counts at the start of the interpreter or at an import.
 
 A request is one packet with five descriptors: a file with the pickled program, the three streams, and a pipe into which
 the server writes how the program ended. The answer is the pid.
@@ -32,7 +32,8 @@ from typing import IO, Any, NamedTuple
 MODULES = ("scheduler.cli.main", "tests.faults.launcher")
 PACKAGES = ("scheduler.cli", "scheduler.daemon")  # whose modules are imported, with all that they import
 ROOT = Path(__file__).parents[1]
-OF_INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_", "TZ")  # how names of variables begin that a fork would heed too late
+# How names of variables begin that a fork would read too late: of the interpreter, and the mutant to be imported.
+AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "FAULTS_MUTANT")
 FILES = 1 << 20  # descriptors are below that
 Stream = int | IO[Any] | None
 
@@ -114,11 +115,11 @@ def run(
 
 def _is_known(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
     is_ours = list(argv[:2]) == [sys.executable, "-m"] and argv[2] in MODULES
-    return is_ours and _of_interpreter(environment) == _of_interpreter(os.environ)
+    return is_ours and _at_start(environment) == _at_start(os.environ)
 
 
-def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if name.startswith(OF_INTERPRETER)}
+def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environment.items() if name.startswith(AT_START)}
 
 
 def _ends(stream: Stream, number: int) -> tuple[int, IO[bytes] | None]:
