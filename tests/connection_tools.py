@@ -21,7 +21,7 @@ QUERIES = load((schema_dir() / "queries.sql").read_text())
 
 
 def opened(loop: Loop, conninfo: str, **options: Any) -> Connection:
-    """Give a connection that is up."""
+    """Return a connection that is up."""
     connection = Connection(loop, "test", conninfo, **options)
     connection.open()
     turn_until(loop, lambda: connection.is_up)
@@ -45,7 +45,7 @@ def ask(loop: Loop, connection: Connection, query: Query, **values: object) -> A
 
 
 def rows_of(answer: Answer) -> list[tuple[bytes | None, ...]]:
-    """Give the rows, of which there must be some sort."""
+    """Return the rows, of which there must be some sort."""
     assert isinstance(answer, Rows), answer
     return answer.rows
 
@@ -70,7 +70,7 @@ def limited(database: str, role: str, most: int) -> Iterator[None]:
 
 @contextmanager
 def member(database: str, of: str, most: int) -> Iterator[str]:
-    """Give a conninfo of a role of its own, a member of another, that may have so many connections."""
+    """Return a conninfo of a role of its own, a member of another, that may have so many connections."""
     name = f"{of}_{most}"
     fetch(database, f"create role {name} login in role {of} connection limit {most}")
     try:

@@ -75,18 +75,18 @@ def many(conninfo: str, count: int) -> None:
 
 
 def states(conninfo: str) -> list[str]:
-    """Give the states of all jobs, the oldest first."""
+    """Return the states of all jobs, the oldest first."""
     return [state for (state,) in fetch(conninfo, "select jq_state from drover.jobqueue order by jq_pk")]
 
 
 def user(conninfo: str) -> str:
-    """Give who queues what these functions queue."""
+    """Return who queues what these functions queue."""
     ((name,),) = fetch(conninfo, "select current_user::text")
     return str(name)
 
 
 def end(claim: Claim) -> End:
-    """Give the plain success of a claim, after 1.5 s."""
+    """Return the plain success of a claim, after 1.5 s."""
     return End(claim.pk, claim.attempt, 1_500_000, "alpha", 42, None)
 
 

@@ -47,7 +47,7 @@ class Desk:
         self.db.ask(RunStatement(3, self.serial, kind, text if isinstance(text, bytes) else text.encode()))
 
     def wait(self, count: int = 1) -> list[StatementAnswered]:
-        """Give so many answers."""
+        """Return so many answers."""
         turn_until(self.loop, lambda: len(self.events) >= count)
         answers, self.events[:] = [each for each in self.events if isinstance(each, StatementAnswered)], []
         return answers
@@ -210,7 +210,7 @@ def test_changed_configuration_counts_for_the_next_line_f96(desk: Desk) -> None:
 # ---- log-ins that fail
 
 
-def test_refused_log_in_is_told_before_anything_is_asked_and_when_it_is_over(
+def test_refused_log_in_is_reported_before_anything_is_asked_and_when_it_is_over(
     make_desk: MakeDesk, database_with_roles: str
 ) -> None:
     shut_out(database_with_roles)

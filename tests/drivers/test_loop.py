@@ -65,7 +65,7 @@ def ready(pair: Pipe) -> int:
     return pair[0]
 
 
-def test_a_ready_descriptor_is_told_with_its_events(loop: Loop) -> None:
+def test_callback_gets_the_events_of_its_descriptor(loop: Loop) -> None:
     reader, writer = os.pipe()
     masks: list[int] = []
     loop.register(reader, EPOLLIN, masks.append)
@@ -278,7 +278,7 @@ def test_what_came_before_the_watch_is_no_turn(timed: Loop, clock: Clock) -> Non
     assert (timed.slow_turns, timed.longest_turn) == (0, 0.0)
 
 
-def test_after_a_pause_what_is_ready_is_heard_before_timers_ring(pipe: Callable[[], Pipe]) -> None:
+def test_after_a_pause_descriptors_are_handled_before_timers(pipe: Callable[[], Pipe]) -> None:
     pair, said = pipe(), list[str]()
     reads = iter([100.0, 100.5, 107.0])  # as the loop is made, before the wait and after it
 

@@ -89,7 +89,7 @@ def test_statement_is_prepared_anew_when_its_table_has_changed_t4(loop: Loop, co
     assert rows_of(ask(loop, connection, query)) == []
 
 
-def test_failure_says_state_words_and_place_f29(loop: Loop, connection: Connection) -> None:
+def test_failure_has_sqlstate_message_and_position_f29(loop: Loop, connection: Connection) -> None:
     answer = run(loop, connection, "select nonsense")
     assert answer == Failure("42703", 'column "nonsense" does not exist', False, 8, "parse_relation.c")
 
@@ -253,7 +253,7 @@ def test_server_that_ignores_a_cancel_loses_the_connection_f100(tmp_path: Path) 
 # ---- connecting and losing
 
 
-def test_refused_connection_is_told_once_an_attempt_and_tried_again_f100(loop: Loop, tmp_path: Path) -> None:
+def test_refused_connection_is_reported_at_each_attempt_f100(loop: Loop, tmp_path: Path) -> None:
     downs: list[str] = []
     connection = Connection(loop, "test", f"host={tmp_path} port=1", on_down=downs.append, chance=lambda: 0.0)
     connection.open()
@@ -337,7 +337,7 @@ def test_closing_answers_what_was_asked_j51(loop: Loop, connection: Connection) 
     assert answers == [Failure(None, "the connection was closed", lost=True)]
 
 
-def test_bad_connection_string_says_so_j109(loop: Loop) -> None:
+def test_bad_connection_string_is_reported_j109(loop: Loop) -> None:
     downs: list[str] = []
     connection = Connection(loop, "test", "nonsense", on_down=downs.append)
     connection.open()
@@ -395,7 +395,7 @@ def test_unknown_host_name_is_a_failure_not_a_wait_j109(loop: Loop) -> None:
     connection.close()
 
 
-def test_a_host_whose_name_is_gone_does_not_bar_the_others_j109(loop: Loop, database: str) -> None:
+def test_host_without_address_does_not_bar_the_others_j109(loop: Loop, database: str) -> None:
     parts = conninfo_to_dict(database)
     both = {"host": f"no-such-host.invalid,{parts['host']}", "port": f"5432,{parts['port']}"}
     connection = opened(loop, make_conninfo(database, **both))
@@ -403,7 +403,7 @@ def test_a_host_whose_name_is_gone_does_not_bar_the_others_j109(loop: Loop, data
     connection.close()
 
 
-def test_a_server_that_accepts_and_says_nothing_does_not_bar_the_others_f100(database: str, tmp_path: Path) -> None:
+def test_server_that_accepts_and_is_silent_does_not_bar_the_others_f100(database: str, tmp_path: Path) -> None:
     parts, clock = conninfo_to_dict(database), Clock()
     loop = Loop(clock.read)
     both = {"host": f"{tmp_path},{parts['host']}", "port": f"1,{parts['port']}"}
@@ -433,7 +433,7 @@ def test_a_server_that_can_only_be_read_is_passed_over_j109(loop: Loop, database
     connection.close()
 
 
-def test_what_the_operator_says_of_the_server_to_look_for_is_left_alone_j109() -> None:
+def test_target_session_attrs_of_the_operator_stays_j109() -> None:
     assert conninfo_to_dict(writable("target_session_attrs=any"))["target_session_attrs"] == "any"
 
 

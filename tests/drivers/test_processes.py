@@ -53,7 +53,7 @@ def test_a_slot_has_one_process_at_a_time(family: Make) -> None:
         one.spawn()
 
 
-def test_what_an_agent_says_is_heard_and_answered_f82(family: Make) -> None:
+def test_output_of_an_agent_is_passed_on_and_answered_f82(family: Make) -> None:
     one = family(line=sh("echo OK; read line; echo got $line; echo oops >&2"))
     one.answer = lambda _slot, data: {b"OK\n": b"one item\n"}.get(data)
     one.spawn()
@@ -72,7 +72,7 @@ def test_a_thousand_lines_go_and_come_in_order(family: Make) -> None:
     assert one.said[0] == b"".join(lines)
 
 
-def test_an_unfinished_last_line_is_heard_f106(family: Make) -> None:
+def test_unfinished_last_line_is_passed_on_f106(family: Make) -> None:
     one = family(line=sh("printf 'LOG: x'"))
     one.spawn()
     assert (one.end(), one.said[0]) == (Gone(0, code=0), b"LOG: x")
@@ -89,7 +89,7 @@ def test_the_end_of_output_is_no_death(family: Make) -> None:
     assert alive == [Created(0, pid)]
 
 
-def test_a_flood_is_read_in_bounded_pieces_and_starves_nobody(family: Make) -> None:
+def test_flood_is_read_in_bounded_pieces_and_starves_no_other(family: Make) -> None:
     one = family(line=AgentType(command=("cat",)), flood=AgentType(command=("yes",)))
     one.answer = lambda slot, data: data if slot == 0 else None
     one.spawn(1, "flood")
@@ -124,7 +124,7 @@ def test_a_command_may_ignore_its_stdin(family: Make, stdin: bytes | None) -> No
 # ---------------------------------------------------------------- who does not read
 
 
-def test_a_deaf_agent_is_told_once_and_hears_all_in_the_end(family: Make) -> None:
+def test_agent_that_does_not_read_is_reported_once_and_receives_all_in_the_end(family: Make) -> None:
     one = family(line=python(READS_LATER), cat=AgentType(command=("cat",)))
     pid = one.up()
     one.processes.send(Send(0, BIG[:-1]))
@@ -140,7 +140,7 @@ def test_a_deaf_agent_is_told_once_and_hears_all_in_the_end(family: Make) -> Non
     assert (one.all(Clogged), one.all(Unclogged)) == ([Clogged(0)], [Unclogged(0)])
 
 
-def test_an_agent_that_closed_its_stdin_is_told_as_clogged_once(family: Make) -> None:
+def test_agent_that_closed_its_stdin_is_reported_as_clogged_once(family: Make) -> None:
     one = family(line=sh("exec <&-; echo up; exec sleep 600"))
     one.up()
     one.processes.send(Send(0, b"x\n"))
@@ -172,13 +172,13 @@ def test_writing_to_the_dead_is_harmless(family: Make) -> None:
         ("kill -40 $$", Gone(0, signal="SIG40")),
     ],
 )
-def test_a_death_is_told_with_code_or_signal_f117(family: Make, script: str, gone: Gone) -> None:
+def test_death_is_reported_with_code_or_signal_f117(family: Make, script: str, gone: Gone) -> None:
     one = family(line=sh(script))
     one.spawn()
     assert one.end() == gone
 
 
-def test_five_killed_in_one_instant_are_all_told_f76(family: Make) -> None:
+def test_five_killed_in_one_instant_are_all_reported_f76(family: Make) -> None:
     one = family(line=sh("echo up; read line"))
     pids = [one.up(slot) for slot in range(5)]
     one.events.clear()
@@ -199,7 +199,7 @@ def test_a_kill_closes_stdin_and_hangs_up_f109(family: Make, tmp_path: Path) -> 
     assert note.read_text() == f"b'' {signal.SIGHUP}"
 
 
-def test_the_killed_are_not_heard_any_more_f109(family: Make) -> None:
+def test_output_of_a_killed_agent_is_dropped_f109(family: Make) -> None:
     one = family(line=sh("trap 'echo last words; exit 5' HUP; echo up; read line; kill -STOP $$"))
     one.up()
     one.processes.kill(Kill(0))
@@ -243,7 +243,7 @@ def debugger(pid: int) -> Iterator[None]:
         process.communicate()
 
 
-def test_the_end_of_an_agent_that_a_debugger_holds_is_told_when_it_lets_go(family: Make) -> None:
+def test_end_of_an_agent_is_reported_when_its_debugger_lets_go(family: Make) -> None:
     one = family(line=python(TRACEABLE))
     pid = one.up()
     with debugger(pid):
@@ -279,14 +279,14 @@ def test_a_kill_reaches_the_whole_group(family: Make) -> None:
     os.close(grandchild)
 
 
-def test_killing_nobody_is_harmless(family: Make) -> None:
+def test_killing_an_empty_slot_is_harmless(family: Make) -> None:
     one = family(line=sh("true"))
     one.processes.kill(Kill(9))
     one.processes.force_kill(ForceKill(9))
     assert one.events == []
 
 
-def test_the_gone_wait_for_the_end_of_their_output_f106(family: Make, tmp_path: Path) -> None:
+def test_gone_is_reported_after_the_end_of_the_output_f106(family: Make, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     one = family(line=sh(f"(read line < {fifo}; printf late) & echo up"))
@@ -339,14 +339,14 @@ def ignored_children() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ignored_children")
-def test_a_death_that_somebody_else_has_seen_is_lost(family: Make) -> None:
+def test_death_that_was_reaped_elsewhere_is_lost(family: Make) -> None:
     one = family(line=sh("echo up; read line; exit 3"))
     one.up()
     one.processes.send(Send(0, b"die\n"))
     assert one.end() == Gone(0, lost=True)
 
 
-def test_nobody_survives_the_end_f115(family: Make) -> None:
+def test_no_process_survives_the_end_f115(family: Make) -> None:
     one = family(line=sh("trap '' HUP; sleep 600 & echo up $!; wait"))
     pids = [one.up(slot) for slot in range(3)]
     grandchildren = [int(one.said[slot].split()[1]) for slot in range(3)]

@@ -30,7 +30,7 @@ class Desk:
         self.queries = JobQueries(self.loop, conninfo, timers, self.events.append, self.unconnected.append)
 
     def next(self) -> Event:
-        """Give the next event."""
+        """Return the next event."""
         turn_until(self.loop, lambda: self.events)
         return self.events.pop(0)
 
@@ -73,7 +73,7 @@ def desk(make_desk: MakeDesk) -> Desk:
     return make_desk()
 
 
-def test_query_tells_columns_and_total_then_rows_f17(desk: Desk) -> None:
+def test_query_reports_columns_and_total_then_rows_f17(desk: Desk) -> None:
     opened = desk.open(7, "select i, 'x' || i as name, null as nothing from generate_series(1, 5) i;")
     assert opened == Opened(7, (b"i", b"name", b"nothing"), 5)
     assert desk.fetch(7, 2) == Fetched(7, [(b"1", b"x1", None), (b"2", b"x2", None)], True)
@@ -81,7 +81,7 @@ def test_query_tells_columns_and_total_then_rows_f17(desk: Desk) -> None:
     assert desk.fetch(7, 2) == Fetched(7, [(b"5", b"x5", None)], False)
 
 
-def test_last_full_fetch_says_that_no_more_come_f17(desk: Desk) -> None:
+def test_last_full_fetch_reports_that_no_more_come_f17(desk: Desk) -> None:
     desk.open(7, "select generate_series(1, 4) as i")
     assert desk.fetch(7, 4) == Fetched(7, [(b"1",), (b"2",), (b"3",), (b"4",)], False)
 
@@ -244,7 +244,7 @@ def test_connection_lost_while_the_query_runs_means_again_f29(desk: Desk) -> Non
 
 @pytest.fixture
 def shut(database_with_roles: str) -> str:
-    """Give the conninfo of a role that may not connect."""
+    """Return the conninfo of a role that may not connect."""
     shut_out(database_with_roles)
     return make_conninfo(database_with_roles, user="drover_msq")
 
@@ -269,7 +269,7 @@ def test_job_that_comes_while_log_ins_are_refused_waits_for_no_attempt(make_desk
     assert (event.job, event.again) == (8, True)
 
 
-def test_refused_log_in_is_told_at_each_attempt_and_when_it_is_over(
+def test_refused_log_in_is_reported_at_each_attempt_and_when_it_is_over(
     make_desk: MakeDesk, shut: str, database_with_roles: str
 ) -> None:
     desk = make_desk(shut)
@@ -309,9 +309,7 @@ def test_job_takes_a_connection_that_is_stopping_before_one_that_was_refused(
         assert isinstance(desk.open(10, "select 1 as i"), Opened)
 
 
-def test_refused_connection_is_given_up_when_fewer_are_configured(
-    make_desk: MakeDesk, database_with_roles: str
-) -> None:
+def test_refused_connection_is_closed_when_fewer_are_configured(make_desk: MakeDesk, database_with_roles: str) -> None:
     with member(database_with_roles, "drover_msq", 1) as conninfo:
         desk = make_desk(conninfo)
         desk.open(7, "select 1 as i")
@@ -322,7 +320,7 @@ def test_refused_connection_is_given_up_when_fewer_are_configured(
         assert isinstance(desk.open(9, "select 1 as i"), Opened)
 
 
-def test_server_that_cannot_be_reached_is_told_at_once_f29(make_desk: MakeDesk, database: str) -> None:
+def test_unreachable_server_is_reported_at_once_f29(make_desk: MakeDesk, database: str) -> None:
     desk = make_desk(make_conninfo(database, port=5999))
     event = desk.open(7, "select 1 as i")
     assert isinstance(event, NotExpanded)

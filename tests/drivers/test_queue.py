@@ -108,7 +108,7 @@ def test_urgent_want_takes_urgent_rows_only_j47(desk: Desk, database: str) -> No
     assert [claim.args for claim in desk.claim(ClaimRequest("a", "default", "", True, 9))] == [b"fast"]
 
 
-def test_row_that_somebody_has_locked_is_skipped_j51(desk: Desk, database: str) -> None:
+def test_row_that_is_locked_elsewhere_is_skipped_j51(desk: Desk, database: str) -> None:
     first, _ = insert(database, "('a', '1'), ('a', '2')")
     with locked(database, first):
         assert [claim.args for claim in desk.claim()] == [b"2"]
@@ -223,7 +223,7 @@ def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
 
 
 @pytest.mark.parametrize("stale", ["owner", "attempt", "state"])
-def test_stale_end_changes_nothing_and_is_told_t2_r88_c7(desk: Desk, database: str, stale: str) -> None:
+def test_stale_end_changes_nothing_and_is_reported_t2_r88_c7(desk: Desk, database: str, stale: str) -> None:
     many(database, 2)
     good, bad = desk.claim()
     changes = {
@@ -292,7 +292,7 @@ def test_nonfatal_errors_alone_do_not_meet_a_mask_of_four_f160(desk: Desk, datab
     assert desk.ask(Settle([parent])) == Settled(0)
 
 
-def test_a_child_that_is_locked_holds_up_no_sister_and_is_told_t2(desk: Desk, database: str) -> None:
+def test_locked_child_holds_up_no_sister_and_is_reported_t2(desk: Desk, database: str) -> None:
     one, two, *kids = insert(database, "('a', 'one'), ('a', 'two'), ('b', ''), ('b', ''), ('b', '')")
     edges = [(kid, one) for kid in kids] + [(kids[2], two)]
     fetch(database, "insert into drover.jobdepends values " + ", ".join(f"({kid}, {top})" for kid, top in edges))
@@ -473,7 +473,7 @@ def test_output_that_is_sent_again_is_there_once(desk: Desk, database: str) -> N
     assert fetch(database, query) == [("1 2 3 ", "1 2 3 ")]
 
 
-def test_those_who_follow_output_are_told_of_any_number_of_jobs_r69(desk: Desk, database: str) -> None:
+def test_followers_of_output_are_notified_of_any_number_of_jobs_r69(desk: Desk, database: str) -> None:
     row, jobs = OutputRow(7, 1, 1, "out", "x"), [2**62 + number for number in range(1000)]
     with psycopg.connect(database, autocommit=True) as follower:
         follower.execute("listen drover_output")
@@ -509,7 +509,7 @@ def test_those_who_follow_output_are_told_of_any_number_of_jobs_r69(desk: Desk, 
         ("22P02", True, "lost"),
     ],
 )
-def test_every_failure_is_somebodys_fault_t2(sqlstate: str | None, lost: bool, fault: str) -> None:
+def test_every_failure_has_a_cause_t2(sqlstate: str | None, lost: bool, fault: str) -> None:
     assert cause_of(Failure(sqlstate, "", lost)) == fault
 
 
@@ -519,7 +519,7 @@ def test_a_full_notify_queue_is_no_rows_fault_in_any_language() -> None:
     assert cause_of(Failure("54000", "zu lang", source="stringinfo.c")) == "data"
 
 
-def test_bad_data_are_told_as_such_t2(desk: Desk, database: str) -> None:
+def test_bad_data_are_reported_as_such_t2(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = desk.claim()
     event = desk.ask(Save([SaveRow(claim.pk, 1, "done", bits=2, text="", outcome="done")]))
@@ -529,7 +529,7 @@ def test_bad_data_are_told_as_such_t2(desk: Desk, database: str) -> None:
     assert states(database) == ["claimed"]
 
 
-def test_locked_row_is_told_as_such_t2(database: str) -> None:
+def test_locked_row_is_reported_as_such_t2(database: str) -> None:
     take_group(database)
     insert(database)
     with Desk(database, lock_limit=0.02) as desk:
@@ -552,7 +552,7 @@ def test_rows_that_are_locked_are_found_without_waiting_and_one_that_is_gone_is_
     assert desk.ask(FindLocked(EndAndClaim([ends[0]._replace(pk=999)], ()))) == LockedFound(frozenset())
 
 
-def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, database: str) -> None:
+def test_read_only_database_is_reported_after_a_pause_that_grows_t2(desk: Desk, database: str) -> None:
     fetch(database, f"alter database {_name(database)} set default_transaction_read_only = on")
     _end_backend(desk, database)
     turn_until(desk.loop, lambda: desk.connection.is_up)
@@ -564,7 +564,7 @@ def test_read_only_database_is_told_after_a_pause_that_grows_t2(desk: Desk, data
     assert desk.loop.now - began >= 0.3
 
 
-def test_lost_connection_is_told_and_what_is_sent_again_waits_for_it_t2(desk: Desk, database: str) -> None:
+def test_lost_connection_is_reported_and_what_is_sent_again_waits_for_it_t2(desk: Desk, database: str) -> None:
     insert(database)
     with psycopg.connect(database) as other:
         other.execute("lock table drover.scheduler_group in access exclusive mode")

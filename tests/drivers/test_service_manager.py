@@ -73,7 +73,7 @@ def test_what_names_the_manager_is_not_left_for_what_we_start() -> None:
     ("pid", "microseconds", "seconds"),
     [("", "500000", 0.5), ("1", "500000", 0.0), ("own", "x", 0.0), ("own", "", 0.0)],
 )
-def test_a_watchdog_for_somebody_else_is_not_ours(pid: str, microseconds: str, seconds: float) -> None:
+def test_watchdog_of_another_process_is_not_ours(pid: str, microseconds: str, seconds: float) -> None:
     named = str(os.getpid()) if pid == "own" else pid
     environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_PID": named, "WATCHDOG_USEC": microseconds}
     assert pop_manager(environment) == Manager("@x", seconds)
@@ -82,7 +82,7 @@ def test_a_watchdog_for_somebody_else_is_not_ours(pid: str, microseconds: str, s
 # ---- what is said
 
 
-def test_ready_is_said_once_and_with_the_status_r82(site: Site) -> None:
+def test_ready_is_sent_once_with_the_status_r82(site: Site) -> None:
     site.notifier.ready()
     site.notifier.ready()
     assert site.ear.heard() == [["READY=1", "STATUS=idle"]]
@@ -96,14 +96,14 @@ def test_a_name_that_is_no_path_is_reached_too() -> None:
         assert ear.heard() == [["READY=1", "STATUS=idle"]]
 
 
-def test_who_has_a_guardian_tells_its_own_pid(ear: Ear) -> None:
+def test_daemon_with_a_guardian_sends_its_own_pid(ear: Ear) -> None:
     site = Site(ear, main_pid=True)
     site.notifier.ready()
     site.close()
     assert ear.heard() == [[f"MAINPID={os.getpid()}", "READY=1", "STATUS=idle"]]
 
 
-def test_ready_is_said_again_until_it_is_taken(path: str) -> None:
+def test_ready_is_sent_until_it_is_received(path: str) -> None:
     with Ear(path) as gone:
         site = Site(gone)
     os.unlink(path)
@@ -113,7 +113,7 @@ def test_ready_is_said_again_until_it_is_taken(path: str) -> None:
         site.close()
 
 
-def test_reloads_that_nobody_hears_leave_one_try_of_ready(path: str) -> None:
+def test_reloads_that_are_not_received_leave_one_retry_of_ready(path: str) -> None:
     with Ear(path) as gone:
         site = Site(gone)
     os.unlink(path)
@@ -126,7 +126,7 @@ def test_reloads_that_nobody_hears_leave_one_try_of_ready(path: str) -> None:
     assert len(tries) == 1
 
 
-def test_the_status_is_said_when_it_is_another_and_once_a_second_f165(site: Site) -> None:
+def test_status_is_sent_when_it_has_changed_and_once_a_second_f165(site: Site) -> None:
     site.notifier.update_status()
     assert site.after(0.0) == [["STATUS=idle"]]
     site.line = "busy"
@@ -145,7 +145,7 @@ def test_an_idle_daemon_is_not_woken_for_its_status(site: Site) -> None:
     assert not site.loop._timers
 
 
-def test_the_watchdog_hears_of_a_loop_that_turns_f165(ear: Ear) -> None:
+def test_sign_of_life_is_sent_while_the_loop_turns_f165(ear: Ear) -> None:
     site = Site(ear, watchdog_s=30.0)
     assert [site.after(0.0), site.after(14.9), site.after(0.1), site.after(15.0)] == [
         [["WATCHDOG=1"]], [], [["WATCHDOG=1"]], [["WATCHDOG=1"]],
@@ -153,7 +153,7 @@ def test_the_watchdog_hears_of_a_loop_that_turns_f165(ear: Ear) -> None:
     site.close()
 
 
-def test_the_watchdog_hears_nothing_of_a_loop_that_hangs_f165(ear: Ear) -> None:
+def test_no_sign_of_life_is_sent_while_the_loop_hangs_f165(ear: Ear) -> None:
     site = Site(ear, watchdog_s=30.0)
     ear.heard()
     site.now += 300.0
@@ -176,7 +176,7 @@ def test_a_reload_has_a_beginning_and_an_end(site: Site) -> None:
     assert moment.removeprefix("MONOTONIC_USEC=").isdecimal()
 
 
-def test_after_the_end_nothing_is_said(site: Site) -> None:
+def test_nothing_is_sent_after_the_end(site: Site) -> None:
     site.notifier.update_status()
     site.notifier.stopping()
     site.notifier.stopping()
@@ -197,7 +197,7 @@ def test_a_manager_that_does_not_read_is_not_waited_for_f165(site: Site) -> None
 # ---- the ready file
 
 
-def test_the_ready_file_tells_our_pid_and_goes_with_us_r82(tmp_path: Path) -> None:
+def test_ready_file_holds_our_pid_and_is_removed_at_the_end_r82(tmp_path: Path) -> None:
     path = tmp_path / "ready"
     path.write_text("of one that was killed")
     file = ReadyFile(str(path))

@@ -28,13 +28,13 @@ def loop(heard: list[int]) -> Iterator[Loop]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_every_signal_is_told_by_its_number(loop: Loop, heard: list[int], number: int) -> None:
+def test_every_signal_is_reported_by_its_number(loop: Loop, heard: list[int], number: int) -> None:
     signal.raise_signal(number)
     turn_until(loop, lambda: heard)
     assert heard == [number]
 
 
-def test_a_second_interrupt_is_told_too(loop: Loop, heard: list[int]) -> None:
+def test_second_interrupt_is_reported_too(loop: Loop, heard: list[int]) -> None:
     signal.raise_signal(signal.SIGINT)
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGINT)
@@ -49,7 +49,7 @@ def test_a_signal_ends_an_endless_wait(loop: Loop, heard: list[int]) -> None:
     assert heard == [signal.SIGUSR1]
 
 
-def test_signals_of_others_are_not_told(loop: Loop, heard: list[int]) -> None:
+def test_signals_of_other_handlers_are_not_reported(loop: Loop, heard: list[int]) -> None:
     old = signal.signal(signal.SIGURG, lambda *_: None)
     signal.raise_signal(signal.SIGURG)
     signal.raise_signal(signal.SIGHUP)

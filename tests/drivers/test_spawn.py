@@ -16,7 +16,7 @@ from tests.child_tools import Make, command, open_descriptors, program, sh
 from tests.needs import need
 
 
-def test_a_started_process_is_told_with_its_pid_f79(family: Make) -> None:
+def test_started_process_is_reported_with_its_pid_f79(family: Make) -> None:
     one = family(line=sh("echo $$; readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2; read line"))
     pid = one.spawn()
     one.until(lambda: one.said[0].count(b"\n") == 4)
@@ -94,7 +94,7 @@ def test_a_line_agent_inherits_what_is_allowed_and_no_secret_j43(family: Make) -
 
 
 @pytest.mark.usefixtures("surroundings")
-def test_a_command_is_told_its_job_and_attempt(family: Make) -> None:
+def test_command_has_its_job_and_attempt_in_its_environment(family: Make) -> None:
     one = family(exec=command())
     one.run(b"env")
     one.end()
@@ -103,7 +103,7 @@ def test_a_command_is_told_its_job_and_attempt(family: Make) -> None:
     assert not SECRETS.keys() & seen.keys()
 
 
-def test_each_process_is_told_its_own_slot_and_job(family: Make) -> None:
+def test_each_process_has_its_own_slot_and_job_in_its_environment(family: Make) -> None:
     one = family(exec=command())
     one.spawn(1, "exec", argv=(b"env",), job=17, attempt=3)
     one.spawn(2, "exec", argv=(b"env",), job=18, attempt=1)
@@ -131,7 +131,7 @@ def test_a_command_stands_in_tmp_r19(family: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", ["line", "exec"])
-def test_a_process_stands_where_its_type_says_j42_r19(family: Make, tmp_path: Path, kind: Any) -> None:
+def test_process_runs_in_the_directory_of_its_type_j42_r19(family: Make, tmp_path: Path, kind: Any) -> None:
     one = family(type=AgentType(command=("pwd",), kind=kind, cwd=str(tmp_path)))
     one.spawn(type="type")
     one.end()
@@ -194,7 +194,7 @@ def test_a_program_that_comes_before_the_one_in_use_is_found_at_the_next_look(fa
         (AgentType(command=("sh", "\0")), "'sh': embedded null byte"),
     ],
 )
-def test_what_cannot_be_started_is_told_with_the_reason_j45(family: Make, agent: AgentType, text: str) -> None:
+def test_failed_start_is_reported_with_the_reason_j45(family: Make, agent: AgentType, text: str) -> None:
     one = family(line=agent)
     before = open_descriptors()
     one.spawn()
@@ -217,7 +217,7 @@ def test_what_cannot_be_started_is_told_with_the_reason_j45(family: Make, agent:
         ("echo OK\n", "a script needs a first line with its interpreter, such as #!/bin/sh"),
     ],
 )
-def test_script_that_cannot_be_started_is_told_with_what_its_first_line_lacks(
+def test_failed_start_of_a_script_names_what_its_first_line_lacks(
     family: Make, tmp_path: Path, text: str, complaint: str
 ) -> None:
     script = tmp_path / "agent"
@@ -265,7 +265,7 @@ def test_limits_hold_in_the_process(family: Make) -> None:
     assert one.said[0] == b"64\n9\n0\n"
 
 
-def test_a_replaced_program_is_told_once(family: Make, tmp_path: Path) -> None:
+def test_replaced_program_is_reported_once(family: Make, tmp_path: Path) -> None:
     path = tmp_path / "agent"
     program(path, "read line")
     one = family(line=AgentType(command=(str(path),)))
@@ -279,7 +279,7 @@ def test_a_replaced_program_is_told_once(family: Make, tmp_path: Path) -> None:
     assert (before, one.events) == ([], [Replaced("line")])
 
 
-def test_a_program_that_was_missing_is_told_when_it_comes(family: Make, tmp_path: Path) -> None:
+def test_program_that_was_missing_is_reported_when_it_appears(family: Make, tmp_path: Path) -> None:
     path = tmp_path / "agent"
     one = family(line=AgentType(command=(str(path),)))
     one.spawn()

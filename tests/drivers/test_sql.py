@@ -24,7 +24,7 @@ def pg(postgres: str) -> pq.abc.PGconn:
 
 
 def _echo(pg: pq.abc.PGconn, value: object, kind: str) -> object:
-    """Give what Postgres makes of a parameter, as JSON."""
+    """Return what Postgres makes of a parameter, as JSON."""
     result = pg.exec_params(f"select to_json($1::{kind})".encode(), [encode(value)])
     assert result.status == pq.ExecStatus.TUPLES_OK, result.get_error_message()
     cell = result.get_value(0, 0)
@@ -106,7 +106,7 @@ def test_no_text_at_all_breaks_an_array_f50(pg: pq.abc.PGconn, values: list[str]
 
 @SLOW_FIXTURE
 @given(value=st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_jsonb_takes_whatever_an_agent_said_f50(pg: pq.abc.PGconn, value: object) -> None:
+def test_jsonb_accepts_any_output_of_an_agent_f50(pg: pq.abc.PGconn, value: object) -> None:
     result = pg.exec_params(b"select $1::jsonb", [to_json(value)])
     assert result.status == pq.ExecStatus.TUPLES_OK, result.get_error_message()
 

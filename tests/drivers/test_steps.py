@@ -88,7 +88,7 @@ def test_steps_wait_for_an_instant(loop: Loop) -> None:
     assert results[0] >= begin + 0.05
 
 
-def test_what_has_come_at_once_is_gone_on_with_at_once(loop: Loop) -> None:
+def test_value_that_comes_at_once_resumes_the_steps_at_once(loop: Loop) -> None:
     def steps() -> Steps[list[int]]:
         return [(yield Come(1)), (yield Come(2))]
 

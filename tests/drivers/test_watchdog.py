@@ -97,7 +97,7 @@ def test_a_hang_is_shown_while_it_lasts_f58(run: Run, call: str) -> None:
     assert process.poll() is None
 
 
-def test_after_a_hang_its_length_and_its_place_are_told(run: Run) -> None:
+def test_length_and_place_of_a_hang_are_reported_after_it(run: Run) -> None:
     process = run(HANG.format(call="wait_in_python"), 0.2)
     lines_until(process, "in turn")
     let_go(process)
@@ -106,7 +106,7 @@ def test_after_a_hang_its_length_and_its_place_are_told(run: Run) -> None:
     assert over == "over"
 
 
-def test_a_hang_is_told_once(run: Run) -> None:
+def test_hang_is_reported_once(run: Run) -> None:
     process = run(HANG.format(call="wait_in_python"), 0.2)
     lines_until(process, "in turn")
     let_go(process)
@@ -124,7 +124,7 @@ def test_a_loop_that_waits_for_long_is_left_alone(run: Run) -> None:
     assert lines_until(process, "over") == ["over True"]
 
 
-def test_a_process_that_was_stopped_in_a_wait_says_so(run: Run) -> None:
+def test_stop_of_the_process_during_a_wait_is_reported(run: Run) -> None:
     process = run("say('up')\nwhile True: loop.turn(loop.now + 0.5)", 1.0)
     lines_until(process, "up")
     wait_until_it_waits(process.pid)

@@ -285,7 +285,7 @@ def test_elapsed_is_wall_time_and_processed_the_sum_of_agents_f159(daemon: Daemo
     assert row["jq_elapsedtime"] < row["jq_processedtime"]
 
 
-def test_an_unfinished_last_line_is_heard_f106(daemon: Daemon, kind: str) -> None:
+def test_unfinished_last_line_is_passed_on_f106(daemon: Daemon, kind: str) -> None:
     job = daemon.insert(jq_type=kind, jq_args="printf 'LOG: last words'; exit 1")
     daemon.wait(job, "failed")
     assert logged(daemon, job, "LOG") == ["last words"]

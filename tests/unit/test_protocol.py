@@ -125,7 +125,7 @@ def test_an_unknown_line_is_debug_output_with_the_slots_number_f105() -> None:
     assert core.drain_commands() == [e.Echo(f"DEBUG[{slot.number}]: hello")]
 
 
-def test_an_unfinished_last_line_is_heard_f106() -> None:
+def test_unfinished_last_line_is_passed_on_f106() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.agent_output(slot.number, b"LOG last words", 1.0)
