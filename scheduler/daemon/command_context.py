@@ -78,8 +78,8 @@ class Context:
 
     def follow_tables(self) -> Steps[None]:
         """Have the core go by what the tables of hosts, types and queues say now."""
-        rows = yield from self.ask("read_shared_settings")
-        self.core.handle(read_tables(rows), self.now())
+        (row,) = yield from self.ask("read_shared_settings")
+        self.core.handle(TablesRead(*(json.loads(cell or b"[]") for cell in row)), self.now())
 
 
 Action = Callable[[Context, CommandRow, Command], Steps[Outcome] | Outcome]
@@ -142,11 +142,6 @@ def job_of(row: CommandRow, command: Command) -> int:
     if row.is_command:
         raise CommandError(f"job {row.job} is a command")
     return row.job
-
-
-def read_tables(rows: list[Cells]) -> TablesRead:
-    """Return what query `read_shared_settings` says of queues, hosts and types."""
-    return TablesRead(*(json.loads(cell or b"[]") for cell in rows[0]))
 
 
 def text_of(cell: bytes | None) -> str:

@@ -6,20 +6,20 @@ repeated, or its row is marked by the statement with the effect. A command for e
 the daemon that finds that all have acknowledged ends the row. Between two commands the connection is free for others,
 and one that is refused or finds what it needs locked is tried again later, after those behind it.
 
-What carries a verb out is named by its entry in model/commands.py: an action, of job_commands.py, table_commands.py or
+What carries a verb out is named by its entry in model/commands.py: an action, of command_actions.py or
 daemon_commands.py, or else a query. A command `run` goes on by itself once it has begun: it is not read again, and
 query `close_runs` ends it when its jobs have ended. The command to step down is ended by the daemon that takes the
 group over: by when that was it finds that the command is obeyed.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from scheduler.daemon.command_actions import ACTIONS
 from scheduler.daemon.command_context import (
     AGAIN_S,
     Action,
-    Ask,
     CommandRow,
     Context,
     Done,
@@ -29,14 +29,11 @@ from scheduler.daemon.command_context import (
     parents_of,
     run_query,
 )
-from scheduler.daemon.job_commands import JOB_ACTIONS
-from scheduler.daemon.table_commands import TABLE_ACTIONS
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statements import RefusedError
 from scheduler.drivers.steps import ConnectionLostError, Steps
 from scheduler.model.commands import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.model.jobs import Cells
-from scheduler.policy.core import Core
 
 ONE_READ: Final = 100  # commands that query `read_commands` returns at most
 REFUSED_S: Final = 1.0  # until a command is tried again whose statement was refused
@@ -50,22 +47,20 @@ VERBS_ABOUT: Final[dict[str, object]] = {
 class Commands:
     """Reads the commands for this daemon, and carries out one after the other.
 
-    `ask` runs a query. `read_in` has `read` called after so many seconds, and `go_on` has `carry_out_next` called as
-    soon as nothing older is due. `actions` are those about the daemon as a whole.
+    `read_in` has `read` called after so many seconds, and `go_on` has `carry_out_next` called as soon as nothing older
+    is due. `actions` are those about the daemon as a whole.
     """
 
     def __init__(
         self,
-        core: Core,
-        ask: Ask,
+        context: Context,
         read_in: Callable[[float], None],
         go_on: Callable[[], None],
-        actions: Mapping[str, Action],
-        clock: Callable[[], float],
+        actions: dict[str, Action],
     ) -> None:
-        self._context = Context(core, clock, ask, {})
-        self._now, self._ask, self._read_in, self._go_on = clock, ask, read_in, go_on
-        self._actions = {**JOB_ACTIONS, **TABLE_ACTIONS, **actions}
+        self._context, self._now, self._ask = context, context.now, context.ask
+        self._read_in, self._go_on = read_in, go_on
+        self._actions = ACTIONS | actions
         self._rows: deque[CommandRow] = deque()
         self._is_more = False  # there may be others than these
         self._is_read = False  # the last read was answered

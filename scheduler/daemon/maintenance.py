@@ -4,10 +4,10 @@ Each task has the instant at which it is due, and the one that is due longest co
 another. They share the watch connection with the lease, which goes before them (watch.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
-from scheduler.daemon.command_context import PAUSE_S, Action, Ask, FlushPass, read_tables, text_of
+from scheduler.daemon.command_context import PAUSE_S, Action, Ask, Context, FlushPass, text_of
 from scheduler.daemon.commands import Commands
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop
@@ -42,7 +42,7 @@ class Maintenance:
         ask: Ask,
         stats: Callable[[], dict[str, Stat]],
         vitals: Callable[[], dict[str, Any]],
-        actions: Mapping[str, Action],
+        actions: dict[str, Action],
     ) -> None:
         self._loop, self._timers, self._core, self._lease, self._pid = loop, timers, core, lease, pid
         self._ask, self._stats, self._vitals = ask, stats, vitals
@@ -50,9 +50,8 @@ class Maintenance:
         self._flush: FlushPass | None = None  # under way
         self._began = loop.now
         self._due = dict.fromkeys(_TASKS, NEVER)
-        self.commands = Commands(
-            core, ask, self.read_commands_in, self._carry_out_next_command, actions, lambda: loop.now
-        )
+        self.context = Context(core, lambda: loop.now, ask, {})
+        self.commands = Commands(self.context, self.read_commands_in, self._carry_out_next_command, actions)
 
     def set_timers(self, timers: Scheduler) -> None:
         """Go on with another configuration."""
@@ -126,11 +125,6 @@ class Maintenance:
         return _TASKS[task](self)
 
     # ---- what
-
-    def follow_tables(self) -> Steps[None]:
-        """Have the core go by what the tables of queues, hosts and types say now."""
-        rows = yield from self._ask("read_shared_settings")
-        self._core.handle(read_tables(rows), self._loop.now)
 
     def _release_due(self) -> Steps[None]:
         released, failed_parents, seconds = (yield from self._ask("due"))[0]
@@ -227,7 +221,7 @@ class Maintenance:
 _TASKS: Final[dict[str, Callable[[Maintenance], Steps[None]]]] = {
     "command": lambda maintenance: maintenance.commands.carry_out_next(),
     "commands": lambda maintenance: maintenance.commands.read(),
-    "tables": Maintenance.follow_tables,
+    "tables": lambda maintenance: maintenance.context.follow_tables(),
     "due": Maintenance._release_due,
     "rescan": Maintenance._rescan,
     "rescue": Maintenance.give_back_lost,

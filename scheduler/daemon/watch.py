@@ -6,7 +6,7 @@ it was for is tried again by the lease, or by the next rescan.
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any, Final
@@ -44,7 +44,7 @@ class Watch:
         core: Core,
         identity: Identity,
         connections: Connections,
-        actions: Mapping[str, Action],
+        actions: dict[str, Action],
         vitals: Callable[[], dict[str, Any]],
         changed: Callable[[], None],
     ) -> None:
@@ -219,7 +219,7 @@ class Watch:
         cancelled, or whose queue was paused, does not begin. A flood of them holds up the first job until the lease is
         renewed, and no longer.
         """
-        yield from self.maintenance.follow_tables()
+        yield from self.maintenance.context.follow_tables()
         self._serve()
 
     def _serve(self) -> None:

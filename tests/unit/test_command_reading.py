@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.daemon.command_context import AGAIN_S
+from scheduler.daemon.command_context import AGAIN_S, Context
 from scheduler.daemon.commands import REFUSED_S, Commands
 from scheduler.drivers.sql import Failure
 from scheduler.drivers.statements import RefusedError
@@ -22,7 +22,8 @@ class Watch:
     def __init__(self) -> None:
         self.now = 0.0
         self.again: list[float] = []
-        self.commands = Commands(make_core(), self._ask, self.again.append, self._go_on, {}, lambda: self.now)
+        context = Context(make_core(), lambda: self.now, self._ask, {})
+        self.commands = Commands(context, self.again.append, self._go_on, {})
 
     def _ask(self, name: str, /, **values: object) -> Steps[list[Cells]]:
         rows: list[Cells] = yield (name, values)  # type: ignore[misc]

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.daemon.command_actions import ACTIONS
 from scheduler.daemon.daemon_commands import DaemonCommands
-from scheduler.daemon.job_commands import JOB_ACTIONS
-from scheduler.daemon.table_commands import TABLE_ACTIONS
 from scheduler.drivers.sql import load
 from scheduler.model.commands import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
 from scheduler.model.filters import NAME_RULE
@@ -119,5 +118,5 @@ def test_every_verb_is_carried_out_by_an_action_or_a_query() -> None:
     queries = load((schema_dir() / "queries.sql").read_text())
     of_daemon = {name for name in vars(DaemonCommands) if not name.startswith("_")}
     names = {verb.carried_out_by for verb in VERBS.values()}
-    assert names <= JOB_ACTIONS.keys() | TABLE_ACTIONS.keys() | of_daemon | queries.keys()
-    assert names >= JOB_ACTIONS.keys() | TABLE_ACTIONS.keys()
+    assert names <= ACTIONS.keys() | of_daemon | queries.keys()
+    assert names >= ACTIONS.keys()
