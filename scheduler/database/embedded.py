@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from scheduler.database.embedded_server import LIMIT_S, PORT, Order, guardian
+from scheduler.database.embedded_server import LIMIT_S, PORT, ServerSpec, guardian
 from scheduler.errors import WorldError
 
 MACHINE = Path("/usr/lib/postgresql")
@@ -60,8 +60,8 @@ def join(directory: Path, *, durable: bool, binaries: Path | None = None) -> Ite
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise _unusable(error) from error
-    order = Order(directory, binaries or _binaries_for(directory / "data"), durable, temporary=False)
-    with _joined(order) as conninfo:
+    spec = ServerSpec(directory, binaries or _binaries_for(directory / "data"), durable, temporary=False)
+    with _joined(spec) as conninfo:
         yield conninfo
 
 
@@ -70,8 +70,8 @@ def temporary(*, durable: bool = False, binaries: Path | None = None) -> Iterato
     """Run a server in a directory of its own and yield a conninfo; nothing remains, even after kill -9."""
     directory = Path(tempfile.mkdtemp(prefix="drover-pg-"))
     try:
-        order = Order(directory, binaries or find_binaries(), durable, temporary=True)
-        with _joined(order) as conninfo:
+        spec = ServerSpec(directory, binaries or find_binaries(), durable, temporary=True)
+        with _joined(spec) as conninfo:
             yield conninfo
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -121,43 +121,43 @@ def _advice(package: str) -> str:
 
 
 @contextmanager
-def _joined(order: Order) -> Iterator[str]:
-    with _lock_file(order, "lock") as lock, _lock_file(order, "users") as users:
-        _until(lambda: _try_lock(lock, fcntl.LOCK_EX), order, "somebody else kept the lock")
-        _until(lambda: _try_lock(users, fcntl.LOCK_SH), order, "the server before this one did not stop")
-        conninfo = _serve(order)
+def _joined(spec: ServerSpec) -> Iterator[str]:
+    with _lock_file(spec, "lock") as lock, _lock_file(spec, "users") as users:
+        _wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), spec, "another process kept the lock")
+        _wait_until(lambda: _try_lock(users, fcntl.LOCK_SH), spec, "the server before this one did not stop")
+        conninfo = _serve(spec)
         fcntl.flock(lock, fcntl.LOCK_UN)
         try:
             yield conninfo
         finally:
-            _leave(order, lock, users)
+            _leave(spec, lock, users)
 
 
-def _serve(order: Order) -> str:
+def _serve(spec: ServerSpec) -> str:
     """Return the address of the running server; launch one, at most once, where none is."""
     launched = False
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
-        with _lock_file(order, "server") as server:  # opened anew each time: what we launched has the last one
+        with _lock_file(spec, "server") as server:  # opened anew each time: what we launched has the last one
             is_free = _try_lock(server, fcntl.LOCK_EX)
             if is_free and launched:
                 break
             if is_free:
                 launched = True
-                _launch(order, server)
-        conninfo = _address(order.directory / "data")
+                _launch(spec, server)
+        conninfo = _address(spec.directory / "data")
         if conninfo:
             return conninfo
         time.sleep(PAUSE_S)
-    raise WorldError(f"the embedded database in {order.directory} did not start; {_tail(order)}")
+    raise WorldError(f"the embedded database in {spec.directory} did not start; {_tail(spec)}")
 
 
-def _launch(order: Order, server: IO[bytes]) -> None:
+def _launch(spec: ServerSpec, server: IO[bytes]) -> None:
     """Start a guardian, which inherits the locked `server`; the process started here ends at once."""
-    _forget_dead_server(order.directory / "data")
-    with _open_log(order.directory / "log") as log:
+    _forget_dead_server(spec.directory / "data")
+    with _open_log(spec.directory / "log") as log:
         subprocess.run(
-            guardian(order, server.fileno()),
+            guardian(spec, server.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -170,16 +170,16 @@ def _launch(order: Order, server: IO[bytes]) -> None:
         )
 
 
-def _leave(order: Order, lock: IO[bytes], users: IO[bytes]) -> None:
+def _leave(spec: ServerSpec, lock: IO[bytes], users: IO[bytes]) -> None:
     """Stop being a user; the last one waits until the server is gone."""
-    with _lock_file(order, "server") as server:
-        _until(lambda: _try_lock(lock, fcntl.LOCK_EX), order, "somebody else kept the lock")
+    with _lock_file(spec, "server") as server:
+        _wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), spec, "another process kept the lock")
         fcntl.flock(users, fcntl.LOCK_UN)
         # If neither succeeds, the guardian has it already: it lets go of it only when all is over.
         is_last = _try_lock(users, fcntl.LOCK_EX) or not _try_lock(users, fcntl.LOCK_SH)
         users.close()
         if is_last:
-            _until(lambda: _try_lock(server, fcntl.LOCK_EX), order, "the server did not stop")
+            _wait_until(lambda: _try_lock(server, fcntl.LOCK_EX), spec, "the server did not stop")
 
 
 def _address(data: Path) -> str | None:
@@ -218,9 +218,9 @@ def _forget_dead_server(data: Path) -> None:
         pid_file.unlink()
 
 
-def _lock_file(order: Order, name: str) -> IO[bytes]:
+def _lock_file(spec: ServerSpec, name: str) -> IO[bytes]:
     try:
-        return (order.directory / name).open("ab")
+        return (spec.directory / name).open("ab")
     except OSError as error:
         raise _unusable(error) from error
 
@@ -237,17 +237,17 @@ def _try_lock(file: IO[bytes], how: int) -> bool:
     return True
 
 
-def _until(condition: Callable[[], bool], order: Order, failure: str) -> None:
+def _wait_until(condition: Callable[[], bool], spec: ServerSpec, failure: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > deadline:
-            problem = f"embedded database in {order.directory}: {failure} for {LIMIT_S:.0f} s"
-            raise WorldError(f"{problem}; {_tail(order)}")
+            problem = f"embedded database in {spec.directory}: {failure} for {LIMIT_S:.0f} s"
+            raise WorldError(f"{problem}; {_tail(spec)}")
         time.sleep(PAUSE_S)
 
 
-def _tail(order: Order) -> str:
-    log = order.directory / "log"
+def _tail(spec: ServerSpec) -> str:
+    log = spec.directory / "log"
     try:
         return f"the end of {log}:\n{log.read_bytes()[-TAIL_BYTES:].decode(errors='replace')}"
     except OSError as error:

@@ -40,7 +40,7 @@ STOPS = ((signal.SIGINT, LIMIT_S), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ServerSpec:
     """What a guardian is asked to run; `temporary` means that it removes the directory at the end."""
 
     directory: Path
@@ -49,12 +49,12 @@ class Order:
     temporary: bool
 
 
-def guardian(order: Order, server: int) -> list[str]:
+def guardian(spec: ServerSpec, server: int) -> list[str]:
     """Return the argv of a guardian that inherits the locked descriptor `server`."""
-    flags = ["durable"] * order.durable + ["temporary"] * order.temporary
+    flags = ["durable"] * spec.durable + ["temporary"] * spec.temporary
     # -P: a directory called scheduler where the user happens to stand is not ours
     module = [sys.executable, "-P", "-m", "scheduler.database.embedded_server"]
-    return [*module, str(server), str(order.directory), str(order.binaries), *flags]
+    return [*module, str(server), str(spec.directory), str(spec.binaries), *flags]
 
 
 def main(argv: list[str]) -> None:
@@ -64,23 +64,23 @@ def main(argv: list[str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # it ends when its users end; SIG_IGN would reach postgres
     server, directory, binaries, *flags = argv
-    order = Order(Path(directory), Path(binaries), "durable" in flags, "temporary" in flags)
-    _guard(order, int(server))
+    spec = ServerSpec(Path(directory), Path(binaries), "durable" in flags, "temporary" in flags)
+    _guard(spec, int(server))
 
 
-def _guard(order: Order, server: int) -> None:
-    unused = _readable_when_unused(order.directory / "users")
+def _guard(spec: ServerSpec, server: int) -> None:
+    unused = _readable_when_unused(spec.directory / "users")
     prefix, owner = _privileges()
-    _give(order.directory, owner)
-    _initialise(order, prefix, server)
-    sockets = _make_sockets(order.directory, owner)
-    _serve(order, [*prefix, *DIES_WITH_PARENT, str(os.getpid()), *_postgres(order, sockets)], unused, server)
-    _remove_sockets(order.directory)
-    if order.temporary:
-        shutil.rmtree(order.directory, ignore_errors=True)
+    _chown(spec.directory, owner)
+    _initialise(spec, prefix, server)
+    sockets = _make_sockets(spec.directory, owner)
+    _serve(spec, [*prefix, *DIES_WITH_PARENT, str(os.getpid()), *_postgres(spec, sockets)], unused, server)
+    _remove_sockets(spec.directory)
+    if spec.temporary:
+        shutil.rmtree(spec.directory, ignore_errors=True)
 
 
-def _serve(order: Order, argv: list[str], unused: int, server: int) -> None:
+def _serve(spec: ServerSpec, argv: list[str], unused: int, server: int) -> None:
     """Run the server until it is unused; again if it was killed, not if it failed or was stopped."""
     was_killed = False
     while True:
@@ -124,10 +124,10 @@ def _dies_first(child: subprocess.Popen[bytes], unused: int) -> bool:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    for number, patience_s in STOPS:
+    for number, limit_s in STOPS:
         child.send_signal(number)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(patience_s)
+            child.wait(limit_s)
             return
 
 
@@ -158,7 +158,7 @@ def _account() -> pwd.struct_passwd:
     raise SystemExit(f"postgres will not run as root, and there is no account {' or '.join(ACCOUNTS)}")
 
 
-def _give(directory: Path, owner: int) -> None:
+def _chown(directory: Path, owner: int) -> None:
     """Make all files `owner`'s: the last start may have had other privileges."""
     if directory.stat().st_uid == owner:
         return
@@ -169,14 +169,14 @@ def _give(directory: Path, owner: int) -> None:
 # Its files and its socket
 
 
-def _initialise(order: Order, prefix: list[str], server: int) -> None:
+def _initialise(spec: ServerSpec, prefix: list[str], server: int) -> None:
     """Create the cluster and the database `drover` in it, unless they are there; all or nothing."""
-    data, unfinished = order.directory / "data", order.directory / "data.new"
+    data, unfinished = spec.directory / "data", spec.directory / "data.new"
     if data.exists():
         return
     shutil.rmtree(unfinished, ignore_errors=True)
-    initdb, postgres = str(order.binaries / "initdb"), str(order.binaries / "postgres")
-    no_sync, no_fsync = ([], []) if order.durable else (["-N"], ["-F"])
+    initdb, postgres = str(spec.binaries / "initdb"), str(spec.binaries / "postgres")
+    no_sync, no_fsync = ([], []) if spec.durable else (["-N"], ["-F"])
     where = ["-D", str(unfinished)]
     _run([*prefix, initdb, *INITDB, *no_sync, *where], b"", server)
     _run([*prefix, postgres, *ALONE, *no_fsync, *where, "postgres"], b"create database drover;\n\n", server)
@@ -189,10 +189,10 @@ def _run(argv: list[str], text: bytes, server: int) -> None:
         raise SystemExit(f"{' '.join(argv)}: exit status {done.returncode}")
 
 
-def _postgres(order: Order, sockets: Path) -> list[str]:
-    settings = SETTINGS if order.durable else (*SETTINGS, *FAST_SETTINGS)
-    places = ["-D", str(order.directory / "data"), "-k", str(sockets)]
-    return [str(order.binaries / "postgres"), *places, *settings]
+def _postgres(spec: ServerSpec, sockets: Path) -> list[str]:
+    settings = SETTINGS if spec.durable else (*SETTINGS, *FAST_SETTINGS)
+    places = ["-D", str(spec.directory / "data"), "-k", str(sockets)]
+    return [str(spec.binaries / "postgres"), *places, *settings]
 
 
 def _make_sockets(directory: Path, owner: int) -> Path:
@@ -204,7 +204,7 @@ def _make_sockets(directory: Path, owner: int) -> Path:
     else:
         link, place = place, Path(tempfile.mkdtemp(prefix="drover-", dir=_short_directory()))
         link.symlink_to(place)
-    _give(place, owner)  # whose it is already: a hardened service may not even try
+    _chown(place, owner)  # whose it is already: a hardened service may not even try
     return place
 
 

@@ -286,7 +286,7 @@ def _locked(connection: psycopg.Connection) -> str:
     """Return which session keeps the schema locked: the one whose transaction is the oldest."""
     holder = connection.execute(HOLDERS).fetchone()
     if holder is None:
-        return "somebody else kept the schema locked for too long: try again"
+        return "another session kept the schema locked for too long: try again"
     pid, user, program, since, table = holder
     who = f"pid {pid}, user {user}" + (f", {program}" if program else "")
     return (

@@ -394,7 +394,7 @@ FAULTS: Final = (
         "scheduler/daemon/commands.py",
         "            self._pass_over(row.pk, REFUSED_S)\n",
         "",
-        "unit/test_command_reading.py::test_a_command_that_cannot_be_done_now_is_passed_over_for_a_while",
+        "unit/test_command_reading.py::test_command_that_cannot_be_done_now_is_passed_over_for_a_while",
         near="def carry_out_next(self)",
     ),
     _fault(

@@ -74,5 +74,5 @@ def test_new_verb_fails_the_tests_of_the_manuals_until_they_tell_of_it() -> None
     assert failed == {
         "test_cli_manual.py::test_the_manual_tells_of_every_command",
         "test_cli_manual.py::test_the_manual_tells_of_every_option[args]",
-        "test_commands.py::test_every_verb_is_understood_as_its_usage_says_and_is_in_the_manual[tell-args]",
+        "test_commands.py::test_every_verb_is_read_as_its_usage_says_and_is_in_the_manual[tell-args]",
     }

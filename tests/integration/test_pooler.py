@@ -55,7 +55,7 @@ def open_connection(loop: Loop) -> Iterator[Open]:
 # ---- statements
 
 
-def test_a_pooler_is_known_and_nobody_s_process_taken_for_ours_f100(
+def test_pooler_is_detected_and_no_backend_of_another_client_is_noted_f100(
     loop: Loop, module_database: str, pooled: str, open_connection: Open
 ) -> None:
     connection = open_connection(pooled)
@@ -65,9 +65,7 @@ def test_a_pooler_is_known_and_nobody_s_process_taken_for_ours_f100(
     assert (connection.is_pooled, connection.old_backend) == (True, None)
 
 
-def test_statements_of_one_name_do_not_meet_in_a_pooler_s_connection_f100(
-    loop: Loop, one: str, open_connection: Open
-) -> None:
+def test_statements_are_not_prepared_behind_a_pooler_f100(loop: Loop, one: str, open_connection: Open) -> None:
     connections = [open_connection(one), open_connection(one)]
     queries = [Query("q", "select 1, $1::text", ("v",)), Query("q", "select 2, $1::text", ("v",))]
     asked = [
@@ -78,13 +76,13 @@ def test_statements_of_one_name_do_not_meet_in_a_pooler_s_connection_f100(
     assert asked == [[(b"1", b"x")], [(b"2", b"x")]] * 2
 
 
-def test_settings_are_not_left_in_a_pooler_s_connection_f100(loop: Loop, one: str, open_connection: Open) -> None:
+def test_settings_do_not_stay_in_a_connection_of_the_pooler_f100(loop: Loop, one: str, open_connection: Open) -> None:
     open_connection(one, settings=["set lock_timeout = '77s'"])
     assert rows_of(run(loop, open_connection(one), "show lock_timeout")) == [(b"5s",)]  # the role's
 
 
 @pytest.mark.slow
-def test_a_statement_is_stopped_behind_a_pooler_and_the_pooler_lives_f100(
+def test_statement_is_stopped_behind_a_pooler_which_goes_on_f100(
     loop: Loop, module_database: str, one: str, open_connection: Open
 ) -> None:
     connection = open_connection(one)
@@ -102,89 +100,88 @@ def test_commands_read_times_behind_a_pooler_whatever_their_style(
     assert [drover(*words.split()).status for words in ("submit --force noop x", "ls --json", "status")] == [0] * 3
 
 
-# ---- whether LISTEN is heard
+# ---- the probe of LISTEN
 
 
-class Ears:
+class Probed:
     """A ListenProbe between two connections, and what it said and did."""
 
     def __init__(self, loop: Loop, open_connection: Open, conninfo: str) -> None:
-        self.said: list[str] = []
+        self.logged: list[str] = []
         self.polls = 0
-        self.rings = 0
+        self.arrivals = 0
         listen = f"listen drover_probe_{id(self)}"
-        self.voice = open_connection(conninfo)
-        self.ear = open_connection(conninfo, settings=[listen], on_notify=self._heard)
+        self.sender = open_connection(conninfo)
+        self.listener = open_connection(conninfo, settings=[listen], on_notify=self._notified)
         self.listen_probe = ListenProbe(
-            loop, QUERIES["probe_listen"], self.voice, self.ear, ["listen drover_queue", listen], quiet(), self._poll,
-            lambda level, text: self.said.append(text), every=0.05, poll_interval=0.05,
+            loop, QUERIES["probe_listen"], self.sender, self.listener, ["listen drover_queue", listen], quiet(),
+            self._poll, lambda level, text: self.logged.append(text), every=0.05, poll_interval=0.05,
         )  # fmt: skip
         self.listen_probe.start()
 
     def _poll(self) -> None:
         self.polls += 1
 
-    def _heard(self, channel: str) -> None:
-        self.rings += self.listen_probe.arrived(channel)
+    def _notified(self, channel: str) -> None:
+        self.arrivals += self.listen_probe.arrived(channel)
 
 
 @pytest.mark.parametrize("mode", ["direct", "session"])
-def test_a_connection_of_one_s_own_is_heard_again_and_again_j46(
+def test_probe_arrives_every_time_on_a_direct_connection_j46(
     loop: Loop, module_database: str, open_connection: Open, mode: str
 ) -> None:
     with pooler(module_database, "session") as via:
         where = make_conninfo(via if mode == "session" else module_database, user="drover_scheduler")
-        ears = Ears(loop, open_connection, where)
-        turn_until(loop, lambda: ears.rings == 5)
-        ears.ear.close()
-        ears.voice.close()
-    assert (ears.said, ears.polls) == ([], 0)
+        probed = Probed(loop, open_connection, where)
+        turn_until(loop, lambda: probed.arrivals == 5)
+        probed.listener.close()
+        probed.sender.close()
+    assert (probed.logged, probed.polls) == ([], 0)
 
 
 @pytest.mark.slow
-def test_behind_a_pooler_of_transactions_it_says_once_that_it_is_deaf_and_polls_j46(
+def test_lost_notifications_behind_a_transaction_pooler_are_logged_once_and_polled_for_j46(
     loop: Loop, one: str, open_connection: Open
 ) -> None:
-    ears = Ears(loop, open_connection, one)
-    turn_until(loop, lambda: ears.polls > 60)  # several times as long as between two rings
+    probed = Probed(loop, open_connection, one)
+    turn_until(loop, lambda: probed.polls > 60)  # several times as long as between two arrivals
     why = "a pooler gives each transaction another connection"
-    assert ears.said == [f"LISTEN is not heard ({why}): the queue is looked at every 0.05 s"]
+    assert probed.logged == [f"LISTEN is not heard ({why}): the queue is looked at every 0.05 s"]
 
 
-def test_a_ring_that_may_have_come_with_an_answer_proves_nothing_j46(
+def test_probe_that_arrives_with_an_answer_proves_nothing_j46(
     loop: Loop, module_database: str, open_connection: Open
 ) -> None:
-    ears = Ears(loop, open_connection, make_conninfo(module_database, user="drover_scheduler"))
-    before = ears.voice.sent
-    turn_until(loop, lambda: ears.voice.sent > before)  # it rings
-    ears.ear.run("select 1", lambda _: None)
-    ears.listen_probe.is_deaf = True
-    turn_until(loop, lambda: ears.rings)
-    assert ears.listen_probe.is_deaf
+    probed = Probed(loop, open_connection, make_conninfo(module_database, user="drover_scheduler"))
+    before = probed.sender.sent
+    turn_until(loop, lambda: probed.sender.sent > before)  # it probes
+    probed.listener.run("select 1", lambda _: None)
+    probed.listen_probe.is_deaf = True
+    turn_until(loop, lambda: probed.arrivals)
+    assert probed.listen_probe.is_deaf
 
 
-def test_a_listen_that_was_lost_is_noticed_and_made_anew_j46(
-    loop: Loop, module_database: str, open_connection: Open
-) -> None:
-    ears = Ears(loop, open_connection, make_conninfo(module_database, user="drover_scheduler"))
-    turn_until(loop, lambda: ears.rings)
-    run(loop, ears.ear, "unlisten *")
-    turn_until(loop, lambda: len(ears.said) == 2)
-    polls = ears.polls
-    rings = ears.rings
-    turn_until(loop, lambda: ears.rings > rings + 2)
+def test_lost_listen_is_noticed_and_repeated_j46(loop: Loop, module_database: str, open_connection: Open) -> None:
+    probed = Probed(loop, open_connection, make_conninfo(module_database, user="drover_scheduler"))
+    turn_until(loop, lambda: probed.arrivals)
+    run(loop, probed.listener, "unlisten *")
+    turn_until(loop, lambda: len(probed.logged) == 2)
+    polls = probed.polls
+    arrivals = probed.arrivals
+    turn_until(loop, lambda: probed.arrivals > arrivals + 2)
     why = "the database tells us nothing"
-    assert ears.said == [f"LISTEN is not heard ({why}): the queue is looked at every 0.05 s", "LISTEN is heard again"]
-    assert ears.polls <= polls + 1
-    assert [name.decode() for (name,) in rows_of(run(loop, ears.ear, LISTENED)) if name] == ["drover_queue"]
+    assert probed.logged == [
+        f"LISTEN is not heard ({why}): the queue is looked at every 0.05 s",
+        "LISTEN is heard again",
+    ]
+    assert probed.polls <= polls + 1
+    assert [name.decode() for (name,) in rows_of(run(loop, probed.listener, LISTENED)) if name] == ["drover_queue"]
 
 
 LISTENED = "select c from pg_listening_channels() c where c not like 'drover_probe%'"
 
 
-def test_nobody_is_killed_whose_process_has_the_number_of_an_old_one_f100(
-    loop: Loop, module_database: str, open_connection: Open
-) -> None:
+def test_backend_that_reuses_a_pid_is_not_ended_f100(loop: Loop, module_database: str, open_connection: Open) -> None:
     where = make_conninfo(module_database, user="drover_scheduler")
     connection, other = open_connection(where), open_connection(where)
     ((pid,),) = rows_of(run(loop, other, "select pg_backend_pid()"))
@@ -193,9 +190,7 @@ def test_nobody_is_killed_whose_process_has_the_number_of_an_old_one_f100(
     assert rows_of(run(loop, other, "select pg_backend_pid()")) == [(pid,)]
 
 
-def test_a_backend_that_was_lost_sight_of_is_ended_f100(
-    loop: Loop, module_database: str, open_connection: Open
-) -> None:
+def test_backend_of_a_lost_connection_is_ended_f100(loop: Loop, module_database: str, open_connection: Open) -> None:
     where = make_conninfo(module_database, user="drover_scheduler")
     connection, other = open_connection(where), open_connection(where)
     backend = other._backend

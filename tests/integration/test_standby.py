@@ -274,7 +274,7 @@ def test_stepping_down_under_load_costs_no_job_anything_c9(launch: Launch, text:
     assert {(row["jq_rescued"], row["jq_interruptions"]) for row in rows} == {(0, 0)}
 
 
-def test_nobody_steps_down_when_nobody_else_is_there_c9(launch: Launch, text: str, gate: Path) -> None:
+def test_daemon_does_not_step_down_without_a_standby_c9(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
     daemon.wait(pk, "running")
@@ -285,7 +285,7 @@ def test_nobody_steps_down_when_nobody_else_is_there_c9(launch: Launch, text: st
 
 
 @pytest.mark.slow
-def test_a_group_that_nobody_takes_is_taken_again_c9(launch: Launch, record: Path) -> None:
+def test_group_that_no_standby_takes_is_taken_again_c9(launch: Launch, record: Path) -> None:
     text = HOST + agent("a", rec(record))
     first = launch(text)
     second = standby(launch, text)

@@ -1,4 +1,4 @@
-"""`drover run -I` and -H: jobs typed on standard input, hosts ignored."""
+"""`drover run -I` and -H: jobs from standard input, hosts ignored."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def text(record: Path) -> str:
     return HOST + agent("rec", rec(record))
 
 
-def typed(launch: Launch, text: str, stdin: bytes) -> tuple[int, list[str], Daemon]:
+def run_with_stdin(launch: Launch, text: str, stdin: bytes) -> tuple[int, list[str], Daemon]:
     """Exit status and output of `drover run -I` on this input."""
     daemon = launch(text, options=["-I"], stdin=stdin, wait=False)
     assert daemon.process.stdout is not None
@@ -51,10 +51,10 @@ def execute(database: str, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-def test_a_typed_line_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
+def test_line_from_stdin_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
     launch: Launch, text: str, record: Path
 ) -> None:
-    status, told, daemon = typed(launch, text, b"rec | hello\n")
+    status, told, daemon = run_with_stdin(launch, text, b"rec | hello\n")
     assert (status, told) == (0, ["1 rec done all data processed"])
     assert lines(record) == ["hello"]
     assert daemon.row(1)["jq_submitter"] == "drover_scheduler"
@@ -62,20 +62,20 @@ def test_a_typed_line_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
 
 def test_every_line_is_a_job_blank_lines_and_comments_are_none_f123(launch: Launch, record: Path) -> None:
     text = HOST + agent("rec", rec(record), empty="send")
-    status, told, _ = typed(launch, text, b"rec|one\n\n# rec | no\n  rec  |  two | with a bar  \nrec |")
+    status, told, _ = run_with_stdin(launch, text, b"rec|one\n\n# rec | no\n  rec  |  two | with a bar  \nrec |")
     assert status == 0
     assert sorted(line.split(" ", 1)[1] for line in told) == ["rec done all data processed"] * 3
     assert sorted(lines(record)) == ["", "one", "two | with a bar"]
 
 
 def test_a_failed_job_makes_the_exit_status_1_f123(launch: Launch, text: str) -> None:
-    status, told, _ = typed(launch, text, b"rec | say:FAIL no good\nrec | fine\n")
+    status, told, _ = run_with_stdin(launch, text, b"rec | say:FAIL no good\nrec | fine\n")
     assert status == 1
     assert sorted(told) == ["1 rec failed no good", "2 rec done all data processed"]
 
 
-def test_a_bad_line_is_told_with_its_number_and_the_others_run_f123(launch: Launch, text: str, record: Path) -> None:
-    status, told, daemon = typed(launch, text, b"rec | fine\nno bar\n| no type\n")
+def test_bad_line_is_reported_with_its_number_and_the_others_run_f123(launch: Launch, text: str, record: Path) -> None:
+    status, told, daemon = run_with_stdin(launch, text, b"rec | fine\nno bar\n| no type\n")
     assert (status, len(told)) == (1, 1)
     assert "stdin:2: not of the form `type | args`" in daemon.stderr()
     assert "stdin:3: not of the form `type | args`" in daemon.stderr()
@@ -83,22 +83,22 @@ def test_a_bad_line_is_told_with_its_number_and_the_others_run_f123(launch: Laun
 
 
 def test_an_urgent_line_begins_with_a_mark_f123(launch: Launch, text: str, record: Path) -> None:
-    _, _, daemon = typed(launch, text, b"!rec | hurry\n")
+    _, _, daemon = run_with_stdin(launch, text, b"!rec | hurry\n")
     assert daemon.row(1)["jq_urgent"] is True
 
 
-def test_a_thousand_lines_are_all_worked_and_told_f123(launch: Launch, text: str, record: Path) -> None:
-    status, told, _ = typed(launch, text, b"".join(b"rec | %d\n" % n for n in range(1000)))
+def test_thousand_lines_all_run_and_their_ends_are_printed_f123(launch: Launch, text: str, record: Path) -> None:
+    status, told, _ = run_with_stdin(launch, text, b"".join(b"rec | %d\n" % n for n in range(1000)))
     assert (status, len(told)) == (0, 1000)
     assert sorted(map(int, lines(record))) == list(range(1000))
 
 
 def test_empty_input_ends_at_once_f123(launch: Launch, text: str) -> None:
-    status, told, _ = typed(launch, text, b"")
+    status, told, _ = run_with_stdin(launch, text, b"")
     assert (status, told) == (0, [])
 
 
-def test_jobs_of_others_are_served_meanwhile_and_not_told_f123(
+def test_jobs_of_other_clients_run_meanwhile_and_are_not_printed_f123(
     launch: Launch, text: str, record: Path, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -123,7 +123,9 @@ def test_jobs_of_others_are_served_meanwhile_and_not_told_f123(
         ("remove", 1, "1 rec removed its row is there no more"),
     ],
 )
-def test_an_end_while_it_waits_is_told_too_f123(launch: Launch, text: str, end: str, status: int, told: str) -> None:
+def test_end_of_a_job_that_waits_is_printed_too_f123(
+    launch: Launch, text: str, end: str, status: int, told: str
+) -> None:
     daemon = launch("[queues.default]\npaused = true\n" + text, options=["-I"], stdin=b"rec | x\n")
     daemon.wait(1, "queued")
     if end == "remove":
@@ -134,9 +136,9 @@ def test_an_end_while_it_waits_is_told_too_f123(launch: Launch, text: str, end: 
     assert daemon.wait_exit() == status
 
 
-def test_a_standby_tells_what_another_has_worked_f123(launch: Launch, text: str) -> None:
+def test_standby_prints_ends_of_jobs_that_the_active_daemon_ran_f123(launch: Launch, text: str) -> None:
     launch(text)
-    status, told, _ = typed(launch, text, b"rec | say:FAIL no good\nrec | fine\n")
+    status, told, _ = run_with_stdin(launch, text, b"rec | say:FAIL no good\nrec | fine\n")
     assert status == 1
     assert sorted(told) == ["1 rec failed no good", "2 rec done all data processed"]
 
@@ -160,7 +162,7 @@ def test_a_line_in_flight_when_the_connection_breaks_is_one_job_f123(
     assert "stdin:" not in daemon.stderr()
 
 
-def test_lines_whose_connection_breaks_again_and_again_are_all_worked_once_f123(
+def test_lines_run_once_each_while_the_connection_breaks_repeatedly_f123(
     launch: Launch, text: str, record: Path
 ) -> None:
     stdin = b"".join(b"rec | %d\n" % n for n in range(1000))
@@ -173,7 +175,7 @@ def test_lines_whose_connection_breaks_again_and_again_are_all_worked_once_f123(
     assert sorted(map(int, lines(record))) == list(range(1000))
 
 
-def test_a_line_that_the_database_cannot_take_now_is_inserted_later_f123(
+def test_line_is_inserted_later_when_the_database_refuses_it_for_a_while_f123(
     launch: Launch, database_with_roles: str, text: str
 ) -> None:
     execute(database_with_roles, REFUSE.format("53100"))
@@ -184,16 +186,16 @@ def test_a_line_that_the_database_cannot_take_now_is_inserted_later_f123(
     assert daemon.wait_exit() == 0
 
 
-def test_a_line_that_the_database_refuses_is_a_bad_one_f123(
+def test_line_with_a_row_that_the_database_refuses_is_reported_as_bad_f123(
     launch: Launch, database_with_roles: str, text: str
 ) -> None:
     execute(database_with_roles, REFUSE.format("23514"))
-    status, told, daemon = typed(launch, text, b"rec | refused\nrec | fine\n")
+    status, told, daemon = run_with_stdin(launch, text, b"rec | refused\nrec | fine\n")
     assert (status, told) == (1, ["2 rec done all data processed"])
     assert "stdin:1: not now" in daemon.stderr()
 
 
-def test_what_is_not_queued_at_the_end_is_told_f123(launch: Launch, database_with_roles: str, text: str) -> None:
+def test_lines_not_queued_at_the_end_are_reported_f123(launch: Launch, database_with_roles: str, text: str) -> None:
     execute(database_with_roles, REFUSE.format("53100"))
     daemon = launch(text, options=["-I"], stdin=b"rec | refused\nrec | two\n")
     daemon.until(lambda: "insert_stdin_job: not now" in daemon.stderr())
@@ -205,7 +207,7 @@ def test_what_is_not_queued_at_the_end_is_told_f123(launch: Launch, database_wit
 # ---- hosts
 
 
-def test_hosts_that_are_far_are_all_here_with_h_f124(launch: Launch, record: Path) -> None:
+def test_remote_hosts_are_local_with_option_h_f124(launch: Launch, record: Path) -> None:
     text = (
         '[hosts.far]\ntransport = "ssh"\naddress = "far.example.org"\nidentity = "/nowhere/key"\n'
         '[hosts.node]\ntransport = "command"\ncommand = ["/nowhere/srun", "--"]\n' + agent("rec", rec(record))

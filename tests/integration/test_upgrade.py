@@ -105,7 +105,7 @@ def test_a_program_that_cannot_be_imported_replaces_nothing_r94(serve: Serve, pr
     assert daemon.stop() == 0
 
 
-def test_a_daemon_that_can_open_no_file_looks_again_later_r94(serve: Serve, program: Path) -> None:
+def test_daemon_that_can_open_no_file_checks_again_later_r94(serve: Serve, program: Path) -> None:
     daemon = serve(reexec=True)
     limit = ["prlimit", "--pid", str(daemon.pid)]
     subprocess.run([*limit, "--nofile=3:1024"], check=True)
@@ -128,7 +128,7 @@ def test_a_daemon_that_is_told_to_end_while_it_drains_for_another_program_ends_r
     assert daemon.stderr().count(SERVES) == 1
 
 
-def test_nobody_outlives_a_daemon_that_was_executed_anew_r94(serve: Serve, program: Path, meeting: Meeting) -> None:
+def test_no_process_outlives_a_daemon_that_was_executed_anew_r94(serve: Serve, program: Path, meeting: Meeting) -> None:
     daemon = serve(reexec=True)
     replace(program)
     again(daemon)

@@ -40,7 +40,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_understood_as_its_usage_says_and_is_in_the_manual(verb: str) -> None:
+def test_every_verb_is_read_as_its_usage_says_and_is_in_the_manual(verb: str) -> None:
     words = [EXAMPLES.get(word, "some text") for word in VERBS[verb].usage.split()]
     order = parse(" ".join([verb, *words]))
     assert order.verb == verb
@@ -100,7 +100,7 @@ def test_words_are_read(text: str, values: dict[str, object]) -> None:
         ("cancel 1 " + "x" * 1000, "a command has at most 1000 characters"),
     ],
 )
-def test_what_is_no_command_is_refused_with_the_reason_j87_j95(text: str, complaint: str) -> None:
+def test_malformed_command_is_refused_with_the_reason_j87_j95(text: str, complaint: str) -> None:
     with pytest.raises(CommandError, match=f"^{re.escape(complaint)}"):
         parse(text)
 

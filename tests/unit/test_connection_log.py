@@ -26,7 +26,7 @@ def log(said: Lines, clock: Clock) -> ConnectionLog:
     return ConnectionLog(lambda level, text: said.append((level, text)), lambda: clock.now)
 
 
-def test_trouble_that_lasts_is_logged_once(log: ConnectionLog, said: Lines) -> None:
+def test_failure_that_lasts_is_logged_once(log: ConnectionLog, said: Lines) -> None:
     log.failed("watch connection", "refused", effect="; see drover check")
     log.failed("watch connection", "refused", effect="; see drover check")
     assert said == [("warning", "watch connection: refused; see drover check")]

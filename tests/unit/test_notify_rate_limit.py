@@ -53,24 +53,24 @@ def woken() -> list[str]:
 
 
 @pytest.fixture
-def bell(clock: Clock, woken: list[str]) -> NotifyRateLimit:
+def rate_limit(clock: Clock, woken: list[str]) -> NotifyRateLimit:
     return NotifyRateLimit(clock, woken.append, GAP_S)  # type: ignore[arg-type]
 
 
-def flood(bell: NotifyRateLimit, clock: Clock, seconds: float, channel: str = "q", every: float = 0.001) -> None:
+def flood(rate_limit: NotifyRateLimit, clock: Clock, seconds: float, channel: str = "q", every: float = 0.001) -> None:
     for step in range(round(seconds / every)):
         clock.go(100.0 + step * every)
-        bell.notified(channel)
+        rate_limit.notified(channel)
 
 
-def test_first_wake_ups_pass_at_once(bell: NotifyRateLimit, woken: list[str]) -> None:
+def test_first_wake_ups_pass_at_once(rate_limit: NotifyRateLimit, woken: list[str]) -> None:
     for _ in range(BURST):
-        bell.notified("q")
+        rate_limit.notified("q")
     assert len(woken) == BURST
 
 
-def test_flood_wakes_once_in_a_gap(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
-    flood(bell, clock, 10.0)
+def test_flood_wakes_once_per_gap(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
+    flood(rate_limit, clock, 10.0)
     assert BURST + 10 / GAP_S - 2 <= len(woken) <= BURST + 10 / GAP_S
 
 
@@ -80,40 +80,42 @@ def test_the_gap_is_a_setting_j113(clock: Clock, woken: list[str], gap_s: float)
     assert BURST + 10 / gap_s - 2 <= len(woken) <= BURST + 10 / gap_s
 
 
-def test_last_of_a_flood_is_not_lost(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
-    flood(bell, clock, 1.0)
+def test_last_of_a_flood_is_not_lost(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
+    flood(rate_limit, clock, 1.0)
     before = len(woken)
     clock.go(102.0)
     assert len(woken) == before + 1
 
 
-def test_channels_do_not_hold_each_other_up(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
-    flood(bell, clock, 1.0)
-    bell.notified("other")
+def test_channels_do_not_delay_each_other(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
+    flood(rate_limit, clock, 1.0)
+    rate_limit.notified("other")
     assert woken[-1] == "other"
 
 
-def test_wake_ups_that_were_worth_it_are_never_held_up(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
+def test_worthwhile_wake_ups_are_never_delayed(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     for step in range(1000):
         clock.go(100.0 + step / 1000)
-        bell.notified("q")
-        bell.was_worthwhile("q")
+        rate_limit.notified("q")
+        rate_limit.was_worthwhile("q")
     assert len(woken) == 1000
 
 
-def test_one_that_waits_is_told_once_a_look_was_worth_it(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
-    flood(bell, clock, 0.05)
+def test_delayed_wake_up_passes_once_one_was_worthwhile(
+    rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]
+) -> None:
+    flood(rate_limit, clock, 0.05)
     assert len(woken) == BURST
-    bell.was_worthwhile("q")
+    rate_limit.was_worthwhile("q")
     assert len(woken) == BURST + 1
     clock.go(200.0)
     assert len(woken) == BURST + 1
 
 
-def test_a_quiet_time_gives_no_more_than_a_burst(bell: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
+def test_quiet_time_allows_no_more_than_a_burst(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     for _ in range(100):
-        bell.was_worthwhile("q")
+        rate_limit.was_worthwhile("q")
     clock.go(1000.0)
     for _ in range(100):
-        bell.notified("q")
+        rate_limit.notified("q")
     assert len(woken) == BURST
