@@ -18,7 +18,7 @@ TABLES: dict[str, Any] = {
 def make_core(
     kinds: dict[str, AgentType] | None = None, *, hosts: dict[str, Host] | None = None, **timers: Any
 ) -> Core:
-    """Give a core that serves until 10,000 s; one line agent `sha` on host `alpha` unless told otherwise."""
+    """Return a core that serves until 10,000 s; one line agent `sha` on host `alpha` unless told otherwise."""
     hosts = hosts or {"alpha": Host()}
     kinds = kinds or {"sha": AgentType(command=("agent",))}
     core = Core(Config(scheduler=Scheduler(**timers), hosts=hosts, agents=kinds), 0.0)
@@ -29,7 +29,7 @@ def make_core(
 
 
 def claim(pk: int, kind: str = "sha", *, rank: bytes = b"1n", host: str = "", attempt: int = 1, **rules: Any) -> Claim:
-    """Give a claimed row; its parameter is `item PK`. One without rules has PLAIN ones, as `read_claim` gives them."""
+    """Return a claimed row; its parameter is `item PK`. One without rules has PLAIN ones, as from `read_claim`."""
     want = ClaimRequest(kind, "default", host, False, 1)
     return Claim(pk, attempt, b"item %d" % pk, rank, want, Rules(**rules) if rules else PLAIN)
 
@@ -45,14 +45,14 @@ def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.EndAndC
 
 
 def turned(*claims: Claim, **more: Any) -> e.EndedAndClaimed:
-    """Give the answer that these rows were claimed."""
+    """Return the answer that these rows were claimed."""
     reached = {c.request: ClaimPosition(c.rank.decode(), "now", c.pk) for c in claims}
     size = sum(len(c.args) for c in claims)
     return e.EndedAndClaimed(claims, reached=reached, found=Counter(c.request for c in claims), size=size, **more)
 
 
 def answer_to(request: e.Request) -> e.Event:
-    """Give the answer of a database where all goes well."""
+    """Return the answer of a database where all goes well."""
     match request:
         case e.Save(rows, _):
             return e.Saved(frozenset(row.pk for row in rows))
@@ -78,7 +78,7 @@ def settle(core: Core, now: float = 0.0) -> list[e.Request]:
 
 
 def saved(requests: list[e.Request]) -> list[Any]:
-    """Give the rows saved in these requests."""
+    """Return the rows saved in these requests."""
     return [row for request in requests if isinstance(request, e.Save) for row in request.rows]
 
 
@@ -98,10 +98,10 @@ def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
 
 
 def sent(core: Core) -> list[bytes]:
-    """Give the lines sent by command since the last look."""
+    """Return the lines sent by command since the last look."""
     return [command.data for command in core.drain_commands() if isinstance(command, e.Send)]
 
 
 def logged(core: Core) -> list[tuple[int | None, str, str]]:
-    """Give (job, type, message) of what waits for drover.log."""
+    """Return (job, type, message) of what waits for drover.log."""
     return [(row.job, row.type, row.message) for row in core.state.outbox.logs]

@@ -1,6 +1,6 @@
 """What happened and what to do about it: the two vocabularies between the core and the drivers.
 
-Events are facts, commands are imperatives. What an agent says does not come as an event: `Core.hear` is the hot door.
+Events are facts, commands are imperatives. What an agent prints is no event: `Core.agent_output` is the hot path.
 Slots are named by number and, where an answer may come late, by the serial of the process it belongs to.
 """
 
@@ -232,7 +232,7 @@ class NotSaved:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """The group is ours: claim and feed until this instant (monotonic), unless told again."""
+    """The group is ours: claim and assign work until this instant (monotonic), unless it is sent again."""
 
     until: float
 
@@ -415,11 +415,11 @@ class EndAndClaim:
 
     @property
     def pks(self) -> list[int]:
-        """Give the rows that end."""
+        """Return the rows that end."""
         return [end.pk for end in self.ends]
 
     def part(self, pks: Container[int]) -> "EndAndClaim":
-        """Give the same about these of its rows alone, without claims."""
+        """Return the same about these of its rows alone, without claims."""
         return EndAndClaim([end for end in self.ends if end.pk in pks], ())
 
 
@@ -432,11 +432,11 @@ class Save:
 
     @property
     def pks(self) -> list[int]:
-        """Give its rows."""
+        """Return its rows."""
         return [row.pk for row in self.rows]
 
     def part(self, pks: Container[int]) -> "Save":
-        """Give the same about these of its rows alone."""
+        """Return the same about these of its rows alone."""
         return Save([row for row in self.rows if row.pk in pks], [each for each in self.failures if each.pk in pks])
 
 
@@ -448,11 +448,11 @@ class Mark:
 
     @property
     def pks(self) -> list[int]:
-        """Give its rows."""
+        """Return its rows."""
         return [pk for pk, _ in self.rows]
 
     def part(self, pks: Container[int]) -> "Mark":
-        """Give the same about these of its rows alone."""
+        """Return the same about these of its rows alone."""
         return Mark([row for row in self.rows if row[0] in pks])
 
 
@@ -464,11 +464,11 @@ class ReadContents:
 
     @property
     def pks(self) -> list[int]:
-        """Give its rows."""
+        """Return its rows."""
         return [pk for pk, _ in self.rows]
 
     def part(self, pks: Container[int]) -> "ReadContents":
-        """Give the same about these of its rows alone."""
+        """Return the same about these of its rows alone."""
         return ReadContents([row for row in self.rows if row[0] in pks])
 
 

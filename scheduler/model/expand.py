@@ -41,12 +41,12 @@ _COLUMN: Final = re.compile(rb"[A-Za-z_]\w*")
 
 
 def as_bytes(text: str) -> bytes:
-    """Give the text as the database has it, which is no text where the database knows no encoding."""
+    """Return the text as the database has it, which is no text where the database knows no encoding."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def check_columns(names: Sequence[bytes]) -> str | None:
-    """Give the reason why these columns cannot be sent to an agent, or None."""
+    """Return the reason why these columns cannot be sent to an agent, or None."""
     bad = [name.decode("utf-8", "backslashreplace") for name in names if not _COLUMN.fullmatch(name)]
     if bad:
         return f"column name {bad[0]!r} is not a plain name: give it an alias"
@@ -94,7 +94,7 @@ def check_line(line: bytes) -> str | None:
 
 
 def check_argument(args: bytes, empty: str = "fail") -> str | None:
-    """Give the reason why this parameter cannot be sent to a line agent, or None; `empty` is that of its type."""
+    """Return the reason why this parameter cannot be sent to a line agent, or None; `empty` is that of its type."""
     if not args and empty == "fail":
         return (
             "the parameter is empty, and agents may read past an empty line without an answer: "
@@ -113,7 +113,7 @@ _PLACEHOLDER: Final = re.compile(rb"\{\{|\}\}|\{(column:)?([A-Za-z_]\w*)\}")
 
 
 def check_template(template: Sequence[str], names: Sequence[bytes] | None) -> str | None:
-    """Give the reason why this command cannot be filled in; `names` is None for a one-parameter job."""
+    """Return the reason why this command cannot be filled in; `names` is None for a one-parameter job."""
     known = {*(names or ())}
     for word in template:
         for found in _PLACEHOLDER.finditer(word.encode()):
@@ -124,7 +124,7 @@ def check_template(template: Sequence[str], names: Sequence[bytes] | None) -> st
 
 
 def fill_template(template: Sequence[str], jq_pk: int, item: Item, names: Sequence[bytes]) -> list[bytes]:
-    """Give argv: `{id}` is the job, `{args}` the line, `{column}` one value; NULL is empty.
+    """Return argv: `{id}` is the job, `{args}` the line, `{column}` one value; NULL is empty.
 
     Raises AgentError for a NUL, which no argument can hold.
     """
@@ -145,21 +145,21 @@ def fill_template(template: Sequence[str], jq_pk: int, item: Item, names: Sequen
 
 
 def quote_literal(value: str) -> str:
-    """Give an SQL literal of unknown type, safe whatever standard_conforming_strings says."""
+    """Return an SQL literal of unknown type, safe whatever standard_conforming_strings says."""
     if "\0" in value:
         raise ConfigError("a key holds NUL")
     return " E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def quote_name(name: str) -> str:
-    """Give an SQL identifier exactly as written."""
+    """Return an SQL identifier exactly as written."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def cursor_query(
     sql: str, key: str | None, watermark: str | None, beyond: Sequence[tuple[str, str]], again: Sequence[str] = ()
 ) -> str:
-    """Give the select whose rows are the work left: the job's SQL, less what its checkpoint has.
+    """Return the select whose rows are the work left: the job's SQL, less what its checkpoint has.
 
     **shape**: with a key, rows above the watermark and outside the `beyond` ranges (first, last), in key order, and
     those with a key of `again`. It fails where two keys are equal to the database, however they are written.

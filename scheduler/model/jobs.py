@@ -45,17 +45,17 @@ class ClaimRequest(NamedTuple):
 
     @property
     def key(self) -> ClaimKey:
-        """Give where it looks, however far that is claimed."""
+        """Return where it looks, however far that is claimed."""
         return self.type, self.queue, self.host, self.urgent, self.letters
 
     @property
     def start(self) -> ClaimPosition:
-        """Give where its place begins."""
+        """Return where its place begins."""
         return START if self.letters is None else START._replace(rank=self._bound(0))
 
     @property
     def below(self) -> str:
-        """Give the rank before which its place ends."""
+        """Return the rank before which its place ends."""
         if self.letters is None:
             return URGENT_BELOW if self.urgent else ALL_BELOW
         return self._bound(1)
@@ -149,7 +149,7 @@ class SaveRow:
     pid: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the fields that say something, for JSON."""
+        """Return the fields that say something, for JSON."""
         given = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {name: value for name, value in given if value is not None and value is not False}
 
@@ -190,7 +190,7 @@ class OutputRow(NamedTuple):
 
 
 def read_claim(cells: Cells, wanted: Sequence[ClaimRequest]) -> Claim:
-    """Give the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the request, args, rank, more)."""
+    """Return the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the request, args, rank, more)."""
     pk, attempt, number, args, rank, more = cells
     rules = PLAIN if more is None else _read_rules(more)
     rank = rank or b""
@@ -200,7 +200,7 @@ def read_claim(cells: Cells, wanted: Sequence[ClaimRequest]) -> Claim:
 
 
 def read_contents(rules: Rules, more: bytes) -> Rules:
-    """Give the rules of a row that came without what it holds, with that (query `read_claimed`)."""
+    """Return the rules of a row that came without what it holds, with that (query `read_claimed`)."""
     given = _given(more)
     if rules.key is None:
         given |= given.pop("checkpoint", {})
@@ -213,7 +213,7 @@ def _plain_but_for(submitter: bytes) -> Rules:
 
 
 def _read_rules(more: bytes) -> Rules:
-    """Give the rules of a row: an object, or the submitter alone.
+    """Return the rules of a row: an object, or the submitter alone.
 
     A slice without a key that was cut short begins anew, and so does its count; with a key the row may count items that
     were not ended, and its checkpoint does not.

@@ -1,4 +1,4 @@
-"""What the database answered: rows claimed, saved or lost, and what others changed in the tables we follow."""
+"""The answers of the queue connection: rows claimed, saved, read, locked or lost."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,12 +14,12 @@ STOCK_AFTER: Final = 1.0  # seconds of claims after which is said anew what is i
 
 
 def woken(state: State, event: e.Woken, now: float) -> None:
-    """There may be something to claim anywhere."""
+    """Let every place be claimed from again: rows may have come anywhere."""
     state.claims.wake()
 
 
 def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> None:
-    """Rows are claimed and ends are saved, but for those that another owner had."""
+    """Take the claimed rows in hand, and forget the ends that are saved."""
     state.outbox.parents.extend(event.parents)
     if state.outbox.was_foreign():
         return
@@ -39,7 +39,7 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
 
 
 def saved(state: State, event: e.Saved, now: float) -> None:
-    """Rows are saved or marked; one that was no longer ours is forgotten."""
+    """Go on with rows that are saved or marked; forget those that are no longer ours."""
     state.outbox.parents.extend(event.parents)
     if state.outbox.was_foreign():
         return
@@ -61,7 +61,7 @@ def saved(state: State, event: e.Saved, now: float) -> None:
 
 
 def _saved_of_trial(state: State, job: Job, texts: Sequence[str | None]) -> None:
-    """A row that says that it is tried alone is read; one that does not any more lets the next one be tried."""
+    """Read a row once it says that it is tried alone; once it does not any more let the next one be tried."""
     if TRIED_ALONE in texts:
         state.outbox.reads[job.pk] = (job.pk, job.attempt)
     elif any(text is not None for text in texts):
@@ -69,7 +69,7 @@ def _saved_of_trial(state: State, job: Job, texts: Sequence[str | None]) -> None
 
 
 def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int], now: float) -> None:
-    """Rows that are shown as running; a rescued one may begin only now."""
+    """Note that rows are shown as running; only now may a rescued one begin."""
     for pk, attempt in asked:
         job = state.jobs.get(pk)
         if job is None or job.attempt != attempt:
@@ -84,7 +84,7 @@ def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int],
 
 
 def have_read(state: State, event: e.ContentsRead, now: float) -> None:
-    """What rows hold is known; one that is no longer ours is forgotten."""
+    """Go on with rows whose contents are read; forget those that are no longer ours."""
     if state.outbox.was_foreign():
         return
     request = state.outbox.answered()
@@ -100,13 +100,13 @@ def have_read(state: State, event: e.ContentsRead, now: float) -> None:
 
 
 def strayed(state: State, event: e.RowsLost, now: float) -> None:
-    """The database that has come back knows these rows otherwise: nothing of them is to be saved."""
+    """Forget rows that the database, back after a loss, has otherwise: nothing of them is to be saved."""
     for pk, attempt in event.rows:
         _fenced(state, pk, attempt, now)
 
 
 def _fenced(state: State, pk: int, attempt: int, now: float) -> None:
-    """A row of ours has another owner or is gone: forget it, and end what works on it."""
+    """Forget a row that has another owner or is gone, and end the agents that work on it."""
     state.log_message("warning", f"job={pk}: the row is no longer ours")
     job = state.jobs.get(pk)
     if job is not None and job.attempt == attempt:
@@ -114,7 +114,7 @@ def _fenced(state: State, pk: int, attempt: int, now: float) -> None:
 
 
 def not_saved(state: State, event: e.NotSaved, now: float) -> None:
-    """A request failed: it goes in parts, later, or one row of it is given up."""
+    """Send a failed request again, in parts, or later; or give up the one row that is to blame."""
     if state.outbox.was_foreign():
         return
     request = state.outbox.in_flight
@@ -127,7 +127,7 @@ def not_saved(state: State, event: e.NotSaved, now: float) -> None:
 
 
 def settled(state: State, event: e.Settled, now: float) -> None:
-    """Some dependencies are settled; whoever owns the group may settle the others."""
+    """Send what is left of dependencies to settle; a claim may find the children that were released."""
     if not state.outbox.was_foreign():
         state.outbox.answered()
     if event.left is not None:
@@ -142,13 +142,13 @@ def settled(state: State, event: e.Settled, now: float) -> None:
 
 
 def found_locked(state: State, event: e.LockedFound, now: float) -> None:
-    """Some rows are locked: they are saved later, and the others now."""
+    """Save the rows that are locked later, and the others now."""
     if not state.outbox.was_foreign():
         state.outbox.found_locked(event.pks, now)
 
 
 def written(state: State, event: e.Written, now: float) -> None:
-    """Log or output is written."""
+    """Forget log or output that is written."""
     if not state.outbox.was_foreign():
         state.outbox.answered()
     serving.go_on(state, now)

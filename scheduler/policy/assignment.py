@@ -45,7 +45,7 @@ def release(state: State, lane: Lane[Job]) -> int:
 
 
 def next_run_queue(slot: Slot) -> RunQueue[Job] | None:
-    """Give the lanes this slot takes from next: of its own host or for any host."""
+    """Return the run queue that a slot takes from next: that of its host or that for any host."""
     anywhere, here = slot.any.first, slot.bound.first
     if not here:
         return slot.any if anywhere else None
@@ -56,7 +56,7 @@ def next_run_queue(slot: Slot) -> RunQueue[Job] | None:
 
 
 def assign(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
-    """Take the next item from these lanes for this slot and give its line."""
+    """Assign the next item of a run queue to a slot, and return its line."""
     lane = run_queue.first[0]
     item, job = lane.items.popleft(), lane.job
     run_queue.served(next(state.tickets))
@@ -69,12 +69,12 @@ def assign(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> by
 
 
 def second_try(slot: Slot) -> SecondTry | None:
-    """Give the item whose first agent died that waits for a fresh process on this slot's host, if any."""
+    """Return the second try that waits for a fresh process on a slot's host, if any."""
     return next((entry for entry in slot.pool.second_tries if _suits(slot, entry)), None)
 
 
 def startable_try(slot: Slot) -> SecondTry | None:
-    """Give the same for a slot that has just been chosen: an urgent place is for urgent work only."""
+    """Return the same for a slot that has just been chosen: an urgent place is for urgent work only."""
     fits = (entry for entry in slot.pool.second_tries if _suits(slot, entry))
     return next((entry for entry in fits if not slot.host.is_over or is_urgent(entry[0])), None)
 
@@ -85,7 +85,7 @@ def _suits(slot: Slot, entry: SecondTry) -> bool:
 
 
 def assign_second_try(slot: Slot, entry: SecondTry, now: float) -> bytes:
-    """Give a fresh process an item whose first agent died."""
+    """Assign an item whose first agent died to a fresh process, and return its line."""
     slot.pool.second_tries.remove(entry)
     job, item, host = entry
     slot.take(job, item, host is not None, now, is_second_try=True)
@@ -94,7 +94,7 @@ def assign_second_try(slot: Slot, entry: SecondTry, now: float) -> bytes:
 
 
 def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
-    """An item that was not worked waits again, before the others of its lane."""
+    """Let an item that was not worked wait again, before the others of its lane."""
     lane = job.put_back(item, host)
     if lane is not None:
         job.pool.run_queue_of(job, host).add(lane, lane.ticket)
@@ -102,7 +102,7 @@ def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
 
 
 def prefetch(state: State, slot: Slot, now: float) -> bytes:
-    """Give the lines to send ahead now, once half of those before are used up."""
+    """Prefetch items, once half of those before are used up, and return their lines."""
     prefetched, most = slot.prefetched, slot.pool.kind.window - 1
     if prefetched is None or 2 * len(prefetched) > most or not _may_have_more(state, slot):
         return b""
@@ -123,13 +123,13 @@ def _may_have_more(state: State, slot: Slot) -> bool:
 
 
 def _spare(pool: Pool) -> int:
-    """Give how many items of a type wait, beyond those that idle agents are about to get."""
+    """Return how many items of a type wait, beyond those that idle agents are about to get."""
     rows = sum(job.waiting for job in pool.query_jobs.values())
     return max(0, pool.singles + rows - sum(map(len, pool.idle.values())))
 
 
 def _prefetch_one(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
-    """Take the next item from these lanes, as `give` does; a one-parameter job begins when the agent comes to it."""
+    """Prefetch the next item of a run queue; a one-parameter job begins when the agent comes to it."""
     assert slot.prefetched is not None
     lane = run_queue.first[0]
     item, job = lane.items.popleft(), lane.job
@@ -145,7 +145,7 @@ def _prefetch_one(state: State, slot: Slot, run_queue: RunQueue[Job], now: float
 
 
 def next_prefetched(state: State, slot: Slot, now: float) -> None:
-    """The agent comes to the next line that it has; if nobody wants that any more it dies."""
+    """Let the agent work on its next prefetched line; kill it if the job of that was killed or lost."""
     assert slot.prefetched is not None
     job, item, is_bound = slot.prefetched.popleft()
     slot.take(job, item, is_bound, now)
@@ -160,14 +160,14 @@ def next_prefetched(state: State, slot: Slot, now: float) -> None:
 
 
 def recall_unsent(state: State, slot: Slot) -> None:
-    """Lines ahead were given but not sent: all of them wait again."""
+    """Put back all prefetched items: their lines are not sent yet."""
     while slot.prefetched:
         job, item, is_bound = slot.prefetched.pop()
         put_back(state, job, item, slot.host.name if is_bound else None)
 
 
 def recall_prefetched(state: State, slot: Slot, now: float) -> None:
-    """The process is dead: what it had ahead is worked by others."""
+    """Put back the prefetched items of a dead process: other agents work on them."""
     while slot.prefetched:
         job, item, is_bound = slot.prefetched.pop()
         if state.jobs.get(job.pk) is job:
@@ -189,7 +189,7 @@ def _work_elsewhere(state: State, slot: Slot, job: Job, item: Item, is_bound: bo
 
 
 def spill(state: State, now: float) -> None:
-    """Rows that their host has not served for so long go to any host, where their type allows it."""
+    """Let rows that their host has not served for so long go to any host, where their type allows it."""
     for pool in state.pools.values():
         if pool.kind.spill:
             waiting = [lane for run_queue in pool.bound.values() for lane in run_queue if lane.job.host is None]

@@ -34,7 +34,7 @@ class StartDecision(NamedTuple):
 
 
 def startable(pool: Pool, *, urgent: bool, hosts: frozenset[str] | None = None) -> int:
-    """Give how many more items could begin at once, on idle agents and on new ones, of some hosts or of all."""
+    """Return how many more items could begin at once, on idle agents and on new ones, of some hosts or of all."""
     idle = new = 0
     if not urgent:
         idle = sum(map(len, pool.idle.values() if hosts is None else [pool.idle[name] for name in hosts]))
@@ -48,7 +48,7 @@ def startable(pool: Pool, *, urgent: bool, hosts: frozenset[str] | None = None) 
 
 
 def find_room(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_idle: float) -> StartDecision:
-    """Say what to do for one more agent of a type for what waits there."""
+    """Return what to do for one more agent of a type, for a run queue."""
     free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
     if not pool.failed_starts:
         return _find_among(free, pool, urgent, now, min_idle)
@@ -78,12 +78,12 @@ def _find_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle
 
 
 def may_take(pool: Pool, host: HostState, min_idle: float) -> float:
-    """Give the instant from which a starving type may take a busy type's next free agent on a host."""
+    """Return the instant from which a starving type may take a busy type's next free agent on a host."""
     return max(pool.starving_since, host.yielded_at) + min_idle
 
 
 def _longest_idle(host: HostState, pool: Pool) -> Slot | None:
-    """Give the agent of another type that has had nothing to do for longest on a host."""
+    """Return the agent of another type that has had nothing to do for longest on a host."""
     return next((slot for slot in host.idle if slot.pool is not pool and _is_spare(slot)), None)
 
 
@@ -106,7 +106,7 @@ def kept_free(
     hosts: Sequence[HostState],
     jobs: Iterable[Job],
 ) -> Iterator[ClaimRequest]:
-    """Give the wants that leave to each queue what is reserved for it; jobs: all that are in hand."""
+    """Yield the requests that leave to each queue what is reserved for it; jobs: all that are in hand."""
     room, total = _Reservations(reserved, pools, hosts, jobs), sum(reserved.values())
     for request in wanted:
         others = total - reserved.get(request.queue, 0)
@@ -141,7 +141,7 @@ class _Reservations:
             self._use(name, queue, count)
 
     def beside(self, request: ClaimRequest, others: int) -> int:
-        """Give how many of a want there may be where so much is for other queues."""
+        """Return how many rows may be claimed for a request where so many agents are for other queues."""
         of_type = (
             self._sizes[request.type] - self._common[request.type] - self._own.get((request.type, request.queue), 0)
         )
@@ -154,7 +154,7 @@ class _Reservations:
         )
 
     def use(self, request: ClaimRequest, count: int) -> None:
-        """So many are going to be claimed."""
+        """Count rows that are going to be claimed."""
         self._use(request.type, request.queue, count)
 
     def _use(self, name: str, queue: str, count: int) -> None:

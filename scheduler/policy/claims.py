@@ -1,6 +1,6 @@
-"""How many rows of which type to claim, and from where: what the agents will eat soon, and never none at all.
+"""How many rows of which type to claim, and from where: `hold` seconds of work per type, at least one row.
 
-Held for a type is what its agents eat in about `hold` seconds, measured, and at least what could start at once; one
+Held for a type is what its agents finish in about `hold` seconds, measured, and at least what could start at once; one
 row is always asked for, so that a type without room shows that it needs some. A (type, queue, host) that proved
 empty is not asked for again until something wakes us.
 
@@ -31,7 +31,7 @@ FORGETTING: Final = 1.01
 
 
 class Claims:
-    """Which places are known to be empty, and how far the others are claimed."""
+    """What is known of the places of rows: which are empty, and how far the others are claimed."""
 
     __slots__ = ("_asked_at", "_each", "_open", "_rotation", "_start_at", "_woken", "empty", "reached")
 
@@ -48,7 +48,7 @@ class Claims:
         self._each = NEVER  # seconds that a row costs at best
 
     def wake(self) -> None:
-        """Something may have come anywhere."""
+        """Ask every place again: rows may have come anywhere."""
         self.empty.clear()
         self._open.clear()
         self._woken = True
@@ -68,7 +68,7 @@ class Claims:
         timers: Scheduler,
         now: float,
     ) -> list[ClaimRequest]:
-        """Give what to ask for now. The room of a queue is shared out, to another place first each time."""
+        """Return what to ask for now. The room of a queue is shared out, to another place first each time."""
         if now >= self._start_at:
             self.reached.clear()
         left = {queue.name: room for queue in queues if (room := queue.room) != 0}
@@ -82,7 +82,7 @@ class Claims:
             for request in (
                 self._of_pool(pool, left, hosts, timers)
                 if pool.filters is None
-                else self._of_doors(pool, left, hosts, timers)
+                else self._of_filters(pool, left, hosts, timers)
             )
         ]
         self._rotation += 1
@@ -125,27 +125,27 @@ class Claims:
             wanted.append(ClaimRequest(*place[:3], True, count, START, pool.is_guarded))
         return wanted
 
-    def _of_doors(
+    def _of_filters(
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
     ) -> Iterator[ClaimRequest]:
-        """Ask for each door of a type by itself, urgent rows and others apart."""
+        """Ask for each run queue of a type with host filters by itself, urgent rows and others apart."""
         assert pool.filters is not None
         is_open = {host.name for host in hosts if host.is_open}
         for queue in queues:
-            for letters, door in pool.filters.runs(queue):
-                for name in ("", *sorted(is_open.intersection(door.hosts or ()))):
+            for letters, run_queue in pool.filters.runs(queue):
+                for name in ("", *sorted(is_open.intersection(run_queue.hosts or ()))):
                     quick = ClaimRequest(pool.name, queue, name, True, 1, START, pool.is_guarded, letters)
                     rest = quick._replace(urgent=False)
                     if {quick.key, rest.key} <= self.empty:
                         continue
-                    count, urgent = how_many(pool, timers, pool.bound[name] if name else door)
+                    count, urgent = how_many(pool, timers, pool.bound[name] if name else run_queue)
                     if (count or urgent) and quick.key not in self.empty:
                         yield quick._replace(most=count or 1, after=quick.start)
                     if count and rest.key not in self.empty:
                         yield rest._replace(most=count, after=self.reached.get(rest.key, rest.start))
 
     def _places(self, pool: Pool, queue: str, hosts: Sequence[HostState], urgent: bool) -> list[ClaimKey]:
-        """Give the places of a type in a queue that may have something."""
+        """Return the places of a type in a queue that may have something."""
         key = pool.name, queue, urgent
         if (known := self._open.get(key)) is not None:
             places = [place for place in known if place not in self.empty]
@@ -162,7 +162,7 @@ class Claims:
         reached: Mapping[ClaimRequest, ClaimPosition],
         now: float,
     ) -> None:
-        """Learn from the answer: how many rows each request found, and how far the claim got."""
+        """Note from an answer how many rows each request found, and how far the claim got."""
         rows = len(sent.ends) + sum(found.values())
         if rows >= ENOUGH:
             self._time(now - self._asked_at, rows, now)
@@ -177,7 +177,7 @@ class Claims:
                 self.empty.add(place)
 
     def _time(self, took: float, rows: int, now: float) -> None:
-        """Pause after a look at whole places that was dear."""
+        """Pause after a search of whole places that was slow."""
         self._each = min(self._each * FORGETTING, took / rows)
         extra = took - SLOWER * self._each * rows
         if now >= self._start_at and extra > 0:
@@ -185,7 +185,7 @@ class Claims:
 
 
 def _within(left: dict[str, int | None], wanted: Iterable[ClaimRequest]) -> Iterator[ClaimRequest]:
-    """Give the wants that the room left in their queues allows, and use that room up."""
+    """Yield the requests that the room left in their queues allows, and use that room up."""
     for request in wanted:
         room = left[request.queue]
         if room is None:
@@ -197,7 +197,7 @@ def _within(left: dict[str, int | None], wanted: Iterable[ClaimRequest]) -> Iter
 
 
 def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) -> tuple[int, bool]:
-    """Give how many rows to ask for, and whether to ask for an urgent one although there is no room.
+    """Return how many rows to ask for, and whether to ask for an urgent one although there is no room.
 
     For a type as a whole, or for what is to wait in some of its lanes by themselves.
     """
@@ -220,7 +220,7 @@ def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) 
 
 
 def _held(pool: Pool, where: RunQueue[Job]) -> int:
-    """Give how many one-parameter jobs wait there, or are about to, but for those that are being marked."""
+    """Return how many one-parameter jobs wait there, or are about to, but for those that are being marked."""
     rescued = sum(pool.queue_claimed_for(job) is where for job in pool.rescued)
     lanes = (lane for job in pool.query_jobs.values() for lane in job.lanes.values() if lane.items)
     queries = sum(pool.run_queue_of(lane.job, lane.host) is where for lane in lanes)

@@ -22,7 +22,7 @@ KILL: Final = "killed"  # what a killed job says
 
 
 def finish(state: State, slot: Slot, job: Job, now: float) -> None:
-    """The agent said OK to the item in hand."""
+    """End the item in hand, to which its agent said OK."""
     seconds = now - slot.assigned_at
     if slot.is_second_try:
         _end_second_try(slot, job)
@@ -44,7 +44,7 @@ def finish(state: State, slot: Slot, job: Job, now: float) -> None:
 
 
 def _block(state: State, slot: Slot, job: Job) -> None:
-    """The item cannot be done now: feeding stops, items in hand finish, the job waits."""
+    """Let a job wait that cannot be done now: nothing more of it is assigned, items in hand finish."""
     if job.verdict is None:
         job.verdict = Verdict(BLOCKED_AGAIN, f"blocked: {slot.blocked}", state.timers.blocked_delay)
     else:
@@ -53,7 +53,7 @@ def _block(state: State, slot: Slot, job: Job) -> None:
 
 
 def fail_item(state: State, slot: Slot, job: Job, reason: str, *, final: bool) -> None:
-    """The item in hand has failed; unless that is final it gets its second try."""
+    """Fail the item in hand; unless that is final it gets a second try."""
     item = slot.item
     assert item is not None
     if job.query is None:
@@ -66,7 +66,7 @@ def fail_item(state: State, slot: Slot, job: Job, reason: str, *, final: bool) -
 
 
 def _try_again(state: State, slot: Slot, job: Job, query: Query) -> None:
-    """The item in hand gets one more try, alone in a fresh process."""
+    """Let the item in hand be tried once more, alone in a fresh process."""
     assert slot.item is not None
     query.second_tries.append(slot.item)
     slot.pool.second_tries.append((job, slot.item, slot.host.name if slot.is_bound else None))
@@ -74,7 +74,7 @@ def _try_again(state: State, slot: Slot, job: Job, query: Query) -> None:
 
 
 def record_failure(state: State, slot: Slot, job: Job, reason: str) -> None:
-    """The item in hand has failed for good."""
+    """Record the item in hand as failed for good."""
     item, query = slot.item, job.query
     assert item is not None
     assert query is not None
@@ -91,7 +91,7 @@ def record_failure(state: State, slot: Slot, job: Job, reason: str) -> None:
 
 
 def release_slot(state: State, slot: Slot, job: Job, now: float) -> None:
-    """The slot and the job have nothing to do with each other any more."""
+    """Take the item in hand from a slot, and conclude its job if that was its last."""
     if slot.is_second_try:
         _end_second_try(slot, job)
     job.item_ended(slot.where, 0.0)
@@ -117,7 +117,7 @@ def conclude_if_over(state: State, job: Job, now: float) -> None:
 
 
 def conclude(state: State, job: Job, now: float) -> None:
-    """Judge a job and hand its row to the ledger; it is no longer in hand."""
+    """Judge a job and hand its row to the outbox; it is no longer in hand."""
     del state.jobs[job.pk]
     job.pool.query_jobs.pop(job.pk, None)
     if (queue := state.queues.get(job.queue)) is not None:
@@ -147,7 +147,7 @@ def conclude(state: State, job: Job, now: float) -> None:
 
 
 def end_trial(state: State) -> None:
-    """No row says any more that it is tried alone: the next one may be."""
+    """End the trial of a row, since none says any more that it is tried alone: the next one may be."""
     state.set_trial(None)
     state.dirty.update(pool for pool in state.pools.values() if pool.unread)
 
@@ -192,12 +192,12 @@ def give_back(state: State, job: Job, why: str, now: float) -> None:
 
 
 def fail_job(state: State, job: Job, why: str, now: float) -> None:
-    """The job as a whole has failed, whatever its items did."""
+    """Fail a job as a whole, whatever its items did."""
     kill_job(state, job, Verdict(FAILS, why), now)
 
 
 def forget(state: State, job: Job, now: float) -> None:
-    """A job is no longer ours: end what works on it and write nothing."""
+    """Forget a job that is no longer ours: end the agents that work on it and save nothing."""
     del state.jobs[job.pk]
     job.verdict = Verdict(GIVEN_BACK, "no longer ours")
     drop_waiting(state, job)
@@ -229,7 +229,7 @@ def is_untouched(job: Job) -> bool:
 
 # ---- a process has died
 def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bool = False) -> None:
-    """The process of a slot is dead with an item in hand, or `interrupted`: the way to it is lost."""
+    """End the item in hand of a dead process, or `interrupted`: of one whose link is lost."""
     job = slot.job
     if job is None:
         return
@@ -249,7 +249,7 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
 
 
 def _charge(state: State, slot: Slot, job: Job, why: str) -> None:
-    """A death while working is a failure, unless the daemon is going away itself."""
+    """Count a death while working as a failure, unless the daemon stops."""
     if state.stopping:
         job.verdict = job.verdict or Verdict(GIVEN_BACK, "released for restart")
     elif slot.blocked is not None:
@@ -259,7 +259,7 @@ def _charge(state: State, slot: Slot, job: Job, why: str) -> None:
 
 
 def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
-    """A job goes back to the queue, an item of a query is tried again: so many times, for it may be their own doing."""
+    """Give an interrupted job back, or try an item of a query again; only so often, for it may be the cause."""
     if job.query is not None:
         job.query.losses += slot.is_second_try
         if job.query.losses > job.rules.max_interruptions:
@@ -298,7 +298,7 @@ def cancel_by_command(state: State, pk: int, text: str, now: float) -> bool:
 
 
 def _end(state: State, pk: int, verdict: Verdict, now: float) -> bool:
-    """End a job so, whatever was to become of it, if it is still to be written down."""
+    """End a job by command, whatever was to become of it, unless a command has ended it."""
     job = state.jobs.get(pk)
     if job is None:
         return False
@@ -310,7 +310,7 @@ def _end(state: State, pk: int, verdict: Verdict, now: float) -> bool:
 
 
 def _end_starting(state: State, pool: Pool, why: str, now: float) -> None:
-    """End the agents that are not ready yet if nobody waits for them any more: they may never be."""
+    """End the agents that are not ready yet if no job waits for them any more: they may never be."""
     starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
     if starting and not pool.arriving and not any(_needs_agents(job, pool) for job in state.jobs.values()):
         for slot in starting:
@@ -322,7 +322,7 @@ def _needs_agents(job: Job, pool: Pool) -> bool:
 
 
 def signal(state: State, pk: int, number: int) -> int:
-    """Send a signal to all agents that work on a job; give how many there are."""
+    """Send a signal to all agents that work on a job; return how many there are."""
     slots = [slot for slot in state.slots.all if slot.job is not None and slot.job.pk == pk]
     working = [slot for slot in slots if slot.state == ST_RUNNING]
     state.commands.extend(e.Signal(slot.number, number) for slot in working)

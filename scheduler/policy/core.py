@@ -1,13 +1,13 @@
-"""The brain: what happened and what time it is come in, what to do comes out.
+"""The brain: events and the time come in, commands come out.
 
-    core.handle(event, now)         facts, answers of drivers, signals
-    core.hear(slot, data, now)      the hot door: what an agent printed -> the line it gets next
-    core.tick(now)                  deadlines that have come; `next_deadline` says when to call again
-    core.drain_commands()                 the commands since the last call
-    core.next_request(now)          what the queue connection is to do next, one at a time
+    core.handle(event, now)              facts, answers of drivers, signals
+    core.agent_output(slot, data, now)   the hot path: what an agent printed -> the line it gets next
+    core.tick(now)                       deadlines that have come; `next_deadline` says when to call again
+    core.drain_commands()                the commands since the last call
+    core.next_request(now)               what the queue connection is to do next, one at a time
 
-It is pure: it knows no bytes but lines, no clock but `now`, no chance. Here stands what starts and ends serving, and
-what each event leads to; the decisions themselves are in the modules named in the table at the end.
+It is pure: it knows no bytes but lines, no clock but `now`, no chance. Which module handles which event, and what is
+done when which deadline has come, stands in the two tables at the end.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from scheduler.policy.state import State
 
 
 class Core:
-    """One supervisor's decisions."""
+    """The decisions of one daemon."""
 
     def __init__(self, config: Config, now: float = 0.0) -> None:
         self.state = State(config, now)
@@ -65,7 +65,7 @@ class Core:
     # ---- what happens
 
     def handle(self, event: e.Event, now: float) -> None:
-        """Take in a fact."""
+        """Act on an event."""
         self.unpack_claims()
         self.state.allow_claims()
         _HANDLERS[type(event)](self.state, event, now)
@@ -73,23 +73,23 @@ class Core:
             self.schedule_dirty(now)
 
     def agent_output(self, number: int, data: bytes, now: float) -> bytes | None:
-        """Take in what an agent printed; give the line to send it next, or None.
+        """Act on what an agent printed; return the line to send it next, or None.
 
-        Pools that this stirs are looked at once for all that is heard in a turn, by `take`.
+        Types that this changes are scheduled once for all output of a turn of the loop, by `drain_commands`.
         """
         self._heard_at = now
         return replies.agent_output(self.state, self._slots[number], data, now)
 
     def agent_stderr(self, number: int, data: bytes, now: float) -> None:
-        """Take in what a line agent printed on stderr."""
+        """Act on what a line agent printed on stderr."""
         replies.agent_stderr(self.state, self._slots[number], data, now)
 
     def command_output(self, number: int, stream: str, data: bytes, now: float) -> None:
-        """Take in what an exec agent printed on "out" or "err"."""
+        """Keep what an exec agent printed on "out" or "err"."""
         processes.capture(self.state, self._slots[number], stream, data, now)
 
     def drain_commands(self) -> list[e.Command]:
-        """Give the commands since the last call."""
+        """Schedule what has changed, and return the commands since the last call."""
         self.unpack_claims()
         self.schedule()
         taken = self.state.commands[:]
@@ -100,12 +100,12 @@ class Core:
         return taken
 
     def schedule(self) -> None:
-        """Look at the pools that agents have stirred; `take` does so by itself."""
+        """Schedule the types that agents' output has changed; `drain_commands` does so by itself."""
         if self.state.dirty:
             self.schedule_dirty(self._heard_at)
 
     def schedule_dirty(self, now: float) -> None:
-        """Look at every pool that was stirred."""
+        """Assign items and start agents for every type that has changed."""
         state = self.state
         state.allow_claims()
         while state.dirty:
@@ -121,13 +121,13 @@ class Core:
 
     @property
     def has_work(self) -> bool:
-        """Say whether `take` would give something, or has something to unpack or to look at."""
+        """Say whether `drain_commands` would return something, or has something to unpack or to schedule."""
         return bool(self.state.commands or self.state.claimed or self.state.dirty)
 
     # ---- the queue
 
     def next_request(self, now: float) -> e.Request | None:
-        """Give what the queue connection is to do next; None while the last request has no answer yet."""
+        """Return what the queue connection is to do next, which is in flight then; None while another request is."""
         state = self.state
         if state.outbox.in_flight is not None:
             return None
@@ -155,23 +155,23 @@ class Core:
         return request
 
     def live_rows(self) -> list[int]:
-        """Give the rows that are ours in memory, or whose end is on its way to the database."""
+        """Return the rows that are ours in memory, or whose end is on its way to the database."""
         self.unpack_claims()
         return [*self.state.jobs, *self.state.outbox.pending()]
 
     def in_hand(self) -> list[tuple[int, int]]:
-        """Give pk and attempt of the jobs that have not ended."""
+        """Return pk and attempt of the jobs that have not ended."""
         self.unpack_claims()
         return [(job.pk, job.attempt) for job in self.state.jobs.values()]
 
     def unpack_claims(self) -> None:
-        """Take in hand what has arrived; the other doors do so by themselves."""
+        """Make jobs of claimed rows. Every other method that needs the jobs in hand does so first."""
         if self.state.claimed:
             intake.unpack_claims(self.state)
             self.schedule_dirty(self.state.claimed_at)
 
     def settle(self, parents: list[int]) -> None:
-        """Rows that others ended have children that wait."""
+        """Settle the dependencies on rows that others ended."""
         self.state.outbox.parents.extend(parents)
 
     # ---- commands
@@ -189,17 +189,17 @@ class Core:
         return completion.cancel_by_command(self.state, pk, text, now)
 
     def signal(self, pk: int, number: int) -> int:
-        """Send a signal to all agents that work on a job; give how many there are."""
+        """Send a signal to all agents that work on a job; return how many there are."""
         return completion.signal(self.state, pk, number)
 
     def step_down(self, now: float) -> bool:
-        """Give the group up when the children are dead and their rows given back; False when we are ending anyway."""
+        """Kill the children, give their rows back, then release the group; False when we are ending anyway."""
         self.unpack_claims()
         self.state.allow_claims()
         return serving.step_down(self.state, now)
 
     def thaw(self, name: str | None, now: float) -> int:
-        """Try the slots of a type, or of all, again that have failed; give how many there are."""
+        """Let the failed slots of a type, or of all, start agents again; return how many there are."""
         pools = [pool for pool in self.state.pools.values() if name in (None, pool.name)]
         return processes.thaw(self.state, pools, now)
 
@@ -222,7 +222,7 @@ class Core:
         self._exit_when_over()
 
     def resume(self, pause: float, now: float) -> None:
-        """Go on after a pause, before anything is heard: agents get that time back, while the lease ran on."""
+        """Go on after a pause, before any output is read: agents get that time back, while the lease ran on."""
         serving.judge_lease(self.state, now)
         self.state.slots.extend_deadlines(pause)
         self.state.extend_time_limits(pause)

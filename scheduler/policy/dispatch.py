@@ -1,4 +1,4 @@
-"""A pool is looked at: idle agents are fed, agents are started for what still waits, others must make room.
+"""A type is scheduled: idle agents get items, agents are started for what still waits, others must make room.
 
 The order: what is in hand, on agents that live, by urgency and letter, jobs of one type in turn. Second tries of items
 whose agent died go to a fresh process, alone, before anything else.
@@ -31,7 +31,7 @@ HOARD: Final = 20  # batches of rows held for busy hosts while others have nothi
 
 
 def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
-    """Feed idle agents, fetch for those that stay idle, start agents for what still waits, `unopened` queries too."""
+    """Assign items to idle agents, fetch rows for those that stay idle, start agents for what still waits."""
     _assign_to_idle(state, pool, now)
     is_hungry = any(pool.idle.values())
     for job in pool.query_jobs.values():
@@ -71,7 +71,7 @@ def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
 
 
 def _idle(pool: Pool) -> Iterator[Slot]:
-    """Give the idle agents that may have something to do, the one idle longest first, whatever its host."""
+    """Return the idle agents that may have something to do, the one idle longest first, whatever its host."""
     waiting = [
         list(idle)
         for host, idle in pool.idle.items()
@@ -81,7 +81,7 @@ def _idle(pool: Pool) -> Iterator[Slot]:
 
 
 def first_job(run_queue: RunQueue[Job] | None) -> Job | None:
-    """Give the job whose turn it is."""
+    """Return the job that is served next."""
     return run_queue.first[0].job if run_queue is not None and run_queue.first else None
 
 
@@ -110,7 +110,7 @@ def end_agent(state: State, slot: Slot, now: float) -> None:
 
 
 def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
-    """One look at each group of lanes: second tries, those bound to a host, those for any host."""
+    """Start agents for each run queue that needs more: second tries first, those of one host, that for any host."""
     for run_queue in {pool.run_queue_of(job, at) for job, _, at in pool.second_tries}:
         _recycle(state, pool, run_queue, now)
     if not any(pool.free.values()):
@@ -129,7 +129,7 @@ def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) ->
 
 
 def stop_starving(state: State, pool: Pool) -> None:
-    """A type that does not starve any more is promised nothing."""
+    """Promise no place any more to a type that does not starve."""
     pool.starving_since = NEVER
     for host in state.hosts.values():
         if host.yields_to is pool:
@@ -140,7 +140,7 @@ def stop_starving(state: State, pool: Pool) -> None:
 
 
 def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[Job], now: float) -> bool:
-    """Start agents for these lanes and second tries; True when some work finds no room, or no start this turn."""
+    """Start agents for a run queue and second tries; True when some work finds no room, or no start this turn."""
     coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and run_queue.suits(slot.host.name) for slot in pool.slots)
     while coming < len(again) or has_more_than(run_queue, 0 if pool.is_exec else coming - len(again)):
         job = first_job(run_queue) or again[0]
@@ -155,7 +155,7 @@ def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[J
 
 
 def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: float) -> Slot | None:
-    """Give a slot to start an agent in; None, and the pool starves, while room is still to be made."""
+    """Return a slot to start an agent in; None, and the type starves, while room is still to be made."""
     room = find_room(pool, where, is_urgent(job), now, state.timers.min_idle)
     if room.slot is not None:
         return room.slot
@@ -213,7 +213,7 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
 
 
 def _recycle(state: State, pool: Pool, where: RunQueue[Job], now: float) -> None:
-    """A second try waits: end an idle agent that could take it if no fresh process can come otherwise."""
+    """End an idle agent where a second try waits if no fresh process can come otherwise."""
     own = [slot for slot in pool.slots if where.suits(slot.host.name)]
     if any(slot.wanted is DIE or slot.state in (ST_PREP, ST_SPAWNED) for slot in own):
         return

@@ -273,27 +273,27 @@ class Pool:
 
     @property
     def queue_type(self) -> type[RunQueue[Job]]:
-        """Give the kind of lanes that work of this type waits in."""
+        """The class of run queues that work of this type waits in."""
         return FairRunQueue if self.kind.fair else RunQueue
 
     def filter(self, hosts: Mapping[str, Host]) -> None:
-        """Begin anew with what waits for any host: by doors if some host does not take every job, or there is none."""
+        """Make new run queues for any host: several if some host does not take every job, or there is no host."""
         is_choosy = not hosts or any(host.is_selective for host in hosts.values())
         self.filters = HostFilters(hosts, self.queue_type) if is_choosy else None
         self.any = self.queue_type() if self.filters is None else self.filters.every
 
     def run_queue_of(self, job: Job, host: str | None) -> RunQueue[Job]:
-        """Give the lanes in which a job waits for a host, or for any that takes it."""
+        """Return the run queue in which a job waits for a host, or for any that takes it."""
         if host is not None:
             return self.bound[host]
         return self.any if self.filters is None else self.filters.at(job.queue, job.letter)
 
     def queue_claimed_for(self, job: Job) -> RunQueue[Job] | None:
-        """Give the lanes for which a job was claimed; None if a reload has closed them while it was worked."""
+        """Return the run queue for which a job was claimed; None if a reload has removed it meanwhile."""
         return self.run_queue_of(job, None) if job.host is None else self.bound.get(job.host)
 
     def queue_for(self, request: ClaimRequest) -> RunQueue[Job] | None:
-        """Give the lanes for which rows are asked; None if a reload has closed them meanwhile."""
+        """Return the run queue for which rows are requested; None if a reload has removed it meanwhile."""
         if request.host:
             return self.bound.get(request.host)
         if self.filters is None:
@@ -311,11 +311,11 @@ class Pool:
         return self.filters is None or bool(self.filters.at(job.queue, job.letter).hosts)
 
     def any_of(self, host: str) -> RunQueue[Job]:
-        """Give what agents on a host take from, beside what is bound to it."""
+        """Return the run queue for any host from which agents on this host take."""
         return self.any if self.filters is None else self.filters.by_host[host]
 
     def run_queues(self) -> tuple[RunQueue[Job], ...]:
-        """Give all lanes, by who takes from them."""
+        """Return all run queues."""
         return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.queues))
 
     def has_free(self, host: str) -> bool:
@@ -387,7 +387,7 @@ class Slot:
         self.death_counts = counts
 
     def starve(self) -> None:
-        """Give the process nothing more: it looks for work where there is none."""
+        """Assign nothing more to the process: its run queues are empty ones."""
         self.any = self.bound = RunQueue()
 
     def clear_item(self, finished: int = 0) -> None:

@@ -167,7 +167,7 @@ class QueueState:
 
     @property
     def room(self) -> int | None:
-        """Give how many more jobs may be in hand; None for no limit."""
+        """The number of jobs that may come in hand; None for no limit."""
         if self.paused:
             return 0
         return None if self.concurrency is None else max(0, self.concurrency - self.in_hand)

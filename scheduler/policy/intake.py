@@ -52,7 +52,7 @@ def note_claims(state: State, event: EndedAndClaimed, now: float) -> None:
 
 
 def unpack_claims(state: State) -> None:
-    """Take the rows that have arrived in hand."""
+    """Make jobs of the claimed rows, and let them wait for agents, contents, a mark or a connection."""
     for pool in state.pools.values():
         pool.unpacked()
     pools, jobs, now = state.pools, state.jobs, state.claimed_at
@@ -102,7 +102,7 @@ def mark_rescued(state: State, pool: Pool) -> None:
 
 
 def _read(state: State, job: Job) -> None:
-    """Have what the row holds read: at once, or when its turn comes to be tried alone."""
+    """Have the contents of a row read: at once, or when it is tried alone."""
     job.pool.unread[job.pk] = job
     if job.rules.rescued < SUSPECT_AFTER:
         state.outbox.reads[job.pk] = (job.pk, job.attempt)
@@ -110,7 +110,7 @@ def _read(state: State, job: Job) -> None:
 
 
 def try_alone(state: State, pool: Pool, now: float) -> None:
-    """Read what a row holds that daemons died with in hand, of no other at the same time.
+    """Read the contents of a suspect, a row that daemons died with in hand: of one at a time.
 
     The row says so first: if this daemon dies of it too, the next one fails the job and none of the others.
     """
@@ -125,7 +125,7 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
 
 
 def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) -> None:
-    """What a row holds is read: go on with it as with any that was claimed.
+    """Go on with a row whose contents are read as with any that was claimed.
 
     One that was tried alone begins when its row does not say so any more: else a death at work would convict it.
     """
@@ -144,7 +144,7 @@ def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) 
 
 
 def trial_is_over(state: State) -> None:
-    """The row that was tried alone does not say so any more."""
+    """Let the row begin that was tried alone and does not say so any more."""
     job = state.trial
     end_trial(state)
     if job is not None and state.jobs.get(job.pk) is job and job.verdict is None:
@@ -152,7 +152,7 @@ def trial_is_over(state: State) -> None:
 
 
 def refuse_unreadable(state: State, pk: int, reason: str, now: float) -> None:
-    """The database cannot give what a row holds: the job fails alone."""
+    """Fail the one job whose contents the database cannot give."""
     job = state.jobs.get(pk)
     if job is not None and job.rules.unread:
         _refuse(state, job, f"its parameter or variables cannot be read: {reason}: insert another job with less", now)
@@ -164,7 +164,7 @@ def _refuse(state: State, job: Job, reason: str, now: float) -> None:
 
 
 def _refusal(job: Job) -> str | None:
-    """Give the reason why a row can never be worked, or None; as far as it is read."""
+    """Return the reason why a row can never be worked, or None; as far as it is read."""
     pool = job.pool
     if pool.is_guarded and not {job.rules.submitter, *job.rules.roles}.intersection(pool.kind.submitters):
         return f"role {job.rules.submitter} may not queue agent type {pool.name}"
@@ -189,7 +189,7 @@ def admit(state: State, job: Job) -> None:
 
 # ---- queries
 def open_expansions(state: State, pool: Pool) -> Job | None:
-    """Ask for connections for the queries of a type that wait; give the first one that only waits for an agent."""
+    """Ask for connections for the queries of a type; return the first one that only waits for an agent."""
     waiting = [job for job in pool.query_jobs.values() if job.query and not job.query.has_connection]
     unopened: Job | None = None
     for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
@@ -227,7 +227,7 @@ def _open(state: State, job: Job) -> None:
 
 
 def opened(state: State, event: Opened, now: float) -> None:
-    """The query ran: its columns and the number of its rows are known."""
+    """Check the columns of a query that ran, and fetch its first rows."""
     job = state.jobs.get(event.job)
     if job is None or job.query is None or job.verdict is not None:
         return
@@ -247,7 +247,7 @@ def opened(state: State, event: Opened, now: float) -> None:
 
 
 def _missing(job: Job, query: Query) -> str | None:
-    """Find the columns that the row names; give the reason when one is not there."""
+    """Find the columns that the row names; return the reason when one is not there."""
     names = list(job.names)
     for title, name in (("jq_key", job.rules.key), ("jq_runonpfile", job.rules.runonpfile)):
         if name is not None and as_bytes(name) not in names:
@@ -259,7 +259,7 @@ def _missing(job: Job, query: Query) -> str | None:
 
 
 def not_expanded(state: State, event: NotExpanded, now: float) -> None:
-    """The query failed, or its connection did; what was to become of its job before that stands."""
+    """Fail a job whose query failed, or give it back; unless it was to end otherwise before that."""
     job = state.jobs.get(event.job)
     if job is None or job.verdict is not None:
         return
@@ -280,7 +280,7 @@ def not_expanded(state: State, event: NotExpanded, now: float) -> None:
 
 # ---- rows
 def fetched(state: State, event: Fetched, now: float) -> None:
-    """Rows have come: make them items and let them wait."""
+    """Make items of fetched rows, and let them wait for agents."""
     job = state.jobs.get(event.job)
     if job is None or job.query is None or job.verdict is not None:
         return

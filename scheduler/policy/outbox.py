@@ -1,4 +1,4 @@
-"""What is to be written to the queue, and what is being written: one request in flight, forgotten only when saved.
+"""What waits to be written to the queue, and what is in flight: one request, forgotten only when it is saved.
 
 A request that fails on its data is halved until the culprit is found, which then ends failed with the reason. A claim
 that does so is made again without what the rows hold, which is read afterwards, in halves where it fails again. What
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 from scheduler.model.events import (
     EndAndClaim,
@@ -25,7 +25,6 @@ from scheduler.model.events import (
     ReadContents,
     RecordInHand,
     Request,
-    RowRequest,
     Save,
     Settle,
     WriteLog,
@@ -34,6 +33,7 @@ from scheduler.model.events import (
 from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 from scheduler.model.states import BIT_FAILURE, FAILED, NEVER
 from scheduler.policy.deadlines import GATHER, LOCKS, Deadlines
+from scheduler.policy.request_parts import about_rows, careful, halves_of, joined, weight_of, without, without_data
 
 BATCH: Final = 1000  # rows of one request
 LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take them; more are counted and dropped
@@ -42,7 +42,6 @@ RESULT_SIZE: Final = 32 << 20  # characters of output and failed items, from whi
 CHUNK: Final = 1 << 20  # characters of output in one request, unless its first row has more
 GATHER_S: Final = 0.005  # that ends wait for others, while nothing is wanted and more is in hand
 LOCK_PAUSE: Final = 1.0  # seconds until what waits for a lock has had another try
-T = TypeVar("T")
 
 
 class Outbox:
@@ -87,7 +86,7 @@ class Outbox:
         self._foreign = False  # the request in flight was sent in the name of a former owner
 
     def disown(self) -> "Outbox":
-        """Give the ledger of the next owner: nothing to save but logs; an answer that is still to come is foreign."""
+        """Return the outbox of the next owner: nothing to save but logs; an answer that is still to come is foreign."""
         heir = Outbox(self._deadlines)
         heir._set_deadlines()
         heir.logs, heir.lost_logs = self.logs, self.lost_logs
@@ -111,7 +110,7 @@ class Outbox:
         )  # fmt: skip
 
     def pending(self) -> list[int]:
-        """Give the rows whose end waits or is on its way."""
+        """Return the rows whose end waits or is on its way."""
         requests = [*self.repeats, *self.locked, *([self.in_flight] if self.in_flight is not None else [])]
         sent = [pk for about in map(about_rows, requests) if isinstance(about, EndAndClaim | Save) for pk in about.pks]
         return [*(end.pk for end in self.ends), *self.saves, *sent]
@@ -140,12 +139,12 @@ class Outbox:
         instants[LOCKS] = (self.locked and self.locked_until) or NEVER
 
     def save(self, row: SaveRow, failures: Sequence[ItemFailure]) -> None:
-        """Save a row; a newer word on the same row replaces an older one that still waits."""
+        """Save a row; a newer save of the same row replaces an older one that still waits."""
         self.saves[row.pk] = row
         self._explained_saves.discard(row.pk)
         if failures:
             self.failures.setdefault(row.pk, []).extend(failures)
-            self._weigh(_weight(failures))
+            self._weigh(weight_of(failures))
         if row.outcome is not None:
             self.marks.pop(row.pk, None)
 
@@ -179,7 +178,7 @@ class Outbox:
         self.is_full = self.result_size > (RESULT_SIZE // 2 if self.is_full else RESULT_SIZE)
 
     def next_request(self, wanted: Sequence[ClaimRequest], now: float) -> Request | None:
-        """Give what to send now, if anything; it is in flight until `answered`, `found_locked` or `failed`."""
+        """Return what to send now, if anything; it is in flight until `answered`, `found_locked` or `failed`."""
         assert self.in_flight is None
         if self.repeats:
             self.resent, self.in_flight = True, self.repeats.popleft()
@@ -192,7 +191,7 @@ class Outbox:
         return self.in_flight
 
     def _beside_locks(self, request: Request | None) -> Request | None:
-        """As long as some rows are locked others may be, too: what is wanted goes, and then what is not locked."""
+        """Send nothing about rows while some are locked before it is known which others are: claims go at once."""
         if request is None or not any(map(about_rows, self.locked)):
             return request
         if isinstance(request, EndAndClaim) and request.ends and request.wanted:
@@ -209,13 +208,13 @@ class Outbox:
         return now < self.gather_until and len(self.ends) < BATCH and not any(others)
 
     def record_in_hand(self, rows: Sequence[int]) -> Request:
-        """Say anew what is in hand; `rows` are all of it. Nothing is in flight."""
+        """Return the request that records anew which rows are in hand; nothing else is in flight."""
         self.is_record_due = False
         self.in_flight = RecordInHand([*rows, *self._given_up])
         return self.in_flight
 
     def _choose(self, wanted: Sequence[ClaimRequest]) -> Request | None:
-        """What explains an end goes before it; none of logs, output and children twice in a row while others wait."""
+        """Choose the next request: logs of an end before it; not twice in a row logs, output or children."""
         if self.reads:
             reads, self.reads = list(self.reads.values()), {}
             return ReadContents(reads)
@@ -252,18 +251,18 @@ class Outbox:
             return Mark(marks)
         if ends or wanted:
             self._explained_ends = 0
-            self.ends = _without(self.ends, ends) if len(ends) < len(self.ends) else []
+            self.ends = without(self.ends, ends) if len(ends) < len(self.ends) else []
             return self._careful_turn(ends, wanted) if self.claims_failed else EndAndClaim(ends, wanted)
         return None
 
     def _careful_turn(self, ends: Sequence[End], wanted: Sequence[ClaimRequest]) -> EndAndClaim:
-        """A claim that failed on data is made again without the data; if that fails too, for one row of one place."""
+        """Return a claim without contents, after one failed on data; if that failed too, for one row of one place."""
         if self.claims_failed > 1:
             wanted = [request._replace(most=1) for request in wanted[:1]]
         return EndAndClaim(ends, wanted, unread=bool(wanted))
 
     def _settle(self) -> Settle:
-        """What was left goes in turn, and every other time: what has ended since then does not wait for all of it."""
+        """Settle what was left of earlier parents every other time: newer parents do not wait for all of it."""
         self._rest_last = bool(self.unsettled) and not (self.parents and self._rest_last)
         if self._rest_last:
             return self.unsettled.popleft()
@@ -271,7 +270,7 @@ class Outbox:
         return Settle(parents)
 
     def _unread(self) -> set[int]:
-        """The jobs with output that is not written yet."""
+        """Return the jobs with output that is not written yet."""
         unread = {row.job for row in self.outputs}
         for request in (*self.repeats, *self.locked):
             if isinstance(request, WriteOutput):
@@ -296,7 +295,7 @@ class Outbox:
         return Save(rows, [failure for pk in pks for failure in self.failures.pop(pk, ())])
 
     def answered(self) -> Request:
-        """The request in flight is carried out."""
+        """Forget the request in flight, which is carried out, and return it."""
         request = self._landed()
         self._forget(request)
         if isinstance(request, EndAndClaim) and request.wanted:
@@ -309,7 +308,7 @@ class Outbox:
         return request
 
     def _forget(self, request: Request) -> None:
-        """Nothing of the request is kept any more."""
+        """Free the memory that the rows of a request are counted for."""
         match request:
             case WriteLog(rows):
                 self.log_rows -= len(rows)
@@ -318,10 +317,10 @@ class Outbox:
             case WriteOutput(rows, _):
                 self._weigh(-sum(len(row.text) for row in rows))
             case Save(_, failures):
-                self._weigh(-_weight(failures))
+                self._weigh(-weight_of(failures))
 
     def failed(self, why: NotSaved, now: float) -> str | None:
-        """The request in flight was not carried out; give a complaint when something had to be given up."""
+        """Send the request that failed again, in parts or later; return a complaint when something is given up."""
         request = self._landed()
         if isinstance(request, EndAndClaim):
             is_claim = bool(request.wanted)
@@ -346,7 +345,7 @@ class Outbox:
         return self._give_up(request, why.reason)
 
     def _claim_failed(self, why: NotSaved) -> str | None:
-        """Give a complaint if it failed on the data of a row."""
+        """Return a complaint if a claim failed on the data of a row."""
         if why.why != "data":
             return None
         self.claims_failed += 1
@@ -354,7 +353,7 @@ class Outbox:
         return f"a claim failed on the data of a row: {why.reason}: {next_step}"
 
     def _met_lock(self, request: Request, now: float) -> None:
-        """What is not locked goes on at once, unless that was tried."""
+        """Find out which rows are locked, unless that was tried: the others go on at once."""
         question = careful(request)
         if self.resent or question is request:
             self.wait_for_lock(request, now)
@@ -362,7 +361,7 @@ class Outbox:
             self.repeats.append(question)
 
     def found_locked(self, pks: frozenset[int], now: float) -> None:
-        """These rows of what is in flight are locked: the others go on."""
+        """Let the locked rows of the request in flight wait, and send the others."""
         about = about_rows(self._landed())
         assert about is not None
         if free := set(about.pks) - pks:
@@ -371,7 +370,7 @@ class Outbox:
             self.wait_for_lock(about.part(pks), now)
 
     def wait_for_lock(self, request: Request, now: float) -> None:
-        """Send this again when the lock that it met may be gone."""
+        """Send a request again when the lock that it met may be gone."""
         request = about_rows(request) or request
         for place, other in enumerate(self.locked):
             if (both := joined(other, request)) is not None:
@@ -383,14 +382,14 @@ class Outbox:
         self._set_deadlines()
 
     def _give_up(self, request: Request, reason: str) -> str:
-        """One row that the database refuses: a job ends failed with the reason, a log line is dropped."""
+        """Give up one row that the database refuses: a job ends failed with the reason, a log line is dropped."""
         what = f"the database refuses a {type(request).__name__} of one row: {reason}"
         self._forget(request)
         match request:
             case Save(rows, _) if rows[0].text == what:
                 self._given_up.append(rows[0].pk)
             case Save(rows, _):
-                self.saves.setdefault(rows[0].pk, _without_data(rows[0], what))
+                self.saves.setdefault(rows[0].pk, without_data(rows[0], what))
             case EndAndClaim(ends, _):
                 end = ends[0]
                 self.saves[end.pk] = SaveRow(end.pk, end.attempt, FAILED, BIT_FAILURE, what, "failed")
@@ -398,7 +397,7 @@ class Outbox:
 
 
 def _chunk(sizes: Iterable[int]) -> int:
-    """Give how many rows of these sizes go into one request: at least one, if there is one."""
+    """Return how many rows of these sizes go into one request: at least one, if there is one."""
     count = total = 0
     for size in islice(sizes, BATCH):
         total += size
@@ -406,70 +405,3 @@ def _chunk(sizes: Iterable[int]) -> int:
             break
         count += 1
     return count
-
-
-def _weight(failures: Iterable[ItemFailure]) -> int:
-    return sum(len(failure.line) + len(failure.reason) for failure in failures)
-
-
-def _without(all_ends: list[End], some: Sequence[End]) -> list[End]:
-    sent = {end.pk for end in some}
-    return [end for end in all_ends if end.pk not in sent]
-
-
-def _without_data(row: SaveRow, reason: str) -> SaveRow:
-    if row.outcome is None:
-        return replace(row, text=reason, result=None, checkpoint=None)
-    return SaveRow(
-        pk=row.pk, attempt=row.attempt, state=FAILED, bits=BIT_FAILURE, text=reason, outcome="failed",
-        processed=row.processed, failed=row.failed, host=row.host, agent=row.agent, pid=row.pid,
-    )  # fmt: skip
-
-
-def about_rows(request: Request) -> RowRequest | None:
-    """Give what a request is that is about rows of ours, or asks which of them are locked."""
-    if isinstance(request, FindLocked):
-        return request.request
-    return request if isinstance(request, EndAndClaim | Save | Mark) else None
-
-
-def careful(request: Request) -> Request:
-    """Before a request that is about rows: which of them are locked? Any other goes as it is."""
-    return FindLocked(request) if isinstance(request, EndAndClaim | Save | Mark) and request.pks else request
-
-
-def joined(one: Request, other: Request) -> Request | None:
-    """Give two requests as one, if they are of one kind."""
-    match one, other:
-        case EndAndClaim(ends), EndAndClaim(more):
-            return EndAndClaim([*ends, *more], ())
-        case Save(rows, failures), Save(others, more):
-            return Save([*rows, *others], [*failures, *more])
-        case Mark(rows), Mark(others):
-            return Mark([*rows, *others])
-        case WriteLog(rows), WriteLog(others):
-            return WriteLog([*rows, *others])
-        case Settle(parents, 0), Settle(others, 0):
-            return Settle(list(dict.fromkeys([*parents, *others])))
-        case _:
-            return None
-
-
-def halves_of(request: Request) -> list[Request]:
-    """Give the request as two of half the size; none when it holds one row."""
-    match request:
-        case EndAndClaim() | Save() | Mark() | ReadContents():
-            return [request.part(frozenset(pks)) for pks in _parts(request.pks)]
-        case WriteLog(rows):
-            return [WriteLog(part) for part in _parts(rows)]
-        case WriteOutput(rows, followed):
-            return [WriteOutput(part, followed) for part in _parts(rows)]
-        case Settle(parents, beyond):
-            return [Settle(part, 0 if n else beyond) for n, part in enumerate(_parts(parents))]
-        case RecordInHand() | FindLocked():
-            return []
-
-
-def _parts(rows: Sequence[T]) -> list[Sequence[T]]:
-    middle = len(rows) // 2
-    return [rows[:middle], rows[middle:]] if middle else []

@@ -37,7 +37,7 @@ _VERDICTS: Final = {
 
 
 def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
-    """Give what to save of a job that has nothing left in hand."""
+    """Return what to save of a job that has nothing left in hand."""
     if job.verdict is not None and job.verdict.state != FAILS:
         state, outcome = _VERDICTS[job.verdict.state]
         return _row(job, now, state, outcome, job.verdict.text, retry_in=job.verdict.delay)
@@ -61,7 +61,7 @@ def progress(job: Job, now: float, text: str, counted: int = 0) -> SaveRow:
 
 
 def _remaining(job: Job, now: float) -> float | None:
-    """Give the seconds until every item of the slice is over, at the rate so far; None until one is."""
+    """Return the seconds until every item of the slice is over, at the rate so far; None until one is."""
     query = job.query
     if query is None or not (over := job.succeeded + job.failed - job.rules.itemsfailed):
         return None
@@ -69,7 +69,7 @@ def _remaining(job: Job, now: float) -> float | None:
 
 
 def _slice(job: Job, query: Query, now: float, timers: Scheduler) -> SaveRow:
-    """A multi-SQL-query whose rows are all worked."""
+    """Judge a multi-SQL-query whose rows are all worked."""
     if job.failed > job.rules.tolerate:
         text = f"{job.failed} items failed, {job.rules.tolerate} tolerated"
         return _row(job, now, FAILED, "failed", text)
@@ -90,7 +90,7 @@ def _is_rest(job: Job) -> bool:
 
 
 def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
-    """A failure of the job as a whole: it is tried again while it has retries."""
+    """Judge a failure of the job as a whole: it is tried again while it has retries."""
     failures = job.rules.failures + 1
     if failures > job.rules.retries:
         return _row(job, now, FAILED, "failed", text, failures=failures)
@@ -116,7 +116,7 @@ def _row(
 
 
 def _took(job: Job, now: float) -> float:
-    """Give the seconds of this attempt: of a single line without its wait for an agent."""
+    """Return the seconds of this attempt: of a single line without its wait for an agent."""
     return now - job.since if job.query is not None or not job.busy else job.busy
 
 
@@ -129,7 +129,7 @@ def _bits(job: Job, state: str) -> int | None:
 
 
 def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None, int | None, dict[str, object] | None]:
-    """Give processed, failed, total and checkpoint: with a key its progress, without one the counts to begin anew with.
+    """Return processed, failed, total, checkpoint: with a key its progress, without one the counts to begin anew.
 
     What a slice without a key did is not kept if it must run again, nor what a line did, nor what is `counted` of items
     that are still worked: the checkpoint of a job with a key has the processed items without these. Of a row that is

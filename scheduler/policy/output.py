@@ -47,12 +47,12 @@ class Capture:
         return bool(self._waiting)
 
     def take(self) -> list[Piece]:
-        """Give what is to be stored by now and was not given before."""
+        """Return what is to be stored by now and was not given before."""
         taken, self._waiting = self._waiting, []
         return list(_joined(taken))
 
     def end(self) -> list[Piece]:
-        """Give all that is left, each tail behind a mark that says how much was left out."""
+        """Return all that is left, each tail behind a mark that says how much was left out."""
         self._waiting += [Piece(name, text) for name, stream in self._streams.items() if (text := stream.end())]
         return self.take()
 

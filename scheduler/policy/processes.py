@@ -41,7 +41,7 @@ EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
 
 
 def created(state: State, event: e.Created, now: float) -> None:
-    """The process exists; an exec agent works from now on, a line agent has so long for its first OK."""
+    """Note that a process exists: an exec agent works from now on, a line agent has so long for its first OK."""
     slot = state.slots.all[event.slot]
     slot.process_began(event.pid, now)
     if slot.host.shortage is not None and slot.host.most == NEVER:
@@ -61,7 +61,7 @@ def created(state: State, event: e.Created, now: float) -> None:
 
 
 def not_created(state: State, event: e.NotCreated, now: float) -> None:
-    """A start that failed counts as a death; the item of an exec agent fails with the reason."""
+    """Count a start that failed as a death; the item of an exec agent fails with the reason."""
     slot = state.slots.all[event.slot]
     if event.is_machines_fault:
         _not_startable(state, slot, event.reason, now)
@@ -82,7 +82,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
 
 
 def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
-    """The machine cannot start one more: nothing has begun, the item waits again, and fewer agents are started."""
+    """Put back the item of an agent that the machine could not start, and start fewer agents there."""
     job = slot.job
     if job is not None and job.verdict is None:
         replies.put_back_unsent(state, slot)
@@ -96,7 +96,7 @@ def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
 
 
 def gone(state: State, event: e.Gone, now: float) -> None:
-    """The process is dead: hear its last words, settle its item, bury it."""
+    """Read the last output of a dead process, settle its item, free its slot."""
     slot = state.slots.all[event.slot]
     slot.exited(event.code, event.signal)
     if event.lost:
@@ -127,7 +127,7 @@ def _how_it_died(slot: Slot, event: e.Gone) -> str:
 
 
 def _exec_ended(state: State, slot: Slot, job: Job, how: str, now: float, *, lost: bool) -> None:
-    """An exec agent's exit is the end of its item, whatever its status; it does not count against the slot."""
+    """End the item of an exec agent that exited, whatever its status; that does not count against the slot."""
     slot.blame(False)
     if job.query is None:
         job.code, job.signal = slot.code, slot.signal
@@ -144,7 +144,7 @@ def _exec_ended(state: State, slot: Slot, job: Job, how: str, now: float, *, los
 
 
 def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None:
-    """A death that nobody asked for is told to the log, one that we caused only settles the item."""
+    """Log a death that we did not ask for, and settle the item."""
     if slot.wanted is not DIE:
         if slot.state == ST_READY:
             slot.about_job = None  # the job that it had last has nothing to do with this
@@ -183,7 +183,7 @@ def end_overdue(state: State, now: float) -> None:
 
 
 def late(state: State, slot: Slot, now: float) -> None:
-    """The deadline of a slot's state has come."""
+    """Act on a slot whose deadline has come."""
     timers, slots = state.timers, state.slots
     current = slot.state
     if current == ST_SPAWNED and now < slot.since + timers.start_limit:
@@ -208,7 +208,7 @@ def late(state: State, slot: Slot, now: float) -> None:
 
 
 def _late_while_working(state: State, slot: Slot, now: float) -> None:
-    """Silent for a heartbeat, longer than an item may take, or not reading; the clock of each runs from elsewhere."""
+    """Kill an agent that is silent, slow or does not read; the time of each is measured from another instant."""
     kind = slot.pool.kind
     limits = (
         (slot.clogged_until, "does not read its line", False),
@@ -228,14 +228,14 @@ def _late_while_working(state: State, slot: Slot, now: float) -> None:
 
 
 def thaw_pool(state: State, pool: Pool) -> None:
-    """A slot may be tried again, or those that rested are gone: so may its type."""
+    """Let a type be claimed for again when not all of its slots have failed."""
     if pool.blocked_until and not (pool.slots and all(slot.state == ST_FAIL for slot in pool.slots)):
         pool.blocked_until = 0.0
         state.claims.wake()
 
 
 def replaced(state: State, event: e.Replaced, now: float) -> None:
-    """Idle agents of the old program go at once, busy ones after their item; failed slots may try the new one."""
+    """End idle agents of a replaced program now, busy ones after their item; failed slots may start the new one."""
     pool = state.pools[event.type]
     state.log_message("info", f"the program of agent type {pool.name} was replaced")
     pool.failed_starts.clear()
@@ -251,7 +251,7 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
 
 
 def clogged(state: State, event: e.Clogged, now: float) -> None:
-    """From the first byte that is not read on; working, it has only so long for the last."""
+    """Limit the time of an agent that does not read its line, from the first byte that is not read."""
     slot = state.slots.all[event.slot]
     slot.clog(min(slot.clogged_until, now + state.timers.write_limit))
     if slot.state == ST_RUNNING:
@@ -259,14 +259,14 @@ def clogged(state: State, event: e.Clogged, now: float) -> None:
 
 
 def unclogged(state: State, event: e.Unclogged, now: float) -> None:
-    """All that was written is read: no deadline for it, and the next DB: line may be asked."""
+    """Clear the deadline of an agent that has read all, and run its next DB: line."""
     slot = state.slots.all[event.slot]
     slot.clog(NEVER)
     replies.ask_next(state, slot)
 
 
 def answered(state: State, event: e.StatementAnswered, now: float) -> None:
-    """The answer to a DB: line goes to the process that asked, if it still lives."""
+    """Send the answer to a DB: line to the process that asked, if it still lives."""
     slot = state.slots.all[event.slot]
     if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):
         slot.output.statement_answered()
@@ -276,21 +276,21 @@ def answered(state: State, event: e.StatementAnswered, now: float) -> None:
 
 # ---- output of exec agents
 def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> None:
-    """Take in output; what of it is to be stored now waits a moment for more."""
+    """Keep the output of a command; what of it is to be stored now waits a moment for more."""
     capture = state.captures.get(slot.number)
     if capture is not None and capture.add(stream, data):
         state.deadlines.bring_forward(OUTPUT, now + state.timers.output_interval)
 
 
 def store_output(state: State, now: float) -> None:
-    """Store what has waited; those who follow it are told."""
+    """Store the output that has waited, and notify those who follow it."""
     state.deadlines.set(OUTPUT, NEVER)
     for number, capture in state.captures.items():
         _store(state, state.slots.all[number], capture.take(), is_over=False)
 
 
 def _end_capture(state: State, slot: Slot) -> None:
-    """Store the rest; those who follow it hear of the end of the job."""
+    """Store the rest of the output; those who follow it are notified of the end of the job."""
     capture = state.captures.pop(slot.number, None)
     if capture is not None:
         _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
@@ -307,7 +307,7 @@ def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) 
 
 
 def host_up(state: State, event: e.HostUp, now: float) -> None:
-    """Agents may be started there."""
+    """Let agents be started on a host that is reached."""
     host = state.hosts[event.host]
     host.came_up()
     state.log_message("info", f"host {host.name}: reached")
@@ -315,7 +315,7 @@ def host_up(state: State, event: e.HostUp, now: float) -> None:
 
 
 def host_down(state: State, event: e.HostDown, now: float) -> None:
-    """Nothing can be started there; what ran there is told lost by itself."""
+    """Start nothing on a host that is down; the end of each process there is an event of its own."""
     host = state.hosts[event.host]
     host.went_down(event.reason, now + event.seconds)
     state.log_message(
@@ -344,7 +344,7 @@ def uncap(state: State, now: float) -> None:
 
 
 def recovered(state: State, host: HostState) -> None:
-    """One more agent could be started than before."""
+    """Log that one more agent could be started than before."""
     host.recover()
     state.log_message("info", f"host {host.name}: more agents can be started again")
 
@@ -357,7 +357,7 @@ def _host_changed(state: State, host: HostState) -> None:
 
 
 def thaw(state: State, pools: Iterable[Pool], now: float) -> int:
-    """Try the slots again that have failed; give how many there are."""
+    """Let slots that have failed start agents again; return how many there are."""
     thawed = 0
     for pool in pools:
         pool.failed_starts.clear()

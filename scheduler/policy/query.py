@@ -22,7 +22,7 @@ TRIED_ALONE: Final = "tried alone"  # query `rescue` fails a running job of whic
 
 
 class KeyProgress:
-    """The books of one slice of a keyed job."""
+    """How far one slice of a keyed job has got."""
 
     __slots__ = ("_again", "_by_end", "_by_start", "_next", "_old_beyond", "_watermark")
 
@@ -53,7 +53,7 @@ class KeyProgress:
         return sorted(self._again)
 
     def finish(self, number: int, key: str) -> None:
-        """Item `number` with this key is done, or has failed for good."""
+        """Note that item `number` with this key is done, or has failed for good."""
         if key in self._again:
             self._again.remove(key)
             self._end(number, None)
@@ -84,7 +84,7 @@ class KeyProgress:
         self._next, self._watermark = last + 1, _one_of(last_key, self._watermark)
 
     def checkpoint(self) -> dict[str, Any]:
-        """Give what a later attempt needs: JSON of a few keys."""
+        """Return what a later attempt needs: JSON of a few keys."""
         kept: dict[str, Any] = {"watermark": self._watermark, "beyond": [list(run) for run in self.beyond]}
         return kept | {"again": self.again} if self._again else kept
 

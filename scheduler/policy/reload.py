@@ -40,7 +40,7 @@ FIXED: Final = (  # of the scheduler: what connections, lease and log were made 
 
 
 def within_reach(old: Config, wanted: Config) -> Config:
-    """Give the configuration to go on with: what only a new start can change stays as it is."""
+    """Return the configuration to go on with: what only a new start can change stays as it is."""
     kept = {name: getattr(old.scheduler, name) for name in FIXED}
     return attrs.evolve(wanted, database=old.database, scheduler=attrs.evolve(wanted.scheduler, **kept))
 
@@ -71,12 +71,12 @@ def _keys_told(name: str, keys: list[str]) -> list[str]:
 
 
 def _differences(old: "attrs.AttrsInstance", new: "attrs.AttrsInstance") -> list[str]:
-    """Give the keys of two tables of the same kind whose values differ."""
+    """Return the keys of two tables of the same kind whose values differ."""
     names = [each.name for each in attrs.fields(type(old))]
     return [name for name in names if getattr(old, name) != getattr(new, name)]
 
 
-# ---- the world
+# ---- what changes
 def reloaded(state: State, event: Reloaded, now: float) -> None:
     """Go on with another configuration; a filter that a command has set stays while the file says no other."""
     hosts = {name: attrs.evolve(host, **_kept(state, name, host)) for name, host in event.config.hosts.items()}
@@ -87,7 +87,7 @@ def reloaded(state: State, event: Reloaded, now: float) -> None:
 
 
 def _kept(state: State, name: str, host: Host) -> dict[str, Any]:
-    """Give the filters of a host of which the file says what it said before."""
+    """Return the filters of a host that the file sets as it did before."""
     before, current = state.file_hosts.get(name), state.config.hosts.get(name)
     if before is None or current is None:
         return {}
@@ -95,7 +95,7 @@ def _kept(state: State, name: str, host: Host) -> dict[str, Any]:
 
 
 def tables_read(state: State, event: TablesRead, now: float) -> None:
-    """Go by the tables as they are now; a host that takes other jobs than before makes another configuration."""
+    """Follow the tables as they are now; a host that takes other jobs than before makes another configuration."""
     hosts = dict(state.config.hosts)
     for row in event.hosts:
         filters = {"types": row["types"], "queues": tuple(row["queues"] or ()), "priorities": row["priorities"]}
@@ -128,7 +128,7 @@ def _go_on(state: State, new: Config, now: float) -> None:
 
 
 def _take_host(state: State, name: str, before: Host | None, host: Host) -> None:
-    """A host that is new, or changed; one that was here before may still have agents of that time."""
+    """Add a host, or change it; one that was removed before may still have agents."""
     book = state.hosts.setdefault(name, HostState(name, host))
     if before is None or not REACHED_BY.isdisjoint(_differences(before, host)):
         book.reach(host)
@@ -139,7 +139,7 @@ def _take_host(state: State, name: str, before: Host | None, host: Host) -> None
 
 
 def _take_type(state: State, name: str, old: Config, new: Config, now: float) -> None:
-    """A type that is gone, new, changed, or another of its name. The Pool of one that is gone stays, for claims."""
+    """Remove, add, change or replace a type. The Pool of one that is removed stays, for claims."""
     before, kind = old.agents.get(name), new.agents.get(name)
     is_same = before is not None and kind is not None and before.kind == kind.kind
     was_enabled = before is not None and state.pools[name].enabled
@@ -190,7 +190,7 @@ def _dismiss_the_old(state: State, pool: Pool, before: AgentType, old: Config, n
 
 
 def _fit_slots(state: State, pool: Pool, hosts: Sequence[str], now: float) -> None:
-    """Give a type the slots on its hosts that it is to have: those that work are the last to go."""
+    """Add or remove slots of a type on its hosts; those that work are the last to be removed."""
     slots: dict[str, list[Slot]] = {name: [] for name in (*pool.free, *hosts)}
     for slot in pool.slots:
         slots[slot.host.name].append(slot)
@@ -233,7 +233,7 @@ def _sort_anew(state: State, pool: Pool) -> None:
 
 
 def _withdraw(state: State, pool: Pool, host: str, slots: Iterable[Slot], now: float) -> None:
-    """A type is on a host no more; of `idle` an empty list stays, for agents that finish there."""
+    """Remove a type from a host; of `idle` an empty list stays, for agents that finish there."""
     stop_starving(state, pool)
     for slot in slots:
         slot.is_bound = False  # a second try may be anywhere
@@ -257,7 +257,7 @@ def _dismiss(state: State, slot: Slot, why: str, now: float) -> None:
 
 
 def _find_another_place(state: State, job: Job, now: float) -> None:
-    """Rows placed on a host that is gone go anywhere; a job whose own host or type is gone goes back to the queue."""
+    """Let rows whose host is removed go anywhere; give a job back whose own host or type is."""
     pool, query = job.pool, job.query
     moved: list[Item] = []
     for host in [host for host in job.lanes if host is not None and not pool.takes(job, host)]:
@@ -273,7 +273,7 @@ def _find_another_place(state: State, job: Job, now: float) -> None:
 
 
 def _rearm(state: State, now: float) -> None:
-    """Measure by the new timers what waits already."""
+    """Apply the new limits to the deadlines that run."""
     pools = {slot.pool for slot in state.slots.all}
     timeouts = {pool: timeouts_of(pool.kind, state.timers) for pool in pools}
     for slot in state.slots.all:
@@ -283,7 +283,7 @@ def _rearm(state: State, now: float) -> None:
 
 
 def follow_tables(state: State, event: e.TablesRead, now: float) -> None:
-    """Queues, hosts, types and placements as their tables have them now."""
+    """Follow queues, hosts, types and placements as their tables have them now."""
     in_hand: dict[str, int] = {}
     for job in state.jobs.values():
         in_hand[job.queue] = in_hand.get(job.queue, 0) + 1
@@ -309,7 +309,7 @@ def follow_tables(state: State, event: e.TablesRead, now: float) -> None:
 
 
 def enable(state: State, pool: Pool, enabled: bool, now: float) -> None:
-    """A type that is disabled starts nothing: its jobs that have not begun go back, its agents without an item end."""
+    """Enable a type, or disable it: jobs that have not begun go back, agents without an item end."""
     if pool.enabled and not enabled:
         pool.enabled = False
         stop_starving(state, pool)

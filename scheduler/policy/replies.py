@@ -1,4 +1,4 @@
-"""What agents say, and what that does to a slot and its item; `hear` is the hot door of the core.
+"""What agents print, and what that does to a slot and its item; `agent_output` is the hot path of the core.
 
 Bytes of an agent's output come in, the line to send it next goes out. Only OK ends an item. An OK that answers nothing,
 a second OK in one read, an OK for a line that was not read, a line without end, a flood: each costs the agent its life.
@@ -28,7 +28,7 @@ _SPARE_DEPTH: Final = 50
 
 
 def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | None:
-    """Take in what an agent printed and give the line to send it next, or None."""
+    """Act on what an agent printed; return the line to send it next, or None."""
     if data == b"OK\n" and not slot.output.partial_line and slot.wanted is not DIE:
         answer = ok(state, slot, now)
         return answer if slot.prefetched is None else _with_more(state, slot, answer, now)
@@ -61,7 +61,7 @@ def _with_more(state: State, slot: Slot, answer: bytes | None, now: float) -> by
 
 
 def ok(state: State, slot: Slot, now: float) -> bytes | None:
-    """The agent is ready: its item is finished, and it gets the next one if one waits."""
+    """Finish the item of an agent that said OK, and return the line of the next one if one waits."""
     job = slot.job
     fire = state.slots.fire
     if job is None:
@@ -101,7 +101,7 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
 
 
 def _rest(state: State, slot: Slot, now: float) -> None:
-    """The agent has nothing to do, or has to go."""
+    """Let an agent be idle, or end it if it has to go."""
     state.slots.fire(slot, OK, now)
     if slot.state != ST_READY:
         return
@@ -117,14 +117,14 @@ def _rest(state: State, slot: Slot, now: float) -> None:
 
 
 def _refuse_early(state: State, slot: Slot, now: float) -> None:
-    """The line was to be sent at the end of this turn, so this OK cannot be meant for it."""
+    """Kill an agent that said OK to a line that was to be sent at the end of this turn."""
     state.commands[:] = [c for c in state.commands if not (isinstance(c, Send) and c.slot == slot.number)]
     _violate(state, slot, "OK for a line that was not sent yet", now)
     put_back_unsent(state, slot)
 
 
 def put_back_unsent(state: State, slot: Slot) -> None:
-    """What was given but not sent goes back to the front of its lanes, untouched."""
+    """Put back the items that are assigned and not sent, before the others of their lanes."""
     recall_unsent(state, slot)
     job, item = slot.job, slot.item
     if job is None or item is None:
@@ -145,7 +145,7 @@ def _violate(state: State, slot: Slot, what: str, now: float) -> None:
 
 
 def _second_ok(state: State, slot: Slot, job: Job | None, now: float) -> None:
-    """One read had two OKs: the job that the first one ended is to blame, not the one whose line is not sent yet."""
+    """Kill an agent that said OK twice in one read: the job that the first one ended is to blame."""
     why = "protocol violation: OK for a line that was not sent yet"
     pk = job.pk if job is not None else slot.about_job
     state.outbox.log(LogRow(pk, "ERROR", slot.host.name, slot.pool.name, slot.pid, f"{why}; killed"))
@@ -154,7 +154,7 @@ def _second_ok(state: State, slot: Slot, job: Job | None, now: float) -> None:
 
 # ---- everything but OK
 def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
-    """One line other than OK."""
+    """Act on a line other than OK."""
     state.slots.fire(slot, SAID, now)
     slot.output.heartbeat(now)
     _ACTS.get(keyword, _debug)(state, slot, text, now)
@@ -193,7 +193,7 @@ def _log(kind: str) -> Act:
 
 
 def _error(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Logged; the item goes on, and the job ends with the non-fatal bit."""
+    """Log an error; the item goes on, and the job ends with the non-fatal bit."""
     _write(state, slot, "ERROR", text, now)
     if slot.job is not None:
         slot.job.nonfatal = True
@@ -204,7 +204,7 @@ def _success(state: State, slot: Slot, text: bytes, now: float) -> None:
 
 
 def _items(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Counts in place of the 1 that the item would count."""
+    """Count the items that an agent says it has processed, in place of one."""
     if slot.job is None:
         _write(state, slot, "WARNING", b"ItemsProcessed without an item in hand: it is to come before the OK", now)
     elif text.isdigit() and len(text) < 10:
@@ -214,7 +214,7 @@ def _items(state: State, slot: Slot, text: bytes, now: float) -> None:
 
 
 def _heartbeat(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Any line is one."""
+    """Do nothing: any line is a heartbeat."""
 
 
 def _echo(state: State, slot: Slot, text: bytes, now: float) -> None:
@@ -222,7 +222,7 @@ def _echo(state: State, slot: Slot, text: bytes, now: float) -> None:
 
 
 def _fail(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Logged at the end of the item; of several reasons all but the last at once."""
+    """Keep the reason why the item fails, to be logged at its end; of several all but the last are logged now."""
     if slot.job is not None:
         if _is_written(state, slot, text, now) and slot.failed is not None:
             state.log(slot, "ERROR", f"FAIL {slot.failed}")
@@ -230,7 +230,7 @@ def _fail(state: State, slot: Slot, text: bytes, now: float) -> None:
 
 
 def _blocked(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """The same for the reason why the item cannot be done now."""
+    """Keep the reason why the item cannot be done now, likewise."""
     if slot.job is not None:
         if _is_written(state, slot, text, now) and slot.blocked is not None:
             state.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
@@ -238,7 +238,7 @@ def _blocked(state: State, slot: Slot, text: bytes, now: float) -> None:
 
 
 def _result(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Stored with a one-parameter job."""
+    """Keep the result of a one-parameter job."""
     job = slot.job
     if job is None or job.query is not None:
         return
@@ -249,7 +249,7 @@ def _result(state: State, slot: Slot, text: bytes, now: float) -> None:
 
 
 def _storable(text: bytes) -> object:
-    """Give the value of a JSON text; ValueError or RecursionError when it could not be written as JSON again."""
+    """Return the value of a JSON text. Errors: ValueError, RecursionError when it could not be written again."""
     value: object = json.loads(text)
     json.loads(b"[" * _SPARE_DEPTH + text + b"]" * _SPARE_DEPTH)  # it is written inside of other things, elsewhere
     json.dumps(value, allow_nan=False)
@@ -257,13 +257,13 @@ def _storable(text: bytes) -> object:
 
 
 def _db(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Asked when the answers to earlier ones are read, so that they come in order and never more than two wait."""
+    """Queue a DB: line: answers come in order, and never more than two wait."""
     slot.output.add_statement(text)
     ask_next(state, slot)
 
 
 def ask_next(state: State, slot: Slot) -> None:
-    """Ask the database what an agent has asked next, once it has read what it was told."""
+    """Run the next DB: line of an agent, once it has read the last answer."""
     if slot.clogged_until == NEVER and (text := slot.output.next_statement()) is not None:
         state.commands.append(RunStatement(slot.number, slot.serial, slot.pool.name, text))
 
@@ -289,7 +289,7 @@ _ACTS: Final[dict[bytes, Act]] = {
 
 
 def agent_stderr(state: State, slot: Slot, data: bytes, now: float) -> None:
-    """Take in stderr: each line is logged, tagged with the slot."""
+    """Log each line on stderr, tagged with the slot."""
     for line in slot.output.stderr_lines(data, now):
         if _is_written(state, slot, line, now):
             state.log(slot, "STDERR", line)

@@ -268,7 +268,7 @@ def _counted(state: State) -> dict[int, int]:
 
 
 def _phase(state: State, job: Job, query: Query) -> str:
-    """Give what a query in hand waits for before it has rows, as far as agents have nothing to do with it."""
+    """Return what a query in hand waits for before it has rows, as far as agents have nothing to do with it."""
     if query.has_run or (not query.has_connection and has_connection(state, job.pool)):
         return IN_PROGRESS
     return "its query is running" if query.has_connection else "waits for an expansion connection"

@@ -30,7 +30,7 @@ _END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
 
 
 class SingleItem(list[Item]):
-    """What a lane needs of a deque, for the one item of a one-parameter job: a deque has room for 64 from the start."""
+    """The one item of a one-parameter job, with the methods of a deque, which has room for 64 from the start."""
 
     __slots__ = ()
     popleft = list.pop
@@ -117,7 +117,7 @@ class RunQueue(Generic[JobT]):
         self.first = next(waiting, deque())
 
     def count(self) -> int:
-        """Give how many lanes wait."""
+        """Return how many lanes wait."""
         return sum(map(len, self._lanes.values()))
 
     def __iter__(self) -> Iterator[Lane[JobT]]:
@@ -171,7 +171,7 @@ class FairRunQueue(RunQueue[JobT]):
             self._tidy(lane)
 
     def _tidy(self, lane: Lane[JobT]) -> None:
-        """A lane has moved, or left: find who is first."""
+        """Find which lane is first, after one has moved or left."""
         rank, submitter = lane.rank, lane.submitter
         lines = self._by_submitter[rank]
         if not lines[submitter]:
@@ -182,7 +182,7 @@ class FairRunQueue(RunQueue[JobT]):
         self.first = next(iter(self._by_submitter[self._ranks[0]].values())) if self._ranks else deque()
 
     def count(self) -> int:
-        """Give how many lanes wait."""
+        """Return how many lanes wait."""
         return sum(len(lanes) for lines in self._by_submitter.values() for lanes in lines.values())
 
     def __iter__(self) -> Iterator[Lane[JobT]]:
@@ -250,7 +250,7 @@ class MergedQueue(RunQueue[JobT]):
 
     @property
     def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
-        """Give the deque to serve next, empty when none waits."""
+        """The deque to serve next, empty when none waits."""
         waiting = (run_queue.first for run_queue in self.queues if run_queue.first)
         return min(waiting, key=_precedence, default=_NOTHING)
 
@@ -268,7 +268,7 @@ def _precedence(lanes: deque[Lane[Any]]) -> tuple[bytes, int]:
 
 
 class Placement:
-    """The placement table, ready to be asked."""
+    """The placement table, for lookups."""
 
     __slots__ = ("_exact", "_hosts", "_ranges")
 
@@ -284,7 +284,7 @@ class Placement:
                 self._ranges.append((rule["type"], first, rule["to"].encode(), rule["host"]))
 
     def host_of(self, kind: str, value: bytes | None) -> str | None:
-        """Give the host for a value of an agent type, or None for any host."""
+        """Return the host for a value of an agent type, or None for any host."""
         if value is None:
             return None
         if (host := self._hosts.get(value)) is not None:

@@ -23,13 +23,13 @@ STATEMENTS: Final[ConnectionKind] = "statements"
 
 
 def serve(state: State, event: e.Serve, now: float) -> None:
-    """The group is ours until an instant: give out work, unless we are ending."""
+    """Assign work until an instant, for the group is ours, unless we are ending."""
     state.set_lease(event.until)
     go_on(state, now)
 
 
 def lapsed(state: State) -> None:
-    """Give out nothing until the lease is renewed, for it has run out by the clock of the database."""
+    """Assign no work until the lease is renewed, for it has run out by the clock of the database."""
     if state.is_assigning:
         state.log_message("warning", "the lease has run out by the clock of the database: it is renewed now")
     state.set_assigning(False)
@@ -38,7 +38,7 @@ def lapsed(state: State) -> None:
 
 
 def go_on(state: State, now: float) -> None:
-    """Give out work again, if nothing is in the way."""
+    """Assign work again, unless something forbids it."""
     if not state.is_assigning and _may_assign(state, now):
         state.set_assigning(True)
         state.claims.wake()
@@ -46,14 +46,14 @@ def go_on(state: State, now: float) -> None:
 
 
 def judge_lease(state: State, now: float) -> None:
-    """Give out no work past the lease, by the clock, however long this process did not run."""
+    """Assign no work past the lease, by the clock, however long this process did not run."""
     if state.is_assigning and now >= state.serving_until:
         state.set_assigning(False)
         state.log_message("warning", "past the lease: no agent is given work until it is renewed")
 
 
 def hold_if_full(state: State) -> None:
-    """Give out no work while too much of what was done waits to be saved."""
+    """Assign no work while too many results wait to be saved."""
     if state.is_assigning and state.outbox.is_full:
         state.set_assigning(False)
         size = state.outbox.result_size >> 20
@@ -63,7 +63,7 @@ def hold_if_full(state: State) -> None:
 
 
 def disowned(state: State, event: e.LeaseLost, now: float) -> None:
-    """Another daemon owns the group and has our rows: kill the children, forget the rows, save nothing of them."""
+    """Kill the children and forget the rows, for another daemon owns the group: save nothing of them."""
     state.lose_group()
     for job in list(state.jobs.values()):
         completion.forget(state, job, now)
@@ -84,7 +84,7 @@ def drain(state: State, event: e.Drain, now: float) -> None:
 
 
 def wind_down(state: State, now: float) -> None:
-    """While draining, agents are fed for slices only; when the last slice is over those without an item go."""
+    """While draining, assign items of slices only; when the last slice is over end agents without an item."""
     if not _has_slices(state):
         state.set_assigning(False)
         _end_idle(state, now)
@@ -106,7 +106,7 @@ def stop(state: State, event: e.Stop, now: float) -> None:
 
 
 def step_down(state: State, now: float) -> bool:
-    """The same, then let another daemon have the group; False when we are ending anyway."""
+    """Do the same, then let another daemon have the group; False when we are ending anyway."""
     if state.draining or (state.stopping and not state.steps_down):
         return False
     state.begin_stop(steps_down=True)

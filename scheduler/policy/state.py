@@ -100,7 +100,7 @@ class State:
                 self.add_slots(pool, host_name, kind.slots, timeouts, now)
 
     def add_slots(self, pool: Pool, host_name: str, count: int, timeouts: tuple[float, ...], now: float) -> None:
-        """Give a type so many more slots on a host."""
+        """Add slots of a type on a host."""
         if host_name not in pool.bound:
             pool.bound[host_name] = pool.queue_type(frozenset((host_name,)))
             pool.free[host_name] = deque()
@@ -111,7 +111,7 @@ class State:
     # ---- whether work is given out
 
     def set_assigning(self, wanted: bool) -> None:
-        """Give work to agents from now on, until the lease ends, or give none."""
+        """Assign work to agents from now on, until the lease ends, or assign none."""
         self.is_assigning = wanted
         self.deadlines.set(LEASE, self.serving_until if wanted else NEVER)
 
@@ -261,7 +261,7 @@ class State:
         return changed
 
     def log(self, slot: Slot, kind: str, text: bytes | str) -> None:
-        """Write a line to drover.log in the name of an agent, about its job or, without one, about `slot.about`."""
+        """Write a line to drover.log in the name of an agent, about its job or, without one, about `slot.about_job`."""
         job = slot.job.pk if slot.job is not None else slot.about_job
         message = text if isinstance(text, str) else printable(text)
         self.outbox.log(LogRow(job, kind, slot.host.name, slot.pool.name, slot.pid, message))

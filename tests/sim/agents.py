@@ -274,7 +274,7 @@ class Process:
 
 
 def read_item(line: bytes) -> tuple[int, int] | None:
-    """Give (job, item) of a line; a one-parameter job has item 0. None if it is no line."""
+    """Return (job, item) of a line; a one-parameter job has item 0. None if it is no line."""
     found = _ITEM.match(line)
     if found is None or not line.endswith(b"\n") or line.count(b"\n") != 1:
         return None

@@ -34,7 +34,7 @@ def other(rng: Random, old: Config) -> Config:
 
 
 def every(old: Config, types: set[str]) -> Config:
-    """Give one in which all these types are served, everywhere."""
+    """Return one in which all these types are served, everywhere."""
     open_hosts = {name: old.hosts.get(name, Host()) for name in HOSTS}
     hosts = {name: attrs.evolve(host, types="", queues=(), priorities="") for name, host in open_hosts.items()}
     kinds = {name: old.agents.get(name, AgentType(command=("agent",))) for name in sorted(types)}

@@ -128,7 +128,7 @@ class Row:
         return unread or self.rescued >= SUSPECT_AFTER
 
     def rules(self, unread: bool) -> Rules:
-        """Give what query `end_and_claim` gives as `more`."""
+        """Return what query `end_and_claim` gives as `more`."""
         if not (self.msq or self.timeout is not None or self.retries or self.rescued or unread):
             return PLAIN if self.line is None else Rules(submitter=self.submitter)
         return Rules(
@@ -225,7 +225,7 @@ class Database:
             self._ended(row)
 
     def claimable(self, place: tuple[str, str, str], urgent: bool, now: float) -> Iterator[Row]:
-        """Give the rows of a place that a claim may take, in any order."""
+        """Return the rows of a place that a claim may take, in any order."""
         for row in self.queued.get(place, {}).values():
             is_time = row.expires is None or row.expires > now
             if is_time and row.is_claimable and row.urgent >= urgent:
@@ -234,7 +234,7 @@ class Database:
     # ---- the daemon's statements
 
     def owned(self, owner: str, pk: int, attempt: int) -> Row | None:
-        """Give the row if it is still this owner's, in hand, at this attempt: the guard of every update."""
+        """Return the row if it is still this owner's, in hand, at this attempt: the guard of every update."""
         row = self.hand.get(pk)
         return row if row is not None and row.owner == owner and row.attempt == attempt else None
 
@@ -278,7 +278,7 @@ class Database:
         )
 
     def read(self, owner: str, rows: Iterable[tuple[int, int]]) -> dict[int, tuple[bytes, bytes]]:
-        """Give what rows hold that are still this owner's."""
+        """Return what rows hold that are still this owner's."""
         ours = [row for pk, attempt in rows if (row := self.owned(owner, pk, attempt)) is not None]
         return {row.pk: (row.args, json.dumps({"checkpoint": row.checkpoint}).encode()) for row in ours}
 
@@ -326,7 +326,7 @@ class Database:
         return frozenset(row.pk for row in ours)
 
     def locked_of(self, pks: Iterable[int], now: float) -> frozenset[int]:
-        """Give those that somebody else keeps locked."""
+        """Return those that somebody else keeps locked."""
         return frozenset(pk for pk in pks if self.locked.get(pk, 0.0) > now)
 
     def settle(self, parents: Iterable[int], now: float) -> None:
@@ -446,7 +446,7 @@ class Database:
         return self.group_owner == owner and now < self.lease_until
 
     def unsettled(self) -> list[int]:
-        """Give the ended parents of dependencies that nobody settled."""
+        """Return the ended parents of dependencies that nobody settled."""
         ended = [row for row in self.rows.values() if row.end is not None]
         return [row.pk for row in ended if any(_is_unsettled(edge) for edge in row.edges)]
 

@@ -40,7 +40,7 @@ class Flight:
 
 
 def filtered(config: Config, filters: Mapping[str, dict[str, Any]]) -> Config:
-    """Give a configuration with these filters of its hosts."""
+    """Return a configuration with these filters of its hosts."""
     hosts = {name: attrs.evolve(host, **filters.get(name, {})) for name, host in config.hosts.items()}
     return attrs.evolve(config, hosts=hosts)
 
@@ -94,7 +94,7 @@ class Daemon:
             call(*args)
 
     def next_deadline(self) -> float:
-        """Give the instant of the next tick of ours."""
+        """Return the instant of the next tick of ours."""
         watch = min(self.lease.next_deadline(), self.due_at, self.rescan_at) if self.is_watching else float("inf")
         return min(self.core.next_deadline(), watch)
 

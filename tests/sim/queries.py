@@ -54,7 +54,7 @@ class Cursor:
 
 
 def _numbers(row: JobRow, query: str) -> list[int]:
-    """Give the items of a query: of a repeating one some not done yet, of a keyed one those after its checkpoint."""
+    """Return the items of a query: of a repeating one some not done yet, of a keyed one those after its checkpoint."""
     numbers = [n for n in range(row.items) if not (row.repeat and n in row.done)]
     numbers = numbers[: row.slice or None] if row.repeat else numbers
     if row.key is None:

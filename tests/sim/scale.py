@@ -37,7 +37,7 @@ COUNTED: Final = 10_000  # items
 
 
 def lines(*calls: Callable[[], object]) -> int:
-    """Give how many lines of our Python some calls run, those of loops each time."""
+    """Return how many lines of our Python some calls run, those of loops each time."""
     with work() as counted:
         for call in calls:
             call()
@@ -45,14 +45,14 @@ def lines(*calls: Callable[[], object]) -> int:
 
 
 def busy(shape: Shape, load: Load) -> Site:
-    """Give a site where every agent works."""
+    """Return a site where every agent works."""
     site = Site(shape, load)
     site.warm()
     return site
 
 
 def idle(shape: Shape, load: Load) -> Site:
-    """Give a site where every agent is idle."""
+    """Return a site where every agent is idle."""
     site = busy(shape, load)
     site.rest()
     return site
@@ -149,14 +149,14 @@ REACHES: Final[tuple[tuple[Shape, Load, int], ...]] = (
 
 
 def reached(shape: Shape, load: Load, items: int) -> Figures:
-    """Give what a site reaches once every agent works."""
+    """Return what a site reaches once every agent works."""
     site = busy(shape, load)
     site.run(shape.agents)  # they have begun together, and are to end apart
     return site.run(items)
 
 
 def a_day(what: str, items: int = GOAL) -> dict[str, float]:
-    """Give what so many items a day take, whatever their agents do: shares of a processor, bytes a day."""
+    """Return what so many items a day take, whatever their agents do: shares of a processor, bytes a day."""
     per_s = items / DAY_S
     if what == "rows":
         return {"loop": per_s * cost("loop_row"), "database": per_s * cost("db_row"), "wal": items * cost("wal_row")}
@@ -172,7 +172,7 @@ def a_day(what: str, items: int = GOAL) -> dict[str, float]:
 
 
 def tables() -> Iterator[str]:
-    """Give what the page is made of, line by line."""
+    """Return what the page is made of, line by line."""
     yield "what things take"
     for name, (value, unit, source) in COSTS.items():
         yield f"  {name:13} {_short(value, unit):>9}  {source}"

@@ -52,7 +52,7 @@ COSTS: Final[dict[str, Cost]] = {
 
 
 def cost(name: str) -> float:
-    """Give the value of a cost."""
+    """Return the value of a cost."""
     return COSTS[name].value
 
 
@@ -67,21 +67,21 @@ class Shape(NamedTuple):
 
     @property
     def agents(self) -> int:
-        """Give how many agents may live."""
+        """Return how many agents may live."""
         wanted = self.types * self.places * self.slots
         return wanted if self.most < 0 else min(wanted, self.hosts * self.most)
 
     @property
     def all_places(self) -> int:
-        """Give where jobs may wait in one queue: of each type, for each of its hosts and for any."""
+        """Return where jobs may wait in one queue: of each type, for each of its hosts and for any."""
         return self.types * (self.places + 1)
 
     def tight(self) -> "Shape":
-        """Give the same with hosts that hold half of it."""
+        """Return the same with hosts that hold half of it."""
         return self._replace(most=self.agents // self.hosts // 2)
 
     def make(self, kind: str) -> tuple[dict[str, Host], dict[str, AgentType]]:
-        """Give the tables of hosts and of agent types; each type begins at another host."""
+        """Return the tables of hosts and of agent types; each type begins at another host."""
         names = [f"host{n}" for n in range(self.hosts)]
         around = names + names
         spread = {f"type{n}": tuple(around[n % self.hosts : n % self.hosts + self.places]) for n in range(self.types)}
@@ -184,12 +184,12 @@ class Site:
 
     @property
     def fed(self) -> int:
-        """Give how many agents have had an item."""
+        """Return how many agents have had an item."""
         return sum(slot.job is not None or slot.total > 0 for slot in self.core.state.slots.all)
 
     @property
     def at_work(self) -> int:
-        """Give how many agents have an item in hand."""
+        """Return how many agents have an item in hand."""
         return sum(slot.job is not None for slot in self.core.state.slots.all)
 
     def turn(self) -> None:
@@ -237,7 +237,7 @@ class Site:
         self.core.handle(event, self.now)
 
     def _answer(self, request: e.Request) -> tuple[e.Event, float]:
-        """Give the answer and how long it takes."""
+        """Return the answer and how long it takes."""
         took = cost("db_request") + cost("db_commit")
         if not isinstance(request, e.EndAndClaim):
             return answer_to(request), took
@@ -249,7 +249,7 @@ class Site:
         return e.EndedAndClaimed(claims, reached=reached, found=Counter(found.request for found in claims)), took
 
     def _claims(self, want: ClaimRequest) -> Iterator[Claim]:
-        """Give what a place has: rows of our types wait for any host, and none is urgent."""
+        """Return what a place has: rows of our types wait for any host, and none is urgent."""
         if want.host or want.urgent or (self.load.what == "rows" and want.type in self._queries.values()):
             return
         found = min(want.most, self.supply[want.type], 1 if self.load.what == "rows" else ENDLESS)

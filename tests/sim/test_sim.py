@@ -17,7 +17,7 @@ STEPS_TO_CALM: Final = 1600  # about, until everything has ended
 
 
 def tell(sim: Sim, broken: Broken) -> str:
-    """Give the story of a failing seed."""
+    """Return the story of a failing seed."""
     story = "\n".join(f"{when:12.4f}  {str(what)[:300]}" for when, what in sim.history)
     return f"seed {sim.seed}, step {sim.steps}: {broken}\n{story}"
 

@@ -310,7 +310,7 @@ class Twins:
         rows_of(run(self.loop, self.connection, text))
 
     def _seen(self, row: Row) -> tuple[str | None, ...]:
-        """Give what query `rows` shows of a row."""
+        """Return what query `rows` shows of a row."""
         numbers = (row.rescued, row.interruptions, row.failures, row.processed, row.failed, row.bits, row.unmet)
         start = row.start if row.state in ("claimed", "running") else None
         return (
@@ -324,14 +324,14 @@ class Twins:
 
 
 def _move(table: str, columns: Iterable[tuple[bytes | None, ...]]) -> Query:
-    """Give the statement that moves all instants of a table by :seconds."""
+    """Return the statement that moves all instants of a table by :seconds."""
     moves = ", ".join(f"{name} = {name} + d" for cells in columns for name in [(cells[0] or b"").decode()])
     name = "move_" + table.partition(".")[2]
     return load(f"-- name: {name}\nupdate {table} set {moves} from make_interval(secs => :seconds) d")[name]
 
 
 def _columns(row: Row, now: float) -> dict[str, object]:
-    """Give the parameters of query `insert`."""
+    """Return the parameters of query `insert`."""
     lengths = {"wait": row.wait_until, "expires": row.expires}
     return {
         "type": row.type, "args": row.args, "queue": row.queue, "host": row.host or None, "urgent": row.urgent,
@@ -351,7 +351,7 @@ def _rounded(cell: bytes | None) -> float | None:
 
 
 def _same(what: str, fake: Any, real: Any) -> Any:
-    """Give what both say."""
+    """Return what both say."""
     if fake != real:
         raise DiffersError(f"{what}: the fake says {fake}, the real one {real}")
     return real

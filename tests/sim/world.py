@@ -87,15 +87,15 @@ class Sim:
         self.history.append((self.now, what))
 
     def new_owner(self) -> str:
-        """Give the uuid of a daemon."""
+        """Return the uuid of a daemon."""
         return f"owner-{self._next('owner')}"
 
     def new_pid(self) -> int:
-        """Give the pid of a process."""
+        """Return the pid of a process."""
         return self._next("pid")
 
     def new_pk(self) -> int:
-        """Give the jq_pk of a row."""
+        """Return the jq_pk of a row."""
         return self._next("pk")
 
     def _next(self, what: str) -> int:
@@ -188,7 +188,7 @@ class Sim:
         return self.rng.choice(("lost before", "lost after", "lock"))
 
     def refusal_of(self, request: e.Request) -> str | None:
-        """Give why the database refuses a request now: a lock on one of its rows, or data it cannot store."""
+        """Return why the database refuses a request now: a lock on one of its rows, or data it cannot store."""
         match request:
             case e.EndAndClaim() | e.Save() | e.Mark():
                 pks = request.pks
@@ -209,12 +209,12 @@ class Sim:
         return self.database.rows[row.pk].unstorable and row.outcome is not None and not text.startswith("the database")
 
     def looked(self) -> e.TablesRead:
-        """Give the tables as they are."""
+        """Return the tables as they are."""
         copies = [[dict(row) for row in table] for table in (self.queues, self.hosts, self.types, self.placements)]
         return e.TablesRead(*copies)
 
     def place_of(self, number: int) -> bytes | None:
-        """Give the jq_runonpfile column of an item."""
+        """Return the jq_runonpfile column of an item."""
         return PLACES[number % len(PLACES)]
 
     def ring(self) -> None:
@@ -323,7 +323,7 @@ class Sim:
     # ---- what agents really did
 
     def nature_of(self, name: str) -> Character:
-        """Give what agents of a type are like now."""
+        """Return what agents of a type are like now."""
         return CALM if self.is_calm else self.natures[name]
 
     def perform(self, pk: int, item: int) -> None:
