@@ -2,17 +2,16 @@
 
 Which verbs there are and what follows them is in scheduler.model.commands, what they do is the scheduler's. Rows go in
 through drover.command, so that a role that is no operator may command its own jobs. Queues, hosts and agent types are
-changed by command rows too: the scheduler obeys at once, and answers what was wrong with them. Beside them, what people
-need to install: `drover init`, `completion` and `version`.
+changed by command rows too: the scheduler obeys at once, and answers what was wrong with them. `drover init` sends no
+row: it migrates the schema itself.
 """
 
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
 from scheduler.cli.db import MASKED, NOTHING, Session, connect, running_database, translated_errors
-from scheduler.cli.options import COMMANDS, command_parser, job_number_or_name, verb_arguments
+from scheduler.cli.options import job_number_or_name, verb_arguments
 from scheduler.cli.output import Table, as_json, failed, print_records, print_table, printable, warn
 from scheduler.cli.wait import job_ends
 from scheduler.database import migrate
@@ -23,21 +22,6 @@ from scheduler.model.config import Config
 VERB_OF: Final = {verb.cli: verb for verb in VERBS.values() if verb.cli}  # by what follows `drover`
 COUNTED: Final = {"slots", "agents"}  # columns of lists that are counted from drover.scheduler_status
 COUNTED_FROM: Final = {"queue": "jobqueue", "host": "scheduler_status", "agent": "scheduler_status"}
-BASH = """\
-_drover() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} command= before= each
-    for each in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-        [[ $each == -* || $before == -[cd] ]] || {{ command=$each; break; }}
-        before=$each
-    done
-    case $command in
-{cases}
-        *) COMPREPLY=($(compgen -W "{commands}" -- "$word")) ;;
-    esac
-}}
-complete -o default -F _drover drover
-"""
-CASE = '        {name}) COMPREPLY=($(compgen -W "{words}" -- "$word")) ;;'
 
 
 class Answer(NamedTuple):
@@ -176,24 +160,4 @@ def init(options: Namespace, config: Config) -> int:
             print("applied roles")
         elif applied not in ([], ["applied commands"]) and migrate.has_roles(conninfo):
             print("the roles have no rights yet on what is new: run drover init --roles")
-    return 0
-
-
-def print_completion(_options: Namespace, _config: Config) -> int:
-    """Print a script that completes commands and options in bash, made from the table of commands."""
-    cases = "\n".join(CASE.format(name=name, words=" ".join(following(name))) for name in COMMANDS)
-    print(BASH.format(cases=cases, commands=" ".join(COMMANDS)), end="")
-    return 0
-
-
-def following(command: str) -> list[str]:
-    """Return what may follow a command: its options, and the words of which one is to be chosen."""
-    actions = command_parser(command)._actions
-    chosen = [choice for action in actions if not action.option_strings for choice in action.choices or ()]
-    return [*chosen, *(option for action in actions for option in action.option_strings)]
-
-
-def print_version(_options: Namespace, _config: Config) -> int:
-    """Print name and version of what is installed."""
-    print("drover", version("drover-scheduler"))
     return 0

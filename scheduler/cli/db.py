@@ -6,13 +6,10 @@ it; any other is only checked, `drover init` changes it.
 
 import json
 import os
-import random
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +24,6 @@ from psycopg.types.json import set_json_loads
 
 from scheduler.cli.config import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table
-from scheduler.daemon.log import LOG
 from scheduler.database import migrate
 from scheduler.database.embedded import default_directory, join
 from scheduler.drivers.sql import STANDARD, Query, setting, texts
@@ -36,7 +32,6 @@ from scheduler.model.config import Config
 from scheduler.model.statements import bind
 from scheduler.package_data import schema_dir
 
-FIRST_WAIT_S: Final = 0.2
 # How much a role may see of a table: all rows but not what jobs work on, its own rows, or nothing.
 MASKED, OWN, NOTHING = "masked", "own", "nothing"
 RESTRICTED_TABLES: Final = ("jobqueue", "scheduler_status", "output", "why", "log")
@@ -245,31 +240,6 @@ def running_database(config: Config) -> Iterator[str]:
     directory = config.database.url.removeprefix(EMBEDDED).removeprefix(":")
     with join(Path(directory) if directory else default_directory(os.environ), durable=True) as conninfo:
         yield conninfo
-
-
-@contextmanager
-def wait_for_database(config: Config) -> Iterator[str]:
-    """Yield the conninfo as soon as the database answers and is up to date, so that services start in any order.
-
-    Sleeps between tries: there is nothing else to do yet. Errors: WorldError if its schema is another, or the embedded
-    one cannot be started.
-    """
-    with running_database(config) as conninfo:
-        for wait_s in back_off(config.scheduler.reconnect_max):
-            try:
-                update_or_check(config, conninfo)
-                break
-            except AbsentError as error:
-                LOG.warning("%s; trying again in %.1f s", " ".join(str(error).split()), wait_s)
-            time.sleep(wait_s)
-        yield conninfo
-
-
-def back_off(longest: float) -> Iterator[float]:
-    """Yield seconds to wait, for ever: twice as long each time, with jitter, so that clients come back one by one."""
-    for tries in count():
-        whole = FIRST_WAIT_S * 2 ** min(tries, 64)
-        yield min(whole, longest) * (0.5 + random.random() / 2)
 
 
 def is_embedded(config: Config) -> bool:

@@ -318,8 +318,49 @@ COMMANDS: Final[dict[str, Command]] = {
         _flag("-q", "print nothing, exit with the status of the job", dest="quiet"),
         _flag("-w", "wait until the job has ended", dest="wait"),
     )),
-    "completion": Command("admin.print_completion", "print a script that completes commands in a shell", (
+    "completion": Command("options.print_completion", "print a script that completes commands in a shell", (
         _word("shell", None, "which shell", choices=("bash",)),
     ), "nothing"),
-    "version": Command("admin.print_version", "print the version", (), "nothing"),
+    "version": Command("options.print_version", "print the version", (), "nothing"),
 }  # fmt: skip
+
+
+# Commands about the command line itself; they run here, since modules of others import the database first.
+
+BASH = """\
+_drover() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} command= before= each
+    for each in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        [[ $each == -* || $before == -[cd] ]] || {{ command=$each; break; }}
+        before=$each
+    done
+    case $command in
+{cases}
+        *) COMPREPLY=($(compgen -W "{commands}" -- "$word")) ;;
+    esac
+}}
+complete -o default -F _drover drover
+"""
+CASE = '        {name}) COMPREPLY=($(compgen -W "{words}" -- "$word")) ;;'
+
+
+def print_completion(_options: Namespace, _config: object) -> int:
+    """Print a script that completes commands and options in bash, made from the table of commands."""
+    cases = "\n".join(CASE.format(name=name, words=" ".join(following(name))) for name in COMMANDS)
+    print(BASH.format(cases=cases, commands=" ".join(COMMANDS)), end="")
+    return 0
+
+
+def following(command: str) -> list[str]:
+    """Return what may follow a command: its options, and the words of which one is to be chosen."""
+    actions = command_parser(command)._actions
+    chosen = [choice for action in actions if not action.option_strings for choice in action.choices or ()]
+    return [*chosen, *(option for action in actions for option in action.option_strings)]
+
+
+def print_version(_options: Namespace, _config: object) -> int:
+    """Print name and version of what is installed."""
+    from importlib.metadata import version  # not for --help
+
+    print("drover", version("drover-scheduler"))
+    return 0

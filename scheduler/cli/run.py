@@ -4,19 +4,23 @@
 """
 
 import os
+import random
 import signal
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
 from select import EPOLLIN
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from scheduler.cli.admin import send, status_of
 from scheduler.cli.agent_check import refuse_root, test_agents
 from scheduler.cli.config import SYSTEM, load, locate, with_logins
-from scheduler.cli.db import connect, conninfo_of_daemon, wait_for_database
+from scheduler.cli.db import connect, conninfo_of_daemon, running_database, update_or_check
 from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.wiring import Daemon
@@ -24,10 +28,11 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.service_manager import pop_manager
 from scheduler.drivers.spawn import user_mistakes
 from scheduler.drivers.system import hide
-from scheduler.errors import ConfigError
+from scheduler.errors import AbsentError, ConfigError
 from scheduler.model.config import Config, Database
 
-DAEMON_ONLY = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first")
+FIRST_WAIT_S: Final = 0.2
+DAEMON_ONLY: Final = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first")
 
 
 def run(options: Namespace, config: Config) -> int:
@@ -63,6 +68,31 @@ def run(options: Namespace, config: Config) -> int:
     if daemon.is_superseded:
         upgrade.go_on(environment | ({guardian.GUARDED: str(os.getppid())} if has_guardian else {}))
     return status
+
+
+@contextmanager
+def wait_for_database(config: Config) -> Iterator[str]:
+    """Yield the conninfo as soon as the database answers and is up to date, so that services start in any order.
+
+    Sleeps between tries: there is nothing else to do yet. Errors: WorldError if its schema is another, or the embedded
+    one cannot be started.
+    """
+    with running_database(config) as conninfo:
+        for wait_s in back_off(config.scheduler.reconnect_max):
+            try:
+                update_or_check(config, conninfo)
+                break
+            except AbsentError as error:
+                log.LOG.warning("%s; trying again in %.1f s", " ".join(str(error).split()), wait_s)
+            time.sleep(wait_s)
+        yield conninfo
+
+
+def back_off(longest: float) -> Iterator[float]:
+    """Yield seconds to wait, for ever: twice as long each time, with jitter, so that clients come back one by one."""
+    for tries in count():
+        whole = FIRST_WAIT_S * 2 ** min(tries, 64)
+        yield min(whole, longest) * (0.5 + random.random() / 2)
 
 
 def _reload_function(options: Namespace, written: Database, used: Database) -> Callable[[], Config]:

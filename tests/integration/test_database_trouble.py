@@ -22,7 +22,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.cli.db import back_off
+from scheduler.cli.run import back_off
 from scheduler.database import migrate
 from scheduler.database.embedded import temporary
 from tests.cli_tools import ACTIVE, ANNOUNCE, DROVER, Drover, environment, finish, insert
