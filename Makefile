@@ -53,7 +53,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format --quiet
 
 schema: $(VENV)/.dev
-	$(BIN)/python -m scheduler.database.migrate --dump
+	$(BIN)/python -m tests.dump_schema
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist

@@ -1,4 +1,4 @@
--- What the migrations build. Written by `python -m scheduler.database.migrate --dump`, not by hand.
+-- What the migrations build. Written by `make schema`, not by hand.
 SET check_function_bodies = false;
 
 CREATE SCHEMA drover;

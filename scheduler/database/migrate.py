@@ -6,8 +6,6 @@ which files were applied and what was in them. Refuses to go back, to skip, and 
 
 import hashlib
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from pathlib import Path
 
 import psycopg
 
-from scheduler.database.embedded import find_binaries, temporary
 from scheduler.drivers.sql import STANDARD, setting
 from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
 from scheduler.model.commands import VERBS
@@ -59,10 +56,6 @@ select coalesce(bool_or(grantee = to_regrole('drover_scheduler')), false)
 
 OLDEST = 14  # major version of PostgreSQL
 ENCODINGS = ("UTF8", "SQL_ASCII")  # of databases whose every text can be read out
-
-# Lines of pg_dump that depend on its version, on chance, or on the connection that replays them.
-DUMP_NOISE = re.compile(r"--|\\|SET (?!check_function_bodies)|SELECT pg_catalog\.set_config")
-DUMP_HEADER = "-- What the migrations build. Written by `python -m scheduler.database.migrate --dump`, not by hand.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +119,6 @@ def has_roles(conninfo: str) -> bool:
     """Return whether `apply_roles` was done in this database: then its grants are to follow the schema."""
     with _connection(conninfo) as connection:
         return connection.execute(SELECT_GRANTED).fetchone() == (True,)
-
-
-def dump(conninfo: str) -> str:
-    """Return the schema drover of a database as SQL, free of what varies from dump to dump."""
-    pg_dump = find_binaries() / "pg_dump"
-    arguments = ["--schema-only", "--no-owner", "--schema=drover", f"--dbname={conninfo}"]
-    done = subprocess.run([pg_dump, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise WorldError(f"pg_dump: {done.stderr.strip()}")
-    return normalise(done.stdout)
-
-
-def normalise(text: str) -> str:
-    """Leave out comments, settings and meta-commands of a pg_dump, and fold its blank lines."""
-    kept = "\n".join(line for line in text.splitlines() if not DUMP_NOISE.match(line))
-    return re.sub(r"\n{3,}", "\n\n", kept).strip() + "\n"
 
 
 def wrong_encoding(name: str | None) -> str:
@@ -303,13 +280,3 @@ def _blamed(name: str) -> Iterator[None]:
         raise
     except psycopg.Error as error:
         raise BugError(f"{name}: {error}: nothing of it was applied; report this") from error
-
-
-def _write_schema() -> None:
-    with temporary() as conninfo:
-        apply(conninfo)
-        (schema_dir() / "schema.sql").write_text(DUMP_HEADER + dump(conninfo))
-
-
-if __name__ == "__main__" and sys.argv[1:] == ["--dump"]:
-    _write_schema()

@@ -12,6 +12,7 @@ from scheduler.database import migrate
 from scheduler.errors import BugError, ConfigError, WorldError
 from scheduler.model.commands import VERBS
 from scheduler.model.states import JOB_STATES
+from tests.dump_schema import dump
 
 ONE = "create table drover.thing (thing_pk int primary key, label text);"
 TWO = "alter table drover.thing add column size bigint not null default 7; create index on drover.thing (size);"
@@ -44,9 +45,9 @@ def test_empty_database_gets_every_migration_in_order_f145(empty_database: str, 
 
 def test_second_run_changes_nothing_f145(empty_database: str, two: Path) -> None:
     migrate.apply(empty_database, two)
-    before = _applied(empty_database), migrate.dump(empty_database)
+    before = _applied(empty_database), dump(empty_database)
     assert migrate.apply(empty_database, two) == []
-    assert (_applied(empty_database), migrate.dump(empty_database)) == before
+    assert (_applied(empty_database), dump(empty_database)) == before
 
 
 def test_shipped_migrations_may_be_run_twice_f145(empty_database: str) -> None:

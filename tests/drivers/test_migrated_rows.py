@@ -17,6 +17,7 @@ from scheduler.model.events import EndAndClaim, Save, Settle, Settled
 from scheduler.model.jobs import Claim, SaveRow
 from scheduler.package_data import schema_dir
 from tests.connection_tools import OWNER, fetch, rows_of
+from tests.dump_schema import dump
 from tests.queue_tools import WANT, Desk, end
 
 FIRST: Final = "0001_create_drover.sql"
@@ -87,9 +88,9 @@ def test_an_upgrade_keeps_every_row_and_value_t34(old: str, table: str) -> None:
 
 def test_second_init_of_an_upgraded_database_changes_nothing_f145(database: str) -> None:
     tables = [f"select xmin::text, t::text from drover.{table} t order by 2" for table in KEPT]
-    before = migrate.dump(database), [fetch(database, table) for table in tables]
+    before = dump(database), [fetch(database, table) for table in tables]
     assert migrate.apply(database) == []
-    assert (migrate.dump(database), [fetch(database, table) for table in tables]) == before
+    assert (dump(database), [fetch(database, table) for table in tables]) == before
 
 
 # ---- jobs that were queued

@@ -2,10 +2,10 @@
 
 import psycopg
 
-from scheduler.database import migrate
 from scheduler.package_data import schema_dir
+from tests.dump_schema import dump
 
-REWRITE = "run `python -m scheduler.database.migrate --dump`"
+REWRITE = "run `make schema`"
 
 
 def _rebuilt(conninfo: str, text: str) -> str:
@@ -13,16 +13,16 @@ def _rebuilt(conninfo: str, text: str) -> str:
     with psycopg.connect(conninfo) as connection:
         connection.execute("drop schema if exists drover cascade")
         connection.execute(text.encode())
-    return migrate.dump(conninfo)
+    return dump(conninfo)
 
 
 def test_schema_sql_builds_what_the_migrations_build(database: str, empty_database: str) -> None:
     written = _rebuilt(empty_database, (schema_dir() / "schema.sql").read_text())
-    assert written == _rebuilt(empty_database, migrate.dump(database)), REWRITE
+    assert written == _rebuilt(empty_database, dump(database)), REWRITE
 
 
 def test_dump_shows_a_difference(database: str) -> None:
-    before = migrate.dump(database)
+    before = dump(database)
     with psycopg.connect(database) as connection:
         connection.execute("alter table drover.job alter job_priority set default 1")
-    assert migrate.dump(database) != before
+    assert dump(database) != before
