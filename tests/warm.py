@@ -1,11 +1,11 @@
 """Start the project's own programs by a fork of a process that has imported them already.
 
-`begin` and `run` are Popen and run of subprocess for `python -m MODULE`. Three quarters of what a daemon costs a test
-are imports, and tests start more than a thousand daemons and as many commands. So a server, one for
-each process that runs tests,
-imports the modules and forks for each program; the fork gets arguments, environment, directory and standard streams as
-a new interpreter would, and calls `main` of the module. Other programs are started as usual, and so are these if the
-environment says something that counts at the start of the interpreter or at an import.
+`begin` and `run` are Popen and run of subprocess for `python -m MODULE`. Three quarters of the processor time of a
+daemon that does next to nothing are imports, and tests start more than a thousand daemons and as many commands. So a
+server, one for each process that runs tests, imports the modules and forks for each program. The fork gets arguments,
+environment, directory and standard streams as a new interpreter would, and calls `main` of the module. Other programs
+are started as usual, and so are these if the environment says something that counts at the start of the interpreter or
+at an import.
 
 A request is one packet with five descriptors: a file with the pickled program, the three streams, and a pipe into which
 the server writes how the program ended. The answer is the pid.
@@ -90,7 +90,7 @@ def begin(
     argv: Sequence[str], *, stdin: Stream = None, stdout: Stream = None, stderr: Stream = None,
     env: Mapping[str, str] | None = None, cwd: Path | None = None,
 ) -> "Process | subprocess.Popen[bytes]":  # fmt: skip
-    """Start a program as Popen does, with unbuffered pipes."""
+    """Start a program as Popen does; its pipes, of standard input and output only, are unbuffered."""
     around = dict(os.environ if env is None else env)
     if not _is_known(argv, around):
         return subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=stderr, env=around, cwd=cwd, bufsize=0)
@@ -115,7 +115,7 @@ def run(
 
 def _is_known(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
     is_ours = list(argv[:2]) == [sys.executable, "-m"] and argv[2] in MODULES
-    return is_ours and _at_start(environment) == _at_start(os.environ)
+    return is_ours and _at_start(environment) == _server().at_start
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -155,6 +155,7 @@ class Server:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
+        self.at_start = _at_start(os.environ)
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], cwd=ROOT, env=environment, stdin=DEVNULL)
         theirs.close()
@@ -165,7 +166,10 @@ class Server:
         with _file(pickle.dumps(program)) as request:
             socket.send_fds(self._socket, [b"start"], [request.fileno(), *streams, end])
             os.close(end)
-            return Process(int(self._socket.recv(100)), ended)
+            answer = self._socket.recv(100)
+            if not answer:
+                raise RuntimeError("the server of tests/warm.py has ended: it said why on standard error")
+            return Process(int(answer), ended)
 
     def _close(self) -> None:
         self._socket.close()
