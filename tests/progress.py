@@ -18,7 +18,7 @@ SLOW_S = {"sim": 3.0, "drivers": 3.0, "ssh": 4.0, "integration": 5.0, "faults": 
 MEAN_S = {"unit": 0.01, "sim": 1.5, "drivers": 0.1, "ssh": 0.6, "integration": 0.9, "faults": 4.0, "counts": 1.0}
 OTHER_S = 0.1
 START_S = 5.0  # to collect all tests and start a database server
-REASON_BYTES = 200
+REASON_LENGTH = 300
 
 
 class Progress:
@@ -78,4 +78,4 @@ def _absent() -> str:
 def _reason(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash else str(report.longrepr)
-    return (text.splitlines() or [""])[0][:REASON_BYTES]
+    return " ".join(text.split())[:REASON_LENGTH]
