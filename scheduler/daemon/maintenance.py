@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from scheduler.daemon.command_context import PAUSE_S, Action, Ask, Context, FlushPass, text_of
 from scheduler.daemon.commands import Commands
+from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.sql import Stat, to_json
+from scheduler.drivers.sql import to_json
 from scheduler.drivers.statements import RefusedError
 from scheduler.drivers.steps import Steps
+from scheduler.drivers.system import resident_mb
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken
 from scheduler.model.states import LeaseState
@@ -40,12 +42,11 @@ class Maintenance:
         lease: Lease,
         pid: int,
         ask: Ask,
-        stats: Callable[[], dict[str, Stat]],
-        vitals: Callable[[], dict[str, Any]],
+        connections: Connections,
         actions: dict[str, Action],
     ) -> None:
         self._loop, self._timers, self._core, self._lease, self._pid = loop, timers, core, lease, pid
-        self._ask, self._stats, self._vitals = ask, stats, vitals
+        self._ask, self._connections = ask, connections
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
         self._flush: FlushPass | None = None  # under way
         self._began = loop.now
@@ -206,10 +207,16 @@ class Maintenance:
             self._due["hosts"] = self._loop.now + STATUS_GAP_S
             raise
 
+    def _vitals(self) -> dict[str, Any]:
+        """Return the longest turn of the loop, how many were slow, our memory, and what connections fail."""
+        longest = round(self._loop.longest_turn * 1000, 1)
+        vitals = {"longest_turn_ms": longest, "slow_turns": self._loop.slow_turns, "memory_mb": resident_mb()}
+        return vitals | {"troubles": self._connections.log.shown()}
+
     def _statements(self) -> dict[str, dict[str, float]]:
         """Return count, mean and maximum of every named statement; warn of one that was slower than ever before."""
         shown = {}
-        for name, stat in self._stats().items():
+        for name, stat in self._connections.stats().items():
             mean_ms, max_ms = stat.total_s / max(stat.count, 1) * 1000, stat.max_s * 1000
             shown[name] = {"count": stat.count, "mean_ms": round(mean_ms, 3), "max_ms": round(max_ms, 3)}
             if stat.max_s > max(self._slowest.get(name, 0.0), SLOW_S):

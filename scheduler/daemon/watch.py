@@ -45,7 +45,6 @@ class Watch:
         identity: Identity,
         connections: Connections,
         actions: dict[str, Action],
-        vitals: Callable[[], dict[str, Any]],
         changed: Callable[[], None],
     ) -> None:
         self._loop, self._config, self._core, self._identity = loop, config, core, identity
@@ -57,7 +56,7 @@ class Watch:
         self._is_busy = False
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         self.maintenance = Maintenance(
-            loop, config.scheduler, core, self.lease, identity.pid, self.ask, connections.stats, vitals, actions
+            loop, config.scheduler, core, self.lease, identity.pid, self.ask, connections, actions
         )
 
     # ---- what the connection reports

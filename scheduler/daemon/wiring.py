@@ -24,7 +24,7 @@ from scheduler.drivers.processes import Processes
 from scheduler.drivers.queries import JobQueries
 from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile
 from scheduler.drivers.sql import load
-from scheduler.drivers.system import Signals, identity, resident_mb
+from scheduler.drivers.system import Signals, identity
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.package_data import agent_folders, schema_dir
@@ -80,8 +80,7 @@ class Daemon:
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
         connections = Connections(self.loop, self.config, conninfo, self.core, queries, schedinfo, self.show_state)
         watch = Watch(
-            self.loop, self.config, self.core, self._identity, connections, self._commands.actions(), self._vitals,
-            self.show_state,
+            self.loop, self.config, self.core, self._identity, connections, self._commands.actions(), self.show_state
         )  # fmt: skip
         connections.attach(watch)
         return connections, watch
@@ -218,12 +217,6 @@ class Daemon:
         self.core.handle(event, self.loop.now)
 
     # ---- what is shown
-
-    def _vitals(self) -> dict[str, Any]:
-        """Return the longest turn of the loop, how many were slow, our memory, and what connections fail."""
-        longest = round(self.loop.longest_turn * 1000, 1)
-        vitals = {"longest_turn_ms": longest, "slow_turns": self.loop.slow_turns, "memory_mb": resident_mb()}
-        return vitals | {"troubles": self.connections.log.shown()}
 
     def show_state(self) -> None:
         """Show what we are to our group, which may have changed."""
