@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
-from psycopg.conninfo import make_conninfo
-
 from scheduler.daemon.log import log_line
 from scheduler.daemon.wakeups import ListenProbe, NotifyRateLimit
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.postgres_connect import writable
+from scheduler.drivers.postgres_connect import with_parameters, writable
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting
@@ -184,7 +182,7 @@ class Connections:
         notified: Callable[[str], None] = lambda channel: None,
     ) -> Connection:
         return Connection(
-            self._loop, name, make_conninfo(writable(conninfo), application_name=f"drover {name}"),
+            self._loop, name, with_parameters(writable(conninfo), application_name=f"drover {name}"),
             settings=(SAFE_PATH, *settings, *PLANS), on_up=up, on_down=down, on_notify=notified,
             reconnect_max=self._timers.reconnect_max,
         )  # fmt: skip

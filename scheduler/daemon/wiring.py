@@ -10,8 +10,6 @@ from functools import partial
 from importlib import metadata
 from typing import Any, Final
 
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.daemon_commands import DaemonCommands
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
@@ -20,6 +18,7 @@ from scheduler.daemon.upgrade import Upgrade, hold_signals
 from scheduler.daemon.watch import Watch
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.loop import Loop, Watchdog
+from scheduler.drivers.postgres_connect import is_same_server, with_parameters
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.queries import JobQueries
 from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile
@@ -88,11 +87,11 @@ class Daemon:
     def _connect_to_jobs_databases(self, conninfo: str) -> tuple[JobQueries, AgentDb]:
         database, timers, changed = self.config.database, self.config.scheduler, self.connections.reachability_changed
         job_queries = JobQueries(
-            self.loop, database.msq_url or make_conninfo(conninfo, user="drover_msq"), timers, self._handle, changed,
+            self.loop, database.msq_url or with_parameters(conninfo, user="drover_msq"), timers, self._handle, changed,
         )  # fmt: skip
         agentdb = AgentDb(
-            self.loop, database.agentdb_url or make_conninfo(conninfo, user="drover_agentdb"), self.config,
-            self._handle, changed, is_with_queue=_is_same_server(conninfo, database.agentdb_url),
+            self.loop, database.agentdb_url or with_parameters(conninfo, user="drover_agentdb"), self.config,
+            self._handle, changed, is_with_queue=is_same_server(conninfo, database.agentdb_url or conninfo),
         )  # fmt: skip
         return job_queries, agentdb
 
@@ -317,9 +316,3 @@ class Daemon:
     def _job_ended(self, end: e.JobEnded) -> None:
         if self.stdin_jobs is not None:
             self.stdin_jobs.job_ended(end)
-
-
-def _is_same_server(queue: str, other: str) -> bool:
-    """Return whether another connection string names the server of the queue; an empty one does."""
-    ours, theirs = (conninfo_to_dict(text) for text in (queue, other or queue))
-    return all(ours.get(key) == theirs.get(key) for key in ("service", "host", "hostaddr", "port"))

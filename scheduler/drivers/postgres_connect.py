@@ -163,6 +163,17 @@ def readable(conninfo: str) -> str:
     return make_conninfo(conninfo, target_session_attrs="primary") if wanted == "read-write" else conninfo
 
 
+def with_parameters(conninfo: str, **parameters: str) -> str:
+    """Return a connection string with other parameters, as `user`."""
+    return make_conninfo(conninfo, **parameters)
+
+
+def is_same_server(conninfo: str, other: str) -> bool:
+    """Return whether two connection strings name one server."""
+    ours, theirs = conninfo_to_dict(conninfo), conninfo_to_dict(other)
+    return all(ours.get(key) == theirs.get(key) for key in ("service", "host", "hostaddr", "port"))
+
+
 def login_of(conninfo: str) -> str:
     """Return the user that a connection string names; empty if it names none."""
     try:
