@@ -21,7 +21,7 @@ def woken(state: State, event: e.Woken, now: float) -> None:
 def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> None:
     """Take the claimed rows in hand, and forget the ends that are saved."""
     state.outbox.parents.extend(event.parents)
-    if state.outbox.was_foreign():
+    if state.outbox.drop_foreign():
         return
     request = state.outbox.answered()
     assert isinstance(request, e.EndAndClaim)
@@ -41,7 +41,7 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
 def saved(state: State, event: e.Saved, now: float) -> None:
     """Go on with rows that are saved or marked; forget those that are no longer ours."""
     state.outbox.parents.extend(event.parents)
-    if state.outbox.was_foreign():
+    if state.outbox.drop_foreign():
         return
     request = state.outbox.answered()
     if isinstance(request, e.Mark):
@@ -85,7 +85,7 @@ def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int],
 
 def have_read(state: State, event: e.ContentsRead, now: float) -> None:
     """Go on with rows whose contents are read; forget those that are no longer ours."""
-    if state.outbox.was_foreign():
+    if state.outbox.drop_foreign():
         return
     request = state.outbox.answered()
     assert isinstance(request, e.ReadContents)
@@ -115,7 +115,7 @@ def _fenced(state: State, pk: int, attempt: int, now: float) -> None:
 
 def not_saved(state: State, event: e.NotSaved, now: float) -> None:
     """Send a failed request again, in parts, or later; or give up the one row that is to blame."""
-    if state.outbox.was_foreign():
+    if state.outbox.drop_foreign():
         return
     request = state.outbox.in_flight
     complaint = state.outbox.failed(event, now)
@@ -128,7 +128,7 @@ def not_saved(state: State, event: e.NotSaved, now: float) -> None:
 
 def settled(state: State, event: e.Settled, now: float) -> None:
     """Send what is left of dependencies to settle; a claim may find the children that were released."""
-    if not state.outbox.was_foreign():
+    if not state.outbox.drop_foreign():
         state.outbox.answered()
     if event.left is not None:
         first, *others = event.left.parents
@@ -143,12 +143,12 @@ def settled(state: State, event: e.Settled, now: float) -> None:
 
 def found_locked(state: State, event: e.LockedFound, now: float) -> None:
     """Save the rows that are locked later, and the others now."""
-    if not state.outbox.was_foreign():
+    if not state.outbox.drop_foreign():
         state.outbox.found_locked(event.pks, now)
 
 
 def written(state: State, event: e.Written, now: float) -> None:
     """Forget log or output that is written."""
-    if not state.outbox.was_foreign():
+    if not state.outbox.drop_foreign():
         state.outbox.answered()
     serving.go_on(state, now)

@@ -11,7 +11,7 @@ from scheduler.model import events as e
 from scheduler.model.events import CloseQuery, JobEnded
 from scheduler.model.jobs import ItemFailure, SaveRow
 from scheduler.model.protocol import printable
-from scheduler.model.states import QUEUED, ST_PREP, ST_RUNNING, ST_SPAWNED, TERMINAL, QueryEvent
+from scheduler.model.states import QUEUED, ST_PREP, ST_RUNNING, ST_SPAWNED, TERMINAL
 from scheduler.policy.entities import Job, Pool, Slot, Verdict
 from scheduler.policy.outcome import ALL_DONE, BLOCKED_AGAIN, CANCELLED, FAILS, GIVEN_BACK, KILLED, judge
 from scheduler.policy.query import Query
@@ -101,11 +101,8 @@ def release_slot(state: State, slot: Slot, job: Job, now: float) -> None:
 
 
 def _end_second_try(slot: Slot, job: Job) -> None:
-    query, item = job.query, slot.item
-    if query is not None and item is not None and item in query.second_tries:
-        query.second_tries.remove(item)
-        if item not in query.second_tries:
-            query.spared.discard(item.number)
+    if job.query is not None and slot.item is not None:
+        job.query.end_second_try(slot.item)
 
 
 def conclude_if_over(state: State, job: Job, now: float) -> None:
@@ -164,8 +161,7 @@ def drop_waiting(state: State, job: Job) -> None:
         pool.run_queue_of(job, host).drop(lane)
     job.drop_items()
     if query is not None:
-        query.fire(QueryEvent.DROPPED)
-        query.second_tries = []
+        query.stop()
         pool.drop_second_tries(job)
 
 
@@ -261,8 +257,7 @@ def _charge(state: State, slot: Slot, job: Job, why: str) -> None:
 def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
     """Give an interrupted job back, or try an item of a query again; only so often, for it may be the cause."""
     if job.query is not None:
-        job.query.losses += slot.is_second_try
-        if job.query.losses > job.rules.max_interruptions:
+        if job.query.count_loss(slot.is_second_try) > job.rules.max_interruptions:
             record_failure(state, slot, job, why)
         elif job.verdict is None:
             if slot.item is not None and not slot.is_second_try:

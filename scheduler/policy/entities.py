@@ -194,7 +194,7 @@ class Pool:
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
         self.name = name
-        self.kind = kind
+        self.set_kind(kind)
         self.enabled = enabled
         self.slots: list[Slot] = []
         self.any: RunQueue[Job] = self.queue_type()  # lanes for any host
@@ -219,13 +219,27 @@ class Pool:
         self.blocked_until = 0.0  # and until then
         self.reason: str | None = None
         self.is_exec = kind.kind == "exec"  # one process an item
-        self.is_guarded = "*" not in kind.submitters
         self.lacks_connection = False  # for DB: lines, which its agents may send
-        self.refresh()
+        self.set_may_begin()
 
-    def refresh(self) -> None:
-        """Work out whether items of this type may be given to agents at all."""
+    def set_kind(self, kind: AgentType) -> None:
+        """Go by this configuration."""
+        self.kind = kind
+        self.is_guarded = "*" not in kind.submitters
+
+    def set_may_begin(self, enabled: bool | None = None, lacks_connection: bool | None = None) -> None:
+        """Note what has changed of why items of this type may be given to agents, or may not."""
+        self.enabled = self.enabled if enabled is None else enabled
+        self.lacks_connection = self.lacks_connection if lacks_connection is None else lacks_connection
         self.may_begin = self.enabled and not self.lacks_connection
+
+    def block(self, now: float) -> None:
+        """Note that every slot has failed."""
+        self.blocked_since, self.blocked_until = now, min(slot.deadline for slot in self.slots)
+
+    def unblock(self) -> None:
+        """Note that a slot may start agents again."""
+        self.blocked_until = 0.0
 
     @property
     def singles(self) -> int:

@@ -232,16 +232,14 @@ def opened(state: State, event: Opened, now: float) -> None:
     if job is None or job.query is None or job.verdict is not None:
         return
     query = job.query
-    query.fire(QueryEvent.OPENED if event.total else QueryEvent.OPENED_EMPTY)
-    query.opened_at = now
+    query.has_opened(event.total, now)
     job.names = event.names
-    query.total = event.total
     if (reason := check_columns(event.names) or _missing(job, query)) is not None:
         fail_job(state, job, reason, now)
         return
     kind = job.pool.kind
-    query.make_line = line_maker(event.names, kind.escape, kind.nulls)
-    query.is_raw = kind.escape == "shell" and not job.pool.is_exec
+    is_raw = kind.escape == "shell" and not job.pool.is_exec
+    query.set_format(line_maker(event.names, kind.escape, kind.nulls), is_raw=is_raw)
     state.fetch_more(job)
     conclude_if_over(state, job, now)
 
@@ -252,9 +250,10 @@ def _missing(job: Job, query: Query) -> str | None:
     for title, name in (("jq_key", job.rules.key), ("jq_runonpfile", job.rules.runonpfile)):
         if name is not None and as_bytes(name) not in names:
             return f"{title} names column {name!r}, and the query has none"
-    query.key_at = None if job.rules.key is None else names.index(as_bytes(job.rules.key))
-    place = job.rules.runonpfile
-    query.place_at = None if place is None else names.index(as_bytes(place))
+    key_at, place_at = (
+        None if name is None else names.index(as_bytes(name)) for name in (job.rules.key, job.rules.runonpfile)
+    )
+    query.set_columns(key_at, place_at)
     return check_template(job.pool.kind.command, names) if job.pool.is_exec else None
 
 
@@ -292,7 +291,7 @@ def fetched(state: State, event: Fetched, now: float) -> None:
         return
     base = query.fetched
     items = _items(job, query, rows)
-    query.fetched += len(rows)
+    query.count_rows(len(rows))
     _size_batch(state, query, items)
     items = _sendable(state, job, query, items)
     if query.place_at is None or job.host is not None:
@@ -322,8 +321,7 @@ def _size_batch(state: State, query: Query, items: Sequence[Item]) -> None:
     """Ask next for as many rows as `fetch_bytes` hold, and for more when half of them are gone."""
     if items:
         average = sum([len(item.line) for item in items]) / len(items)
-        query.batch = max(1, min(state.timers.fetch_rows, int(state.timers.fetch_bytes / average)))
-        query.low = query.batch // 2
+        query.set_batch(max(1, min(state.timers.fetch_rows, int(state.timers.fetch_bytes / average))))
 
 
 def _sendable(state: State, job: Job, query: Query, items: list[Item]) -> list[Item]:

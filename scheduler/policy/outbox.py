@@ -94,8 +94,8 @@ class Outbox:
         heir.in_flight, heir._foreign = self.in_flight, self.in_flight is not None
         return heir
 
-    def was_foreign(self) -> bool:
-        """Say whether the answer that has come is foreign; then it is to be forgotten."""
+    def drop_foreign(self) -> bool:
+        """Forget the request in flight if it is foreign; say whether it was."""
         if not self._foreign:
             return False
         self._foreign, self.in_flight = False, None

@@ -164,8 +164,7 @@ def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     state.slots.process_ended(slot, event, now)
     pool = slot.pool
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
-        pool.blocked_since = now
-        pool.blocked_until = min(other.deadline for other in pool.slots)
+        pool.block(now)
         state.log_message("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
         completion.give_back_all(
             state,
@@ -230,7 +229,7 @@ def _late_while_working(state: State, slot: Slot, now: float) -> None:
 def thaw_pool(state: State, pool: Pool) -> None:
     """Let a type be claimed for again when not all of its slots have failed."""
     if pool.blocked_until and not (pool.slots and all(slot.state == ST_FAIL for slot in pool.slots)):
-        pool.blocked_until = 0.0
+        pool.unblock()
         state.claims.wake()
 
 

@@ -123,6 +123,49 @@ class Query:
         """Move the query. Errors: BugError when the event is impossible."""
         self.state = QUERY.after(self.state, event) or self.state
 
+    def has_opened(self, total: int, now: float) -> None:
+        """Note that it ran, and how many rows it has."""
+        self.fire(QueryEvent.OPENED if total else QueryEvent.OPENED_EMPTY)
+        self.total, self.opened_at = total, now
+
+    def set_format(self, make_line: Callable[[Row], bytes], *, is_raw: bool) -> None:
+        """Set how a row becomes a line."""
+        self.make_line, self.is_raw = make_line, is_raw
+
+    def set_columns(self, key_at: int | None, place_at: int | None) -> None:
+        """Set which columns are the key and the value that places a row."""
+        self.key_at, self.place_at = key_at, place_at
+
+    def count_rows(self, rows: int) -> None:
+        """Count rows that were fetched."""
+        self.fetched += rows
+
+    def set_batch(self, rows: int) -> None:
+        """Ask next for so many rows, and for more when half of them are gone."""
+        self.batch, self.low = rows, rows // 2
+
+    def end_second_try(self, item: Item) -> None:
+        """Note that a second try of an item is over."""
+        if item in self.second_tries:
+            self.second_tries.remove(item)
+            if item not in self.second_tries:
+                self.spared.discard(item.number)
+
+    def stop(self) -> None:
+        """Assign nothing more of it."""
+        self.fire(QueryEvent.DROPPED)
+        self.second_tries = []
+
+    def count_loss(self, is_second_try: bool) -> int:
+        """Count a host that was lost with an item on its second try; return how many were."""
+        self.losses += is_second_try
+        return self.losses
+
+    def take_failures(self) -> list[ItemFailure]:
+        """Return the failed items that are to be saved now."""
+        failures, self.failures = self.failures, []
+        return failures
+
     @property
     def has_connection(self) -> bool:
         """Say whether a connection is asked for, or has it."""

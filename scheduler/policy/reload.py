@@ -168,15 +168,13 @@ def _take_type(state: State, name: str, old: Config, new: Config, now: float) ->
 
 def _end_type(state: State, pool: Pool, now: float) -> None:
     stop_starving(state, pool)
-    pool.enabled = False
-    pool.refresh()
+    pool.set_may_begin(enabled=False)
     _remove(state, list(pool.slots), "agent type not configured any more", now)
 
 
 def _change_type(state: State, pool: Pool, kind: AgentType, enabled: bool, now: float) -> None:
     enable(state, pool, enabled, now)
-    pool.kind = kind
-    pool.is_guarded = "*" not in kind.submitters
+    pool.set_kind(kind)
 
 
 def _dismiss_the_old(state: State, pool: Pool, before: AgentType, old: Config, now: float) -> None:
@@ -311,11 +309,10 @@ def follow_tables(state: State, event: e.TablesRead, now: float) -> None:
 def enable(state: State, pool: Pool, enabled: bool, now: float) -> None:
     """Enable a type, or disable it: jobs that have not begun go back, agents without an item end."""
     if pool.enabled and not enabled:
-        pool.enabled = False
+        pool.set_may_begin(enabled=False)
         stop_starving(state, pool)
         completion.give_back_all(state, DISABLED, now, lambda job: job.pool is pool and completion.is_untouched(job))
         for slot in pool.slots:
             if slot.job is None:
                 state.slots.kill(slot, DISABLED, now)
-    pool.enabled = enabled
-    pool.refresh()
+    pool.set_may_begin(enabled=enabled)

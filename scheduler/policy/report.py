@@ -248,7 +248,7 @@ def show_progress(state: State, now: float) -> None:
             continue
         before, query.shown = query.shown, _phase(state, job, query)
         if query.has_run or query.shown != before:
-            failures, query.failures = query.failures, []
+            failures = query.take_failures()
             state.outbox.save(progress(job, now, query.shown, count), failures)
             job.show(count)
     spill(state, now)

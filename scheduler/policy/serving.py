@@ -152,8 +152,7 @@ def connections_changed(state: State, event: ConnectionsChanged, now: float) -> 
 def hold_types(state: State) -> None:
     """Let every type know whether it lacks a connection; also after a reload."""
     for pool in state.pools.values():
-        pool.lacks_connection = missing_for_type(state, pool) is not None
-        pool.refresh()
+        pool.set_may_begin(lacks_connection=missing_for_type(state, pool) is not None)
         if not pool.may_begin:
             stop_starving(state, pool)
 

@@ -45,7 +45,7 @@ _POLICY: Final = "scheduler.policy."
 
 MUTANTS: Final = (
     _one("no_throttle_wake_up", "everything_ends reload_frees_what_failed", _POLICY + "processes",
-         "        pool.blocked_until = 0.0\n", "        pass\n"),
+         "        pool.unblock()\n", "        pass\n"),
     _one("throttle_never_closes", "respawns_are_limited", _POLICY + "slots",
          "return len(recent(starts, now, interval)) > count", "return False"),
     _one("finish_before_claim", "done_means_worked only_ready_agents_get_lines", _POLICY + "replies",
