@@ -164,7 +164,7 @@ class Connections:
         """Log that a connection that some work needs cannot be made, or can again; begin none of it, or begin it."""
         what = f"{CONNECTIONS[event.need]}{event.login and f' as {event.login}'}"
         if event.reason is None:
-            self.log.over(what)
+            self.log.recovered(what)
         else:
             self.log.failed(what, event.reason, effect=f"; {WAITS[event.need]}; see drover check")
         self._core.handle(event, self._loop.now)
@@ -188,7 +188,7 @@ class Connections:
         )  # fmt: skip
 
     def _queue_up(self) -> None:
-        if not self.log.over(QUEUE):
+        if not self.log.recovered(QUEUE):
             log_line("info", f"{QUEUE}: up")
         if self.queue.losses:
             self._reconciling = Task(self._loop, self._reconcile(self._tasks.owner)).start()
@@ -205,7 +205,7 @@ class Connections:
         self._changed()
 
     def _watch_up(self) -> None:
-        self.log.over(WATCH)
+        self.log.recovered(WATCH)
         self._tasks.up()
         self._probe.start()
 
@@ -272,14 +272,14 @@ class ConnectionLog:
             failing.logged.append(reason)
             self._log("warning", f"{name}: {reason}{effect}")
 
-    def over(self, name: str) -> bool:
+    def recovered(self, name: str) -> bool:
         """Log that it is up again, and for how long it was not; return False if it has not failed."""
         failing = self._failing.pop(name, None)
         if failing is not None:
             self._log("info", f"{name}: up again after {self._clock() - failing.since:.0f} s")
         return failing is not None
 
-    def shown(self) -> list[dict[str, Any]]:
+    def failing(self) -> list[dict[str, Any]]:
         """Return what fails now: what, why, and for how many seconds."""
         now = self._clock()
         return [

@@ -211,7 +211,7 @@ class Maintenance:
         """Return the longest turn of the loop, how many were slow, our memory, and what connections fail."""
         longest = round(self._loop.longest_turn * 1000, 1)
         vitals = {"longest_turn_ms": longest, "slow_turns": self._loop.slow_turns, "memory_mb": resident_mb()}
-        return vitals | {"troubles": self._connections.log.shown()}
+        return vitals | {"troubles": self._connections.log.failing()}
 
     def _statements(self) -> dict[str, dict[str, float]]:
         """Return count, mean and maximum of every named statement; warn of one that was slower than ever before."""

@@ -11,7 +11,6 @@ connection proves nothing, and the probe is repeated. While none arrives, the qu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,7 +18,7 @@ from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Failure, Query
 from scheduler.drivers.statements import NOTIFY, RefusedStatements, answer_to
-from scheduler.drivers.steps import Steps, Stop, Task, Until
+from scheduler.drivers.steps import Callback, Steps, Task, Until
 
 BURST: Final = 5
 WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at most
@@ -83,7 +82,7 @@ class ListenProbe:
         poll_interval: float,
     ) -> None:
         self.channel = listen[-1].split()[1]
-        self.is_deaf = False
+        self.is_polling = False
         self._loop, self._query, self._sender, self._listener, self._listen = loop, ring, sender, listener, listen
         self._refused, self._poll, self._log = refused, poll, log
         self._every, self._poll_interval = every, poll_interval
@@ -118,26 +117,33 @@ class ListenProbe:
         """Probe once; return the seconds to the next time."""
         if not self._sender.is_up:
             return AGAIN_S
-        if self.is_deaf and not (yield from self._listen_anew()):
+        if self.is_polling and not (yield from self._listen_anew()):
             return self._every
         sent, self._arrived = self._listener.sent, None
         answer = yield from answer_to(self._sender, self._query, {"channel": self.channel})
         if isinstance(answer, Failure):
             if answer.is_of_notify:
                 self._refused.refused(NOTIFY, answer)
-                self._go_deaf(FULL)
+                self._start_polling(FULL)
             return AGAIN_S
         if answer.rows[0][-1] == b"t":
             self._refused.accepted(NOTIFY)
-        if (yield _Arrival(self)):
+        if (yield Callback(self._call_when_arrived)):
             return self._has_arrived(sent)
         if not self._listener.is_idle:  # nothing arrives before its statement has ended
             return AGAIN_S
-        self._go_deaf(POOLER if self._listener.is_pooled else SILENCE)
+        self._start_polling(POOLER if self._listener.is_pooled else SILENCE)
         return self._every
 
+    def _call_when_arrived(self, resume: Callable[[bool], None]) -> None:
+        """Call with True when the probe arrives, if it has not yet, and with False later; the first call counts."""
+        self._resume = partial(resume, True)
+        self._loop.at(self._loop.now + WITHIN_S, partial(resume, False))
+        if self._arrived is not None:
+            resume(True)
+
     def _listen_anew(self) -> Steps[bool]:
-        """Listen again: what made us deaf may have been the end of LISTEN alone; return whether that can be probed."""
+        """Listen again: the reason may have been the end of LISTEN alone; return whether that can be probed."""
         for text in self._listen:
             answer = yield from answer_to(self._listener, text)
         return not isinstance(answer, Failure)
@@ -145,42 +151,18 @@ class ListenProbe:
     def _has_arrived(self, sent: int) -> float:
         if sent != self._arrived:
             return AGAIN_S
-        if self.is_deaf:
-            self.is_deaf = False
+        if self.is_polling:
+            self.is_polling = False
             self._log("info", "LISTEN is heard again")
         return self._every
 
-    def _go_deaf(self, why: str) -> None:
-        if not self.is_deaf:
-            self.is_deaf = True
+    def _start_polling(self, why: str) -> None:
+        if not self.is_polling:
+            self.is_polling = True
             self._log("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
-            Task(self._loop, self._poll_while_deaf()).start()
+            Task(self._loop, self._poll_repeatedly()).start()
 
-    def _poll_while_deaf(self) -> Steps[None]:
-        while self.is_deaf:
+    def _poll_repeatedly(self) -> Steps[None]:
+        while self.is_polling:
             self._poll()
             yield Until(self._loop.now + self._poll_interval)
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """Wait for the notification of a probe; return False when it is late."""
-
-    probe: ListenProbe
-
-    def begin(self, loop: Loop, resume: Callable[[bool], None]) -> Stop:
-        """Arm a timer, unless it came before the statement was answered."""
-
-        def stop() -> None:
-            self.probe._resume = None
-            timer.cancel()
-
-        def come(has_arrived: bool) -> None:
-            stop()
-            resume(has_arrived)
-
-        timer = loop.at(loop.now + WITHIN_S, partial(come, False))
-        self.probe._resume = partial(come, True)
-        if self.probe._arrived is not None:
-            come(True)
-        return stop

@@ -121,7 +121,7 @@ class Daemon:
     def run(self) -> int:
         """Serve until asked to end; return the exit status. Errors: ConfigError, another group has our hosts."""
         signals = Signals(self.loop, self._commands.signalled)
-        alarm = self._watch_loop()
+        watchdog = self._start_watchdog()
         log_line("info", self._introduction())
         try:
             self.connections.open()
@@ -130,8 +130,8 @@ class Daemon:
             while not self._over:
                 self.turn()
         finally:
-            if alarm is not None:
-                alarm.close()
+            if watchdog is not None:
+                watchdog.close()
             if self.is_superseded:
                 hold_signals()
             signals.close()
@@ -144,12 +144,12 @@ class Daemon:
         who = f"drover {metadata.version('drover-scheduler')} pid={self._identity.pid}"
         return f"{who} group={config.scheduler.group}: hosts {hosts}; agents {agents}"
 
-    def _watch_loop(self) -> Watchdog | None:
+    def _start_watchdog(self) -> Watchdog | None:
         """Have a watchdog log where the loop hangs, while it does."""
         limit = self.config.scheduler.hang_limit
-        alarm = Watchdog(limit, crash_fd()) if limit else None
-        self.loop.watch_with(alarm, self._log_hang)
-        return alarm
+        watchdog = Watchdog(limit, crash_fd()) if limit else None
+        self.loop.watch_with(watchdog, self._log_hang)
+        return watchdog
 
     def turn(self) -> None:
         """Carry out all commands of the core, then wait for the next event or deadline."""

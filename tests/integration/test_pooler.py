@@ -156,9 +156,9 @@ def test_probe_that_arrives_with_an_answer_proves_nothing_j46(
     before = probed.sender.sent
     turn_until(loop, lambda: probed.sender.sent > before)  # it probes
     probed.listener.run("select 1", lambda _: None)
-    probed.listen_probe.is_deaf = True
+    probed.listen_probe.is_polling = True
     turn_until(loop, lambda: probed.arrivals)
-    assert probed.listen_probe.is_deaf
+    assert probed.listen_probe.is_polling
 
 
 def test_lost_listen_is_noticed_and_repeated_j46(loop: Loop, module_database: str, open_connection: Open) -> None:

@@ -43,7 +43,7 @@ def test_end_is_logged_with_how_long_it_lasted_and_the_next_one_anew(
 ) -> None:
     log.failed("watch connection", "refused")
     clock.now = 90.0
-    assert log.over("watch connection")
+    assert log.recovered("watch connection")
     log.failed("watch connection", "refused")
     assert said == [
         ("warning", "watch connection: refused"),
@@ -52,8 +52,8 @@ def test_end_is_logged_with_how_long_it_lasted_and_the_next_one_anew(
     ]
 
 
-def test_what_has_not_failed_is_not_over(log: ConnectionLog, said: Lines) -> None:
-    assert not log.over("watch connection")
+def test_connection_that_has_not_failed_does_not_recover(log: ConnectionLog, said: Lines) -> None:
+    assert not log.recovered("watch connection")
     assert said == []
 
 
@@ -61,4 +61,4 @@ def test_what_fails_now_is_shown_with_its_last_reason(log: ConnectionLog, clock:
     log.failed("watch connection", "refused")
     clock.now = 5.0
     log.failed("watch connection", "too many")
-    assert log.shown() == [{"what": "watch connection", "reason": "too many", "seconds": 5.0}]
+    assert log.failing() == [{"what": "watch connection", "reason": "too many", "seconds": 5.0}]
