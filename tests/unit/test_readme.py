@@ -51,6 +51,11 @@ def test_every_target_shown_is_in_the_makefile(target: str) -> None:
     assert re.search(rf"^{target.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:\w+/)?\w+\.py)`", README))))
+def test_every_module_named_is_there(path: str) -> None:
+    assert list((ROOT / "scheduler").glob(f"**/{path}"))
+
+
 def test_the_two_commands_come_first() -> None:
     assert [line.split("#")[0].strip() for line in SHELL_LINES[:2]] == ["make demo", "make test"]
 

@@ -11,7 +11,10 @@ from scheduler.package_data import schema_dir
 RELEASED = ("0001_create_drover.sql", "0002_harden_queue.sql")  # never edited
 FILES = sorted(
     path
-    for path in (schema_dir() / "queries.sql", schema_dir() / "roles.sql", *schema_dir().glob("migrations/*.sql"))
+    for path in (
+        *(schema_dir() / name for name in ("queries.sql", "cli.sql", "roles.sql")),
+        *schema_dir().glob("migrations/*.sql"),
+    )
     if path.name not in RELEASED
 )
 TEXT = (schema_dir() / "queries.sql").read_text()
