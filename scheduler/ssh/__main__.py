@@ -26,7 +26,7 @@ CLOSE_LIMIT_S: Final = 5.0  # for the ends of killed agents to be reported
 
 
 class SshHostProcess:
-    """What this process does for its host."""
+    """Carry out the requests of the supervisor for one host."""
 
     def __init__(self, settings: ssh.SshSettings, sock: socket.socket) -> None:
         self._settings, self._loop = settings, Loop()

@@ -96,27 +96,22 @@ class ConnectionPool:
 
     def _assign(self) -> None:
         """Open sessions for queued agents, and make connections for the others."""
-        while self._queue and (pooled := self._with_capacity()):
-            self._start_session(pooled, self._queue.popleft())
+        control = self._control()
+        while self._queue and control and (pooled := next((p for p in self._pooled if p.has_capacity), None)):
+            self._start_session(pooled, self._queue.popleft(), pooled.control or control)
         if not self._queue:
             return
         if self._back_off is not None and not self._connecting:
             self._refuse_if_down()
             return
         leaving = sum(agent.is_over for agent in self._connection_of)  # their sessions are free in a moment
-        wanted = ceil((len(self._queue) - leaving) / max(self._max_agents, 1)) if self._control() else 1
+        wanted = ceil((len(self._queue) - leaving) / max(self._max_agents, 1)) if control else 1
         while len(self._connecting) < min(wanted, MAX_CONNECTING) and self._back_off is None:
             self._connect()
-
-    def _with_capacity(self) -> PooledConnection | None:
-        return next((each for each in self._pooled if each.has_capacity and self._control_of(each)), None)
 
     def _control(self) -> ControlSession | None:
         """Return a control session of the host; none means that it is down."""
         return next((pooled.control for pooled in self._pooled if pooled.control), None)
-
-    def _control_of(self, pooled: PooledConnection) -> ControlSession | None:
-        return pooled.control or self._control()
 
     def _refuse_if_down(self) -> None:
         """Refuse all queued agents, unless the host is up: then they wait for capacity, or for the next connection."""
@@ -126,12 +121,10 @@ class ConnectionPool:
         for agent in queue:
             agent.refuse(self._why_down)
 
-    def _start_session(self, pooled: PooledConnection, agent: RemoteAgent) -> None:
+    def _start_session(self, pooled: PooledConnection, agent: RemoteAgent, control: ControlSession) -> None:
         pooled.agents.add(agent)
         pooled.sessions -= 1
         self._connection_of[agent] = pooled
-        control = self._control_of(pooled)
-        assert control is not None
         Thread(target=self._open_session, args=(pooled, agent, control), daemon=True).start()
 
     def _open_session(self, pooled: PooledConnection, agent: RemoteAgent, control: ControlSession) -> None:

@@ -91,7 +91,7 @@ class Stream:
         """Copy from now on, without a change of threads; the other side sends nothing before it has the greeting."""
         self._channel.settimeout(0.0)
         self._channel.in_buffer, self._channel.in_stderr_buffer = (DirectBuffer(output) for output in self._outputs)
-        if self._channel.eof_received or self._channel.closed:  # which the buffers before these were told
+        if self._channel.eof_received or self._channel.closed:  # which only the former buffers were told
             for output in self._outputs:
                 output.event.set()
         self._relay.cork(self._sock)

@@ -59,13 +59,13 @@ def agent_command(argv: Sequence[bytes], environment: Mapping[bytes, bytes], dir
 
 
 class Change:
-    """What the life of an agent waits for: that something about it has changed, which `notify` says."""
+    """A wait of the steps of an agent until `notify` is called: something about the agent has changed."""
 
     def __init__(self) -> None:
         self.notify: Callable[[], object] = lambda: None
 
     def begin(self, _loop: Loop, resume: Callable[[Any], None]) -> Stop:
-        """Resume the steps at the next `notify`; while they run they look by themselves."""
+        """Resume the steps at the next `notify`; while they run it does nothing, as they check for themselves."""
         self.notify = partial(resume, None)
         return lambda: None
 
