@@ -31,11 +31,7 @@ from scheduler.model.commands import SEE_RESULT, Command, CommandError, filter_o
 from scheduler.model.config import Config
 from scheduler.model.filters import FILTERS, letters_matching
 from scheduler.model.jobs import Cells
-from scheduler.model.states import TERMINAL
-
-IN_HAND: Final = ("claimed", "running")
-NOT_IN_HAND: Final = ("held", "queued", "blocked")
-
+from scheduler.model.states import CANCELLED, HELD, IN_HAND, SKIPPED, TERMINAL, states_before
 
 # ---- jobs in hand
 
@@ -55,7 +51,7 @@ def cancel(context: Context, row: CommandRow, command: Command) -> Steps[Outcome
     pk, text = job_of(row, command), str(command.values["text"] or "cancelled")
     if row.state in IN_HAND:
         return (yield from _want(context, row, f"cancel {text}", lambda: context.core.cancel(pk, text, context.now())))
-    if row.state in NOT_IN_HAND:
+    if row.state in states_before(CANCELLED):
         rows = yield from context.ask("cancel_job", command=row.pk, job=pk, text=text)
         return _ended(context, row, "cancelled", rows)
     if row.state == "cancelled" and row.took_effect:
@@ -131,7 +127,7 @@ def hold(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     pk = job_of(row, command)
     if row.state == "held":
         return Done(f"job {pk}: held")
-    if row.state in NOT_IN_HAND:
+    if row.state in states_before(HELD):
         return _ended(context, row, "held", (yield from context.ask("hold_job", job=pk)))
     what = "is in hand" if row.state in IN_HAND else "has ended"
     raise CommandError(f"job {pk} {what}: it is {row.state}")
@@ -140,7 +136,7 @@ def hold(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
 def ice(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Skip a job as if it had been done."""
     pk = job_of(row, command)
-    if row.state in ("held", "queued"):
+    if row.state in states_before(SKIPPED):
         return _ended(context, row, "on ice", (yield from context.ask("ice_job", command=row.pk, job=pk)))
     if row.state == "skipped" and row.took_effect:
         return _ended_before(context, row, "on ice")

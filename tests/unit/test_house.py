@@ -82,6 +82,7 @@ WRITERS = {
     "self.wanted": "policy/entities.py",
     "lease.state": None,
     "lease.until": None,
+    "query.state": None,
 }
 
 

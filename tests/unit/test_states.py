@@ -209,6 +209,13 @@ def test_plain_success_is_legal_for_each_state_in_hand() -> None:
     assert s.DONE in s.JOB_MOVES[s.CLAIMED] & s.JOB_MOVES[s.RUNNING]
 
 
+def test_commands_change_jobs_in_the_states_from_which_the_table_lets_them() -> None:
+    in_hand, waiting = {"claimed", "running"}, {"held", "queued", "blocked"}
+    assert s.states_before(s.CANCELLED) == in_hand | waiting
+    assert s.states_before(s.HELD) == {"queued", "blocked"}
+    assert s.states_before(s.SKIPPED) == {"held", "queued"}
+
+
 def test_illegal_move_of_a_job_is_not_written() -> None:
     with pytest.raises(BugError, match="from done to queued"):
         s.check_move(s.DONE, s.QUEUED)
