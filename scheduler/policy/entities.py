@@ -356,8 +356,6 @@ class Slot:
         self.number = number
         self.pool = pool
         self.host = host
-        self.any = pool.any_of(host.name)
-        self.bound = pool.bound[host.name]
         self.timeouts = timeouts  # seconds a state may last, by state
         self.state = ST_FREE
         self.deadline = NEVER

@@ -36,7 +36,8 @@ def test_daemons_that_are_killed_under_load_lose_nothing_j4(site: Site, seed: in
     chance = random.Random(seed)
     daemon = site.serving()
     for _ in range(4):
-        heir = site.start()
+        site.until(lambda: "serving group" in daemon.stderr(), "it does not serve")  # noqa: B023
+        heir = site.start()  # only now: it would take the group at once, before the one that stands by
         site.submit(plain=100)
         site.until(lambda: site.value(BEGUN) > 0, "nothing begins")
         site.until(lambda: "standing by" in heir.stderr(), "nobody stands by")  # noqa: B023

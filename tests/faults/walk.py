@@ -68,6 +68,7 @@ def walk(site: Site, path: Sequence[Step], **options: Any) -> None:
     daemon = _start(site, path[0], options)
     site.until(lambda: site.owner or has_come(daemon, path[0]), "the first daemon does not serve")
     for step, following in zip(path, [*path[1:], None], strict=True):
+        _serve(site, daemon, step)  # before another starts, which would take the group at once
         heir = _start(site, following, options) if following else site.start(**options)
         _stand_by(site, heir, following)
         site.submit(again=AGAIN if step.action == "stop" else "")
@@ -105,6 +106,10 @@ def _stand_by(site: Site, heir: Daemon, step: Step | None) -> None:
         return has_come(heir, step) or any(words in heir.stderr() for words in STANDING)
 
     site.until(stands, "the second daemon does not stand by")
+
+
+def _serve(site: Site, daemon: Daemon, step: Step) -> None:
+    site.until(lambda: "serving group" in daemon.stderr() or has_come(daemon, step), "it does not serve")
 
 
 def _come_to(site: Site, daemon: Daemon, step: Step) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from scheduler.policy.deadlines import MARK
 from scheduler.policy.state import MARK_AFTER
 from tests.counts.meters import work
 from tests.sim.site import COSTS, Figures, Load, Shape, Site, cost
@@ -87,7 +88,7 @@ def _marked(shape: Shape) -> float:
     job = next(iter(world.jobs.values()))
     job.marked, job.started = False, True
     world.started_jobs = deque([(site.now - MARK_AFTER, job)])
-    world.mark_at = site.now
+    world.deadlines.set(MARK, site.now)
     return lines(partial(site.core.tick, site.now))
 
 
