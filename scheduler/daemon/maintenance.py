@@ -18,11 +18,10 @@ from scheduler.drivers.steps import Steps
 from scheduler.drivers.system import resident_mb
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken
-from scheduler.model.states import LeaseState
+from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease
 
-NEVER: Final = float("inf")
 LOCKED_S: Final = 1.0  # until a row that is locked is tried again
 STATUS_GAP_S: Final = 1.0  # between two statements that show changes
 DUE_GAP_S: Final = 0.2  # between two statements for due rows

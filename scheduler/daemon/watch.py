@@ -26,11 +26,10 @@ from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue
 from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.jobs import Cells
-from scheduler.model.states import LeaseState
+from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease, LeaseStatement, Owner
 
-NEVER: Final = float("inf")
 LEAVE_S: Final = 2.0  # for the last statement
 
 

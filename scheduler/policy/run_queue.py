@@ -131,9 +131,8 @@ class FairRunQueue(RunQueue[JobT]):
 
     def __init__(self, hosts: frozenset[str] | None = None) -> None:
         super().__init__(hosts)
-        self._by_submitter: dict[
-            bytes, OrderedDict[str, deque[Lane[JobT]]]
-        ] = {}  # by submitter, the next one first; none is empty
+        # by rank and submitter, the next one first; none is empty
+        self._by_submitter: dict[bytes, OrderedDict[str, deque[Lane[JobT]]]] = {}
 
     def add(self, lane: Lane[JobT], ticket: int) -> None:
         """Put a lane that has begun to wait behind its submitter's others, a new submitter behind all others."""
