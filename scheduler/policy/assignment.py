@@ -57,9 +57,7 @@ def next_run_queue(slot: Slot) -> RunQueue[Job] | None:
 
 def assign(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
     """Assign the next item of a run queue to a slot, and return its line."""
-    lane = run_queue.first[0]
-    item, job = lane.items.popleft(), lane.job
-    run_queue.served(next(state.tickets))
+    job, item = run_queue.pop(next(state.tickets))
     slot.take(job, item, run_queue is slot.bound, now)
     if job.assigned():
         state.job_began(job, now)
@@ -131,9 +129,7 @@ def _spare(pool: Pool) -> int:
 def _prefetch_one(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
     """Prefetch the next item of a run queue; a one-parameter job begins when the agent comes to it."""
     assert slot.prefetched is not None
-    lane = run_queue.first[0]
-    item, job = lane.items.popleft(), lane.job
-    run_queue.served(next(state.tickets))
+    job, item = run_queue.pop(next(state.tickets))
     slot.prefetched.append((job, item, run_queue is slot.bound))
     is_first = job.assigned()
     if job.query is not None:

@@ -16,7 +16,7 @@ from scheduler.model.states import KEEP, NEVER, ST_FREE, QueryState
 from scheduler.policy.hosts import HostState
 from scheduler.policy.output import AgentOutput
 from scheduler.policy.query import Query
-from scheduler.policy.run_queue import FairRunQueue, HostFilters, Lane, RunQueue
+from scheduler.policy.run_queue import HostFilters, Lane, RunQueue
 
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
@@ -109,23 +109,24 @@ class Job:
 
     def add_items(self, items: Sequence[Item], host: str | None) -> "Lane[Job] | None":
         """Let items wait for a host, or for any; return their lane if it was empty."""
-        lane = self.lanes.get(host)
-        if lane is None:
-            lane = self.lanes[host] = Lane(self, self.rank, self.rules.submitter, host, is_single=self.query is None)
-        was_empty = not lane.items
-        lane.items.extend(items)
+        lane = self._lane(host)
         self.waiting += len(items)
-        return lane if was_empty else None
+        return lane if lane.add(items) else None
 
     def put_back(self, item: Item, host: str | None) -> "Lane[Job] | None":
         """Let an item that was not worked wait again, before the others; return its lane if that was empty."""
-        empty = self.add_items((), host)
-        self.lanes[host].items.appendleft(item)
+        lane = self._lane(host)
         self.waiting += 1
         self.in_flight -= 1
         if self.query is None:
             self.started, self.deadline = False, NEVER  # its time limit begins anew
-        return empty
+        return lane if lane.put_back(item) else None
+
+    def _lane(self, host: str | None) -> "Lane[Job]":
+        lane = self.lanes.get(host)
+        if lane is None:
+            lane = self.lanes[host] = Lane(self, self.rank, self.rules.submitter, host, is_single=self.query is None)
+        return lane
 
     def take_lane(self, host: str | None) -> list[Item]:
         """Return the items that waited for a host, which are to wait elsewhere."""
@@ -136,7 +137,7 @@ class Job:
     def drop_items(self) -> None:
         """Forget the items that wait."""
         for lane in self.lanes.values():
-            lane.items.clear()
+            lane.clear()
         self.waiting = 0
 
     def assigned(self) -> bool:
@@ -197,7 +198,7 @@ class Pool:
         self.set_kind(kind)
         self.enabled = enabled
         self.slots: list[Slot] = []
-        self.any: RunQueue[Job] = self.queue_type()  # lanes for any host
+        self.any: RunQueue[Job] = self.run_queue()  # lanes for any host
         self.filters: HostFilters[Job] | None = None  # instead, where some host does not take every job
         self.bound: dict[str, RunQueue[Job]] = {}  # lanes for one host
         self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
@@ -285,16 +286,15 @@ class Pool:
         elif span > 1.0:
             self.rate, self.rated_at = self.rate / 2, now
 
-    @property
-    def queue_type(self) -> type[RunQueue[Job]]:
-        """The class of run queues that work of this type waits in."""
-        return FairRunQueue if self.kind.fair else RunQueue
+    def run_queue(self, hosts: frozenset[str] | None = None) -> RunQueue[Job]:
+        """Return a new run queue for work of this type."""
+        return RunQueue(hosts, is_fair=self.kind.fair)
 
     def filter(self, hosts: Mapping[str, Host]) -> None:
         """Make new run queues for any host: several if some host does not take every job, or there is no host."""
         is_choosy = not hosts or any(host.is_selective for host in hosts.values())
-        self.filters = HostFilters(hosts, self.queue_type) if is_choosy else None
-        self.any = self.queue_type() if self.filters is None else self.filters.every
+        self.filters = HostFilters(hosts, is_fair=self.kind.fair) if is_choosy else None
+        self.any = self.run_queue() if self.filters is None else self.filters.every
 
     def run_queue_of(self, job: Job, host: str | None) -> RunQueue[Job]:
         """Return the run queue in which a job waits for a host, or for any that takes it."""

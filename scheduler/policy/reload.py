@@ -206,7 +206,7 @@ def _fit_slots(state: State, pool: Pool, hosts: Sequence[str], now: float) -> No
 def _take_turns_anew(pool: Pool) -> None:
     """Let what waits for one host wait in lanes of the other kind; what waits for any is moved by `_sort_anew`."""
     for host, before in pool.bound.items():
-        pool.bound[host] = run_queue = pool.queue_type(before.hosts)
+        pool.bound[host] = run_queue = pool.run_queue(before.hosts)
         for lane in sorted(before, key=lambda lane: lane.ticket):
             run_queue.add(lane, lane.ticket)
     for slot in pool.slots:

@@ -25,7 +25,6 @@ from scheduler.model.filters import LETTERS
 from scheduler.model.jobs import Letters
 
 JobT = TypeVar("JobT")
-_MOST_RANKS: Final = 32  # empty ranks are kept up to here
 _END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
 
 
@@ -40,164 +39,132 @@ class SingleItem(list[Item]):
 class Lane(Generic[JobT]):
     """The items of one job that wait for agents of one host (None: any)."""
 
-    __slots__ = ("checked_at", "checked_ticket", "host", "is_single", "items", "job", "rank", "submitter", "ticket")
+    __slots__ = ("_checked_at", "_checked_ticket", "host", "is_single", "items", "job", "rank", "submitter", "ticket")
 
     def __init__(self, job: JobT, rank: bytes, submitter: str, host: str | None, *, is_single: bool) -> None:
-        self.job = job
-        self.rank = rank
-        self.submitter = submitter
-        self.host = host
+        self.job, self.rank, self.submitter, self.host = job, rank, submitter, host
         self.is_single = is_single  # of a one-parameter job
         self.items: deque[Item] | SingleItem = SingleItem() if is_single else deque()
         self.ticket = 0  # numbers its last assignment, or when it began to wait: lower goes first
-        self.checked_ticket, self.checked_at = 0, 0.0  # its ticket at an earlier check, and when that was
+        self._checked_ticket, self._checked_at = 0, 0.0  # its ticket at an earlier check, and when that was
+
+    def add(self, items: Sequence[Item]) -> bool:
+        """Let items wait; return whether the lane was empty, so that a run queue is to get it."""
+        was_empty = not self.items
+        self.items.extend(items)
+        return was_empty
+
+    def put_back(self, item: Item) -> bool:
+        """Let an item wait again, before the others; return whether the lane was empty."""
+        was_empty = not self.items
+        self.items.appendleft(item)
+        return was_empty
+
+    def clear(self) -> None:
+        """Forget its items."""
+        self.items.clear()
 
     def has_waited(self, seconds: float, now: float) -> bool:
         """Say, asked now and then, whether it was not served for so long."""
-        if self.checked_ticket != self.ticket:
-            self.checked_ticket, self.checked_at = self.ticket, now
+        if self._checked_ticket != self.ticket:
+            self._checked_ticket, self._checked_at = self.ticket, now
             return False
-        return now - self.checked_at >= seconds
-
-
-class RunQueue(Generic[JobT]):
-    """Lanes in rank order, round robin within a rank. `first` is the deque to serve next, empty when none waits."""
-
-    __slots__ = ("_lanes", "_ranks", "first", "hosts", "singles")
-
-    def __init__(self, hosts: frozenset[str] | None = None) -> None:
-        self.hosts = hosts  # whose agents take from here; None: any
-        self._lanes: dict[bytes, deque[Lane[JobT]]] = {}
-        self._ranks: list[bytes] = []
-        self.first: deque[Lane[JobT]] = deque()
-        self.singles = 0  # lanes of one-parameter jobs
-
-    def add(self, lane: Lane[JobT], ticket: int) -> None:
-        """Put a lane that has begun to wait at the end of its rank."""
-        rank, lane.ticket = lane.rank, ticket
-        lanes = self._lanes.get(rank)
-        if lanes is None:
-            lanes = self._lanes[rank] = deque()
-            insort(self._ranks, rank)
-        lanes.append(lane)
-        self.singles += lane.is_single
-        if not self.first or rank < self.first[0].rank:
-            self.first = lanes
-
-    def served(self, ticket: int) -> None:
-        """Move the first lane, served with this ticket, to the end of its rank; remove it when it is empty."""
-        lanes = self.first
-        lane = lanes[0]
-        lane.ticket = ticket
-        if not lane.items:
-            lanes.popleft()
-            self.singles -= lane.is_single
-            if not lanes:
-                self._next_rank()
-        elif len(lanes) > 1:
-            lanes.rotate(-1)
-
-    def drop(self, lane: Lane[JobT]) -> None:
-        """Take a lane out, wherever it stands."""
-        lanes = self._lanes.get(lane.rank, ())
-        if lane in lanes:
-            self._lanes[lane.rank].remove(lane)
-            self.singles -= lane.is_single
-            self._next_rank()
-
-    def suits(self, host: str) -> bool:
-        """Say whether agents on this host take from here."""
-        return self.hosts is None or host in self.hosts
-
-    def _next_rank(self) -> None:
-        if len(self._ranks) > _MOST_RANKS:
-            self._ranks = [rank for rank in self._ranks if self._lanes[rank]]
-            self._lanes = {rank: self._lanes[rank] for rank in self._ranks}
-        waiting = (self._lanes[rank] for rank in self._ranks if self._lanes[rank])
-        self.first = next(waiting, deque())
-
-    def count(self) -> int:
-        """Return how many lanes wait."""
-        return sum(map(len, self._lanes.values()))
-
-    def __iter__(self) -> Iterator[Lane[JobT]]:
-        return (lane for rank in self._ranks for lane in self._lanes[rank])
-
-
-class FairRunQueue(RunQueue[JobT]):
-    """The same of a fair type: within a rank submitters take turns, and so do the lanes of each."""
-
-    __slots__ = ("_by_submitter",)
-
-    def __init__(self, hosts: frozenset[str] | None = None) -> None:
-        super().__init__(hosts)
-        # by rank and submitter, the next one first; none is empty
-        self._by_submitter: dict[bytes, OrderedDict[str, deque[Lane[JobT]]]] = {}
-
-    def add(self, lane: Lane[JobT], ticket: int) -> None:
-        """Put a lane that has begun to wait behind its submitter's others, a new submitter behind all others."""
-        rank, lane.ticket = lane.rank, ticket
-        lines = self._by_submitter.get(rank)
-        if lines is None:
-            lines = self._by_submitter[rank] = OrderedDict()
-            insort(self._ranks, rank)
-        lanes = lines.get(lane.submitter)
-        if lanes is None:
-            lanes = lines[lane.submitter] = deque()
-        lanes.append(lane)
-        self.singles += lane.is_single
-        if not self.first or rank < self.first[0].rank:
-            self.first = lanes
-
-    def served(self, ticket: int) -> None:
-        """Move the first lane and its submitter to the end, or remove them when nothing of theirs waits."""
-        lanes = self.first
-        lane = lanes[0]
-        lane.ticket = ticket
-        self._by_submitter[lane.rank].move_to_end(lane.submitter)
-        if lane.items:
-            lanes.rotate(-1)
-        else:
-            lanes.popleft()
-            self.singles -= lane.is_single
-        self._tidy(lane)
-
-    def drop(self, lane: Lane[JobT]) -> None:
-        """Take a lane out, wherever it stands."""
-        if lane in self:
-            self._by_submitter[lane.rank][lane.submitter].remove(lane)
-            self.singles -= lane.is_single
-            self._tidy(lane)
-
-    def _tidy(self, lane: Lane[JobT]) -> None:
-        """Find which lane is first, after one has moved or left."""
-        rank, submitter = lane.rank, lane.submitter
-        lines = self._by_submitter[rank]
-        if not lines[submitter]:
-            del lines[submitter]
-        if not lines:
-            del self._by_submitter[rank]
-            self._ranks.remove(rank)
-        self.first = next(iter(self._by_submitter[self._ranks[0]].values())) if self._ranks else deque()
-
-    def count(self) -> int:
-        """Return how many lanes wait."""
-        return sum(len(lanes) for lines in self._by_submitter.values() for lanes in lines.values())
-
-    def __iter__(self) -> Iterator[Lane[JobT]]:
-        return (lane for rank in self._ranks for lanes in self._by_submitter[rank].values() for lane in lanes)
+        return now - self._checked_at >= seconds
 
 
 _NOTHING: Final[deque[Lane[Any]]] = deque()
 
 
+class RunQueue(Generic[JobT]):
+    """Lanes in rank order, round robin within a rank. `first` is the deque to serve next, empty when none waits.
+
+    Of a fair type the submitters of a rank are served in turn, and then the lanes of each.
+    """
+
+    __slots__ = ("_is_fair", "_lines", "_ranks", "first", "hosts", "singles")
+
+    def __init__(self, hosts: frozenset[str] | None = None, *, is_fair: bool = False) -> None:
+        self.hosts = hosts  # whose agents take from here; None: any
+        self._is_fair = is_fair
+        # by rank and submitter ("" if not fair), the next one first; none is empty
+        self._lines: dict[bytes, OrderedDict[str, deque[Lane[JobT]]]] = {}
+        self._ranks: list[bytes] = []
+        self.first: deque[Lane[JobT]] = _NOTHING
+        self.singles = 0  # lanes of one-parameter jobs
+
+    def add(self, lane: Lane[JobT], ticket: int) -> None:
+        """Put a lane that has begun to wait at the end of its rank, or behind its submitter's others."""
+        rank, lane.ticket = lane.rank, ticket
+        lines = self._lines.get(rank)
+        if lines is None:
+            lines = self._lines[rank] = OrderedDict()
+            insort(self._ranks, rank)
+        submitter = lane.submitter if self._is_fair else ""
+        lanes = lines.get(submitter)
+        if lanes is None:
+            lanes = lines[submitter] = deque()
+        lanes.append(lane)
+        self.singles += lane.is_single
+        if not self.first or rank < self.first[0].rank:
+            self.first = lanes
+
+    def pop(self, ticket: int) -> tuple[JobT, Item]:
+        """Return the next item and its job; its lane, served with this ticket, and its submitter go to the end."""
+        lanes = self.first
+        lane = lanes[0]
+        lane.ticket = ticket
+        item = lane.items.popleft()
+        if not lane.items:
+            lanes.popleft()
+            self.singles -= lane.is_single
+        elif len(lanes) > 1:
+            lanes.rotate(-1)
+        if self._is_fair:
+            self._lines[lane.rank].move_to_end(lane.submitter)
+            self._find_first(lane)
+        elif not lanes:
+            self._find_first(lane)
+        return lane.job, item
+
+    def drop(self, lane: Lane[JobT]) -> None:
+        """Take a lane out, wherever it stands."""
+        lines = self._lines.get(lane.rank)
+        lanes = None if lines is None else lines.get(lane.submitter if self._is_fair else "")
+        if lanes is not None and lane in lanes:
+            lanes.remove(lane)
+            self.singles -= lane.is_single
+            self._find_first(lane)
+
+    def _find_first(self, moved: Lane[JobT]) -> None:
+        """Find which lane is first, after one has moved or left."""
+        rank, submitter = moved.rank, moved.submitter if self._is_fair else ""
+        lines = self._lines[rank]
+        if not lines[submitter]:
+            del lines[submitter]
+        if not lines:
+            del self._lines[rank]
+            self._ranks.remove(rank)
+        self.first = next(iter(self._lines[self._ranks[0]].values())) if self._ranks else _NOTHING
+
+    def suits(self, host: str) -> bool:
+        """Say whether agents on this host take from here."""
+        return self.hosts is None or host in self.hosts
+
+    def count(self) -> int:
+        """Return how many lanes wait."""
+        return sum(len(lanes) for lines in self._lines.values() for lanes in lines.values())
+
+    def __iter__(self) -> Iterator[Lane[JobT]]:
+        return (lane for rank in self._ranks for lanes in self._lines[rank].values() for lane in lanes)
+
+
 class HostFilters(Generic[JobT]):
     """The run queues of one type by the hosts that take from them; each is made when it is first needed."""
 
-    __slots__ = ("_by_hosts", "_found", "_queue_type", "_queues", "_runs", "_taken", "by_host", "every")
+    __slots__ = ("_by_hosts", "_found", "_is_fair", "_queues", "_runs", "_taken", "by_host", "every")
 
-    def __init__(self, hosts: Mapping[str, Host], queue_type: type[RunQueue[JobT]] = RunQueue) -> None:
-        self._queue_type = queue_type
+    def __init__(self, hosts: Mapping[str, Host], *, is_fair: bool = False) -> None:
+        self._is_fair = is_fair
         self._queues = {name: host.queues for name, host in hosts.items()}
         self._taken = {name: host.letters for name, host in hosts.items()}
         self._by_hosts: dict[frozenset[str], RunQueue[JobT]] = {}
@@ -210,11 +177,8 @@ class HostFilters(Generic[JobT]):
     def at(self, queue: str, letter: str) -> RunQueue[JobT]:
         """Return the lanes in which jobs of a queue and a letter wait for any host that takes them."""
         run_queue = self._found.get((queue, letter))
-        if run_queue is None:
-            run_queue = self._found[queue, letter] = self._make(queue, letter)
-        return run_queue
-
-    def _make(self, queue: str, letter: str) -> RunQueue[JobT]:
+        if run_queue is not None:
+            return run_queue
         hosts = frozenset(
             name
             for name, queues in self._queues.items()
@@ -222,9 +186,10 @@ class HostFilters(Generic[JobT]):
         )
         run_queue = self._by_hosts.get(hosts)
         if run_queue is None:
-            run_queue = self._by_hosts[hosts] = self._queue_type(hosts)
+            run_queue = self._by_hosts[hosts] = RunQueue(hosts, is_fair=self._is_fair)
             for merged in (self.every, *(self.by_host[name] for name in hosts)):
                 merged.queues.append(run_queue)
+        self._found[queue, letter] = run_queue
         return run_queue
 
     def runs(self, queue: str) -> list[tuple[Letters, RunQueue[JobT]]]:
@@ -251,19 +216,15 @@ class MergedQueue(RunQueue[JobT]):
     def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
         """The deque to serve next, empty when none waits."""
         waiting = (run_queue.first for run_queue in self.queues if run_queue.first)
-        return min(waiting, key=_precedence, default=_NOTHING)
+        return min(waiting, key=lambda lanes: (lanes[0].rank, lanes[0].ticket), default=_NOTHING)
 
-    def served(self, ticket: int) -> None:
-        """Note in its own run queue that the first lane was served with this ticket."""
+    def pop(self, ticket: int) -> tuple[JobT, Item]:
+        """Return the next item and its job from the run queue whose first lane is the best."""
         first = self.first
-        next(run_queue for run_queue in self.queues if run_queue.first is first).served(ticket)
+        return next(run_queue for run_queue in self.queues if run_queue.first is first).pop(ticket)
 
     def __iter__(self) -> Iterator[Lane[JobT]]:
         return chain.from_iterable(self.queues)
-
-
-def _precedence(lanes: deque[Lane[Any]]) -> tuple[bytes, int]:
-    return lanes[0].rank, lanes[0].ticket
 
 
 class Placement:

@@ -102,7 +102,7 @@ class State:
     def add_slots(self, pool: Pool, host_name: str, count: int, timeouts: tuple[float, ...], now: float) -> None:
         """Add slots of a type on a host."""
         if host_name not in pool.bound:
-            pool.bound[host_name] = pool.queue_type(frozenset((host_name,)))
+            pool.bound[host_name] = pool.run_queue(frozenset((host_name,)))
             pool.free[host_name] = deque()
             pool.idle[host_name] = []
         for _ in range(count):

@@ -30,10 +30,8 @@ def serve(turns: RunQueue, rounds: int) -> list[int]:
     """Take so many items; give of which jobs they were."""
     served = []
     for number in range(rounds):
-        lane = turns.first[0]
-        lane.items.popleft()
-        turns.served(number)
-        served.append(lane.job.pk)
+        job, _ = turns.pop(number)
+        served.append(job.pk)
     return served
 
 
