@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.jobs import PLAIN, Claim, ClaimPosition, ClaimRequest, Rules
 from scheduler.policy.core import Core
@@ -34,9 +35,9 @@ def claim(pk: int, kind: str = "sha", *, rank: bytes = b"1n", host: str = "", at
     return Claim(pk, attempt, b"item %d" % pk, rank, want, Rules(**rules) if rules else PLAIN)
 
 
-def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> e.EndAndClaim:
+def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> r.EndAndClaim:
     """Let the core ask, through whatever else it wants to save, until it claims; answer with these claims."""
-    while not isinstance(request := core.next_request(now), e.EndAndClaim):
+    while not isinstance(request := core.next_request(now), r.EndAndClaim):
         assert request is not None
         core.handle(answer_to(request), now)
     core.handle(turned(*claims, **more), now)
@@ -51,24 +52,24 @@ def turned(*claims: Claim, **more: Any) -> e.EndedAndClaimed:
     return e.EndedAndClaimed(claims, reached=reached, found=Counter(c.request for c in claims), size=size, **more)
 
 
-def answer_to(request: e.Request) -> e.Event:
+def answer_to(request: r.Request) -> e.Event:
     """Return the answer of a database where all goes well."""
     match request:
-        case e.Save(rows, _):
+        case r.Save(rows, _):
             return e.Saved(frozenset(row.pk for row in rows))
-        case e.Mark(rows):
+        case r.Mark(rows):
             return e.Saved(frozenset(pk for pk, _ in rows))
-        case e.ReadContents(rows):
+        case r.ReadContents(rows):
             return e.ContentsRead({pk: (b"item %d" % pk, b"{}") for pk, _ in rows})
-        case e.EndAndClaim():
+        case r.EndAndClaim():
             return e.EndedAndClaimed([])
-        case e.Settle():
+        case r.Settle():
             return e.Settled()
         case _:
             return e.Written()
 
 
-def settle(core: Core, now: float = 0.0) -> list[e.Request]:
+def settle(core: Core, now: float = 0.0) -> list[r.Request]:
     """Let the core save everything; give its requests."""
     requests = []
     while (request := core.next_request(now)) is not None:
@@ -77,9 +78,9 @@ def settle(core: Core, now: float = 0.0) -> list[e.Request]:
     return requests
 
 
-def saved(requests: list[e.Request]) -> list[Any]:
+def saved(requests: list[r.Request]) -> list[Any]:
     """Return the rows saved in these requests."""
-    return [row for request in requests if isinstance(request, e.Save) for row in request.rows]
+    return [row for request in requests if isinstance(request, r.Save) for row in request.rows]
 
 
 def spawned(core: Core) -> list[int]:

@@ -10,8 +10,9 @@ from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.statements import RefusedStatements
-from scheduler.model.events import EndAndClaim, EndedAndClaimed, Event, Request
+from scheduler.model.events import EndedAndClaimed, Event
 from scheduler.model.jobs import Claim, ClaimRequest, End
+from scheduler.model.requests import EndAndClaim, Request
 from tests.connection_tools import OWNER, QUERIES, fetch, opened
 from tests.loop_tools import turn_until
 

@@ -17,6 +17,7 @@ from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import OURS, Answer, Failure, Query, Rows, Table, setting, to_json
 from scheduler.drivers.statements import RefusedStatements, cause_of
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.jobs import SUSPECT_AFTER, Cells, ClaimPosition, ClaimRequest, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
@@ -70,7 +71,7 @@ class QueueConnection:
         self._refused = refused
         self._pause = FIRST_PAUSE_S
 
-    def send(self, request: e.Request) -> None:
+    def send(self, request: r.Request) -> None:
         """Carry out a request; its event is reported later."""
         name, values = self._statement(request)
         done = partial(self._answered, request, name)
@@ -78,33 +79,33 @@ class QueueConnection:
 
     # ---- requests
 
-    def _statement(self, request: e.Request) -> tuple[str, Arrays]:
+    def _statement(self, request: r.Request) -> tuple[str, Arrays]:
         match request:
-            case e.EndAndClaim():
+            case r.EndAndClaim():
                 return "end_and_claim", self._end_and_claim(request)
-            case e.Save(rows, failures):
+            case r.Save(rows, failures):
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
                 return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
-            case e.Mark(rows):
+            case r.Mark(rows):
                 return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
-            case e.ReadContents(rows):
+            case r.ReadContents(rows):
                 return "read_claimed", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
-            case e.FindLocked(about):
+            case r.FindLocked(about):
                 return "find_locked", {"pks": about.pks}
-            case e.Settle(parents, beyond):
+            case r.Settle(parents, beyond):
                 return "settle", {"parents": parents, "beyond": beyond}
-            case e.RecordInHand(pks):
+            case r.RecordInHand(pks):
                 return "record_in_hand", {"owner": self.owner, "pks": pks}
-            case e.WriteLog(rows):
+            case r.WriteLog(rows):
                 names = ("jobs", "types", "hosts", "agents", "pids", "messages")
                 return "write_log", _columns(rows, *names)
-            case e.WriteOutput(rows, followed):
+            case r.WriteOutput(rows, followed):
                 columns = _columns(rows, "jobs", "attempts", "parts", "streams", "texts")
                 return "write_output", {"followed": followed, **columns}
             case _:
                 assert_never(request)
 
-    def _end_and_claim(self, request: e.EndAndClaim) -> Arrays:
+    def _end_and_claim(self, request: r.EndAndClaim) -> Arrays:
         return {
             "group": self._group,
             "owner": self.owner,
@@ -117,18 +118,18 @@ class QueueConnection:
 
     # ---- answers
 
-    def _answered(self, request: e.Request, name: str, answer: Answer) -> None:
+    def _answered(self, request: r.Request, name: str, answer: Answer) -> None:
         if isinstance(answer, Failure):
             return self._failed(request, name, answer)
         self._pause = FIRST_PAUSE_S
         self._refused.accepted(name)
         return self._report(_event(request, answer))
 
-    def _failed(self, request: e.Request, name: str, failure: Failure) -> None:
+    def _failed(self, request: r.Request, name: str, failure: Failure) -> None:
         event = e.NotSaved(cause_of(failure), failure.sentence)
         if event.why == "lost" and not failure.lost:
             self._refused.refused(name, failure)
-        is_claim = isinstance(request, e.EndAndClaim) and not request.ends  # no rows to halve: the core claims again
+        is_claim = isinstance(request, r.EndAndClaim) and not request.ends  # no rows to halve: the core claims again
         if failure.lost or (event.why != "lost" and not is_claim):
             return self._report(event)
         self._loop.at(self._loop.now + self._pause, partial(self._report, event))
@@ -148,27 +149,27 @@ def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
     return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
-def _event(request: e.Request, answer: Rows) -> e.Event:
+def _event(request: r.Request, answer: Rows) -> e.Event:
     match request:
-        case e.EndAndClaim():
+        case r.EndAndClaim():
             return _ended_and_claimed(request, answer.rows)
-        case e.Save() | e.Mark():
+        case r.Save() | r.Mark():
             return _saved(answer.rows)
-        case e.ReadContents():
+        case r.ReadContents():
             return e.ContentsRead({_number(pk): (args or b"", more or b"{}") for pk, args, more in answer.rows})
-        case e.FindLocked():
+        case r.FindLocked():
             return e.LockedFound(frozenset(_numbers(answer.rows[0][0])))
-        case e.Settle():
+        case r.Settle():
             released, parents, beyond, locked = answer.rows[0]
-            left = e.Settle(_numbers(parents), _number(beyond)) if parents else None
+            left = r.Settle(_numbers(parents), _number(beyond)) if parents else None
             return e.Settled(_number(released), left, _numbers(locked))
-        case e.RecordInHand() | e.WriteLog() | e.WriteOutput():
+        case r.RecordInHand() | r.WriteLog() | r.WriteOutput():
             return e.Written()
         case _:
             assert_never(request)
 
 
-def _ended_and_claimed(request: e.EndAndClaim, rows: Table) -> e.EndedAndClaimed:
+def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed:
     """Return the event in the rows of query `end_and_claim`: first about ends and wants, then a claim each."""
     _, _, reached, parents, lapsed, kept = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in request.ends} - set(_numbers(kept))))

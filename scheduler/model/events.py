@@ -4,15 +4,14 @@ Events are facts, commands are imperatives. What an agent prints is no event: `C
 Slots are named by number and, where an answer may come late, by the serial of the process it belongs to.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scheduler.model.config import Config
 from scheduler.model.expand import Row
-from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
-
-# ---------------------------------------------------------------- events
+from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
+from scheduler.model.requests import Settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +177,7 @@ class EndedAndClaimed:
     reached: Mapping[ClaimRequest, ClaimPosition] = field(default_factory=dict)
     found: Mapping[ClaimRequest, int] = field(default_factory=dict)
     size: int = 0  # bytes of their parameters
-    has_lapsed: bool = (
-        False  # by the clock of the database the lease has run out: that nothing was found proves nothing
-    )
+    has_lapsed: bool = False  # the lease has run out by the clock of the database: to find nothing proves nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +201,7 @@ class Settled:
     """
 
     released: int = 0
-    left: "Settle | None" = None
+    left: Settle | None = None
     locked: Sequence[int] = ()
 
 
@@ -270,8 +267,6 @@ Event = (
     | Woken | RowsLost | TablesRead | EndedAndClaimed | Saved | Settled | Written | LockedFound | ContentsRead
     | NotSaved | Serve | LeaseLost | Drain | Stop | Reloaded
 )  # fmt: skip
-
-# ---------------------------------------------------------------- commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,113 +396,3 @@ Command = (
     Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | RunStatement | LogMessage | Echo
     | JobEnded | FindNextDue | RenewLease | ReleaseGroup | Exit
 )  # fmt: skip
-
-# ---- requests: what the queue connection is to do next, one at a time
-
-
-@dataclass(frozen=True, slots=True)
-class EndAndClaim:
-    """End the plain successes and claim; `unread`: what the rows hold is read later, so that no claim fails of it."""
-
-    ends: Sequence[End]
-    wanted: Sequence[ClaimRequest]
-    unread: bool = False
-
-    @property
-    def pks(self) -> list[int]:
-        """Return the rows that end."""
-        return [end.pk for end in self.ends]
-
-    def part(self, pks: Container[int]) -> "EndAndClaim":
-        """Return the same about these of its rows alone, without claims."""
-        return EndAndClaim([end for end in self.ends if end.pk in pks], ())
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Save other ends and progress, with the items that failed."""
-
-    rows: Sequence[SaveRow]
-    failures: Sequence[ItemFailure] = ()
-
-    @property
-    def pks(self) -> list[int]:
-        """Return its rows."""
-        return [row.pk for row in self.rows]
-
-    def part(self, pks: Container[int]) -> "Save":
-        """Return the same about these of its rows alone."""
-        return Save([row for row in self.rows if row.pk in pks], [each for each in self.failures if each.pk in pks])
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Show rows as running."""
-
-    rows: Sequence[tuple[int, int]]  # (pk, attempt)
-
-    @property
-    def pks(self) -> list[int]:
-        """Return its rows."""
-        return [pk for pk, _ in self.rows]
-
-    def part(self, pks: Container[int]) -> "Mark":
-        """Return the same about these of its rows alone."""
-        return Mark([row for row in self.rows if row[0] in pks])
-
-
-@dataclass(frozen=True, slots=True)
-class ReadContents:
-    """Read what rows in hand hold that were claimed without it."""
-
-    rows: Sequence[tuple[int, int]]  # (pk, attempt)
-
-    @property
-    def pks(self) -> list[int]:
-        """Return its rows."""
-        return [pk for pk, _ in self.rows]
-
-    def part(self, pks: Container[int]) -> "ReadContents":
-        """Return the same about these of its rows alone."""
-        return ReadContents([row for row in self.rows if row[0] in pks])
-
-
-@dataclass(frozen=True, slots=True)
-class FindLocked:
-    """Find out, without waiting, which rows that a request is about somebody else keeps locked."""
-
-    request: "RowRequest"
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """Settle the dependencies on ended rows, of the first one those of children beyond a number."""
-
-    parents: Sequence[int]
-    beyond: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RecordInHand:
-    """Say anew which rows are in hand, in place of what the claims have said one by one."""
-
-    pks: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteLog:
-    """Append to drover.log."""
-
-    rows: Sequence[LogRow]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOutput:
-    """Append to drover.output, and tell those who follow one of these jobs."""
-
-    rows: Sequence[OutputRow]
-    followed: Sequence[int] = ()
-
-
-RowRequest = EndAndClaim | Save | Mark  # about rows that are ours
-Request = EndAndClaim | Save | Mark | ReadContents | FindLocked | Settle | RecordInHand | WriteLog | WriteOutput

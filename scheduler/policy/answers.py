@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.policy import completion, intake, serving
 from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.entities import Job
@@ -24,7 +25,7 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
     if state.outbox.drop_foreign():
         return
     request = state.outbox.answered()
-    assert isinstance(request, e.EndAndClaim)
+    assert isinstance(request, r.EndAndClaim)
     if event.has_lapsed:
         serving.lapsed(state)
     else:
@@ -44,10 +45,10 @@ def saved(state: State, event: e.Saved, now: float) -> None:
     if state.outbox.drop_foreign():
         return
     request = state.outbox.answered()
-    if isinstance(request, e.Mark):
+    if isinstance(request, r.Mark):
         _marked(state, request.rows, event.pks, now)
         return
-    assert isinstance(request, e.Save)
+    assert isinstance(request, r.Save)
     serving.go_on(state, now)
     for row in request.rows:
         if row.pk not in event.pks and not (state.outbox.resent and row.outcome is not None):
@@ -88,7 +89,7 @@ def have_read(state: State, event: e.ContentsRead, now: float) -> None:
     if state.outbox.drop_foreign():
         return
     request = state.outbox.answered()
-    assert isinstance(request, e.ReadContents)
+    assert isinstance(request, r.ReadContents)
     for pk, attempt in request.rows:
         job = state.jobs.get(pk)
         if job is None or job.attempt != attempt or not job.rules.unread:
@@ -119,7 +120,7 @@ def not_saved(state: State, event: e.NotSaved, now: float) -> None:
         return
     request = state.outbox.in_flight
     complaint = state.outbox.failed(event, now)
-    if complaint is not None and isinstance(request, e.ReadContents):
+    if complaint is not None and isinstance(request, r.ReadContents):
         intake.refuse_unreadable(state, request.rows[0][0], event.reason, now)
     state.log_message("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
     if state.trial is not None and state.trial.pk not in {*state.jobs, *state.outbox.pending()}:
@@ -132,10 +133,10 @@ def settled(state: State, event: e.Settled, now: float) -> None:
         state.outbox.answered()
     if event.left is not None:
         first, *others = event.left.parents
-        state.outbox.unsettled.append(e.Settle([first], event.left.beyond))
+        state.outbox.unsettled.append(r.Settle([first], event.left.beyond))
         state.outbox.parents.extend(others)  # they do not wait for all of the first one's children
     if event.locked:
-        state.outbox.wait_for_lock(e.Settle(event.locked), now)
+        state.outbox.wait_for_lock(r.Settle(event.locked), now)
     if event.released:
         state.claims.wake()
     serving.go_on(state, now)

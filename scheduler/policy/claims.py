@@ -14,8 +14,8 @@ from itertools import product
 from typing import Final
 
 from scheduler.model.config import Scheduler
-from scheduler.model.events import EndAndClaim
 from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
+from scheduler.model.requests import EndAndClaim
 from scheduler.model.states import NEVER
 from scheduler.policy.capacity import kept_free, startable
 from scheduler.policy.entities import Job, Pool, is_urgent

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import Config
 from scheduler.model.states import NEVER
 from scheduler.policy import answers, completion, intake, processes, reload, replies, report, serving
@@ -126,7 +127,7 @@ class Core:
 
     # ---- the queue
 
-    def next_request(self, now: float) -> e.Request | None:
+    def next_request(self, now: float) -> r.Request | None:
         """Return what the queue connection is to do next, which is in flight then; None while another request is."""
         state = self.state
         if state.outbox.in_flight is not None:
@@ -150,7 +151,7 @@ class Core:
         if not wanted and state.jobs and state.outbox.may_gather(now):
             return None
         request = state.outbox.next_request(wanted, now)
-        if isinstance(request, e.EndAndClaim):
+        if isinstance(request, r.EndAndClaim):
             state.claims.sent(request, now)
         return request
 

@@ -17,11 +17,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from scheduler.model.events import (
+from scheduler.model.events import NotSaved
+from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
+from scheduler.model.requests import (
     EndAndClaim,
     FindLocked,
     Mark,
-    NotSaved,
     ReadContents,
     RecordInHand,
     Request,
@@ -29,11 +30,13 @@ from scheduler.model.events import (
     Settle,
     WriteLog,
     WriteOutput,
+    about_rows,
+    careful,
+    halves_of,
+    joined,
 )
-from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 from scheduler.model.states import BIT_FAILURE, FAILED, NEVER
 from scheduler.policy.deadlines import GATHER, LOCKS, Deadlines
-from scheduler.policy.request_parts import about_rows, careful, halves_of, joined, weight_of, without, without_data
 
 BATCH: Final = 1000  # rows of one request
 LOG_BACKLOG: Final = 20_000  # log rows kept while the database does not take them; more are counted and dropped
@@ -144,7 +147,7 @@ class Outbox:
         self._explained_saves.discard(row.pk)
         if failures:
             self.failures.setdefault(row.pk, []).extend(failures)
-            self._weigh(weight_of(failures))
+            self._weigh(_weight_of(failures))
         if row.outcome is not None:
             self.marks.pop(row.pk, None)
 
@@ -251,7 +254,7 @@ class Outbox:
             return Mark(marks)
         if ends or wanted:
             self._explained_ends = 0
-            self.ends = without(self.ends, ends) if len(ends) < len(self.ends) else []
+            self.ends = _without(self.ends, ends) if len(ends) < len(self.ends) else []
             return self._careful_turn(ends, wanted) if self.claims_failed else EndAndClaim(ends, wanted)
         return None
 
@@ -317,7 +320,7 @@ class Outbox:
             case WriteOutput(rows, _):
                 self._weigh(-sum(len(row.text) for row in rows))
             case Save(_, failures):
-                self._weigh(-weight_of(failures))
+                self._weigh(-_weight_of(failures))
 
     def failed(self, why: NotSaved, now: float) -> str | None:
         """Send the request that failed again, in parts or later; return a complaint when something is given up."""
@@ -389,7 +392,7 @@ class Outbox:
             case Save(rows, _) if rows[0].text == what:
                 self._given_up.append(rows[0].pk)
             case Save(rows, _):
-                self.saves.setdefault(rows[0].pk, without_data(rows[0], what))
+                self.saves.setdefault(rows[0].pk, _without_data(rows[0], what))
             case EndAndClaim(ends, _):
                 end = ends[0]
                 self.saves[end.pk] = SaveRow(end.pk, end.attempt, FAILED, BIT_FAILURE, what, "failed")
@@ -405,3 +408,23 @@ def _chunk(sizes: Iterable[int]) -> int:
             break
         count += 1
     return count
+
+
+def _weight_of(failures: Iterable[ItemFailure]) -> int:
+    """Return the characters that failed items are counted for."""
+    return sum(len(failure.line) + len(failure.reason) for failure in failures)
+
+
+def _without(all_ends: list[End], some: Sequence[End]) -> list[End]:
+    sent = {end.pk for end in some}
+    return [end for end in all_ends if end.pk not in sent]
+
+
+def _without_data(row: SaveRow, reason: str) -> SaveRow:
+    """Return a row, refused with its data, without them."""
+    if row.outcome is None:
+        return replace(row, text=reason, result=None, checkpoint=None)
+    return SaveRow(
+        pk=row.pk, attempt=row.attempt, state=FAILED, bits=BIT_FAILURE, text=reason, outcome="failed",
+        processed=row.processed, failed=row.failed, host=row.host, agent=row.agent, pid=row.pid,
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import AgentType, Host
 from scheduler.policy.core import Core
 from tests.core_tools import make_core
@@ -23,7 +24,7 @@ HOST: Final = "alpha"
 class Queue(Protocol):
     """Where jobs and the rows of queries come from; every call answers at once."""
 
-    def send(self, request: e.Request) -> e.Event:
+    def send(self, request: r.Request) -> e.Event:
         """Carry out a request of the core."""
 
     def expand(self, job: int, query: str) -> e.Event:

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.expand import Row
 from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
 from tests.core_tools import answer_to, claim
@@ -32,10 +33,10 @@ class Memory:
         self._last += 1
         return claim(self._last, TYPE, **rules)
 
-    def send(self, request: e.Request) -> e.Event:
+    def send(self, request: r.Request) -> e.Event:
         """Carry out a request of the core."""
         self.asked[type(request).__name__] += 1
-        if not isinstance(request, e.EndAndClaim):
+        if not isinstance(request, r.EndAndClaim):
             return answer_to(request)
         given: list[Claim] = []
         reached: dict[ClaimRequest, ClaimPosition] = {}

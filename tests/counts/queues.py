@@ -18,6 +18,7 @@ from scheduler.drivers.queries import DECLARE
 from scheduler.drivers.queue import QueueConnection, settings
 from scheduler.drivers.sql import Answer, Query, Rows, encode, load, read_failure, read_rows
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import Scheduler
 from scheduler.package_data import schema_dir
 from tests.queue_tools import quiet
@@ -103,7 +104,7 @@ class Real:
         """How often each statement was run; those of expansions are named by their first word."""
         return self._link.asked + self._expansion.asked
 
-    def send(self, request: e.Request) -> e.Event:
+    def send(self, request: r.Request) -> e.Event:
         """Carry out a request of the core."""
         self._courier.send(request)
         return self._told.pop()
@@ -132,7 +133,7 @@ class Real:
 
     # ---- what only measures ask
 
-    def explain(self, request: e.Request) -> dict[str, Any]:
+    def explain(self, request: r.Request) -> dict[str, Any]:
         """Give the plan of a request as it was carried out; nothing of it remains."""
         connection = Explaining(self._link)
         self._courier_on(cast(Connection, connection)).send(request)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.policy.core import Core
 from tests.core_tools import make_core
 from tests.counts import figures, limits
@@ -57,8 +58,8 @@ def planted(core: type[Core]) -> Callable[..., Core]:
 class Talkative(Real):
     """Asks for the children of nobody before each turn."""
 
-    def send(self, request: e.Request) -> e.Event:
-        super().send(e.Settle([]))
+    def send(self, request: r.Request) -> e.Event:
+        super().send(r.Settle([]))
         return super().send(request)
 
 

@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.model.events import EndAndClaim, EndedAndClaimed, Settle, Settled
+from scheduler.model.events import EndedAndClaimed, Settled
 from scheduler.model.jobs import Claim
+from scheduler.model.requests import EndAndClaim, Settle
 from tests.connection_tools import take_group
 from tests.counts.queues import Real
 from tests.queue_tools import WANT, end

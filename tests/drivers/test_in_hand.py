@@ -2,8 +2,9 @@
 
 import pytest
 
-from scheduler.model.events import EndAndClaim, EndedAndClaimed, Mark, RecordInHand, Save, Written
+from scheduler.model.events import EndedAndClaimed, Written
 from scheduler.model.jobs import Claim, SaveRow
+from scheduler.model.requests import EndAndClaim, Mark, RecordInHand, Save
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states
 

@@ -12,22 +12,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.drivers.sql import Failure
 from scheduler.drivers.statements import cause_of
-from scheduler.model.events import (
-    EndAndClaim,
-    EndedAndClaimed,
-    FindLocked,
-    LockedFound,
-    Mark,
-    NotSaved,
-    Save,
-    Saved,
-    Settle,
-    Settled,
-    WriteLog,
-    WriteOutput,
-    Written,
-)
+from scheduler.model.events import EndedAndClaimed, LockedFound, NotSaved, Saved, Settled, Written
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, ItemFailure, LogRow, OutputRow, Rules, SaveRow
+from scheduler.model.requests import EndAndClaim, FindLocked, Mark, Save, Settle, WriteLog, WriteOutput
 from scheduler.model.states import COMMAND_MOVES, JOB_MOVES, JOB_STATES, TERMINAL
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, end_backends, fetch, rows_of, take_group
 from tests.loop_tools import turn_until

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.model.config import AgentType
-from scheduler.model.events import EndAndClaim, EndedAndClaimed, Mark, Save, Settle, Settled
+from scheduler.model.events import EndedAndClaimed, Settled
 from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, Claim, ClaimPosition, ClaimRequest, Rules, SaveRow
+from scheduler.model.requests import EndAndClaim, Mark, Save, Settle
 from scheduler.model.states import (
     BLOCKED,
     CANCELLED,

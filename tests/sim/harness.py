@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import attrs
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import Config
 from scheduler.model.filters import FILTERS
 from scheduler.model.states import DIE, ST_SPAWNED, LeaseState
@@ -32,7 +33,7 @@ OWN_AGE = 10.0  # a row of ours that is this old and not in memory was lost on i
 class Flight:
     """A request on its way."""
 
-    request: e.Request
+    request: r.Request
     fate: str
     owner: str
     is_done: bool = False
@@ -128,7 +129,7 @@ class Daemon:
         if not self.is_queue_up:
             return True
         flight = self.flight
-        return flight is not None and isinstance(flight.request, e.EndAndClaim) and flight.is_done
+        return flight is not None and isinstance(flight.request, r.EndAndClaim) and flight.is_done
 
     def _say(self, say: e.LogMessage) -> None:
         if "impossible" in say.text:
@@ -342,11 +343,11 @@ class Daemon:
 
     # ---- the queue connection
 
-    def _fly(self, request: e.Request) -> None:
+    def _fly(self, request: r.Request) -> None:
         sim = self.sim
         self.flight = flight = Flight(request, sim.fate_of(request), self.owner)
         sim.note(request)
-        if isinstance(request, e.EndAndClaim):
+        if isinstance(request, r.EndAndClaim):
             invariants.claims_leave_what_is_reserved(self.core.state, request)
             flight.limits = {queue.name: queue.concurrency for queue in self.core.state.queues.values()}
         effect = sim.database_delay()
@@ -372,28 +373,28 @@ class Daemon:
     def _carry_out(self, flight: Flight) -> e.Event:
         database, now, owner = self.sim.database, self.sim.now, flight.owner
         match flight.request:
-            case e.EndAndClaim() as turn:
+            case r.EndAndClaim() as turn:
                 self.written.end((end.pk, end.attempt) for end in turn.ends)
                 return database.turn(owner, turn, now)
-            case e.Save() as save:
+            case r.Save() as save:
                 invariants.failures_were_tried_twice(self.sim, save)
                 self.written.end((row.pk, row.attempt) for row in save.rows if row.outcome is not None)
                 return e.Saved(*database.save(owner, save, now, lambda: 0.5 + self.sim.rng.random() / 2))
-            case e.Mark() as mark:
+            case r.Mark() as mark:
                 return e.Saved(database.mark(owner, mark, now))
-            case e.ReadContents(rows):
+            case r.ReadContents(rows):
                 return e.ContentsRead(database.read(owner, rows))
-            case e.FindLocked(about):
+            case r.FindLocked(about):
                 return e.LockedFound(database.locked_of(about.pks, now))
-            case e.Settle() as settle:
+            case r.Settle() as settle:
                 return database.settle_some(settle, now)
-            case e.RecordInHand(pks):
+            case r.RecordInHand(pks):
                 database.take_stock(owner, pks)
                 return e.Written()
-            case e.WriteOutput(rows):
+            case r.WriteOutput(rows):
                 self.written.write(rows)
                 return e.Written()
-            case e.WriteLog():
+            case r.WriteLog():
                 return e.Written()
             case _:
                 assert_never(flight.request)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.events import EndAndClaim, ReadContents, Save
 from scheduler.model.jobs import SUSPECT_AFTER, Claim, OutputRow
+from scheduler.model.requests import EndAndClaim, ReadContents, Save
 from scheduler.model.states import (
     DIE,
     DONE,

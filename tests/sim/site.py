@@ -11,6 +11,7 @@ from itertools import count, islice
 from typing import Any, Final, NamedTuple
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
 from tests.core_tools import answer_to, claim, make_core
@@ -225,7 +226,7 @@ class Site:
             return
         self.is_asking = True
         self._work(self.shape.all_places * cost("loop_look"))
-        places = len(request.wanted) if isinstance(request, e.EndAndClaim) else 0
+        places = len(request.wanted) if isinstance(request, r.EndAndClaim) else 0
         self._work(cost("loop_request") + places * cost("loop_place"))
         event, took = self._answer(request)
         self.spent["queue"] += took
@@ -236,10 +237,10 @@ class Site:
         self.is_asking = False
         self.core.handle(event, self.now)
 
-    def _answer(self, request: e.Request) -> tuple[e.Event, float]:
+    def _answer(self, request: r.Request) -> tuple[e.Event, float]:
         """Return the answer and how long it takes."""
         took = cost("db_request") + cost("db_commit")
-        if not isinstance(request, e.EndAndClaim):
+        if not isinstance(request, r.EndAndClaim):
             return answer_to(request), took
         claims = [found for want in request.wanted for found in self._claims(want)]
         reached = {found.request: ClaimPosition(found.rank.decode(), "now", found.pk) for found in claims}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import SaveRow
 from scheduler.model.states import ST_FREEING, ST_RUNNING
@@ -19,16 +20,16 @@ def test_the_room_of_a_queue_is_shared_by_all_that_ask() -> None:  # seed 0
     core = make_core({"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))})
     core.handle(e.TablesRead(LIMITED, [], [], []), 0.0)
     request = core.next_request(0.0)
-    assert isinstance(request, e.EndAndClaim)
+    assert isinstance(request, r.EndAndClaim)
     assert sum(want.most for want in request.wanted) <= 2
 
 
 def test_a_wake_up_while_a_claim_is_on_its_way_is_not_forgotten() -> None:
     core = make_core()
-    assert isinstance(core.next_request(0.0), e.EndAndClaim)
+    assert isinstance(core.next_request(0.0), r.EndAndClaim)
     core.handle(e.Woken(), 0.0)
     core.handle(e.EndedAndClaimed([]), 0.0)
-    assert isinstance(core.next_request(0.0), e.EndAndClaim)
+    assert isinstance(core.next_request(0.0), r.EndAndClaim)
 
 
 def test_a_drain_claims_nothing_and_gives_back_what_still_comes() -> None:  # seed 5
@@ -137,11 +138,11 @@ def test_a_plain_end_that_the_database_refuses_is_not_lost() -> None:
     core.drain_commands()
     core.agent_output(slot.number, b"OK\n", 1.0)
     settled: list[Any] = []
-    while not isinstance(request := core.next_request(1.0), e.EndAndClaim):
+    while not isinstance(request := core.next_request(1.0), r.EndAndClaim):
         assert request is not None
         core.handle(e.Written(), 1.0)
     core.handle(e.NotSaved("data", "no"), 1.0)  # of the claim beside it, perhaps
-    assert core.next_request(1.0) == e.EndAndClaim(request.ends, ())
+    assert core.next_request(1.0) == r.EndAndClaim(request.ends, ())
     core.handle(e.NotSaved("data", "no"), 1.0)
     settled += saved(settle(core, 1.0))
     assert [(row.pk, row.state) for row in settled] == [(1, "failed")]
@@ -208,7 +209,7 @@ def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
     ledger.found_locked(frozenset(), 0.0)
     other = ledger.next_request((), 0.0)
     ledger.answered()
-    assert isinstance(other, e.Save)
+    assert isinstance(other, r.Save)
     assert [row.pk for row in other.rows] == [2]
     assert ledger.next_request((), ledger.locked_until) == locked
 
@@ -217,7 +218,7 @@ def test_a_late_no_to_an_earlier_attempt_does_not_end_a_later_one() -> None:
     core = make_core()
     turn(core, claim(1, attempt=2))
     core.state.outbox.save(SaveRow(1, 1, "running"), ())
-    assert isinstance(core.next_request(0.0), e.Save)
+    assert isinstance(core.next_request(0.0), r.Save)
     core.handle(e.Saved(frozenset()), 0.0)
     assert core.live_rows() == [1]
 

@@ -15,20 +15,9 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.sql import Query, load
 from scheduler.model.config import AgentType
-from scheduler.model.events import (
-    EndAndClaim,
-    EndedAndClaimed,
-    Event,
-    FindLocked,
-    LockedFound,
-    Mark,
-    Request,
-    Save,
-    Saved,
-    Settle,
-    Settled,
-)
+from scheduler.model.events import EndedAndClaimed, Event, LockedFound, Saved, Settled
 from scheduler.model.jobs import Claim, ClaimRequest, End, SaveRow
+from scheduler.model.requests import EndAndClaim, FindLocked, Mark, Request, Save, Settle
 from scheduler.model.states import CANCELLED, FAILED
 from tests.connection_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until

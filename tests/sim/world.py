@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import Config, Host
 from scheduler.model.filters import FILTERS
 from scheduler.model.jobs import ClaimRequest
@@ -181,28 +182,28 @@ class Sim:
         """Seconds for half a statement of the watch connection; sometimes a renewal comes late."""
         return self.rng.random() * (40 if not self.is_calm and self.chance(0.01) else 0.01)
 
-    def fate_of(self, request: e.Request) -> str:
+    def fate_of(self, request: r.Request) -> str:
         """Decide how a request fares."""
         if not self.chance(self.faults):
             return "done"
         return self.rng.choice(("lost before", "lost after", "lock"))
 
-    def refusal_of(self, request: e.Request) -> str | None:
+    def refusal_of(self, request: r.Request) -> str | None:
         """Return why the database refuses a request now: a lock on one of its rows, or data it cannot store."""
         match request:
-            case e.EndAndClaim() | e.Save() | e.Mark():
+            case r.EndAndClaim() | r.Save() | r.Mark():
                 pks = request.pks
-            case e.WriteLog(rows):
+            case r.WriteLog(rows):
                 return "data" if any("unstorable" in row.message for row in rows) else None
-            case e.ReadContents(rows):
+            case r.ReadContents(rows):
                 return "data" if any(self.database.rows[pk].unreadable for pk, _ in rows) else None
             case _:
                 return None
         if self.database.locked_of(pks, self.now):
             return "lock"
-        if isinstance(request, e.EndAndClaim) and self.database.meets_unreadable(request, self.now):
+        if isinstance(request, r.EndAndClaim) and self.database.meets_unreadable(request, self.now):
             return "data"
-        return "data" if isinstance(request, e.Save) and any(map(self._is_unstorable, request.rows)) else None
+        return "data" if isinstance(request, r.Save) and any(map(self._is_unstorable, request.rows)) else None
 
     def _is_unstorable(self, row: Any) -> bool:
         text = row.text or ""

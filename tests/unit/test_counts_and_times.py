@@ -3,6 +3,7 @@
 from typing import Any
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.jobs import ClaimRequest, SaveRow, read_claim
 from scheduler.policy.core import Core
 from scheduler.policy.entities import Slot
@@ -133,7 +134,7 @@ def test_count_that_is_said_without_an_item_is_a_warning_and_counts_for_none_f15
     turn(core, claim(2), now=0.2)
     core.drain_commands()
     core.agent_output(slot.number, b"OK\n", 0.3)
-    ((end,),) = [request.ends for request in settle(core, 0.3) if isinstance(request, e.EndAndClaim) and request.ends]
+    ((end,),) = [request.ends for request in settle(core, 0.3) if isinstance(request, r.EndAndClaim) and request.ends]
     assert end.pk == 2
 
 

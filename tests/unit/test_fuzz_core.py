@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.model import events as e
 from scheduler.model import protocol
+from scheduler.model import requests as r
 from scheduler.model.config import AgentType
 from scheduler.model.states import DIE, SLOT_STATES, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED
 from scheduler.policy.core import Core
@@ -115,7 +116,7 @@ def test_whatever_an_agent_said_each_job_ends_once_or_is_still_in_hand_f91(
         rows += settle(core, 1.0)
     core.handle(e.Gone(slot.number, code=code, signal="SIGKILL" if code is None else None), 2.0)
     rows += settle(core, 2.0) + settle(core, 3.0)  # ends may wait for others, for a moment
-    ended = [end.pk for request in rows if isinstance(request, e.EndAndClaim) for end in request.ends]
+    ended = [end.pk for request in rows if isinstance(request, r.EndAndClaim) for end in request.ends]
     ended += [row.pk for row in saved(rows) if row.outcome is not None]
     assert sorted([*ended, *core.state.jobs]) == list(range(1, jobs + 1))
 

@@ -3,6 +3,7 @@
 import pytest
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import AgentType
 from scheduler.policy.core import Core
 from tests.core_tools import claim, logged, make_core, ready, settle, spawned, turn
@@ -154,7 +155,7 @@ def test_busy_agent_of_a_type_that_is_disabled_is_ended_after_its_item() -> None
     assert killed(core) == []
     core.agent_output(slot.number, b"OK\n", 0.0)
     assert killed(core) == [slot.number]
-    assert [end.pk for request in settle(core) if isinstance(request, e.EndAndClaim) for end in request.ends] == [1]
+    assert [end.pk for request in settle(core) if isinstance(request, r.EndAndClaim) for end in request.ends] == [1]
 
 
 def test_agent_that_was_starting_when_its_type_was_disabled_is_ended() -> None:

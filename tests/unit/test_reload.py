@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import AgentType, Config, Database, Host, Scheduler
 from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_FREEING, ST_RUNNING
 from scheduler.policy.core import Core
@@ -78,10 +79,10 @@ def test_a_host_may_go_while_its_last_row_is_worked_and_more_are_on_their_way() 
 # ---- claims that were asked for before
 
 
-def flight(core: Core) -> e.EndAndClaim:
+def flight(core: Core) -> r.EndAndClaim:
     """Let the core ask; the answer is still to come."""
     request = core.next_request(0.0)
-    assert isinstance(request, e.EndAndClaim)
+    assert isinstance(request, r.EndAndClaim)
     return request
 
 
@@ -239,7 +240,7 @@ def test_a_type_that_no_host_takes_any_more_gives_its_jobs_back_and_asks_for_non
     assert core.state.pools["sha"].slots == []
     core.handle(e.Woken(), 0.0)
     request = core.next_request(0.0)
-    assert not (isinstance(request, e.EndAndClaim) and request.wanted)
+    assert not (isinstance(request, r.EndAndClaim) and request.wanted)
     look(core, "alpha", types="")
     assert turn(core).wanted
 

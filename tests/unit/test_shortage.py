@@ -3,6 +3,7 @@
 import pytest
 
 from scheduler.model import events as e
+from scheduler.model import requests as r
 from scheduler.model.config import AgentType
 from scheduler.model.states import NEVER, ST_RUNNING
 from scheduler.policy.core import Core
@@ -41,7 +42,7 @@ def test_a_job_whose_process_the_machine_cannot_start_waits_and_is_done_later() 
     (number,) = spawned(core)
     begin(core, [number], 1.0)
     core.handle(e.Gone(number, code=0), 5.5)
-    (row,) = [row for request in settle(core, 5.5) if isinstance(request, e.EndAndClaim) for row in request.ends]
+    (row,) = [row for request in settle(core, 5.5) if isinstance(request, r.EndAndClaim) for row in request.ends]
     assert row.pk == 1
 
 

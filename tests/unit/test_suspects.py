@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.events import ContentsRead, EndAndClaim, NotSaved, ReadContents, Request, Save, Stop
+from scheduler.model.events import ContentsRead, NotSaved, Stop
 from scheduler.model.jobs import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRow
+from scheduler.model.requests import EndAndClaim, ReadContents, Request, Save
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import Outbox
