@@ -8,7 +8,7 @@ from scheduler.model import requests as r
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.jobs import PLAIN, Claim, ClaimPosition, ClaimRequest, Rules
 from scheduler.policy.core import Core
-from scheduler.policy.entities import Slot
+from scheduler.policy.slots import Slot
 
 TABLES: dict[str, Any] = {
     "queues": [{"name": "default", "concurrency": None, "paused": False, "reserved": 0}],

@@ -58,7 +58,7 @@ def saved(state: State, event: e.Saved, now: float) -> None:
     if any(completion.is_back(row) for row in request.rows if row.outcome is not None):
         state.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
-        state.commands.append(e.FindNextDue())
+        state.emit(e.FindNextDue())
 
 
 def _saved_of_trial(state: State, job: Job, texts: Sequence[str | None]) -> None:

@@ -16,9 +16,10 @@ from typing import Final
 from scheduler.model.expand import Item
 from scheduler.model.states import KEEP, NEXT
 from scheduler.policy.completion import conclude_if_over
-from scheduler.policy.entities import Job, Pool, SecondTry, Slot, Verdict, is_urgent
+from scheduler.policy.entities import Job, Pool, SecondTry, Verdict, is_urgent
 from scheduler.policy.outcome import GIVEN_BACK
 from scheduler.policy.run_queue import Lane, RunQueue
+from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 _FEW: Final = 100  # limits of jobs that have ended are kept up to here
@@ -31,7 +32,7 @@ def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None
     if lane is not None:
         run_queue = pool.any if host is None and pool.filters is None else pool.run_queue_of(job, host)
         run_queue.add(lane, next(state.tickets))
-    state.dirty.add(pool)
+    state.mark_dirty(pool)
 
 
 def release(state: State, lane: Lane[Job]) -> int:
@@ -96,7 +97,7 @@ def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
     lane = job.put_back(item, host)
     if lane is not None:
         job.pool.run_queue_of(job, host).add(lane, lane.ticket)
-    state.dirty.add(job.pool)
+    state.mark_dirty(job.pool)
 
 
 def prefetch(state: State, slot: Slot, now: float) -> bytes:
@@ -145,12 +146,12 @@ def next_prefetched(state: State, slot: Slot, now: float) -> None:
     assert slot.prefetched is not None
     job, item, is_bound = slot.prefetched.popleft()
     slot.take(job, item, is_bound, now)
-    state.slots.fire(slot, NEXT, now)
+    slot.fire(NEXT, now)
     if state.jobs.get(job.pk) is not job:
         slot.clear_item()
-        state.slots.kill(slot, "the row has another owner", now)
+        slot.kill("the row has another owner", now)
     elif job.verdict is not None and job.verdict.kills:
-        state.slots.kill(slot, job.verdict.text, now)
+        slot.kill(job.verdict.text, now)
     elif job.query is None:
         state.job_began(job, now)
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import NEVER
-from scheduler.policy.entities import Job, Pool, Slot
+from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import UNLIMITED, HostState
 from scheduler.policy.run_queue import RunQueue
-from scheduler.policy.slots import start_from
+from scheduler.policy.slots import Slot, start_from
 
 
 class StartDecision(NamedTuple):

@@ -12,9 +12,10 @@ from scheduler.model.events import CloseQuery, JobEnded
 from scheduler.model.jobs import ItemFailure, SaveRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import QUEUED, ST_PREP, ST_RUNNING, ST_SPAWNED, TERMINAL
-from scheduler.policy.entities import Job, Pool, Slot, Verdict
+from scheduler.policy.entities import Job, Pool, Verdict
 from scheduler.policy.outcome import ALL_DONE, BLOCKED_AGAIN, CANCELLED, FAILS, GIVEN_BACK, KILLED, judge
 from scheduler.policy.query import Query
+from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 FAILURE_LINE: Final = 8192  # characters kept of the line of an item that failed: there may be many
@@ -70,7 +71,7 @@ def _try_again(state: State, slot: Slot, job: Job, query: Query) -> None:
     assert slot.item is not None
     query.second_tries.append(slot.item)
     slot.pool.second_tries.append((job, slot.item, slot.host.name if slot.is_bound else None))
-    state.dirty.add(slot.pool)
+    state.mark_dirty(slot.pool)
 
 
 def record_failure(state: State, slot: Slot, job: Job, reason: str) -> None:
@@ -122,10 +123,10 @@ def conclude(state: State, job: Job, now: float) -> None:
     query = job.query
     job.lanes.clear()  # they name the job: a ring that only the garbage collector would break
     if query is not None and query.has_connection:
-        state.commands.append(CloseQuery(job.pk))
+        state.emit(CloseQuery(job.pk))
         state.expanding.discard(job.pk)
-        state.dirty.add(job.pool)
-        state.dirty.update(pool for pool in state.pools.values() if pool.waits_for_connection)
+        waiting = [pool for pool in state.pools.values() if pool.waits_for_connection]
+        state.mark_dirty(job.pool, *waiting)
     row = judge(job, now, state.timers)
     if not isinstance(row, SaveRow):
         state.outbox.end(row)
@@ -146,11 +147,11 @@ def conclude(state: State, job: Job, now: float) -> None:
 def end_trial(state: State) -> None:
     """End the trial of a row, since none says any more that it is tried alone: the next one may be."""
     state.set_trial(None)
-    state.dirty.update(pool for pool in state.pools.values() if pool.unread)
+    state.mark_dirty(*[pool for pool in state.pools.values() if pool.unread])
 
 
 def _report_end(state: State, job: Job, outcome: str, text: str) -> None:
-    state.commands.append(JobEnded(job.pk, job.pool.name, outcome, text))
+    state.emit(JobEnded(job.pk, job.pool.name, outcome, text))
 
 
 # ---- ending jobs before their time
@@ -178,7 +179,7 @@ def kill_job(state: State, job: Job, verdict: Verdict, now: float) -> None:
     drop_waiting(state, job)
     for slot in state.slots.all:
         if slot.job is job:
-            state.slots.kill(slot, verdict.text, now)
+            slot.kill(verdict.text, now)
     conclude_if_over(state, job, now)
 
 
@@ -204,12 +205,12 @@ def forget(state: State, job: Job, now: float) -> None:
     if state.trial is job:
         end_trial(state)
     if job.pk in state.expanding:
-        state.commands.append(CloseQuery(job.pk))
+        state.emit(CloseQuery(job.pk))
         state.expanding.discard(job.pk)
     for slot in state.slots.all:
         if slot.job is job:
             slot.clear_item()
-            state.slots.kill(slot, "the row has another owner", now)
+            slot.kill("the row has another owner", now)
 
 
 def give_back_all(state: State, why: str, now: float, which: Callable[[Job], bool]) -> None:
@@ -299,7 +300,7 @@ def _end(state: State, pk: int, verdict: Verdict, now: float) -> bool:
         return False
     if job.verdict is None or job.verdict.state not in (KILLED, CANCELLED):
         kill_job(state, job, verdict, now)
-        state.dirty.add(job.pool)  # what waited behind it, a rescued job not least, may go on
+        state.mark_dirty(job.pool)  # what waited behind it, a rescued job not least, may go on
         _end_starting(state, job.pool, verdict.text, now)
     return True
 
@@ -309,7 +310,7 @@ def _end_starting(state: State, pool: Pool, why: str, now: float) -> None:
     starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
     if starting and not pool.arriving and not any(_needs_agents(job, pool) for job in state.jobs.values()):
         for slot in starting:
-            state.slots.kill(slot, why, now)
+            slot.kill(why, now)
 
 
 def _needs_agents(job: Job, pool: Pool) -> bool:
@@ -320,5 +321,6 @@ def signal(state: State, pk: int, number: int) -> int:
     """Send a signal to all agents that work on a job; return how many there are."""
     slots = [slot for slot in state.slots.all if slot.job is not None and slot.job.pk == pk]
     working = [slot for slot in slots if slot.state == ST_RUNNING]
-    state.commands.extend(e.Signal(slot.number, number) for slot in working)
+    for slot in working:
+        state.emit(e.Signal(slot.number, number))
     return len(working)

@@ -61,7 +61,7 @@ class Core:
 
     def log_routine(self, wanted: bool) -> None:
         """Log the starts and ends of commands too, or not."""
-        self.state.slots.logs_routine = wanted
+        self.state.slots.log_routine(wanted)
 
     # ---- what happens
 
@@ -93,12 +93,7 @@ class Core:
         """Schedule what has changed, and return the commands since the last call."""
         self.unpack_claims()
         self.schedule()
-        taken = self.state.commands[:]
-        self.state.commands.clear()
-        for command in taken:
-            if type(command) is e.Send:
-                self._slots[command.slot].is_unsent = False
-        return taken
+        return self.state.take_commands()
 
     def schedule(self) -> None:
         """Schedule the types that agents' output has changed; `drain_commands` does so by itself."""
@@ -225,7 +220,7 @@ class Core:
     def resume(self, pause: float, now: float) -> None:
         """Go on after a pause, before any output is read: agents get that time back, while the lease ran on."""
         serving.judge_lease(self.state, now)
-        self.state.slots.extend_deadlines(pause)
+        self.state.slots.resume(pause)
         self.state.extend_time_limits(pause)
 
     def _exit_when_over(self) -> None:
@@ -234,7 +229,7 @@ class Core:
             return
         if not (state.jobs or state.claimed or state.has_processes()) and state.outbox.is_empty:
             state.end()
-            state.commands.append(e.ReleaseGroup() if state.steps_down else e.Exit())
+            state.emit(e.ReleaseGroup() if state.steps_down else e.Exit())
 
     def is_over(self) -> bool:
         """Say whether nothing is left to do after a drain or a stop."""

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from scheduler.errors import AgentError
-from scheduler.model.events import LogMessage, Send, Spawn
+from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.expand import fill_template
 from scheduler.model.states import CHOSEN, DIE, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.assignment import (
@@ -23,8 +23,9 @@ from scheduler.policy.assignment import (
 )
 from scheduler.policy.capacity import find_room
 from scheduler.policy.deadlines import ROOM
-from scheduler.policy.entities import Job, Pool, Slot, is_urgent
+from scheduler.policy.entities import Job, Pool, is_urgent
 from scheduler.policy.run_queue import RunQueue
+from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 HOARD: Final = 20  # batches of rows held for busy hosts while others have nothing to do
@@ -44,7 +45,6 @@ def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None
 
 
 def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
-    slots = state.slots
     for slot in _idle(pool):
         if not (pool.second_tries or slot.any.first or slot.bound.first):
             if [run_queue for run_queue in pool.run_queues() if run_queue.first]:
@@ -63,11 +63,10 @@ def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
             assert run_queue is not None
             line = assign(state, slot, run_queue, now)
         pool.remove_idle(slot)
-        slots.fire(slot, FED, now)
+        slot.fire(FED, now)
         if slot.prefetched is not None:
             line += prefetch(state, slot, now)
-        slot.is_unsent = True
-        state.commands.append(Send(slot.number, line))
+        state.send(slot, line)
 
 
 def _idle(pool: Pool) -> Iterator[Slot]:
@@ -106,7 +105,7 @@ def end_agent(state: State, slot: Slot, now: float) -> None:
         why = "room for another type that has waited long enough"
     else:
         why = "urgent slot no longer needed" if host.enabled else "host disabled"
-    state.slots.kill(slot, why, now)
+    slot.kill(why, now)
 
 
 def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
@@ -161,7 +160,7 @@ def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: fl
         return room.slot
     if room.victim is not None:
         room.victim.host.keep_for(pool, now)
-        state.slots.kill(room.victim, f"room for {pool.name}", now)
+        room.victim.kill(f"room for {pool.name}", now)
     elif room.yields is not None:
         room.yields.yield_to(pool)
     state.deadlines.bring_forward(ROOM, room.until)
@@ -187,9 +186,9 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
         slot.host.keep_for_none()
     if slot.host.name in pool.failed_starts:
         slot.host.begin_probe(slot)
-    state.slots.fire(slot, CHOSEN, now)
+    slot.fire(CHOSEN, now)
     if not pool.is_exec:
-        state.commands.append(Spawn(slot.number, slot.serial, pool.name, slot.host.name))
+        state.emit(Spawn(slot.number, slot.serial, pool.name, slot.host.name))
         return
     again = startable_try(slot)
     if again is not None:
@@ -203,9 +202,9 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
         values = item._replace(row=job.row) if job.row else item
         argv = tuple(fill_template(pool.kind.command, job.pk, values, job.names))
     except AgentError as error:
-        state.commands.append(LogMessage("warning", f"job={job.pk}: {error}"))
+        state.emit(LogMessage("warning", f"job={job.pk}: {error}"))
         argv = (b"",)  # starts nothing, which fails the item; why stands in the log
-    state.commands.append(
+    state.emit(
         Spawn(
             slot.number, slot.serial, pool.name, slot.host.name, argv, item.line, job.pk, job.attempt, job.environment
         )
@@ -221,4 +220,4 @@ def _recycle(state: State, pool: Pool, where: RunQueue[Job], now: float) -> None
         return
     idle = [slot for slot in own if slot.state == ST_READY]
     if idle:
-        state.slots.kill(idle[0], "a fresh process is needed", now)
+        idle[0].kill("a fresh process is needed", now)

@@ -1,20 +1,18 @@
-"""What the core counts: jobs in hand, agent types (pools) and their slots. State, no decisions.
+"""What the core counts: jobs in hand and agent types (pools). State, no decisions.
 
-A slot is a place for one agent: (type, host, place within both). A pool is all slots of one type and the run queues of
-work that waits for them. `job.expansion` is None for a one-parameter job.
+A pool is all slots of one type (slots.py) and the run queues of work that waits for them. `job.query` is None for a
+one-parameter job.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, Rules
-from scheduler.model.states import KEEP, NEVER, ST_FREE, QueryState
-from scheduler.policy.hosts import HostState
-from scheduler.policy.output import AgentOutput
+from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.query import Query
 from scheduler.policy.run_queue import HostFilters, Lane, RunQueue
 
@@ -197,12 +195,12 @@ class Pool:
         self.name = name
         self.set_kind(kind)
         self.enabled = enabled
-        self.slots: list[Slot] = []
+        self.slots: list[Any] = []  # of class Slot, as are those below
         self.any: RunQueue[Job] = self.run_queue()  # lanes for any host
         self.filters: HostFilters[Job] | None = None  # instead, where some host does not take every job
         self.bound: dict[str, RunQueue[Job]] = {}  # lanes for one host
-        self.idle: dict[str, list[Slot]] = {}  # READY, by host; the one idle longest first
-        self.free: dict[str, deque[Slot]] = {}
+        self.idle: dict[str, list[Any]] = {}  # READY, by host; the one idle longest first
+        self.free: dict[str, deque[Any]] = {}
         self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
         self.second_tries: deque[SecondTry] = deque()  # each waits for a fresh process
         self.arriving = 0  # rows claimed and not unpacked yet
@@ -267,12 +265,58 @@ class Pool:
         """Let fewer rows be claimed at once, since one has had this size."""
         self.row_bytes = max(self.row_bytes, size)
 
-    def add_idle(self, slot: "Slot") -> None:
+    def add_host(self, name: str) -> None:
+        """Let slots and work of this type be on a host."""
+        self.bound[name] = self.run_queue(frozenset((name,)))
+        self.free[name] = deque()
+        self.idle[name] = []
+
+    def remove_host(self, name: str) -> None:
+        """Have nothing of this type on a host; of `idle` an empty list stays, for agents that finish there."""
+        del self.bound[name], self.free[name]
+
+    def add_slot(self, slot: Any) -> None:
+        """Have one more slot, which is free."""
+        self.slots.append(slot)
+        self.free[slot.host.name].append(slot)
+
+    def remove_slot(self, slot: Any) -> None:
+        """Have a slot no more."""
+        self.slots.remove(slot)
+        if slot.state == ST_FREE:
+            self.free[slot.host.name].remove(slot)
+
+    def slot_moved(self, slot: Any, old: int, new: int) -> None:
+        """Note which slots are free, and which are READY no more; `add_idle` notes that they are."""
+        host = slot.host.name
+        if old == ST_SPAWNED and new >= ST_READY:
+            self.failed_starts.pop(host, None)
+        if old == ST_FREE:
+            self.free[host].remove(slot)
+        elif new == ST_FREE and not slot.is_removed:
+            self.free[host].append(slot)
+        if old == ST_READY:
+            self.remove_idle(slot)
+
+    def start_failed(self, host: str) -> int:
+        """Count a process that ended before its first OK; return how many did in a row on this host."""
+        count = self.failed_starts[host] = self.failed_starts.get(host, 0) + 1
+        return count
+
+    def forget_failed_starts(self) -> None:
+        """Start agents as if none had failed."""
+        self.failed_starts.clear()
+
+    def set_reason(self, reason: str | None) -> None:
+        """Note why its agents do not come up; None: they do."""
+        self.reason = reason
+
+    def add_idle(self, slot: Any) -> None:
         """Note that a slot is READY."""
         self.idle[slot.host.name].append(slot)
         slot.host.idle[slot] = None
 
-    def remove_idle(self, slot: "Slot") -> None:
+    def remove_idle(self, slot: Any) -> None:
         """Note that a slot is READY no more."""
         self.idle[slot.host.name].remove(slot)
         del slot.host.idle[slot]
@@ -340,114 +384,6 @@ class Pool:
     def waits_for_connection(self) -> bool:
         """Say whether some query of this type has no expansion connection yet."""
         return any(job.query and not job.query.has_connection for job in self.query_jobs.values())
-
-
-class Slot:
-    """A place for one agent; `state` and `deadline` are written by Slots.fire only, `wanted` by Slots._want."""
-
-    __slots__ = (
-        "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "code", "counted", "deadline",
-        "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up", "item",
-        "items", "job", "number", "output", "pid", "pool", "prefetched", "reason", "serial", "shown", "signal", "since",
-        "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
-    )  # fmt: skip
-
-    def __init__(self, number: int, pool: Pool, host: HostState, timeouts: tuple[float, ...], now: float) -> None:
-        self.number = number
-        self.pool = pool
-        self.host = host
-        self.timeouts = timeouts  # seconds a state may last, by state
-        self.state = ST_FREE
-        self.deadline = NEVER
-        self.since = now  # of the state
-        self.starts: list[float] = []  # instants: of processes whose death counts
-        self.spawns = 0
-        self.total = 0  # items over all processes
-        self.serial = 0  # of the process
-        self.shown: object = None  # what scheduler_status has
-        self.is_removed = False  # no other process is started here
-        self.wanted = KEEP  # of its process
-        self.reason = ""  # why that is wanted
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget the process."""
-        self.pid: int | None = None
-        self.where = (self.host.name, self.pool.name, 0)  # and the pid: what is noted of a job it has
-        self.born = 0.0
-        self.about_job: int | None = None  # without an item: the job it was started for, later the last one it had
-        self.death_counts = True  # against the slot
-        self.is_up = False  # it said its first OK, or is a command that runs
-        self.items = 0  # finished by this process
-        self.output = AgentOutput(0.0)
-        self.clogged_until = NEVER
-        self.code: int | None = None
-        self.signal: str | None = None
-        self.prefetched: deque[Prefetched] | None = None  # lines behind that of the item in hand; None: it has none
-        self.is_unsent = False  # the line of the item in hand is still among the commands
-        if self.host.name in self.pool.bound:
-            self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
-        self.clear_item()
-
-    @property
-    def is_vacant(self) -> bool:
-        """Say whether this was a slot: it has no process any more, and its number may be another's."""
-        return self.is_removed and self.state == ST_FREE
-
-    def blame(self, counts: bool) -> None:
-        """Say whether the death of the process counts against its slot."""
-        self.death_counts = counts
-
-    def starve(self) -> None:
-        """Assign nothing more to the process: its run queues are empty ones."""
-        self.any = self.bound = RunQueue()
-
-    def clear_item(self, finished: int = 0) -> None:
-        """Forget the item in hand, and count it if it is finished."""
-        self.items += finished
-        self.total += finished
-        self.pool.finished += finished  # that of all its slots
-        self.is_second_try = False
-        self.job: Job | None = None
-        self.item: Item | None = None
-        self.is_bound = False  # the item may run on this host only
-        self.assigned_at = 0.0
-        self.failed: str | None = None
-        self.blocked: str | None = None
-        self.counted: int | None = None
-
-    def begin_process(self, job: int, now: float) -> None:
-        """Note that a process is being made because a job waits."""
-        self.serial += 1
-        self.spawns += 1
-        self.born = now
-        self.about_job = job
-        if self.pool.kind.window > 1:
-            self.prefetched = deque()
-
-    def process_began(self, pid: int, now: float) -> None:
-        """Note that the process exists."""
-        self.pid = pid
-        self.where = (self.host.name, self.pool.name, pid)
-        self.born = now
-        self.output.heartbeat(now)
-
-    def exited(self, code: int | None, signal: str | None) -> None:
-        """Note how the process ended."""
-        self.code, self.signal = code, signal
-
-    def clog(self, until: float) -> None:
-        """Note until when all that was written is to be read; NEVER when it is."""
-        self.clogged_until = until
-
-    def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:
-        """Take an item in hand."""
-        self.job, self.item, self.is_bound, self.assigned_at = job, item, is_bound, now
-        self.is_second_try = is_second_try
-
-    def lose_item(self) -> None:
-        """Count the item in hand, with which the process died."""
-        self.total += 1
 
 
 def is_urgent(job: Job) -> bool:

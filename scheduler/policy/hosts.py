@@ -132,6 +132,16 @@ class HostState:
         self.probe = slot
         self.revoke_promises()
 
+    def end_probe(self, slot: object) -> None:
+        """Note that this agent, if it is the one, has come up or ended."""
+        if self.probe is slot:
+            self.probe = None
+
+    def start_failed(self, until: float) -> None:
+        """Start no agent whose type failed to start here before this instant, and promise it no place."""
+        self.probe_at = max(self.probe_at, until)
+        self.revoke_promises()
+
     def yield_to(self, pool: StartingType | None) -> None:
         """Promise the next agent's place to a starving type, or take the promise back."""
         self.yields_to = pool

@@ -78,7 +78,7 @@ def unpack_claims(state: State) -> None:
             _read(state, job)
         elif job.rules.rescued:
             pool.rescued.append(job)
-            state.dirty.add(pool)
+            state.mark_dirty(pool)
         else:
             admit(state, job)
 
@@ -106,7 +106,7 @@ def _read(state: State, job: Job) -> None:
     job.pool.unread[job.pk] = job
     if job.rules.rescued < SUSPECT_AFTER:
         state.outbox.reads[job.pk] = (job.pk, job.attempt)
-    state.dirty.add(job.pool)
+    state.mark_dirty(job.pool)
 
 
 def try_alone(state: State, pool: Pool, now: float) -> None:
@@ -138,7 +138,7 @@ def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) 
         job.show()
     elif job.rules.rescued and not job.marked:
         job.pool.rescued.append(job)
-        state.dirty.add(job.pool)
+        state.mark_dirty(job.pool)
     else:
         admit(state, job)
 
@@ -184,7 +184,7 @@ def admit(state: State, job: Job) -> None:
         enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)
         return
     job.pool.query_jobs[job.pk] = job
-    state.dirty.add(job.pool)
+    state.mark_dirty(job.pool)
 
 
 # ---- queries
@@ -223,7 +223,7 @@ def _open(state: State, job: Job) -> None:
     progress = query.progress
     left = (progress.watermark, progress.beyond, progress.again) if progress is not None else (None, [], [])
     sql = job.args.decode("utf-8", "surrogateescape")
-    state.commands.append(Expand(job.pk, cursor_query(sql, job.rules.key, *left)))
+    state.emit(Expand(job.pk, cursor_query(sql, job.rules.key, *left)))
 
 
 def opened(state: State, event: Opened, now: float) -> None:

@@ -14,11 +14,9 @@ from typing import Final
 from scheduler.model import events as e
 from scheduler.model.jobs import OutputRow
 from scheduler.model.states import (
-    CREATED,
     DIE,
     GONE,
     LATE,
-    LAUNCHED,
     NEVER,
     NOT_CREATED,
     ST_FAIL,
@@ -32,9 +30,10 @@ from scheduler.model.states import (
 from scheduler.policy import completion, replies, serving
 from scheduler.policy.assignment import recall_prefetched
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
-from scheduler.policy.entities import Job, Pool, Slot
+from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState
 from scheduler.policy.output import Capture, Piece
+from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
@@ -43,21 +42,19 @@ EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
 def created(state: State, event: e.Created, now: float) -> None:
     """Note that a process exists: an exec agent works from now on, a line agent has so long for its first OK."""
     slot = state.slots.all[event.slot]
-    slot.process_began(event.pid, now)
     if slot.host.shortage is not None and slot.host.most == NEVER:
         recovered(state, slot.host)
-    state.slots.fire(slot, CREATED, now)
+    slot.process_began(event.pid, now)
     if slot.state != ST_SPAWNED:
         return
     if slot.pool.is_exec:
-        slot.assigned_at = now
         state.captures[slot.number] = Capture(slot.pool.kind.output_limit)
         is_probe = slot.host.probe is slot
-        state.slots.fire(slot, LAUNCHED, now)
+        slot.launched(now)
         if is_probe:
-            state.dirty.add(slot.pool)  # and so all those that wait to be the next
+            state.mark_dirty(slot.pool)  # and so all those that wait to be the next
     elif state.timers.start_hint < state.timers.start_limit:
-        state.slots.set_deadline(slot, now + state.timers.start_hint)
+        slot.set_deadline(now + state.timers.start_hint)
 
 
 def not_created(state: State, event: e.NotCreated, now: float) -> None:
@@ -77,7 +74,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     if slot.wanted is not DIE:
         slot.blame(not event.is_items_fault and slot.host.is_up)
     if slot.death_counts:
-        slot.pool.reason = event.reason
+        slot.pool.set_reason(event.reason)
     _process_ended(state, slot, now, NOT_CREATED)
 
 
@@ -149,9 +146,9 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
         if slot.state == ST_READY:
             slot.about_job = None  # the job that it had last has nothing to do with this
         state.log_death(slot, how, killed=False)
-        state.slots.say("warning", slot, how)
+        slot.say("warning", how)
     if slot.death_counts:
-        slot.pool.reason = how
+        slot.pool.set_reason(how)
     if slot.job is not None:
         if slot.job.query is None:
             slot.job.code, slot.job.signal = slot.code, slot.signal
@@ -172,7 +169,7 @@ def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
             now,
             lambda job: job.pool is pool and completion.is_untouched(job),
         )
-    state.dirty.add(pool)
+    state.mark_dirty(pool)
 
 
 def end_overdue(state: State, now: float) -> None:
@@ -183,27 +180,28 @@ def end_overdue(state: State, now: float) -> None:
 
 def late(state: State, slot: Slot, now: float) -> None:
     """Act on a slot whose deadline has come."""
-    timers, slots = state.timers, state.slots
+    timers = state.timers
     current = slot.state
     if current == ST_SPAWNED and now < slot.since + timers.start_limit:
         state.log(slot, "WARNING", "no OK yet; is stdout flushed?")
-        slots.say("warning", slot, "no OK yet; is stdout flushed?")
-        slots.set_deadline(slot, slot.since + timers.start_limit)
+        slot.say("warning", "no OK yet; is stdout flushed?")
+        slot.set_deadline(slot.since + timers.start_limit)
     elif current in (ST_PREP, ST_SPAWNED):
         is_made = current == ST_SPAWNED
         what = f"no OK within {timers.start_limit:g} s" if is_made else f"not started within {timers.start_limit:g} s"
         state.log(slot, "ERROR", f"{what}; killed")
-        slot.pool.reason = f"{what} of the start; is stdout flushed?" if is_made else what
-        slots.say("warning", slot, slot.pool.reason)
-        slots.kill(slot, slot.pool.reason, now, counts=True)
+        why = f"{what} of the start; is stdout flushed?" if is_made else what
+        slot.pool.set_reason(why)
+        slot.say("warning", why)
+        slot.kill(why, now, counts=True)
     elif current == ST_READY:
-        slots.kill(slot, "idle", now)
+        slot.kill("idle", now)
     elif current == ST_RUNNING:
         _late_while_working(state, slot, now)
     elif current in (ST_FREEING, ST_FAIL):
-        slots.fire(slot, LATE, now)
+        slot.fire(LATE, now)
         thaw_pool(state, slot.pool)
-        state.dirty.add(slot.pool)
+        state.mark_dirty(slot.pool)
 
 
 def _late_while_working(state: State, slot: Slot, now: float) -> None:
@@ -220,10 +218,10 @@ def _late_while_working(state: State, slot: Slot, now: float) -> None:
     )
     deadline, why, counts = min(limits)
     if deadline > now:
-        state.slots.set_deadline(slot, deadline)
+        slot.set_deadline(deadline)
         return
     state.log_death(slot, why, killed=True)
-    state.slots.kill(slot, why, now, counts=counts)
+    slot.kill(why, now, counts=counts)
 
 
 def thaw_pool(state: State, pool: Pool) -> None:
@@ -237,16 +235,16 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
     """End idle agents of a replaced program now, busy ones after their item; failed slots may start the new one."""
     pool = state.pools[event.type]
     state.log_message("info", f"the program of agent type {pool.name} was replaced")
-    pool.failed_starts.clear()
+    pool.forget_failed_starts()
     for slot in pool.slots:
         if slot.state == ST_FAIL:
-            state.slots.fire(slot, THAWED, now)
+            slot.fire(THAWED, now)
         elif slot.state == ST_READY:
-            state.slots.kill(slot, "program replaced", now)
+            slot.kill("program replaced", now)
         elif slot.state == ST_RUNNING and not pool.is_exec:
-            state.slots.dismiss(slot, "program replaced")
+            slot.dismiss("program replaced")
     thaw_pool(state, pool)
-    state.dirty.add(pool)
+    state.mark_dirty(pool)
 
 
 def clogged(state: State, event: e.Clogged, now: float) -> None:
@@ -254,7 +252,7 @@ def clogged(state: State, event: e.Clogged, now: float) -> None:
     slot = state.slots.all[event.slot]
     slot.clog(min(slot.clogged_until, now + state.timers.write_limit))
     if slot.state == ST_RUNNING:
-        state.slots.set_deadline(slot, min(slot.deadline, slot.clogged_until))
+        slot.set_deadline(min(slot.deadline, slot.clogged_until))
 
 
 def unclogged(state: State, event: e.Unclogged, now: float) -> None:
@@ -269,7 +267,7 @@ def answered(state: State, event: e.StatementAnswered, now: float) -> None:
     slot = state.slots.all[event.slot]
     if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):
         slot.output.statement_answered()
-        state.commands.append(e.Send(slot.number, event.lines))
+        state.emit(e.Send(slot.number, event.lines))
         replies.ask_next(state, slot)
 
 
@@ -352,19 +350,15 @@ def _host_changed(state: State, host: HostState) -> None:
     host.refresh()
     state.hosts_changed.add(host)
     state.claims.wake()
-    state.dirty.update(pool for pool in state.pools.values() if host.name in pool.free)
+    state.mark_dirty(*[pool for pool in state.pools.values() if host.name in pool.free])
 
 
 def thaw(state: State, pools: Iterable[Pool], now: float) -> int:
     """Let slots that have failed start agents again; return how many there are."""
     thawed = 0
     for pool in pools:
-        pool.failed_starts.clear()
-        for slot in pool.slots:
-            slot.starts = []
-            if slot.state == ST_FAIL:
-                state.slots.fire(slot, THAWED, now)
-                thawed += 1
+        pool.forget_failed_starts()
+        thawed += sum([slot.thaw(now) for slot in pool.slots])
         thaw_pool(state, pool)
-        state.dirty.add(pool)
+        state.mark_dirty(pool)
     return thawed

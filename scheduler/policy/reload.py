@@ -22,11 +22,11 @@ from scheduler.policy import completion, processes, serving
 from scheduler.policy.assignment import enqueue
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import stop_starving
-from scheduler.policy.entities import DISABLED, Job, Pool, Slot
+from scheduler.policy.entities import DISABLED, Job, Pool
 from scheduler.policy.hosts import HostState, QueueState
 from scheduler.policy.processes import thaw_pool
 from scheduler.policy.run_queue import Placement
-from scheduler.policy.slots import timeouts_of
+from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
 
 STARTED_WITH: Final = frozenset(
@@ -81,7 +81,8 @@ def reloaded(state: State, event: Reloaded, now: float) -> None:
     """Go on with another configuration; a filter that a command has set stays while the file says no other."""
     hosts = {name: attrs.evolve(host, **_kept(state, name, host)) for name, host in event.config.hosts.items()}
     state.file_hosts = event.config.hosts
-    state.timers = state.slots.timers = event.config.scheduler
+    state.timers = event.config.scheduler
+    state.slots.configure(state.timers)
     processes.thaw(state, state.pools.values(), now)
     _go_on(state, attrs.evolve(event.config, hosts=hosts), now)
 
@@ -124,7 +125,7 @@ def _go_on(state: State, new: Config, now: float) -> None:
         _find_another_place(state, job, now)
     _rearm(state, now)
     state.claims.wake()
-    state.dirty.update(state.pools.values())
+    state.mark_dirty(*state.pools.values())
 
 
 def _take_host(state: State, name: str, before: Host | None, host: Host) -> None:
@@ -231,13 +232,13 @@ def _sort_anew(state: State, pool: Pool) -> None:
 
 
 def _withdraw(state: State, pool: Pool, host: str, slots: Iterable[Slot], now: float) -> None:
-    """Remove a type from a host; of `idle` an empty list stays, for agents that finish there."""
+    """Remove a type from a host."""
     stop_starving(state, pool)
     for slot in slots:
         slot.is_bound = False  # a second try may be anywhere
     pool.second_tries = deque((job, item, None if at == host else at) for job, item, at in pool.second_tries)
     _remove(state, slots, f"agent type not configured on host {host} any more", now)
-    del pool.bound[host], pool.free[host]
+    pool.remove_host(host)
 
 
 def _remove(state: State, slots: Iterable[Slot], why: str, now: float) -> None:
@@ -249,9 +250,9 @@ def _remove(state: State, slots: Iterable[Slot], why: str, now: float) -> None:
 def _dismiss(state: State, slot: Slot, why: str, now: float) -> None:
     """Let a process finish what it has in hand, and do no more."""
     if slot.job is not None:
-        state.slots.dismiss(slot, why)
+        slot.dismiss(why)
     else:
-        state.slots.kill(slot, why, now)
+        slot.kill(why, now)
 
 
 def _find_another_place(state: State, job: Job, now: float) -> None:
@@ -275,7 +276,7 @@ def _rearm(state: State, now: float) -> None:
     pools = {slot.pool for slot in state.slots.all}
     timeouts = {pool: timeouts_of(pool.kind, state.timers) for pool in pools}
     for slot in state.slots.all:
-        state.slots.set_timeouts(slot, timeouts[slot.pool])
+        slot.set_timeouts(timeouts[slot.pool])
     if state.deadlines.at[PROGRESS] != NEVER:
         state.deadlines.bring_forward(PROGRESS, now + state.timers.progress_interval)
 
@@ -303,7 +304,7 @@ def follow_tables(state: State, event: e.TablesRead, now: float) -> None:
             enable(state, state.pools[row["type"]], row["enabled"], now)
     state.places = Placement(state.hosts, event.placements)
     state.claims.wake()
-    state.dirty.update(state.pools.values())
+    state.mark_dirty(*state.pools.values())
 
 
 def enable(state: State, pool: Pool, enabled: bool, now: float) -> None:
@@ -314,5 +315,5 @@ def enable(state: State, pool: Pool, enabled: bool, now: float) -> None:
         completion.give_back_all(state, DISABLED, now, lambda job: job.pool is pool and completion.is_untouched(job))
         for slot in pool.slots:
             if slot.job is None:
-                state.slots.kill(slot, DISABLED, now)
+                slot.kill(DISABLED, now)
     pool.set_may_begin(enabled=enabled)

@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import Final
 
 from scheduler.model import protocol
-from scheduler.model.events import Echo, RunStatement, Send
+from scheduler.model.events import Echo, RunStatement
 from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
 from scheduler.policy.assignment import assign, next_prefetched, next_run_queue, prefetch, put_back, recall_unsent
 from scheduler.policy.completion import finish
 from scheduler.policy.dispatch import end_agent, first_job, must_end
-from scheduler.policy.entities import DISABLED, Job, Slot
+from scheduler.policy.entities import DISABLED, Job
+from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 Act = Callable[[State, Slot, bytes, float], None]
@@ -63,19 +64,18 @@ def _with_more(state: State, slot: Slot, answer: bytes | None, now: float) -> by
 def ok(state: State, slot: Slot, now: float) -> bytes | None:
     """Finish the item of an agent that said OK, and return the line of the next one if one waits."""
     job = slot.job
-    fire = state.slots.fire
     if job is None:
         was_wanted = slot.wanted
-        if not fire(slot, OK, now):
+        if not slot.fire(OK, now):
             if was_wanted is not DIE:
                 state.log(slot, "ERROR", f"{slot.reason}; killed")
             return None
         slot.output.heartbeat(now)
-        slot.pool.reason = None
+        slot.pool.set_reason(None)
         slot.pool.add_idle(slot)
         if not slot.pool.enabled:
-            state.slots.kill(slot, DISABLED, now)
-        state.dirty.add(slot.pool)
+            slot.kill(DISABLED, now)
+        state.mark_dirty(slot.pool)
         return None
     if slot.is_unsent:
         _refuse_early(state, slot, now)
@@ -93,7 +93,7 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
         return None
     run_queue = next_run_queue(slot) if state.is_assigning and slot.pool.may_begin else None
     if run_queue is not None and not slot.host.is_tight:
-        fire(slot, NEXT, now)
+        slot.fire(NEXT, now)
         return assign(state, slot, run_queue, now)
     slot.about_job = job.pk
     _rest(state, slot, now)
@@ -102,23 +102,23 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
 
 def _rest(state: State, slot: Slot, now: float) -> None:
     """Let an agent be idle, or end it if it has to go."""
-    state.slots.fire(slot, OK, now)
+    slot.fire(OK, now)
     if slot.state != ST_READY:
         return
     slot.pool.add_idle(slot)
     if slot.wanted is FINISH:
-        state.slots.kill(slot, slot.reason, now)
+        slot.kill(slot.reason, now)
     elif not slot.pool.enabled:
-        state.slots.kill(slot, DISABLED, now)
+        slot.kill(DISABLED, now)
     elif slot.host.is_tight and must_end(slot, first_job(next_run_queue(slot))):
         end_agent(state, slot, now)
-    state.dirty.add(slot.pool)
-    state.dirty.update(state.starving)
+    state.mark_dirty(slot.pool)
+    state.retry_starving()
 
 
 def _refuse_early(state: State, slot: Slot, now: float) -> None:
     """Kill an agent that said OK to a line that was to be sent at the end of this turn."""
-    state.commands[:] = [c for c in state.commands if not (isinstance(c, Send) and c.slot == slot.number)]
+    state.withdraw_line(slot)
     _violate(state, slot, "OK for a line that was not sent yet", now)
     put_back_unsent(state, slot)
 
@@ -141,7 +141,7 @@ def put_back_unsent(state: State, slot: Slot) -> None:
 def _violate(state: State, slot: Slot, what: str, now: float) -> None:
     why = f"protocol violation: {what}"
     state.log_death(slot, why, killed=True)
-    state.slots.kill(slot, why, now, counts=True)
+    slot.kill(why, now, counts=True)
 
 
 def _second_ok(state: State, slot: Slot, job: Job | None, now: float) -> None:
@@ -149,13 +149,13 @@ def _second_ok(state: State, slot: Slot, job: Job | None, now: float) -> None:
     why = "protocol violation: OK for a line that was not sent yet"
     pk = job.pk if job is not None else slot.about_job
     state.outbox.log(LogRow(pk, "ERROR", slot.host.name, slot.pool.name, slot.pid, f"{why}; killed"))
-    state.slots.kill(slot, why, now, counts=True)
+    slot.kill(why, now, counts=True)
 
 
 # ---- everything but OK
 def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
     """Act on a line other than OK."""
-    state.slots.fire(slot, SAID, now)
+    slot.fire(SAID, now)
     slot.output.heartbeat(now)
     _ACTS.get(keyword, _debug)(state, slot, text, now)
     if slot.output.statement_bytes > state.timers.line_limit:
@@ -182,7 +182,7 @@ def _write(state: State, slot: Slot, kind: str, text: bytes, now: float) -> None
 
 def _show(state: State, slot: Slot, prefix: str, text: bytes, now: float) -> None:
     if _is_written(state, slot, text, now):
-        state.commands.append(Echo(prefix + printable(text)))
+        state.emit(Echo(prefix + printable(text)))
 
 
 def _log(kind: str) -> Act:
@@ -265,7 +265,7 @@ def _db(state: State, slot: Slot, text: bytes, now: float) -> None:
 def ask_next(state: State, slot: Slot) -> None:
     """Run the next DB: line of an agent, once it has read the last answer."""
     if slot.clogged_until == NEVER and (text := slot.output.next_statement()) is not None:
-        state.commands.append(RunStatement(slot.number, slot.serial, slot.pool.name, text))
+        state.emit(RunStatement(slot.number, slot.serial, slot.pool.name, text))
 
 
 def _debug(state: State, slot: Slot, text: bytes, now: float) -> None:
@@ -293,4 +293,4 @@ def agent_stderr(state: State, slot: Slot, data: bytes, now: float) -> None:
     for line in slot.output.stderr_lines(data, now):
         if _is_written(state, slot, line, now):
             state.log(slot, "STDERR", line)
-            state.commands.append(Echo(f"STDERR[{slot.number}]: {printable(line)}"))
+            state.emit(Echo(f"STDERR[{slot.number}]: {printable(line)}"))

@@ -11,12 +11,13 @@ from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RU
 from scheduler.policy import serving
 from scheduler.policy.assignment import spill
 from scheduler.policy.deadlines import MARK, PROGRESS
-from scheduler.policy.entities import Job, Pool, Slot
+from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection
 from scheduler.policy.outcome import progress
 from scheduler.policy.query import IN_PROGRESS, Query
 from scheduler.policy.serving import missing_for_type
+from scheduler.policy.slots import Slot
 from scheduler.policy.state import MARK_AFTER, State
 
 PARAMETER_BYTES = 200  # of the line in hand
@@ -255,7 +256,7 @@ def show_progress(state: State, now: float) -> None:
     serving.hold_if_full(state)
     for slot in state.slots.all:
         if slot.state == ST_RUNNING or is_shown_otherwise(slot):
-            state.slots.changed.add(slot)
+            state.slots.show_again(slot)
 
 
 def _counted(state: State) -> dict[int, int]:

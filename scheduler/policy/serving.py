@@ -34,7 +34,7 @@ def lapsed(state: State) -> None:
         state.log_message("warning", "the lease has run out by the clock of the database: it is renewed now")
     state.set_assigning(False)
     state.set_lease(-NEVER)
-    state.commands.append(e.RenewLease())
+    state.emit(e.RenewLease())
 
 
 def go_on(state: State, now: float) -> None:
@@ -42,7 +42,7 @@ def go_on(state: State, now: float) -> None:
     if not state.is_assigning and _may_assign(state, now):
         state.set_assigning(True)
         state.claims.wake()
-        state.dirty.update(state.pools.values())
+        state.mark_dirty(*state.pools.values())
 
 
 def judge_lease(state: State, now: float) -> None:
@@ -68,7 +68,7 @@ def disowned(state: State, event: e.LeaseLost, now: float) -> None:
     for job in list(state.jobs.values()):
         completion.forget(state, job, now)
     for slot in state.slots.all:
-        state.slots.kill(slot, "the group has another owner", now)
+        slot.kill("the group has another owner", now)
     state.replace_outbox()
 
 
@@ -120,13 +120,13 @@ def _let_go(state: State, why: str, now: float) -> None:
         if job.verdict is None:
             completion.give_back(state, job, "released for restart", now)
     for slot in state.slots.all:
-        state.slots.kill(slot, why, now)
+        slot.kill(why, now)
 
 
 def _end_idle(state: State, now: float) -> None:
     for slot in state.slots.all:
         if slot.job is None and slot.state in (ST_READY, ST_SPAWNED, ST_PREP):
-            state.slots.kill(slot, "the scheduler drains", now)
+            slot.kill("the scheduler drains", now)
 
 
 def connections_changed(state: State, event: ConnectionsChanged, now: float) -> None:
@@ -146,7 +146,7 @@ def connections_changed(state: State, event: ConnectionsChanged, now: float) -> 
         if (missing := missing_for(state, job)) is not None and _is_waiting(job):
             put_back(state, job, missing, now)
     state.claims.wake()
-    state.dirty.update(state.pools.values())
+    state.mark_dirty(*state.pools.values())
 
 
 def hold_types(state: State) -> None:

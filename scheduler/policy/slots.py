@@ -1,8 +1,7 @@
-"""The agent slots: their states and deadlines, what is wanted of their processes, and when none may be started.
+"""The slots of all agents, the soonest of their deadlines, and when no process may be started in them.
 
-`fire` is the only writer of the state of a slot and of its deadline, `_want` of what is wanted of its process; what may
-happen stands in the tables SLOT_TABLE and WANTED of model/states.py. This module knows no jobs: the caller settles what
-the slot had in hand before it fires.
+A slot moves itself (entities.py); what may happen stands in the tables SLOT_TABLE and WANTED of model/states.py. This
+module knows no jobs: the caller settles what a slot had in hand before its process ends.
 
 Throttle: deaths of agents that had said OK count per slot, those of the last respawn_interval. A start that ended
 before the first OK tells something of the program and not of the slot: those count for all slots of a type on a host,
@@ -15,17 +14,21 @@ a host, and after one that failed none for as long as it held its place. So agen
 of a host, half of the time, once their first starts are over.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import Command, ForceKill, Kill, LogMessage
+from scheduler.model.expand import Item
 from scheduler.model.states import (
+    CREATED,
     DIE,
     EVENT_NAMES,
     IS_IMPOSSIBLE,
     KEEP,
     KILLED,
+    LAUNCHED,
     NEVER,
     SLOT_TABLE,
     ST_END,
@@ -44,11 +47,12 @@ from scheduler.model.states import (
     Wish,
 )
 from scheduler.policy.deadlines import SLOTS, Deadlines
-from scheduler.policy.entities import Pool, Slot
+from scheduler.policy.entities import Job, Pool, Prefetched
 from scheduler.policy.hosts import HostState
+from scheduler.policy.output import AgentOutput
+from scheduler.policy.run_queue import RunQueue
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
-
 _UNUSED: Final = (ST_FAIL, ST_FREE)
 
 
@@ -63,159 +67,328 @@ def timeouts_of(kind: AgentType, timers: Scheduler) -> tuple[float, ...]:
     return tuple(timeouts)
 
 
+class Slot:
+    """A place for one agent, and its process; `fire` moves its state and sets the deadline of that."""
+
+    __slots__ = (
+        "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "code", "counted",
+        "deadline", "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up",
+        "item", "items", "job", "number", "output", "pid", "pool", "prefetched", "reason", "serial", "shown", "signal",
+        "since", "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, serial: int, pool: Pool, host: HostState, timeouts: tuple[float, ...], slots: "Slots",
+        now: float,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.pool = pool
+        self.host = host
+        self.timeouts = timeouts  # seconds a state may last, by state
+        self.slots = slots
+        self.state = ST_FREE
+        self.deadline = NEVER
+        self.since = now  # of the state
+        self.starts: list[float] = []  # instants: of processes whose death counts
+        self.spawns = 0
+        self.total = 0  # items over all processes
+        self.serial = serial  # of the process
+        self.shown: object = None  # what scheduler_status has
+        self.is_removed = False  # no other process is started here
+        self.wanted = KEEP  # of its process
+        self.reason = ""  # why that is wanted
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the process."""
+        self.pid: int | None = None
+        self.where = (self.host.name, self.pool.name, 0)  # and the pid: what is noted of a job it has
+        self.born = 0.0
+        self.about_job: int | None = None  # without an item: the job it was started for, later the last one it had
+        self.death_counts = True  # against the slot
+        self.is_up = False  # it said its first OK, or is a command that runs
+        self.items = 0  # finished by this process
+        self.output = AgentOutput(0.0)
+        self.clogged_until = NEVER
+        self.code: int | None = None
+        self.signal: str | None = None
+        self.prefetched: deque[Prefetched] | None = None  # lines behind that of the item in hand; None: it has none
+        self.is_unsent = False  # the line of the item in hand is still among the commands
+        if self.host.name in self.pool.bound:
+            self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
+        self.clear_item()
+
+    @property
+    def is_vacant(self) -> bool:
+        """Say whether this was a slot: it has no process any more, and its number may be another's."""
+        return self.is_removed and self.state == ST_FREE
+
+    # ---- states
+
+    def fire(self, event: int, now: float) -> bool:
+        """Move the slot; False when the event changed nothing. A violation or a bug of ours ends in a kill."""
+        old = self.state
+        new = SLOT_TABLE[old][event]
+        if new < 0:
+            if new != TO_IGNORE:
+                self._refuse(event, new, now)
+            return False
+        self.state = new
+        self.since = now
+        deadline = now + self.timeouts[new]
+        if new == ST_RUNNING and self.clogged_until < deadline:  # it has not read yet what it was sent before
+            deadline = self.clogged_until
+        self.deadline = deadline
+        deadlines = self.slots.deadlines
+        if deadline < deadlines.at[SLOTS]:
+            deadlines.set(SLOTS, deadline)
+        if old < ST_READY or new < ST_READY:  # moves between READY and RUNNING, the last two, are not displayed (F77)
+            self.is_up = self.is_up or (old == ST_SPAWNED and new >= ST_READY)
+            self.slots.moved(self, old, new)
+            if old == new == ST_FREEING:
+                self.deadline = max(deadline, now + LEAST_GRACE)
+        return True
+
+    def _refuse(self, event: int, verdict: int, now: float) -> None:
+        what = f"{EVENT_NAMES[event]} in {STATE_NAMES[self.state]}"
+        if verdict == IS_IMPOSSIBLE:
+            self.say("error", f"impossible: {what}; the slot is quarantined, please report this")
+            self.kill(f"impossible: {what}", now)
+        else:
+            self.say("warning", f"protocol violation: {what}; killed")
+            self.kill(f"protocol violation: {what}", now, counts=True)
+
+    def set_deadline(self, deadline: float) -> None:
+        """Set the deadline of the state that it is in: the one exception to `fire`, for what the state waits on."""
+        self.deadline = deadline
+        self.slots.deadlines.bring_forward(SLOTS, deadline)
+
+    def set_timeouts(self, timeouts: tuple[float, ...]) -> None:
+        """Measure its states by other limits, the one that it is in too."""
+        if timeouts == self.timeouts:
+            return
+        self.timeouts = timeouts
+        deadline = self.since + timeouts[self.state]
+        if self.state in (ST_PREP, ST_SPAWNED):
+            deadline = min(deadline, self.deadline)  # which may be of the hint, before the limit
+        elif self.state == ST_RUNNING:
+            deadline = min(deadline, self.clogged_until)
+        self.set_deadline(deadline)
+
+    def resume(self, pause: float) -> None:
+        """Move what is measured of its process by a pause."""
+        self.since += pause
+        self.output.heartbeat(self.output.at + pause)
+        self.assigned_at += pause
+        self.clogged_until += pause
+        self.deadline += pause
+
+    def say(self, level: str, text: str) -> None:
+        """Log one line about the slot."""
+        pid = f" pid={self.pid}" if self.pid is not None else ""
+        job = f" job={self.job.pk}" if self.job is not None else ""
+        where = f"slot={self.number} agent={self.pool.name} host={self.host.name}{pid}{job}"
+        self.slots.emit(LogMessage(level, f"{text} {where}"))
+
+    # ---- what is wanted of its process
+
+    def _want(self, wish: Wish, reason: str) -> None:
+        wanted = WANTED.after(self.wanted, wish)
+        if wanted is not None:
+            self.wanted, self.reason = wanted, reason
+
+    def dismiss(self, why: str) -> None:
+        """Give the process nothing more, and end it when it has finished what it has in hand."""
+        self._want(Wish.DISMISS, why)
+        self.starve()
+
+    def starve(self) -> None:
+        """Assign nothing more to the process: its run queues are empty ones."""
+        self.any = self.bound = RunQueue()
+
+    def kill(self, why: str, now: float, *, counts: bool = False) -> None:
+        """Ask the process to die, unless it was. `counts`: the death is its own fault, and counts against its slot."""
+        if SLOT_TABLE[self.state][KILLED] == TO_IGNORE:
+            return
+        self._want(Wish.KILL, why)
+        self.death_counts = counts
+        self.fire(KILLED, now)
+
+    def remove(self, now: float) -> None:
+        """Start no process here any more."""
+        if self.state == ST_FAIL:
+            self.fire(THAWED, now)
+        self.is_removed = True
+
+    # ---- the life of its process
+
+    def begin_process(self, job: int, now: float) -> None:
+        """Note that a process is being made because a job waits."""
+        self.serial += 1
+        self.spawns += 1
+        self.born = now
+        self.about_job = job
+        if self.pool.kind.window > 1:
+            self.prefetched = deque()
+
+    def process_began(self, pid: int, now: float) -> None:
+        """Note that the process exists."""
+        self.pid = pid
+        self.where = (self.host.name, self.pool.name, pid)
+        self.born = now
+        self.output.heartbeat(now)
+        self.fire(CREATED, now)
+
+    def launched(self, now: float) -> None:
+        """Note that an exec agent works on its item, which it has from the start."""
+        self.assigned_at = now
+        self.fire(LAUNCHED, now)
+
+    def clog(self, until: float) -> None:
+        """Note until when all that was written is to be read; NEVER when it is."""
+        self.clogged_until = until
+
+    def blame(self, counts: bool) -> None:
+        """Say whether the death of the process counts against its slot."""
+        self.death_counts = counts
+
+    def exited(self, code: int | None, signal: str | None) -> None:
+        """Note how the process ended."""
+        self.code, self.signal = code, signal
+
+    def process_ended(self, event: int, now: float) -> None:
+        """Be free again, after a process that is dead (GONE) or was never made."""
+        self.fire(event, now)
+        if self.wanted is not KEEP:
+            self._want(Wish.ENDED, "")
+        self.clear()
+
+    def charge(self, starts: list[float]) -> None:
+        """Note which starts count against the slot."""
+        self.starts = starts
+
+    def rest(self, now: float) -> None:
+        """Start nothing here for a while."""
+        self.starts = []
+        self.fire(THROTTLED, now)
+
+    def thaw(self, now: float) -> bool:
+        """Forget the deaths that count against the slot; say whether it rested for them."""
+        self.starts = []
+        return self.state == ST_FAIL and self.fire(THAWED, now)
+
+    # ---- its items
+
+    def set_unsent(self, is_unsent: bool) -> None:
+        """Note whether the line of the item in hand is still among the commands."""
+        self.is_unsent = is_unsent
+
+    def clear_item(self, finished: int = 0) -> None:
+        """Forget the item in hand, and count it if it is finished."""
+        self.items += finished
+        self.total += finished
+        self.pool.finished += finished  # that of all its slots
+        self.is_second_try = False
+        self.job: Job | None = None
+        self.item: Item | None = None
+        self.is_bound = False  # the item may run on this host only
+        self.assigned_at = 0.0
+        self.failed: str | None = None
+        self.blocked: str | None = None
+        self.counted: int | None = None
+
+    def lose_item(self) -> None:
+        """Count the item in hand, with which the process died."""
+        self.total += 1
+
+    def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:
+        """Take an item in hand."""
+        self.job, self.item, self.is_bound, self.assigned_at = job, item, is_bound, now
+        self.is_second_try = is_second_try
+
+
 class Slots:
-    """All slots, and the soonest of their deadlines."""
+    """All slots."""
 
-    __slots__ = ("all", "changed", "commands", "deadlines", "logs_routine", "timers", "vacant")
+    __slots__ = ("all", "changed", "deadlines", "emit", "logs_routine", "timers", "vacant")
 
-    def __init__(self, timers: Scheduler, commands: list[Command], deadlines: Deadlines) -> None:
+    def __init__(self, timers: Scheduler, emit: Callable[[Command], None], deadlines: Deadlines) -> None:
         self.all: list[Slot] = []
         self.vacant: list[int] = []  # numbers of slots that were removed
         self.timers = timers
         self.deadlines = deadlines
-        self.commands = commands
+        self.emit = emit
         self.changed: set[Slot] = set()  # moved since the status was last shown
         self.logs_routine = True  # whether the log has the level at which starts and ends of commands are told
 
-    # ---- slots of a type
+    def configure(self, timers: Scheduler) -> None:
+        """Go by other limits."""
+        self.timers = timers
+
+    def log_routine(self, wanted: bool) -> None:
+        """Log the starts and ends of commands too, or not."""
+        self.logs_routine = wanted
 
     def add(self, pool: Pool, host: HostState, timeouts: tuple[float, ...], now: float) -> None:
         """Add a slot of a type on a host; it takes the number of one that was removed, if there is any."""
-        number = self.vacant.pop() if self.vacant else len(self.all)
-        slot = Slot(number, pool, host, timeouts, now)
-        if number == len(self.all):
-            self.all.append(slot)
-        slot.serial = self.all[number].serial  # an answer that comes late for an older process is not ours
-        self.all[number] = slot
-        pool.slots.append(slot)
-        pool.free[host.name].append(slot)
+        number, serial = len(self.all), 0
+        if self.vacant:
+            number = self.vacant.pop()
+            serial = self.all[number].serial  # an answer that comes late for an older process is not ours
+        slot = Slot(number, serial, pool, host, timeouts, self, now)
+        self.all[number : number + 1] = [slot]
+        pool.add_slot(slot)
 
     def remove(self, slot: Slot, now: float) -> None:
         """Start no process in a slot any more; one that it has is dismissed by the caller."""
-        if slot.state == ST_FAIL:
-            self.fire(slot, THAWED, now)
-        slot.is_removed = True
-        slot.pool.slots.remove(slot)
+        slot.remove(now)
+        slot.pool.remove_slot(slot)
         if slot.state == ST_FREE:
-            slot.pool.free[slot.host.name].remove(slot)
             self.vacant.append(slot.number)
+
+    def show_again(self, slot: Slot) -> None:
+        """Let the status show a slot anew."""
+        self.changed.add(slot)
 
     def take_changed(self) -> set[Slot]:
         """Return the slots that have moved since the last call."""
         changed, self.changed = self.changed, set()
         return changed
 
-    # ---- states
-
-    def fire(self, slot: Slot, event: int, now: float) -> bool:
-        """Move a slot; False when the event changed nothing. A violation or a bug of ours ends in a kill."""
-        old = slot.state
-        new = SLOT_TABLE[old][event]
-        if new < 0:
-            return new != TO_IGNORE and self._refuse(slot, event, new, now)
-        slot.state = new
-        slot.since = now
-        deadline = now + slot.timeouts[new]
-        if new == ST_RUNNING and slot.clogged_until < deadline:  # it has not read yet what it was sent before
-            deadline = slot.clogged_until
-        slot.deadline = deadline
-        if deadline < self.deadlines.at[SLOTS]:
-            self.deadlines.set(SLOTS, deadline)
-        if old < ST_READY or new < ST_READY:  # moves between READY and RUNNING, the last two, are not displayed (F77)
-            self._moved(slot, old, new)
-        return True
-
-    def _moved(self, slot: Slot, old: int, new: int) -> None:
+    def moved(self, slot: Slot, old: int, new: int) -> None:
         """Keep the books of host and type, and carry out what the move means."""
         self.changed.add(slot)
-        host, pool = slot.host, slot.pool
-        if old == ST_SPAWNED and new in (ST_READY, ST_RUNNING):
-            slot.is_up = True
-            pool.failed_starts.pop(host.name, None)
-        if host.probe is slot and (slot.is_up or new == ST_FREE):
-            host.probe = None
-        host.slot_moved((old in _UNUSED) - (new in _UNUSED), (new == ST_FREEING) - (old == ST_FREEING))
-        if old == ST_FREE:
-            pool.free[host.name].remove(slot)
-        elif new == ST_FREE and slot.is_removed:
+        slot.host.slot_moved((old in _UNUSED) - (new in _UNUSED), (new == ST_FREEING) - (old == ST_FREEING))
+        if slot.is_up or new == ST_FREE:
+            slot.host.end_probe(slot)
+        slot.pool.slot_moved(slot, old, new)
+        if new == ST_FREE and slot.is_removed:
             self.vacant.append(slot.number)
-        elif new == ST_FREE:
-            pool.free[host.name].append(slot)
-        if old == ST_READY:
-            pool.remove_idle(slot)
         if new == ST_FREEING and old != ST_PREP:
-            self.commands.append(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
-        if old == new == ST_FREEING:
-            slot.deadline = max(slot.deadline, slot.since + LEAST_GRACE)
-        is_routine = pool.is_exec and slot.wanted is not DIE and new != ST_FAIL
+            self.emit(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
+        is_routine = slot.pool.is_exec and slot.wanted is not DIE and new != ST_FAIL
         if not is_routine or self.logs_routine:
             why = f" reason={slot.reason!r}" if slot.wanted is DIE else ""
-            self.say("debug" if is_routine else "info", slot, f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}")
-
-    def _refuse(self, slot: Slot, event: int, verdict: int, now: float) -> bool:
-        what = f"{EVENT_NAMES[event]} in {STATE_NAMES[slot.state]}"
-        if verdict == IS_IMPOSSIBLE:
-            self.say("error", slot, f"impossible: {what}; the slot is quarantined, please report this")
-            self.kill(slot, f"impossible: {what}", now)
-        else:
-            self.say("warning", slot, f"protocol violation: {what}; killed")
-            self.kill(slot, f"protocol violation: {what}", now, counts=True)
-        return False
-
-    # ---- what is wanted of a process
-
-    def _want(self, slot: Slot, wish: Wish, reason: str) -> None:
-        wanted = WANTED.after(slot.wanted, wish)
-        if wanted is not None:
-            slot.wanted, slot.reason = wanted, reason
-
-    def dismiss(self, slot: Slot, why: str) -> None:
-        """Give a process nothing more, and end it when it has finished what it has in hand."""
-        self._want(slot, Wish.DISMISS, why)
-        slot.starve()
-
-    def kill(self, slot: Slot, why: str, now: float, *, counts: bool = False) -> None:
-        """Ask a process to die, unless it was. `counts`: the death is its own fault, and counts against its slot."""
-        if SLOT_TABLE[slot.state][KILLED] == TO_IGNORE:
-            return
-        self._want(slot, Wish.KILL, why)
-        slot.blame(counts)
-        self.fire(slot, KILLED, now)
+            slot.say("debug" if is_routine else "info", f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}")
 
     def process_ended(self, slot: Slot, event: int, now: float) -> None:
         """Free the slot of a process that is dead (GONE) or was never made, or let it rest when that is too often."""
-        timers = self.timers
+        interval, count = self.timers.respawn_interval, self.timers.respawn_count
         is_charged = slot.death_counts and not slot.is_removed
-        is_failed_start = is_charged and not slot.is_up
+        failed_starts = 0
         if is_charged:
-            slot.starts = [*recent(slot.starts, now, timers.respawn_interval), slot.born]
+            slot.charge([*recent(slot.starts, now, interval), slot.born])
         elif slot.wanted is DIE:
-            slot.starts = []
-        if is_failed_start:
-            self._count_failed_start(slot, now)
-        self.fire(slot, event, now)
-        if slot.wanted is not KEEP:
-            self._want(slot, Wish.ENDED, "")
-        slot.clear()
-        if is_failed_start and slot.pool.failed_starts[slot.host.name] > timers.respawn_count:
-            self._rest(list(slot.pool.free[slot.host.name]), now)
-        elif is_too_fast(slot.starts, now, timers.respawn_interval, timers.respawn_count):
-            self._rest([slot], now)
-
-    def _count_failed_start(self, slot: Slot, now: float) -> None:
-        """Count a process that ended before its first OK; its place is left to others for as long as it held it."""
-        failed, host = slot.pool.failed_starts, slot.host
-        failed[host.name] = failed.get(host.name, 0) + 1
-        host.probe_at = max(host.probe_at, now + (now - slot.born))
-        host.revoke_promises()
-
-    def _rest(self, slots: list[Slot], now: float) -> None:
-        """Start nothing in these slots for a while."""
-        for slot in slots:
-            slot.starts = []
-            self.fire(slot, THROTTLED, now)
-
-    # ---- deadlines
+            slot.charge([])
+        if is_charged and not slot.is_up:
+            failed_starts = slot.pool.start_failed(slot.host.name)
+            slot.host.start_failed(now + (now - slot.born))  # its place is left to others for as long as it held it
+        slot.process_ended(event, now)
+        if failed_starts > count:
+            for free in list(slot.pool.free[slot.host.name]):
+                free.rest(now)
+        elif is_too_fast(slot.starts, now, interval, count):
+            slot.rest(now)
 
     def overdue(self, now: float) -> list[Slot]:
         """Return the slots whose deadline has come, and search for the soonest deadline of the others."""
@@ -226,42 +399,12 @@ class Slots:
         self.deadlines.set(SLOTS, min(waiting, default=NEVER))
         return due
 
-    def extend_deadlines(self, seconds: float) -> None:
-        """Move what is measured of all processes by a pause: the time in which nothing was read from them."""
+    def resume(self, pause: float) -> None:
+        """Go on after a pause, in which nothing was read from any process."""
         for slot in self.all:
             if slot.state > ST_FREE:
-                slot.since += seconds
-                slot.output.heartbeat(slot.output.at + seconds)
-                slot.assigned_at += seconds
-                slot.clog(slot.clogged_until + seconds)
-                slot.deadline += seconds
+                slot.resume(pause)
         self.deadlines.set(SLOTS, min((slot.deadline for slot in self.all), default=NEVER))
-
-    def set_deadline(self, slot: Slot, deadline: float) -> None:
-        """Set the deadline of the state that a slot is in: the one exception to `fire`, for what the state waits on."""
-        slot.deadline = deadline
-        self.deadlines.bring_forward(SLOTS, deadline)
-
-    def set_timeouts(self, slot: Slot, timeouts: tuple[float, ...]) -> None:
-        """Measure the states of a slot by other limits, the one that it is in too."""
-        if timeouts == slot.timeouts:
-            return
-        slot.timeouts = timeouts
-        deadline = slot.since + timeouts[slot.state]
-        if slot.state in (ST_PREP, ST_SPAWNED):
-            deadline = min(deadline, slot.deadline)  # which may be of the hint, before the limit
-        elif slot.state == ST_RUNNING:
-            deadline = min(deadline, slot.clogged_until)
-        self.set_deadline(slot, deadline)
-
-    # ---- the log
-
-    def say(self, level: str, slot: Slot, text: str) -> None:
-        """Log one line about a slot."""
-        pid = f" pid={slot.pid}" if slot.pid is not None else ""
-        job = f" job={slot.job.pk}" if slot.job is not None else ""
-        where = f"slot={slot.number} agent={slot.pool.name} host={slot.host.name}{pid}{job}"
-        self.commands.append(LogMessage(level, f"{text} {where}"))
 
 
 # ---- the throttle

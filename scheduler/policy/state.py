@@ -12,18 +12,18 @@ from itertools import count
 from typing import Final
 
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import Command, ConnectionKind, Fetch, LogMessage
+from scheduler.model.events import Command, ConnectionKind, Fetch, LogMessage, Send
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, ST_FREE, QueryEvent, QueryState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, STARTS, TIME_LIMITS, Deadlines
-from scheduler.policy.entities import Job, Pool, Slot
+from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState, QueueState
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output import Capture
 from scheduler.policy.run_queue import Placement
-from scheduler.policy.slots import Slots, timeouts_of
+from scheduler.policy.slots import Slot, Slots, timeouts_of
 
 MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
@@ -56,7 +56,7 @@ class State:
         self.timers: Scheduler = config.scheduler
         self.commands: list[Command] = []
         self.deadlines = Deadlines()
-        self.slots = Slots(self.timers, self.commands, self.deadlines)
+        self.slots = Slots(self.timers, self.emit, self.deadlines)
         self.outbox = Outbox(self.deadlines)
         self.claims = Claims()
         self.places = Placement((), ())
@@ -102,9 +102,7 @@ class State:
     def add_slots(self, pool: Pool, host_name: str, count: int, timeouts: tuple[float, ...], now: float) -> None:
         """Add slots of a type on a host."""
         if host_name not in pool.bound:
-            pool.bound[host_name] = pool.run_queue(frozenset((host_name,)))
-            pool.free[host_name] = deque()
-            pool.idle[host_name] = []
+            pool.add_host(host_name)
         for _ in range(count):
             self.slots.add(pool, self.hosts[host_name], timeouts, now)
 
@@ -202,7 +200,7 @@ class State:
         query = job.query
         if query is not None and query.state is QueryState.OPEN and job.verdict is None:
             query.fire(QueryEvent.FETCH)
-            self.commands.append(Fetch(job.pk, query.batch))
+            self.emit(Fetch(job.pk, query.batch))
 
     def set_trial(self, job: Job | None) -> None:
         """Note which row is tried alone."""
@@ -220,7 +218,34 @@ class State:
         """Count rows that did not wait for their host any longer."""
         self.spilled += rows
 
+    # ---- commands
+
+    def emit(self, command: Command) -> None:
+        """Add a command to those that the daemon is to carry out."""
+        self.commands.append(command)
+
+    def send(self, slot: Slot, line: bytes) -> None:
+        """Send a line to an agent at the end of this turn."""
+        slot.set_unsent(True)
+        self.commands.append(Send(slot.number, line))
+
+    def withdraw_line(self, slot: Slot) -> None:
+        """Do not send to an agent what was to be sent at the end of this turn."""
+        self.commands = [each for each in self.commands if not (isinstance(each, Send) and each.slot == slot.number)]
+
+    def take_commands(self) -> list[Command]:
+        """Return the commands since the last call; lines among them are as good as sent."""
+        taken, self.commands = self.commands, []
+        for command in taken:
+            if type(command) is Send:
+                self.slots.all[command.slot].set_unsent(False)
+        return taken
+
     # ---- pools
+
+    def mark_dirty(self, *pools: Pool) -> None:
+        """Schedule these pools before the turn of the loop ends."""
+        self.dirty.update(pools)
 
     def take_dirty(self) -> set[Pool]:
         """Return the pools to schedule now: those that changed, and those that found no room before."""
@@ -243,7 +268,7 @@ class State:
     def allow_starts(self) -> None:
         """Let as many agents be started until the next tick, and begin with the types that had to wait."""
         self.starting = 0
-        self.deadlines.at[STARTS] = NEVER
+        self.deadlines.set(STARTS, NEVER)
         self.dirty |= self.unstarted
         self.unstarted.clear()
 
@@ -280,7 +305,7 @@ class State:
 
     def log_message(self, level: str, text: str) -> None:
         """Write a line to the daemon's own log."""
-        self.commands.append(LogMessage(level, text))
+        self.emit(LogMessage(level, text))
 
     def has_processes(self) -> bool:
         """Say whether some slot has a process, or is making one."""

@@ -28,10 +28,10 @@ from scheduler.model.states import (
     QueryState,
 )
 from scheduler.policy.deadlines import SLOTS
-from scheduler.policy.entities import Job, Slot, is_urgent
+from scheduler.policy.entities import Job, is_urgent
 from scheduler.policy.hosts import UNLIMITED, HostState
 from scheduler.policy.query import TRIED_ALONE
-from scheduler.policy.slots import timeouts_of
+from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
 from tests.sim.broken import Broken
 from tests.sim.database import IN_HAND, Row

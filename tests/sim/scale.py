@@ -104,7 +104,7 @@ def _starving(shape: Shape) -> float:
     """The pools are looked at because one has got a job, while every host is full and most types have none."""
     site = busy(shape.tight(), LONG)
     core = site.core
-    core.state.dirty.add(core.state.pools["type0"])
+    core.state.mark_dirty(core.state.pools["type0"])
     return lines(partial(core.schedule_dirty, site.now))
 
 

@@ -58,7 +58,7 @@ def test_an_ok_of_a_doomed_agent_changes_nothing() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
     core.drain_commands()
-    core.state.slots.kill(slot, "test", 1.0)
+    slot.kill("test", 1.0)
     assert core.agent_output(slot.number, b"OK\n", 1.0) is None
     assert (slot.state, sorted(core.state.jobs)) == (ST_FREEING, [1, 2])
 

@@ -15,7 +15,7 @@ from scheduler.model import requests as r
 from scheduler.model.config import Config, Host
 from scheduler.model.filters import FILTERS
 from scheduler.model.jobs import ClaimRequest
-from scheduler.policy.entities import Slot
+from scheduler.policy.slots import Slot
 from tests.sim import configs, frontend, invariants
 from tests.sim.agents import CALM, CHARACTERS, Character, read_item
 from tests.sim.broken import Broken

@@ -7,7 +7,7 @@ from scheduler.model.config import AgentType, Host
 from scheduler.model.jobs import Claim
 from scheduler.model.states import ST_FREE, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED
 from scheduler.policy.core import Core
-from scheduler.policy.entities import Slot
+from scheduler.policy.slots import Slot
 from scheduler.policy.state import MARK_AFTER, MOST_STARTS
 from tests.core_tools import claim, make_core, ready, saved, settle, spawned, turn
 

@@ -12,7 +12,7 @@ from scheduler.model import requests as r
 from scheduler.model.config import AgentType
 from scheduler.model.states import DIE, SLOT_STATES, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED
 from scheduler.policy.core import Core
-from scheduler.policy.entities import Slot
+from scheduler.policy.slots import Slot
 from tests.core_tools import claim, make_core, saved, settle, spawned, turn
 
 LIMIT = 300  # bytes of a line

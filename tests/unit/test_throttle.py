@@ -67,7 +67,7 @@ def test_kills_by_the_scheduler_reset_the_count_f74() -> None:
     core.drain_commands()
     slot.starts = [0.0] * 5
     core.agent_output(slot.number, b"OK\n", 1.0)
-    core.state.slots.kill(slot, "idle", 1.0)
+    slot.kill("idle", 1.0)
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 1.0)
     assert slot.starts == []
 
