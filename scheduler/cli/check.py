@@ -28,8 +28,8 @@ from scheduler.cli.db import (
 )
 from scheduler.cli.output import printable
 from scheduler.database import migrate
+from scheduler.drivers.libpq import login_of, readable, writable
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres_connect import login_of, readable, writable
 from scheduler.drivers.spawn import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
 from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError

@@ -18,9 +18,9 @@ from uuid import uuid4
 
 from scheduler.daemon.log import log_line
 from scheduler.daemon.wakeups import ListenProbe, NotifyRateLimit
+from scheduler.drivers.libpq import with_parameters, writable
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.postgres_connect import with_parameters, writable
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting

@@ -17,8 +17,8 @@ from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Upgrade, hold_signals
 from scheduler.daemon.watch import Watch
 from scheduler.drivers.agentdb import AgentDb
+from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Watchdog
-from scheduler.drivers.postgres_connect import is_same_server, with_parameters
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.queries import JobQueries
 from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile

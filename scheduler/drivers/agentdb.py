@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from scheduler.drivers.connection_pool import ConnectionPool
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import Connection
+from scheduler.drivers.postgres import Connection, ConnectionPool
 from scheduler.drivers.sql import THEIRS, Failure, Query, Rows, one_line, setting
 from scheduler.drivers.statements import answer_to
 from scheduler.drivers.steps import Steps, Task
@@ -122,8 +121,6 @@ class AgentDb:
             for name, sql in agent.statements.items()
         }
 
-    # ---- what may be asked
-
     def _plan(self, asked: RunStatement) -> tuple[Query | None, Mapping[str, object]]:
         """Return the statement and its values. Errors: AgentError, this type may not ask that."""
         agent = self._agents.get(asked.type)
@@ -140,8 +137,6 @@ class AgentDb:
         if query is None:
             raise AgentError(f"no statement {found[0]!r} is registered for agent type {asked.type}")
         return query, _values(query, found[1])
-
-    # ---- statements
 
     def _run(
         self, asked: RunStatement, kind: AgentType, query: Query | None, values: Mapping[str, object]

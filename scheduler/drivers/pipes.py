@@ -96,8 +96,6 @@ class Pipes:
             os.close(fd)
         return CLOSED
 
-    # ---- reading
-
     def read_rest(self, child: Child) -> None:
         """Read what is buffered now."""
         for fd, reader in self._readers(child):
@@ -183,8 +181,6 @@ class Pipes:
         else:
             child.stderr = self._close(fd)
         self._ended(child)
-
-    # ---- writing
 
     def write(self, child: Child, data: bytes) -> None:
         """Write what the pipe takes; the rest waits until it takes more."""

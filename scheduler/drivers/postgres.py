@@ -5,7 +5,8 @@ business.
 
 Theory. A connection is closed, connecting (a task, which may be waiting for its next attempt), or has a session. A
 session runs one statement at a time: one of its own (settings after connecting, tidying up after use by another) or
-else the first of the queue.
+else the first of the queue. A cancel request counts as one: while it lasts nothing new is sent, so that it cannot hit
+the wrong statement.
 
 A pooler may answer in the server's place and take another server process for each transaction. It gives itself away by
 the process number, which is its own invention. Then nothing is prepared, since the next statement may come to a
@@ -22,16 +23,16 @@ from typing import Final, NamedTuple
 
 from psycopg import pq
 
-from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres_connect import CONNECT_LIMIT_S, UnreachableError, connect
-from scheduler.drivers.postgres_session import CANCEL_GRACE_S, Session, Statement
-from scheduler.drivers.sql import SETTING, Answer, Done, Failure, Query, Rows, Sink, Stat, encode, one_line
-from scheduler.drivers.steps import Steps, Task, Until
+from scheduler.drivers import libpq
+from scheduler.drivers.libpq import Session, Statement, connect
+from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.sql import SETTING, Answer, Done, Failure, Query, Sink, Stat, encode, one_line
+from scheduler.drivers.steps import Callback, Steps, Stop, Task, Until
+from scheduler.model.events import ConnectionKind, ConnectionsChanged
 
 FIRST_DELAY_S: Final = 0.1
 STABLE_S: Final = 1.0  # a session that lived longer starts the back-off anew
-DISCARD: Final = "discard all"
-TIDY: Final = ("rollback", DISCARD)
+TIDY: Final = ("rollback", libpq.DISCARD)
 STAY: Final = "set idle_session_timeout = 0"  # whatever role or database say: idle sessions are wanted
 WHO: Final = "select pid, extract(epoch from backend_start) from pg_stat_get_activity(pg_backend_pid())"
 
@@ -68,19 +69,15 @@ class Connection:
         self.stats: dict[str, Stat] = {}
         self._loop, self._conninfo, self._settings = loop, conninfo, settings
         self._on_up, self._on_down, self._on_notify = on_up, on_down, on_notify
-        self._reconnect_max, self._chance = reconnect_max, chance
-        self._delay = FIRST_DELAY_S
+        self._reconnect_max, self._chance, self._delay = reconnect_max, chance, FIRST_DELAY_S
         self._failures = 0  # attempts since the last success
-        self._retry_at = 0.0
+        self._retry_at = self._up_since = 0.0
         self._is_open = False
         self._connecting: Task[pq.abc.PGconn] | None = None
         self._session: Session | None = None
         self._backend: Backend | None = None
-        self._up_since = 0.0
         self._own: deque[str] = deque()  # statements of the session, to be run before those of the queue
         self._queue: deque[Statement] = deque()
-
-    # ---- state
 
     @property
     def is_idle(self) -> bool:
@@ -117,13 +114,11 @@ class Connection:
             return False
         return session.pg.transaction_status != pq.TransactionStatus.IDLE
 
-    # ---- commands
-
     def open(self) -> None:
         """Connect, and connect again whenever the session is lost, until closed."""
         if not self._is_open:
             self._is_open = True
-            self._begin(self._connect())
+            self._connecting = Task(self._loop, self._connect(), self._connected).start()
 
     def close(self) -> None:
         """Disconnect; what was asked is answered as lost, `on_down` is not called."""
@@ -171,28 +166,19 @@ class Connection:
             statement.done(Failure(None, "withdrawn"))
         self._send_next()
 
-    # ---- connecting
-
-    def _begin(self, steps: Steps[pq.abc.PGconn]) -> None:
-        self._connecting = Task(self._loop, steps, self._connected)
-        self._connecting.start()
-
     def _connect(self) -> Steps[pq.abc.PGconn]:
-        """Try to connect until it succeeds."""
+        """Try to connect until it succeeds, from the instant of the next attempt on."""
         while True:
+            if self.retry_in:
+                yield Until(self._retry_at)
             try:
-                limit = self._loop.now + CONNECT_LIMIT_S
+                limit = self._loop.now + libpq.CONNECT_LIMIT_S
                 return (yield from connect(self.name, self._conninfo, limit, shift=self._failures))
-            except UnreachableError as error:
+            except libpq.UnreachableError as error:
                 self._failures += 1
                 self.refusal = one_line(str(error))
             self._back_off()
             self._on_down(self.refusal)
-            yield Until(self._retry_at)
-
-    def _reconnect(self) -> Steps[pq.abc.PGconn]:
-        yield Until(self._retry_at)
-        return (yield from self._connect())
 
     def _back_off(self) -> None:
         """Set the next attempt; its delay doubles, and jitter keeps a crowd of daemons from coming back as one."""
@@ -202,17 +188,9 @@ class Connection:
 
     def _connected(self, pg: pq.abc.PGconn) -> None:
         self._failures, self._backend = 0, None
-        self._session = Session(self._loop, pg, self.name, self._answered, self._on_notify, self._lose, self._send_next)
         self._own = deque((WHO,))
+        self._session = Session(self._loop, self.name, pg, self._answered, self._on_notify, self._lose, self._send_next)
         self._send_next()
-
-    def _identified(self, session: Session, answer: Rows) -> None:
-        """Note which server process serves us, and set up the session."""
-        ((pid, start),) = answer.rows
-        backend = Backend(int(pid or 0), (start or b"").decode())
-        session.is_pooled = backend.pid != session.pg.backend_pid
-        self._backend = None if session.is_pooled else backend
-        self._own.extend(self._set_up(session))
 
     def _set_up(self, session: Session) -> list[str]:
         """Return what is to be run before anything else."""
@@ -222,51 +200,43 @@ class Connection:
         is_ascii = session.pg.parameter_status(b"server_encoding") == b"SQL_ASCII"
         return ["set client_encoding = 'SQL_ASCII'", *own] if is_ascii else own
 
-    def _up(self) -> None:
-        self.is_up, self._up_since, self.refusal = True, self._loop.now, None
-        self._on_up()
-        self._send_next()
-
-    # ---- statements
-
     def _send_next(self) -> None:
         """Send the next statement, if the session is free."""
         session = self._session
         if session is None or session.statement or session.is_cancelling:
             return
         if self._own:
-            self._send(session, self._own_statement(self._own.popleft()))
+            sql = self._own.popleft()
+            done = partial(self._own_answered, session, sql)
+            statement = Statement(Query("", sql), [], done, is_named=False, limit=libpq.CANCEL_GRACE_S, is_own=True)
         elif not self.is_up:
-            self._up()
+            self.is_up, self._up_since, self.refusal = True, self._loop.now, None
+            self._on_up()
+            self._send_next()
+            return
         elif self._queue:
-            self._send(session, self._queue.popleft())
-
-    def _send(self, session: Session, statement: Statement) -> None:
+            statement = self._queue.popleft()
+        else:
+            return
         self.sent += 1
         session.send(statement)
 
-    def _answered(self, statement: Statement, answer: Answer) -> None:
-        if statement.is_named:
-            self.stats.setdefault(statement.query.name, Stat()).add(self._loop.now - statement.sent_at)
-        statement.done(answer)
-        self._send_next()
-
-    def _own_statement(self, sql: str) -> Statement:
-        answered = partial(self._own_answered, sql)
-        return Statement(Query("", sql), [], answered, is_named=False, limit=CANCEL_GRACE_S, is_own=True)
-
-    def _own_answered(self, sql: str, answer: Answer) -> None:
+    def _own_answered(self, session: Session, sql: str, answer: Answer) -> None:
         if isinstance(answer, Failure):
             if not answer.lost:
                 self._lose(f"{sql}: {answer.message}")
-            return
-        assert self._session is not None
-        if sql == DISCARD:
-            self._session.forget_prepared()
         elif sql == WHO:
-            self._identified(self._session, answer)
+            ((pid, start),) = answer.rows
+            session.identify(int(pid or 0))
+            self._backend = None if session.is_pooled else Backend(int(pid or 0), (start or b"").decode())
+            self._own.extend(self._set_up(session))
 
-    # ---- losses
+    def _answered(self, statement: Statement, answer: Answer, seconds: float) -> None:
+        """Pass on the answer to a statement, which took so long, and send the next one."""
+        if statement.is_named:
+            self.stats.setdefault(statement.query.name, Stat()).add(seconds)
+        statement.done(answer)
+        self._send_next()
 
     def _lose(self, reason: str) -> None:
         """Answer all statements as lost, report the loss, and reconnect later."""
@@ -275,28 +245,150 @@ class Connection:
         self.old_backend = self._backend
         if was_up and self._loop.now - self._up_since >= STABLE_S:
             self._delay = FIRST_DELAY_S
-        statement = self._disconnect()
+        session = self._disconnect()
         self._back_off()
-        self._begin(self._reconnect())
+        self._connecting = Task(self._loop, self._connect(), self._connected).start()
         reason = one_line(reason)
         if was_up:
-            self._fail_all(statement, reason)
+            self._fail_all(session, reason)
         else:
             self.refusal = reason
         if self._is_open:
             self._on_down(reason)
 
-    def _disconnect(self) -> Statement | None:
-        """Close the session; return the statement that was under way."""
+    def _disconnect(self) -> Session | None:
+        """Close the session and return it."""
         session, self._session, self.is_up = self._session, None, False
-        if session is None:
-            return None
-        session.close()
-        return session.statement
+        if session is not None:
+            session.close()
+        return session
 
-    def _fail_all(self, current: Statement | None, reason: str) -> None:
-        statements = [*filter(None, (current,)), *self._queue]
-        self._queue.clear()
-        for statement in statements:
-            state = statement.answer.sqlstate if isinstance(statement.answer, Failure) else None
-            statement.done(Failure(state, reason, lost=True))
+    def _fail_all(self, session: Session | None, reason: str) -> None:
+        """Answer as lost what was under way, with the server's SQLSTATE if it had one, and what was queued."""
+        queued, self._queue = self._queue, deque()
+        if session is not None and session.statement is not None:
+            state = session.answer.sqlstate if isinstance(session.answer, Failure) else None
+            session.statement.done(Failure(state, reason, lost=True))
+        for statement in queued:
+            statement.done(Failure(None, reason, lost=True))
+
+
+class ConnectionPool:
+    """Up to `count` connections `name 1`, `name 2`..., opened when first needed, for work of the kind `need`.
+
+    An attempt to connect fails when the server refuses the log-in, when it cannot be reached, or when the session
+    cannot be set up; the reason names which. Each that fails is reported, and when all connections are up again.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        name: str,
+        need: ConnectionKind,
+        conninfo: str,
+        count: int,
+        settings: Sequence[str],
+        report: Callable[[ConnectionsChanged], None],
+        *,
+        reconnect_max: float,
+        on_down: Callable[[Connection, str], None],
+    ) -> None:
+        self.login = libpq.login_of(conninfo)
+        self.connections: list[Connection] = []
+        self._loop, self._name, self._need, self._conninfo = loop, name, need, conninfo
+        self._settings, self._report, self._on_down = settings, report, on_down
+        self._opened = 0  # connections, ever
+        self._has_reported = False  # that an attempt failed
+        self._busy: set[Connection] = set()
+        self._waiting: dict[Timer, Callable[[Connection | None], None]] = {}
+        self.resize(count, reconnect_max)
+
+    def resize(self, count: int, reconnect_max: float) -> None:
+        """Open up to so many connections from now on; connections that are open stay."""
+        self.count, self._reconnect_max = count, reconnect_max
+
+    def add(self) -> Connection:
+        """Open one more connection."""
+        self._opened += 1
+        connection = Connection(
+            self._loop, f"{self._name} {self._opened}", self._conninfo, settings=self._settings, on_up=self._up,
+            on_down=lambda reason: self._down(connection, reason), reconnect_max=self._reconnect_max,
+        )  # fmt: skip
+        self.connections.append(connection)
+        connection.open()
+        return connection
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection for good."""
+        connection.close()
+        self.connections.remove(connection)
+        self._report_if_reachable()
+
+    def close(self) -> None:
+        """Close every connection: statements under way are answered as lost, those that wait not at all."""
+        self._waiting.clear()
+        for connection in self.connections:
+            connection.close()
+
+    def acquire(self, deadline: float) -> Steps[Connection]:
+        """Wait for a connection that is up and free, first come, first served. Errors: TimeoutError."""
+        connection: Connection | None = yield Callback(partial(self._enqueue, deadline))
+        if connection is None:
+            raise TimeoutError
+        return connection
+
+    def release(self, connection: Connection) -> None:
+        """Let the next one have a connection that was acquired."""
+        self._busy.discard(connection)
+        self._hand_out()
+
+    def _enqueue(self, deadline: float, resume: Callable[[Connection | None], None]) -> Stop:
+        def leave() -> object:
+            timer.cancel()
+            return self._waiting.pop(timer, None)
+
+        def expire() -> None:
+            if leave() is not None:  # else the pool was closed
+                resume(None)
+
+        timer = self._loop.at(deadline, expire)
+        self._waiting[timer] = resume
+        self._hand_out()
+        return leave
+
+    def _hand_out(self) -> None:
+        """Hand connections that are free to those that wait; open one more if too few are coming up."""
+        while self._waiting:
+            connection = next((each for each in self.connections if each.is_up and each not in self._busy), None)
+            if connection is None:
+                break
+            timer = next(iter(self._waiting))
+            timer.cancel()
+            self._busy.add(connection)
+            self._waiting.pop(timer)(connection)
+        coming = sum(not connection.is_up for connection in self.connections)
+        if coming < len(self._waiting) and len(self.connections) < self.count:
+            self.add()
+
+    def _up(self) -> None:
+        self._report_if_reachable()
+        self._hand_out()
+
+    def _down(self, connection: Connection, reason: str) -> None:
+        if connection.refusal is not None:
+            self._report_refused(connection)
+        self._on_down(connection, reason)
+
+    def _report_refused(self, connection: Connection) -> None:
+        self._has_reported = True
+        up = sum(each.is_up for each in self.connections)
+        self._report(ConnectionsChanged(self._need, self.login, connection.refusal, connection.retry_in, up))
+
+    def _report_if_reachable(self) -> None:
+        """Report that every connection is up that was refused, or else another that is refused still."""
+        refused = next((each for each in self.connections if each.refusal is not None), None)
+        if self._has_reported and refused is not None:
+            self._report_refused(refused)
+        elif self._has_reported:
+            self._has_reported = False
+            self._report(ConnectionsChanged(self._need, self.login, None))

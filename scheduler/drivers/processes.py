@@ -51,8 +51,6 @@ class Processes:
         self._ssh_hosts = {name: SshHost(loop, name, host, report) for name, host in ssh_hosts(config).items()}
         self._retired: list[SshHost] = []  # under settings of before, which some agents still use
 
-    # ---- commands
-
     def spawn(self, spawn: Spawn) -> None:
         """Start the process of a slot; reports Created or NotCreated, later if that is on another host."""
         if spawn.slot in self._children:
@@ -137,8 +135,6 @@ class Processes:
             process.reap()
         self._children.clear()
 
-    # ---- the start of a process
-
     def _spawn_here(self, spawn: Spawn) -> None:
         agent = self._config.agents[spawn.type]
         if spawn.type not in self._programs:
@@ -190,8 +186,6 @@ class Processes:
         self._report(Created(child.slot, child.process.pid))
         if child.stdout != CLOSED:  # else it was told to end before it began
             self._pipes.open(child, stdin)
-
-    # ---- the end of a process
 
     def _await_end(self, child: Child, process: LocalProcess) -> Steps[None]:
         """Wait until a process is dead, and until its parent can know how, which a debugger may put off."""

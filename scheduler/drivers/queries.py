@@ -16,21 +16,21 @@ a transaction that lasts until all rows of the job are fetched.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from enum import Enum
 from itertools import chain
 from typing import Final
 
-from scheduler.drivers.connection_pool import ConnectionPool
+from scheduler.drivers.libpq import readable
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import Connection
-from scheduler.drivers.postgres_connect import readable
-from scheduler.drivers.sql import THEIRS, Failure, Rows, setting
+from scheduler.drivers.postgres import Connection, ConnectionPool
+from scheduler.drivers.sql import THEIRS, Answer, Failure, Rows, setting
 from scheduler.drivers.statements import answer_to
 from scheduler.drivers.steps import Steps, Task
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
 from scheduler.model.expand import doubled_key
 from scheduler.model.jobs import Cells
+from scheduler.model.states import IGNORE, Machine
 
 FETCH_LIMIT_S: Final = 60.0
 FIRST_ROWS: Final = 50  # of a query, whose size is not known
@@ -51,45 +51,36 @@ WORLD: Final = frozenset(("08", "40", "58", "53100", "53200", "53300", "55P03", 
 UNBOUND: Final = "08P01"  # of class 08, and yet the query's fault: it has parameters, `$1`
 
 
-@dataclass(slots=True)
-class _Run:
-    """A job with its connection."""
+class CursorState(Enum):
+    """How far the cursor of a job has got, and until when."""
 
-    job: int
-    query: str
-    connection: Connection
-    ends_at: float
-    task: Task[None] | None = None
-    is_open: bool = False
-    is_fetched: bool = False  # all of its rows: it needs its connection no more
-    total: int = 0
-    given: int = 0
-    bytes: int = 0  # of the rows that were fetched
+    OPENING = "expansion_limit"
+    OPEN = "the core closes it; the limit of each fetch is 60 s"
+    READ = "the core closes it: its rows are all fetched, and it needs its connection no more"
+    REFUSED = "at once: it is closed, and the job given back until the next attempt to connect"
+    CUT_OFF = "at once: it is closed, and the job given back"
+    CLOSED = "nothing: the core has all its rows"
 
 
-@dataclass(slots=True)
-class _Fetch:
-    """The rows of one fetch, up to what a query, and a fetch, may bring."""
+class CursorEvent(Enum):
+    """What happens to a cursor."""
 
-    most: int
-    problem: str
-    rows: list[Cells] = field(default_factory=list)
-    size: int = 0
+    OPENED = "its query ran"
+    FETCHED = "rows have come, and there are more"
+    FETCHED_LAST = "rows have come, and there are no more"
+    LOST = "its connection was lost, which is made again; a statement under way has been answered as lost"
+    NOT_CONNECTED = "an attempt to make its connection has failed"
 
-    def add(self, rows: Rows) -> bool:
-        """Add rows; false when they are too many bytes, which are forgotten."""
-        cells = list(rows.rows)
-        self.size += sum(map(len, filter(None, chain.from_iterable(cells))))
-        if self.is_too_much:
-            self.rows.clear()
-            return False
-        self.rows += cells
-        return True
 
-    @property
-    def is_too_much(self) -> bool:
-        """Whether it is more than allowed."""
-        return self.size > self.most
+_CURSOR_ROWS: Final = {
+    "OPENING": {"OPENED": "OPEN", "LOST": IGNORE, "NOT_CONNECTED": "REFUSED"},
+    "OPEN": {"FETCHED": "OPEN", "FETCHED_LAST": "READ", "LOST NOT_CONNECTED": "CUT_OFF"},
+    "READ": {"FETCHED": "OPEN", "FETCHED_LAST": "READ", "LOST NOT_CONNECTED": "CLOSED"},
+    "REFUSED": {},
+    "CUT_OFF": {},
+    "CLOSED": {},
+}
+CURSOR: Final = Machine("the cursor of a job", CursorState, CursorEvent, _CURSOR_ROWS)
 
 
 class _QueryError(Exception):
@@ -98,6 +89,97 @@ class _QueryError(Exception):
     def __init__(self, reason: str, *, again: bool = False, interrupted: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.again, self.interrupted = reason, again, interrupted
+
+
+class Cursor:
+    """The query of one job on its connection, and its rows."""
+
+    def __init__(self, loop: Loop, job: int, connection: Connection, limit_s: float) -> None:
+        self.job, self.connection, self.state = job, connection, CursorState.OPENING
+        self.given = 0  # rows
+        self._loop, self._limit_s, self._ends_at = loop, limit_s, loop.now + limit_s
+        self._total = self._bytes = 0  # rows of the query; bytes of the rows that were fetched
+        self._task: Task[None] | None = None
+
+    def fire(self, event: CursorEvent) -> CursorState | None:
+        """Move the cursor and return its state; None if the event is ignored. Errors: BugError, it is impossible."""
+        state = CURSOR.after(self.state, event)
+        self.state = state or self.state
+        return state
+
+    def start(self, steps: Steps[None]) -> None:
+        """Run steps until they end, or until `stop`."""
+        self._task = Task(self._loop, steps)
+        self._task.start()
+
+    def stop(self) -> None:
+        """Stop what it is doing, and clear its session for another job."""
+        if self._task is not None:
+            self._task.stop()
+        self.connection.cancel()
+        self.connection.reset()
+
+    def open(self, query: str, most_rows: int) -> Steps[Opened]:
+        """Run the query; `most_rows` 0 is without limit. Errors: _QueryError."""
+        yield from self._run("begin read only")  # the connection is up after that, and knows of poolers
+        if self.connection.is_pooled:
+            yield from self._run("set local idle_in_transaction_session_timeout = 0")
+            yield from self._run(PINNED + query)
+        else:
+            yield from self._run(DECLARE + query)
+            yield from self._run("commit")
+        self._total = (yield from self._run("move all in drover_rows")).tag
+        yield from self._run("move absolute 0 in drover_rows")
+        names = (yield from self._run("fetch 0 from drover_rows")).names
+        self.fire(CursorEvent.OPENED)
+        if 0 < most_rows < self._total:
+            raise _QueryError(f"the query gives {self._total} rows, and msq_rows allows {most_rows}")
+        return Opened(self.job, names, self._total)
+
+    def fetch(self, count: int, most_bytes: int, fetch_bytes: int) -> Steps[Fetched]:
+        """Fetch rows, unless the query brings more than `most_bytes`, or they alone far too much. Errors: _QueryError.
+
+        `most_bytes` 0 is without limit.
+        """
+        most, left = TOO_MUCH * fetch_bytes, most_bytes - self._bytes
+        problem = f"{count} rows of the query have more than {most} bytes: select less, or lower fetch_rows"
+        if most_bytes and left < most:
+            most, problem = left, f"the rows of the query have more bytes than msq_bytes allows, {most_bytes}"
+        rows: list[Cells] = []
+        size = 0
+
+        def add(chunk: Rows) -> bool:
+            nonlocal size
+            cells = list(chunk.rows)
+            size += sum(map(len, filter(None, chain.from_iterable(cells))))
+            rows.extend(cells if size <= most else ())
+            return size <= most
+
+        sql = f"fetch forward {count} from drover_rows"
+        answer = yield from answer_to(self.connection, sql, deadline=FETCH_LIMIT_S, sink=add)
+        if size > most:
+            raise _QueryError(problem)
+        self._rows_of(answer)
+        self.given += len(rows)
+        self._bytes += size
+        is_last = len(rows) < count or self.given >= self._total
+        self.fire(CursorEvent.FETCHED_LAST if is_last else CursorEvent.FETCHED)
+        return Fetched(self.job, rows, not is_last)
+
+    def _run(self, sql: str) -> Steps[Rows]:
+        answer = yield from answer_to(self.connection, sql, deadline=self._ends_at - self._loop.now)
+        return self._rows_of(answer)
+
+    def _rows_of(self, answer: Answer) -> Rows:
+        """Return the rows of an answer. Errors: _QueryError."""
+        if isinstance(answer, Rows):
+            return answer
+        if self._loop.now >= self._ends_at:  # even if the connection had to be dropped: it would happen again
+            raise _QueryError(f"the query ran longer than {self._limit_s:g} s")
+        state = answer.sqlstate or ""
+        is_world = not WORLD.isdisjoint((state[:2], state)) and state != UNBOUND
+        sentence = _sentence(answer, len(PINNED if self.connection.is_pooled else DECLARE))
+        raise _QueryError(sentence, again=answer.lost or is_world, interrupted=answer.lost)
 
 
 class JobQueries:
@@ -111,58 +193,54 @@ class JobQueries:
         report: Callable[[Event], None],
         connections_changed: Callable[[ConnectionsChanged], None],
     ) -> None:
-        self._settings = settings
-        self._loop, self._report = loop, report
+        self._loop, self._settings, self._report = loop, settings, report
         self._pool = ConnectionPool(
             loop, "expansion", "queries", readable(conninfo), settings.expansions, SETTINGS, connections_changed,
             reconnect_max=settings.reconnect_max, on_down=self._down,
         )  # fmt: skip
-        self._runs: dict[int, _Run] = {}
+        self._cursors: dict[int, Cursor] = {}  # by job
 
     def expand(self, job: int, query: str) -> None:
         """Run a query; reports Opened, or NotExpanded, at once if its connection could not be made of late."""
         connection = self._free_connection()
-        run = self._runs[job] = _Run(job, query, connection, self._loop.now + self._settings.expansion_limit)
+        cursor = self._cursors[job] = Cursor(self._loop, job, connection, self._settings.expansion_limit)
         if connection.refusal is not None:
-            self._not_connected(run, connection.refusal)
+            self._disconnected(cursor, connection.refusal)
         else:
-            self._start(run, self._open(run))
+            cursor.start(self._report_result(cursor, cursor.open(query, self._settings.msq_rows)))
 
     def fetch(self, job: int, count: int) -> None:
         """Fetch up to `count` more rows; reports Fetched, with fewer at first, or NotExpanded."""
-        if run := self._runs.get(job):
-            self._start(run, self._fetch(run, count if run.given else min(count, FIRST_ROWS)))
+        if cursor := self._cursors.get(job):
+            count = count if cursor.given else min(count, FIRST_ROWS)
+            steps = cursor.fetch(count, self._settings.msq_bytes, self._settings.fetch_bytes)
+            cursor.start(self._report_result(cursor, steps))
 
     def close_query(self, job: int) -> None:
         """Forget a job's rows, whatever it is doing; nothing more is reported of it."""
-        if run := self._runs.pop(job, None):
-            if run.task is not None:
-                run.task.stop()
-            run.connection.cancel()
-            run.connection.reset()
+        if cursor := self._cursors.pop(job, None):
+            cursor.stop()
 
     def reload(self, config: Config) -> None:
         """Use other limits from now on."""
-        self._settings, self._pool.count = config.scheduler, config.scheduler.expansions
-        self._pool.reconnect_max = config.scheduler.reconnect_max
+        self._settings = config.scheduler
+        self._pool.resize(self._settings.expansions, self._settings.reconnect_max)
         refused = [connection for connection in self._pool.connections if connection.refusal is not None]
         for connection in refused[: max(0, len(self._pool.connections) - self._pool.count)]:
-            self._pool.drop(connection)  # no run has it
+            self._pool.drop(connection)  # no cursor has it
 
     def close(self) -> None:
         """Close every connection."""
-        for job in list(self._runs):
+        for job in list(self._cursors):
             self.close_query(job)
         self._pool.close()
-
-    # ---- connections
 
     def _free_connection(self) -> Connection:
         """Return a connection that can take a job, a new one, or one coming or stopping.
 
         Where one was refused no new one is tried: one that is stopping then, or else the one that was refused.
         """
-        taken = [run.connection for run in self._runs.values()]
+        taken = [cursor.connection for cursor in self._cursors.values()]
         rest = [connection for connection in self._pool.connections if connection not in taken]
         ready = next((connection for connection in rest if connection.is_ready), None)
         refused = next((connection for connection in rest if connection.refusal is not None), None)
@@ -171,90 +249,32 @@ class JobQueries:
             return found or rest[0]
         return self._pool.add()
 
-    def _down(self, connection: Connection, reason: str) -> None:
-        """Report runs whose cursor is gone with its connection, and those whose connection cannot be made."""
-        for run in [run for run in self._runs.values() if run.connection is connection]:
-            if run.is_fetched:
-                self.close_query(run.job)
-            elif run.is_open:
-                self._give_up(run, _QueryError(reason, again=True, interrupted=True))
-            elif connection.refusal is not None:
-                self._not_connected(run, connection.refusal)
-
-    def _not_connected(self, run: _Run, reason: str) -> None:
-        """Give the job back until the next attempt to connect; its query has not begun."""
-        retry_in = run.connection.retry_in
-        self.close_query(run.job)
-        self._report(NotExpanded(run.job, no_connection(self._pool.login, reason), again=True, retry_in=retry_in))
-
-    # ---- the steps of a query
-
-    def _start(self, run: _Run, steps: Steps[None]) -> None:
-        run.task = Task(self._loop, self._or_give_up(run, steps))
-        run.task.start()
-
-    def _or_give_up(self, run: _Run, steps: Steps[None]) -> Steps[None]:
+    def _report_result(self, cursor: Cursor, steps: Steps[Opened] | Steps[Fetched]) -> Steps[None]:
+        event: Event
         try:
-            yield from steps
+            event = yield from steps
         except _QueryError as error:
-            self._give_up(run, error)
+            self.close_query(cursor.job)
+            event = NotExpanded(cursor.job, error.reason, error.again, error.interrupted)
+        self._report(event)
 
-    def _open(self, run: _Run) -> Steps[None]:
-        yield from self._run(run, "begin read only")  # the connection is up after that, and knows of poolers
-        if run.connection.is_pooled:
-            yield from self._run(run, "set local idle_in_transaction_session_timeout = 0")
-            yield from self._run(run, PINNED + run.query)
-        else:
-            yield from self._run(run, DECLARE + run.query)
-            yield from self._run(run, "commit")
-        run.total = (yield from self._run(run, "move all in drover_rows")).tag
-        yield from self._run(run, "move absolute 0 in drover_rows")
-        names = (yield from self._run(run, "fetch 0 from drover_rows")).names
-        run.is_open = True
-        if 0 < self._settings.msq_rows < run.total:
-            raise _QueryError(f"the query gives {run.total} rows, and msq_rows allows {self._settings.msq_rows}")
-        self._report(Opened(run.job, names, run.total))
+    def _down(self, connection: Connection, reason: str) -> None:
+        for cursor in [cursor for cursor in self._cursors.values() if cursor.connection is connection]:
+            self._disconnected(cursor, connection.refusal or reason)
 
-    def _fetch(self, run: _Run, count: int) -> Steps[None]:
-        fetch = self._bounded(run, count)
-        yield from self._run(run, f"fetch forward {count} from drover_rows", FETCH_LIMIT_S, fetch)
-        run.given += len(fetch.rows)
-        run.bytes += fetch.size
-        run.is_fetched = len(fetch.rows) < count or run.given >= run.total
-        self._report(Fetched(run.job, fetch.rows, not run.is_fetched))
-
-    def _bounded(self, run: _Run, count: int) -> _Fetch:
-        """Return a fetch that ends when the query has brought more than msq_bytes, or it alone far too much."""
-        most, left = TOO_MUCH * self._settings.fetch_bytes, self._settings.msq_bytes - run.bytes
-        if self._settings.msq_bytes and left < most:
-            allowed = self._settings.msq_bytes
-            return _Fetch(left, f"the rows of the query have more bytes than msq_bytes allows, {allowed}")
-        return _Fetch(most, f"{count} rows of the query have more than {most} bytes: select less, or lower fetch_rows")
-
-    def _run(self, run: _Run, sql: str, limit: float | None = None, fetch: _Fetch | None = None) -> Steps[Rows]:
-        """Run one statement of a query and return its rows. Errors: _QueryError."""
-        limit = run.ends_at - self._loop.now if limit is None else limit
-        sink = fetch.add if fetch else None
-        answer = yield from answer_to(run.connection, sql, deadline=limit, sink=sink)
-        if fetch and fetch.is_too_much:
-            raise _QueryError(fetch.problem)
-        if isinstance(answer, Failure):
-            raise self._error(run, answer)
-        return answer
-
-    # ---- failures
-
-    def _error(self, run: _Run, failure: Failure) -> _QueryError:
-        if self._loop.now >= run.ends_at:  # even if the connection had to be dropped: it would happen again
-            return _QueryError(f"the query ran longer than {self._settings.expansion_limit:g} s")
-        state = failure.sqlstate or ""
-        is_world = not WORLD.isdisjoint((state[:2], state)) and state != UNBOUND
-        sentence = _sentence(failure, len(PINNED if run.connection.is_pooled else DECLARE))
-        return _QueryError(sentence, again=failure.lost or is_world, interrupted=failure.lost)
-
-    def _give_up(self, run: _Run, error: _QueryError) -> None:
-        self.close_query(run.job)
-        self._report(NotExpanded(run.job, error.reason, error.again, error.interrupted))
+    def _disconnected(self, cursor: Cursor, reason: str) -> None:
+        """Close a cursor whose rows are gone with its connection, or whose connection cannot be made; report it."""
+        connection = cursor.connection
+        event = CursorEvent.LOST if connection.refusal is None else CursorEvent.NOT_CONNECTED
+        retry_in = connection.retry_in
+        state = cursor.fire(event)
+        if state is not None:
+            self.close_query(cursor.job)
+        if state is CursorState.REFUSED:
+            reason = no_connection(self._pool.login, reason)
+            self._report(NotExpanded(cursor.job, reason, again=True, retry_in=retry_in))
+        elif state is CursorState.CUT_OFF:
+            self._report(NotExpanded(cursor.job, reason, again=True, interrupted=True))
 
 
 def _sentence(failure: Failure, before: int) -> str:

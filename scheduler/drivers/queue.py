@@ -77,8 +77,6 @@ class QueueConnection:
         done = partial(self._answered, request, name)
         self._connection.ask(self._queries[name], values, done, deadline=self._limit)
 
-    # ---- requests
-
     def _statement(self, request: r.Request) -> tuple[str, Arrays]:
         match request:
             case r.EndAndClaim():
@@ -115,8 +113,6 @@ class QueueConnection:
             **_columns(request.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
             **_columns([_wanted(want) for want in request.wanted], *WANTS),
         }
-
-    # ---- answers
 
     def _answered(self, request: r.Request, name: str, answer: Answer) -> None:
         if isinstance(answer, Failure):

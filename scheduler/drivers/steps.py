@@ -81,14 +81,13 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """Wait until a function calls what it is given, once."""
+    """Wait until a function calls what it is given, once. It may return what ends the wait before that."""
 
-    function: Callable[[Callable[[Any], None]], object]
+    function: Callable[[Callable[[Any], None]], Stop | None]
 
     def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
-        """Call the function; it cannot be stopped."""
-        self.function(resume)
-        return lambda: None
+        """Call the function."""
+        return self.function(resume) or (lambda: None)
 
 
 def ready(fd: int, mask: int, deadline: float = inf) -> Steps[int]:

@@ -14,11 +14,9 @@ import pytest
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.drivers import postgres_connect
+from scheduler.drivers.libpq import CHUNK_ROWS, HOST_NAME, NO_COPY, look_up, with_addresses, writable
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import WHO, Backend, Connection
-from scheduler.drivers.postgres_connect import look_up, with_addresses, writable
-from scheduler.drivers.postgres_session import CHUNK_ROWS, NO_COPY
 from scheduler.drivers.sql import Answer, Failure, Query, Rows
 from scheduler.drivers.steps import Task
 from tests.connection_tools import ask, end_backends, fetch, opened, rows_of, run
@@ -460,7 +458,7 @@ def test_every_address_of_a_name_is_tried_j109(parameters: dict[str, str], expec
 
 @pytest.mark.parametrize("host", ["/run/postgresql", "127.0.0.1", "::1", "", "@abstract"])
 def test_paths_and_addresses_are_not_looked_up_j109(host: str) -> None:
-    assert postgres_connect._names({"host": host}) == []
+    assert HOST_NAME.fullmatch(host) is None
 
 
 # ---- what we rely on in psycopg.pq and libpq

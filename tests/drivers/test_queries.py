@@ -47,7 +47,7 @@ class Desk:
     @property
     def free(self) -> int:
         """Return how many more queries can run."""
-        return self.queries._pool.count - len(self.queries._runs)
+        return self.queries._pool.count - len(self.queries._cursors)
 
     def shut(self) -> None:
         """Leave nothing open."""

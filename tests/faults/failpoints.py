@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import psycopg
 
+from scheduler.drivers.libpq import Session, Statement
 from scheduler.drivers.local_process import NoPidfdError, Started
 from scheduler.drivers.pipes import CLOSED, Child, Pipes
-from scheduler.drivers.postgres_session import Session, Statement
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.sql import Rows, load
 from scheduler.model.events import Spawn
@@ -105,7 +105,7 @@ def _replace_session(reach: Callable[[str, str], bool]) -> None:
 
     def before(write: Callable[..., None]) -> Callable[..., None]:
         def _write(session: Session, statement: Statement) -> None:
-            is_sent = not statement.is_named or statement.query in session._prepared  # else it is to be prepared first
+            is_sent = not statement.is_named or statement.query in session.prepared  # else it is to be prepared first
             if is_sent and reach(_name(session, statement), "before"):
                 raise psycopg.OperationalError(f"{LOGGED}: not sent")
             write(session, statement)
@@ -114,7 +114,7 @@ def _replace_session(reach: Callable[[str, str], bool]) -> None:
 
     def after(finish: Callable[..., None]) -> Callable[..., None]:
         def _finish(session: Session, statement: Statement) -> None:
-            is_done = isinstance(statement.answer, Rows) and statement.preparing is None
+            is_done = isinstance(session.answer, Rows) and session.preparing is None
             if is_done and reach(_name(session, statement), "after"):
                 raise psycopg.OperationalError(f"{LOGGED}: not heard")
             finish(session, statement)

@@ -53,12 +53,11 @@ VARIABLES = {
 # What only the module of a concern may do, as it is spelled: a second place that does it has no module of its own.
 # Modules of other processes, see OTHERS, and cli/, which runs before the daemon or instead of it, are left out.
 CONCERNS = {
-    r"psycopg(?!\.conninfo)": ("drivers/postgres.py", "drivers/postgres_connect.py",
-        "drivers/postgres_session.py", "drivers/sql.py"),
+    r"psycopg(?!\.conninfo)": ("drivers/libpq.py", "drivers/postgres.py", "drivers/sql.py"),
     r"select\.epoll\(": ("drivers/loop.py",),  # read and select
     r"\bsocket\.socket\(": ("daemon/log.py", "drivers/service_manager.py"),  # systemd's, which are written only
     r"\bsubprocess\.Popen\(": (
-        "daemon/upgrade.py", "drivers/local_process.py", "drivers/postgres_connect.py", "drivers/ssh_host.py",
+        "daemon/upgrade.py", "drivers/libpq.py", "drivers/local_process.py", "drivers/ssh_host.py",
     ),
     r"\bsignal\.set_wakeup_fd\(": ("drivers/system.py",),
     r"\btomllib\.loads\(": ("model/config_text.py", "model/toml_lines.py"),  # configuration
