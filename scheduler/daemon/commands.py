@@ -6,61 +6,163 @@ repeated, or its row is marked by the statement with the effect. A command for e
 the daemon that finds that all have acknowledged ends the row. Between two commands the connection is free for others,
 and one that is refused or finds what it needs locked is tried again later, after those behind it.
 
-What carries a verb out is named by its entry in model/commands.py: an action, of command_actions.py or
-daemon_commands.py, or else a query. A command `run` goes on by itself once it has begun: it is not read again, and
-query `close_runs` ends it when its jobs have ended. The command to step down is ended by the daemon that takes the
-group over: by when that was it finds that the command is obeyed.
+What carries a verb out is named by its entry in model/commands.py: an action (actions.py), or else a query. A command
+`run` goes on by itself once it has begun: it is not read again, and query `close_runs` ends it when its jobs have
+ended. The command to step down is ended by the daemon that takes the group over: the time of that shows it that the
+command is obeyed.
 """
 
+import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
-from scheduler.daemon.command_actions import ACTIONS
-from scheduler.daemon.command_context import (
-    AGAIN_S,
-    Action,
-    CommandRow,
-    Context,
-    Done,
-    GoesOn,
-    Later,
-    Outcome,
-    parents_of,
-    run_query,
-)
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statements import RefusedError
 from scheduler.drivers.steps import ConnectionLostError, Steps
 from scheduler.model.commands import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
+from scheduler.model.events import TablesRead
 from scheduler.model.jobs import Cells
+from scheduler.policy.core import Core
 
-ONE_READ: Final = 100  # commands that query `read_commands` returns at most
+AGAIN_S: Final = 0.2  # until a job that is between two states, or a row that is locked, is tried again
 REFUSED_S: Final = 1.0  # until a command is tried again whose statement was refused
+ONE_READ: Final = 100  # commands that query `read_commands` returns at most
 MOVES_OTHERS: Final = frozenset(("release", "run"))  # jobs that they do not name, or more than one
 VERBS_ABOUT: Final[dict[str, object]] = {
     "every": about(EVERY), "about_jobs": about(JOB), "about_hosts": about(HOST), "about_types": about(TYPE),
     "about_groups": about(GROUP),
 }  # fmt: skip
+_WORDS: Final = {word.strip("[].").partition("|")[0].lower() for verb in VERBS.values() for word in verb.usage.split()}
+_NO_WORDS: Final = dict.fromkeys(_WORDS - {"group"})  # in a query, `group` is always ours
+_NO_STEP_DOWN: Final = {
+    "unknown": "no such group", "several": "there are several groups: step-down GROUP",
+    "alone": "no other scheduler of the group stands by",
+}  # fmt: skip
+
+
+class CommandRow(NamedTuple):
+    """A command row, and the job that it names."""
+
+    pk: int
+    text: str
+    job: int | None  # None: there is none
+    state: str | None  # of that job
+    is_ours: bool  # the job is in hand here
+    is_command: bool
+    took_effect: bool  # it was done, or begun, and its row did not end: so "done already" is done
+    of_operator: bool  # these come before all others
+    progress: object = None  # what the last try left
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The command ends: with a text and an answer; one that failed has no answer unless one is given."""
+
+    text: str
+    result: object = True
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The command is tried again after so many seconds: what it names changes just now, or is locked."""
+
+    seconds: float = AGAIN_S
+    progress: object = None  # for the next try, unless another daemon makes it
+
+
+@dataclass(frozen=True, slots=True)
+class GoesOn:
+    """The command has begun; another statement ends it."""
+
+
+class NoRowError(Exception):
+    """A query changed nothing: the row is locked or has changed, or the group is not ours. Try the command later."""
+
+
+Outcome = Done | Later | GoesOn
+Ask = Callable[..., Steps[list[Cells]]]  # a named query and its values; returns rows
+
+
+class DaemonControl(Protocol):
+    """The daemon, as far as commands and the watch connection are about it; see wiring.py."""
+
+    def stop(self) -> None: ...
+    def drain(self) -> None: ...
+    def step_down(self) -> bool: ...
+    def reload(self) -> Steps[str]: ...
+    def show_state(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What actions work with."""
+
+    core: Core
+    now: Callable[[], float]  # monotonic seconds
+    ask: Ask
+    rescan: Callable[[], None]
+    daemon: DaemonControl
+
+    def change(self, query: str, **values: object) -> Steps[Cells]:
+        """Run a query that changes something, and return its row. Errors: NoRowError."""
+        rows = yield from self.ask(query, **values)
+        if not rows:
+            raise NoRowError
+        return rows[0]
+
+    def settle(self, ended: Iterable[Cells]) -> None:
+        """Have the children settled of jobs that ended, given by number and whether they have children."""
+        if pks := [int(pk or 0) for pk, is_parent in ended if is_parent == b"t"]:
+            self.core.settle(pks)
+
+    def settle_listed(self, parents: bytes | None) -> None:
+        """Have the children settled of jobs that ended, given as `number,number`."""
+        if parents:
+            self.core.settle([int(pk) for pk in parents.split(b",")])
+
+    def follow_tables(self) -> Steps[None]:
+        """Have the core go by what the tables of hosts, types and queues say now."""
+        (row,) = yield from self.ask("read_shared_settings")
+        self.core.handle(TablesRead(*(json.loads(cell or b"[]") for cell in row)), self.now())
+
+
+# One that asks nothing returns its outcome at once.
+Action = Callable[[Context, CommandRow, Command], Steps[Outcome] | Outcome]
+
+
+def job_of(row: CommandRow, command: Command) -> int:
+    """Return the job that a command names. Errors: CommandError, there is none."""
+    if row.job is None:
+        raise CommandError(f"no job {command.values['job']}")
+    if row.is_command:
+        raise CommandError(f"job {row.job} is a command")
+    return row.job
+
+
+def text_of(cell: bytes | None) -> str:
+    """Return a cell as text."""
+    return (cell or b"").decode("utf-8", "backslashreplace")
 
 
 class Commands:
     """Reads the commands for this daemon, and carries out one after the other.
 
     `read_in` has `read` called after so many seconds, and `go_on` has `carry_out_next` called as soon as nothing older
-    is due. `actions` are those about the daemon as a whole.
+    is due.
     """
 
     def __init__(
         self,
         context: Context,
+        actions: dict[str, Action],
         read_in: Callable[[float], None],
         go_on: Callable[[], None],
-        actions: dict[str, Action],
     ) -> None:
-        self._context, self._now, self._ask = context, context.now, context.ask
+        self._context, self._now, self._ask, self._actions = context, context.now, context.ask, actions
         self._read_in, self._go_on = read_in, go_on
-        self._actions = ACTIONS | actions
         self._rows: deque[CommandRow] = deque()
         self._is_more = False  # there may be others than these
         self._is_read = False  # the last read was answered
@@ -69,6 +171,7 @@ class Commands:
         self._has_acknowledged = False  # a command for every scheduler
         self._passed: dict[int, float] = {}  # those that are not read again, until when
         self._ends: dict[int, Done] = {}  # how commands end that were carried out
+        self._progress: dict[int, object] = {}  # of those that take several tries
         self._obeyed: set[int] = set()  # commands to shut down and to step down
 
     @property
@@ -102,25 +205,18 @@ class Commands:
         if self._passed:
             self._read_in(min(self._passed.values()) - now)
         self._is_read = False
-        self._was_read((yield from self._ask("read_commands", **VERBS_ABOUT, passed=list(self._passed))))
-        try:
-            # The commands whose jobs have all ended, however many others there are to carry out.
-            self._settle((yield from self._ask("close_runs")))
-        except RefusedError:
-            self._go_on()
-            return
-        yield from self._next()
-
-    def _was_read(self, rows: Sequence[Cells]) -> None:
+        rows = yield from self._ask("read_commands", **VERBS_ABOUT, passed=list(self._passed))
         self._is_read = True
         self._rows = deque(map(_row, rows))
         self._moved, self._moved_others = set(), False
         self._is_more = len(rows) >= ONE_READ
         if not self._is_more:
-            pks = {*self._passed, *(row.pk for row in self._rows)}
-            self._ends = {pk: end for pk, end in self._ends.items() if pk in pks}
-            for pk in self._context.flushes.keys() - pks:
-                del self._context.flushes[pk]
+            waiting = {*self._passed, *(row.pk for row in self._rows)}
+            self._ends = {pk: end for pk, end in self._ends.items() if pk in waiting}
+            self._progress = {pk: progress for pk, progress in self._progress.items() if pk in waiting}
+        # The commands whose jobs have all ended, however many others there are to carry out.
+        if (yield from self._close("close_runs")):
+            yield from self._next()
 
     def carry_out_next(self) -> Steps[None]:
         """Carry out the next of those that were read."""
@@ -155,10 +251,16 @@ class Commands:
     def _close_acknowledged(self) -> Steps[None]:
         """End the commands that all schedulers have acknowledged."""
         self._has_acknowledged = False
+        yield from self._close("close_commands", every=VERBS_ABOUT["every"])
+
+    def _close(self, query: str, **values: object) -> Steps[bool]:
+        """End commands that are over; return False if that was refused, and the next is carried out."""
         try:
-            self._settle((yield from self._ask("close_commands", every=VERBS_ABOUT["every"])))
+            self._context.settle((yield from self._ask(query, **values)))
         except RefusedError:
             self._go_on()
+            return False
+        return True
 
     # ---- one of them
 
@@ -166,6 +268,7 @@ class Commands:
         if row.pk not in self._ends:
             outcome = yield from self._outcome(row)
             if isinstance(outcome, Later):
+                self._progress[row.pk] = outcome.progress
                 self._pass_over(row.pk, outcome.seconds)
             if not isinstance(outcome, Done):
                 return
@@ -175,40 +278,37 @@ class Commands:
         rows = yield from self._ask("end_command", command=row.pk, ok=end.ok, text=end.text, result=result)
         if rows:
             del self._ends[row.pk]
-            self._settle(rows)
+            self._context.settle(rows)
         else:
             self._pass_over(row.pk, AGAIN_S)
 
     def _outcome(self, row: CommandRow) -> Steps[Outcome]:
         try:
             command = parse(row.text)
-            verb = VERBS[command.verb]
             self._moved_others = self._moved_others or command.verb in MOVES_OTHERS
             if row.job is not None:
                 self._moved.add(row.job)
-            if verb.about == EVERY:
-                return (yield from self._act_and_acknowledge(row, command))
             if command.verb == "step-down":
                 return (yield from self._step_down(row, command))
-            return (yield from self._act(row, command))
+            if command.verb == "shutdown":
+                yield from self._shut_down(row, command)
+                return GoesOn()
+            outcome = yield from self._act(row, command)
+            if VERBS[command.verb].about != EVERY:
+                return outcome
+            if isinstance(outcome, Done):
+                yield from self._acknowledge(row, outcome)
+            return GoesOn()
         except CommandError as mistake:
             return Done(str(mistake), ok=False)
 
     def _act(self, row: CommandRow, command: Command) -> Steps[Outcome]:
-        action = self._actions.get(VERBS[command.verb].carried_out_by, run_query)
-        outcome = action(self._context, row, command)
-        if isinstance(outcome, Done | Later | GoesOn):
-            return outcome
-        return (yield from outcome)
-
-    def _act_and_acknowledge(self, row: CommandRow, command: Command) -> Steps[Outcome]:
-        if command.verb == "shutdown":
-            yield from self._shut_down(row, command)
-            return GoesOn()
-        outcome = yield from self._act(row, command)
-        if isinstance(outcome, Done):
-            yield from self._acknowledge(row, outcome)
-        return GoesOn()
+        action = self._actions.get(VERBS[command.verb].carried_out_by, _run_query)
+        try:
+            outcome = action(self._context, row._replace(progress=self._progress.get(row.pk)), command)
+            return outcome if isinstance(outcome, Done | Later | GoesOn) else (yield from outcome)
+        except NoRowError:
+            return Later()
 
     def _shut_down(self, row: CommandRow, command: Command) -> Steps[None]:
         """Acknowledge and obey: nothing can be acknowledged after it, and it is done once, acknowledged or not."""
@@ -230,7 +330,7 @@ class Commands:
 
     def _step_down(self, row: CommandRow, command: Command) -> Steps[Outcome]:
         rows = yield from self._ask("may_step_down", command=row.pk, name=command.values["group"])
-        verdict, us = ((cell or b"").decode() for cell in rows[0]) if rows else ("elsewhere", "")
+        verdict, us = map(text_of, rows[0]) if rows else ("elsewhere", "")
         if verdict == "past":
             again = ", for nobody else took it" if row.pk in self._obeyed else ""
             return Done(f"served by {us}{again}", ok=not again)
@@ -242,22 +342,22 @@ class Commands:
         outcome = yield from self._act(row, command)
         return outcome if isinstance(outcome, Done) and not outcome.ok else Later()
 
-    def _settle(self, ended: Iterable[Cells]) -> None:
-        self._context.settle(parents_of(ended))
-
     def _pass_over(self, pk: int, seconds: float) -> None:
         self._passed[pk] = self._now() + seconds
         self._read_in(seconds)
 
 
-_NO_STEP_DOWN: Final = {
-    "unknown": "no such group", "several": "there are several groups: step-down GROUP",
-    "alone": "no other scheduler of the group stands by",
-}  # fmt: skip
+def _run_query(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Carry out a verb by the query that its entry names; see model.commands.Verb."""
+    verb = VERBS[command.verb]
+    job = job_of(row, command) if verb.about == JOB else None
+    values = _NO_WORDS | dict(command.values) | {"command": row.pk, "job": job}
+    ok, text = yield from context.change(verb.carried_out_by, **values)
+    if ok == b"t":
+        yield from context.follow_tables()
+    return Done(text_of(text), ok=ok == b"t")
 
 
 def _row(cells: Cells) -> CommandRow:
-    pk, text, job, state, *flags = (
-        None if cell is None else cell.decode("utf-8", "backslashreplace") for cell in cells
-    )
+    pk, text, job, state, *flags = (None if cell is None else text_of(cell) for cell in cells)
     return CommandRow(int(pk or 0), text or "", int(job) if job else None, state, *(flag == "t" for flag in flags))

@@ -140,10 +140,6 @@ class Connections:
             self.refused,
         )  # fmt: skip
 
-    def statements_of_watch(self, limit: float) -> Statements:
-        """Return the statements of the watch connection, each of which may take so many seconds."""
-        return Statements(self._loop, self.watch, self.queries, self.refused, limit=limit)
-
     def send_request(self) -> None:
         """Send the core's next request, if the queue connection is free for it."""
         if self._is_queue_ready and self.queue.is_idle:

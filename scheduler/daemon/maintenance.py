@@ -5,10 +5,12 @@ another. They share the watch connection with the lease, which goes before them 
 """
 
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from typing import Any, Final
 
-from scheduler.daemon.command_context import PAUSE_S, Action, Ask, Context, FlushPass, text_of
-from scheduler.daemon.commands import Commands
+from scheduler.daemon.actions import ACTIONS, PAUSE_S, FlushPass
+from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop
@@ -42,16 +44,29 @@ class Maintenance:
         pid: int,
         ask: Ask,
         connections: Connections,
-        actions: dict[str, Action],
+        daemon: DaemonControl,
     ) -> None:
         self._loop, self._timers, self._core, self._lease, self._pid = loop, timers, core, lease, pid
         self._ask, self._connections = ask, connections
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
         self._flush: FlushPass | None = None  # under way
         self._began = loop.now
-        self._due = dict.fromkeys(_TASKS, NEVER)
-        self.context = Context(core, lambda: loop.now, ask, {})
-        self.commands = Commands(self.context, self.read_commands_in, self._carry_out_next_command, actions)
+        rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "command", 0.0)
+        self.context = Context(core, lambda: loop.now, ask, rescan, daemon)
+        self.commands = Commands(self.context, ACTIONS, self.read_commands_in, go_on)
+        self._tasks: dict[str, Callable[[], Steps[None]]] = {
+            "command": self.commands.carry_out_next,
+            "commands": self.commands.read,
+            "tables": self.context.follow_tables,
+            "due": self._release_due,
+            "rescan": self._rescan,
+            "rescue": self.give_back_lost,
+            "flush": self._remove_old,
+            "status": self._show_changes,
+            "hosts": self._show_hosts,
+            "all": self._show_all,
+        }
+        self._due = dict.fromkeys(self._tasks, NEVER)
 
     def set_timers(self, timers: Scheduler) -> None:
         """Go on with another configuration."""
@@ -65,24 +80,17 @@ class Maintenance:
     def _is_serving(self) -> bool:
         return self._lease.state is LeaseState.SERVING
 
-    def all_due(self) -> None:
-        """Have everything done: we serve, and know nothing."""
+    def all_due(self, rescan_s: float = inf) -> None:
+        """Have everything done: we serve, and know nothing. The first rescan comes after so many seconds at most."""
         now = self._loop.now
         at_once = dict.fromkeys(("commands", "tables", "due", "all", "flush"), now)
-        self._due = dict.fromkeys(_TASKS, NEVER) | at_once | {"rescan": now + self._timers.rescan}
+        rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
+        self._due = dict.fromkeys(self._tasks, NEVER) | at_once | rescan
         self._core.report.show_hosts_again()
 
-    def rescan_for_locked(self) -> None:
-        """Rescan soon: rows may have been locked when the others were given back."""
-        self._due["rescan"] = self._loop.now + min(LOCKED_S, self._timers.rescan)
-
     def stop(self) -> None:
-        """Have nothing done: nothing can be asked, or it is not for us to ask."""
-        self._due = dict.fromkeys(_TASKS, NEVER)
-
-    def cut_off(self) -> None:
-        """Stop, and forget the commands that were read: the connection or the group is lost."""
-        self.stop()
+        """Have nothing done, and forget the commands that were read: nothing can be asked, or it is not for us."""
+        self._due = dict.fromkeys(self._tasks, NEVER)
         self.commands.cut_off()
 
     def bring_forward(self, task: str) -> None:
@@ -94,9 +102,6 @@ class Maintenance:
         """Have commands read after so many seconds at most, which daemons that stand by do too."""
         if self._lease.state is not LeaseState.UNREGISTERED:
             self._due_in("commands", seconds)
-
-    def _carry_out_next_command(self) -> None:
-        self._due["command"] = self._loop.now
 
     def _due_in(self, task: str, seconds: float) -> None:
         self._due[task] = min(self._due[task], self._loop.now + seconds)
@@ -122,7 +127,7 @@ class Maintenance:
         if self._due[task] > self._loop.now:
             return None
         self._due[task] = NEVER
-        return _TASKS[task](self)
+        return self._tasks[task]()
 
     # ---- what
 
@@ -131,7 +136,7 @@ class Maintenance:
         is_more = released not in (None, b"0")
         if is_more:
             self._core.handle(Woken(), self._loop.now)
-        self._settle(failed_parents)
+        self.context.settle_listed(failed_parents)
         if seconds is not None:
             left = float(seconds)
             self._due_in("due", left if left > 0 else DUE_GAP_S if is_more else LOCKED_S)
@@ -139,7 +144,7 @@ class Maintenance:
     def _rescan(self) -> Steps[None]:
         """Find what was missed: dependencies that are not settled, rows of ours that got lost, wake-ups."""
         self._due["rescan"] = self._loop.now + self._timers.rescan
-        self._settle((yield from self._ask("rescan"))[0][0])
+        self.context.settle_listed((yield from self._ask("rescan"))[0][0])
         yield from self.give_back_lost(OWN_AGE_S)
         self._core.handle(Woken(), self._loop.now)
         self.bring_forward("tables")
@@ -156,11 +161,7 @@ class Maintenance:
         if count not in (None, b"0"):
             log_line("warning", f"rows given back that had no living owner: {text_of(count)}")
             self._core.handle(Woken(), self._loop.now)
-        self._settle(failed_parents)
-
-    def _settle(self, parents: bytes | None) -> None:
-        if parents:
-            self._core.settle([int(pk) for pk in parents.split(b",")])
+        self.context.settle_listed(failed_parents)
 
     def _remove_old(self) -> Steps[None]:
         """Remove a piece of what is older than it is to be kept: all of it once a day."""
@@ -190,11 +191,17 @@ class Maintenance:
             yield from self._show(rows)
 
     def _show(self, rows: list[dict[str, Any]]) -> Steps[None]:
-        report, now = self._core.report, self._loop.now
-        rows.append(
-            report.scheduler_row(self._pid, self._lease.shown, now - self._began, self._statements(), self._vitals())
-        )
-        agents = to_json(report.agent_rows(now))
+        """Show these slots, the agent types, and what the daemon is and has done."""
+        report, loop = self._core.report, self._loop
+        vitals = {
+            "longest_turn_ms": round(loop.longest_turn * 1000, 1),
+            "slow_turns": loop.slow_turns,
+            "memory_mb": resident_mb(),
+            "troubles": self._connections.log.failing(),
+        }
+        run_s = loop.now - self._began
+        rows.append(report.scheduler_row(self._pid, self._lease.shown, run_s, self._statements(), vitals))
+        agents = to_json(report.agent_rows(loop.now))
         yield from self._ask("show_status", rows=to_json(rows), gone=report.vacant)
         yield from self._ask("show_agents", rows=agents)
 
@@ -206,12 +213,6 @@ class Maintenance:
             self._due["hosts"] = self._loop.now + STATUS_GAP_S
             raise
 
-    def _vitals(self) -> dict[str, Any]:
-        """Return the longest turn of the loop, how many were slow, our memory, and what connections fail."""
-        longest = round(self._loop.longest_turn * 1000, 1)
-        vitals = {"longest_turn_ms": longest, "slow_turns": self._loop.slow_turns, "memory_mb": resident_mb()}
-        return vitals | {"troubles": self._connections.log.failing()}
-
     def _statements(self) -> dict[str, dict[str, float]]:
         """Return count, mean and maximum of every named statement; warn of one that was slower than ever before."""
         shown = {}
@@ -222,17 +223,3 @@ class Maintenance:
                 self._slowest[name] = stat.max_s
                 log_line("warning", f"slow statement {name}: {max_ms:.0f} ms")
         return shown
-
-
-_TASKS: Final[dict[str, Callable[[Maintenance], Steps[None]]]] = {
-    "command": lambda maintenance: maintenance.commands.carry_out_next(),
-    "commands": lambda maintenance: maintenance.commands.read(),
-    "tables": lambda maintenance: maintenance.context.follow_tables(),
-    "due": Maintenance._release_due,
-    "rescan": Maintenance._rescan,
-    "rescue": Maintenance.give_back_lost,
-    "flush": Maintenance._remove_old,
-    "status": Maintenance._show_changes,
-    "hosts": Maintenance._show_hosts,
-    "all": Maintenance._show_all,
-}

@@ -66,19 +66,15 @@ class StdinJobs:
             self._is_file = True
             loop.at(loop.now, self._read_file)
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether the input has ended and every job of it too."""
-        return self._is_ended and not self._lines and not self._open
+    def has_just_ended(self) -> bool:
+        """Return True once: the input has ended, and every job of it too."""
+        is_over = self._is_ended and not self._lines and not self._open
+        self._is_ended = self._is_ended and not is_over
+        return is_over
 
     def reload(self, config: Config) -> None:
         """Accept jobs for the types that this configuration enables."""
         self._types = [name for name, agent in config.agents.items() if agent.enabled]
-
-    def end(self) -> "StdinJobs":
-        """Be over no more: the daemon drains."""
-        self._is_ended = False
-        return self
 
     def close(self) -> None:
         """Print which lines are not queued, or perhaps: the daemon ends."""

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import attrs
 
-from scheduler.daemon.command_context import Action, text_of
+from scheduler.daemon.commands import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
-from scheduler.daemon.maintenance import Maintenance
+from scheduler.daemon.maintenance import LOCKED_S, Maintenance
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.spawn import EXEC_DIRECTORY
-from scheduler.drivers.statements import LOCK_TIMEOUT, RefusedError
+from scheduler.drivers.statements import LOCK_TIMEOUT, RefusedError, Statements
 from scheduler.drivers.steps import Steps, Task
 from scheduler.drivers.system import Identity, is_gone
 from scheduler.errors import ConfigError
@@ -43,20 +43,28 @@ class Watch:
         core: Core,
         identity: Identity,
         connections: Connections,
-        actions: dict[str, Action],
-        changed: Callable[[], None],
+        daemon: DaemonControl,
     ) -> None:
         self._loop, self._config, self._core, self._identity = loop, config, core, identity
-        self._connections = connections
-        self._changed = changed  # what we are to our group may have changed
-        self._statements = connections.statements_of_watch(config.scheduler.statement_limit)
+        self._connections, self._daemon = connections, daemon
+        self._statements = self._statements_within(config.scheduler.statement_limit)
         self.lease = Lease(config.scheduler)
         self.owner = str(uuid.uuid4())
         self._is_busy = False
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         self.maintenance = Maintenance(
-            loop, config.scheduler, core, self.lease, identity.pid, self.ask, connections, actions
+            loop, config.scheduler, core, self.lease, identity.pid, self.ask, connections, daemon
         )
+
+    def _statements_within(self, limit_s: float) -> Statements:
+        each = self._connections
+        return Statements(self._loop, each.watch, each.queries, each.refused, limit=limit_s)
+
+    def reload(self, config: Config) -> None:
+        """Go on with another configuration, which was registered."""
+        self._config = config
+        self._statements = self._statements_within(config.scheduler.statement_limit)
+        self.maintenance.set_timers(config.scheduler)
 
     # ---- what the connection reports
 
@@ -71,7 +79,7 @@ class Watch:
         """Ask nothing: the connection is lost, and wake-ups are missed until it is back."""
         self._is_busy = False
         self.lease.disconnected()
-        self.maintenance.cut_off()
+        self.maintenance.stop()
 
     def notified(self, channel: str) -> None:
         """Have done what a notification is about."""
@@ -94,12 +102,6 @@ class Watch:
         """Have what is shown of us written anew."""
         self.maintenance.bring_forward("all")
 
-    def reload(self, config: Config) -> None:
-        """Go on with another configuration, which was registered."""
-        self._config = config
-        self._statements.limit = config.scheduler.statement_limit
-        self.maintenance.set_timers(config.scheduler)
-
     # ---- one task at a time
 
     def next_deadline(self) -> float:
@@ -112,29 +114,24 @@ class Watch:
         """Begin the next task, if it is time."""
         if self._is_busy or not self._connections.watch.is_up:
             return
-        steps = self._next_steps()
-        if steps is not None:
-            self._is_busy = True
-            Task(self._loop, self._until_refused(steps), lambda _: self._ended()).start()
-
-    def _next_steps(self) -> Steps[None] | None:
         if self._is_opening and self.maintenance.commands.is_caught_up:
             self._is_opening = False
-            return self._open()
-        statement = self.lease.step(self._loop.now)
-        if statement is not None:
-            return self._lease_steps(statement)
-        return self.maintenance.next_steps()
+            steps: Steps[None] | None = self._open()
+        elif statement := self.lease.step(self._loop.now):
+            steps = self._lease_steps(statement)
+        else:
+            steps = self.maintenance.next_steps()
+        if steps is not None:
+            self._is_busy = True
+            Task(self._loop, self._carry_out(steps)).start()
 
-    def _until_refused(self, steps: Steps[None]) -> Steps[None]:
+    def _carry_out(self, steps: Steps[None]) -> Steps[None]:
         try:
             yield from steps
         except RefusedError:
             self.maintenance.refused()
-
-    def _ended(self) -> None:
         self._is_busy = False
-        self._changed()
+        self._daemon.show_state()
 
     def ask(self, name: str, /, **values: object) -> Steps[list[Cells]]:
         """Run a query, which gets our group and owner too; return its rows. Errors: RefusedError."""
@@ -154,15 +151,17 @@ class Watch:
             if statement is LeaseStatement.TAKE and error.failure.sqlstate == LOCK_TIMEOUT:
                 yield from self.ask("end_holder", lease=self._config.scheduler.lease)
 
-    def register(self, config: Config) -> Steps[list[str]]:
-        """Write down what a configuration names; return what clashes, and then nothing is written down."""
+    def register(self, config: Config) -> Steps[None]:
+        """Write down what a configuration names. Errors: ConfigError, another group has some of it; nothing is written.
+
+        Only the database knows which group has a host or a queue.
+        """
         rows = yield from self.ask("register", config=_described(config, self._identity))
-        return [f"{clash}: another group has it; rename it here" for clash in sorted(text_of(row[0]) for row in rows)]
+        if clashes := sorted(text_of(row[0]) for row in rows):
+            raise ConfigError("\n".join(f"{clash}: another group has it; rename it here" for clash in clashes))
 
     def _register(self) -> Steps[None]:
-        """Register our own configuration. Errors: ConfigError, another group has what it names."""
-        if clashes := (yield from self.register(self._config)):
-            raise ConfigError("\n".join(clashes))
+        yield from self.register(self._config)
         self.lease.registered(self._loop.now)
         self.maintenance.read_commands_in(0.0)
 
@@ -172,17 +171,14 @@ class Watch:
             self.lease.connected(self._loop.now)
             return
         owner, lapsed, host, pid, boot_id, pid_space, pid_start, taken = rows[0]
-        is_dead = (
-            owner is not None
-            and pid is not None
-            and is_gone(
+        is_dead = False
+        if owner is not None and pid is not None:
+            is_dead = is_gone(
                 Identity(text_of(host), int(pid), text_of(boot_id), text_of(pid_space), int(text_of(pid_start)))
             )
-        )
         if self.lease.owner.uuid is None and owner is not None and not is_dead:
-            log_line(
-                "info", f"standing by: group {self._config.scheduler.group} is served by {text_of(host)}.{text_of(pid)}"
-            )
+            who = f"{text_of(host)}.{text_of(pid)}"
+            log_line("info", f"standing by: group {self._config.scheduler.group} is served by {who}")
         uuid = None if owner is None else text_of(owner)
         self.lease.looked(Owner(uuid, lapsed == b"t", is_dead, text_of(taken)), self._loop.now)
 
@@ -206,8 +202,7 @@ class Watch:
         self.lease.rescued(self._loop.now)
         self._is_opening = True
         self.maintenance.commands.begin()
-        self.maintenance.all_due()
-        self.maintenance.rescan_for_locked()
+        self.maintenance.all_due(LOCKED_S)  # rows may have been locked when the others were given back
         log_line("info", f"serving group {self._config.scheduler.group} as {self.owner}")
 
     def _open(self) -> Steps[None]:
@@ -218,9 +213,6 @@ class Watch:
         renewed, and no longer.
         """
         yield from self.maintenance.context.follow_tables()
-        self._serve()
-
-    def _serve(self) -> None:
         self._core.handle(Serve(self.lease.until), self._loop.now)
 
     def _renew_lease(self) -> Steps[None]:
@@ -234,13 +226,13 @@ class Watch:
         now, was_stepping_down = self._loop.now, self.lease.state is LeaseState.STEPPING_DOWN
         self.lease.renewed(bool(rows), now)
         if rows:
-            self._serve()
+            self._core.handle(Serve(self.lease.until), now)
             return
         self._is_opening = False
         why = "is given up" if was_stepping_down else "has another owner"
         log_line("warning", f"group {self._config.scheduler.group} {why}: standing by")
         self._core.handle(LeaseLost(), now)
-        self.maintenance.cut_off()
+        self.maintenance.stop()
         self.owner = str(uuid.uuid4())
         self._connections.set_owner(self.owner)
 

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
+from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
 from scheduler.daemon.connections import Connections
-from scheduler.daemon.daemon_commands import DaemonCommands
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Upgrade, hold_signals
@@ -23,13 +23,16 @@ from scheduler.drivers.processes import Processes
 from scheduler.drivers.queries import JobQueries
 from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile
 from scheduler.drivers.sql import load
+from scheduler.drivers.steps import Steps
 from scheduler.drivers.system import Signals, identity
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.package_data import agent_folders, schema_dir
 from scheduler.policy.core import Core
+from scheduler.policy.reload import changes, within_reach
 
 LAST_WORDS_S: Final = 5.0  # for the last statements of an orderly end
+BUG: Final = "a bug of the scheduler; see its log"
 
 
 class Daemon:
@@ -46,54 +49,40 @@ class Daemon:
         read: Callable[[], Config] | None = None,
     ) -> None:
         self.config = config
+        self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
         self.loop = Loop()
         self.loop.on_pause = self._resume
         self.core = Core(config, self.loop.now)
+        self.core.report_ends(reads_stdin)
+        self.core.log_routine(LOG.isEnabledFor(logging.DEBUG))
         self._over = False
         self.is_superseded = False  # the program was replaced: it is to be executed when this one has ended
         follows_upgrades = config.scheduler.reexec and not reads_stdin
         self._upgrade = Upgrade(self.loop, self._supersede) if follows_upgrades else None
         self.notifier = Notifier(self.loop, manager, self._status_line, main_pid=has_guardian)
         self._ready_file = ReadyFile(config.scheduler.ready_file)
-        self._commands = DaemonCommands(self, read or (lambda: config))
         self._identity = identity()
-        self.connections, self.watch = self._connect_to_queue(conninfo)
         self.processes = Processes(
-            self.loop,
-            config,
-            agent_folders(),
-            self.core.agent_output,
-            self.core.agent_stderr,
-            self.core.command_output,
-            self._handle,
-        )
-        self.job_queries, self.agentdb = self._connect_to_jobs_databases(conninfo)
-        watch = self.connections.watch
-        self.stdin_jobs = StdinJobs(self.loop, watch, self.connections.queries, config) if reads_stdin else None
-        self.core.report_ends(reads_stdin)
-        self.core.log_routine(LOG.isEnabledFor(logging.DEBUG))
+            self.loop, config, agent_folders(), self.core.agent_output, self.core.agent_stderr,
+            self.core.command_output, self._handle,
+        )  # fmt: skip
+        self._connect(config, conninfo, reads_stdin)
         self._drivers = self._driver_table()
 
-    def _connect_to_queue(self, conninfo: str) -> tuple[Connections, Watch]:
+    def _connect(self, config: Config, conninfo: str, reads_stdin: bool) -> None:
+        """Create what uses the database; nothing is open yet."""
         queries = load((schema_dir() / "queries.sql").read_text())
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
-        connections = Connections(self.loop, self.config, conninfo, self.core, queries, schedinfo, self.show_state)
-        watch = Watch(
-            self.loop, self.config, self.core, self._identity, connections, self._commands.actions(), self.show_state
-        )  # fmt: skip
-        connections.attach(watch)
-        return connections, watch
-
-    def _connect_to_jobs_databases(self, conninfo: str) -> tuple[JobQueries, AgentDb]:
-        database, timers, changed = self.config.database, self.config.scheduler, self.connections.reachability_changed
-        job_queries = JobQueries(
-            self.loop, database.msq_url or with_parameters(conninfo, user="drover_msq"), timers, self._handle, changed,
-        )  # fmt: skip
-        agentdb = AgentDb(
-            self.loop, database.agentdb_url or with_parameters(conninfo, user="drover_agentdb"), self.config,
-            self._handle, changed, is_with_queue=is_same_server(conninfo, database.agentdb_url or conninfo),
-        )  # fmt: skip
-        return job_queries, agentdb
+        self.connections = Connections(self.loop, config, conninfo, self.core, queries, schedinfo, self.show_state)
+        self.watch = Watch(self.loop, config, self.core, self._identity, self.connections, self)
+        self.connections.attach(self.watch)
+        self.stdin_jobs = StdinJobs(self.loop, self.connections.watch, queries, config) if reads_stdin else None
+        changed = self.connections.reachability_changed
+        msq_url = config.database.msq_url or with_parameters(conninfo, user="drover_msq")
+        self.job_queries = JobQueries(self.loop, msq_url, config.scheduler, self._handle, changed)
+        agentdb_url = config.database.agentdb_url or with_parameters(conninfo, user="drover_agentdb")
+        is_with_queue = is_same_server(conninfo, config.database.agentdb_url or conninfo)
+        self.agentdb = AgentDb(self.loop, agentdb_url, config, self._handle, changed, is_with_queue=is_with_queue)
 
     def _driver_table(self) -> dict[type, Callable[[Any], None]]:
         """Return what carries out each command of the core."""
@@ -109,20 +98,29 @@ class Daemon:
             e.RunStatement: self.agentdb.ask,
             e.LogMessage: lambda c: log_line(c.level, c.text),
             e.Echo: lambda c: echo(c.text),
-            e.JobEnded: self._job_ended,
+            **({} if self.stdin_jobs is None else {e.JobEnded: self.stdin_jobs.job_ended}),
             e.FindNextDue: lambda c: self.watch.maintenance.bring_forward("due"),
             e.RenewLease: lambda c: self.watch.lease.renew(self.loop.now),
             e.ReleaseGroup: lambda c: self._release_group(self.watch.owner),
             e.Exit: lambda c: self._leave(),
         }
 
+    def _handle(self, event: e.Event) -> None:
+        self.core.handle(event, self.loop.now)
+
     # ---- from start to end
 
     def run(self) -> int:
         """Serve until asked to end; return the exit status. Errors: ConfigError, another group has our hosts."""
-        signals = Signals(self.loop, self._commands.signalled)
-        watchdog = self._start_watchdog()
-        log_line("info", self._introduction())
+        signals = Signals(self.loop, self.signalled)
+        timers = self.config.scheduler
+        watchdog = Watchdog(timers.hang_limit, crash_fd()) if timers.hang_limit else None
+        self.loop.watch_with(
+            watchdog, lambda s, where: log_line("error", f"the loop was held up for {s:.1f} s in {where}")
+        )
+        who = f"drover {metadata.version('drover-scheduler')} pid={self._identity.pid} group={timers.group}"
+        agents = " ".join(name for name, agent in self.config.agents.items() if agent.enabled)
+        log_line("info", f"{who}: hosts {' '.join(self.config.hosts)}; agents {agents}")
         try:
             self.connections.open()
             self.agentdb.open()
@@ -138,19 +136,6 @@ class Daemon:
             self.close()
         return 1 if self.stdin_jobs is not None and self.stdin_jobs.failed else 0
 
-    def _introduction(self) -> str:
-        config = self.config
-        hosts, agents = " ".join(config.hosts), " ".join(n for n, agent in config.agents.items() if agent.enabled)
-        who = f"drover {metadata.version('drover-scheduler')} pid={self._identity.pid}"
-        return f"{who} group={config.scheduler.group}: hosts {hosts}; agents {agents}"
-
-    def _start_watchdog(self) -> Watchdog | None:
-        """Have a watchdog log where the loop hangs, while it does."""
-        limit = self.config.scheduler.hang_limit
-        watchdog = Watchdog(limit, crash_fd()) if limit else None
-        self.loop.watch_with(watchdog, self._log_hang)
-        return watchdog
-
     def turn(self) -> None:
         """Carry out all commands of the core, then wait for the next event or deadline."""
         loop, core = self.loop, self.core
@@ -159,8 +144,7 @@ class Daemon:
             self._carry_out()
             self.connections.send_request()
         self.watch.step()
-        if self.stdin_jobs is not None and self.stdin_jobs.is_over:
-            self.stdin_jobs = self.stdin_jobs.end()
+        if self.stdin_jobs is not None and self.stdin_jobs.has_just_ended():
             self.drain()
         if core.has_work:
             return
@@ -170,6 +154,29 @@ class Daemon:
             core.tick(loop.now)
         elif core.is_over():
             self._carry_out()
+
+    def _carry_out(self) -> None:
+        core, is_traced = self.core, LOG.isEnabledFor(TRACE)
+        while core.has_work:
+            for command in core.drain_commands():
+                if is_traced:
+                    log_line("trace", str(command))
+                try:
+                    self._drivers[type(command)](command)
+                except Exception:  # the one place: a bug in one command must not stop the others
+                    LOG.exception("bug: %s failed; please report this", command)
+                    # What the command was about is given up: its state is not known any more.
+                    if isinstance(command, e.Spawn):
+                        self._handle(e.NotCreated(command.slot, BUG))
+                    elif isinstance(command, e.Expand | e.Fetch):
+                        self._handle(e.NotExpanded(command.job, BUG))
+
+    def _check_programs(self) -> None:
+        """Check periodically whether programs of agents, or ours, were replaced."""
+        self.processes.check_programs()
+        if self._upgrade is not None:
+            self._upgrade.check()
+        self.loop.at(self.loop.now + self.config.scheduler.status_interval, self._check_programs)
 
     def close(self) -> None:
         """End every child and close every connection."""
@@ -186,49 +193,17 @@ class Daemon:
         self._ready_file.remove()
         self.notifier.close()
 
-    def _carry_out(self) -> None:
-        core, is_traced = self.core, LOG.isEnabledFor(TRACE)
-        while core.has_work:
-            for command in core.drain_commands():
-                if is_traced:
-                    log_line("trace", str(command))
-                try:
-                    self._drivers[type(command)](command)
-                except Exception:  # the one place: a bug in one command must not stop the others
-                    LOG.exception("bug: %s failed; please report this", command)
-                    self._quarantine(command)
-
-    def _check_programs(self) -> None:
-        """Check periodically whether programs of agents, or ours, were replaced."""
-        self.processes.check_programs()
-        if self._upgrade is not None:
-            self._upgrade.check()
-        self.loop.at(self.loop.now + self.config.scheduler.status_interval, self._check_programs)
-
-    def _quarantine(self, command: e.Command) -> None:
-        """Give up what the command was about: its state is not known any more."""
-        if isinstance(command, e.Spawn):
-            self._handle(e.NotCreated(command.slot, "a bug of the scheduler; see its log"))
-        elif isinstance(command, e.Expand | e.Fetch):
-            self._handle(e.NotExpanded(command.job, "a bug of the scheduler; see its log"))
-
-    def _handle(self, event: e.Event) -> None:
-        self.core.handle(event, self.loop.now)
-
     # ---- what is shown
 
     def show_state(self) -> None:
         """Show what we are to our group, which may have changed."""
         if self.watch.lease.is_settled:
-            self._show_ready()
+            self.notifier.ready()
+            try:
+                self._ready_file.show()
+            except OSError as error:
+                log_line("error", f"ready_file: {error.strerror}")
         self.notifier.update_status()
-
-    def _show_ready(self) -> None:
-        self.notifier.ready()
-        try:
-            self._ready_file.show()
-        except OSError as error:
-            log_line("error", f"ready_file: {error.strerror}")
 
     def _status_line(self) -> str:
         """Return one line for the service manager."""
@@ -243,24 +218,42 @@ class Daemon:
         )
         self.core.resume(pause, self.loop.now)
 
-    def _log_hang(self, seconds: float, where: str) -> None:
-        log_line("error", f"the loop was held up for {seconds:.1f} s in {where}")
+    # ---- what an operator asks of it
 
-    # ---- signals and endings
+    def signalled(self, number: int) -> None:
+        """Obey a signal: end, or show what is in hand."""
+        if number == SIGINT:
+            self.drain()
+        elif number in (SIGTERM, SIGQUIT):
+            self.stop()
+        elif number in (SIGHUP, SIGUSR1, SIGUSR2):
+            report = self.core.report
+            for line in report.queries() if number == SIGUSR2 else report.summary():
+                echo(line)
 
-    def stop(self) -> None:
-        """Kill all and end, in time even if the database saves nothing: the next daemon rescues the rows."""
-        self.is_superseded = False
-        log_line("info", "stopping: agents are killed, their rows given back")
-        limit = self.config.scheduler.kill_grace + LAST_WORDS_S
-        self.loop.at(self.loop.now + limit - LAST_WORDS_S / 2, self.processes.abandon_remote)
-        self.loop.at(self.loop.now + limit, self._end_unsaved)
-        self._handle(e.Stop())
-        self.notifier.stopping()
+    def reload(self) -> Steps[str]:
+        """Read the configuration anew, go on with it and return what has changed.
 
-    def _end_unsaved(self) -> None:
-        log_line("error", "the database has not taken all in time: the next scheduler of the group puts the rest right")
-        self._end()
+        Errors: ConfigError, with all mistakes; then nothing changes.
+        """
+        wanted = self._read()
+        config = within_reach(self.config, wanted)
+        yield from self.watch.register(config)
+        text = changes(self.config, wanted)
+        self.notifier.reloading()
+        self._carry_out()  # what was decided under the old one is carried out by it
+        self.config = config
+        self.processes.reload(config)
+        self.job_queries.reload(config)
+        self.agentdb.reload(config)
+        if self.stdin_jobs is not None:
+            self.stdin_jobs.reload(config)
+        self._handle(e.Reloaded(config))
+        self.watch.reload(config)
+        self.connections.reload(config)
+        self.show_state()
+        log_line("info", f"reload: {text}")
+        return text
 
     def drain(self) -> None:
         """End when what is in hand is done; asked once more, give SQL jobs back too."""
@@ -278,6 +271,20 @@ class Daemon:
             self.drain()
             self.is_superseded = True
 
+    def stop(self) -> None:
+        """Kill all and end, in time even if the database saves nothing: the next daemon rescues the rows."""
+        self.is_superseded = False
+        log_line("info", "stopping: agents are killed, their rows given back")
+        limit = self.config.scheduler.kill_grace + LAST_WORDS_S
+        self.loop.at(self.loop.now + limit - LAST_WORDS_S / 2, self.processes.abandon_remote)
+        self.loop.at(self.loop.now + limit, self._end_unsaved)
+        self._handle(e.Stop())
+        self.notifier.stopping()
+
+    def _end_unsaved(self) -> None:
+        log_line("error", "the database has not taken all in time: the next scheduler of the group puts the rest right")
+        self._end()
+
     def step_down(self) -> bool:
         """Let another daemon take the group over, and stand by; return False when we are ending anyway."""
         is_begun = self.core.step_down(self.loop.now)
@@ -290,19 +297,6 @@ class Daemon:
         if self.core.is_stepping_down and self.watch.owner == owner:
             self.watch.lease.step_down(self.loop.now)
 
-    def reload(self, config: Config) -> None:
-        """Go on with another configuration; what was decided under the old one is carried out by it."""
-        self._carry_out()
-        self.config = config
-        self.processes.reload(config)
-        self.job_queries.reload(config)
-        self.agentdb.reload(config)
-        if self.stdin_jobs is not None:
-            self.stdin_jobs.reload(config)
-        self._handle(e.Reloaded(config))
-        self.watch.reload(config)
-        self.connections.reload(config)
-
     def _leave(self) -> None:
         """Release the group and end: all is saved and every child is dead."""
         self.loop.at(self.loop.now + LAST_WORDS_S, self._end)
@@ -312,7 +306,3 @@ class Daemon:
         if not self._over:
             log_line("info", "ended")
         self._over = True
-
-    def _job_ended(self, end: e.JobEnded) -> None:
-        if self.stdin_jobs is not None:
-            self.stdin_jobs.job_ended(end)

@@ -28,12 +28,12 @@ STUCK = """
 import os, sys
 from signal import SIGUSR2
 from scheduler.cli.main import main
-from scheduler.daemon.daemon_commands import DaemonCommands
+from scheduler.daemon.wiring import Daemon
 
 def wait_for_ever(): os.close(os.open({gate!r}, os.O_RDONLY))
 
-hear = DaemonCommands.signalled
-DaemonCommands.signalled = lambda self, number: wait_for_ever() if number == SIGUSR2 else hear(self, number)
+obey = Daemon.signalled
+Daemon.signalled = lambda self, number: wait_for_ever() if number == SIGUSR2 else obey(self, number)
 sys.exit(main())
 """
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.daemon.command_context import AGAIN_S, Context
-from scheduler.daemon.commands import REFUSED_S, Commands
+from scheduler.daemon.actions import ACTIONS
+from scheduler.daemon.commands import AGAIN_S, REFUSED_S, Commands, Context
 from scheduler.drivers.sql import Failure
 from scheduler.drivers.statements import RefusedError
 from scheduler.drivers.steps import Steps
@@ -22,8 +22,9 @@ class Watch:
     def __init__(self) -> None:
         self.now = 0.0
         self.again: list[float] = []
-        context = Context(make_core(), lambda: self.now, self._ask, {})
-        self.commands = Commands(context, self.again.append, self._go_on, {})
+        nothing: Any = None
+        context = Context(make_core(), lambda: self.now, self._ask, rescan=nothing, daemon=nothing)
+        self.commands = Commands(context, ACTIONS, self.again.append, self._go_on)
 
     def _ask(self, name: str, /, **values: object) -> Steps[list[Cells]]:
         rows: list[Cells] = yield (name, values)  # type: ignore[misc]

@@ -1,43 +1,40 @@
 """The actions of commands: what carries out each verb that takes more than one query, by the name in its entry.
 
+An action is steps (drivers/steps.py) that return an Outcome; one that asks nothing returns it at once. Each query of
+theirs changes something only if it is still as it was read, and waits for no lock: with no row the command is tried
+again later, here or by another scheduler. A refused statement or a lost connection ends an action; it begins anew when
+the command is read again.
+
 A job in hand is changed by the core, any other in its row. After a change of a host, a type or a queue the core follows
-before the command ends, so that nothing is started that the change forbids; other daemons are notified. A query that
-returns no row found that the group is no longer ours: another scheduler reads the command.
+before the command ends, so that nothing is started that the change forbids; other daemons are notified.
 """
 
 import json
+import logging
 from collections.abc import Callable
 from signal import Signals
 from typing import Any, Final
 
 import attrs
 
-from scheduler.daemon.command_context import (
-    PAUSE_S,
-    Action,
-    CommandRow,
-    Context,
-    Done,
-    FlushPass,
-    GoesOn,
-    Later,
-    Outcome,
-    job_of,
-    parents_of,
-    text_of,
-)
+from scheduler.daemon import log
+from scheduler.daemon.commands import Action, Ask, CommandRow, Context, Done, GoesOn, Later, Outcome, job_of, text_of
 from scheduler.drivers.steps import Steps
+from scheduler.errors import ConfigError
 from scheduler.model.commands import SEE_RESULT, Command, CommandError, filter_of
-from scheduler.model.config import Config
+from scheduler.model.events import Woken
 from scheduler.model.filters import FILTERS, letters_matching
-from scheduler.model.jobs import Cells
 from scheduler.model.states import CANCELLED, HELD, IN_HAND, SKIPPED, TERMINAL, states_before
+
+PIECE: Final = 1000  # rows that one statement of a flush looks at, which takes tens of milliseconds
+PAUSE_S: Final = 0.05  # between two of them
+STAGES: Final = ("jobs", "groups", "log")  # as drover.flush has them
+
 
 # ---- jobs in hand
 
 
 def kill(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Kill the agents of a job, which fails."""
     pk = job_of(row, command)
     if row.state in IN_HAND:
         return (yield from _want(context, row, "kill", lambda: context.core.kill(pk, context.now())))
@@ -47,24 +44,24 @@ def kill(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
 
 
 def cancel(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """End a job that has not ended."""
     pk, text = job_of(row, command), str(command.values["text"] or "cancelled")
     if row.state in IN_HAND:
         return (yield from _want(context, row, f"cancel {text}", lambda: context.core.cancel(pk, text, context.now())))
     if row.state in states_before(CANCELLED):
-        rows = yield from context.ask("cancel_job", command=row.pk, job=pk, text=text)
-        return _ended(context, row, "cancelled", rows)
-    if row.state == "cancelled" and row.took_effect:
-        return _ended_before(context, row, "cancelled")
-    raise CommandError(f"job {pk} has ended: it is {row.state}")
+        context.settle([(yield from context.change("cancel_job", command=row.pk, job=pk, text=text))])
+    elif row.state == "cancelled" and row.took_effect:
+        context.core.settle([pk])
+    else:
+        raise CommandError(f"job {pk} has ended: it is {row.state}")
+    return Done(f"job {pk}: cancelled")
 
 
 def _want(context: Context, row: CommandRow, wanted: str, act: Callable[[], bool]) -> Steps[Outcome]:
     """Write down what is wanted of a job in hand, then do it."""
     if not row.is_ours:
         return Later()
-    rows = yield from context.ask("set_wanted", command=row.pk, job=row.job, wanted=wanted)
-    if not (rows and act()):
+    yield from context.change("set_wanted", command=row.pk, job=row.job, wanted=wanted)
+    if not act():
         return Later()
     said = "killed" if wanted == "kill" else "cancelled"
     return Done(f"job {row.job}: is being {said}", {"job": row.job, "was": row.state})
@@ -76,7 +73,11 @@ def signal(context: Context, row: CommandRow, command: Command) -> Outcome:
     assert isinstance(more, tuple)
     words = [str(pk), str(command.values["signal"]), *map(str, more)]
     if len(words) == 2:
-        return _signal_one(context, row, _signal_number(words[1]))
+        number = _signal_number(words[1])
+        agents = context.core.signal(pk, number) if row.state in IN_HAND and row.is_ours else 0
+        if not agents:
+            raise CommandError(f"job {pk} is not running: it is {row.state}")
+        return Done(f"job {pk}: {Signals(number).name} to {agents} agent{'s' * (agents > 1)}", {str(pk): True})
     if len(words) % 2:
         raise CommandError(f"a signal is wanted for job {words[-1]}")
     if wrong := next((word for word in words[::2] if not word.isdecimal()), None):
@@ -87,14 +88,6 @@ def signal(context: Context, row: CommandRow, command: Command) -> Outcome:
     return Done(text, sent, ok=any(sent.values()))
 
 
-def _signal_one(context: Context, row: CommandRow, number: int) -> Done:
-    agents = context.core.signal(row.job or 0, number) if row.state in IN_HAND and row.is_ours else 0
-    if not agents:
-        raise CommandError(f"job {row.job} is not running: it is {row.state}")
-    text = f"job {row.job}: {Signals(number).name} to {agents} agent{'s' * (agents > 1)}"
-    return Done(text, {str(row.job): True})
-
-
 def _signal_number(word: str) -> int:
     """Read `TERM`, `SIGTERM` or `15`. Errors: CommandError."""
     try:
@@ -103,7 +96,7 @@ def _signal_number(word: str) -> int:
         raise CommandError(f"no signal {word!r}: a name such as TERM, or a number, is wanted") from None
 
 
-# ---- jobs not in hand
+# ---- jobs not in hand; of some a command took effect before, and its answer was lost, or the daemon that did it
 
 
 def release(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
@@ -112,49 +105,46 @@ def release(context: Context, row: CommandRow, command: Command) -> Steps[Outcom
     if row.state != "held":
         what = "has ended" if row.state in TERMINAL else "is released already"
         return Done(f"job {pk} {what}: it is {row.state}", {"job": pk, "released": 0})
-    rows = yield from context.ask("release_job", job=pk, command=row.pk)
-    count, is_manual = (text_of(cell) for cell in rows[0])
-    if is_manual == "t":
+    count, is_manual = yield from context.change("release_job", job=pk, command=row.pk)
+    if is_manual == b"t":
         return Done(f"job {pk} is manual: run {pk}", ok=False)
-    if count == "0":
+    released = int(count or 0)
+    if not released:
         return Later()
-    below = "" if count == "1" else f", and {int(count) - 1} that wait for it"
-    return Done(f"job {pk}: released{below}", {"job": pk, "released": int(count)})
+    below = "" if released == 1 else f", and {released - 1} that wait for it"
+    return Done(f"job {pk}: released{below}", {"job": pk, "released": released})
 
 
 def hold(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Keep a job from being started."""
     pk = job_of(row, command)
-    if row.state == "held":
-        return Done(f"job {pk}: held")
     if row.state in states_before(HELD):
-        return _ended(context, row, "held", (yield from context.ask("hold_job", job=pk)))
-    what = "is in hand" if row.state in IN_HAND else "has ended"
-    raise CommandError(f"job {pk} {what}: it is {row.state}")
+        context.settle([(yield from context.change("hold_job", job=pk))])
+    elif row.state != "held":
+        what = "is in hand" if row.state in IN_HAND else "has ended"
+        raise CommandError(f"job {pk} {what}: it is {row.state}")
+    return Done(f"job {pk}: held")
 
 
 def ice(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Skip a job as if it had been done."""
     pk = job_of(row, command)
     if row.state in states_before(SKIPPED):
-        return _ended(context, row, "on ice", (yield from context.ask("ice_job", command=row.pk, job=pk)))
-    if row.state == "skipped" and row.took_effect:
-        return _ended_before(context, row, "on ice")
-    raise CommandError(f"job {pk} is neither held nor queued: it is {row.state}")
+        context.settle([(yield from context.change("ice_job", command=row.pk, job=pk))])
+    elif row.state == "skipped" and row.took_effect:
+        context.core.settle([pk])
+    else:
+        raise CommandError(f"job {pk} is neither held nor queued: it is {row.state}")
+    return Done(f"job {pk}: on ice")
 
 
 def retry(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Queue a failed job anew."""
     pk = job_of(row, command)
     if row.took_effect:
         return Done(f"job {pk}: queued again")
     if row.state != "failed":
         anew = "; drover resubmit queues it as another job" if row.state in TERMINAL else ""
         raise CommandError(f"job {pk} has not failed: it is {row.state}{anew}")
-    rows = yield from context.ask("retry_job", command=row.pk, job=pk)
-    if not rows:
-        return Later()
-    refusal = text_of(rows[0][0])
+    refusal = text_of((yield from context.change("retry_job", command=row.pk, job=pk))[0])
     return Done(f"job {pk}: {refusal or 'queued again'}", ok=not refusal)
 
 
@@ -163,8 +153,8 @@ def unblock(context: Context, row: CommandRow, command: Command) -> Steps[Outcom
     named = command.values["job"]
     condition = named if isinstance(named, str) else None
     pk = job_of(row, command) if condition is None or row.is_command else None
-    rows = yield from context.ask("unblock", command=row.pk, job=pk, condition=condition)
-    wanted, done = (int(cell or 0) for cell in rows[0])
+    cells = yield from context.change("unblock", command=row.pk, job=pk, condition=condition)
+    wanted, done = (int(cell or 0) for cell in cells)
     if done < wanted:
         return Later()
     if condition:
@@ -174,30 +164,13 @@ def unblock(context: Context, row: CommandRow, command: Command) -> Steps[Outcom
     return Done(f"job {pk} is not blocked: it is {row.state}", ok=False)
 
 
-def _ended(context: Context, row: CommandRow, what: str, rows: list[Cells]) -> Outcome:
-    """Have the children of a job settled that was changed; without rows it was not."""
-    if not rows:
-        return Later()
-    context.settle(parents_of(rows))
-    return Done(f"job {row.job}: {what}")
-
-
-def _ended_before(context: Context, row: CommandRow, what: str) -> Outcome:
-    """A job was changed, and the command did not end: the answer was lost, or the daemon that did it."""
-    context.core.settle([row.job or 0])
-    return Done(f"job {row.job}: {what}")
-
-
 def run(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Queue held jobs; the command ends when all of them have ended (query `close_runs`)."""
-    rows = yield from context.ask("begin_run", command=row.pk, jobs=command.values["job"])
-    if not rows:
-        return Later()
-    count, errors, parents = (text_of(cell) for cell in rows[0])
-    context.settle(pk.encode() for pk in parents.split(",") if pk)
-    if count != "0":
+    count, errors, parents = yield from context.change("begin_run", command=row.pk, jobs=command.values["job"])
+    context.settle_listed(parents)
+    if count != b"0":
         return GoesOn()
-    found = json.loads(errors)
+    found = json.loads(text_of(errors))
     return Done("; ".join(found.values()), {"jobs": {}, "errors": found}, ok=False)
 
 
@@ -209,9 +182,13 @@ def set_host(context: Context, row: CommandRow, command: Command) -> Steps[Outco
     name, words = str(command.values["name"]), command.values.get("filter") or ()
     assert isinstance(words, tuple)
     filters: dict[str, Any] = dict(filter_of(str(word)) for word in words)
-    _refuse_idle_types(context.core.config, name, filters)
+    config = context.core.config
+    if name in config.hosts:  # a type that no host took any more would be a mistake in the configuration too
+        new = attrs.evolve(config, hosts=config.hosts | {name: attrs.evolve(config.hosts[name], **filters)})
+        if idle := [kind for kind in config.agents if config.hosts_of(kind) and not new.hosts_of(kind)]:
+            raise CommandError(f"no host would take agents of type {', '.join(idle)}")
     letters = "".join(sorted(letters_matching(filters.get("priorities", ""))))
-    rows = yield from context.ask(
+    now_is, missing, _ = yield from context.change(
         "set_host",
         name=name,
         enabled={"host-enable": True, "host-disable": False}.get(command.verb),
@@ -220,46 +197,33 @@ def set_host(context: Context, row: CommandRow, command: Command) -> Steps[Outco
         letters=letters if filters.get("priorities") else None,
         **dict.fromkeys(FILTERS) | filters,
     )
-    if rows and (missing := text_of(rows[0][1])):
-        return Done(f"no such queue: {missing}", ok=False)
-    return (yield from _changed(context, f"host {name}", rows))
-
-
-def _refuse_idle_types(config: Config, name: str, filters: dict[str, Any]) -> None:
-    """A type that no host took any more would be a mistake in the configuration too. Errors: CommandError."""
-    if name in config.hosts:
-        hosts = config.hosts | {name: attrs.evolve(config.hosts[name], **filters)}
-        new = attrs.evolve(config, hosts=hosts)
-        if idle := [kind for kind in config.agents if config.hosts_of(kind) and not new.hosts_of(kind)]:
-            raise CommandError(f"no host would take agents of type {', '.join(idle)}")
+    if missing:
+        return Done(f"no such queue: {text_of(missing)}", ok=False)
+    return (yield from _changed(context, f"host {name}", now_is))
 
 
 def set_type(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Serve an agent type, or not."""
     name, enabled = str(command.values["name"]), command.verb == "agent-enable"
-    rows = yield from context.ask("set_type", name=name, enabled=enabled)
-    if rows and enabled:
+    now_is, _ = yield from context.change("set_type", name=name, enabled=enabled)
+    if enabled:
         context.core.thaw(name, context.now())
-    return (yield from _changed(context, f"agent type {name}", rows))
+    return (yield from _changed(context, f"agent type {name}", now_is))
 
 
-def _changed(context: Context, what: str, rows: list[Cells]) -> Steps[Outcome]:
-    if not rows:
-        return Later()
-    if rows[0][0] is None:
+def _changed(context: Context, what: str, now_is: bytes | None) -> Steps[Outcome]:
+    if now_is is None:
         return Done(f"no {what}", ok=False)
     yield from context.follow_tables()
-    return Done(f"{what}: {text_of(rows[0][0])}")
+    return Done(f"{what}: {text_of(now_is)}")
 
 
 def pause(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Start no more jobs of queues, or go on."""
     paused = command.verb == "pause"
     word = "paused" if paused else "running"
-    rows = yield from context.ask("pause_queues", names=command.values["queue"] or (), paused=paused)
-    if not rows:
-        return Later()
-    missing, now, before = (text_of(cell) for cell in rows[0])
+    cells = yield from context.change("pause_queues", names=command.values["queue"] or (), paused=paused)
+    missing, now, before = map(text_of, cells)
     if missing:
         return Done(f"no queue {missing}", ok=False)
     yield from context.follow_tables()
@@ -270,10 +234,8 @@ def add_queue(context: Context, row: CommandRow, command: Command) -> Steps[Outc
     """Make a queue of our group."""
     name, concurrency = command.values["queue"], command.values["concurrency"]
     if not row.took_effect:
-        rows = yield from context.ask("add_queue", command=row.pk, name=name, concurrency=concurrency)
-        if not rows:
-            return Later()
-        if rows[0][0] != b"t":
+        (is_new,) = yield from context.change("add_queue", command=row.pk, name=name, concurrency=concurrency)
+        if is_new != b"t":
             return Done(f"there is a queue {name} already", ok=False)
     yield from context.follow_tables()
     return Done(f"queue {name}: concurrency {concurrency}")
@@ -283,10 +245,7 @@ def remove_queue(context: Context, row: CommandRow, command: Command) -> Steps[O
     """Remove a queue that is empty."""
     name, verdict = command.values["queue"], "removed"
     if not row.took_effect:
-        rows = yield from context.ask("remove_queue", command=row.pk, name=name)
-        if not rows:
-            return Later()
-        verdict = text_of(rows[0][0])
+        verdict = text_of((yield from context.change("remove_queue", command=row.pk, name=name))[0])
     return Done(_REMOVALS[verdict].format(name), ok=verdict == "removed")
 
 
@@ -300,10 +259,50 @@ def flush(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]
     """Remove what is long over, piece by piece."""
     days, failed_too = command.values["days"], command.values["failed"] is not None
     assert isinstance(days, int)
-    each = context.flushes.setdefault(row.pk, FlushPass(days, failed_too=failed_too, command=row.pk))
+    left = row.progress
+    each = left if isinstance(left, FlushPass) else FlushPass(days, failed_too=failed_too, command=row.pk)
     if not (yield from each.remove_piece(context.ask)):
-        return Later()
-    return Done(str(each), each.removed) if each.is_over else Later(PAUSE_S)
+        return Later(progress=each)
+    return Done(str(each), each.removed) if each.is_over else Later(PAUSE_S, each)
+
+
+class FlushPass:
+    """One pass over all that ended more than so many days before a command came, or before now (None).
+
+    It is a row of statements with pauses between them, in which the lease and other commands go on. A pass that was
+    cut off begins again from the start, which only looks at what it has removed.
+    """
+
+    def __init__(self, days: int, *, failed_too: bool, command: int | None) -> None:
+        self.days, self._failed_too, self._command = days, failed_too, command
+        self._stage: str | None = STAGES[0]
+        self._place = 0
+        self.removed = dict.fromkeys(STAGES, 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all was looked at."""
+        return self._stage is None
+
+    def remove_piece(self, ask: Ask) -> Steps[bool]:
+        """Remove a piece of it; return False if that is for another daemon."""
+        values = {"days": self.days, "failed": self._failed_too, "most": PIECE, "stage": self._stage}
+        rows = yield from ask("flush", command=self._command, place=self._place, **values)
+        if not rows:
+            return False
+        count, stage, place = rows[0]
+        self.removed[self._stage or ""] += int(count or 0)
+        self._stage = None if stage is None else stage.decode()
+        self._place = int(place or 0)
+        return True
+
+    def __str__(self) -> str:
+        """Return what it removed, in words."""
+        jobs, groups, lines = self.removed.values()
+        return f"removed {jobs} jobs, {groups} job groups, {lines} log lines about no job"
+
+
+# ---- the daemon
 
 
 def status(context: Context, row: CommandRow, command: Command) -> Outcome:
@@ -313,10 +312,64 @@ def status(context: Context, row: CommandRow, command: Command) -> Outcome:
     return Done(f"no scheduler serves group {group}", ok=False)  # it has no active scheduler, or is none
 
 
+def shutdown(context: Context, row: CommandRow, command: Command) -> Outcome:
+    if command.values["now"]:
+        context.daemon.stop()
+    else:
+        context.daemon.drain()
+    return Done("shutting down")
+
+
+def step_down(context: Context, row: CommandRow, command: Command) -> Outcome:
+    """Let another scheduler of the group take over."""
+    return Done("it ends anyway", ok=context.daemon.step_down())
+
+
+def reload(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Read the configuration anew; answer with what has changed, or all mistakes."""
+    try:
+        return Done((yield from context.daemon.reload()))
+    except ConfigError as error:
+        return Done(str(error), ok=False)
+
+
+def reopen_log(context: Context, row: CommandRow, command: Command) -> Outcome:
+    try:
+        return Done(log.reopen())
+    except ConfigError as error:
+        return Done(str(error), ok=False)
+
+
+def verbose(context: Context, row: CommandRow, command: Command) -> Outcome:
+    """Log so many levels more than the configuration says."""
+    level = log.further(context.core.config.scheduler.log_level, int(str(command.values["level"] or 0)))
+    log.set_level(level)
+    context.core.log_routine(log.LOG.isEnabledFor(logging.DEBUG))
+    return Done(f"log level {level}")
+
+
+def reset(context: Context, row: CommandRow, command: Command) -> Outcome:
+    """Try failed slots again."""
+    thawed = context.core.thaw(None, context.now())
+    context.rescan()
+    return Done(f"{thawed} failed slots are tried again")
+
+
+def poll(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Claim jobs now; refuse a queue that does not exist."""
+    if queues := command.values["queue"]:
+        ((unknown,),) = yield from context.ask("unknown_queues", names=queues)
+        if unknown:
+            return Done(f"invalid target: {text_of(unknown)}", ok=False)
+    context.core.handle(Woken(), context.now())
+    context.rescan()
+    return Done("looked at the queue")
+
+
 ACTIONS: Final[dict[str, Action]] = {
     action.__name__: action
     for action in (
         kill, cancel, signal, release, hold, ice, retry, unblock, run, set_host, set_type, pause, add_queue,
-        remove_queue, flush, status,
+        remove_queue, flush, status, shutdown, step_down, reload, reopen_log, verbose, reset, poll,
     )
 }  # fmt: skip
