@@ -12,7 +12,6 @@ the daemon that has the row now works on it.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
@@ -63,20 +62,11 @@ class WatchTasks(Protocol):
 
     owner: str  # our uuid, of now
 
-    def up(self) -> None:
-        """Begin: the connection is up."""
-
-    def down(self) -> None:
-        """Ask nothing: the connection is lost."""
-
-    def notified(self, channel: str) -> None:
-        """Have done what a notification is about."""
-
-    def poll(self) -> None:
-        """Have done all that notifications are about."""
-
-    def show_soon(self) -> None:
-        """Have what is shown of us written anew."""
+    def up(self) -> None: ...
+    def down(self) -> None: ...
+    def notified(self, channel: str) -> None: ...
+    def poll(self) -> None: ...
+    def show_soon(self) -> None: ...
 
 
 class Connections:
@@ -128,10 +118,6 @@ class Connections:
         """Disconnect."""
         self.queue.close()
         self.watch.close()
-
-    def reload(self, config: Config) -> None:
-        """Go on with another configuration."""
-        self.rate_limit.gap_s = config.scheduler.wake_interval
 
     def set_owner(self, owner: str) -> None:
         """Work under this uuid from now on: another one after the group was lost."""
@@ -246,39 +232,36 @@ class Connections:
         self._core.handle(e.Woken(), self._loop.now)
 
 
-@dataclass(slots=True)
-class _Failing:
-    since: float
-    reason: str
-    logged: deque[str] = field(default_factory=lambda: deque(maxlen=KNOWN_REASONS))
-
-
 class ConnectionLog:
     """The connections of one daemon that fail, by name."""
 
     def __init__(self, log: Callable[[str, str], None], clock: Callable[[], float]) -> None:
         self._log, self._clock = log, clock
-        self._failing: dict[str, _Failing] = {}
+        self._since: dict[str, float] = {}
+        self._reasons: dict[str, deque[str]] = {}  # that were logged, the last one last
 
     def failed(self, name: str, reason: str, effect: str = "") -> None:
         """Note that it failed, and log it, with its effect, unless that was logged before."""
-        failing = self._failing.setdefault(name, _Failing(self._clock(), reason))
-        failing.reason = reason
-        if reason not in failing.logged:
-            failing.logged.append(reason)
+        self._since.setdefault(name, self._clock())
+        reasons = self._reasons.setdefault(name, deque(maxlen=KNOWN_REASONS))
+        if reason not in reasons:
             self._log("warning", f"{name}: {reason}{effect}")
+        else:
+            reasons.remove(reason)
+        reasons.append(reason)
 
     def recovered(self, name: str) -> bool:
         """Log that it is up again, and for how long it was not; return False if it has not failed."""
-        failing = self._failing.pop(name, None)
-        if failing is not None:
-            self._log("info", f"{name}: up again after {self._clock() - failing.since:.0f} s")
-        return failing is not None
+        if name not in self._since:
+            return False
+        del self._reasons[name]
+        self._log("info", f"{name}: up again after {self._clock() - self._since.pop(name):.0f} s")
+        return True
 
     def failing(self) -> list[dict[str, Any]]:
         """Return what fails now: what, why, and for how many seconds."""
         now = self._clock()
         return [
-            {"what": name, "reason": failing.reason, "seconds": round(now - failing.since, 1)}
-            for name, failing in self._failing.items()
+            {"what": name, "reason": self._reasons[name][-1], "seconds": round(now - since, 1)}
+            for name, since in self._since.items()
         ]

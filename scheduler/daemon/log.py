@@ -44,12 +44,19 @@ def set_up(settings: Scheduler, verbose: int, environment: Mapping[str, str]) ->
 
     Errors: ConfigError, a file that cannot be written.
     """
-    _end()
+    close()
     logging.addLevelName(TRACE, "TRACE")
     set_level(further(settings.log_level, verbose))
-    output = Output(_opened(settings.log_file) if settings.log_file else _stderr(), settings.log_file)
-    faulthandler.enable(output.fd)
-    logging.getLogger().addHandler(_sink(output, settings.log_format, environment))
+    fd = _opened(settings.log_file) if settings.log_file else _stderr()
+    faulthandler.enable(fd)
+    logging.getLogger().addHandler(sink(fd, settings.log_file, settings.log_format, environment))
+
+
+def close() -> None:
+    """Log to nothing of ours any more."""
+    for each in _sinks():
+        logging.getLogger().removeHandler(each)
+        each.close()
 
 
 def set_level(level: str) -> None:
@@ -70,7 +77,7 @@ def reopen() -> str:
 
     Errors: ConfigError; the old file stays.
     """
-    return " ".join(handler.output.reopen() for handler in _sinks())
+    return " ".join(each.reopen() for each in _sinks())
 
 
 def log_line(level: str, text: str) -> None:
@@ -80,13 +87,13 @@ def log_line(level: str, text: str) -> None:
 
 def echo(text: str) -> None:
     """Show one line as it is, whatever the level."""
-    for handler in _sinks():
-        handler.handle(logging.LogRecord("drover", ECHOED, "", 0, text, None, None))
+    for each in _sinks():
+        each.handle(_record(ECHOED, text))
 
 
 def crash_fd() -> int:
     """Return the descriptor for tracebacks that C code writes: it stays the same when the log is opened anew."""
-    return next((sink.output.fd for sink in _sinks()), STDERR)
+    return next((each.fd for each in _sinks()), STDERR)
 
 
 def escaped(text: str) -> str:
@@ -96,30 +103,35 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-class Output:
-    """A descriptor that lines are written to without waiting. It keeps its number when the file is opened anew."""
+# ---- outputs
 
-    def __init__(self, fd: int, path: str) -> None:
-        self.fd, self._path = fd, path
-        self.lost = 0  # lines
-        self.trouble = ""  # why
+
+class Sink(logging.Handler):
+    """Formats records and writes them without waiting. The descriptor keeps its number when its file is opened anew."""
+
+    def __init__(self, fd: int, path: str, format: Format) -> None:
+        super().__init__()
+        self.fd, self._path, self._format = fd, path, format
+        self._lost = 0  # lines
+        self._trouble = ""  # why
         mode = os.fstat(fd).st_mode
         self._most = select.PIPE_BUF if stat.S_ISFIFO(mode) else 65_536  # so much goes once anything does
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
-        self._rest = b""
+        self._rest = b""  # of a line that was begun
 
-    def put(self, line: bytes) -> bool:
-        """Write a line or drop it; return False if it was dropped. The rest of one that was begun comes first."""
-        if self._rest:
-            self._rest = self._push(self._rest)
-        if not self._rest:
-            left = self._push(line)
-            if len(left) < len(line):
-                self._rest = left
-                return True
-        self.lost += 1
-        return False
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write or drop one record, after the number of those that were lost."""
+        line = self._format(record)
+        if self._lost:
+            text = f"lines of the log that could not be written: {self._lost}: {self._trouble}"
+            line = self._format(_record(logging.WARNING, text)) + line
+        self._rest = self._push(self._rest)
+        left = line if self._rest else self._push(line)
+        if len(left) < len(line):
+            self._rest, self._lost = left, 0
+        else:
+            self._lost += 1
 
     def reopen(self) -> str:
         """Write to the file that has our name now, and return which. Errors: ConfigError."""
@@ -133,44 +145,24 @@ class Output:
     def close(self) -> None:
         """Close the descriptor."""
         os.close(self.fd)
+        super().close()
 
     def _push(self, data: bytes) -> bytes:
         """Write what can be written at once; return the rest."""
         try:
             while data and self._poll.poll(0):
                 data = data[os.write(self.fd, data[: self._most]) :]
-            self.trouble = "nobody reads them"
+            self._trouble = "nobody reads them"
         except OSError as error:
-            self.trouble = error.strerror or "it failed"
+            self._trouble = error.strerror or "it failed"
         return data
-
-
-class Sink(logging.Handler):
-    """Formats records and writes them."""
-
-    def __init__(self, output: Output, format: Format) -> None:
-        super().__init__()
-        self.output, self._format = output, format
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record, after the number of those that were lost."""
-        line, lost = self._format(record), self.output.lost
-        if lost:
-            line = self._format(_loss(lost, self.output.trouble)) + line
-        if self.output.put(line) and lost:
-            self.output.lost = 0
-
-    def close(self) -> None:
-        """Close the output."""
-        self.output.close()
-        super().close()
 
 
 class Journal(Sink):
     """Sends records with their fields to the journal; those that it refuses go to standard error."""
 
-    def __init__(self, output: Output) -> None:
-        super().__init__(output, prefixed)
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd, "", prefixed)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -184,6 +176,42 @@ class Journal(Sink):
         """Close the socket."""
         self._socket.close()
         super().close()
+
+
+def sink(fd: int, path: str, form: str, environment: Mapping[str, str]) -> Sink:
+    """Return what writes records in this form, to the journal if the descriptor is what systemd connected to it."""
+    if form == "json":
+        return Sink(fd, path, as_json)
+    status = os.fstat(fd)
+    if environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":  # systemd.exec(5)
+        return Journal(fd)
+    return Sink(fd, path, plain)
+
+
+def _sinks() -> list[Sink]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, Sink)]
+
+
+def _stderr() -> int:
+    """Return a descriptor of standard error of our own; a terminal is shared, and must not become non-blocking."""
+    if sys.stderr is None:  # it was closed, and its number may be another file's by now
+        return os.open(os.devnull, os.O_WRONLY)
+    fd = sys.stderr.fileno()
+    if stat.S_ISCHR(os.fstat(fd).st_mode):
+        with suppress(OSError):  # another user's terminal
+            return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    return os.dup(fd)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY, 0o640)
+    except OSError as error:
+        raise ConfigError(f"scheduler.log_file: {path} cannot be written: {error.strerror}") from error
+
+
+def _record(level: int, text: str) -> logging.LogRecord:
+    return logging.LogRecord("drover", level, "", 0, text, None, None)
 
 
 # ---- formats
@@ -240,53 +268,3 @@ def _coded(text: str) -> bytes:
 
 def _priority(record: logging.LogRecord) -> int:
     return next((number for level, number in PRIORITIES.items() if record.levelno >= level), 7)
-
-
-def _loss(count: int, why: str) -> logging.LogRecord:
-    text = f"lines of the log that could not be written: {count}: {why}"
-    return logging.LogRecord("drover", logging.WARNING, "", 0, text, None, None)
-
-
-# ---- outputs
-
-
-def _sink(output: Output, form: str, environment: Mapping[str, str]) -> Sink:
-    if form == "json":
-        return Sink(output, as_json)
-    if _is_journal(output.fd, environment):
-        return Journal(output)
-    return Sink(output, plain)
-
-
-def _sinks() -> list[Sink]:
-    return [handler for handler in logging.getLogger().handlers if isinstance(handler, Sink)]
-
-
-def _end() -> None:
-    for handler in _sinks():
-        logging.getLogger().removeHandler(handler)
-        handler.close()
-
-
-def _is_journal(fd: int, environment: Mapping[str, str]) -> bool:
-    """Return whether the descriptor is what systemd connected to the journal, and not one that took its place."""
-    status = os.fstat(fd)
-    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"  # systemd.exec(5)
-
-
-def _stderr() -> int:
-    """Return a descriptor of standard error of our own; a terminal is shared, and must not become non-blocking."""
-    if sys.stderr is None:  # it was closed, and its number may be another file's by now
-        return os.open(os.devnull, os.O_WRONLY)
-    fd = sys.stderr.fileno()
-    if stat.S_ISCHR(os.fstat(fd).st_mode):
-        with suppress(OSError):  # another user's terminal
-            return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    return os.dup(fd)
-
-
-def _opened(path: str) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY, 0o640)
-    except OSError as error:
-        raise ConfigError(f"scheduler.log_file: {path} cannot be written: {error.strerror}") from error

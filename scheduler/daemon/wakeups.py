@@ -32,17 +32,20 @@ class NotifyRateLimit:
     """Passes on the notifications of each channel, as many as its rate allows."""
 
     def __init__(self, loop: Loop, wake: Callable[[str], None], gap_s: float) -> None:
-        self._loop, self._wake = loop, wake
-        self.gap_s = gap_s
+        self._loop, self._wake, self._gap_s = loop, wake, gap_s
         self._used_until: dict[str, float] = {}  # when a channel has its whole allowance again
         self._delayed: dict[str, Timer] = {}
+
+    def set_gap(self, gap_s: float) -> None:
+        """Go on with another rate."""
+        self._gap_s = gap_s
 
     def notified(self, channel: str) -> None:
         """Pass a notification on, now or later; payloads are ignored."""
         if channel in self._delayed:
             return
         now = self._loop.now
-        earliest = self._used_until.get(channel, now) - (BURST - 0.5) * self.gap_s
+        earliest = self._used_until.get(channel, now) - (BURST - 0.5) * self._gap_s
         if now >= earliest:
             self._pass_on(channel)
         else:
@@ -50,14 +53,14 @@ class NotifyRateLimit:
 
     def was_worthwhile(self, channel: str) -> None:
         """Do not count a wake-up of this channel, which led to something; pass the delayed one on now."""
-        self._used_until[channel] = self._used_until.get(channel, 0.0) - self.gap_s
+        self._used_until[channel] = self._used_until.get(channel, 0.0) - self._gap_s
         if timer := self._delayed.get(channel):
             timer.cancel()
             self._pass_on(channel)
 
     def _pass_on(self, channel: str) -> None:
         self._delayed.pop(channel, None)
-        self._used_until[channel] = max(self._used_until.get(channel, 0.0), self._loop.now) + self.gap_s
+        self._used_until[channel] = max(self._used_until.get(channel, 0.0), self._loop.now) + self._gap_s
         self._wake(channel)
 
 

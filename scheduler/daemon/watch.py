@@ -64,6 +64,7 @@ class Watch:
         """Go on with another configuration, which was registered."""
         self._config = config
         self._statements = self._statements_within(config.scheduler.statement_limit)
+        self._connections.rate_limit.set_gap(config.scheduler.wake_interval)
         self.maintenance.set_timers(config.scheduler)
 
     # ---- what the connection reports

@@ -250,7 +250,6 @@ class Daemon:
             self.stdin_jobs.reload(config)
         self._handle(e.Reloaded(config))
         self.watch.reload(config)
-        self.connections.reload(config)
         self.show_state()
         log_line("info", f"reload: {text}")
         return text

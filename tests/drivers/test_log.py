@@ -48,7 +48,7 @@ def set_up(file: Path) -> Iterator[SetUp]:
         log.set_up(attrs.evolve(Scheduler(), log_file=str(file), **keys), verbose, {})
 
     yield set_up
-    log._end()
+    log.close()
     faulthandler.enable(2)
     logging.getLogger().handlers[:] = handlers
     log.LOG.setLevel(level)
@@ -339,7 +339,7 @@ def entry(datagram: bytes) -> dict[str, str]:
 
 @pytest.mark.parametrize(("level", "priority"), [("error", "3"), ("warning", "4"), ("info", "6"), ("debug", "7")])
 def test_the_journal_gets_priority_and_fields(journal: socket.socket, level: str, priority: str) -> None:
-    with closing(log.Journal(log.Output(os.open(os.devnull, os.O_WRONLY), ""))) as sink:
+    with closing(log.Journal(os.open(os.devnull, os.O_WRONLY))) as sink:
         sink.emit(logging.LogRecord("drover", log.LEVELS[level], "", 0, MOVE, None, None))
     assert entry(journal.recv(65_536)) == {
         "PRIORITY": priority, "SYSLOG_IDENTIFIER": "drover", "MESSAGE": MOVE, "DROVER_SLOT": "0",
@@ -352,7 +352,7 @@ def test_what_the_journal_does_not_take_goes_to_standard_error_with_its_priority
 ) -> None:
     journal.close()
     errors = tmp_path / "errors"
-    with closing(log.Journal(log.Output(os.open(errors, os.O_WRONLY | os.O_CREAT), ""))) as sink:
+    with closing(log.Journal(os.open(errors, os.O_WRONLY | os.O_CREAT))) as sink:
         sink.emit(logging.LogRecord("drover", logging.WARNING, "", 0, "x\ny", None, None))
     assert errors.read_text() == "<4>x\\ny\n"
 
@@ -363,10 +363,10 @@ def test_what_the_journal_does_not_take_goes_to_standard_error_with_its_priority
 def test_only_a_standard_error_that_is_the_journal_is_written_to_it(
     file: Path, stream: str, form: str, kind: type[log.Sink]
 ) -> None:
-    output = log.Output(os.open(file, os.O_WRONLY | os.O_CREAT), "")
-    status = os.fstat(output.fd)
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT)
+    status = os.fstat(fd)
     environment = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino + (stream == 'other')}"}
-    with closing(log._sink(output, form, environment)) as sink:
+    with closing(log.sink(fd, "", form, environment)) as sink:
         assert type(sink) is kind
 
 
