@@ -21,10 +21,10 @@ def woken(state: State, event: e.Woken, now: float) -> None:
 
 def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> None:
     """Take the claimed rows in hand, and forget the ends that are saved."""
-    state.outbox.parents.extend(event.parents)
-    if state.outbox.drop_foreign():
-        return
+    state.outbox.settle(event.parents)
     request = state.outbox.answered()
+    if request is None:
+        return
     assert isinstance(request, r.EndAndClaim)
     if event.has_lapsed:
         serving.lapsed(state)
@@ -41,10 +41,10 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
 
 def saved(state: State, event: e.Saved, now: float) -> None:
     """Go on with rows that are saved or marked; forget those that are no longer ours."""
-    state.outbox.parents.extend(event.parents)
-    if state.outbox.drop_foreign():
-        return
+    state.outbox.settle(event.parents)
     request = state.outbox.answered()
+    if request is None:
+        return
     if isinstance(request, r.Mark):
         _marked(state, request.rows, event.pks, now)
         return
@@ -64,7 +64,7 @@ def saved(state: State, event: e.Saved, now: float) -> None:
 def _saved_of_trial(state: State, job: Job, texts: Sequence[str | None]) -> None:
     """Read a row once it says that it is tried alone; once it does not any more let the next one be tried."""
     if TRIED_ALONE in texts:
-        state.outbox.reads[job.pk] = (job.pk, job.attempt)
+        state.outbox.read(job.pk, job.attempt)
     elif any(text is not None for text in texts):
         intake.trial_is_over(state)
 
@@ -86,9 +86,9 @@ def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int],
 
 def have_read(state: State, event: e.ContentsRead, now: float) -> None:
     """Go on with rows whose contents are read; forget those that are no longer ours."""
-    if state.outbox.drop_foreign():
-        return
     request = state.outbox.answered()
+    if request is None:
+        return
     assert isinstance(request, r.ReadContents)
     for pk, attempt in request.rows:
         job = state.jobs.get(pk)
@@ -129,12 +129,12 @@ def not_saved(state: State, event: e.NotSaved, now: float) -> None:
 
 def settled(state: State, event: e.Settled, now: float) -> None:
     """Send what is left of dependencies to settle; a claim may find the children that were released."""
-    if not state.outbox.drop_foreign():
-        state.outbox.answered()
+    state.outbox.answered()
     if event.left is not None:
         first, *others = event.left.parents
-        state.outbox.unsettled.append(r.Settle([first], event.left.beyond))
-        state.outbox.parents.extend(others)  # they do not wait for all of the first one's children
+        state.outbox.settle(
+            others, r.Settle([first], event.left.beyond)
+        )  # they do not wait for all of the first one's children
     if event.locked:
         state.outbox.wait_for_lock(r.Settle(event.locked), now)
     if event.released:
@@ -150,6 +150,5 @@ def found_locked(state: State, event: e.LockedFound, now: float) -> None:
 
 def written(state: State, event: e.Written, now: float) -> None:
     """Forget log or output that is written."""
-    if not state.outbox.drop_foreign():
-        state.outbox.answered()
+    state.outbox.answered()
     serving.go_on(state, now)

@@ -129,7 +129,7 @@ class Core:
             return None
         if not state.may_claim and state.outbox.is_empty:
             return None
-        if not state.may_claim and state.jobs and state.outbox.may_gather(now):
+        if not state.may_claim and state.jobs and state.outbox.gathers(now):
             return None  # others are in hand and will end soon
         if state.outbox.is_record_due:
             return state.outbox.record_in_hand(self.live_rows())
@@ -143,7 +143,7 @@ class Core:
             pools, jobs = state.pools.values(), state.jobs.values()
             wanted = state.claims.next_requests(pools, queues, books, jobs, state.timers, now)
         state.may_claim = bool(wanted)
-        if not wanted and state.jobs and state.outbox.may_gather(now):
+        if not wanted and state.jobs and state.outbox.gathers(now):
             return None
         request = state.outbox.next_request(wanted, now)
         if isinstance(request, r.EndAndClaim):
@@ -168,7 +168,7 @@ class Core:
 
     def settle(self, parents: list[int]) -> None:
         """Settle the dependencies on rows that others ended."""
-        self.state.outbox.parents.extend(parents)
+        self.state.outbox.settle(parents)
 
     # ---- commands
 

@@ -96,7 +96,7 @@ def mark_rescued(state: State, pool: Pool) -> None:
     while pool.rescued and room > 0:
         job = pool.rescued.popleft()
         if state.jobs.get(job.pk) is job and job.verdict is None:
-            state.outbox.marks[job.pk] = (job.pk, job.attempt)
+            state.outbox.mark(job.pk, job.attempt)
             pool.marking.add(job.pk)
             room -= 1
 
@@ -105,7 +105,7 @@ def _read(state: State, job: Job) -> None:
     """Have the contents of a row read: at once, or when it is tried alone."""
     job.pool.unread[job.pk] = job
     if job.rules.rescued < SUSPECT_AFTER:
-        state.outbox.reads[job.pk] = (job.pk, job.attempt)
+        state.outbox.read(job.pk, job.attempt)
     state.mark_dirty(job.pool)
 
 
@@ -120,7 +120,7 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
         state.set_trial(job)
         if job is not None:
             job.marked = True
-            state.outbox.save(progress(job, now, TRIED_ALONE), ())
+            state.outbox.save(progress(job, now, TRIED_ALONE))
             job.show()
 
 
@@ -134,7 +134,7 @@ def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) 
     if (refusal := _refusal(job)) is not None:
         _refuse(state, job, refusal, now)
     elif state.trial is job:
-        state.outbox.save(progress(job, now, IN_PROGRESS), ())
+        state.outbox.save(progress(job, now, IN_PROGRESS))
         job.show()
     elif job.rules.rescued and not job.marked:
         job.pool.rescued.append(job)

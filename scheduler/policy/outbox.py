@@ -51,58 +51,44 @@ class Outbox:
     """Everything that waits to be saved."""
 
     __slots__ = (
-        "_deadlines", "_explained_ends", "_explained_saves", "_foreign", "_given_up", "_logged_last", "_rest_last",
+        "_deadlines", "_explained_ends", "_explained_saves", "_given_up", "_is_foreign", "_logged_last", "_rest_last",
         "_settled_last", "_wrote_last", "claims_failed", "ends", "failures", "followed", "gather_until", "in_flight",
         "is_full", "is_record_due", "locked", "locked_until", "log_rows", "log_size", "logs", "lost_logs", "marks",
         "outputs", "parents", "reads", "repeats", "resent", "result_size", "saves", "unsettled",
     )  # fmt: skip
 
-    def __init__(self, deadlines: Deadlines) -> None:
+    def __init__(self, deadlines: Deadlines, former: "Outbox | None" = None) -> None:
+        """Begin with nothing but the logs of a former owner; an answer to its request is still to come."""
         self._deadlines = deadlines
         self.ends: list[End] = []
         self.saves: dict[int, SaveRow] = {}
         self.failures: dict[int, list[ItemFailure]] = {}
-        self.marks: dict[int, tuple[int, int]] = {}
-        self.reads: dict[int, tuple[int, int]] = {}  # rows that were claimed without what they hold
+        self.marks: dict[int, int] = {}  # attempts of rows to show as running
+        self.reads: dict[int, int] = {}  # attempts of rows that were claimed without what they hold
         self.claims_failed = 0  # on their data, since the last one that did not
         self.parents: list[int] = []
         self.unsettled: deque[Settle] = deque()  # what was left of parents with many children
         self.gather_until = 0.0  # ends that come before go together; 0 is at once
         self.is_record_due = False  # what is in hand is to be said anew
-        self.logs: list[LogRow] = []
-        self.log_rows = 0  # not saved yet, those on their way included
-        self.log_size = 0  # characters of them
+        self.logs: list[LogRow] = [] if former is None else former.logs
+        self.log_rows = len(self.logs)  # not saved yet, those on their way included
+        self.log_size = sum(len(row.message) for row in self.logs)  # characters of them
+        self.lost_logs: int = 0 if former is None else former.lost_logs
         self.outputs: list[OutputRow] = []
         self.followed: set[int] = set()  # jobs of them whose output somebody may follow
         self.result_size = 0  # characters of output and of failed items, likewise
         self.is_full = False  # so many that no agent is given work, until half of them are saved
         self.repeats: deque[Request] = deque()
-        self.in_flight: Request | None = None
+        self.in_flight: Request | None = None if former is None else former.in_flight
+        self._is_foreign = self.in_flight is not None  # the one in flight was sent in the name of a former owner
         self.resent = False  # the one in flight may have been carried out before
-        self.lost_logs = 0
         self._logged_last = self._wrote_last = self._settled_last = self._rest_last = False
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
         self.locked: deque[Request] = deque()  # what met a lock, one of each kind, but for parts of a Settle
         self.locked_until = 0.0  # when the first of them may be tried again; 0 is at once
-        self._foreign = False  # the request in flight was sent in the name of a former owner
-
-    def disown(self) -> "Outbox":
-        """Return the outbox of the next owner: nothing to save but logs; an answer that is still to come is foreign."""
-        heir = Outbox(self._deadlines)
-        heir._set_deadlines()
-        heir.logs, heir.lost_logs = self.logs, self.lost_logs
-        heir.log_rows, heir.log_size = len(self.logs), sum(len(row.message) for row in self.logs)
-        heir.in_flight, heir._foreign = self.in_flight, self.in_flight is not None
-        return heir
-
-    def drop_foreign(self) -> bool:
-        """Forget the request in flight if it is foreign; say whether it was."""
-        if not self._foreign:
-            return False
-        self._foreign, self.in_flight = False, None
-        return True
+        self._set_deadlines()
 
     @property
     def is_empty(self) -> bool:
@@ -118,15 +104,13 @@ class Outbox:
         sent = [pk for about in map(about_rows, requests) if isinstance(about, EndAndClaim | Save) for pk in about.pks]
         return [*(end.pk for end in self.ends), *self.saves, *sent]
 
+    # ---- what is to be written
+
     def end(self, row: End) -> None:
         """Save the plain success of a job, with others that end soon."""
         self.ends.append(row)
         if len(self.ends) == 1:
             self._set_deadlines()
-
-    def want_record(self) -> None:
-        """Record anew which rows are in hand."""
-        self.is_record_due = True
 
     def expire(self, now: float) -> None:
         """Let nothing wait any longer for other ends, or for a lock, if its time is over."""
@@ -137,11 +121,10 @@ class Outbox:
         self._set_deadlines()
 
     def _set_deadlines(self) -> None:
-        instants = self._deadlines.at
-        instants[GATHER] = (self.ends and self.gather_until) or NEVER
-        instants[LOCKS] = (self.locked and self.locked_until) or NEVER
+        self._deadlines.set(GATHER, (self.ends and self.gather_until) or NEVER)
+        self._deadlines.set(LOCKS, (self.locked and self.locked_until) or NEVER)
 
-    def save(self, row: SaveRow, failures: Sequence[ItemFailure]) -> None:
+    def save(self, row: SaveRow, failures: Sequence[ItemFailure] = ()) -> None:
         """Save a row; a newer save of the same row replaces an older one that still waits."""
         self.saves[row.pk] = row
         self._explained_saves.discard(row.pk)
@@ -151,23 +134,32 @@ class Outbox:
         if row.outcome is not None:
             self.marks.pop(row.pk, None)
 
+    def mark(self, pk: int, attempt: int) -> None:
+        """Show a row as running."""
+        self.marks[pk] = attempt
+
+    def read(self, pk: int, attempt: int) -> None:
+        """Read what a row holds that was claimed without it."""
+        self.reads[pk] = attempt
+
+    def settle(self, parents: Iterable[int], rest: Settle | None = None) -> None:
+        """Settle the dependencies on ended rows, and what was left of one with many children."""
+        self.parents.extend(parents)
+        if rest is not None:
+            self.unsettled.append(rest)
+
+    def want_record(self) -> None:
+        """Record anew which rows are in hand."""
+        self.is_record_due = True
+
     def log(self, row: LogRow) -> None:
         """Write to drover.log; dropped and counted when too much waits."""
         if self.log_rows >= LOG_BACKLOG or self.log_size >= LOG_SIZE:
             self.lost_logs += 1
             return
-        self._add_log(row)
-
-    def _add_log(self, row: LogRow) -> None:
         self.logs.append(row)
         self.log_rows += 1
         self.log_size += len(row.message)
-
-    def _tell_lost_logs(self) -> None:
-        if self.lost_logs and not self.logs:
-            text = f"{self.lost_logs} log lines were dropped: the database took none"
-            self._add_log(LogRow(None, "WARNING", None, None, None, text))
-            self.lost_logs = 0
 
     def output(self, row: OutputRow, *, is_followed: bool = False) -> None:
         """Write to drover.output; if it may be followed, tell that there is more."""
@@ -180,13 +172,30 @@ class Outbox:
         self.result_size += more
         self.is_full = self.result_size > (RESULT_SIZE // 2 if self.is_full else RESULT_SIZE)
 
+    # ---- the next request
+
+    def gathers(self, now: float) -> bool:
+        """Say whether nothing but ends waits, and they wait for others."""
+        others = (
+            self.is_record_due, self.saves, self.marks, self.reads, self.parents, self.unsettled, self.logs,
+            self.outputs, self.repeats,
+        )  # fmt: skip
+        return now < self.gather_until and len(self.ends) < BATCH and not any(others)
+
+    def record_in_hand(self, rows: Sequence[int]) -> Request:
+        """Return the request that records anew which rows are in hand; nothing else is in flight."""
+        self.is_record_due = False
+        self.in_flight = RecordInHand([*rows, *self._given_up])
+        return self.in_flight
+
     def next_request(self, wanted: Sequence[ClaimRequest], now: float) -> Request | None:
         """Return what to send now, if anything; it is in flight until `answered`, `found_locked` or `failed`."""
         assert self.in_flight is None
+        self.resent = True
         if self.repeats:
-            self.resent, self.in_flight = True, self.repeats.popleft()
+            self.in_flight = self.repeats.popleft()
         elif self.locked and now >= self.locked_until:
-            self.resent, self.in_flight = True, careful(self.locked.popleft())
+            self.in_flight = careful(self.locked.popleft())
         else:
             self.resent, self.in_flight = False, self._beside_locks(self._choose(wanted))
         self.gather_until = now + GATHER_S
@@ -202,37 +211,12 @@ class Outbox:
             return replace(request, ends=())
         return careful(request)
 
-    def may_gather(self, now: float) -> bool:
-        """Say whether nothing but ends waits, and they may still wait for others."""
-        others = (
-            self.is_record_due, self.saves, self.marks, self.reads, self.parents, self.unsettled, self.logs,
-            self.outputs, self.repeats,
-        )  # fmt: skip
-        return now < self.gather_until and len(self.ends) < BATCH and not any(others)
-
-    def record_in_hand(self, rows: Sequence[int]) -> Request:
-        """Return the request that records anew which rows are in hand; nothing else is in flight."""
-        self.is_record_due = False
-        self.in_flight = RecordInHand([*rows, *self._given_up])
-        return self.in_flight
-
     def _choose(self, wanted: Sequence[ClaimRequest]) -> Request | None:
-        """Choose the next request: logs of an end before it; not twice in a row logs, output or children."""
+        """Choose the next request; logs, output or children not twice in a row."""
         if self.reads:
-            reads, self.reads = list(self.reads.values()), {}
+            reads, self.reads = list(self.reads.items()), {}
             return ReadContents(reads)
-        again = map(about_rows, (*self.repeats, *self.locked))
-        held = {pk for about in again if isinstance(about, Save | Mark) for pk in about.pks}
-        saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
-        held.update(self.saves)
-        marks = [mark for pk, mark in self.marks.items() if pk not in held]
-        ends = self.ends
-        if self.logs:
-            saves = [pk for pk in saves if pk in self._explained_saves]
-            ends = ends[: self._explained_ends]
-        if (self.outputs or self.repeats or self.locked) and (unread := self._unread()):
-            saves = [pk for pk in saves if pk not in unread]
-            ends = [end for end in ends if end.pk not in unread]
+        saves, marks, ends = self._ready()
         family, others = self.parents or self.unsettled, saves or marks or ends or wanted
         is_held = bool([request for request in self.locked if isinstance(request, WriteOutput)])
         if self.outputs and not is_held and not (self._wrote_last and (family or others or self.logs)):
@@ -241,44 +225,36 @@ class Outbox:
         self._wrote_last = False
         if self.logs and not (self._logged_last and (family or others)):
             self._logged_last = True
-            return self._write_log()
+            logs, self.logs = self.logs[:BATCH], self.logs[BATCH:]
+            self._explained_ends, self._explained_saves = len(self.ends), set(self.saves)
+            return WriteLog(logs)
         self._logged_last = False
         if family and not (self._settled_last and others):
             self._settled_last = True
             return self._settle()
         self._settled_last = False
         if saves:
-            return self._save(saves[:BATCH])
+            rows = [self.saves.pop(pk) for pk in saves[:BATCH]]
+            return Save(rows, [failure for row in rows for failure in self.failures.pop(row.pk, ())])
         if marks:
-            self.marks = {pk: mark for pk, mark in self.marks.items() if pk in held}
-            return Mark(marks)
-        if ends or wanted:
-            self._explained_ends = 0
-            self.ends = _without(self.ends, ends) if len(ends) < len(self.ends) else []
-            return self._careful_turn(ends, wanted) if self.claims_failed else EndAndClaim(ends, wanted)
-        return None
+            return Mark([(pk, self.marks.pop(pk)) for pk in marks])
+        return self._end_and_claim(ends, wanted) if ends or wanted else None
 
-    def _careful_turn(self, ends: Sequence[End], wanted: Sequence[ClaimRequest]) -> EndAndClaim:
-        """Return a claim without contents, after one failed on data; if that failed too, for one row of one place."""
-        if self.claims_failed > 1:
-            wanted = [request._replace(most=1) for request in wanted[:1]]
-        return EndAndClaim(ends, wanted, unread=bool(wanted))
-
-    def _settle(self) -> Settle:
-        """Settle what was left of earlier parents every other time: newer parents do not wait for all of it."""
-        self._rest_last = bool(self.unsettled) and not (self.parents and self._rest_last)
-        if self._rest_last:
-            return self.unsettled.popleft()
-        parents, self.parents = self.parents, []
-        return Settle(parents)
-
-    def _unread(self) -> set[int]:
-        """Return the jobs with output that is not written yet."""
-        unread = {row.job for row in self.outputs}
-        for request in (*self.repeats, *self.locked):
-            if isinstance(request, WriteOutput):
-                unread.update(row.job for row in request.rows)
-        return unread
+    def _ready(self) -> tuple[list[int], list[int], list[End]]:
+        """Return the rows to save, to mark and to end that wait for nothing: logs and output of an end go before it."""
+        again = [*self.repeats, *self.locked]
+        held = {pk for about in map(about_rows, again) if isinstance(about, Save | Mark) for pk in about.pks}
+        saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
+        marks = [pk for pk in self.marks if pk not in held and pk not in self.saves]
+        ends = self.ends
+        if self.logs:
+            saves = [pk for pk in saves if pk in self._explained_saves]
+            ends = ends[: self._explained_ends]
+        rows = [*self.outputs, *(row for request in again if isinstance(request, WriteOutput) for row in request.rows)]
+        if unwritten := {row.job for row in rows}:
+            saves = [pk for pk in saves if pk not in unwritten]
+            ends = [end for end in ends if end.pk not in unwritten]
+        return saves, marks, ends
 
     def _write_output(self) -> WriteOutput:
         count = _chunk(len(row.text) for row in self.outputs)
@@ -288,17 +264,39 @@ class Outbox:
             self.followed.clear()
         return WriteOutput(rows, followed)
 
-    def _write_log(self) -> WriteLog:
-        rows, self.logs = self.logs[:BATCH], self.logs[BATCH:]
-        self._explained_ends, self._explained_saves = len(self.ends), set(self.saves)
-        return WriteLog(rows)
+    def _settle(self) -> Settle:
+        """Settle what was left of earlier parents every other time: newer parents do not wait for all of it."""
+        self._rest_last = bool(self.unsettled) and not (self.parents and self._rest_last)
+        if self._rest_last:
+            return self.unsettled.popleft()
+        parents, self.parents = self.parents, []
+        return Settle(parents)
 
-    def _save(self, pks: Sequence[int]) -> Save:
-        rows = [self.saves.pop(pk) for pk in pks]
-        return Save(rows, [failure for pk in pks for failure in self.failures.pop(pk, ())])
+    def _end_and_claim(self, ends: list[End], wanted: Sequence[ClaimRequest]) -> EndAndClaim:
+        """Return a claim without contents, after one failed on data; if that failed too, for one row of one place."""
+        self._explained_ends = 0
+        if len(ends) < len(self.ends):
+            sent = {end.pk for end in ends}
+            self.ends = [end for end in self.ends if end.pk not in sent]
+        else:
+            self.ends = []
+        if self.claims_failed > 1:
+            wanted = [request._replace(most=1) for request in wanted[:1]]
+        return EndAndClaim(ends, wanted, unread=bool(self.claims_failed and wanted))
 
-    def answered(self) -> Request:
-        """Forget the request in flight, which is carried out, and return it."""
+    # ---- its answer
+
+    def drop_foreign(self) -> bool:
+        """Forget the request in flight if it is foreign; say whether it was."""
+        if not self._is_foreign:
+            return False
+        self._is_foreign, self.in_flight = False, None
+        return True
+
+    def answered(self) -> Request | None:
+        """Forget the request in flight, which is carried out, and return it; None if it was foreign."""
+        if self.drop_foreign():
+            return None
         request = self._landed()
         self._forget(request)
         if isinstance(request, EndAndClaim) and request.wanted:
@@ -316,52 +314,14 @@ class Outbox:
             case WriteLog(rows):
                 self.log_rows -= len(rows)
                 self.log_size -= sum(len(row.message) for row in rows)
-                self._tell_lost_logs()
+                if self.lost_logs and not self.log_rows:
+                    text = f"{self.lost_logs} log lines were dropped: the database took none"
+                    self.lost_logs = 0
+                    self.log(LogRow(None, "WARNING", None, None, None, text))
             case WriteOutput(rows, _):
                 self._weigh(-sum(len(row.text) for row in rows))
             case Save(_, failures):
                 self._weigh(-_weight_of(failures))
-
-    def failed(self, why: NotSaved, now: float) -> str | None:
-        """Send the request that failed again, in parts or later; return a complaint when something is given up."""
-        request = self._landed()
-        if isinstance(request, EndAndClaim):
-            is_claim = bool(request.wanted)
-            complaint = self._claim_failed(why) if is_claim else None
-            if not request.ends:
-                return complaint
-            request = EndAndClaim(request.ends, ())  # what is wanted is asked for anew: it may be something else by now
-            if complaint is not None:
-                self.repeats.appendleft(request)  # it may have failed of the claim alone
-                return complaint
-        if isinstance(request, RecordInHand):
-            return None  # the next one will do
-        if why.why == "lost":
-            self.repeats.appendleft(request)
-            return None
-        if why.why == "lock" or isinstance(request, FindLocked):
-            self._met_lock(request, now)
-            return None
-        if halves := halves_of(request):
-            self.repeats.extendleft(reversed(halves))
-            return None
-        return self._give_up(request, why.reason)
-
-    def _claim_failed(self, why: NotSaved) -> str | None:
-        """Return a complaint if a claim failed on the data of a row."""
-        if why.why != "data":
-            return None
-        self.claims_failed += 1
-        next_step = "rows are claimed first and read one by one" if self.claims_failed == 1 else "other rows are tried"
-        return f"a claim failed on the data of a row: {why.reason}: {next_step}"
-
-    def _met_lock(self, request: Request, now: float) -> None:
-        """Find out which rows are locked, unless that was tried: the others go on at once."""
-        question = careful(request)
-        if self.resent or question is request:
-            self.wait_for_lock(request, now)
-        else:
-            self.repeats.append(question)
 
     def found_locked(self, pks: frozenset[int], now: float) -> None:
         """Let the locked rows of the request in flight wait, and send the others."""
@@ -383,6 +343,36 @@ class Outbox:
             self.locked.append(request)
         self.locked_until = now + LOCK_PAUSE / len(self.locked)
         self._set_deadlines()
+
+    def failed(self, why: NotSaved, now: float) -> str | None:
+        """Send the request that failed again, in parts or later; return a complaint when something is given up."""
+        request = self._landed()
+        complaint = None
+        if isinstance(request, EndAndClaim):
+            if request.wanted and why.why == "data":
+                self.claims_failed += 1
+                next_step = "rows are claimed first and read one by one"
+                next_step = next_step if self.claims_failed == 1 else "other rows are tried"
+                complaint = f"a claim failed on the data of a row: {why.reason}: {next_step}"
+            if not request.ends:
+                return complaint
+            request = EndAndClaim(request.ends, ())  # what is wanted is asked for anew: it may be something else by now
+        if isinstance(request, RecordInHand):
+            return None  # the next one will do
+        if why.why == "lost" or complaint is not None:  # it may have failed of the claim alone
+            self.repeats.appendleft(request)
+            return complaint
+        if why.why == "lock" or isinstance(request, FindLocked):
+            question = careful(request)  # which rows are locked, unless that was asked: the others go on at once
+            if self.resent or question is request:
+                self.wait_for_lock(request, now)
+            else:
+                self.repeats.append(question)
+            return None
+        if halves := halves_of(request):
+            self.repeats.extendleft(reversed(halves))
+            return None
+        return self._give_up(request, why.reason)
 
     def _give_up(self, request: Request, reason: str) -> str:
         """Give up one row that the database refuses: a job ends failed with the reason, a log line is dropped."""
@@ -411,13 +401,7 @@ def _chunk(sizes: Iterable[int]) -> int:
 
 
 def _weight_of(failures: Iterable[ItemFailure]) -> int:
-    """Return the characters that failed items are counted for."""
     return sum(len(failure.line) + len(failure.reason) for failure in failures)
-
-
-def _without(all_ends: list[End], some: Sequence[End]) -> list[End]:
-    sent = {end.pk for end in some}
-    return [end for end in all_ends if end.pk not in sent]
 
 
 def _without_data(row: SaveRow, reason: str) -> SaveRow:

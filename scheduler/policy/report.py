@@ -230,7 +230,7 @@ def mark_running(state: State, now: float) -> None:
         _, job = begun.popleft()
         if state.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
             job.marked = True
-            state.outbox.marks[job.pk] = (job.pk, job.attempt)
+            state.outbox.mark(job.pk, job.attempt)
     state.deadlines.set(MARK, now + MARK_AFTER if begun else NEVER)
 
 
@@ -244,7 +244,7 @@ def show_progress(state: State, now: float) -> None:
             continue
         if query is None:
             if count != job.shown:
-                state.outbox.save(progress(job, now, IN_PROGRESS, count), ())
+                state.outbox.save(progress(job, now, IN_PROGRESS, count))
                 job.show(count)
             continue
         before, query.shown = query.shown, _phase(state, job, query)

@@ -138,7 +138,7 @@ class State:
 
     def replace_outbox(self) -> None:
         """Save nothing more of what a former owner of the group had in hand."""
-        self.outbox, self.trial = self.outbox.disown(), None
+        self.outbox, self.trial = Outbox(self.deadlines, self.outbox), None
 
     def end(self) -> None:
         """Note that nothing is left to do after a drain or a stop."""

@@ -101,7 +101,7 @@ def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> Non
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.log(log("more"))
     ledger.save(older, ())
-    ledger.marks = {8: (8, 1), 9: (9, 1)}
+    ledger.marks = {8: 1, 9: 1}
     ledger.answered()
     assert ledger.next_request([], 0.0) == Mark([(9, 1)])  # the older word on 8 waits for the log
     ledger.answered()
