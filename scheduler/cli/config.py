@@ -38,24 +38,17 @@ WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may
 Check = Callable[[Config], Iterable[Contradiction]]
 
 
-def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, *checks: Check) -> Config:
+def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, checks: Sequence[Check] = ()) -> Config:
     """Return the configuration that applies; `option` is the argument of -c, `checks` find what only a daemon needs.
 
-    DROVER_DATABASE_URL beats database.url, people_url and password_file: it may be another login. A password in a file
-    is not read yet. Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of what
-    they say.
+    DROVER_DATABASE_URL overrides database.url, people_url and password_file: it may be another login. A password in a
+    file is not read yet. Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of
+    what they say.
     """
     config = parse(read(locate(option, environ, system)), template_mistakes, *checks)
     url = environ.get("DROVER_DATABASE_URL")
-    if not url:
-        return config
-    return attrs.evolve(config, database=attrs.evolve(config.database, url=url, people_url="", password_file=""))
-
-
-def database_alone(environ: Mapping[str, str]) -> Config | None:
-    """Return a configuration of nothing but the database that DROVER_DATABASE_URL names, if it names one."""
-    url = environ.get("DROVER_DATABASE_URL")
-    return Config(database=Database(url=url)) if url else None
+    database = attrs.evolve(config.database, url=url, people_url="", password_file="") if url else config.database
+    return attrs.evolve(config, database=database)
 
 
 def locate(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Path:
@@ -174,26 +167,13 @@ def _decoded(path: Path, data: bytes) -> str:
 
 def with_password(config: Config, environ: Mapping[str, str]) -> Config:
     """Return the configuration with database.password_file read into database.url. Errors: ConfigError."""
-    name = config.database.password_file
-    if not name:
-        return config
-    url = _with_password("password_file", config.database.url, {}, name, environ)
-    return attrs.evolve(config, database=attrs.evolve(config.database, url=url, password_file=""))
+    return attrs.evolve(config, database=_with_password(config.database, "url", "", environ))
 
 
 def with_logins(config: Config, environ: Mapping[str, str]) -> Config:
     """Return the same with the passwords of the logins for SQL jobs and for agents, which only the daemon needs."""
-    database = config.database
-    for key, name, role in (
-        ("msq_url", database.msq_password_file, "drover_msq"),
-        ("agentdb_url", database.agentdb_password_file, "drover_agentdb"),
-    ):
-        own = getattr(database, key)
-        if name and not is_embedded_url(own or database.url):
-            file_key = key.replace("url", "password_file")
-            url = _with_password(file_key, own or database.url, {} if own else {"user": role}, name, environ)
-            database = attrs.evolve(database, **{key: url, file_key: ""})
-    return attrs.evolve(config, database=database)
+    database = _with_password(config.database, "msq_url", "drover_msq", environ)
+    return attrs.evolve(config, database=_with_password(database, "agentdb_url", "drover_agentdb", environ))
 
 
 def without_password(url: str) -> str:
@@ -212,31 +192,33 @@ def is_embedded_url(url: str) -> bool:
     return url == EMBEDDED or url.startswith(f"{EMBEDDED}:")
 
 
-def _with_password(key: str, url: str, changes: dict[str, str], name: str, environ: Mapping[str, str]) -> str:
-    """Return the connection string with changes and the password in the file of this name."""
-    where = f"database.{key}"
+def _with_password(database: Database, key: str, role: str, environ: Mapping[str, str]) -> Database:
+    """Return the same with the password in the file that belongs to a key; without its own url it is url, as a role."""
+    file_key = key.replace("url", "password_file")
+    where, name, own = f"database.{file_key}", getattr(database, file_key), getattr(database, key)
+    url = own or database.url
+    if not name or is_embedded_url(url):
+        return database
     try:
-        given = conninfo_to_dict(url)
+        has_password = bool(conninfo_to_dict(url).get("password"))
     except psycopg.Error:
         raise ConfigError(f"{where}: the connection string that it belongs to cannot be read") from None  # nor shown
-    if given.get("password") and not changes:
+    if has_password and own:
         raise ConfigError(f"{where}: the connection string has a password already; keep one of them")
-    return make_conninfo(url, **changes, password=_password(where, _password_path(where, name, environ)))
+    login = {} if own else {"user": role}
+    complete = make_conninfo(url, **login, password=_password(where, name, environ))
+    return attrs.evolve(database, **{key: complete, file_key: ""})
 
 
-def _password_path(where: str, name: str, environ: Mapping[str, str]) -> Path:
-    if "/" in name:
-        return Path(name)
-    if folder := environ.get(CREDENTIALS):
-        return Path(folder) / name
-    raise ConfigError(
-        f"{where}: ${CREDENTIALS} is not set, which systemd does for LoadCredential={name}:FILE; "
-        f"name a file by its path (got {name!r})"
-    )
-
-
-def _password(where: str, path: Path) -> str:
-    """Return the one line of a file that nobody else may read."""
+def _password(where: str, name: str, environ: Mapping[str, str]) -> str:
+    """Return the one line of a file that only its owner may read."""
+    folder = environ.get(CREDENTIALS)
+    if "/" not in name and not folder:
+        raise ConfigError(
+            f"{where}: ${CREDENTIALS} is not set, which systemd does for LoadCredential={name}:FILE; "
+            f"name a file by its path (got {name!r})"
+        )
+    path = Path(name) if "/" in name else Path(folder or "", name)
     try:
         with path.open("rb") as file:
             status, data = os.fstat(file.fileno()), file.read(LONGEST_PASSWORD + 2)
@@ -262,7 +244,7 @@ def template_mistakes(config: Config) -> Iterator[Contradiction]:
     """Yield every type whose template could run, split or expand what is in an item: the path to blame, a message."""
     for name, agent in config.agents.items():
         if Path(agent.command[0]).name == SHELL_AGENT and (quoting := _quoting()):
-            template = template_of(agent.command[1:])
+            template = _template(agent.command[1:])
             try:
                 if template.strip() != WHOLE_LINE:
                     quoting.check(template)
@@ -270,16 +252,16 @@ def template_mistakes(config: Config) -> Iterator[Contradiction]:
                 yield ("agents", name, "command"), f"is no safe template: {error}"
 
 
-def template_of(words: Sequence[str]) -> str:
+def _template(command: Sequence[str]) -> str:
     """Return the template among the words behind the name of the agent; the default if there is none."""
-    is_value = is_end = False
+    words = iter(command)
     for word in words:
-        if is_value:
-            is_value = False
-        elif is_end or not word.startswith("-"):
+        if word == "--":
+            return next(words, WHOLE_LINE)
+        if word == WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
             return word
-        else:
-            is_value, is_end = word == WITH_VALUE, word == "--"
     return WHOLE_LINE
 
 

@@ -81,17 +81,15 @@ class Session:
 
     def rows(self, name: str, /, **parameters: Any) -> list[Any]:
         """Return the rows of a statement, as tuples."""
-        rows: list[Any] = self._cursor(name, parameters).fetchall()
-        return rows
+        return list(self._cursor(name, parameters))
 
     def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
         """Return the rows of a statement, as mappings."""
-        records: list[dict[str, Any]] = self._cursor(name, parameters, dict_row).fetchall()
-        return records
+        return list(self._cursor(name, parameters, dict_row))
 
     def value(self, name: str, /, **parameters: Any) -> Any:
         """Return the one value of the one row of a statement."""
-        ((value,),) = self.rows(name, **parameters)
+        ((value,),) = self._cursor(name, parameters)
         return value
 
     def table(self, title: str, name: str, /, **parameters: Any) -> Table:
@@ -112,7 +110,7 @@ class Session:
     @cached_property
     def access(self) -> dict[str, str]:
         """Return how much the role may see of each of the RESTRICTED_TABLES."""
-        return dict(self.connection.execute(statement("access").sql.encode()).fetchall())
+        return dict(self.connection.execute(statements()["access"].encode()).fetchall())
 
     def listen(self, *channels: str) -> bool:
         """Listen on the channels, and let the session idle; return False on a replica, where nothing is announced."""
@@ -129,14 +127,14 @@ class Session:
     def job_numbers(self, jobs: Sequence[int | str]) -> list[int]:
         """Return the number of each job, given by number or by name. Errors: DroverError if a name has no job."""
         names = [job for job in jobs if isinstance(job, str)]
-        numbers = self.numbers_by_name(names) if names else {}
+        numbers = self.numbers_by_name(names)
         if missing := [name for name in names if name not in numbers]:
             raise DroverError(f"no job {', '.join(missing)}; drover ls --all lists those there are")
         return [job if isinstance(job, int) else numbers[job] for job in jobs]
 
     def numbers_by_name(self, names: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the jobs that have these names; a name without a job is left out."""
-        return dict(self.rows("jobs_by_name", names=list(names)))
+        return dict(self.rows("jobs_by_name", names=list(names))) if names else {}
 
     def _cursor(self, name: str, parameters: Mapping[str, Any], row_factory: Any = tuple_row) -> Any:
         text, values = self._permitted(name, parameters)
@@ -198,8 +196,6 @@ def open_session(conninfo: str) -> Iterator[Session]:
 
 
 class _AnyBytesLoader(Loader):
-    """Text of any encoding."""
-
     def load(self, data: Buffer) -> str:
         return _decoded(data)
 
@@ -218,43 +214,38 @@ def _people_login(config: Config) -> Iterator[tuple[Config, str]]:
     if database.people_url:
         login = attrs.evolve(database, url=database.people_url, password_file="")
         yield attrs.evolve(config, database=login), BE_ANOTHER
-        return
-    if is_embedded(config) or os.environ.get("DROVER_DATABASE_URL"):
+    elif is_embedded_url(database.url) or os.environ.get("DROVER_DATABASE_URL"):
         yield config, BE_ANOTHER
-        return
-    try:
-        yield with_password(config, os.environ), SET_PEOPLE_URL
-    except (ConfigError, AbsentError) as error:
-        if not REFUSED_LOGIN.search(str(error)) or SET_PEOPLE_URL in str(error):
-            raise
-        kind = ConfigError if isinstance(error, ConfigError) else AbsentError
-        raise kind(f"{error}; {SET_PEOPLE_URL}") from error
+    else:
+        try:
+            yield with_password(config, os.environ), SET_PEOPLE_URL
+        except (ConfigError, AbsentError) as error:
+            if not REFUSED_LOGIN.search(str(error)) or SET_PEOPLE_URL in str(error):
+                raise
+            kind = ConfigError if isinstance(error, ConfigError) else AbsentError
+            raise kind(f"{error}; {SET_PEOPLE_URL}") from error
 
 
 @contextmanager
 def running_database(config: Config) -> Iterator[str]:
     """Yield the conninfo, whatever the schema; an embedded server runs for as long as the block lasts."""
-    if not is_embedded(config):
+    url = config.database.url
+    if not is_embedded_url(url):
         yield with_password(config, os.environ).database.url
         return
-    directory = config.database.url.removeprefix(EMBEDDED).removeprefix(":")
+    directory = url.removeprefix(EMBEDDED).removeprefix(":")
     with join(Path(directory) if directory else default_directory(os.environ), durable=True) as conninfo:
         yield conninfo
 
 
-def is_embedded(config: Config) -> bool:
-    """Return whether the database is one that we start ourselves."""
-    return is_embedded_url(config.database.url)
-
-
 def conninfo_of_daemon(config: Config, conninfo: str) -> str:
     """Return the login of the daemon: the embedded database belongs to its starter, and it needs less."""
-    return make_conninfo(conninfo, user="drover_scheduler") if is_embedded(config) else conninfo
+    return make_conninfo(conninfo, user="drover_scheduler") if is_embedded_url(config.database.url) else conninfo
 
 
 def update_or_check(config: Config, conninfo: str) -> None:
     """Bring the embedded schema up to date; raise WorldError if that of another database is not."""
-    if not is_embedded(config):
+    if not is_embedded_url(config.database.url):
         migrate.check(conninfo)
     elif migrate.apply(conninfo):
         migrate.apply_roles(conninfo)
@@ -265,23 +256,21 @@ def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
     """Raise errors of psycopg as ours, by whose fault they are; `next_step` is for a login that lacks a right."""
     try:
         yield
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise ConfigError(f"{_message(error)}: {next_step}") from error
-    except psycopg.errors.ReadOnlySqlTransaction as error:
-        raise ConfigError(f"{_message(error)}: {READ_ONLY}") from error
-    except psycopg.errors.SerializationFailure as error:
-        advice = "ask again, or raise max_standby_streaming_delay of the replica"
-        raise WorldError(f"the database gave up: {_message(error)}; {advice}") from error
-    except psycopg.errors.QueryCanceled as error:
-        raise WorldError(migrate.cancelled(error)) from error
-    except (psycopg.IntegrityError, psycopg.DataError) as error:
-        raise ConfigError(f"the database refuses it: {_message(error)}") from error
-    except psycopg.OperationalError as error:
-        raise WorldError(f"database not reachable: {error}; {migrate.advice(error)}") from error
     except psycopg.Error as error:
+        # What the database says; of a constraint of ours, the rule that was broken.
+        said = RULES.get(error.diag.constraint_name or "") or error.diag.message_primary or str(error)
+        match error:
+            case psycopg.errors.InsufficientPrivilege():
+                raise ConfigError(f"{said}: {next_step}") from error
+            case psycopg.errors.ReadOnlySqlTransaction():
+                raise ConfigError(f"{said}: {READ_ONLY}") from error
+            case psycopg.errors.SerializationFailure():
+                advice = "ask again, or raise max_standby_streaming_delay of the replica"
+                raise WorldError(f"the database gave up: {said}; {advice}") from error
+            case psycopg.errors.QueryCanceled():
+                raise WorldError(migrate.cancelled(error)) from error
+            case psycopg.IntegrityError() | psycopg.DataError():
+                raise ConfigError(f"the database refuses it: {said}") from error
+            case psycopg.OperationalError():
+                raise WorldError(f"database not reachable: {error}; {migrate.advice(error)}") from error
         raise BugError(f"{type(error).__name__}: {error}: report this") from error
-
-
-def _message(error: psycopg.Error) -> str:
-    """Return what the database says; of a constraint of ours, the rule that was broken."""
-    return RULES.get(error.diag.constraint_name or "") or error.diag.message_primary or str(error)

@@ -5,8 +5,8 @@ Text of agents is escaped before it reaches a terminal.
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from math import inf
 from signal import Signals
 from typing import Any
@@ -44,7 +44,7 @@ def list_jobs(options: Namespace, config: Config) -> int:
     """Print the newest jobs that are asked for, and say so if there are more; --watch does so until Ctrl-C."""
     with connect(config) as session:
         if options.watch:
-            redraw(session, lambda: _list(session, options))
+            redraw(session, partial(_list, session, options))
         _list(session, options)
     return 0
 
@@ -52,14 +52,9 @@ def list_jobs(options: Namespace, config: Config) -> int:
 def _list(session: Session, options: Namespace) -> None:
     limit = options.rows or None
     jobs = session.table(
-        "",
-        "list_jobs",
-        states=states(options),
-        types=options.types,
-        with_ended_commands=options.all or bool(options.types),
-        with_hidden=options.all,
-        limit=limit and limit + 1,
-    )
+        "", "list_jobs", states=states(options), types=options.types, with_hidden=options.all,
+        with_ended_commands=options.all or bool(options.types), limit=limit and limit + 1,
+    )  # fmt: skip
     newest = replace(jobs, rows=jobs.rows[:limit][::-1])
     if options.json:
         print_records(newest.records())
@@ -80,15 +75,12 @@ def brief(jobs: Table) -> Table:
     """Return what fits a line: names and queues if one has any; `!` marks an urgent job, long texts are cut."""
     records = jobs.records()
     usual = {key for key, values in USUAL.items() if all(record[key] in values for record in records)}
-    columns = tuple(name for name in COLUMNS if name not in usual)
-    return Table("", columns, [tuple(_brief_row(record, columns)) for record in records])
-
-
-def _brief_row(record: dict[str, Any], columns: Iterable[str]) -> Iterable[Any]:
-    shown = record | {"priority": ("!" if record["urgent"] else "") + record["priority"]}
-    for name in columns:
-        value = shown[name]
-        yield clipped(value, WIDTHS[name]) if value and name in WIDTHS else value
+    columns = [name for name in COLUMNS if name not in usual]
+    for record in records:
+        record["priority"] = ("!" if record["urgent"] else "") + record["priority"]
+        for name, width in WIDTHS.items():
+            record[name] = clipped(record[name], width) if record[name] else record[name]
+    return Table("", tuple(columns), [tuple(record[name] for name in columns) for record in records])
 
 
 def show_reason(options: Namespace, config: Config) -> int:
@@ -115,35 +107,31 @@ def show_exit_status(options: Namespace, config: Config) -> int:
     has_ended, state, has_failed, code, signal = rows[0]
     if not has_ended:
         return failed(f"job {job} has not stopped: it is {state}")
-    status = SIGNALLED + _signal_number(signal) if signal else code or int(has_failed)
+    status = code or int(has_failed)
+    if signal:
+        digits = signal.removeprefix("SIG")  # of SIG40, which has no name of its own
+        status = SIGNALLED + (int(digits) if digits.isdecimal() else Signals[signal].value)
     if options.quiet:
         return status
     print(status, *([signal] if signal else []))
     return 0
 
 
-def _signal_number(signal: str) -> int:
-    """Return the number of SIGKILL, or of SIG40, which has no name of its own."""
-    digits = signal.removeprefix("SIG")
-    return int(digits) if digits.isdecimal() else Signals[signal].value
-
-
 def show_log(options: Namespace, config: Config) -> int:
     """Print the last rows, of one job or of all; -f goes on until the job ends."""
     with connect(config) as session:
-        if options.job is not None:
-            options.job = session.job_number(options.job)
-        is_limited = options.lines is not None or options.job is not None
-        last = _print_log(session, options, 0, options.lines if is_limited else LOG_ROWS)
-        if options.job and not last and not session.rows("job_has_ended", job=options.job):
-            return no_such_job(options.job)
+        job = None if options.job is None else session.job_number(options.job)
+        limit = LOG_ROWS if options.lines is None and job is None else options.lines
+        last = _print_log(session, options, job, 0, limit)
+        if job and not last and not session.rows("job_has_ended", job=job):
+            return no_such_job(job)
         if options.follow:
             session.listen("drover_event")
         has_ended = not options.follow
         while not has_ended:
             wait_for_any(session, LOG_POLL_S)
-            has_ended = bool(options.job) and session.rows("job_has_ended", job=options.job) in ([], [(True,)])
-            last = _print_log(session, options, last, None)  # only now, so that its last rows are there
+            has_ended = bool(job) and session.rows("job_has_ended", job=job) in ([], [(True,)])
+            last = _print_log(session, options, job, last, None)  # only now, so that its last rows are there
     return 0
 
 
@@ -153,9 +141,9 @@ def log_line(row: dict[str, Any]) -> str:
     return printable(f"{cell(row['date'])} {row['type']}{fields}: {row['message']}")
 
 
-def _print_log(session: Session, options: Namespace, after: int, limit: int | None) -> int:
+def _print_log(session: Session, options: Namespace, job: int | None, after: int, limit: int | None) -> int:
     """Print the rows beyond `after`, and return the number of the newest."""
-    for row in session.records("log_rows", after=after, job=options.job, limit=limit):
+    for row in session.records("log_rows", after=after, job=job, limit=limit):
         after = row.pop("pk")
         print(as_json(row) if options.json else log_line(row), flush=options.follow)
     return after
@@ -172,44 +160,35 @@ def show_output(options: Namespace, config: Config) -> int:
         attempt: int = options.attempt or latest
         if attempt > latest and not options.follow:
             return failed(f"job {job} has had {latest} attempts")
-        printer = _OutputPrinter(session, job, "err" if options.errors else "out", attempt)
-        if options.follow:
-            warn_of_inactive_groups(session, [job])
-            printer.follow(options.attempt or ANY_ATTEMPT)
-        else:
-            printer.print_until(attempt)
+        stream, place = "err" if options.errors else "out", (attempt, 0)
+        if not options.follow:
+            _print_output(session, job, stream, place, attempt)
+            return 0
+        warn_of_inactive_groups(session, [job])
+        last = options.attempt or ANY_ATTEMPT
+        for _ in wake_ups(session, "drover_output", "drover_event", jobs=[job]):
+            is_over = _is_past(session, job, last)  # before printing: what was written last is there then
+            place = _print_output(session, job, stream, place, last)
+            if is_over:
+                break
     return 0
 
 
-class _OutputPrinter:
-    """One stream of one job, from the start of an attempt on; on a terminal, control characters are escaped."""
+def _is_past(session: Session, job: int, attempt: int) -> bool:
+    """Return whether the job has ended, or is gone, or is past this attempt."""
+    for latest, has_ended, is_in_hand in session.rows("job_attempt", job=job):
+        return has_ended or latest > attempt or (latest == attempt and not is_in_hand)
+    return True
 
-    def __init__(self, session: Session, job: int, stream: str, attempt: int) -> None:
-        self._session, self._job, self._stream = session, job, stream
-        self._attempt, self._part = attempt, 0  # of the last piece that was printed
-        self._is_terminal = sys.stdout.isatty()
 
-    def follow(self, attempt: int) -> None:
-        """Print until the job ends, or goes beyond this attempt."""
-        for _ in wake_ups(self._session, "drover_output", "drover_event", jobs=[self._job]):
-            is_over = self._is_past(attempt)  # before printing: what was written last is there then
-            self.print_until(attempt)
-            if is_over:
-                return
-
-    def print_until(self, attempt: int) -> None:
-        """Print what was not printed yet, up to this attempt."""
-        place = {"attempt": self._attempt, "part": self._part, "until_attempt": attempt}
-        for row in self._session.stream("job_output", job=self._job, stream=self._stream, **place):
-            self._attempt, self._part, text = row
-            if self._is_terminal:
-                sys.stdout.write(printable_lines(text))
-            else:
-                sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-        sys.stdout.flush()
-
-    def _is_past(self, attempt: int) -> bool:
-        """Return whether the job has ended, or is gone, or is past this attempt."""
-        for latest, has_ended, is_in_hand in self._session.rows("job_attempt", job=self._job):
-            return has_ended or latest > attempt or (latest == attempt and not is_in_hand)
-        return True
+def _print_output(session: Session, job: int, stream: str, place: tuple[int, int], last: int) -> tuple[int, int]:
+    """Print what comes after a place (attempt, part), up to an attempt; return the place of the end."""
+    after = {"attempt": place[0], "part": place[1]}
+    for attempt, part, text in session.stream("job_output", job=job, stream=stream, until_attempt=last, **after):
+        place = attempt, part
+        if sys.stdout.isatty():  # where control characters are escaped
+            sys.stdout.write(printable_lines(text))
+        else:
+            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    sys.stdout.flush()
+    return place

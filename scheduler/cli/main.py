@@ -29,11 +29,20 @@ ALONE = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0 ok, 1 failed, 2 configuration or usage, 3 no database."""
     options = parse(sys.argv[1:] if argv is None else argv)
+    from scheduler.cli.output import printable, warn  # only now: --help should come at once
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character shows its number
     try:
         status = _run(options)
         sys.stdout.flush()  # here, where a closed pipe is still noticed
+    except ConfigError as error:
+        print(*map(printable, str(error).splitlines()), sep="\n", file=sys.stderr)
+        return USAGE
     except DroverError as error:
-        return _report(error)
+        warn(" ".join(str(error).split()))
+        return UNREACHABLE if isinstance(error, WorldError) else FAILED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return FAILED
@@ -43,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Namespace) -> int:
-    _escape_unprintable()
     if options.database is not None:
         from scheduler.cli.config import without_password  # not for --help, as below
 
@@ -55,40 +63,23 @@ def _run(options: Namespace) -> int:
 
 def _configuration(options: Namespace) -> "Config":
     """Return what the command needs of it; no file is read if it needs the database only, and that is named."""
-    from scheduler.model.config import Config  # not for --help: it takes as long as all the rest
+    from scheduler.model.config import Config, Database  # not for --help: it takes as long as all the rest
 
     needs = COMMANDS[options.command].needs
     if needs == "nothing":
         return Config()
-    from scheduler.cli.config import SYSTEM, database_alone, load
+    from scheduler.cli.config import load
     from scheduler.drivers.spawn import user_mistakes
 
-    checks = (user_mistakes,) if options.command == "run" else ()  # what only a daemon needs
     is_enough = needs == "database" or getattr(options, "group", None) or getattr(options, "jobs", None)
-    alone = database_alone(os.environ) if is_enough else None
+    if is_enough and (url := os.environ.get("DROVER_DATABASE_URL")):
+        return Config(database=Database(url=url))
     try:
-        return alone or load(options.config, os.environ, SYSTEM, *checks)
+        # users of agents concern only a daemon
+        return load(options.config, os.environ, checks=(user_mistakes,) if options.command == "run" else ())
     except ConfigError as error:
         hint = ALONE.get(needs)
         raise ConfigError(f"{error}\n{hint.format(options.command)}" if hint else str(error)) from error
-
-
-def _escape_unprintable() -> None:
-    """Let a terminal that lacks a character show its number, which is no reason to fail."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _report(error: DroverError) -> int:
-    """Print mistakes of the operator one a line, other errors as one line; return the exit status."""
-    from scheduler.cli.output import printable  # not for --help, as above
-
-    if isinstance(error, ConfigError):
-        print(*map(printable, str(error).splitlines()), sep="\n", file=sys.stderr)
-        return USAGE
-    print("drover:", printable(" ".join(str(error).split())), file=sys.stderr)
-    return UNREACHABLE if isinstance(error, WorldError) else FAILED
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 """Every command and every option, as argparse declares them; drover(1) and drover(8) describe the same.
 
-Decides what may be written on a command line. The table COMMANDS names the function that runs each command; commands
-that become command rows are those of the registry, scheduler.model.commands. Imports nothing slow, so that a usage
-message comes at once.
+The table COMMANDS names the function that runs each command; those that become command rows are the verbs of the
+registry, scheduler.model.commands. Imports nothing slow, so that a usage message comes at once.
 """
 
 import re
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf, isnan
 from operator import methodcaller
 from typing import Any, Final, Literal, NamedTuple
 
-from scheduler.model.commands import VERBS
+from scheduler.model.commands import VERBS, Verb
 from scheduler.model.states import JOB_STATES
 
 LARGEST: Final = 2**63 - 1
@@ -23,10 +22,7 @@ Declaration = Callable[[Any], object]  # gets the parser
 
 
 class Command(NamedTuple):
-    """The function that runs a command, as module.name; its help, and its arguments.
-
-    `needs` says how much of the configuration has to be read.
-    """
+    """The function that runs a command, as module.name; its help, its arguments, and what it needs configured."""
 
     function: str
     help: str
@@ -41,15 +37,20 @@ def parse(argv: Sequence[str]) -> Namespace:
     """
     words = ["version", *argv[1:]] if argv[:1] == ["--version"] else list(argv)
     end = words.index("--") if "--" in words else len(words)
-    top = top_parser().parse_args(words[:end])
+    top = _top_parser().parse_args(words[:end])
     own = Namespace(command=top.command, config=top.config, database=top.database)
     parser = command_parser(top.command)
     # argparse would take the word after `--wait` for its optional seconds
-    rest = ["--wait=inf" if word == "--wait" else word for word in top.rest]
-    return _with_rest(parser, parser.parse_intermixed_args(rest, own), words[end + 1 :])
+    before = ["--wait=inf" if word == "--wait" else word for word in top.rest]
+    options = parser.parse_intermixed_args(before, own)
+    if behind := words[end + 1 :]:  # argparse would lose some of them, when options may be in any place
+        if not hasattr(options, "args"):
+            parser.error(f"no words are expected after -- (got {' '.join(behind)})")
+        options.args += behind
+    return options
 
 
-def top_parser() -> ArgumentParser:
+def _top_parser() -> ArgumentParser:
     """Return the parser of what comes before the command; the rest belongs to the command, options in any place."""
     parser = ArgumentParser(
         prog="drover",
@@ -77,15 +78,6 @@ def command_parser(name: str) -> ArgumentParser:
     for declare in command.arguments:
         declare(parser)
     return parser
-
-
-def _with_rest(parser: ArgumentParser, options: Namespace, rest: list[str]) -> Namespace:
-    """Add the words after `--` to ARGS: argparse loses some of them when options may be in any place."""
-    if rest and not hasattr(options, "args"):
-        parser.error(f"no words are expected after -- (got {' '.join(rest)})")
-    if rest:
-        options.args += rest
-    return options
 
 
 # Types of values: each reads a word. Errors: ArgumentTypeError, with what was wanted instead.
@@ -126,200 +118,174 @@ def _seconds(text: str) -> float:
     return value
 
 
-# Arguments, and those that several commands share. "--limit N" is an option and what stands for its value in help.
+# Arguments, and those that several commands share.
 
 
-def _word(name: str, metavar: str | None, help: str, **settings: Any) -> Declaration:
-    return methodcaller("add_argument", name, metavar=metavar, help=help, **settings)
+def _argument(form: str, help: str, **settings: Any) -> Declaration:
+    """Return the declaration of `--flag`, `--option VALUE` or `name VALUE`; VALUE is what help shows."""
+    name, _, metavar = form.partition(" ")
+    if metavar:
+        settings["metavar"] = metavar
+    elif name.startswith("-"):
+        settings = {"action": "store_true"} | settings
+    return methodcaller("add_argument", name, help=help, **settings)
 
 
-def _option(form: str, help: str, **settings: Any) -> Declaration:
-    name, metavar = form.split()
-    return methodcaller("add_argument", name, metavar=metavar, help=help, **settings)
+def _job(attribute: str, nargs: str | None = None) -> Declaration:
+    return _argument(f"{attribute} JOB", "number or name of a job", nargs=nargs, type=job_number_or_name)
 
 
-def _flag(name: str, help: str, **settings: Any) -> Declaration:
-    return methodcaller("add_argument", name, help=help, **{"action": "store_true"} | settings)
-
-
-def _one_of(*arguments: Declaration) -> Declaration:
-    def declare(parser: ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group()
-        for each in arguments:
-            each(group)
-
-    return declare
-
-
-def _job(nargs: str | None = None) -> Declaration:
-    return _word("job", "JOB", "number or name of the job", nargs=nargs, type=job_number_or_name)
-
-
-def _jobs(nargs: str = "+") -> Declaration:
-    return _word("jobs", "JOB", "number or name of a job", nargs=nargs, type=job_number_or_name)
+def _tests_of_run(parser: ArgumentParser) -> None:
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("-t", action="store_true", dest="test", help="test every agent and exit")
+    either.add_argument("-T", action="store_true", dest="test_first", help="test every agent and go on")
 
 
 OR_NULL: Final = {"action": "store_const", "const": True}  # not given is no value for the column
 STATES: Final = {"action": "append", "default": [], "choices": JOB_STATES}
-JSON_LINES: Final = _flag("--json", "one JSON object a line")
-WATCH: Final = _flag("--watch", "go on, and show it anew when something happens")
+JSON_LINES: Final = _argument("--json", "one JSON object a line")
+WATCH: Final = _argument("--watch", "go on, and show it anew when something happens")
 ANSWER: Final = (
-    _flag("--json", "print the answer as JSON"),
-    _option("--wait SECONDS", "--wait=9: for 9 s; else as long as it takes", type=_seconds, default=inf),
+    _argument("--json", "print the answer as JSON"),
+    _argument("--wait SECONDS", "--wait=9: for 9 s; else as long as it takes", type=_seconds, default=inf),
 )
 
 # For words in the usage of a verb of the registry: the attribute of the parsed options, and the argument that sets it.
 CONDITIONS: Final = "a job, or what jobs are blocked on"
 SIGNALS: Final = "jobs, then the name or number of a signal; or JOB=SIGNAL, each its own"
 ARGUMENTS: Final[dict[str, tuple[str, Declaration]]] = {
-    "JOB": ("jobs", _jobs()),  # as many command rows
-    "JOB|NAME": ("jobs", _jobs()),
-    "JOB SIGNAL [MORE...]": ("signals", _word("signals", "WORD", SIGNALS, nargs="+")),
-    "JOB|CONDITION": ("conditions", _word("conditions", "JOB|CONDITION", CONDITIONS, nargs="+")),
-    "[TEXT...]": ("reason", _option("--reason TEXT", "what its row says; default: cancelled", default="")),
-    "[QUEUE...]": ("queues", _word("queues", "QUEUE", "these queues; default: every one", nargs="*")),
-    "DAYS": ("days", _word("days", "DAYS", "what ended more than so many days ago", type=COUNT)),
-    "[failed]": ("failed", _flag("--failed", "failed jobs too", action="store_const", const="failed")),
-}
-LISTS: Final = {  # commands that list, and have verbs of the registry as their other actions
-    "queue": "list queues, or change one",
-    "host": "list hosts, or change one",
-    "agent": "list agent types; serve one, or not",
+    "JOB": ("jobs", _job("jobs", "+")),  # as many command rows
+    "JOB|NAME": ("jobs", _job("jobs", "+")),
+    "JOB SIGNAL [MORE...]": ("signals", _argument("signals WORD", SIGNALS, nargs="+")),
+    "JOB|CONDITION": ("conditions", _argument("conditions JOB|CONDITION", CONDITIONS, nargs="+")),
+    "[TEXT...]": ("reason", _argument("--reason TEXT", "what its row says; default: cancelled", default="")),
+    "[QUEUE...]": ("queues", _argument("queues QUEUE", "these queues; default: every one", nargs="*")),
+    "DAYS": ("days", _argument("days DAYS", "what ended more than so many days ago", type=COUNT)),
+    "[failed]": ("failed", _argument("--failed", "failed jobs too", action="store_const", const="failed")),
 }
 
 
-def verb_arguments(usage: str) -> list[tuple[str, Declaration]]:
-    """Return for a verb's usage the attributes of the parsed options, each with the argument that sets it."""
-    words = [usage] if usage in ARGUMENTS else usage.split()
-    return [ARGUMENTS.get(word) or _plain_argument(word) for word in words]
+def verb_arguments(usage: str) -> Iterator[tuple[str, Declaration]]:
+    """Yield for each word of a verb's usage the attribute of the parsed options, and the argument that sets it."""
+    for word in [usage] if usage in ARGUMENTS else usage.split():
+        metavar = word.strip("[].")
+        name, is_optional, takes_several = metavar.lower(), word.startswith("["), "..." in word
+        nargs = ("*" if takes_several else "?") if is_optional else ("+" if takes_several else None)
+        yield ARGUMENTS.get(word) or (name, _argument(f"{name} {metavar}", "", nargs=nargs))
 
 
-def _plain_argument(word: str) -> tuple[str, Declaration]:
-    metavar = word.strip("[].")
-    is_optional, takes_several = word.startswith("["), "..." in word
-    nargs = ("*" if is_optional else "+") if takes_several else ("?" if is_optional else None)
-    return metavar.lower(), _word(metavar.lower(), metavar, "", nargs=nargs)
+def _verb_command(verb: Verb) -> Command:
+    arguments = [declare for _, declare in verb_arguments(verb.usage)]
+    return Command("admin.send_commands", verb.help, (*arguments, *ANSWER))
 
 
-def _verb_commands() -> dict[str, Command]:
-    """Return the commands that are verbs of the registry, in its order."""
-    commands = {}
-    for verb in VERBS.values():
-        if verb.cli and " " not in verb.cli:
-            arguments = [declare for _, declare in verb_arguments(verb.usage)]
-            commands[verb.cli] = Command("admin.send_commands", verb.help, (*arguments, *ANSWER))
-    return commands
-
-
-def _list_command(name: str) -> Command:
+def _list_command(name: str, help: str) -> Command:
     actions = [verb.cli.removeprefix(f"{name} ") for verb in VERBS.values() if verb.cli.startswith(f"{name} ")]
-    arguments = (
-        _word("action", None, "default: list", nargs="?", default="list", choices=["list", *actions]),
-        _word("words", "WORD", "a name, then what is to be", nargs="*"),
+    return Command("admin.list_or_change", help, (
+        _argument("action", "default: list", nargs="?", default="list", choices=["list", *actions]),
+        _argument("words WORD", "a name, then what is to be", nargs="*"),
         *ANSWER,
-    )
-    return Command("admin.list_or_change", LISTS[name], arguments)
+    ))  # fmt: skip
 
 
 COMMANDS: Final[dict[str, Command]] = {
     "run": Command("run.run", "be the scheduler daemon, in the foreground; or run jobs by hand", (
-        _jobs("*"),
+        _job("jobs", "*"),
         *ANSWER,
-        _flag("-I", "also read `type | args` lines from stdin", dest="read_stdin"),
-        _flag("-H", "ignore hosts: run everything here", dest="ignore_hosts"),
-        _flag("-R", "give abandoned rows back before READY", dest="rescue"),
-        _one_of(
-            _flag("-t", "test every agent and exit", dest="test"),
-            _flag("-T", "test every agent and go on", dest="test_first"),
-        ),
-        _flag("--allow-root", "run although the user is root"),
-        _flag("-v", "say more; may be given again", dest="verbose", action="count", default=0),
+        _argument("-I", "also read `type | args` lines from stdin", dest="read_stdin"),
+        _argument("-H", "ignore hosts: run everything here", dest="ignore_hosts"),
+        _argument("-R", "give abandoned rows back before READY", dest="rescue"),
+        _tests_of_run,
+        _argument("--allow-root", "run although the user is root"),
+        _argument("-v", "say more; may be given again", dest="verbose", action="count", default=0),
     ), "all"),
     "init": Command("admin.init", "create the schema in the database, or bring it up to date", (
-        _flag("--roles", "create the roles and their grants too"),
+        _argument("--roles", "create the roles and their grants too"),
     )),
     "check": Command("check.check", "look whether everything is there that a scheduler needs", (), "all"),
     "agent-check": Command("agent_check.check_agents", "start each agent on each host, and compare their programs", (
-        _word("types", "TYPE", "these types, enabled or not; default: all enabled", nargs="*"),
-        _flag("--allow-root", "although the user is root, as agents are then too"),
+        _argument("types TYPE", "these types, enabled or not; default: all enabled", nargs="*"),
+        _argument("--allow-root", "although the user is root, as agents are then too"),
     ), "all"),
     "demo": Command("demo.run_demo", "show it at work on real files, in a database of its own", (
-        _word("directory", "DIR", "whose files; default: the Python library", nargs="?"),
-        _flag("--keep", "keep the database, and say how to go on with it"),
-        _option("--agents N", "agents of each type", type=POSITIVE),
-        _option("--limit N", "at most so many files", type=POSITIVE),
+        _argument("directory DIR", "whose files; default: the Python library", nargs="?"),
+        _argument("--keep", "keep the database, and say how to go on with it"),
+        _argument("--agents N", "agents of each type", type=POSITIVE),
+        _argument("--limit N", "at most so many files", type=POSITIVE),
     ), "nothing"),
     "status": Command("status.show_status", "show schedulers, slots, jobs and queues", (
-        _word("group", "GROUP", "default: that of the configuration", nargs="?"),
-        _flag("--json", "one JSON object"),
+        _argument("group GROUP", "default: that of the configuration", nargs="?"),
+        _argument("--json", "one JSON object"),
         WATCH,
     ), "group"),
     "submit": Command("submit.submit_jobs", "queue a job, or many", (
-        _word("type", "TYPE", "agent type, or command"),
-        _word("args", "ARGS", "joined by blanks; - reads one job a line from stdin", nargs="*"),
-        _option("--wait SECONDS", "wait for the end; --wait=9: 9 s", nargs="?", type=_seconds),
-        _flag("--json", "one JSON object a line: of each job, with --wait of its end"),
-        _flag("--force", "queue it even if nobody serves the type"),
-        _flag("--sql", "ARGS is a query: one work item a row", **OR_NULL),
-        _option("--runonpfile COLUMN", "like --sql; this column places each row on a host"),
-        _option("--key COLUMN", "unique, ordered column: progress is checkpointed by it"),
-        _option("--host HOST", "run on this host only"),
-        _option("--queue QUEUE", "named queue"),
-        _flag("--urgent", "before all that are not urgent", **OR_NULL),
-        _option("--priority LETTERS", "a before z; default n"),
-        _option("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_INTEGER)),
-        _option("--name TYPE.NONCE", "unique name of the job"),
-        _option("--delete FILE", "remove this file after success; may be given again", action="append"),
+        _argument("type TYPE", "agent type, or command"),
+        _argument("args ARGS", "joined by blanks; - reads one job a line from stdin", nargs="*"),
+        _argument("--wait SECONDS", "wait for the end; --wait=9: 9 s", nargs="?", type=_seconds),
+        _argument("--json", "one JSON object a line: of each job, with --wait of its end"),
+        _argument("--force", "queue it even if nobody serves the type"),
+        _argument("--sql", "ARGS is a query: one work item a row", **OR_NULL),
+        _argument("--runonpfile COLUMN", "like --sql; this column places each row on a host"),
+        _argument("--key COLUMN", "unique, ordered column: progress is checkpointed by it"),
+        _argument("--host HOST", "run on this host only"),
+        _argument("--queue QUEUE", "named queue"),
+        _argument("--urgent", "before all that are not urgent", **OR_NULL),
+        _argument("--priority LETTERS", "a before z; default n"),
+        _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_INTEGER)),
+        _argument("--name TYPE.NONCE", "unique name of the job"),
+        _argument("--delete FILE", "remove this file after success; may be given again", action="append"),
     )),
     "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", (
-        _word("name", "TYPE.NONCE", "unique name of the job; its variables come on stdin"),
-        _option("-p LETTERS", "a before z; default n", dest="priority"),
-        _flag("--force", "set it up even if nobody serves the type"),
+        _argument("name TYPE.NONCE", "unique name of the job; its variables come on stdin"),
+        _argument("-p LETTERS", "a before z; default n", dest="priority"),
+        _argument("--force", "set it up even if nobody serves the type"),
     )),
     "resubmit": Command("submit.resubmit_jobs", "queue a job that has ended once more, as a new one", (
-        _jobs(),
-        _flag("--json", "one JSON object a line: of each job"),
+        _job("jobs", "+"),
+        _argument("--json", "one JSON object a line: of each job"),
     )),
-    **_verb_commands(),
-    **{name: _list_command(name) for name in LISTS},
+    **{verb.cli: _verb_command(verb) for verb in VERBS.values() if verb.cli and " " not in verb.cli},
+    "queue": _list_command("queue", "list queues, or change one"),
+    "host": _list_command("host", "list hosts, or change one"),
+    "agent": _list_command("agent", "list agent types; serve one, or not"),
     "command": Command("admin.send_commands", "tell the scheduler to do anything else", (
-        _word("args", "WORD", "a verb and what it is about", nargs="+"),
+        _argument("args WORD", "a verb and what it is about", nargs="+"),
         *ANSWER,
     )),
     "ls": Command("jobs.list_jobs", "list jobs", (
-        _option("-s STATE", "list jobs in this state too; may be given again", dest="also", **STATES),
-        _option("-S STATE", "list jobs in this state only; may be given again", dest="only", **STATES),
-        _option("-t TYPE", "jobs of this type only", dest="types", action="append"),
-        _flag("--all", "jobs in every state, and of hidden groups"),
-        _option("-n N", "the newest N, 0 for all; 1000", dest="rows", type=COUNT, default=1000),
+        _argument("-s STATE", "list jobs in this state too; may be given again", dest="also", **STATES),
+        _argument("-S STATE", "list jobs in this state only; may be given again", dest="only", **STATES),
+        _argument("-t TYPE", "jobs of this type only", dest="types", action="append"),
+        _argument("--all", "jobs in every state, and of hidden groups"),
+        _argument("-n N", "the newest N, 0 for all; 1000", dest="rows", type=COUNT, default=1000),
         JSON_LINES,
         WATCH,
     )),
     "log": Command("jobs.show_log", "show what was logged, of a job or of all", (
-        _job("?"),
-        _option("-n LINES", "the last LINES; 100 without a job", dest="lines", type=COUNT),
-        _flag("-f", "go on with what is logged from now on", dest="follow"),
+        _job("job", "?"),
+        _argument("-n LINES", "the last LINES; 100 without a job", dest="lines", type=COUNT),
+        _argument("-f", "go on with what is logged from now on", dest="follow"),
         JSON_LINES,
     )),
-    "why": Command("jobs.show_reason", "say why a job is not running", (_job(),)),
+    "why": Command("jobs.show_reason", "say why a job is not running", (_job("job"),)),
     "out": Command("jobs.show_output", "print the output of a job", (
-        _job(),
-        _flag("-e", "its error output instead", dest="errors"),
-        _flag("-t", "go on with what is written from now on", dest="follow"),
-        _option("--attempt K", "of this attempt; default: the latest", type=POSITIVE),
+        _job("job"),
+        _argument("-e", "its error output instead", dest="errors"),
+        _argument("-t", "go on with what is written from now on", dest="follow"),
+        _argument("--attempt K", "of this attempt; default: the latest", type=POSITIVE),
     )),
     "wait": Command("wait.wait_for_jobs", "wait until jobs have ended, and show how", (
-        _jobs(),
-        _option("--timeout SECONDS", "wait no longer than that", type=_seconds, default=inf),
-        _flag("--json", "one JSON object a line, with what the job wrote"),
+        _job("jobs", "+"),
+        _argument("--timeout SECONDS", "wait no longer than that", type=_seconds, default=inf),
+        _argument("--json", "one JSON object a line, with what the job wrote"),
     )),
     "exit": Command("jobs.show_exit_status", "print the exit status of a job", (
-        _job(),
-        _flag("-q", "print nothing, exit with the status of the job", dest="quiet"),
-        _flag("-w", "wait until the job has ended", dest="wait"),
+        _job("job"),
+        _argument("-q", "print nothing, exit with the status of the job", dest="quiet"),
+        _argument("-w", "wait until the job has ended", dest="wait"),
     )),
     "completion": Command("options.print_completion", "print a script that completes commands in a shell", (
-        _word("shell", None, "which shell", choices=("bash",)),
+        _argument("shell", "which shell", choices=("bash",)),
     ), "nothing"),
     "version": Command("options.print_version", "print the version", (), "nothing"),
 }  # fmt: skip

@@ -12,10 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-# By category: control characters, format characters (what reorders or hides text), private use, halves of characters,
-# unassigned ones, of which nobody knows what they will be; and what separates lines. Blanks of any width are shown.
+# Unicode categories: control, format (reorders or hides text), private use, surrogates (from \udc80 on a byte that is
+# not UTF-8, see cli/db.py), unassigned, and what separates lines. Blanks of any width are shown.
 UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
-# Such a half from \udc80 on is a byte that is not UTF-8 (cli/db.py).
 GAP = "  "
 
 
@@ -26,6 +25,10 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
+
+    def values(self) -> list[list[Any]]:
+        """Return the values of each column."""
+        return [[row[place] for row in self.rows] for place in range(len(self.columns))]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a mapping for each row."""
@@ -68,7 +71,7 @@ def failed(message: str) -> int:
     return 1
 
 
-def no_such_job(job: int) -> int:
+def no_such_job(job: int | str) -> int:
     """Print that the job does not exist, or was flushed; return the exit status for that."""
     return failed(f"no job {job}; drover ls --all lists those there are")
 
@@ -84,31 +87,43 @@ def as_json(value: Any) -> str:
 
 
 def _json_value(value: object) -> object:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-    return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def print_table(table: Table) -> None:
     """Print a table: by rich on a terminal, as aligned text elsewhere."""
-    if sys.stdout.isatty():
-        return _print_rich(table)
-    return print(*aligned(table), sep="\n")
+    if not sys.stdout.isatty():
+        return print(*aligned(table), sep="\n")
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    title = Text(printable(table.title)) if table.title else None
+    drawn = RichTable(title=title, title_justify="left", box=None, pad_edge=False)
+    for name, values in zip(table.columns, table.values(), strict=True):
+        is_whole = _all_are(values, int, datetime, timedelta)
+        drawn.add_column(Text(name), justify="right" if _all_are(values, int) else "left", no_wrap=is_whole)
+    for row in table.rows:
+        drawn.add_row(*(Text(cell(value)) for value in row))
+    return Console().print(drawn)
 
 
 def aligned(table: Table) -> Iterator[str]:
     """Yield the lines of a table: title (unless empty), headings, rows; numbers to the right."""
     cells = [tuple(map(cell, row)) for row in table.rows]
     widths = [max(map(len, column)) for column in zip(table.columns, *cells, strict=True)]
-    numeric = [_all_are(column, int) for column in _columns(table)]
     if table.title:
         yield table.title
+    numeric = [_all_are(values, int) for values in table.values()]
     for line in (tuple(name.upper() for name in table.columns), *cells):
         padded = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True))
         yield GAP.join(padded).rstrip()
+
+
+def _all_are(values: Iterable[Any], *kinds: type) -> bool:
+    return all(value is None or isinstance(value, kinds) for value in values)
 
 
 def cell(value: Any) -> str:
@@ -123,26 +138,3 @@ def cell(value: Any) -> str:
         case timedelta():
             return str(timedelta(seconds=int(value.total_seconds())))
     return printable(str(value))
-
-
-def _columns(table: Table) -> list[tuple[Any, ...]]:
-    return list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-
-
-def _all_are(values: Iterable[Any], *kinds: type) -> bool:
-    return all(value is None or isinstance(value, kinds) for value in values)
-
-
-def _print_rich(table: Table) -> None:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    title = Text(printable(table.title)) if table.title else None
-    drawn = RichTable(title=title, title_justify="left", box=None, pad_edge=False)
-    for name, values in zip(table.columns, _columns(table), strict=True):
-        justify: Any = "right" if _all_are(values, int) else "left"
-        drawn.add_column(Text(name), justify=justify, no_wrap=_all_are(values, int, datetime, timedelta))
-    for row in table.rows:
-        drawn.add_row(*(Text(cell(value)) for value in row))
-    Console().print(drawn)

@@ -10,8 +10,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import count
 from select import EPOLLIN
 from typing import Any, Final
 
@@ -19,7 +17,7 @@ import attrs
 
 from scheduler.cli.admin import send, status_of
 from scheduler.cli.agent_check import refuse_root, test_agents
-from scheduler.cli.config import SYSTEM, load, locate, with_logins
+from scheduler.cli.config import load, locate, with_logins
 from scheduler.cli.db import connect, conninfo_of_daemon, running_database, update_or_check
 from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.daemon import guardian, log, upgrade
@@ -52,7 +50,8 @@ def run(options: Namespace, config: Config) -> int:
     written, config = config.database, with_logins(config, os.environ)
     read = _reload_function(options, written, config.database)
     manager = pop_manager(os.environ)
-    with wait_for_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
+    with running_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
+        _wait_for_database(config, conninfo)
         guardian_fd = guardian.begin(os.environ)
         has_guardian = guardian_fd is not None
         try:
@@ -70,29 +69,27 @@ def run(options: Namespace, config: Config) -> int:
     return status
 
 
-@contextmanager
-def wait_for_database(config: Config) -> Iterator[str]:
-    """Yield the conninfo as soon as the database answers and is up to date, so that services start in any order.
+def _wait_for_database(config: Config, conninfo: str) -> None:
+    """Return as soon as the database answers and is up to date, so that services start in any order.
 
     Sleeps between tries: there is nothing else to do yet. Errors: WorldError if its schema is another, or the embedded
     one cannot be started.
     """
-    with running_database(config) as conninfo:
-        for wait_s in back_off(config.scheduler.reconnect_max):
-            try:
-                update_or_check(config, conninfo)
-                break
-            except AbsentError as error:
-                log.LOG.warning("%s; trying again in %.1f s", " ".join(str(error).split()), wait_s)
-            time.sleep(wait_s)
-        yield conninfo
+    for wait_s in back_off(config.scheduler.reconnect_max):
+        try:
+            update_or_check(config, conninfo)
+            return
+        except AbsentError as error:
+            log.LOG.warning("%s; trying again in %.1f s", " ".join(str(error).split()), wait_s)
+        time.sleep(wait_s)
 
 
 def back_off(longest: float) -> Iterator[float]:
     """Yield seconds to wait, for ever: twice as long each time, with jitter, so that clients come back one by one."""
-    for tries in count():
-        whole = FIRST_WAIT_S * 2 ** min(tries, 64)
-        yield min(whole, longest) * (0.5 + random.random() / 2)
+    wait_s = FIRST_WAIT_S
+    while True:
+        yield min(wait_s, longest) * (0.5 + random.random() / 2)
+        wait_s = min(2 * wait_s, longest)
 
 
 def _reload_function(options: Namespace, written: Database, used: Database) -> Callable[[], Config]:
@@ -100,7 +97,7 @@ def _reload_function(options: Namespace, written: Database, used: Database) -> C
     file = str(locate(options.config, os.environ))
 
     def read() -> Config:
-        config = _with_options(load(file, os.environ, SYSTEM, user_mistakes), options)
+        config = _with_options(load(file, os.environ, checks=[user_mistakes]), options)
         return attrs.evolve(config, database=used) if config.database == written else config
 
     return read
@@ -129,17 +126,16 @@ def run_by_hand(options: Namespace, config: Config) -> int:
     with connect(config) as session:
         words = " ".join(["run", *map(str, session.job_numbers(options.jobs))])
         answers = send(session, [words], options.wait)
-    results = [answer.result or {"jobs": {}, "errors": {"command": answer.text}} for answer in answers]
-    for result in results:
+    status = status_of(answers, 1, options.wait)
+    for answer in answers:
+        result = answer.result or {"jobs": {}, "errors": {"command": answer.text}}
         if options.json:
             print(as_json(result))
         else:
             _print_result(result)
-    return status_of(answers, 1, options.wait) or int(not all(map(_is_success, results)))
-
-
-def _is_success(result: Mapping[str, Any]) -> bool:
-    return not result["errors"] and all(job and job["result"] == "ok" for job in result["jobs"].values())
+        if result["errors"] or not all(job and job["result"] == "ok" for job in result["jobs"].values()):
+            status = 1
+    return status
 
 
 def _print_result(result: Mapping[str, Any]) -> None:

@@ -14,7 +14,6 @@ from typing import NamedTuple, NoReturn
 
 from scheduler.cli.db import Session, connect
 from scheduler.cli.output import as_json, failed, no_such_job, printable, warn
-from scheduler.errors import DroverError
 from scheduler.model.config import Config
 
 WAITING_NAME = "drover-wait"  # application_name of commands that wait for an end: `drover status` counts them
@@ -40,10 +39,13 @@ class End(NamedTuple):
 def wait_for_jobs(options: Namespace, config: Config) -> int:
     """Print how each job ended; 1 if one failed, does not exist, or has not ended in time."""
     with connect(config) as session:
-        found = [_number(session, job) for job in options.jobs]
-        jobs = [job for job in dict.fromkeys(found) if job is not None]
+        known = session.numbers_by_name([job for job in options.jobs if isinstance(job, str)])
+        missing = [job for job in options.jobs if isinstance(job, str) and job not in known]
+        for name in missing:
+            no_such_job(name)
+        jobs = list(dict.fromkeys(known.get(job, job) for job in options.jobs if job not in missing))
         status = print_ends(session, jobs, options.timeout, json=options.json)
-    return status or int(None in found)
+    return 1 if missing else status
 
 
 def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json: bool) -> int:
@@ -53,12 +55,16 @@ def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json:
     warn_of_inactive_groups(session, jobs)
     ends = []
     for end in job_ends(session, jobs, limit_s):
-        _print_end(session, end, json=json)
         ends.append(end)
-    if len(ends) < len(jobs):
-        return failed(
-            f"after {limit_s:g} s, {len(jobs) - len(ends)} of {len(jobs)} jobs have not ended; see drover why"
-        )
+        if end.state == GONE:
+            no_such_job(end.job)
+        elif json:
+            outcomes = session.records("job_outcome", job=end.job)
+            print(as_json(outcomes[0] if outcomes else None), flush=True)
+        else:
+            print(printable(f"{end.job} {end.type} {end.state} {end.text}"), flush=True)
+    if left := len(jobs) - len(ends):
+        return failed(f"after {limit_s:g} s, {left} of {len(jobs)} jobs have not ended; see drover why")
     return int(any(end.bits & FAILURE for end in ends))
 
 
@@ -120,22 +126,3 @@ def wait_for_any(session: Session, timeout_s: float) -> None:
     """Wait until something is announced, or for so many seconds."""
     for _ in session.connection.notifies(timeout=timeout_s, stop_after=1):
         pass
-
-
-def _number(session: Session, job: int | str) -> int | None:
-    """Return the number of a job; None, with a warning, for a name that no job has: the others are waited for."""
-    try:
-        return session.job_number(job)
-    except DroverError as error:
-        warn(str(error))
-        return None
-
-
-def _print_end(session: Session, end: End, *, json: bool) -> None:
-    if end.state == GONE:
-        no_such_job(end.job)
-    elif json:
-        outcomes = session.records("job_outcome", job=end.job)
-        print(as_json(outcomes[0] if outcomes else None), flush=True)
-    else:
-        print(printable(f"{end.job} {end.type} {end.state} {end.text}"), flush=True)

@@ -188,7 +188,7 @@ FAULTS: Final = (
     _fault(
         "wait_for_an_unknown_name_exits_0",
         "scheduler/cli/wait.py",
-        "return status or int(None in found)",
+        "return 1 if missing else status",
         "return status",
         "integration/test_cli_submit.py::test_wait_for_a_name_that_nobody_has_fails_j57",
     ),
