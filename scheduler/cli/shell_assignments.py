@@ -5,29 +5,35 @@ backslashes, over several lines if need be. What a shell would act on must be qu
 """
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 from scheduler.errors import ConfigError
 
 Value = str | list[str]
 
-SKIPPED: Final = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
-BLANKS: Final = re.compile(r"(?:[ \t]|\\\n)*")
-LINE_END: Final = re.compile(r"[ \t\r]*(?:#[^\n]*)?(?:\n|\Z)")
-START: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+# A piece of a word: '...', "...", $'...', a character behind a backslash, or characters that need no quotes.
 PIECE: Final = re.compile(
-    r"""'(?P<single>[^']*)'
-      | "(?P<double>(?:[^"\\]|\\.)*)"
-      | \$'(?P<escaped>(?:[^'\\]|\\.)*)'
-      | \\(?P<one>.)
-      | (?P<bare>(?:[^\s'"\\$`;&|<>()]|\$(?!['"(]))+)""",
-    re.VERBOSE | re.DOTALL,
+    r"""'[^']*'|"(?:[^"\\]|\\.)*"|\$'(?:[^'\\]|\\.)*'|\\.|(?:[^\s'"\\$`;&|<>()]|\$(?!['"(]))+""", re.DOTALL
 )
+SKIPPED: Final = r"(?:[ \t\r\n]+|#[^\n]*)"  # between assignments, and between the words of a list
+WORD: Final = rf"(?:{PIECE.pattern})"
+# As much of an assignment as there is; `*+` never looks back. What stops it is told by _problem.
+ASSIGNMENT: Final = re.compile(
+    rf"{SKIPPED}*+(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)="
+    rf"(?:(?P<open>\()(?P<words>(?:{SKIPPED}|{WORD}++)*+)(?P<close>\))?|(?P<word>{WORD}*+)))?",
+    re.DOTALL,
+)
+LIST_ITEM: Final = re.compile(rf"{SKIPPED}|(?P<word>{WORD}++)", re.DOTALL)
+LINE_END: Final = re.compile(r"[ \t\r]*(?:#[^\n]*)?(?:\n|\Z)")
+BLANKS: Final = re.compile(r"(?:[ \t]|\\\n)*")
 IN_DOUBLE: Final = re.compile(r'\\([\\"$`\n])')
-IN_ESCAPED: Final = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", re.DOTALL)
-NAMED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
-JOINED: Final = "\n"  # after a backslash: the line goes on
+IN_ESCAPED: Final = re.compile(
+    rb"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", re.DOTALL
+)  # fmt: skip
+NAMED: Final = {
+    b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"E": b"\x1b", b"f": b"\f",
+    b"v": b"\v", b"\\": b"\\", b"'": b"'", b'"': b'"', b"?": b"?",
+}  # fmt: skip
 
 
 def assignments(data: bytes) -> dict[str, Value]:
@@ -35,110 +41,70 @@ def assignments(data: bytes) -> dict[str, Value]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise _mistake(data[: error.start].count(b"\n"), "is not UTF-8") from None
+        raise _mistake(data[: error.start].decode(), "is not UTF-8") from None
     if "\0" in text:
-        raise _mistake(text[: text.index("\0")].count("\n"), "holds a NUL")
-    return _Reader(text).read()
+        raise _mistake(text[: text.index("\0")], "holds a NUL")
+    found: dict[str, Value] = {}
+    end = 0
+    while part := ASSIGNMENT.match(text, end):
+        name, stop = part["name"], part.end()
+        if not name and stop == len(text):
+            break
+        if not name:
+            raise _mistake(text[:stop], "NAME=value or NAME=(a b) is wanted")
+        if part["open"] and not part["close"] and stop == len(text):
+            raise _mistake(text[: part.start("open")], "the list is not closed")
+        line_end = LINE_END.match(text, stop)
+        if not line_end:
+            raise _problem(text, stop)
+        if name in found:
+            raise _mistake(text[: part.start("name")], f"{name} is given twice")
+        items = LIST_ITEM.finditer(part["words"] or "")
+        words = [PIECE.sub(_meaning, item["word"]) for item in items if item["word"]]
+        found[name] = words if part["open"] else PIECE.sub(_meaning, part["word"])
+        end = line_end.end()
+    return found
 
 
-class _Reader:
-    """Reads a text from a place on."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
-
-    def read(self) -> dict[str, Value]:
-        found: dict[str, Value] = {}
-        while self._has_more():
-            line = self._at
-            start = START.match(self._text, self._at)
-            if start is None:
-                raise self._error("NAME=value or NAME=(a b) is wanted")
-            self._at = start.end()
-            value = self._list() if self._text.startswith("(", self._at) else self._word()
-            if not self._passes(LINE_END):
-                raise self._error(self._problem())
-            if start[1] in found:
-                raise self._error(f"{start[1]} is given twice", line)
-            found[start[1]] = value
-        return found
-
-    def _list(self) -> list[str]:
-        opened, self._at = self._at, self._at + 1
-        words: list[str] = []
-        while self._has_more():
-            before = self._at
-            if self._text.startswith(")", before):
-                self._at += 1
-                return words
-            words.append(self._word())
-            if self._at == before:
-                raise self._error(self._problem())
-        raise self._error("the list is not closed", opened)
-
-    def _word(self) -> str:
-        pieces = []
-        while piece := PIECE.match(self._text, self._at):
-            assert piece.lastgroup is not None
-            pieces.append(_MEANINGS[piece.lastgroup](piece[piece.lastgroup]))
-            self._at = piece.end()
-        return "".join(pieces)
-
-    def _has_more(self) -> bool:
-        self._passes(SKIPPED)
-        return self._at < len(self._text)
-
-    def _passes(self, pattern: re.Pattern[str]) -> bool:
-        found = pattern.match(self._text, self._at)
-        self._at = found.end() if found else self._at
-        return found is not None
-
-    def _problem(self) -> str:
-        """Return why neither a word nor the end of the line stands here."""
-        self._passes(BLANKS)
-        rest = self._text[self._at : self._at + 2]
-        if rest[0] in "'\"" or rest == "$'":
-            return "the quote is not closed"
-        if rest[0] == "\\":
-            return "nothing follows the backslash"
-        if PIECE.match(rest):
-            return "a value with blanks must be quoted"
-        return f"{rest.strip()!r} must be quoted, for nothing is executed"
-
-    def _error(self, reason: str, at: int | None = None) -> ConfigError:
-        return _mistake(self._text.count("\n", 0, self._at if at is None else at), reason)
+def _mistake(before: str, reason: str) -> ConfigError:
+    return ConfigError(f"stdin:{before.count(chr(10)) + 1}: {reason}; nothing was set up")
 
 
-def _mistake(lines_before: int, reason: str) -> ConfigError:
-    return ConfigError(f"stdin:{lines_before + 1}: {reason}; nothing was set up")
+def _problem(text: str, stop: int) -> ConfigError:
+    """Return why neither a word nor the end of the line stands here."""
+    blanks = BLANKS.match(text, stop)
+    at = blanks.end() if blanks else stop
+    rest = text[at : at + 2]
+    if rest in ("", "\\"):
+        return _mistake(text[:at], "nothing follows the backslash")
+    if rest[0] in "'\"" or rest == "$'":
+        return _mistake(text[:at], "the quote is not closed")
+    if PIECE.match(rest):
+        return _mistake(text[:at], "a value with blanks must be quoted")
+    return _mistake(text[:at], f"{rest.strip()!r} must be quoted, for nothing is executed")
 
 
-def _in_double(text: str) -> str:
-    return IN_DOUBLE.sub(lambda found: found[1].replace(JOINED, ""), text)
+def _meaning(piece: re.Match[str]) -> str:
+    """Return what bash reads in a piece; bytes by number, in $'...', are UTF-8."""
+    text = piece[0]
+    if text.startswith("$'"):
+        return IN_ESCAPED.sub(_escape, text[2:-1].encode()).decode(errors="replace")
+    match text[0]:
+        case "'":
+            return text[1:-1]
+        case '"':
+            return IN_DOUBLE.sub(lambda found: found[1].strip("\n"), text[1:-1])
+        case "\\":  # before the end of a line, which goes on then
+            return text[1:].strip("\n")
+    return text
 
 
-def _in_escaped(text: str) -> str:
-    """Return what bash writes as $'...'; bytes by number are UTF-8."""
-    pieces = IN_ESCAPED.split(text)
-    plain, escapes = pieces[::2], pieces[1::2]
-    data = plain[0].encode() + b"".join(_escape(e) + p.encode() for e, p in zip(escapes, plain[1:], strict=True))
-    return data.decode(errors="replace")
-
-
-def _escape(word: str) -> bytes:
-    if word[0] in "uU" and len(word) > 1:
-        return chr(min(int(word[1:], 16), 0x10FFFF)).encode(errors="replace")
-    if word[0] == "x" and len(word) > 1:
-        return bytes([int(word[1:], 16)])
-    if word[0] in "01234567":
-        return bytes([int(word, 8) & 0xFF])
-    return NAMED.get(word, word if word in "\\'\"?" else "\\" + word).encode()
-
-
-_MEANINGS: Final[dict[str, Callable[[str], str]]] = {
-    "single": str,
-    "double": _in_double,
-    "escaped": _in_escaped,
-    "one": lambda character: character.replace(JOINED, ""),
-    "bare": str,
-}
+def _escape(found: re.Match[bytes]) -> bytes:
+    kind, digits = found[1][:1], found[1][1:]
+    if kind in b"uU" and digits:
+        return chr(min(int(digits, 16), 0x10FFFF)).encode(errors="replace")
+    if kind == b"x" and digits:
+        return bytes([int(digits, 16)])
+    if kind in b"01234567":
+        return bytes([int(found[1], 8) & 0xFF])
+    return NAMED.get(kind, b"\\" + kind)

@@ -69,6 +69,7 @@ def test_nothing_is_nothing() -> None:
         (b"a=(b\nc", 1, "the list is not closed"),
         (b"a=(b;c)", 1, "';c' must be quoted, for nothing is executed"),
         (b"a=x\\", 1, "nothing follows the backslash"),
+        (b"a=(b) \\\n", 2, "nothing follows the backslash"),
         (b"a=1\r\nb='\xff'", 2, "is not UTF-8"),
         (b"a=\0", 1, "holds a NUL"),
     ],
