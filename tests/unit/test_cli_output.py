@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.cli.jobs import brief, log_line, states
 from scheduler.cli.options import parse
 from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines
-from scheduler.cli.status import headline, pivot, standby_note
+from scheduler.cli.status import headline, pivot, standby_notes
 from scheduler.cli.submit import read_lines
 from scheduler.errors import ConfigError
 
@@ -169,7 +169,7 @@ def test_headline_names_the_owner() -> None:
 
 @pytest.mark.parametrize(("active", "standbys", "is_noted"), [(True, 0, True), (True, 1, False), (False, 0, False)])
 def test_a_group_with_one_scheduler_alone_is_noted_c1(active: bool, standbys: int, is_noted: bool) -> None:
-    assert (standby_note({"active": active, "standbys": standbys}) is not None) == is_noted
+    assert bool(standby_notes({"active": active, "standbys": standbys})) == is_noted
 
 
 # submit
