@@ -7,7 +7,7 @@ row: it migrates the schema itself.
 """
 
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from scheduler.cli.db import MASKED, NOTHING, Session, connect, running_database, translated_errors
@@ -46,7 +46,9 @@ def _commands(session: Session, options: Namespace) -> list[str]:
         return [" ".join(options.args)]
     verb = VERB_OF[options.command]
     given = {name: getattr(options, name) for name, _ in verb_arguments(verb.usage)}
-    rest = " ".join(_words(value for name, value in given.items() if name not in ("jobs", "signals", "conditions")))
+    others = [value for name, value in given.items() if name not in ("jobs", "signals", "conditions")]
+    words = [word for value in others for word in (value if isinstance(value, list) else [value])]
+    rest = " ".join(str(word) for word in words if word not in (None, ""))
     match next(iter(given), ""):
         case "signals":
             return [f"{verb.name} {job} {signal}" for job, signal in _signals(session, verb.name, options.signals)]
@@ -56,12 +58,6 @@ def _commands(session: Session, options: Namespace) -> list[str]:
         case "jobs":
             return [f"{verb.name} {job} {rest}".rstrip() for job in session.job_numbers(options.jobs)]
     return [f"{verb.name} {rest}".rstrip()]
-
-
-def _words(values: Iterable[Any]) -> Iterator[str]:
-    for value in values:
-        each = value if isinstance(value, list) else [value]
-        yield from (str(word) for word in each if word not in (None, ""))
 
 
 def _signals(session: Session, verb: str, words: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -95,8 +91,14 @@ def send_and_print(session: Session, commands: Sequence[str], limit_s: float, *,
 
 def send(session: Session, commands: Sequence[str], limit_s: float) -> list[Answer]:
     """Insert the commands, all or none; return the answers that came in time. Errors: ConfigError if one is none."""
-    for words in commands:
-        _check_words(words)
+    try:
+        for words in commands:
+            words.encode()
+            parse(words)
+    except UnicodeEncodeError:
+        raise ConfigError("the words are not UTF-8; nothing was commanded") from None
+    except CommandError as mistake:
+        raise ConfigError(f"{mistake}; nothing was commanded") from None
     pks = [pk for (pk,) in session.rows("insert_commands", commands=list(commands))]
     if not session.value("is_any_scheduler_active"):
         warn("no scheduler is active: what is commanded waits until one is; start it with drover run")
@@ -110,16 +112,6 @@ def status_of(answers: Sequence[Answer], sent: int, limit_s: float) -> int:
     if len(answers) < sent:
         return failed(f"after {limit_s:g} s, {sent - len(answers)} of {sent} commands have no answer; they stay queued")
     return int(not all(answer.ok for answer in answers))
-
-
-def _check_words(words: str) -> None:
-    try:
-        words.encode()
-        parse(words)
-    except UnicodeEncodeError:
-        raise ConfigError("the words are not UTF-8; nothing was commanded") from None
-    except CommandError as mistake:
-        raise ConfigError(f"{mistake}; nothing was commanded") from None
 
 
 def list_or_change(options: Namespace, config: Config) -> int:

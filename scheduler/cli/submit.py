@@ -35,7 +35,12 @@ ANYWAY: Final = "--force queues it all the same"
 
 def submit_jobs(options: Namespace, config: Config) -> int:
     """Print the number of each new job; with --wait also how it ended, and 1 if one failed."""
-    texts = read_lines(sys.stdin.buffer) if options.args == ["-"] else [_encodable(" ".join(options.args))]
+    text = " ".join(options.args)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the arguments are not UTF-8; nothing was queued") from None
+    texts = read_lines(sys.stdin.buffer) if text == "-" else [text]
     with connect(config) as session:
         if reason := refusal(session, options.type, options.queue, options.host, force=options.force):
             return failed(reason)
@@ -55,14 +60,6 @@ def read_lines(file: BinaryIO) -> Iterator[str]:
         if "\0" in text:
             raise ConfigError(f"stdin:{number}: holds a NUL; nothing was queued")
         yield text
-
-
-def _encodable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ConfigError("the arguments are not UTF-8; nothing was queued") from None
-    return text
 
 
 def _insert(connection: psycopg.Connection, options: Namespace, texts: Iterable[str]) -> list[int]:
@@ -94,27 +91,22 @@ def set_up_job(options: Namespace, config: Config) -> int:
         reason = refusal(session, options.name.partition(".")[0], queue, host, force=options.force)
         if reason and not session.numbers_by_name([options.name]):
             return failed(reason)
-        ((job, existed),) = _set_up(session, options.name, settings)
+        try:
+            ((job, existed),) = session.rows("set_up_job", name=options.name, settings=Jsonb(settings))
+        except psycopg.errors.UndefinedParameter as error:
+            raise ConfigError(f"{error.diag.message_primary}; nothing was set up") from error
+        except psycopg.DataError as error:
+            column = _column_of_mistake(session, settings)
+            raise ConfigError(f"{column}{error.diag.message_primary}; nothing was set up") from error
     if existed:
         warn(f"{options.name} exists already; it was left as it is")
     print(job)
     return 0
 
 
-def _set_up(session: Session, name: str, settings: Mapping[str, Value]) -> list[tuple[int, bool]]:
-    """Return one row: its number, and whether it existed. Errors: ConfigError, with the column of a wrong value."""
-    try:
-        return session.rows("set_up_job", name=name, settings=Jsonb(settings))
-    except psycopg.errors.UndefinedParameter as error:
-        raise ConfigError(f"{error.diag.message_primary}; nothing was set up") from error
-    except psycopg.DataError as error:
-        column = _column_of_mistake(session, settings)
-        raise ConfigError(f"{column}{error.diag.message_primary}; nothing was set up") from error
-
-
 def _column_of_mistake(session: Session, settings: Mapping[str, Value]) -> str:
     """Return the first column that cannot hold its value, which the database does not say."""
-    for name in filter(lambda name: name.startswith("jq_"), settings):
+    for name in (name for name in settings if name.startswith("jq_")):
         try:
             session.rows("read_columns", settings=Jsonb({name: settings[name]}))
         except psycopg.DataError:
