@@ -5,6 +5,7 @@ SQL; agents write their results through registered statements. The daemon is a c
 only reads and writes rows.
 """
 
+import json
 import os
 import re
 import signal
@@ -14,14 +15,14 @@ import sysconfig
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import psycopg
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from scheduler.cli.output import printable
@@ -55,7 +56,7 @@ PROGRESS: Final = """
 TOTALS: Final = "select count(*), coalesce(sum(size), 0), count(sha256) + count(mimetype) + count(license) from pfile"
 FAILURES: Final = "select item_jq_fk, item_reason, item_line from drover.item_failure limit 5"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")  # of a name that is not UTF-8
-INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
+INSTALLED: Final = ("site-packages", "dist-packages")
 ENOUGH: Final = 5000  # files worth a demo
 END_S: Final = 30.0  # for the daemon to end after SIGTERM
 POLL_S: Final = 0.5  # nothing announces progress
@@ -90,25 +91,20 @@ def run_demo(options: Namespace, config: Config) -> int:
 def _files_and_folder(directory: str | None) -> tuple[list[str], str]:
     """Return the files to work on and where they are: of a directory, or of the running Python's own library."""
     if directory is None:
-        return _library()
+        standard, installed = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
+        paths = sorted(_files(standard, INSTALLED))
+        if len(paths) >= ENOUGH:
+            return paths, str(standard)
+        return paths + sorted(_files(installed)), f"{standard} and {installed}"
     where = Path(directory).resolve()
     if not where.is_dir():
         raise ConfigError(f"demo: {where} is not a directory: name one with files in it")
-    if not (paths := sorted(_files(where, frozenset()))):
+    if not (paths := sorted(_files(where))):
         raise ConfigError(f"demo: {where} has no files: name a directory that has some")
     return paths, str(where)
 
 
-def _library() -> tuple[list[str], str]:
-    """Return the standard library; where it is small, what is installed beside it too."""
-    standard, installed = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
-    paths = sorted(_files(standard, INSTALLED))
-    if len(paths) >= ENOUGH:
-        return paths, str(standard)
-    return paths + sorted(_files(installed, frozenset())), f"{standard} and {installed}"
-
-
-def _files(directory: Path, left_out: frozenset[str]) -> Iterator[str]:
+def _files(directory: Path, left_out: Collection[str] = ()) -> Iterator[str]:
     """Yield the regular files below a directory, but for folders of these names, and names that no text can hold."""
     for folder, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if name not in left_out]
@@ -118,22 +114,18 @@ def _files(directory: Path, left_out: frozenset[str]) -> Iterator[str]:
 
 
 def _write_config(home: Path, url: str, agents: int) -> Path:
-    """Write the configuration that a site would have written."""
-    lines = [f"[database]\nurl = {_quoted(url)}\n\n[hosts.local]\nmax = {agents * len(SAVES)}\n"]
+    """Write the configuration that a site would have written; a string of JSON is one of TOML too."""
+    lines = [f"[database]\nurl = {json.dumps(url, ensure_ascii=False)}\n\n[hosts.local]\nmax = {agents * len(SAVES)}\n"]
     for name, save in SAVES.items():
         lines.append(
             f'[agents.{name}]\ncommand = ["drover-agent-{name}", "--save", "save"]\nslots = {agents}\n'
             f'db = "statements"\n\n'
-            f"[agents.{name}.statements]\nsave = {_quoted(save)}\n"
+            f"[agents.{name}.statements]\nsave = {json.dumps(save)}\n"
         )
     path = home / "drover.toml"
     path.write_text("\n".join(lines))
     path.chmod(0o600)
     return path
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _prepare(conninfo: str, connection: psycopg.Connection, paths: list[str]) -> None:
@@ -178,21 +170,17 @@ def _run_jobs(connection: psycopg.Connection, console: Console) -> tuple[float, 
         while True:
             rows = connection.execute(PROGRESS, [list(jobs)]).fetchall()
             for pk, done, total, _, _ in rows:
-                _update_bar(bars, jobs[pk], done, total, time.monotonic() - began)
+                if done and not bars.tasks[jobs[pk]].finished:
+                    bars.update(jobs[pk], rate=f"{done / (time.monotonic() - began):.0f}/s")
+                bars.update(jobs[pk], completed=done, total=total)
             if all(state in TERMINAL for _, _, _, state, _ in rows):
                 break
             for _ in connection.notifies(timeout=POLL_S, stop_after=1):
                 pass
-    for pk, _, _, state, text in rows:
-        if state != DONE:
-            console.print(printable(f"job {pk} {state}: {text}"), markup=False)
-    return time.monotonic() - began, any(state != DONE for _, _, _, state, _ in rows)
-
-
-def _update_bar(bars: Progress, task: TaskID, done: int, total: int | None, seconds: float) -> None:
-    is_moving = done and total != bars.tasks[task].completed
-    rate = f"{done / seconds:.0f}/s" if is_moving else bars.tasks[task].fields["rate"]
-    bars.update(task, completed=done, total=total, rate=rate)
+    bad = [(pk, state, text) for pk, _, _, state, text in rows if state != DONE]
+    for pk, state, text in bad:
+        console.print(printable(f"job {pk} {state}: {text}"), markup=False)
+    return time.monotonic() - began, bool(bad)
 
 
 def _print_summary(connection: psycopg.Connection, console: Console, seconds: float) -> None:
