@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.processes import Processes
+from scheduler.drivers.processes import LocalProcess, Processes
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import Event, Gone, Spawn
 from tests.loop_tools import turn_until

@@ -15,10 +15,9 @@ from select import EPOLLIN
 from typing import Final
 
 from scheduler.daemon.log import log_line
-from scheduler.drivers.local_process import watch
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.steps import Steps, Task, ready
-from scheduler.drivers.system import SIGNALS
+from scheduler.drivers.system import SIGNALS, pidfd_of
 from scheduler.package_data import PACKAGE, schema_dir
 
 TRIAL_S: Final = 30.0  # for the import of the new program
@@ -58,7 +57,7 @@ class Upgrade:
         trial = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        pidfd = watch(trial)
+        pidfd = pidfd_of(trial)
         self._tried = self._last
         Task(self._loop, self._wait_for(trial, pidfd)).start()
 

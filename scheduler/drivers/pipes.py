@@ -11,9 +11,7 @@ import os
 from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT
 
-from scheduler.drivers.local_process import Process
-from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.steps import Task
+from scheduler.drivers.loop import Loop
 from scheduler.model.events import Clogged, Event, Unclogged
 
 CHUNK = 65_536  # bytes of a command's output read in one turn: a full pipe
@@ -32,30 +30,11 @@ OnCapture = Callable[[int, str, bytes, float], None]
 Reader = Callable[[int], None]
 
 
-class Child:
-    """One process: our ends of its pipes, what is still to be written, how it ended."""
+class Outputs:
+    """What all agents write: what it is passed on to, and the descriptors that are not read at present.
 
-    __slots__ = (
-        "awaiting_end", "charged_at", "chunk", "debt", "end", "grace", "is_line", "mute", "process", "slot", "stderr",
-        "stdin", "stdout", "unsent",
-    )  # fmt: skip
-
-    def __init__(self, slot: int, is_line: bool) -> None:
-        self.slot, self.is_line = slot, is_line
-        self.process: Process
-        self.awaiting_end: Task[None] | None = None  # of a process of this machine
-        self.stdin = self.stdout = self.stderr = CLOSED
-        self.unsent: bytes | memoryview = b""
-        self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
-        self.grace: Timer | None = None  # for the end of its output, once it is dead
-        self.mute: Timer | None = None  # for its death, once it has closed its stdout
-        self.chunk = LINES_CHUNK if is_line else CHUNK  # bytes of the next read
-        self.debt = 0.0  # seconds of our time that it took, less what it was allowed since
-        self.charged_at = 0.0
-
-
-class Pipes:
-    """The pipes of all children; `ended` is called when one of their outputs has ended, and is closed."""
+    `ended` is called with a slot when one of its two outputs has ended, and is closed.
+    """
 
     def __init__(
         self,
@@ -64,165 +43,191 @@ class Pipes:
         on_errors: OnErrors,
         on_capture: OnCapture,
         report: Callable[[Event], None],
-        ended: Callable[[Child], None],
+        ended: Callable[[int], None],
     ) -> None:
-        self._loop, self._report, self._ended = loop, report, ended
-        self._on_output, self._on_errors, self._on_capture = on_output, on_errors, on_capture
-        self._paused: dict[int, Reader] = {}  # descriptors that are not read at present
+        self.loop, self.report, self.ended = loop, report, ended
+        self.on_output, self.on_errors, self.on_capture = on_output, on_errors, on_capture
+        self._paused: dict[int, Reader] = {}
 
-    def open(self, child: Child, stdin: bytes) -> None:
-        """Begin to read; give a command its input."""
-        for fd, reader in self._readers(child):
-            self._loop.register(fd, EPOLLIN, reader)
-        if not child.is_line:
-            self.write(child, stdin)
-            if not child.unsent:
-                self.close_stdin(child)
-
-    def close(self, child: Child) -> None:
-        """Close all pipes of a child; what is in them is lost."""
-        self.close_stdin(child)
-        child.stdout, child.stderr = self._close(child.stdout), self._close(child.stderr)
-
-    def close_stdin(self, child: Child) -> None:
-        """Send nothing more."""
-        child.stdin, child.unsent = self._close(child.stdin), b""
-
-    def _close(self, fd: int) -> int:
+    def close(self, fd: int) -> int:
         """Close a descriptor that may be closed already; return what stands in its place."""
         if fd != CLOSED:
             self._paused.pop(fd, None)
-            self._loop.unregister(fd)  # first: a child between fork and exec may hold it open
+            self.loop.unregister(fd)  # first: a child between fork and exec may hold it open
             os.close(fd)
         return CLOSED
 
-    def read_rest(self, child: Child) -> None:
+    def pause(self, fd: int, reader: Reader, excess_s: float) -> None:
+        """Do not read for a while, longer the more descriptors are paused."""
+        self.loop.unregister(fd)
+        self._paused[fd] = reader
+        pause = min(excess_s / SHARE * len(self._paused), LONGEST_PAUSE_S)
+
+        def resume() -> None:  # unless it was closed since; its number may be another's now
+            if self._paused.get(fd) is reader:
+                self.resume(fd)
+
+        self.loop.at(self.loop.now + pause, resume)
+
+    def resume(self, fd: int) -> None:
+        """Read again from a descriptor if it was paused."""
+        reader = self._paused.pop(fd, None)
+        if reader is not None:
+            self.loop.register(fd, EPOLLIN, reader)
+
+
+class Pipes:
+    """Our ends of the pipes of one process."""
+
+    __slots__ = (
+        "_charged_at", "_chunk", "_debt", "_is_dead", "_is_line", "_loop", "_outputs", "_slot", "stderr",
+        "stdin", "stdout", "unsent",
+    )  # fmt: skip
+
+    def __init__(self, outputs: Outputs, slot: int, is_line: bool, ends: tuple[int, int, int]) -> None:
+        self.stdin, self.stdout, self.stderr = ends
+        self.unsent: bytes | memoryview = b""
+        self._outputs, self._loop, self._slot, self._is_line = outputs, outputs.loop, slot, is_line
+        self._is_dead = False  # the process
+        self._chunk = LINES_CHUNK if is_line else CHUNK  # bytes of the next read
+        self._debt = 0.0  # seconds of our time that it took, less what it was allowed since
+        self._charged_at = 0.0
+
+    def open(self, stdin: bytes) -> None:
+        """Begin to read; give a command its input."""
+        for fd, reader in self._readers():
+            self._loop.register(fd, EPOLLIN, reader)
+        if not self._is_line:
+            self.write(stdin)
+            if not self.unsent:
+                self.close_stdin()
+
+    def close(self) -> None:
+        """Close all; what is in them is lost."""
+        self.close_stdin()
+        self.stdout, self.stderr = self._outputs.close(self.stdout), self._outputs.close(self.stderr)
+
+    def close_stdin(self) -> None:
+        """Send nothing more."""
+        self.stdin, self.unsent = self._outputs.close(self.stdin), b""
+
+    def read_without_pause(self) -> None:
+        """Read at once, and without a pause from now on: the process is dead."""
+        self._is_dead = True
+        self._outputs.resume(self.stdout)
+        self._outputs.resume(self.stderr)
+
+    def read_rest(self) -> None:
         """Read what is buffered now."""
-        for fd, reader in self._readers(child):
+        for fd, reader in self._readers():
             if fd != CLOSED:
                 reader(EPOLLIN)
 
-    def resume(self, child: Child) -> None:
-        """Read at once from one that was paused: it is dead."""
-        for fd in (child.stdout, child.stderr):
-            self._resume(fd, self._paused.get(fd))
-
-    def _readers(self, child: Child) -> tuple[tuple[int, Reader], tuple[int, Reader]]:
-        slot, loop, capture, on_errors = child.slot, self._loop, self._on_capture, self._on_errors
-        stdout, stderr = child.stdout, child.stderr
-        if child.is_line:
-            errors = self._reader(child, stderr, lambda data: on_errors(slot, data, loop.now))
-            return (stdout, self._line_reader(child)), (stderr, errors)
+    def _readers(self) -> tuple[tuple[int, Reader], tuple[int, Reader]]:
+        slot, loop, outputs, capture = self._slot, self._loop, self._outputs, self._outputs.on_capture
+        if self._is_line:
+            errors = self._reader(self.stderr, lambda data: outputs.on_errors(slot, data, loop.now))
+            return (self.stdout, self._line_reader()), (self.stderr, errors)
         return (
-            (stdout, self._reader(child, stdout, lambda data: capture(slot, "out", data, loop.now))),
-            (stderr, self._reader(child, stderr, lambda data: capture(slot, "err", data, loop.now))),
+            (self.stdout, self._reader(self.stdout, lambda data: capture(slot, "out", data, loop.now))),
+            (self.stderr, self._reader(self.stderr, lambda data: capture(slot, "err", data, loop.now))),
         )
 
-    def _line_reader(self, child: Child) -> Reader:
+    def _line_reader(self) -> Reader:
         """Return the hot path: read, pass on, write the answer; everything is bound once, here."""
-        slot, fd, on_output, write, loop = child.slot, child.stdout, self._on_output, self.write, self._loop
+        slot, fd, on_output, write, loop = self._slot, self.stdout, self._outputs.on_output, self.write, self._loop
         read, charge = os.read, self._charge
 
         def reader(_mask: int) -> None:
             try:
-                data = read(fd, child.chunk)
+                data = read(fd, self._chunk)
             except BlockingIOError:
                 return
             if not data:
-                self._end(child, fd)
+                self._end(fd)
                 return
             answer = on_output(slot, data, loop.now)
             if answer is not None:
-                write(child, answer)
+                write(answer)
             if len(data) > FREE:
-                charge(child, fd, data, reader)
+                charge(fd, data, reader)
 
         return reader
 
-    def _reader(self, child: Child, fd: int, pass_on: Callable[[bytes], None]) -> Reader:
+    def _reader(self, fd: int, pass_on: Callable[[bytes], None]) -> Reader:
         def reader(_mask: int) -> None:
             try:
-                data = os.read(fd, child.chunk)
+                data = os.read(fd, self._chunk)
             except BlockingIOError:
                 return
             if not data:
-                self._end(child, fd)
+                self._end(fd)
                 return
             pass_on(data)
-            if child.is_line:
-                self._charge(child, fd, data, reader)
+            if self._is_line:
+                self._charge(fd, data, reader)
 
         return reader
 
-    def _charge(self, child: Child, fd: int, data: bytes, reader: Reader) -> None:
+    def _charge(self, fd: int, data: bytes, reader: Reader) -> None:
         """Charge a line agent for a read; pause its output if it has used up its allowance."""
         now, lines = self._loop.now, data.count(b"\n")
         cost = max(lines - FREE, 0) * LINE_S + len(data) * BYTE_S
-        child.debt = max(child.debt - (now - child.charged_at) * SHARE, 0.0) + cost
-        child.charged_at = now
-        excess = child.debt - BURST_S
-        child.chunk = FLOOD_CHUNK if excess > 0 and lines > FREE else LINES_CHUNK
-        if excess <= 0 or child.end is not None or fd not in (child.stdout, child.stderr):
-            return
-        self._loop.unregister(fd)
-        self._paused[fd] = reader
-        pause = min(excess / SHARE * len(self._paused), LONGEST_PAUSE_S)
-        self._loop.at(now + pause, lambda: self._resume(fd, reader))
+        self._debt = max(self._debt - (now - self._charged_at) * SHARE, 0.0) + cost
+        self._charged_at = now
+        excess = self._debt - BURST_S
+        self._chunk = FLOOD_CHUNK if excess > 0 and lines > FREE else LINES_CHUNK
+        if excess > 0 and not self._is_dead and fd in (self.stdout, self.stderr):
+            self._outputs.pause(fd, reader, excess)
 
-    def _resume(self, fd: int, reader: Reader | None) -> None:
-        """Read again from a descriptor that was paused, unless it was closed since; its number may be another's now."""
-        if reader is not None and self._paused.get(fd) is reader:
-            del self._paused[fd]
-            self._loop.register(fd, EPOLLIN, reader)
-
-    def _end(self, child: Child, fd: int) -> None:
-        if fd == child.stdout:
-            child.stdout = self._close(fd)
+    def _end(self, fd: int) -> None:
+        if fd == self.stdout:
+            self.stdout = self._outputs.close(fd)
         else:
-            child.stderr = self._close(fd)
-        self._ended(child)
+            self.stderr = self._outputs.close(fd)
+        self._outputs.ended(self._slot)
 
-    def write(self, child: Child, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Write what the pipe takes; the rest waits until it takes more."""
-        if child.stdin == CLOSED:
+        if self.stdin == CLOSED:
             return
-        if child.unsent:
-            child.unsent = memoryview(b"".join((child.unsent, data)))
+        if self.unsent:
+            self.unsent = memoryview(b"".join((self.unsent, data)))
             return
         try:
-            sent = os.write(child.stdin, data)
+            sent = os.write(self.stdin, data)
         except BlockingIOError:
             sent = 0
         except BrokenPipeError:
-            self._broken(child)
+            self._broken()
             return
         if sent != len(data):
-            child.unsent = memoryview(data)[sent:]
-            self._loop.register(child.stdin, EPOLLOUT, lambda _mask: self._write_rest(child))
-            self._report_clogged(child)
+            self.unsent = memoryview(data)[sent:]
+            self._loop.register(self.stdin, EPOLLOUT, self._write_rest)
+            self._report_clogged()
 
-    def _write_rest(self, child: Child) -> None:
+    def _write_rest(self, _mask: int) -> None:
         try:
-            sent = os.write(child.stdin, child.unsent)
+            sent = os.write(self.stdin, self.unsent)
         except BlockingIOError:
             return
         except BrokenPipeError:
-            self.close_stdin(child)
+            self.close_stdin()
             return
-        child.unsent = child.unsent[sent:]
-        if child.unsent:
+        self.unsent = self.unsent[sent:]
+        if self.unsent:
             return
-        if child.is_line:
-            self._loop.unregister(child.stdin)
-            self._report(Unclogged(child.slot))
+        if self._is_line:
+            self._loop.unregister(self.stdin)
+            self._outputs.report(Unclogged(self._slot))
         else:
-            self.close_stdin(child)
+            self.close_stdin()
 
-    def _broken(self, child: Child) -> None:
-        self._report_clogged(child)
-        self.close_stdin(child)
+    def _broken(self) -> None:
+        self._report_clogged()
+        self.close_stdin()
 
-    def _report_clogged(self, child: Child) -> None:
+    def _report_clogged(self) -> None:
         """Report that a line agent does not read; a command is free not to."""
-        if child.is_line:
-            self._report(Clogged(child.slot))
+        if self._is_line:
+            self._outputs.report(Clogged(self._slot))

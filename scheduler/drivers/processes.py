@@ -1,32 +1,246 @@
 """The processes of the slots, on this machine and on hosts over SSH, from their start to their end.
 
 Decides nothing about slots: what agents write goes to callbacks (pipes.py), all else is reported as events. Refuses to
-know the protocol.
+know the protocol. A process of this machine is started between three pipes, watched through a pidfd, signalled and
+reaped here; one of another host by ssh_host.py.
 
 A process has ended when it is dead *and* its output has ended; a grandchild may hold the pipes open, so the second has
-a deadline (`exit_grace`). What is particular to a process of this machine or of another is in local_process.py and
-ssh_host.py.
+a deadline (`exit_grace`). It is reaped only then: until then its pid and its process group are its own, even when it is
+dead, and no signal can reach a stranger.
 """
 
 import errno
 import logging
 import os
+import resource
+import select
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from select import EPOLLIN
+from typing import Final, Protocol
 
-from scheduler.drivers.local_process import TRACED_S, LocalProcess, NoPidfdError, Started, start
-from scheduler.drivers.loop import Loop
-from scheduler.drivers.pipes import CLOSED, Child, OnCapture, OnErrors, OnOutput, Pipes
-from scheduler.drivers.spawn import SHORTAGES, SpawnTemplates, Surroundings, fingerprint, reason
+from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
+from scheduler.drivers.spawn import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, fingerprint, reason
 from scheduler.drivers.ssh_host import SshHost, settings_of, ssh_hosts
 from scheduler.drivers.steps import Steps, Task, Until, ready
-from scheduler.drivers.system import open_more_files
+from scheduler.drivers.system import (
+    TRACED_S,
+    Ends,
+    NoPidfdError,
+    close_all,
+    open_more_files,
+    pidfd_of,
+    pipes,
+    signal_name,
+)  # fmt: skip
 from scheduler.errors import BugError
-from scheduler.model.config import Config, Host
-from scheduler.model.events import Created, Event, ForceKill, Kill, NotCreated, Replaced, Send, Signal, Spawn
+from scheduler.model.config import Config
+from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Replaced, Send, Signal, Spawn
+
+LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes far less
 
 log = logging.getLogger(__name__)
+
+
+class Process(Protocol):
+    """What a slot has started, here or elsewhere."""
+
+    pid: int
+    grace_s: float  # for its output to end after its own end, beyond `exit_grace`
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its group; harmless when it is gone."""
+
+    def kill(self) -> None:
+        """Kill it and its group."""
+
+    def kill_group(self) -> None:
+        """Kill what is left of its group; it is dead itself."""
+
+    def reap(self) -> None:
+        """Release it; it is of no use after that."""
+
+
+class LocalProcess:
+    """A child of ours."""
+
+    __slots__ = ("_popen", "_was_reaped", "grace_s", "pid", "pidfd")
+
+    def __init__(self, popen: "subprocess.Popen[bytes]", pidfd: int) -> None:
+        self._popen, self.pidfd, self.pid = popen, pidfd, popen.pid
+        self.grace_s = 0.0
+        self._was_reaped = False
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its group while it is not reaped, or to it alone if it left its group."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self.pidfd, number)
+        except PermissionError:  # it became another user's: we cannot signal it
+            return
+
+    def kill(self) -> None:
+        """Kill it and its group."""
+        self.signal(signal.SIGKILL)
+        with suppress(OSError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it may have left its group
+
+    def kill_group(self) -> None:
+        """Kill what is left of its group, unless its pid may be another process's by now."""
+        if not self._was_reaped:
+            self.signal(signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Reap it."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
+        self._popen.returncode = 0  # else Popen would reap it too; Gone reports how it ended
+        os.close(self.pidfd)
+
+    def how_it_ended(self, slot: int) -> Gone | None:
+        """Return how it ended, without reaping it; lost if it was reaped elsewhere, as when SIGCHLD is ignored.
+
+        None while a debugger holds its end: its pidfd is readable, but its parent cannot wait for it yet.
+        """
+        try:
+            found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            self._was_reaped = True
+            return Gone(slot, lost=True)
+        if found is None:
+            return None
+        if found.si_code == os.CLD_EXITED:
+            return Gone(slot, code=found.si_status)
+        return Gone(slot, signal=signal_name(found.si_status))
+
+
+def start(spec: ProcessSpec) -> tuple[LocalProcess, Ends]:
+    """Start a process between three pipes, and return our ends. Errors: OSError, ValueError; then nothing is left."""
+    ours, theirs = pipes()
+    try:
+        popen = subprocess.Popen(
+            spec.argv, bufsize=0, stdin=theirs[0], stdout=theirs[1], stderr=theirs[2], cwd=spec.directory,
+            env=spec.environment, process_group=0,
+        )  # fmt: skip
+        process = LocalProcess(popen, pidfd_of(popen))
+    except (OSError, ValueError):
+        close_all(ours)
+        raise
+    finally:
+        close_all(theirs)
+    for fd in ours:
+        os.set_blocking(fd, False)
+    with suppress(OSError):  # it has ended, or became another user's
+        # an agent that receives a line must not preempt us: that costs up to a third of the lines a second
+        if os.sched_getscheduler(process.pid) == os.SCHED_OTHER:
+            os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
+    if spec.files is not None:
+        with suppress(OSError):
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, spec.files)
+    return process, ours
+
+
+class Child:
+    """The process of a slot and its pipes; `over` is called with its end when it is dead and its output has ended."""
+
+    __slots__ = (
+        "_death", "_exit_grace", "_grace", "_is_line", "_is_over", "_loop", "_mute", "_over", "end", "pipes",
+        "process", "slot",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        loop: Loop,
+        slot: int,
+        is_line: bool,
+        process: Process,
+        pipes: Pipes,
+        exit_grace: Callable[[], float],
+        over: Callable[[int, Event], None],
+    ) -> None:
+        self.slot, self.process, self.pipes = slot, process, pipes
+        self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
+        self._loop, self._is_line, self._exit_grace, self._over = loop, is_line, exit_grace, over
+        self._is_over = False
+        self._death: Task[None] | None = None  # of a process of this machine, which is waited for
+        self._grace: Timer | None = None  # for the end of its output, once it is dead
+        self._mute: Timer | None = None  # for its death, once it has closed its stdout
+
+    def await_death(self, process: LocalProcess) -> None:
+        """Call `died` when a process of this machine is dead."""
+        self._death = Task(self._loop, self._await_death(process)).start()
+
+    def hang_up(self) -> None:
+        """Ask it to end: close its pipes, SIGHUP to its group. Only a command's output is read to its end."""
+        if self._is_line:
+            self.pipes.close()
+        else:
+            self.pipes.close_stdin()
+        self.process.signal(signal.SIGHUP)
+        self._end_if_over()
+
+    def died(self, end: Event) -> None:
+        """Note that it is dead, or never was; what it wrote may still be in its pipes."""
+        self.end = end
+        if isinstance(end, NotCreated):
+            self.pipes.close()
+        self.pipes.read_without_pause()
+        self._end_if_over()
+        if not self._is_over:
+            deadline = self._loop.now + self._exit_grace() + self.process.grace_s
+            self._grace = self._loop.at(deadline, self._read_rest)
+
+    def output_ended(self) -> None:
+        """End a process that is dead; a line agent that lives on without stdout can finish nothing any more."""
+        if self.pipes.stdout == CLOSED and self._is_line and self._mute is None:
+            self._mute = self._loop.at(self._loop.now + self._exit_grace(), self._kill_mute)
+        self._end_if_over()
+
+    def abandon(self) -> None:
+        """Close its pipes and report nothing of it any more."""
+        self._is_over = True
+        self.pipes.close()
+        if self._death is not None:
+            self._death.stop()
+
+    def _await_death(self, process: LocalProcess) -> Steps[None]:
+        """Wait until a process is dead, and until its parent can know how, which a debugger may put off."""
+        yield from ready(process.pidfd, EPOLLIN)  # it stays readable, and open for the reaping
+        end = process.how_it_ended(self.slot)
+        if end is None:
+            log.warning("slot %d: process %d has ended, but a debugger holds it", self.slot, process.pid)
+        while end is None:
+            yield Until(self._loop.now + TRACED_S)
+            end = process.how_it_ended(self.slot)
+        self.died(end)
+
+    def _read_rest(self) -> None:
+        """Read what is buffered, though another process still holds the pipes, and end it."""
+        self.pipes.read_rest()
+        self.pipes.close()
+        self._end_if_over()
+
+    def _kill_mute(self) -> None:
+        if self.end is None and not self._is_over:
+            log.warning("slot %d has closed its stdout and lives on: killed", self.slot)
+            self.process.kill()
+
+    def _end_if_over(self) -> None:
+        """Reap it if it is dead and its output has ended, after killing what is left of its group."""
+        if self.end is None or self._is_over or (self.pipes.stdout, self.pipes.stderr) != (CLOSED, CLOSED):
+            return
+        self._is_over = True
+        if self._grace is not None:
+            self._grace.cancel()
+        self.process.kill_group()
+        self.pipes.close()
+        self.process.reap()
+        self._over(self.slot, self.end)
 
 
 class Processes:
@@ -43,7 +257,7 @@ class Processes:
         report: Callable[[Event], None],
     ) -> None:
         self._config, self._loop, self._report = config, loop, report
-        self._pipes = Pipes(loop, on_output, on_errors, on_capture, report, self._output_ended)
+        self._outputs = Outputs(loop, on_output, on_errors, on_capture, report, self._output_ended)
         self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
         self._templates = SpawnTemplates(config, self._around)
         self._children: dict[int, Child] = {}
@@ -55,25 +269,35 @@ class Processes:
         """Start the process of a slot; reports Created or NotCreated, later if that is on another host."""
         if spawn.slot in self._children:
             raise BugError(f"slot {spawn.slot} has a process already; its Gone must come before a Spawn")
-        if (host := self._ssh_hosts.get(spawn.host)) is not None:
-            self._spawn_over_ssh(host, spawn)
-        else:
-            self._spawn_here(spawn)
+        host, is_line = self._ssh_hosts.get(spawn.host), self._config.agents[spawn.type].kind == "line"
+        try:
+            process, ends = self._start(spawn) if host is None else self._start_over_ssh(host, spawn)
+        except (OSError, ValueError) as error:
+            number = error.errno if isinstance(error, OSError) else None
+            has_begun = isinstance(error, NoPidfdError)  # and its end could not have been noticed
+            refusal = NotCreated(
+                spawn.slot, reason(self._config, spawn, error), number == errno.E2BIG and spawn.argv is not None,
+                lost=has_begun, is_machines_fault=number in SHORTAGES and not has_begun,
+            )  # fmt: skip
+            self._report(refusal)
+            return
+        pipes = Pipes(self._outputs, spawn.slot, is_line, ends)
+        child = self._children[spawn.slot] = Child(
+            self._loop, spawn.slot, is_line, process, pipes, lambda: self._config.scheduler.exit_grace, self._over
+        )
+        if isinstance(process, LocalProcess):
+            child.await_death(process)
+            self._started(spawn)
 
     def send(self, send: Send) -> None:
         """Write to an agent; harmless when it is gone."""
         if child := self._children.get(send.slot):
-            self._pipes.write(child, send.data)
+            child.pipes.write(send.data)
 
     def kill(self, kill: Kill) -> None:
-        """Ask a process to end: close its pipes, SIGHUP to its group. Only a command's output is read to its end."""
+        """Ask a process to end; harmless when it is gone."""
         if child := self._children.get(kill.slot):
-            if child.is_line:
-                self._pipes.close(child)
-            else:
-                self._pipes.close_stdin(child)
-            child.process.signal(signal.SIGHUP)
-            self._end_if_over(child)
+            child.hang_up()
 
     def force_kill(self, force: ForceKill) -> None:
         """Kill a process and its group at once; harmless when it is gone."""
@@ -86,15 +310,12 @@ class Processes:
             child.process.signal(command.number)
 
     def reload(self, config: Config) -> None:
-        """Start processes by another configuration from now on; those of before live on."""
+        """Start processes by another configuration from now on; those of before live on, as hosts of theirs do."""
         old, self._config = self._config, config
         self._templates = SpawnTemplates(config, self._around)
         same = [name for name in self._programs if config.agents.get(name) == old.agents[name]]
         self._programs = {name: self._programs[name] for name in same}
-        self._set_ssh_hosts(ssh_hosts(config))
-
-    def _set_ssh_hosts(self, hosts: Mapping[str, Host]) -> None:
-        """Replace hosts whose settings have changed; agents that were started under the old ones live on."""
+        hosts = ssh_hosts(config)
         self._retired = [host for host in self._retired if not host.is_over]
         for name, host in list(self._ssh_hosts.items()):
             if name not in hosts or host.settings != settings_of(name, hosts[name]):
@@ -127,116 +348,40 @@ class Processes:
         for process in local:
             process.kill()
         for child in self._children.values():
-            self._pipes.close(child)
-            if child.awaiting_end is not None:
-                child.awaiting_end.stop()
+            child.abandon()
         for process in local:
-            process.await_death()
+            poll = select.poll()
+            poll.register(process.pidfd, select.POLLIN)
+            poll.poll(LAST_WAIT_MS)
             process.reap()
         self._children.clear()
 
-    def _spawn_here(self, spawn: Spawn) -> None:
-        agent = self._config.agents[spawn.type]
+    def _start(self, spawn: Spawn) -> tuple[LocalProcess, Ends]:
         if spawn.type not in self._programs:
-            self._programs[spawn.type] = fingerprint(agent, self._around)
-        try:
-            started = self._start(spawn)
-        except (OSError, ValueError) as error:
-            self._report(self._not_created(spawn, error))
-            return
-        child = self._children[spawn.slot] = Child(spawn.slot, agent.kind == "line")
-        process = child.process = LocalProcess(started)
-        child.stdin, child.stdout, child.stderr = started.stdin, started.stdout, started.stderr
-        child.awaiting_end = Task(self._loop, self._await_end(child, process)).start()
-        self._started(child, spawn.stdin or b"")
-
-    def _spawn_over_ssh(self, host: SshHost, spawn: Spawn) -> None:
-        agent = self._config.agents[spawn.type]
-        child = self._children[spawn.slot] = Child(spawn.slot, agent.kind == "line")
-        try:
-            process = child.process = host.start(
-                spawn, agent, lambda: self._started(child, spawn.stdin or b""), lambda end: self._ended(child, end)
-            )
-        except OSError as error:
-            del self._children[spawn.slot]
-            self._report(self._not_created(spawn, error))
-            return
-        child.stdin, child.stdout, child.stderr = process.ends.stdin, process.ends.stdout, process.ends.stderr
-
-    def _start(self, spawn: Spawn) -> Started:
+            self._programs[spawn.type] = fingerprint(self._config.agents[spawn.type], self._around)
         try:
             return start(self._templates.spec(spawn))
         except (FileNotFoundError, PermissionError):  # it may be elsewhere by now
             self._templates.forget()
             return start(self._templates.spec(spawn))
 
-    def _not_created(self, spawn: Spawn, error: OSError | ValueError) -> NotCreated:
-        """Return whose fault it is; a process whose end could not have been noticed had begun."""
-        number = error.errno if isinstance(error, OSError) else None
-        has_begun = isinstance(error, NoPidfdError)
-        return NotCreated(
-            spawn.slot,
-            reason(self._config, spawn, error),
-            is_items_fault=number == errno.E2BIG and spawn.argv is not None,
-            lost=has_begun,
-            is_machines_fault=number in SHORTAGES and not has_begun,
-        )
+    def _start_over_ssh(self, host: SshHost, spawn: Spawn) -> tuple[Process, Ends]:
+        def died(end: Event) -> None:
+            self._children[spawn.slot].died(end)
 
-    def _started(self, child: Child, stdin: bytes) -> None:
-        self._report(Created(child.slot, child.process.pid))
-        if child.stdout != CLOSED:  # else it was told to end before it began
-            self._pipes.open(child, stdin)
+        process = host.start(spawn, self._config.agents[spawn.type], lambda: self._started(spawn), died)
+        return process, (process.ends.stdin, process.ends.stdout, process.ends.stderr)
 
-    def _await_end(self, child: Child, process: LocalProcess) -> Steps[None]:
-        """Wait until a process is dead, and until its parent can know how, which a debugger may put off."""
-        yield from ready(process.pidfd, EPOLLIN)  # it stays readable, and open for the reaping
-        end = process.how_it_ended(child.slot)
-        if end is None:
-            log.warning("slot %d: process %d has ended, but a debugger holds it", child.slot, process.pid)
-        while end is None:
-            yield Until(self._loop.now + TRACED_S)
-            end = process.how_it_ended(child.slot)
-        self._ended(child, end)
+    def _started(self, spawn: Spawn) -> None:
+        child = self._children[spawn.slot]
+        self._report(Created(spawn.slot, child.process.pid))
+        if child.pipes.stdout != CLOSED:  # else it was told to end before it began
+            child.pipes.open(spawn.stdin or b"")
 
-    def _ended(self, child: Child, end: Event) -> None:
-        """Note that it is dead, or never was; what it wrote may still be in its pipes."""
-        child.end = end
-        if isinstance(end, NotCreated):
-            self._pipes.close(child)
-        self._pipes.resume(child)
-        self._end_if_over(child)
-        if child.slot in self._children:
-            deadline = self._loop.now + self._config.scheduler.exit_grace + child.process.grace_s
-            child.grace = self._loop.at(deadline, lambda: self._read_rest(child))
+    def _output_ended(self, slot: int) -> None:
+        if child := self._children.get(slot):
+            child.output_ended()
 
-    def _read_rest(self, child: Child) -> None:
-        """Read what is buffered, though another process still holds the pipes, and end it."""
-        self._pipes.read_rest(child)
-        self._pipes.close(child)
-        self._end_if_over(child)
-
-    def _output_ended(self, child: Child) -> None:
-        """End a process that is dead; a line agent that lives on without stdout can finish nothing any more."""
-        if child.stdout == CLOSED and child.is_line and child.mute is None:
-            child.mute = self._loop.at(
-                self._loop.now + self._config.scheduler.exit_grace, lambda: self._kill_mute(child)
-            )
-        self._end_if_over(child)
-
-    def _kill_mute(self, child: Child) -> None:
-        if child.end is None and self._children.get(child.slot) is child:
-            log.warning("slot %d has closed its stdout and lives on: killed", child.slot)
-            child.process.kill()
-
-    def _end_if_over(self, child: Child) -> None:
-        """Reap a child that is dead and whose output has ended, kill what is left of its group, report Gone."""
-        is_read = child.stdout == child.stderr == CLOSED
-        if child.end is None or not is_read or self._children.get(child.slot) is not child:
-            return
-        if child.grace is not None:
-            child.grace.cancel()
-        child.process.kill_group()
-        self._pipes.close(child)
-        child.process.reap()
-        del self._children[child.slot]
-        self._report(child.end)
+    def _over(self, slot: int, end: Event) -> None:
+        del self._children[slot]
+        self._report(end)

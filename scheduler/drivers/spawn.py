@@ -1,7 +1,7 @@
 """What the process of an agent is started with: its argv with wrappers, its directory, its environment, its user.
 
 Decides what an agent inherits, which is little, and never a secret of ours. Touches the file system to find programs,
-the accounts of this machine, and our own capabilities. local_process.py starts it.
+the accounts of this machine, and our own capabilities. processes.py starts it.
 """
 
 import errno
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.drivers.local_process import ProcessSpec
 from scheduler.model.config import AgentType, Config, Contradiction, Limits
 from scheduler.model.events import Spawn
 
@@ -48,6 +47,16 @@ class Surroundings:
     inherited: Mapping[str, str]
     folders: Sequence[str]
     files: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """All that it takes to start a process; directory None is the scheduler's own."""
+
+    argv: tuple[str, ...]
+    directory: str | None
+    environment: dict[bytes, bytes]
+    files: tuple[int, int] | None = None  # limit of open files, soft and hard; None is the scheduler's own
 
 
 @dataclass(frozen=True, slots=True)

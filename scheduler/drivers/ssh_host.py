@@ -21,11 +21,10 @@ from dataclasses import asdict, dataclass
 from select import EPOLLIN
 from typing import Final
 
-from scheduler.drivers.local_process import TRACED_S, pipes, signal_name, watch
 from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.spawn import EXEC_DIRECTORY, own_environment, passed_environment, prlimit_options
 from scheduler.drivers.ssh_socket import PacketSocket
-from scheduler.drivers.system import close_all
+from scheduler.drivers.system import TRACED_S, close_all, pidfd_of, pipes, signal_name
 from scheduler.model import ssh_protocol as ssh
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
@@ -276,7 +275,7 @@ class SshProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             popen = subprocess.Popen(program, stdin=theirs.fileno(), env=self._environment, process_group=0)
-            self._pidfd = watch(popen)
+            self._pidfd = pidfd_of(popen)
         except OSError:
             ours.close()
             raise

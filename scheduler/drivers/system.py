@@ -1,4 +1,4 @@
-"""This process as the operating system knows it: its identity, its limits, and signals as events of the loop.
+"""What we ask of the operating system: our identity and limits, pipes, pidfds, and signals as events of the loop.
 
 A process is identified by its boot, its pid namespace, its pid and its start time; one that cannot be proved to have
 ended counts as running. For signals the C handler writes the number into a pipe, which the loop reads: no Python of
@@ -9,9 +9,11 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from select import EPOLLIN
 from types import FrameType
@@ -26,6 +28,13 @@ DEAD = frozenset({"Z", "X"})  # a zombie has ended
 PR_SET_DUMPABLE = 4  # prctl(2)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 MOST_AT_ONCE = 4096  # signals read in one turn
+TRACED_S = 0.5  # between two checks of a process whose end a debugger holds
+
+Ends = tuple[int, int, int]  # of three pipes, in the order of stdin, stdout, stderr
+
+
+class NoPidfdError(OSError):
+    """A process had begun and was killed at once, since no pidfd was left to watch it with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +61,12 @@ def is_gone(other: Identity) -> bool:
         return False
     try:
         state, started = _state_and_start(other.pid)
-    except OSError:
-        return _is_no_pid(other.pid)  # with hidepid= processes of other users are invisible
+    except OSError:  # with hidepid= processes of other users are invisible
+        try:
+            os.kill(other.pid, 0)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
+        return False
     return started != other.pid_start or state in DEAD
 
 
@@ -79,6 +92,37 @@ def close_all(fds: Iterable[int]) -> None:
             os.close(fd)
 
 
+def pipes() -> tuple[Ends, Ends]:
+    """Return the ends of three new pipes, ours and theirs."""
+    made: list[tuple[int, int]] = []
+    try:
+        for _ in range(3):
+            made.append(os.pipe())  # noqa: PERF401  (those made before a failure are closed)
+    except OSError:
+        close_all(chain.from_iterable(made))
+        raise
+    (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = made
+    return (to_stdin, from_stdout, from_stderr), (stdin, stdout, stderr)
+
+
+def signal_name(number: int) -> str:
+    """Return SIGTERM and the like."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"SIG{number}"
+
+
+def pidfd_of(popen: "subprocess.Popen[bytes]") -> int:
+    """Return a pidfd of a child; without one it is killed. Errors: NoPidfdError."""
+    try:
+        return os.pidfd_open(popen.pid)
+    except OSError as error:  # no descriptor left: a child that is not watched must not live
+        popen.kill()
+        popen.wait()
+        raise NoPidfdError(error.errno, error.strerror) from error
+
+
 def hide() -> None:
     """Make this process undumpable: agents of the same user read neither memory nor environment, nor take descriptors.
 
@@ -95,16 +139,6 @@ def _state_and_start(pid: int) -> tuple[str, int]:
     """Return fields 3 and 22 of proc_pid_stat(5); field 2, the name, may hold blanks and brackets."""
     fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return fields[0], int(fields[19])
-
-
-def _is_no_pid(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 def _boot_id() -> str:

@@ -25,10 +25,10 @@ from typing import Any, Final
 import psycopg
 
 from scheduler.drivers.libpq import Session, Statement
-from scheduler.drivers.local_process import NoPidfdError, Started
-from scheduler.drivers.pipes import CLOSED, Child, Pipes
-from scheduler.drivers.processes import Processes
+from scheduler.drivers.pipes import CLOSED, Pipes
+from scheduler.drivers.processes import LocalProcess, Processes
 from scheduler.drivers.sql import Rows, load
+from scheduler.drivers.system import Ends, NoPidfdError, close_all
 from scheduler.model.events import Spawn
 from scheduler.package_data import schema_dir
 
@@ -133,42 +133,37 @@ def _name(session: Session, statement: Statement) -> str:
 
 
 def _replace_processes(reach: Callable[[str, str], bool]) -> None:
-    def starting(start: Callable[..., Started]) -> Callable[..., Started]:
-        def _start(processes: Processes, spawn: Spawn) -> Started:
+    def starting(start: Callable[..., tuple[LocalProcess, Ends]]) -> Callable[..., tuple[LocalProcess, Ends]]:
+        def _start(processes: Processes, spawn: Spawn) -> tuple[LocalProcess, Ends]:
             if reach("spawn", "before"):
                 raise OSError(errno.EAGAIN, LOGGED)
-            started = start(processes, spawn)
-            if reach("spawn", "after"):
-                _undo(started)
+            process, ends = start(processes, spawn)
+            if reach("spawn", "after"):  # leave nothing of it, as `start` does when it fails half-way
+                process.kill()
+                os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT)
+                process.reap()
+                close_all(ends)
                 raise NoPidfdError(errno.EMFILE, LOGGED)
-            return started
+            return process, ends
 
         return _start
 
     _replace(Processes, "_start", starting)
-    _replace(Pipes, "write", _writing("write", reach, lambda child: not child.unsent))
-    _replace(Pipes, "_write_rest", _writing("write_rest", reach, lambda child: True))
+    _replace(Pipes, "write", _writing("write", reach, lambda pipes: not pipes.unsent))
+    _replace(Pipes, "_write_rest", _writing("write_rest", reach, lambda pipes: True))
 
 
 def _writing(
-    name: str, reach: Callable[[str, str], bool], is_write: Callable[[Child], bool]
+    name: str, reach: Callable[[str, str], bool], is_write: Callable[[Pipes], bool]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def writing(write: Callable[..., None]) -> Callable[..., None]:
-        def _write(pipes: Pipes, child: Child, *data: bytes) -> None:
-            is_so = child.stdin != CLOSED and is_write(child)
+        def _write(pipes: Pipes, *data: bytes) -> None:
+            is_so = pipes.stdin != CLOSED and is_write(pipes)
             if is_so and reach(name, "before"):
-                return pipes._broken(child)
-            write(pipes, child, *data)
-            return pipes._broken(child) if is_so and reach(name, "after") else None
+                return pipes._broken()
+            write(pipes, *data)
+            return pipes._broken() if is_so and reach(name, "after") else None
 
         return _write
 
     return writing
-
-
-def _undo(started: Started) -> None:
-    """Leave nothing of a process, as `start` does when it fails half-way."""
-    started.popen.kill()
-    started.popen.wait()
-    for fd in (started.pidfd, started.stdin, started.stdout, started.stderr):
-        os.close(fd)

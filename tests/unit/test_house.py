@@ -57,7 +57,7 @@ CONCERNS = {
     r"select\.epoll\(": ("drivers/loop.py",),  # read and select
     r"\bsocket\.socket\(": ("daemon/log.py", "drivers/service_manager.py"),  # systemd's, which are written only
     r"\bsubprocess\.Popen\(": (
-        "daemon/upgrade.py", "drivers/libpq.py", "drivers/local_process.py", "drivers/ssh_host.py",
+        "daemon/upgrade.py", "drivers/libpq.py", "drivers/processes.py", "drivers/ssh_host.py",
     ),
     r"\bsignal\.set_wakeup_fd\(": ("drivers/system.py",),
     r"\btomllib\.loads\(": ("model/config_text.py", "model/toml_lines.py"),  # configuration
