@@ -1,13 +1,9 @@
 """What goes to Postgres and what comes back: named queries, parameters, rows, failures, and settings of sessions.
 
-Parameters are written in Postgres' text format; rows are raw cells, read from libpq's result. Knows no connection and
-no table.
-
 Settings that our sessions depend on are set, whatever a role, a database, the server or the environment says. OURS is
 for the queue and watch connections, STANDARD for the command line and migrations. SQL of jobs and of agents is the
-site's, and runs as the site has set its roles; THEIRS is what our handling of its rows needs. A setting that this
-server does not know is left out. What only a superuser may set cannot be set here: with session_replication_role =
-replica no trigger runs, and nothing works.
+site's, and runs as the site has set its roles; THEIRS is what our handling of its rows needs. What only a superuser may
+set cannot be set here: with session_replication_role = replica no trigger runs, and nothing works.
 """
 
 import json
@@ -86,7 +82,10 @@ def expand(text: str) -> str:
     for kind, name, body in _blocks(text):
         if name in blocks:
             raise BugError(f"queries.sql has two blocks named {name}")
-        blocks[name] = _with_fragments(name, body, blocks)
+        for use in _USE.findall(body):
+            if use not in blocks:
+                raise BugError(f"{name} in queries.sql uses {{{{{use}}}}}, which is not defined above it")
+        blocks[name] = _USE.sub(lambda use: _COMMENTS.sub("", blocks[use[1]]).strip(), body)
         if kind == "name":
             queries.append(f"-- name: {name}\n{blocks[name]}")
     return "".join(queries)
@@ -107,7 +106,7 @@ def encode(value: object) -> bytes | None:
         case float():
             return repr(value).encode()
         case str():
-            return _text(value)
+            return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
         case bytes():
             return value.replace(b"\0", b"\\x00")
         case list() | tuple():
@@ -133,17 +132,6 @@ def to_json(value: Any) -> bytes:
 def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
     parts = _HEADER.split(text)[1:]
     return zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-
-
-def _with_fragments(name: str, body: str, known: Mapping[str, str]) -> str:
-    for use in _USE.findall(body):
-        if use not in known:
-            raise BugError(f"{name} in queries.sql uses {{{{{use}}}}}, which is not defined above it")
-    return _USE.sub(lambda use: _COMMENTS.sub("", known[use[1]]).strip(), body)
-
-
-def _text(value: str) -> bytes:
-    return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
 
 
 def _array(values: Sequence[object]) -> bytes:
@@ -177,7 +165,7 @@ def _element(value: object) -> bytes:
 def _cleaned(value: Any) -> Any:
     match value:
         case str():
-            return _text(value).decode()
+            return (encode(value) or b"").decode()
         case list() | tuple():
             return [_cleaned(each) for each in value]
         case dict():
@@ -186,7 +174,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def setting(wanted: Mapping[LiteralString, LiteralString]) -> LiteralString:
-    """Return one statement that sets those of `wanted` that are set otherwise."""
+    """Return one statement that sets those of `wanted` that are set otherwise, and known to this server."""
     rows: LiteralString = ", ".join(f"('{name}', '{value}')" for name, value in wanted.items())
     return (
         f"{SETTING}s.name, w.value, false)"
@@ -278,7 +266,6 @@ class Stat:
 
 
 def read_rows(result: pq.abc.PGresult) -> Rows:
-    """Return the rows of a result."""
     names = tuple(result.fname(column) or b"" for column in range(result.nfields))
     return Rows(Table(result), names, result.command_tuples or 0)
 
@@ -286,17 +273,11 @@ def read_rows(result: pq.abc.PGresult) -> Rows:
 def read_failure(result: pq.abc.PGresult) -> Failure:
     """Return what the server reports to be wrong, and where."""
     field = pq.DiagnosticField
-    state, position = result.error_field(field.SQLSTATE), result.error_field(field.STATEMENT_POSITION)
-    message = (result.error_field(field.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
-    source = result.error_field(field.SOURCE_FILE)
-    return Failure(
-        state.decode() if state else None,
-        one_line(message or result.get_error_message()),
-        position=int(position) if position else None,
-        source=source.decode() if source else None,
-    )
+    wanted = (field.SQLSTATE, field.MESSAGE_PRIMARY, field.STATEMENT_POSITION, field.SOURCE_FILE)
+    state, message, position, source = ((result.error_field(key) or b"").decode("utf-8", "replace") for key in wanted)
+    text = one_line(message or result.get_error_message())
+    return Failure(state or None, text, position=int(position) if position else None, source=source or None)
 
 
 def one_line(text: str) -> str:
-    """Return text as one line."""
     return " ".join(text.split())

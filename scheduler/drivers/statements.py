@@ -1,15 +1,4 @@
-"""Named statements as steps, and the one policy for those that fail.
-
-    statements = Statements(connection, queries, refused_statements)
-
-    def rescan() -> Steps[None]:
-        rows = (yield from statements.ask("rescan", group=group)).rows
-        ...
-        yield from statements.insist("rescue", group=group, owner=owner, live=live, age=0.0)
-
-    Task(loop, rescan(), done).start()
-
-What is done when a statement fails depends on why:
+"""Named statements as steps, and the one policy for those that fail, which depends on why:
 
 | why                 | ask                                | insist                                           |
 |---------------------|------------------------------------|--------------------------------------------------|
@@ -24,8 +13,8 @@ A refused statement is no fault of a row: the server has no space, no memory, no
 holds up others. So it is logged at once, when the reason changes and when it is over, however often it is tried;
 `RefusedStatements.text` is for the status of the daemon.
 
-One kind needs no mending of ours: while the NOTIFY queue of the server is full, every commit with a notification fails.
-Then our statements send none (see drover.notify in the schema), and jobs are saved without their events.
+While the NOTIFY queue of the server is full, every commit with a notification fails. Then our statements send none (see
+drover.notify in the schema), and jobs are saved without their events.
 """
 
 from collections.abc import Callable, Mapping
