@@ -16,7 +16,7 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model import requests as r
 from scheduler.model.config import Config
-from scheduler.model.states import NEVER
+from scheduler.model.states import NEVER, ST_FREE
 from scheduler.policy import answers, completion, intake, processes, reload, replies, report, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
@@ -57,7 +57,7 @@ class Core:
 
     def report_ends(self, wanted: bool) -> None:
         """Tell of the end of each job by a command JobEnded, or of none."""
-        self.state.reports_ends = wanted
+        self.state.report_ends(wanted)
 
     def log_routine(self, wanted: bool) -> None:
         """Log the starts and ends of commands too, or not."""
@@ -68,7 +68,7 @@ class Core:
     def handle(self, event: e.Event, now: float) -> None:
         """Act on an event."""
         self.unpack_claims()
-        self.state.allow_claims()
+        self.state.set_may_claim()
         _HANDLERS[type(event)](self.state, event, now)
         if self.state.dirty:
             self.schedule_dirty(now)
@@ -103,7 +103,7 @@ class Core:
     def schedule_dirty(self, now: float) -> None:
         """Assign items and start agents for every type that has changed."""
         state = self.state
-        state.allow_claims()
+        state.set_may_claim()
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
                 if state.is_assigning and pool.may_begin:
@@ -142,7 +142,7 @@ class Core:
                 self.unpack_claims()  # what is in hand counts
             pools, jobs = state.pools.values(), state.jobs.values()
             wanted = state.claims.next_requests(pools, queues, books, jobs, state.timers, now)
-        state.may_claim = bool(wanted)
+        state.set_may_claim(bool(wanted))
         if not wanted and state.jobs and state.outbox.gathers(now):
             return None
         request = state.outbox.next_request(wanted, now)
@@ -175,13 +175,13 @@ class Core:
     def kill(self, pk: int, now: float) -> bool:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
         self.unpack_claims()
-        self.state.allow_claims()
+        self.state.set_may_claim()
         return completion.kill_by_command(self.state, pk, now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
         self.unpack_claims()
-        self.state.allow_claims()
+        self.state.set_may_claim()
         return completion.cancel_by_command(self.state, pk, text, now)
 
     def signal(self, pk: int, number: int) -> int:
@@ -191,7 +191,7 @@ class Core:
     def step_down(self, now: float) -> bool:
         """Kill the children, give their rows back, then release the group; False when we are ending anyway."""
         self.unpack_claims()
-        self.state.allow_claims()
+        self.state.set_may_claim()
         return serving.step_down(self.state, now)
 
     def thaw(self, name: str | None, now: float) -> int:
@@ -220,14 +220,14 @@ class Core:
     def resume(self, pause: float, now: float) -> None:
         """Go on after a pause, before any output is read: agents get that time back, while the lease ran on."""
         serving.judge_lease(self.state, now)
-        self.state.slots.resume(pause)
-        self.state.extend_time_limits(pause)
+        self.state.resume(pause)
 
     def _exit_when_over(self) -> None:
         state = self.state
         if state.has_ended or not (state.draining or state.stopping):
             return
-        if not (state.jobs or state.claimed or state.has_processes()) and state.outbox.is_empty:
+        is_at_work = state.jobs or state.claimed or any(slot.state > ST_FREE for slot in self._slots)
+        if not is_at_work and state.outbox.is_empty:
             state.end()
             state.emit(e.ReleaseGroup() if state.steps_down else e.Exit())
 

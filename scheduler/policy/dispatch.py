@@ -12,7 +12,7 @@ from typing import Final
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.expand import fill_template
-from scheduler.model.states import CHOSEN, DIE, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
+from scheduler.model.states import DIE, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.assignment import (
     assign,
     assign_second_try,
@@ -164,7 +164,7 @@ def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: fl
     elif room.yields is not None:
         room.yields.yield_to(pool)
     state.deadlines.bring_forward(ROOM, room.until)
-    state.starving.add(pool)
+    state.add_starving(pool)
     return None
 
 
@@ -181,12 +181,11 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     """Start the process of a slot because a job waits; an exec agent gets its item with it."""
     pool = slot.pool
     state.started()
-    slot.begin_process(cause.pk, now)
     if slot.host.kept_for is pool:
         slot.host.keep_for_none()
     if slot.host.name in pool.failed_starts:
         slot.host.begin_probe(slot)
-    slot.fire(CHOSEN, now)
+    slot.begin_process(cause.pk, now)
     if not pool.is_exec:
         state.emit(Spawn(slot.number, slot.serial, pool.name, slot.host.name))
         return

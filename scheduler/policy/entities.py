@@ -298,10 +298,9 @@ class Pool:
         if old == ST_READY:
             self.remove_idle(slot)
 
-    def start_failed(self, host: str) -> int:
-        """Count a process that ended before its first OK; return how many did in a row on this host."""
-        count = self.failed_starts[host] = self.failed_starts.get(host, 0) + 1
-        return count
+    def start_failed(self, host: str) -> None:
+        """Count a process that ended before its first OK."""
+        self.failed_starts[host] = self.failed_starts.get(host, 0) + 1
 
     def forget_failed_starts(self) -> None:
         """Start agents as if none had failed."""
@@ -339,6 +338,20 @@ class Pool:
         is_choosy = not hosts or any(host.is_selective for host in hosts.values())
         self.filters = HostFilters(hosts, is_fair=self.kind.fair) if is_choosy else None
         self.any = self.run_queue() if self.filters is None else self.filters.every
+
+    def rebuild_bound(self) -> None:
+        """Let what waits for one host wait in run queues of the other kind, fair or not."""
+        for host, before in self.bound.items():
+            self.bound[host] = run_queue = self.run_queue(before.hosts)
+            for lane in sorted(before, key=lambda lane: lane.ticket):
+                run_queue.add(lane, lane.ticket)
+
+    def unbind_second_tries(self) -> None:
+        """Let second tries be anywhere that their hosts do not take any more."""
+        self.second_tries = deque(
+            (job, item, host if host is None or self.takes(job, host) else None)
+            for job, item, host in self.second_tries
+        )
 
     def run_queue_of(self, job: Job, host: str | None) -> RunQueue[Job]:
         """Return the run queue in which a job waits for a host, or for any that takes it."""

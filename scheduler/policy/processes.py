@@ -32,7 +32,7 @@ from scheduler.policy.assignment import recall_prefetched
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState
-from scheduler.policy.output import Capture, Piece
+from scheduler.policy.output import Piece
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
@@ -48,7 +48,7 @@ def created(state: State, event: e.Created, now: float) -> None:
     if slot.state != ST_SPAWNED:
         return
     if slot.pool.is_exec:
-        state.captures[slot.number] = Capture(slot.pool.kind.output_limit)
+        state.begin_capture(slot)
         is_probe = slot.host.probe is slot
         slot.launched(now)
         if is_probe:
@@ -131,7 +131,7 @@ def _exec_ended(state: State, slot: Slot, job: Job, how: str, now: float, *, los
     if slot.code == 0:
         completion.finish(state, slot, job, now)
     elif slot.code == EX_TEMPFAIL:
-        slot.blocked = "exit status 75"
+        slot.say_item_blocked("exit status 75")
         completion.finish(state, slot, job, now)
     elif lost:
         completion.lose_item(state, slot, how, now, interrupted=True)
@@ -144,7 +144,7 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
     """Log a death that we did not ask for, and settle the item."""
     if slot.wanted is not DIE:
         if slot.state == ST_READY:
-            slot.about_job = None  # the job that it had last has nothing to do with this
+            slot.set_about_job(None)  # the job that it had last has nothing to do with this
         state.log_death(slot, how, killed=False)
         slot.say("warning", how)
     if slot.death_counts:
@@ -158,7 +158,7 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
 def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
     recall_prefetched(state, slot, now)
-    state.slots.process_ended(slot, event, now)
+    slot.process_ended(event, now)
     pool = slot.pool
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
         pool.block(now)
@@ -239,10 +239,8 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
     for slot in pool.slots:
         if slot.state == ST_FAIL:
             slot.fire(THAWED, now)
-        elif slot.state == ST_READY:
-            slot.kill("program replaced", now)
-        elif slot.state == ST_RUNNING and not pool.is_exec:
-            slot.dismiss("program replaced")
+        elif slot.state in (ST_READY, ST_RUNNING) and not pool.is_exec:
+            slot.dismiss("program replaced", now)
     thaw_pool(state, pool)
     state.mark_dirty(pool)
 
@@ -250,15 +248,13 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
 def clogged(state: State, event: e.Clogged, now: float) -> None:
     """Limit the time of an agent that does not read its line, from the first byte that is not read."""
     slot = state.slots.all[event.slot]
-    slot.clog(min(slot.clogged_until, now + state.timers.write_limit))
-    if slot.state == ST_RUNNING:
-        slot.set_deadline(min(slot.deadline, slot.clogged_until))
+    slot.clog(now + state.timers.write_limit)
 
 
 def unclogged(state: State, event: e.Unclogged, now: float) -> None:
     """Clear the deadline of an agent that has read all, and run its next DB: line."""
     slot = state.slots.all[event.slot]
-    slot.clog(NEVER)
+    slot.unclog()
     replies.ask_next(state, slot)
 
 
@@ -288,7 +284,7 @@ def store_output(state: State, now: float) -> None:
 
 def _end_capture(state: State, slot: Slot) -> None:
     """Store the rest of the output; those who follow it are notified of the end of the job."""
-    capture = state.captures.pop(slot.number, None)
+    capture = state.end_capture(slot)
     if capture is not None:
         _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
 
@@ -348,7 +344,7 @@ def recovered(state: State, host: HostState) -> None:
 
 def _host_changed(state: State, host: HostState) -> None:
     host.refresh()
-    state.hosts_changed.add(host)
+    state.show_hosts(host)
     state.claims.wake()
     state.mark_dirty(*[pool for pool in state.pools.values() if host.name in pool.free])
 

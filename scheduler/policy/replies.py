@@ -95,7 +95,7 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
     if run_queue is not None and not slot.host.is_tight:
         slot.fire(NEXT, now)
         return assign(state, slot, run_queue, now)
-    slot.about_job = job.pk
+    slot.set_about_job(job.pk)
     _rest(state, slot, now)
     return None
 
@@ -208,7 +208,7 @@ def _items(state: State, slot: Slot, text: bytes, now: float) -> None:
     if slot.job is None:
         _write(state, slot, "WARNING", b"ItemsProcessed without an item in hand: it is to come before the OK", now)
     elif text.isdigit() and len(text) < 10:
-        slot.counted = (slot.counted or 0) + int(text)
+        slot.count_items(int(text))
     else:
         _write(state, slot, "WARNING", b"ItemsProcessed without a number: " + text[:100], now)
 
@@ -226,7 +226,7 @@ def _fail(state: State, slot: Slot, text: bytes, now: float) -> None:
     if slot.job is not None:
         if _is_written(state, slot, text, now) and slot.failed is not None:
             state.log(slot, "ERROR", f"FAIL {slot.failed}")
-        slot.failed = printable(text) or "the agent said FAIL"
+        slot.say_item_failed(printable(text) or "the agent said FAIL")
 
 
 def _blocked(state: State, slot: Slot, text: bytes, now: float) -> None:
@@ -234,7 +234,7 @@ def _blocked(state: State, slot: Slot, text: bytes, now: float) -> None:
     if slot.job is not None:
         if _is_written(state, slot, text, now) and slot.blocked is not None:
             state.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
-        slot.blocked = printable(text) or "the agent said BLOCKED"
+        slot.say_item_blocked(printable(text) or "the agent said BLOCKED")
 
 
 def _result(state: State, slot: Slot, text: bytes, now: float) -> None:

@@ -68,7 +68,7 @@ class Report:
     def take_changed_slots(self, now: float) -> list[dict[str, Any]]:
         """Return the rows of slots that look other than they were shown, and forget that they do."""
         changed = self._state.slots.take_changed()
-        return [_slot_row(slot, now) for slot in changed if not slot.is_vacant and slot.shown != _as_shown(slot)]
+        return [_slot_row(slot, now) for slot in changed if not slot.is_vacant and slot.shown != slot.look]
 
     def scheduler_row(
         self, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, Any]
@@ -117,9 +117,8 @@ class Report:
 
     def show_hosts_again(self) -> None:
         """Show the hosts that have to be reached once more: what was shown of them may not have arrived."""
-        self._state.hosts_changed.update(
-            self._state.hosts[name] for name, host in self._state.config.hosts.items() if host.is_remote
-        )
+        remote = [name for name, host in self._state.config.hosts.items() if host.is_remote]
+        self._state.show_hosts(*[self._state.hosts[name] for name in remote])
 
     def _held(self, pool: Pool, now: float) -> dict[str, float | None]:
         """Return since and until when nothing of a type is begun: it lacks a connection, or all its slots rest."""
@@ -192,7 +191,7 @@ class Report:
 
 def _slot_row(slot: Slot, now: float) -> dict[str, Any]:
     """Return the row of a slot, which counts as shown from now on. Ages in seconds."""
-    slot.shown = _as_shown(slot)
+    slot.set_shown()
     return {
         "slot": slot.number,
         "host": slot.host.name,
@@ -209,18 +208,9 @@ def _slot_row(slot: Slot, now: float) -> dict[str, Any]:
     }
 
 
-def is_shown_otherwise(slot: Slot) -> bool:
-    """Say whether a slot was shown in another state than it is in."""
-    return isinstance(slot.shown, tuple) and slot.shown[0] != slot.state
-
-
 def _shortage(host: HostState) -> str:
     again = f", tried again within {host.pause:g} s"
     return f"host {host.name} cannot start more than {host.most:g} agents{again}: {host.shortage}"
-
-
-def _as_shown(slot: Slot) -> tuple[int, int | None, int | None, int]:
-    return (slot.state, slot.pid, slot.job.pk if slot.job is not None else None, slot.total)
 
 
 def mark_running(state: State, now: float) -> None:
@@ -255,7 +245,7 @@ def show_progress(state: State, now: float) -> None:
     spill(state, now)
     serving.hold_if_full(state)
     for slot in state.slots.all:
-        if slot.state == ST_RUNNING or is_shown_otherwise(slot):
+        if slot.state == ST_RUNNING or (slot.shown is not None and slot.shown[0] != slot.state):
             state.slots.show_again(slot)
 
 

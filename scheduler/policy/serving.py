@@ -15,10 +15,9 @@ from scheduler.policy import completion
 from scheduler.policy.dispatch import stop_starving
 from scheduler.policy.entities import Job, Pool, Verdict
 from scheduler.policy.outcome import NOT_BEGUN
-from scheduler.policy.state import MissingConnection, State
+from scheduler.policy.state import QUERIES, MissingConnection, State
 
 SLACK: Final = 0.5  # seconds after the next attempt, which has failed or not by then
-QUERIES: Final[ConnectionKind] = "queries"
 STATEMENTS: Final[ConnectionKind] = "statements"
 
 
@@ -131,20 +130,16 @@ def _end_idle(state: State, now: float) -> None:
 
 def connections_changed(state: State, event: ConnectionsChanged, now: float) -> None:
     """Begin nothing that needs such a connection, or begin it again."""
-    if event.need == QUERIES:
-        state.limit_queries(NEVER if event.reason is None else event.up)
-    if event.reason is None or event.up:
-        state.missing_connections.pop(event.need, None)
-    else:
+    missing = None
+    if event.reason is not None and not event.up:
         former = state.missing_connections.get(event.need)
-        reason = no_connection(event.login, event.reason)
-        state.missing_connections[event.need] = MissingConnection(
-            reason, former.since if former else now, now + event.seconds
-        )
+        since = former.since if former else now
+        missing = MissingConnection(no_connection(event.login, event.reason), since, now + event.seconds)
+    state.connections_missing(event.need, missing, NEVER if event.reason is None else event.up)
     hold_types(state)
     for job in list(state.jobs.values()):
-        if (missing := missing_for(state, job)) is not None and _is_waiting(job):
-            put_back(state, job, missing, now)
+        if (lacking := missing_for(state, job)) is not None and _is_waiting(job):
+            put_back(state, job, lacking, now)
     state.claims.wake()
     state.mark_dirty(*state.pools.values())
 

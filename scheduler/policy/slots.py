@@ -22,6 +22,7 @@ from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import Command, ForceKill, Kill, LogMessage
 from scheduler.model.expand import Item
 from scheduler.model.states import (
+    CHOSEN,
     CREATED,
     DIE,
     EVENT_NAMES,
@@ -89,11 +90,11 @@ class Slot:
         self.state = ST_FREE
         self.deadline = NEVER
         self.since = now  # of the state
-        self.starts: list[float] = []  # instants: of processes whose death counts
+        self.starts: list[float] = []  # instants: of processes whose death counts, see the throttle
         self.spawns = 0
         self.total = 0  # items over all processes
         self.serial = serial  # of the process
-        self.shown: object = None  # what scheduler_status has
+        self.shown: tuple[int, int | None, int | None, int] | None = None  # what scheduler_status has
         self.is_removed = False  # no other process is started here
         self.wanted = KEEP  # of its process
         self.reason = ""  # why that is wanted
@@ -117,6 +118,20 @@ class Slot:
         if self.host.name in self.pool.bound:
             self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
         self.clear_item()
+
+    def clear_item(self, finished: int = 0) -> None:
+        """Forget the item in hand, and count it if it is finished."""
+        self.items += finished
+        self.total += finished
+        self.pool.finished += finished  # that of all its slots
+        self.is_second_try = False
+        self.job: Job | None = None
+        self.item: Item | None = None
+        self.is_bound = False  # the item may run on this host only
+        self.assigned_at = 0.0
+        self.failed: str | None = None
+        self.blocked: str | None = None
+        self.counted: int | None = None
 
     @property
     def is_vacant(self) -> bool:
@@ -176,7 +191,6 @@ class Slot:
         self.set_deadline(deadline)
 
     def resume(self, pause: float) -> None:
-        """Move what is measured of its process by a pause."""
         self.since += pause
         self.output.heartbeat(self.output.at + pause)
         self.assigned_at += pause
@@ -197,10 +211,13 @@ class Slot:
         if wanted is not None:
             self.wanted, self.reason = wanted, reason
 
-    def dismiss(self, why: str) -> None:
+    def dismiss(self, why: str, now: float) -> None:
         """Give the process nothing more, and end it when it has finished what it has in hand."""
-        self._want(Wish.DISMISS, why)
-        self.starve()
+        if self.job is None:
+            self.kill(why, now)
+        else:
+            self._want(Wish.DISMISS, why)
+            self.starve()
 
     def starve(self) -> None:
         """Assign nothing more to the process: its run queues are empty ones."""
@@ -208,17 +225,14 @@ class Slot:
 
     def kill(self, why: str, now: float, *, counts: bool = False) -> None:
         """Ask the process to die, unless it was. `counts`: the death is its own fault, and counts against its slot."""
-        if SLOT_TABLE[self.state][KILLED] == TO_IGNORE:
-            return
-        self._want(Wish.KILL, why)
-        self.death_counts = counts
-        self.fire(KILLED, now)
+        if SLOT_TABLE[self.state][KILLED] != TO_IGNORE:
+            self._want(Wish.KILL, why)
+            self.death_counts = counts
+            self.fire(KILLED, now)
 
-    def remove(self, now: float) -> None:
-        """Start no process here any more."""
-        if self.state == ST_FAIL:
-            self.fire(THAWED, now)
-        self.is_removed = True
+    def blame(self, counts: bool) -> None:
+        """Say whether the death of the process counts against its slot."""
+        self.death_counts = counts
 
     # ---- the life of its process
 
@@ -230,6 +244,7 @@ class Slot:
         self.about_job = job
         if self.pool.kind.window > 1:
             self.prefetched = deque()
+        self.fire(CHOSEN, now)
 
     def process_began(self, pid: int, now: float) -> None:
         """Note that the process exists."""
@@ -245,66 +260,103 @@ class Slot:
         self.fire(LAUNCHED, now)
 
     def clog(self, until: float) -> None:
-        """Note until when all that was written is to be read; NEVER when it is."""
-        self.clogged_until = until
+        """Note until when all that was written is to be read."""
+        self.clogged_until = min(self.clogged_until, until)
+        if self.state == ST_RUNNING:
+            self.set_deadline(min(self.deadline, self.clogged_until))
 
-    def blame(self, counts: bool) -> None:
-        """Say whether the death of the process counts against its slot."""
-        self.death_counts = counts
+    def unclog(self) -> None:
+        """Note that all that was written is read."""
+        self.clogged_until = NEVER
 
     def exited(self, code: int | None, signal: str | None) -> None:
         """Note how the process ended."""
         self.code, self.signal = code, signal
 
     def process_ended(self, event: int, now: float) -> None:
-        """Be free again, after a process that is dead (GONE) or was never made."""
+        """Be free after a process that is dead (GONE) or was never made, or rest when that is too often."""
+        host, pool, timers = self.host, self.pool, self.slots.timers
+        is_charged = self.death_counts and not self.is_removed
+        is_failed_start = is_charged and not self.is_up
+        if is_charged:
+            self.starts = [*recent(self.starts, now, timers.respawn_interval), self.born]
+        elif self.wanted is DIE:
+            self.starts = []
+        if is_failed_start:
+            pool.start_failed(host.name)
+            host.start_failed(now + (now - self.born))  # its place is left to others for as long as it held it
         self.fire(event, now)
         if self.wanted is not KEEP:
             self._want(Wish.ENDED, "")
         self.clear()
-
-    def charge(self, starts: list[float]) -> None:
-        """Note which starts count against the slot."""
-        self.starts = starts
-
-    def rest(self, now: float) -> None:
-        """Start nothing here for a while."""
-        self.starts = []
-        self.fire(THROTTLED, now)
+        resting = [self] if is_too_fast(self.starts, now, timers.respawn_interval, timers.respawn_count) else []
+        if is_failed_start and pool.failed_starts[host.name] > timers.respawn_count:
+            resting = list(pool.free[host.name])
+        for slot in resting:
+            slot.starts = []
+            slot.fire(THROTTLED, now)
 
     def thaw(self, now: float) -> bool:
         """Forget the deaths that count against the slot; say whether it rested for them."""
         self.starts = []
         return self.state == ST_FAIL and self.fire(THAWED, now)
 
+    def remove(self, now: float) -> None:
+        """Start no process here any more."""
+        if self.state == ST_FAIL:
+            self.fire(THAWED, now)
+        self.is_removed = True
+
+    def find_run_queues(self) -> None:
+        """Take from the run queues of now, after a reload, unless the process is given nothing more."""
+        if self.any is not self.bound:
+            self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
+        if self.job is not None and not self.pool.takes(self.job, self.host.name):
+            self.unbind()
+
     # ---- its items
-
-    def set_unsent(self, is_unsent: bool) -> None:
-        """Note whether the line of the item in hand is still among the commands."""
-        self.is_unsent = is_unsent
-
-    def clear_item(self, finished: int = 0) -> None:
-        """Forget the item in hand, and count it if it is finished."""
-        self.items += finished
-        self.total += finished
-        self.pool.finished += finished  # that of all its slots
-        self.is_second_try = False
-        self.job: Job | None = None
-        self.item: Item | None = None
-        self.is_bound = False  # the item may run on this host only
-        self.assigned_at = 0.0
-        self.failed: str | None = None
-        self.blocked: str | None = None
-        self.counted: int | None = None
-
-    def lose_item(self) -> None:
-        """Count the item in hand, with which the process died."""
-        self.total += 1
 
     def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:
         """Take an item in hand."""
         self.job, self.item, self.is_bound, self.assigned_at = job, item, is_bound, now
         self.is_second_try = is_second_try
+
+    def set_unsent(self, is_unsent: bool) -> None:
+        """Note whether the line of the item in hand is still among the commands."""
+        self.is_unsent = is_unsent
+
+    def unbind(self) -> None:
+        """Let the item in hand be tried again on any host."""
+        self.is_bound = False
+
+    def say_item_failed(self, why: str) -> None:
+        """Note that the item in hand fails, as its agent says."""
+        self.failed = why
+
+    def say_item_blocked(self, why: str) -> None:
+        """Note that the item in hand cannot be done now."""
+        self.blocked = why
+
+    def count_items(self, number: int) -> None:
+        """Count items that the agent says it has processed, in place of one."""
+        self.counted = (self.counted or 0) + number
+
+    def lose_item(self) -> None:
+        """Count the item in hand, with which the process died."""
+        self.total += 1
+
+    def set_about_job(self, pk: int | None) -> None:
+        """Note which job what the process says is about while it has none in hand."""
+        self.about_job = pk
+
+    @property
+    def look(self) -> tuple[int, int | None, int | None, int]:
+        """Return what the status shows of the slot, but for its ages."""
+        return (self.state, self.pid, self.job.pk if self.job is not None else None, self.total)
+
+    def set_shown(self) -> None:
+        """Note that the status shows the slot as it is now."""
+        self.shown = self.look
 
 
 class Slots:
@@ -339,12 +391,13 @@ class Slots:
         self.all[number : number + 1] = [slot]
         pool.add_slot(slot)
 
-    def remove(self, slot: Slot, now: float) -> None:
-        """Start no process in a slot any more; one that it has is dismissed by the caller."""
+    def remove(self, slot: Slot, why: str, now: float) -> None:
+        """Start no process in a slot any more, and dismiss the one that it has."""
         slot.remove(now)
         slot.pool.remove_slot(slot)
         if slot.state == ST_FREE:
             self.vacant.append(slot.number)
+        slot.dismiss(why, now)
 
     def show_again(self, slot: Slot) -> None:
         """Let the status show a slot anew."""
@@ -370,25 +423,6 @@ class Slots:
         if not is_routine or self.logs_routine:
             why = f" reason={slot.reason!r}" if slot.wanted is DIE else ""
             slot.say("debug" if is_routine else "info", f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}")
-
-    def process_ended(self, slot: Slot, event: int, now: float) -> None:
-        """Free the slot of a process that is dead (GONE) or was never made, or let it rest when that is too often."""
-        interval, count = self.timers.respawn_interval, self.timers.respawn_count
-        is_charged = slot.death_counts and not slot.is_removed
-        failed_starts = 0
-        if is_charged:
-            slot.charge([*recent(slot.starts, now, interval), slot.born])
-        elif slot.wanted is DIE:
-            slot.charge([])
-        if is_charged and not slot.is_up:
-            failed_starts = slot.pool.start_failed(slot.host.name)
-            slot.host.start_failed(now + (now - slot.born))  # its place is left to others for as long as it held it
-        slot.process_ended(event, now)
-        if failed_starts > count:
-            for free in list(slot.pool.free[slot.host.name]):
-                free.rest(now)
-        elif is_too_fast(slot.starts, now, interval, count):
-            slot.rest(now)
 
     def overdue(self, now: float) -> list[Slot]:
         """Return the slots whose deadline has come, and search for the soonest deadline of the others."""

@@ -11,11 +11,11 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from scheduler.model.config import Config, Scheduler
+from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.events import Command, ConnectionKind, Fetch, LogMessage, Send
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
-from scheduler.model.states import NEVER, ST_FREE, QueryEvent, QueryState
+from scheduler.model.states import NEVER, QueryEvent, QueryState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, STARTS, TIME_LIMITS, Deadlines
 from scheduler.policy.entities import Job, Pool
@@ -26,6 +26,7 @@ from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, Slots, timeouts_of
 
 MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
+QUERIES: Final[ConnectionKind] = "queries"
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
 _FEW: Final = 100  # deadlines of jobs that have ended are kept up to here
 
@@ -92,17 +93,40 @@ class State:
         self.starting = 0  # agents started since the last tick
         self.unstarted: set[Pool] = set()  # pools whose next agent waits for the next tick
         for name, kind in config.agents.items():
-            self.pools[name] = pool = Pool(name, kind, kind.enabled)
-            timeouts = timeouts_of(kind, self.timers)
-            hosts = config.hosts_of(name)
+            pool, hosts = self.add_pool(name, kind, kind.enabled), config.hosts_of(name)
             pool.filter({host_name: config.hosts[host_name] for host_name in hosts})
             for host_name in hosts:
-                self.add_slots(pool, host_name, kind.slots, timeouts, now)
+                self.add_slots(pool, host_name, kind.slots, now)
 
-    def add_slots(self, pool: Pool, host_name: str, count: int, timeouts: tuple[float, ...], now: float) -> None:
+    # ---- the configuration, and what follows from it
+
+    def set_config(self, config: Config) -> None:
+        """Go by another configuration."""
+        self.config = config
+
+    def set_file(self, config: Config) -> None:
+        """Note what the file says now."""
+        self.file_hosts, self.timers = config.hosts, config.scheduler
+        self.slots.configure(self.timers)
+
+    def set_tables(self, queues: Iterable[QueueState], places: Placement) -> None:
+        """Note what the tables of queues and placements say now."""
+        self.queues, self.places = {queue.name: queue for queue in queues}, places
+
+    def add_host(self, name: str, host: Host) -> HostState:
+        """Return a host, which is added if it is new."""
+        return self.hosts.setdefault(name, HostState(name, host))
+
+    def add_pool(self, name: str, kind: AgentType, enabled: bool) -> Pool:
+        """Add a type, or replace it, and return its pool."""
+        pool = self.pools[name] = Pool(name, kind, enabled)
+        return pool
+
+    def add_slots(self, pool: Pool, host_name: str, count: int, now: float) -> None:
         """Add slots of a type on a host."""
         if host_name not in pool.bound:
             pool.add_host(host_name)
+        timeouts = timeouts_of(pool.kind, self.timers)
         for _ in range(count):
             self.slots.add(pool, self.hosts[host_name], timeouts, now)
 
@@ -144,11 +168,19 @@ class State:
         """Note that nothing is left to do after a drain or a stop."""
         self.has_ended = True
 
+    def connections_missing(self, need: ConnectionKind, missing: MissingConnection | None, up: float) -> None:
+        """Note whether connections can be made, and how many there are while others of their kind cannot be."""
+        if need == QUERIES:
+            self.most_queries = up
+        self.missing_connections.pop(need, None)
+        if missing is not None:
+            self.missing_connections[need] = missing
+
     # ---- jobs
 
-    def allow_claims(self) -> None:
-        """Let the next request claim: there may be more to claim than when it was last asked."""
-        self.may_claim = True
+    def set_may_claim(self, may_claim: bool = True) -> None:
+        """Note whether there may be more to claim than when that was last asked."""
+        self.may_claim = may_claim
 
     def add_claimed(self, claims: Iterable[Claim], now: float) -> None:
         """Keep rows that are ours until they are unpacked."""
@@ -184,11 +216,12 @@ class State:
         self._set_time_limits()
         return late
 
-    def extend_time_limits(self, seconds: float) -> None:
-        """Move the deadlines of jobs; the order of the heap stays."""
-        self.job_deadlines = [(deadline + seconds, pk) for deadline, pk in self.job_deadlines]
+    def resume(self, pause: float) -> None:
+        """Go on after a pause: move the deadlines of slots and jobs; the order of the heap stays."""
+        self.slots.resume(pause)
+        self.job_deadlines = [(deadline + pause, pk) for deadline, pk in self.job_deadlines]
         for job in self.jobs.values():
-            job.deadline += seconds
+            job.deadline += pause
         self._set_time_limits()
 
     def _set_time_limits(self) -> None:
@@ -205,6 +238,10 @@ class State:
     def set_trial(self, job: Job | None) -> None:
         """Note which row is tried alone."""
         self.trial = job
+
+    def report_ends(self, wanted: bool) -> None:
+        """Tell of the end of each job by a command JobEnded, or of none."""
+        self.reports_ends = wanted
 
     def count_success(self) -> None:
         """Count a line Success."""
@@ -241,7 +278,7 @@ class State:
                 self.slots.all[command.slot].set_unsent(False)
         return taken
 
-    # ---- pools
+    # ---- pools, slots and hosts
 
     def mark_dirty(self, *pools: Pool) -> None:
         """Schedule these pools before the turn of the loop ends."""
@@ -253,13 +290,21 @@ class State:
         self.dirty, self.starving = set(), set()
         return pools
 
+    def add_starving(self, pool: Pool) -> None:
+        """Note that the work of a pool found no room."""
+        self.starving.add(pool)
+
+    def retry_starving(self) -> None:
+        """Schedule anew the types whose work found no room."""
+        self.dirty |= self.starving
+
     def may_start(self, pool: Pool, now: float) -> bool:
         """Say whether one more agent may be started before the next tick; if not the type waits for that."""
-        if self.starting >= self.max_starts:
-            self.unstarted.add(pool)
-            self.deadlines.set(STARTS, now)
-            return False
-        return True
+        if self.starting < self.max_starts:
+            return True
+        self.unstarted.add(pool)
+        self.deadlines.set(STARTS, now)
+        return False
 
     def started(self) -> None:
         """Count an agent that is started."""
@@ -272,18 +317,24 @@ class State:
         self.dirty |= self.unstarted
         self.unstarted.clear()
 
-    def retry_starving(self) -> None:
-        """Schedule anew the types whose work found no room."""
-        self.dirty |= self.starving
+    def begin_capture(self, slot: Slot) -> None:
+        """Keep the output of a command from now on."""
+        self.captures[slot.number] = Capture(slot.pool.kind.output_limit)
 
-    def limit_queries(self, connections: float) -> None:
-        """Note how many expansion connections there are while others cannot be made; NEVER: no limit."""
-        self.most_queries = connections
+    def end_capture(self, slot: Slot) -> Capture | None:
+        """Return what is kept of the output of a command that has ended, and forget it."""
+        return self.captures.pop(slot.number, None)
+
+    def show_hosts(self, *hosts: HostState) -> None:
+        """Let the status show hosts anew."""
+        self.hosts_changed.update(hosts)
 
     def take_changed_hosts(self) -> set[HostState]:
         """Return the hosts that have come up or gone down since the last call."""
         changed, self.hosts_changed = self.hosts_changed, set()
         return changed
+
+    # ---- the log
 
     def log(self, slot: Slot, kind: str, text: bytes | str) -> None:
         """Write a line to drover.log in the name of an agent, about its job or, without one, about `slot.about_job`."""
@@ -306,7 +357,3 @@ class State:
     def log_message(self, level: str, text: str) -> None:
         """Write a line to the daemon's own log."""
         self.emit(LogMessage(level, text))
-
-    def has_processes(self) -> bool:
-        """Say whether some slot has a process, or is making one."""
-        return any(slot.state > ST_FREE for slot in self.slots.all)
