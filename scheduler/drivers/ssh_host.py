@@ -1,18 +1,14 @@
 """One host over SSH: its agents are started, signalled and lost; its link goes up and down. Nothing here knows SSH.
 
-`SshHost` is what `Processes` uses: it decides what an agent there inherits from here, which is nothing but what its
-type says, and reports events. `SshProcess` starts the SSH process of the host, sends it requests and receives its
-reports (model/ssh_protocol.py). An agent is three pipes and a few reports, in order: Started or NotStarted, then Ended
-or Lost; they may come before the end of its output. A process that dies takes the connections with it, so its agents
-die; it is started again, later each time. What the process and its link are is one state of the table HOST_LINK
-(model/states.py), which `_fire` moves.
+`SshHost` is what `Processes` uses; `SshProcess` starts the SSH process of the host, sends it requests and receives its
+reports (ssh_protocol.py). A process that dies takes the connections with it, so its agents die; it is started again,
+later each time. What the process and its link are is one state of the table HOST_LINK (model/states.py).
 """
 
 import json
 import logging
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -21,11 +17,11 @@ from dataclasses import asdict, dataclass
 from select import EPOLLIN
 from typing import Final
 
+from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.spawn import EXEC_DIRECTORY, own_environment, passed_environment, prlimit_options
-from scheduler.drivers.ssh_socket import PacketSocket
+from scheduler.drivers.ssh_protocol import PacketSocket
 from scheduler.drivers.system import TRACED_S, close_all, pidfd_of, pipes, signal_name
-from scheduler.model import ssh_protocol as ssh
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
@@ -34,7 +30,6 @@ ENVIRONMENT: Final = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_
 LONG_LIFE_S: Final = 60.0  # after it a death is the first again
 MAX_DOUBLINGS: Final = 30
 LAST_WAIT_MS: Final = 1000
-
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +56,14 @@ class RemoteProcess:
     on_end: Callable[[Event], None]
     pid: int = 0
 
+    def started(self, pid: int) -> None:
+        """Note that it runs."""
+        self.pid = pid
+        self.on_start()
+
     def signal(self, number: int) -> None:
         """Send a signal to its group; harmless when it is gone."""
-        self.host_process.signal(self.id, _name_of(number))
+        self.host_process.signal(self.id, signal_name(number).removeprefix("SIG"))
 
     def kill(self) -> None:
         """Kill it and its group."""
@@ -92,10 +92,17 @@ class SshHost:
     ) -> RemoteProcess:
         """Start an agent; `on_start` and then `on_end` are called later, or `on_end` alone.
 
+        Its program is found on the host, and its limits are set by the prlimit(1) there.
         Errors: OSError when we can open no more files.
         """
         id = self._last_id = self._last_id + 1
-        ends = self._ssh.start(start_request(id, spawn, agent))
+        words = spawn.argv if spawn.argv is not None else tuple(map(os.fsencode, agent.command))
+        if limits := prlimit_options(agent.limits):
+            words = (b"prlimit", *map(os.fsencode, limits), b"--", *words)
+        passed = passed_environment(agent, spawn, os.environ)
+        environment = {os.fsencode(name): os.fsencode(text) for name, text in passed.items()} | own_environment(spawn)
+        directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")
+        ends = self._ssh.start(ssh.Start(id, tuple(words), environment, os.fsencode(directory)))
         grace_s = 3 * self.settings.orphan_s  # the SSH process ends the output in two of these
         process = self._processes[id] = RemoteProcess(self._ssh, id, spawn.slot, ends, grace_s, on_start, on_end)
         return process
@@ -103,7 +110,8 @@ class SshHost:
     def retire(self) -> None:
         """Serve the agents that run, and then close; the host is not reported up or down any more."""
         self._is_retired = True
-        self._close_if_over()
+        if self.is_over:
+            self._ssh.finish()
 
     @property
     def is_over(self) -> bool:
@@ -122,8 +130,7 @@ class SshHost:
         match report:
             case ssh.Started(id, pid):
                 if process := self._processes.get(id):
-                    process.pid = pid
-                    process.on_start()
+                    process.started(pid)
             case ssh.NotStarted(id, why, is_items_fault, is_lost):
                 reason = f"host {self._name}: {why}"
                 self._end(id, lambda slot: NotCreated(slot, reason, is_items_fault, is_lost))
@@ -140,15 +147,10 @@ class SshHost:
                 log.warning("host %s: %s", self._name, text)
 
     def _end(self, id: int, event: Callable[[int], Event]) -> None:
-        process = self._processes.get(id)
-        if process is not None:
-            del self._processes[id]
-            self._close_if_over()
+        if process := self._processes.pop(id, None):
+            if self.is_over:
+                self._ssh.finish()
             process.on_end(event(process.slot))
-
-    def _close_if_over(self) -> None:
-        if self.is_over:
-            self._ssh.finish()
 
 
 def settings_of(name: str, host: Host) -> ssh.SshSettings:
@@ -159,18 +161,6 @@ def settings_of(name: str, host: Host) -> ssh.SshSettings:
 def ssh_hosts(config: Config) -> dict[str, Host]:
     """Return the hosts that are reached over SSH."""
     return {name: host for name, host in config.hosts.items() if host.transport == "ssh"}
-
-
-def start_request(id: int, spawn: Spawn, agent: AgentType) -> ssh.Start:
-    """Return the request for an agent: the words as they are, found on the host; limits by its prlimit(1)."""
-    words = spawn.argv if spawn.argv is not None else tuple(map(os.fsencode, agent.command))
-    limits = prlimit_options(agent.limits)
-    limiter = tuple(map(os.fsencode, ("prlimit", *limits, "--"))) if limits else ()
-    environment = {
-        os.fsencode(name): os.fsencode(text) for name, text in passed_environment(agent, spawn, os.environ).items()
-    }
-    directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")
-    return ssh.Start(id, (*limiter, *words), environment | own_environment(spawn), os.fsencode(directory))
 
 
 class SshProcess:
@@ -282,9 +272,8 @@ class SshProcess:
         finally:
             theirs.close()
         self._popen = popen
-        self._socket = PacketSocket(
-            self._loop, ours, lambda packet, _fds: self._handle(ssh.unpack_report(packet)), lambda: None
-        )  # its end is the death of the process, which makes the pidfd readable
+        # The end of the socket is the death of the process, which makes the pidfd readable.
+        self._socket = PacketSocket(self._loop, ours, self._receive, lambda: None)
 
     def _ping(self) -> None:
         """Ask whether it runs, and kill it when it hangs. Pings are counted: we may be the one who was stopped."""
@@ -338,9 +327,9 @@ class SshProcess:
         if self._is_listening:
             self._socket.send(ssh.pack(request))
 
-    def _handle(self, report: ssh.Report) -> None:
+    def _receive(self, packet: bytes, _fds: tuple[int, ...]) -> None:
         self._pings = 0
-        match report:
+        match report := ssh.unpack_report(packet):
             case ssh.Pong():
                 return
             case ssh.NotStarted() | ssh.Ended() | ssh.Lost():
@@ -357,10 +346,3 @@ class SshProcess:
     def _end(self, report: ssh.NotStarted | ssh.Ended | ssh.Lost) -> None:
         if self._is_started.pop(report.id, None) is not None:
             self._report(report)
-
-
-def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name.removeprefix("SIG")
-    except ValueError:  # most real-time signals have no name
-        return str(number)

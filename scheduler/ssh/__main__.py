@@ -1,7 +1,6 @@
 """The program: `python -m scheduler.ssh SETTINGS`, with the supervisor's socket as standard input.
 
-Requests come and reports leave as packets on that socket (model/ssh_protocol.py), which never blocks. The end of the
-socket ends the process: the kernel closes its connections with it, and the control sessions kill the agents.
+The end of the socket ends the process: the kernel closes its connections, so the control sessions kill the agents.
 """
 
 import json
@@ -12,11 +11,10 @@ import sys
 from math import inf
 from typing import Final
 
+from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.ssh_socket import PIPES, PacketSocket
 from scheduler.drivers.system import close_all, hide
 from scheduler.errors import AgentError
-from scheduler.model import ssh_protocol as ssh
 from scheduler.ssh.connection_pool import ConnectionPool
 from scheduler.ssh.paramiko_adapters import CallQueue
 from scheduler.ssh.relay import Relay
@@ -33,7 +31,7 @@ class SshHostProcess:
         self._relay = Relay(self._loop, CallQueue(self._loop))
         self._agents: dict[int, RemoteAgent] = {}
         self._is_closing = False
-        self._supervisor = PacketSocket(self._loop, sock, self._receive, lambda: os._exit(0))
+        self._supervisor = ssh.PacketSocket(self._loop, sock, self._receive, lambda: os._exit(0))
         self._pool = ConnectionPool(settings, self._relay, self._report)
 
     def run(self) -> None:
@@ -55,36 +53,31 @@ class SshHostProcess:
             case ssh.Ping():
                 self._report(ssh.Pong())
             case ssh.Close():
-                self._close()
+                self._is_closing = True
+                for agent in list(self._agents.values()):
+                    agent.signal("KILL")
+                self._loop.at(self._loop.now + CLOSE_LIMIT_S, lambda: os._exit(0))
+                self._exit_if_done()
 
     def _start(self, start: ssh.Start, fds: tuple[int, ...]) -> None:
-        if len(fds) < PIPES:
+        refusal = None
+        if len(fds) < ssh.PIPES:
             refusal = ssh.NotStarted(start.id, "its SSH process can open no more files", is_lost=True)
-            self._refuse(refusal, fds)
-            return
         try:
             command = agent_command(start.argv, start.environment, start.directory)
         except AgentError as error:
-            self._refuse(ssh.NotStarted(start.id, str(error), is_items_fault=True), fds)
+            refusal = ssh.NotStarted(start.id, str(error), is_items_fault=True)
+        if refusal is not None:
+            close_all(fds)
+            self._report(refusal)
             return
         agent = RemoteAgent(start.id, command, fds, self._relay, self._settings, self._report, self._release)
         self._agents[start.id] = agent
         self._pool.start(agent)
 
-    def _refuse(self, refusal: ssh.NotStarted, fds: tuple[int, ...]) -> None:
-        close_all(fds)
-        self._report(refusal)
-
     def _release(self, agent: RemoteAgent) -> None:
         self._agents.pop(agent.id, None)
         self._pool.release(agent)
-        self._exit_if_done()
-
-    def _close(self) -> None:
-        self._is_closing = True
-        for agent in list(self._agents.values()):
-            agent.signal("KILL")
-        self._loop.at(self._loop.now + CLOSE_LIMIT_S, lambda: os._exit(0))
         self._exit_if_done()
 
     def _exit_if_done(self) -> None:

@@ -1,14 +1,8 @@
 """The control session of a connection: a small shell on the host that signals the agents there and guards them.
 
-It sends signals with the `kill` of the shell, so neither a full process table nor MaxSessions can keep it from that.
-It holds a lease: each heartbeat renews it, and when it runs out, or the connection ends, every process group that was
-added is killed. So agents die when the supervisor, this process or the network is gone. A connection counts as alive
-while its control session answers: an answered heartbeat confirms it as of the moment when that heartbeat was sent,
-since what was sent later may never have arrived.
-
-A host needs nothing but sshd: the script runs in any POSIX sh. Traps: dash takes a negative pid only as
-`kill -s SIG -- -PID`; `read` has a time limit in some shells only, so a ticker writes into the same pipe; writing to
-a dead connection must not kill the script before it has killed the agents, so it ignores SIGPIPE.
+It holds a lease, which each heartbeat renews; when the lease runs out, or the connection ends, it kills every process
+group that was added. So agents die when the supervisor, this process or the network is gone. A connection is alive
+while its control session answers; an answer counts from when its heartbeat was sent, as what came later may be lost.
 """
 
 import re
@@ -21,14 +15,18 @@ from typing import Final
 
 import paramiko
 
+from scheduler.drivers.ssh_protocol import SshSettings
 from scheduler.errors import WorldError
-from scheduler.model.ssh_protocol import SshSettings
 from scheduler.ssh.paramiko_adapters import BROKEN, BufferEvent, ParamikoSocket
 from scheduler.ssh.relay import PIECE_BYTES, Relay
 
 PID_LINE: Final = re.compile(rb"DROVER (\d+)\n")  # the first line of our scripts; a login shell may print before it
 NOISE_BYTES: Final = 8192  # what may come before that line
 
+# For any POSIX sh, as a host needs nothing but sshd. Traps: dash takes a negative pid only as `kill -s SIG -- -PID`;
+# `read` has a time limit in some shells only, so a ticker writes into the same pipe; writing to a dead connection must
+# not kill the script before it has killed the agents, so it ignores SIGPIPE. `kill` is the shell's own: it needs no
+# session and no place in a full process table.
 TICKS: Final = 5
 SCRIPT: Final = """\
 trap "" PIPE HUP INT TERM
@@ -67,25 +65,21 @@ def shell_command(script: str, *words: bytes) -> bytes:
 
 def start_control_session(transport: paramiko.Transport, settings: SshSettings) -> paramiko.Channel:
     """Return the channel of a control session that runs; blocks. Errors: WorldError."""
+    received = b""
     try:
         channel = transport.open_session(timeout=settings.connect_s)
         channel.exec_command(control_command(settings.lease_s))
         channel.settimeout(settings.connect_s)
-        _await_pid_line(channel)
+        while not PID_LINE.search(received):
+            data = channel.recv(NOISE_BYTES)
+            if not data or len(received) > NOISE_BYTES:
+                with suppress(*BROKEN):
+                    received += channel.recv_stderr(NOISE_BYTES)
+                raise paramiko.SSHException(f"its shell said {received[:200]!r} and no more")
+            received += data
     except BROKEN as error:
         raise WorldError(f"it runs no commands for us: {error or 'no answer'}") from error
     return channel
-
-
-def _await_pid_line(channel: paramiko.Channel) -> None:
-    received = b""
-    while not PID_LINE.search(received):
-        data = channel.recv(NOISE_BYTES)
-        if not data or len(received) > NOISE_BYTES:
-            with suppress(*BROKEN):
-                received += channel.recv_stderr(NOISE_BYTES)
-            raise paramiko.SSHException(f"its shell said {received[:200]!r} and no more")
-        received += data
 
 
 OnAnswer = Callable[[], object]
@@ -95,8 +89,13 @@ OnAnswer = Callable[[], object]
 class Answer:
     """The answer to one request, empty until it has come; `on_come` is called then."""
 
-    on_come: OnAnswer | None
+    on_come: OnAnswer
     text: str = ""
+
+    def come(self, text: str) -> None:
+        """Note the answer."""
+        self.text = text
+        self.on_come()
 
 
 class ControlSession:
@@ -124,7 +123,7 @@ class ControlSession:
         """Have a process group killed when the lease or the connection ends."""
         return self._ask(f"add {pid}", pid, on_answer)
 
-    def signal(self, pid: int, name: str, on_answer: OnAnswer | None = None) -> Answer:
+    def signal(self, pid: int, name: str, on_answer: OnAnswer = lambda: None) -> Answer:
         """Send a signal to a process group; the answer is "gone" or "alive", which zombies are too."""
         return self._ask(f"kill {pid} {name}", pid, on_answer)
 
@@ -132,7 +131,7 @@ class ControlSession:
         """Kill what is left of a process group, and guard it no longer; answered as `signal` is."""
         return self._ask(f"end {pid}", pid, on_answer)
 
-    def _ask(self, line: str, pid: int, on_answer: OnAnswer | None) -> Answer:
+    def _ask(self, line: str, pid: int, on_answer: OnAnswer) -> Answer:
         answer = Answer(on_answer)
         self._pending[pid].append(answer)
         self._send(line)
@@ -166,6 +165,4 @@ class ControlSession:
                 answer = pending.popleft()
                 if not pending:
                     del self._pending[int(pid)]
-                answer.text = text
-                if answer.on_come is not None:
-                    answer.on_come()
+                answer.come(text)

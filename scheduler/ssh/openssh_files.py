@@ -1,9 +1,8 @@
 """Read the files of OpenSSH: the route to a host (ssh_config) and the host keys that are trusted (known_hosts).
 
-Host aliases are followed as ssh(1) does; what would run a program (ProxyCommand) is refused rather than ignored. Host
-keys are trusted if they are in known_hosts, and no others: there is no question and nothing is added. A key that is
-unknown, changed or revoked is refused with a sentence that says what to do. Keys that a certificate authority vouches
-for (@cert-authority) are not trusted: paramiko does not support them.
+Host aliases are followed as ssh(1) does; what would run a program (ProxyCommand) is refused rather than ignored. Only
+host keys in known_hosts are trusted: nobody is asked and nothing is added. Keys that a certificate authority signed are
+not (@cert-authority), as paramiko does not support them.
 """
 
 import base64
@@ -19,8 +18,8 @@ from typing import Any, Final
 
 import paramiko
 
+from scheduler.drivers.ssh_protocol import SshSettings
 from scheduler.errors import WorldError
-from scheduler.model.ssh_protocol import SshSettings
 
 SSH_PORT: Final = 22
 MAX_JUMPS: Final = 8  # a host that jumps over itself has no end
@@ -53,14 +52,18 @@ def route(settings: SshSettings) -> list[Hop]:
     name, _, port = (settings.address or settings.host).rpartition(":")
     if not name or not port.isdigit() or name.count(":"):  # a bare name, or an IPv6 address
         name, port = settings.address or settings.host, ""
+    name = name.strip("[]")
     config = _ssh_config(Path(settings.ssh_config).expanduser())
     try:
-        options = config.lookup(name.strip("[]"))
-        *jumps, _ = _jumps_and_host(config, name.strip("[]"))
+        options = config.lookup(name)
+        *jumps, _ = _jumps_and_host(config, name)
     except (paramiko.SSHException, OSError, ValueError) as error:
         raise WorldError(f"{settings.ssh_config}: {error}") from error
-    own = _hop(options, settings, user=settings.user, port=port, identity=settings.identity)
-    return [*(_jump(config, settings, jump) for jump in jumps), own]
+    hops = []
+    for jump in jumps:
+        jump_user, jump_name, jump_port = _split(jump)
+        hops.append(_hop(config.lookup(jump_name), settings, jump_user, jump_port, identity=""))
+    return [*hops, _hop(options, settings, settings.user, port, settings.identity)]
 
 
 def _ssh_config(path: Path) -> paramiko.SSHConfig:
@@ -94,12 +97,7 @@ def _split(word: str) -> tuple[str, str, str]:
     return (user, name.strip("[]"), port) if name and port.isdigit() else (user, rest.strip("[]"), "")
 
 
-def _jump(config: paramiko.SSHConfig, settings: SshSettings, word: str) -> Hop:
-    user, name, port = _split(word)
-    return _hop(config.lookup(name), settings, user=user, port=port, identity="")
-
-
-def _hop(options: dict[str, Any], settings: SshSettings, *, user: str, port: str, identity: str) -> Hop:
+def _hop(options: dict[str, Any], settings: SshSettings, user: str, port: str, identity: str) -> Hop:
     address, number = options["hostname"], int(port or options.get("port", SSH_PORT))
     files = settings.known_hosts or options.get("userknownhostsfile") or KNOWN_HOSTS
     plain = address if number == SSH_PORT else f"[{address}]:{number}"
@@ -167,18 +165,15 @@ class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
             return
         except OSError as error:
             raise WorldError(f"cannot read {file}: {error.strerror}") from error
-        for line in lines:
-            self._add(line.split())
-
-    def _add(self, words: list[str]) -> None:
-        marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) < 3 or words[0].startswith("#") or marker not in ("", "@revoked"):
-            return
-        names, kind, text = words[:3]
-        if marker:
-            self._revoked.add(text)
-        elif _is_among(self._name, names.split(",")):
-            self._keys.append((kind, text))
+        for words in map(str.split, lines):
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if len(words) < 3 or words[0].startswith("#") or marker not in ("", "@revoked"):
+                continue
+            names, kind, text = words[:3]
+            if marker:
+                self._revoked.add(text)
+            elif _is_among(self._name, names.split(",")):
+                self._keys.append((kind, text))
 
 
 def _is_among(name: str, patterns: list[str]) -> bool:
@@ -189,13 +184,9 @@ def _is_among(name: str, patterns: list[str]) -> bool:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    if pattern.startswith("|1|"):
-        return _is_hash_of(name, pattern)
-    wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.fullmatch(wild, name, re.IGNORECASE) is not None
-
-
-def _is_hash_of(name: str, pattern: str) -> bool:
+    if not pattern.startswith("|1|"):
+        wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+        return re.fullmatch(wild, name, re.IGNORECASE) is not None
     try:
         salt, digest = (base64.b64decode(part) for part in pattern.split("|")[2:4])
     except ValueError:

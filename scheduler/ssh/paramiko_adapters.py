@@ -1,13 +1,7 @@
-"""What stands between paramiko's threads and our event loop: a socket that never blocks, an event, a transport.
+"""What stands between paramiko's threads and our event loop: a queue of calls, an event, a socket, a transport.
 
 paramiko runs one thread per connection, which reads and decrypts. It reaches our thread in one way only: it appends a
 call to a queue, and the epoll of our loop wakes up once for all calls that were appended (`CallQueue`).
-
-On a plain socket paramiko's `send` blocks when the network does, so one stalled connection would hold up all agents of
-a host and the heartbeat that should notice it. paramiko also reads each packet in three small pieces, each with a poll
-before it, and wakes up ten times a second for nothing. `ParamikoSocket` reads into a large buffer, keeps what cannot be
-sent at once and sends it when the socket takes it. Callers of paramiko check `is_full` first, so what is kept stays
-bounded. For one iteration of the loop a socket can be corked, so that all lines of that iteration leave in one piece.
 """
 
 import os
@@ -54,6 +48,9 @@ class CallQueue:
     def post(self, call: Call) -> None:
         """Have a call made soon by the thread of the loop; any thread may ask for it."""
         self._calls.append(call)
+        self._wake()
+
+    def _wake(self) -> None:
         if not self._is_awake:
             self._is_awake = True
             os.eventfd_write(self._fd, 1)
@@ -63,15 +60,12 @@ class CallQueue:
         self._is_awake = False
         for _ in range(len(self._calls)):  # not those posted meanwhile, or a talkative agent would keep us here
             self._calls.popleft()()
-        if self._calls and not self._is_awake:
-            self._is_awake = True
-            os.eventfd_write(self._fd, 1)
+        if self._calls:
+            self._wake()
 
 
 class BufferEvent:
     """Stands for the threading.Event of a paramiko buffer: any number of `set` before we run is one call."""
-
-    __slots__ = ("_call", "_is_set", "_post")
 
     def __init__(self, calls: CallQueue, call: Call) -> None:
         self._post, self._call, self._is_set = calls.post, call, False
@@ -91,17 +85,21 @@ class BufferEvent:
 
 
 class ParamikoSocket:
-    """A connected stream socket, for one paramiko.Transport."""
+    """A connected stream socket for one paramiko.Transport, which keeps what cannot be sent at once.
+
+    On a plain socket paramiko's `send` blocks when the network does, so one stalled connection would hold up all agents
+    of a host and the heartbeat that should notice it; and each packet is read in three pieces, with a poll before each.
+    Callers of paramiko check `is_full` first, so what is kept stays bounded.
+    """
 
     def __init__(self, sock: socket.socket, loop: Loop, calls: CallQueue, on_closed: Callable[[], object]) -> None:
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SO_RCVTIMEO)
         self._sock, self._loop, self._calls, self._on_closed = sock, loop, calls, on_closed
         self._read = memoryview(b"")
-        self._unsent: list[bytes] = []
-        self._unsent_bytes = 0
+        self._unsent = bytearray()
         self._is_corked = self._is_waiting = self._is_broken = False
-        self._lock = Lock()
+        self._lock = Lock()  # of what is unsent
         self._closed = False  # the name is paramiko's, which reads it
 
     # ---- called by paramiko, in its own thread or in ours
@@ -123,10 +121,8 @@ class ParamikoSocket:
         with self._lock:
             if self._is_broken:
                 raise BrokenPipeError
-            self._unsent.append(data)
-            self._unsent_bytes += len(data)
-            if not self._is_corked and not self._is_waiting:
-                self._flush()
+            self._unsent += data
+            self._flush()
         return len(data)
 
     def settimeout(self, _seconds: float | None) -> None:
@@ -144,15 +140,10 @@ class ParamikoSocket:
     @property
     def is_full(self) -> bool:
         """Whether paramiko should be given nothing more to send for now."""
-        return self._unsent_bytes > FULL_BYTES
-
-    @property
-    def is_corked(self) -> bool:
-        """Whether what is sent is kept until `uncork`."""
-        return self._is_corked
+        return len(self._unsent) > FULL_BYTES
 
     def cork(self) -> None:
-        """Keep what is sent from now on."""
+        """Keep what is sent from now on, so that it leaves in one piece."""
         with self._lock:
             self._is_corked = True
 
@@ -160,8 +151,7 @@ class ParamikoSocket:
         """Send what was kept, as far as the socket takes it."""
         with self._lock:
             self._is_corked = False
-            if not self._is_waiting:
-                self._flush()
+            self._flush()
 
     def shut_down(self) -> None:
         """End the connection, from any thread; `on_closed` is called once paramiko's thread has seen it."""
@@ -171,19 +161,17 @@ class ParamikoSocket:
     # ---- private
 
     def _flush(self) -> None:
-        """Send; the lock is held. A failure is not raised to the sender: paramiko's thread reads of it too."""
-        if not self._unsent:
+        """Send what may be sent; the lock is held."""
+        if self._is_corked or self._is_waiting or not self._unsent:
             return
-        data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
         try:
-            sent = self._sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            sent = self._sock.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
             sent = 0
-        except OSError:
-            self._is_broken, sent = True, len(data)
+        except OSError:  # not raised to the sender: paramiko's thread reads of it too
+            self._is_broken, sent = True, len(self._unsent)
             self.shut_down()
-        self._unsent = [data[sent:]] if sent < len(data) else []
-        self._unsent_bytes = len(data) - sent
+        del self._unsent[:sent]
         if self._unsent:
             self._is_waiting = True
             self._calls.post(self._await_writable)
@@ -206,7 +194,6 @@ class ParamikoSocket:
 
 
 def _handle_channel_request(channel: Any, message: paramiko.Message) -> None:
-    """Note the exit signal of a channel, and call back once its program has exited; runs in paramiko's thread."""
     begin = message.packet.tell()
     kind, _ = message.get_text(), message.get_boolean()
     if kind == "exit-signal":
@@ -218,6 +205,6 @@ def _handle_channel_request(channel: Any, message: paramiko.Message) -> None:
 
 
 class Transport(paramiko.Transport):  # type: ignore[misc]
-    """A transport that reports when a program has exited, and by which signal, which paramiko throws away."""
+    """A transport that calls back, in its thread, when a program has exited, and notes its exit signal."""
 
     _channel_handler_table: Final = {**HANDLERS, CHANNEL_REQUEST: _handle_channel_request}

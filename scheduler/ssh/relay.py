@@ -1,12 +1,9 @@
-"""Copy bytes between an SSH channel and the pipes of its agent, both ways.
+"""Copy bytes between an SSH channel and the pipes of its agent, both ways, and read nothing that cannot be passed on.
 
-Nothing is read that cannot be passed on. A full pipe shuts the window of the channel, so that agent is held up and no
-other; a shut window, or a connection that takes no more, leaves the bytes in the supervisor's pipe, so the supervisor
-sees EAGAIN. At most one piece for each direction and what the window allows is in memory.
-
-Everything runs in the thread of the loop, but for one shortcut: an agent's output goes from paramiko's thread straight
-into the pipe while the pipe takes it, since a change of threads for each line halves the lines per second. paramiko
-cannot report that a window has opened, so while one is shut it is tried again and again.
+A full pipe shuts the window of the channel, so that agent is held up and no other; a shut window, or a connection that
+takes no more, leaves the bytes in the supervisor's pipe, so the supervisor sees EAGAIN. In memory is at most one piece
+for each direction and what the window allows. All runs in the thread of the loop, but for one shortcut: output goes
+from paramiko's thread straight into the pipe while that takes it, as a change of threads halves the lines per second.
 """
 
 import os
@@ -22,7 +19,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.ssh.paramiko_adapters import BROKEN, BufferEvent, CallQueue, ParamikoSocket
 
 PIECE_BYTES = 65_536  # a full pipe
-RETRY_S = 0.01  # between two tries to send into windows that are shut
+RETRY_S = 0.01  # between two tries to send into windows that are shut: paramiko cannot report that one has opened
 WINDOW_BYTES = 262_144  # of an agent's output that nobody has read yet
 CLOSED = -1
 
@@ -32,14 +29,14 @@ class Relay:
 
     def __init__(self, loop: Loop, calls: CallQueue) -> None:
         self.loop, self.calls = loop, calls
-        self._corked: list[ParamikoSocket] = []
+        self._corked: set[ParamikoSocket] = set()
         self._held_up: dict[Stream, None] = {}  # those that hold bytes which their channel does not take
 
     def cork(self, sock: ParamikoSocket) -> None:
         """Have what is sent in this iteration of the loop leave at its end, in one piece."""
-        if not sock.is_corked:
+        if sock not in self._corked:
+            self._corked.add(sock)
             sock.cork()
-            self._corked.append(sock)
 
     def uncork_all(self) -> None:
         """Send what was kept back; to be called after each iteration of the loop."""
@@ -61,8 +58,6 @@ class Relay:
 class Stream:
     """One channel between descriptors, which it closes; `on_end` is called once the channel is closed and drained."""
 
-    __slots__ = ("_channel", "_is_reading", "_on_end", "_outputs", "_relay", "_sock", "_stdin", "_unsent")
-
     def __init__(
         self,
         relay: Relay,
@@ -75,9 +70,8 @@ class Stream:
         self._relay, self._sock, self._channel, self._on_end = relay, sock, channel, on_end
         self._stdin, self._unsent, self._is_reading = stdin, b"", False
         os.set_blocking(stdin, False)
-        receivers = (channel.recv, channel.recv_stderr)
-        pairs = zip(receivers, outputs, strict=False)
-        self._outputs = [Output(self, relay, channel.transport, recv, fd) for recv, fd in pairs]
+        receivers = zip((channel.recv, channel.recv_stderr), outputs, strict=False)
+        self._outputs = [Output(self, relay, channel.transport, recv, fd) for recv, fd in receivers]
 
     def begin(self) -> None:
         """Copy from now on; the first output may be in paramiko's buffers already."""
@@ -90,7 +84,7 @@ class Stream:
     def begin_direct(self, greeting: bytes) -> None:
         """Copy from now on, without a change of threads; the other side sends nothing before it has the greeting."""
         self._channel.settimeout(0.0)
-        self._channel.in_buffer, self._channel.in_stderr_buffer = (DirectBuffer(output) for output in self._outputs)
+        self._channel.in_buffer, self._channel.in_stderr_buffer = map(DirectBuffer, self._outputs)
         if self._channel.eof_received or self._channel.closed:  # which only the former buffers were told
             for output in self._outputs:
                 output.event.set()
@@ -127,13 +121,12 @@ class Stream:
 
     def _input_ready(self, _mask: int) -> None:
         try:
-            data = os.read(self._stdin, PIECE_BYTES)
+            self._unsent = os.read(self._stdin, PIECE_BYTES)
         except BlockingIOError:
             return
         except OSError:  # a socket that was reset
-            data = b""
-        if data:
-            self._unsent = data
+            self._unsent = b""
+        if self._unsent:
             self.send_unsent()
             return
         self._relay.cork(self._sock)
@@ -147,23 +140,18 @@ class Stream:
             self._relay.loop.register(self._stdin, EPOLLIN, self._input_ready)
 
     def _pause_input(self) -> None:
-        if self._is_reading:
-            self._is_reading = False
-            self._relay.loop.unregister(self._stdin)
+        self._is_reading = False
+        self._relay.loop.unregister(self._stdin)
 
     def _end_input(self) -> None:
-        if self._stdin == CLOSED:
-            return
-        self._pause_input()
-        os.close(self._stdin)
-        self._stdin, self._unsent = CLOSED, b""
+        if self._stdin != CLOSED:
+            self._pause_input()
+            os.close(self._stdin)
+            self._stdin, self._unsent = CLOSED, b""
 
 
 class Output:
     """One output of an agent on its way into a pipe. Whichever thread reads the channel and writes holds the lock."""
-
-    __slots__ = ("_fd", "_held", "_is_unread", "_is_waiting", "_lock", "_recv", "_relay", "_stream", "_transport",
-                 "event")  # fmt: skip
 
     def __init__(
         self, stream: Stream, relay: Relay, transport: paramiko.Transport, recv: Callable[[int], bytes], fd: int
@@ -173,7 +161,7 @@ class Output:
         self._is_unread = False  # the pipe was closed at its other end
         self._is_waiting = False  # for the pipe to take what is held
         self._lock = Lock()
-        self.event = BufferEvent(relay.calls, self.forward)
+        self.event = BufferEvent(relay.calls, self._forward)
         os.set_blocking(fd, False)
 
     @property
@@ -183,28 +171,29 @@ class Output:
 
     def forward_directly(self) -> None:
         """Pass on what has come, in paramiko's thread; whatever is not simple is left to the loop."""
-        if not self._transport.clear_to_send.is_set():  # keys are exchanged; to open a window would wait for them, here
-            self.event.set()
-            return
-        with self._lock:
-            is_simple = not self._held and self._fd != CLOSED and self._copy_piece() is not None and not self._held
+        is_simple = False
+        if (
+            self._transport.clear_to_send.is_set()
+        ):  # else keys are exchanged: to open a window would wait for them, here
+            with self._lock:
+                is_simple = not self._held and not self.is_closed and self._copy_piece() is not None and not self._held
         if not is_simple:
             self.event.set()
 
-    def forward(self) -> None:
+    def _forward(self) -> None:
         """Pass on what has come, and its end; in the loop."""
-        if self._is_waiting or self._fd == CLOSED:
-            self._stream.end_if_drained()
-            return
-        with self._lock:
-            copied = None if self._held else self._copy_piece()
-        if self._held:
-            self._is_waiting = True
-            self._relay.loop.register(self._fd, EPOLLOUT, self._write_more)
-        elif copied:
-            self.event.set()
-        elif copied is None:
-            self._close()
+        if not self._is_waiting and not self.is_closed:
+            with self._lock:
+                copied = None if self._held else self._copy_piece()
+                if copied is None and not self._held:
+                    os.close(self._fd)
+                    self._fd = CLOSED
+            if self._held:
+                self._is_waiting = True
+                self._relay.loop.register(self._fd, EPOLLOUT, self._write_more)
+            elif copied:
+                self.event.set()
+        self._stream.end_if_drained()
 
     def _copy_piece(self) -> int | None:
         """Return the length of the piece that was read and written, or None at the end; the rest of it is held."""
@@ -234,28 +223,20 @@ class Output:
         if not self._held:
             self._is_waiting = False
             self._relay.loop.unregister(self._fd)
-            self.forward()
-
-    def _close(self) -> None:
-        with self._lock:
-            os.close(self._fd)
-            self._fd = CLOSED
-        self._stream.end_if_drained()
+            self._forward()
 
 
 class DirectBuffer(BufferedPipe):  # type: ignore[misc]
-    """A buffer of a channel that passes on at once what it gets."""
+    """A buffer of a channel that passes on at once what it gets; paramiko's thread calls it."""
 
     def __init__(self, output: Output) -> None:
         super().__init__()
         self._output = output
 
     def feed(self, data: bytes) -> None:
-        """Add what has come; in paramiko's thread."""
         super().feed(data)
         self._output.forward_directly()
 
     def close(self) -> None:
-        """Note the end."""
         super().close()
         self._output.event.set()

@@ -1,31 +1,24 @@
 """The life of one remote agent, from its start request to the kill of what it left behind.
 
-An agent begins as the shim, a small script for any POSIX sh. sshd has made it the leader of a session and a process
-group of its own, which it checks, since signals go to that group. It prints its pid and waits for a line before it
-becomes the agent: by then the control session guards that pid, so no agent ever runs unguarded, and if the connection
-ends first the shim ends too.
-
-At most three reports are sent: NotStarted; or Started, and then Ended or Lost. The last of its output may still be on
-its way through the pipes by then, and ends with them. What is left of its process group is killed after that; a process
-that left the group may hold the pipes open, so that has a deadline.
+It begins as the shim, a script for any POSIX sh, which prints its pid and waits for a line before it becomes the agent:
+by then the control session guards that pid, so no agent runs unguarded. The reports are NotStarted; or Started, and
+then Ended or Lost. Its last output may come later, and what is left of its process group is killed after that.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 import paramiko
 
-from scheduler.drivers.loop import Loop
-from scheduler.drivers.steps import Steps, Stop, Task
+from scheduler.drivers.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
+from scheduler.drivers.steps import Callback, Steps, Task
 from scheduler.drivers.system import close_all
 from scheduler.errors import AgentError
-from scheduler.model.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
 from scheduler.ssh.control_session import NOISE_BYTES, PID_LINE, ControlSession, shell_command
 from scheduler.ssh.paramiko_adapters import BROKEN, EXIT_SIGNAL, ON_EXIT, BufferEvent, ParamikoSocket
-from scheduler.ssh.relay import Relay, Stream
+from scheduler.ssh.relay import WINDOW_BYTES, Relay, Stream
 
 COMMAND_BYTES: Final = 131_000  # one word of an argv on Linux, less a few: sshd gives the command as one to a shell
 VARIABLE: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,6 +26,7 @@ MESSAGE_BYTES: Final = 300  # of the output of a shim that failed
 CHECKS: Final = 5  # whether a group that was killed is gone, one a second
 
 GO: Final = b"\n"
+# sshd has made it the leader of a session and a group of its own, which it checks, since signals go to that group.
 SHIM: Final = """\
 kill -s 0 -- -$$ 2>/dev/null || { echo "sshd gave it no process group of its own" >&2; exit 125; }
 cd -- "$1" || exit 125
@@ -58,18 +52,6 @@ def agent_command(argv: Sequence[bytes], environment: Mapping[bytes, bytes], dir
     return command
 
 
-class Change:
-    """A wait of the steps of an agent until `notify` is called: something about the agent has changed."""
-
-    def __init__(self) -> None:
-        self.notify: Callable[[], object] = lambda: None
-
-    def begin(self, _loop: Loop, resume: Callable[[Any], None]) -> Stop:
-        """Resume the steps at the next `notify`; while they run it does nothing, as they check for themselves."""
-        self.notify = partial(resume, None)
-        return lambda: None
-
-
 class RemoteAgent:
     """One remote agent. Its place on its connection is free again when `release` is called."""
 
@@ -83,41 +65,44 @@ class RemoteAgent:
         report: Callable[[Report], None],
         release: Callable[["RemoteAgent"], None],
     ) -> None:
-        self.id, self.command, self._fds = id, command, fds
+        self.id, self._command, self._fds = id, command, fds
         self._relay, self._loop, self._orphan_s = relay, relay.loop, settings.orphan_s
         self._report, self._release = report, release
         self.control: ControlSession | None = None
-        self.channel: paramiko.Channel | None = None
+        self._channel: paramiko.Channel | None = None  # since the host has opened a session
         self.is_over = False  # NotStarted, Ended or Lost was reported
         self._pid = 0
         self._is_running = False
         self._is_drained = False  # its channel has ended, and all output was passed on
         self._was_killed = False  # by a request of the supervisor
         self._why_lost = ""
-        self._changed = Change()
+        self._resume: Callable[[Any], None] = lambda _value: None
+        self._change = Callback(self._await_change)  # steps wait for it until `_notify` is called
         self._task: Task[None] | None = None
 
     # ---- called by the connection pool, and for requests of the supervisor
 
-    def session_opened(
-        self, channel: paramiko.Channel, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool
-    ) -> None:
+    @property
+    def has_session(self) -> bool:
+        """Whether its host has opened a session for it."""
+        return self._channel is not None
+
+    def open_session(self, transport: paramiko.Transport, limit_s: float) -> None:
+        """Open a session and start the shim; blocks, in a thread of its own. Errors: one of BROKEN."""
+        self._channel = transport.open_session(WINDOW_BYTES, timeout=limit_s)  # it can be closed from now on
+        self._channel.exec_command(self._command)
+
+    def session_opened(self, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool) -> None:
         """Go on: the shim starts. A control session of the same connection gets requests before the agent its input."""
-        self.channel = channel
         if self.is_over:
             self._abandon()
             return
         self.control = control
-        event = BufferEvent(self._relay.calls, self._notify)
-        channel.settimeout(0.0)
-        channel.in_buffer.set_event(event)
-        channel.in_stderr_buffer.set_event(event)
-        setattr(channel, ON_EXIT, event.set)
-        self._task = Task(self._loop, self._life(channel, sock, control, is_same_connection)).start()
+        self._task = Task(self._loop, self._life(self._channel, sock, control, is_same_connection)).start()
 
-    def refuse(self, why: str, *, is_lost: bool = True) -> None:
+    def refuse(self, why: str) -> None:
         """Report that it was not started, unless it is over; no session is being opened for it any more."""
-        self._not_started(why, is_lost=is_lost)
+        self._not_started(why, is_lost=True)
         self._release(self)
 
     def signal(self, name: str) -> None:
@@ -131,7 +116,7 @@ class RemoteAgent:
 
     def lose(self, why: str) -> None:
         """Its connection or its control session is gone, so it is dead or will be."""
-        if self.channel is None:
+        if self._channel is None:
             return  # the thread that opens a session for it will see
         if self._is_running:
             self._why_lost, self.control = why, None
@@ -146,13 +131,18 @@ class RemoteAgent:
     def _life(
         self, channel: paramiko.Channel, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool
     ) -> Steps[None]:
+        event = BufferEvent(self._relay.calls, self._notify)
+        channel.settimeout(0.0)
+        channel.in_buffer.set_event(event)
+        channel.in_stderr_buffer.set_event(event)
+        setattr(channel, ON_EXIT, event.set)
         pid = self._pid = yield from self._read_pid(channel)
         if not pid:
             self._abandon()
             return
         added = control.add(pid, self._notify)
         while not (added.text or is_same_connection):
-            yield self._changed
+            yield self._change
         if self.is_over:  # the request has failed, and with it the connection
             return
         self._is_running = True
@@ -177,7 +167,7 @@ class RemoteAgent:
                 text = (err or out)[-MESSAGE_BYTES:].decode("ascii", "backslashreplace").strip()
                 self._not_started(text or "its host ended the session without a word")
                 return 0
-            yield self._changed
+            yield self._change
 
     def _await_end(self, channel: paramiko.Channel, pid: int) -> Steps[Ended | Lost]:
         """Return how it ended once the host has reported that, or that it is lost.
@@ -185,27 +175,23 @@ class RemoteAgent:
         An agent killed, but not by us, may have been killed by its control session when the lease ran out: then it is
         lost. So that session is asked; it does not answer if it was.
         """
-        while (end := self._exit_status(channel)) is None:
+        while not hasattr(channel, EXIT_SIGNAL) and channel.exit_status < 0:
             if self._why_lost:
                 return Lost(self.id, self._why_lost)
             if self._is_drained and channel.eof_received:  # without that its connection is gone, and `lose` is called
                 return Lost(self.id, "its host did not say how it ended")
-            yield self._changed
-        if end.signal != "KILL" or self._was_killed:
+            yield self._change
+        signal: str | None = getattr(channel, EXIT_SIGNAL, None)
+        end = Ended(self.id, channel.exit_status if signal is None else None, signal)
+        if signal != "KILL" or self._was_killed:
             return end
         if self.control is not None:
             answer = self.control.signal(pid, "0", self._notify)
             while not answer.text and not self._why_lost:
-                yield self._changed
+                yield self._change
             if answer.text:
                 return end
         return Lost(self.id, self._why_lost)
-
-    def _exit_status(self, channel: paramiko.Channel) -> Ended | None:
-        signal: str | None = getattr(channel, EXIT_SIGNAL, None)
-        if signal is not None:
-            return Ended(self.id, None, signal)
-        return Ended(self.id, channel.exit_status) if channel.exit_status >= 0 else None
 
     def _await_output(self, pid: int) -> Steps[None]:
         """Wait until all output was passed on; at a deadline kill what holds the pipes, at the next cut it off."""
@@ -216,7 +202,7 @@ class RemoteAgent:
         if not self._is_drained:
             self._close_channel()
         while not self._is_drained:
-            yield self._changed
+            yield self._change
 
     def _end_group(self, pid: int) -> Steps[None]:
         """Kill what is left of its group, and check that it is gone: that takes a moment, as zombies count as alive."""
@@ -228,13 +214,13 @@ class RemoteAgent:
         self._release(self)
         for _ in range(CHECKS):
             while not answer.text:
-                yield self._changed
+                yield self._change
             if answer.text == "gone":
                 return
             yield from self._wait(1.0, lambda: False)
             answer = control.signal(pid, "0", self._notify)
         while not answer.text:
-            yield self._changed
+            yield self._change
         if answer.text != "gone":
             self._report(Note(f"something is left of process group {pid} though it was killed"))
 
@@ -245,11 +231,14 @@ class RemoteAgent:
         deadline = self._loop.now + seconds
         timer = self._loop.at(deadline, self._notify)
         while not is_so() and self._loop.now < deadline:
-            yield self._changed
+            yield self._change
         timer.cancel()
 
     def _notify(self) -> None:
-        self._changed.notify()
+        self._resume(None)
+
+    def _await_change(self, resume: Callable[[Any], None]) -> None:
+        self._resume = resume
 
     def _drained(self) -> None:
         self._is_drained = True
@@ -271,9 +260,9 @@ class RemoteAgent:
         self._release(self)
 
     def _close_channel(self) -> None:
-        if self.channel is not None:
+        if self._channel is not None:
             with suppress(*BROKEN):
-                self.channel.close()
+                self._channel.close()
 
 
 def _received(recv: Callable[[int], bytes]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Final
 
 import paramiko
 
-from scheduler.model.ssh_protocol import LinkUp
+from scheduler.drivers.ssh_protocol import LinkUp
 from tests.bench.ours import on_host
 from tests.bench.place import Place
 from tests.integration.ssh_tools import table

@@ -74,7 +74,7 @@ def main() -> int:
 
 def set_defaults(changes: dict[str, Any]) -> None:
     """Let these be the limits of hosts, of which no configuration says anything."""
-    from scheduler.model.ssh_protocol import SshSettings
+    from scheduler.drivers.ssh_protocol import SshSettings
 
     defaults = {each.name: each.default for each in fields(SshSettings) if each.default is not MISSING}
     SshSettings.__init__.__defaults__ = tuple((defaults | changes).values())

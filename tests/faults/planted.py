@@ -144,7 +144,7 @@ FAULTS: Final = (
     _fault(
         "back_off_of_a_host_is_always_reset",
         "scheduler/ssh/connection_pool.py",
-        "if self._loop.now - pooled.up_at > self._settings.retry_max_s:",
+        "if self._loop.now - connection.up_at > self._settings.retry_max_s:",
         "if True:",
         "ssh/test_connections.py::test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted",
         needs="sshd",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model.ssh_protocol import SshSettings
+from scheduler.drivers.ssh_protocol import SshSettings
 from tests.needs import need
 from tests.ssh.host import Host
 from tests.ssh.sshd import Server

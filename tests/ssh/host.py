@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.ssh_host import Ends, SshProcess
-from scheduler.model.ssh_protocol import Ended, Lost, NotStarted, Report, SshSettings, Start, Started
+from scheduler.drivers.ssh_protocol import Ended, Lost, NotStarted, Report, SshSettings, Start, Started
 from tests.loop_tools import turn_until
 
 

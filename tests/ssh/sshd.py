@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scheduler.model.ssh_protocol import SshSettings
+from scheduler.drivers.ssh_protocol import SshSettings
 from tests.patience import PATIENCE_S
 
 SSHD = "/usr/sbin/sshd"

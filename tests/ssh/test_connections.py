@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.ssh_host import LONG_LIFE_S, SshProcess
-from scheduler.model.ssh_protocol import Ended, LinkDown, LinkUp, Lost, NotStarted, Start, Started
+from scheduler.drivers.ssh_protocol import Ended, LinkDown, LinkUp, Lost, NotStarted, Start, Started
 from tests.agent_tools import is_gone, watch
 from tests.loop_tools import turn_until
 from tests.ssh.conftest import Join, Serve

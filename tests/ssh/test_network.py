@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model.ssh_protocol import Ended, LinkDown, LinkUp, Lost
+from scheduler.drivers.ssh_protocol import Ended, LinkDown, LinkUp, Lost
 from tests.needs import need
 from tests.ssh.conftest import Join
 from tests.ssh.net import Net, cabled

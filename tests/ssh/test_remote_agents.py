@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model.ssh_protocol import TOO_LONG, Ended, LinkDown, LinkUp, Note, NotStarted, Started
+from scheduler.drivers.ssh_protocol import TOO_LONG, Ended, LinkDown, LinkUp, Note, NotStarted, Started
 from tests.agent_tools import _is_ready as is_ready
 from tests.agent_tools import watch
 from tests.patience import PATIENCE_S
