@@ -50,8 +50,11 @@ def begin(environment: Mapping[str, str]) -> int | None:
     guardian = os.pidfd_open(os.getpid())
     daemon = os.fork()
     if daemon:
+        # Any agent can read the environment of the guardian, and a password may be in ours. Some build Python so that
+        # it needs this variable.
+        needed = {name: text for name, text in environment.items() if name == "LD_LIBRARY_PATH"}
         with suppress(OSError):  # then it goes on here, and uses more memory
-            os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, str(daemon)], _environment(environment))
+            os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, str(daemon)], needed)
         guard(daemon)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return guardian
@@ -64,11 +67,6 @@ def adopt_orphans() -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    """Return what the guardian needs of our environment: any agent can read it, and a password may be in ours."""
-    return {name: text for name, text in ours.items() if name == "LD_LIBRARY_PATH"}  # some build Python so
 
 
 def guard(daemon: int) -> None:
@@ -124,22 +122,20 @@ def _children() -> list[int]:
 
 
 def _table(number: int) -> bytes:
-    """Return a line for the daemon's end, and one for each process that it has left."""
+    """Return a line for the daemon's end, and for each process that it has left: pid, state as in ps(1), command."""
     children = _children()
-    head = b"the daemon died of %s and left children: %d\n" % (signal.Signals(number).name.encode(), len(children))
-    return head + b"".join(map(_row, children))
-
-
-def _row(child: int) -> bytes:
-    """Return a line: pid, state as in ps(1), command; what an agent calls itself must not steer a terminal."""
-    state = command = b"?"
-    with suppress(OSError, IndexError):  # it is another user's, and hidden
-        with open(f"/proc/{child}/stat", "rb") as stat:
-            state = stat.read().rpartition(b")")[2].split()[0]
-        with open(f"/proc/{child}/cmdline", "rb") as line:
-            command = line.read(COMMAND_BYTES).rstrip(b"\0").replace(b"\0", b" ")
-    shown = command.decode("ascii", "backslashreplace").encode("unicode_escape")
-    return b"pid=%d state=%s command=%s\n" % (child, state, shown)
+    lines = [b"the daemon died of %s and left children: %d\n" % (signal.Signals(number).name.encode(), len(children))]
+    for child in children:
+        state = command = b"?"
+        with suppress(OSError, IndexError):  # it is another user's, and hidden
+            with open(f"/proc/{child}/stat", "rb") as stat:
+                state = stat.read().rpartition(b")")[2].split()[0]
+            with open(f"/proc/{child}/cmdline", "rb") as line:
+                command = line.read(COMMAND_BYTES).rstrip(b"\0").replace(b"\0", b" ")
+        # What an agent calls itself must not steer a terminal.
+        shown = command.decode("ascii", "backslashreplace").encode("unicode_escape")
+        lines.append(b"pid=%d state=%s command=%s\n" % (child, state, shown))
+    return b"".join(lines)
 
 
 def _write(text: bytes) -> None:

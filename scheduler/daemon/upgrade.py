@@ -27,14 +27,12 @@ Mark = frozenset[tuple[str, int, int]]
 
 def files() -> Mark:
     """Return each file of the program: path, time of its last change in nanoseconds, size."""
-    paths = [*PACKAGE.rglob("*.py"), *schema_dir().rglob("*.sql")]
-    return frozenset((str(path), stat.st_mtime_ns, stat.st_size) for path in paths if (stat := _stat(path)))
-
-
-def _stat(path: os.PathLike[str]) -> os.stat_result | None:
-    with suppress(FileNotFoundError):  # it has gone since the directory was read
-        return os.stat(path)
-    return None
+    found = []
+    for path in (*PACKAGE.rglob("*.py"), *schema_dir().rglob("*.sql")):
+        with suppress(FileNotFoundError):  # it has gone since the directory was read
+            stat = path.stat()
+            found.append((str(path), stat.st_mtime_ns, stat.st_size))
+    return frozenset(found)
 
 
 class Upgrade:
@@ -50,19 +48,16 @@ class Upgrade:
         with suppress(OSError):  # too many open files, most likely; the next check may find it better
             before, self._last = self._last, files()
             if not self._is_trying and self._last == before and self._last not in (self._running, self._tried):
-                self._try()
+                Task(self._loop, self._try()).start()
 
-    def _try(self) -> None:
+    def _try(self) -> Steps[None]:
+        """Import the new program in a child, and go on as it if that is possible."""
         code = f"import sys; sys.path[:] = {sys.path!r}; import scheduler.cli.run"
         trial = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         pidfd = pidfd_of(trial)
-        self._tried = self._last
-        Task(self._loop, self._wait_for(trial, pidfd)).start()
-
-    def _wait_for(self, trial: "subprocess.Popen[bytes]", pidfd: int) -> Steps[None]:
-        self._is_trying = True
+        self._tried, self._is_trying = self._last, True
         try:
             yield from ready(pidfd, EPOLLIN, self._loop.now + TRIAL_S)
         except TimeoutError:

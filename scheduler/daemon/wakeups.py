@@ -98,7 +98,7 @@ class ListenProbe:
         """Probe now: the listener is connected, or there may be no room for notifications."""
         if self._task:
             self._task.stop()
-        self._task = Task(self._loop, self._probe_again_and_again()).start()
+        self._task = Task(self._loop, self._probe_repeatedly()).start()
 
     def arrived(self, channel: str) -> bool:
         """Take note of a notification; return False if it is not of the probe."""
@@ -111,7 +111,7 @@ class ListenProbe:
 
     # ---- probing
 
-    def _probe_again_and_again(self) -> Steps[None]:
+    def _probe_repeatedly(self) -> Steps[None]:
         while self._listener.is_up:  # else `start` comes
             wait_s = yield from self._probe()
             yield Until(self._loop.now + wait_s)
@@ -120,8 +120,11 @@ class ListenProbe:
         """Probe once; return the seconds to the next time."""
         if not self._sender.is_up:
             return AGAIN_S
-        if self.is_polling and not (yield from self._listen_anew()):
-            return self._every
+        if self.is_polling:  # listen again: the reason may have been the end of LISTEN alone
+            for text in self._listen:
+                listens = yield from answer_to(self._listener, text)
+            if isinstance(listens, Failure):
+                return self._every
         sent, self._arrived = self._listener.sent, None
         answer = yield from answer_to(self._sender, self._query, {"channel": self.channel})
         if isinstance(answer, Failure):
@@ -145,14 +148,8 @@ class ListenProbe:
         if self._arrived is not None:
             resume(True)
 
-    def _listen_anew(self) -> Steps[bool]:
-        """Listen again: the reason may have been the end of LISTEN alone; return whether that can be probed."""
-        for text in self._listen:
-            answer = yield from answer_to(self._listener, text)
-        return not isinstance(answer, Failure)
-
     def _has_arrived(self, sent: int) -> float:
-        if sent != self._arrived:
+        if sent != self._arrived:  # it came with the answer to a statement, and proves nothing
             return AGAIN_S
         if self.is_polling:
             self.is_polling = False

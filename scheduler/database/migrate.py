@@ -4,11 +4,11 @@ Touches the schema `drover` of one database, before the daemon runs; blocking. T
 which files were applied and what was in them. Refuses to go back, to skip, and to know what the SQL means.
 """
 
-import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import psycopg
@@ -73,12 +73,18 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
     The registry of commands is written with them; where only that was out of date, `commands` is returned.
     ConfigError if files and database contradict each other, WorldError if the database cannot be reached.
     """
-    directory = directory or _migrations_dir()
+    directory = directory or schema_dir() / "migrations"
     files = _files(directory)
     with _connection(conninfo) as connection:
         connection.execute("select set_config('lock_timeout', %s, false)", (lock_timeout,))
-        _check_encoding(connection)
-        _create_table(connection)
+        encoding = connection.info.parameter_status("server_encoding")
+        is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
+        if encoding not in ENCODINGS and is_ours == (False,):  # one that has our schema may stay
+            raise ConfigError(wrong_encoding(encoding))
+        try:
+            connection.execute(CREATE_TABLE)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
+            connection.execute(CREATE_TABLE)  # another session does so at the same time: it is there a moment later
         applied = []
         while name := _apply_next(connection, files, directory):
             applied.append(name)
@@ -87,18 +93,19 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
 
 def check(conninfo: str, directory: Path | None = None) -> None:
     """Raise WorldError unless every migration is applied, nothing else is, and both know the same states."""
-    files = _files(directory or _migrations_dir())
+    files = _files(directory or schema_dir() / "migrations")
     with _connection(conninfo, "connect as a role that may, see drover-jobqueue(7)") as connection:
         states = {state for (state,) in connection.execute(SELECT_STATES)}
         try:
-            missing = _missing(files, _applied(connection))
+            missing = _missing(files, connection)
         except psycopg.errors.UndefinedTable as error:
             raise WorldError("schema unknown: the database has no schema drover: run drover init") from error
         except ConfigError as error:
             raise WorldError(f"schema unknown: {error}") from error
         verbs = {} if missing else _unwritten_verbs(connection)
     if missing:
-        raise WorldError(f"schema out of date: {_names(missing)} not applied: run drover init")
+        names = ", ".join(migration.name for migration in missing)
+        raise WorldError(f"schema out of date: {names} not applied: run drover init")
     if verbs:
         raise WorldError(f"schema out of date: commands in drover.verb: {', '.join(verbs)}: run drover init")
     if odd := states.symmetric_difference(JOB_STATES):
@@ -132,10 +139,6 @@ def wrong_encoding(name: str | None) -> str:
 # Files and what the database remembers of them
 
 
-def _migrations_dir() -> Path:
-    return schema_dir() / "migrations"
-
-
 def _files(directory: Path) -> list[Migration]:
     """List the migrations of a directory in order; ConfigError at a wrong name, a gap or a double."""
     paths = sorted(directory.glob("*.sql"))
@@ -143,7 +146,7 @@ def _files(directory: Path) -> list[Migration]:
     if wrong or not paths:
         found = ", ".join(wrong) or "nothing"
         raise ConfigError(f"{directory}: found {found}, expected NNNN_verb_noun.sql: install drover again")
-    files = [Migration(int(path.name[:4]), path.name, _checksum(path)) for path in paths]
+    files = [Migration(int(path.name[:4]), path.name, sha256(path.read_bytes()).hexdigest()) for path in paths]
     for expected, migration in enumerate(files, start=1):
         if migration.number != expected:
             problem = f"{migration.name} stands where number {expected:04} belongs"
@@ -151,18 +154,11 @@ def _files(directory: Path) -> list[Migration]:
     return files
 
 
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _applied(connection: psycopg.Connection) -> list[Migration]:
-    return [Migration(*row) for row in connection.execute(SELECT_APPLIED)]
-
-
-def _missing(files: list[Migration], applied: list[Migration]) -> list[Migration]:
+def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Migration]:
     """Return the files still to apply; ConfigError unless those applied are the first of them, unchanged."""
+    applied = [Migration(*row) for row in connection.execute(SELECT_APPLIED)]
     if len(applied) > len(files):
-        newer = _names(applied[len(files) :])
+        newer = ", ".join(migration.name for migration in applied[len(files) :])
         raise ConfigError(f"the database is newer than this drover: it has {newer}: upgrade drover")
     for file, old in zip(files, applied, strict=False):
         if old.number != file.number:
@@ -174,34 +170,11 @@ def _missing(files: list[Migration], applied: list[Migration]) -> list[Migration
     return files[len(applied) :]
 
 
-def _names(migrations: Iterable[Migration]) -> str:
-    return ", ".join(migration.name for migration in migrations)
-
-
-# The database
-
-
-def _check_encoding(connection: psycopg.Connection) -> None:
-    """Raise ConfigError for a new database in an encoding other than ENCODINGS; one that has our schema may stay."""
-    name = connection.info.parameter_status("server_encoding")
-    is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
-    if name not in ENCODINGS and is_ours == (False,):
-        raise ConfigError(wrong_encoding(name))
-
-
-def _create_table(connection: psycopg.Connection) -> None:
-    """Create drover.migration; if another does so at the same time, it is there a moment later."""
-    try:
-        connection.execute(CREATE_TABLE)
-    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
-        connection.execute(CREATE_TABLE)
-
-
 def _apply_next(connection: psycopg.Connection, files: list[Migration], directory: Path) -> str | None:
     """Apply the first migration that is missing, and return its name; one at a time, under the lock."""
     with connection.transaction():
         connection.execute(LOCK)
-        migration = next(iter(_missing(files, _applied(connection))), None)
+        migration = next(iter(_missing(files, connection)), None)
         if migration:
             with _blamed(migration.name):
                 connection.execute((directory / migration.name).read_bytes())
