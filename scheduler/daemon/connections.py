@@ -11,7 +11,8 @@ the daemon that has the row now works on it.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
@@ -30,13 +31,10 @@ from scheduler.model.config import Config, Scheduler
 from scheduler.policy.core import Core
 
 QUEUE, WATCH = "queue connection", "watch connection"
-CONNECTIONS: Final[dict[e.ConnectionKind, str]] = {
-    "queries": "expansion connection",
-    "statements": "agent-database connection",
+NEEDED: Final[dict[e.ConnectionKind, tuple[str, str]]] = {  # and what waits without it
+    "queries": ("expansion connection", "SQL jobs wait"),
+    "statements": ("agent-database connection", "jobs of types with db = statements or sql wait"),
 }
-WAITS: Final[dict[e.ConnectionKind, str]] = {
-    "queries": "SQL jobs wait", "statements": "jobs of types with db = statements or sql wait"
-}  # fmt: skip
 LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
 KNOWN_REASONS: Final = 8  # of one failure, which are not logged again: two that alternate are no news
 
@@ -80,33 +78,34 @@ class Connections:
         core: Core,
         queries: Mapping[str, Query],
         schedinfo: str,
+        tasks: WatchTasks,
         changed: Callable[[], None],
     ) -> None:
-        self._loop, self._core, self.queries, self._schedinfo, self._changed = loop, core, queries, schedinfo, changed
+        self._loop, self._core, self.queries, self._schedinfo = loop, core, queries, schedinfo
+        self._tasks, self._changed = tasks, changed
         self._timers = timers = config.scheduler
         self.log = ConnectionLog(log_line, lambda: loop.now)
         self.refused = RefusedStatements(log_line, self._refused)
-        self.rate_limit = NotifyRateLimit(loop, lambda channel: self._tasks.notified(channel), timers.wake_interval)
-        self.queue = self._connection(
-            "queue", conninfo, self._queue_up, self._queue_down, queue_settings(timers.lock_limit)
-        )
+        self.rate_limit = NotifyRateLimit(loop, tasks.notified, timers.wake_interval)
+        connect = partial(Connection, loop, reconnect_max=timers.reconnect_max)
+        self.queue = connect(
+            "queue", with_parameters(writable(conninfo), application_name="drover queue"),
+            settings=(SAFE_PATH, *queue_settings(timers.lock_limit), *PLANS),
+            on_up=self._queue_up, on_down=self._queue_down,
+        )  # fmt: skip
         probe = f"listen drover_probe_{uuid4().hex}"
-        self.watch = self._connection(
-            "watch", conninfo, self._watch_up, self._watch_down, [*watch_settings(timers), probe], self._notified
-        )
+        self.watch = connect(
+            "watch", with_parameters(writable(conninfo), application_name="drover watch"),
+            settings=(SAFE_PATH, *watch_settings(timers), probe, *PLANS),
+            on_up=self._watch_up, on_down=self._watch_down, on_notify=self._notified,
+        )  # fmt: skip
         self.refused.attach(self.queue, self.watch)
         self._probe = ListenProbe(
-            loop, queries["probe_listen"], self.queue, self.watch, [*LISTEN, probe], self.refused,
-            lambda: self._tasks.poll(), log_line, every=timers.rescan, poll_interval=timers.poll_interval,
+            loop, queries["probe_listen"], self.queue, self.watch, [*LISTEN, probe], self.refused, tasks.poll, log_line,
+            every=timers.rescan, poll_interval=timers.poll_interval,
         )  # fmt: skip
         self._is_queue_ready = False
         self._reconciling: Task[None] | None = None
-        self._tasks: WatchTasks  # set by `attach`
-        self._requests: QueueConnection
-
-    def attach(self, tasks: WatchTasks) -> None:
-        """Set what runs on the watch connection; nothing is open yet."""
-        self._tasks = tasks
         self.set_owner(tasks.owner)
 
     def open(self) -> None:
@@ -144,30 +143,16 @@ class Connections:
 
     def reachability_changed(self, event: e.ConnectionsChanged) -> None:
         """Log that a connection that some work needs cannot be made, or can again; begin none of it, or begin it."""
-        what = f"{CONNECTIONS[event.need]}{event.login and f' as {event.login}'}"
+        name, waiting = NEEDED[event.need]
+        what = f"{name}{event.login and f' as {event.login}'}"
         if event.reason is None:
             self.log.recovered(what)
         else:
-            self.log.failed(what, event.reason, effect=f"; {WAITS[event.need]}; see drover check")
+            self.log.failed(what, event.reason, effect=f"; {waiting}; see drover check")
         self._core.handle(event, self._loop.now)
         self._tasks.show_soon()
 
     # ---- up and down
-
-    def _connection(
-        self,
-        name: str,
-        conninfo: str,
-        up: Callable[[], None],
-        down: Callable[[str], None],
-        settings: Sequence[str],
-        notified: Callable[[str], None] = lambda channel: None,
-    ) -> Connection:
-        return Connection(
-            self._loop, name, with_parameters(writable(conninfo), application_name=f"drover {name}"),
-            settings=(SAFE_PATH, *settings, *PLANS), on_up=up, on_down=down, on_notify=notified,
-            reconnect_max=self._timers.reconnect_max,
-        )  # fmt: skip
 
     def _queue_up(self) -> None:
         if not self.log.recovered(QUEUE):

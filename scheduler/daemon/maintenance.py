@@ -4,6 +4,7 @@ Each task has the instant at which it is due, and the one that is due longest co
 another. They share the watch connection with the lease, which goes before them (watch.py).
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -41,12 +42,11 @@ class Maintenance:
         timers: Scheduler,
         core: Core,
         lease: Lease,
-        pid: int,
         ask: Ask,
         connections: Connections,
         daemon: DaemonControl,
     ) -> None:
-        self._loop, self._timers, self._core, self._lease, self._pid = loop, timers, core, lease, pid
+        self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections = ask, connections
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
         self._flush: FlushPass | None = None  # under way
@@ -200,7 +200,7 @@ class Maintenance:
             "troubles": self._connections.log.failing(),
         }
         run_s = loop.now - self._began
-        rows.append(report.scheduler_row(self._pid, self._lease.shown, run_s, self._statements(), vitals))
+        rows.append(report.scheduler_row(os.getpid(), self._lease.shown, run_s, self._statements(), vitals))
         agents = to_json(report.agent_rows(loop.now))
         yield from self._ask("show_status", rows=to_json(rows), gone=report.vacant)
         yield from self._ask("show_agents", rows=agents)

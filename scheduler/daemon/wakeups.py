@@ -73,7 +73,7 @@ class ListenProbe:
     def __init__(
         self,
         loop: Loop,
-        ring: Query,
+        query: Query,
         sender: Connection,
         listener: Connection,
         listen: Sequence[str],
@@ -86,7 +86,7 @@ class ListenProbe:
     ) -> None:
         self.channel = listen[-1].split()[1]
         self.is_polling = False
-        self._loop, self._query, self._sender, self._listener, self._listen = loop, ring, sender, listener, listen
+        self._loop, self._query, self._sender, self._listener, self._listen = loop, query, sender, listener, listen
         self._refused, self._poll, self._log = refused, poll, log
         self._every, self._poll_interval = every, poll_interval
         self._task: Task[None] | None = None

@@ -6,7 +6,7 @@ it was for is tried again by the lease, or by the next rescan.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any, Final
@@ -19,9 +19,10 @@ from scheduler.daemon.log import log_line
 from scheduler.daemon.maintenance import LOCKED_S, Maintenance
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.spawn import EXEC_DIRECTORY
+from scheduler.drivers.sql import Query
 from scheduler.drivers.statements import LOCK_TIMEOUT, RefusedError, Statements
 from scheduler.drivers.steps import Steps, Task
-from scheduler.drivers.system import Identity, is_gone
+from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue
 from scheduler.model.events import LeaseLost, Serve, Woken
@@ -40,31 +41,31 @@ class Watch:
         self,
         loop: Loop,
         config: Config,
+        conninfo: str,
         core: Core,
-        identity: Identity,
-        connections: Connections,
+        queries: Mapping[str, Query],
         daemon: DaemonControl,
     ) -> None:
-        self._loop, self._config, self._core, self._identity = loop, config, core, identity
-        self._connections, self._daemon = connections, daemon
-        self._statements = self._statements_within(config.scheduler.statement_limit)
-        self.lease = Lease(config.scheduler)
+        self._loop, self._config, self._core, self._daemon = loop, config, core, daemon
+        self._identity = identity()
         self.owner = str(uuid.uuid4())
+        self.lease = Lease(config.scheduler)
         self._is_busy = False
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
-        self.maintenance = Maintenance(
-            loop, config.scheduler, core, self.lease, identity.pid, self.ask, connections, daemon
-        )
+        schedinfo = f"{self._identity.host}.{self._identity.pid}"
+        self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.show_state)
+        self._statements = self._statements_within(config.scheduler.statement_limit)
+        self.maintenance = Maintenance(loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon)
 
     def _statements_within(self, limit_s: float) -> Statements:
-        each = self._connections
+        each = self.connections
         return Statements(self._loop, each.watch, each.queries, each.refused, limit=limit_s)
 
     def reload(self, config: Config) -> None:
         """Go on with another configuration, which was registered."""
         self._config = config
         self._statements = self._statements_within(config.scheduler.statement_limit)
-        self._connections.rate_limit.set_gap(config.scheduler.wake_interval)
+        self.connections.rate_limit.set_gap(config.scheduler.wake_interval)
         self.maintenance.set_timers(config.scheduler)
 
     # ---- what the connection reports
@@ -107,13 +108,13 @@ class Watch:
 
     def next_deadline(self) -> float:
         """Return the instant of the next task."""
-        if self._is_busy or not self._connections.watch.is_up:
+        if self._is_busy or not self.connections.watch.is_up:
             return NEVER
         return min(self.lease.next_deadline(), self.maintenance.next_deadline())
 
     def step(self) -> None:
         """Begin the next task, if it is time."""
-        if self._is_busy or not self._connections.watch.is_up:
+        if self._is_busy or not self.connections.watch.is_up:
             return
         if self._is_opening and self.maintenance.commands.is_caught_up:
             self._is_opening = False
@@ -139,7 +140,7 @@ class Watch:
         group = self._config.scheduler.group
         rows = yield from self._statements.ask(name, **{"group": group, "owner": self.owner, **values})
         if name == "read_commands" and rows.rows:
-            self._connections.rate_limit.was_worthwhile("drover_command")
+            self.connections.rate_limit.was_worthwhile("drover_command")
         return list(rows.rows)
 
     # ---- the lease
@@ -235,14 +236,14 @@ class Watch:
         self._core.handle(LeaseLost(), now)
         self.maintenance.stop()
         self.owner = str(uuid.uuid4())
-        self._connections.set_owner(self.owner)
+        self.connections.set_owner(self.owner)
 
     def leave(self, done: Callable[[], None]) -> None:
         """End in order: the group has no owner any more. `done` is called in any case."""
         self.lease.leave()
         self.maintenance.stop()
         values = {"group": self._config.scheduler.group, "owner": self.owner}
-        self._connections.watch.ask(self._connections.queries["unregister"], values, lambda _: done(), deadline=LEAVE_S)
+        self.connections.watch.ask(self.connections.queries["unregister"], values, lambda _: done(), deadline=LEAVE_S)
 
 
 _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {

@@ -5,13 +5,13 @@ gets its next request, the watch connection its next statement, then the loop wa
 """
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
-from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Upgrade, hold_signals
@@ -24,7 +24,7 @@ from scheduler.drivers.queries import JobQueries
 from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile
 from scheduler.drivers.sql import load
 from scheduler.drivers.steps import Steps
-from scheduler.drivers.system import Signals, identity
+from scheduler.drivers.system import Signals
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.package_data import agent_folders, schema_dir
@@ -61,7 +61,6 @@ class Daemon:
         self._upgrade = Upgrade(self.loop, self._supersede) if follows_upgrades else None
         self.notifier = Notifier(self.loop, manager, self._status_line, main_pid=has_guardian)
         self._ready_file = ReadyFile(config.scheduler.ready_file)
-        self._identity = identity()
         self.processes = Processes(
             self.loop, config, agent_folders(), self.core.agent_output, self.core.agent_stderr,
             self.core.command_output, self._handle,
@@ -72,10 +71,8 @@ class Daemon:
     def _connect(self, config: Config, conninfo: str, reads_stdin: bool) -> None:
         """Create what uses the database; nothing is open yet."""
         queries = load((schema_dir() / "queries.sql").read_text())
-        schedinfo = f"{self._identity.host}.{self._identity.pid}"
-        self.connections = Connections(self.loop, config, conninfo, self.core, queries, schedinfo, self.show_state)
-        self.watch = Watch(self.loop, config, self.core, self._identity, self.connections, self)
-        self.connections.attach(self.watch)
+        self.watch = Watch(self.loop, config, conninfo, self.core, queries, self)
+        self.connections = self.watch.connections
         self.stdin_jobs = StdinJobs(self.loop, self.connections.watch, queries, config) if reads_stdin else None
         changed = self.connections.reachability_changed
         msq_url = config.database.msq_url or with_parameters(conninfo, user="drover_msq")
@@ -118,7 +115,7 @@ class Daemon:
         self.loop.watch_with(
             watchdog, lambda s, where: log_line("error", f"the loop was held up for {s:.1f} s in {where}")
         )
-        who = f"drover {metadata.version('drover-scheduler')} pid={self._identity.pid} group={timers.group}"
+        who = f"drover {metadata.version('drover-scheduler')} pid={os.getpid()} group={timers.group}"
         agents = " ".join(name for name, agent in self.config.agents.items() if agent.enabled)
         log_line("info", f"{who}: hosts {' '.join(self.config.hosts)}; agents {agents}")
         try:
