@@ -1,6 +1,6 @@
 """Scale on paper: what a site of a billion items a day reaches, and what grows faster than the site.
 
-    python -m tests.sim.scale     prints the tables of man/decisions/0011-how-far-it-goes.md
+    python -m tests.sim.scale     prints the tables of man/decisions/0011-scalability-limits.md
 
 What a site reaches comes from the model of site.py. What grows is counted: lines of our Python that an act takes on
 1,000 slots and, in three ways, on 10,000.
