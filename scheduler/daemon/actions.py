@@ -1,6 +1,6 @@
 """The actions of commands: what carries out each verb that takes more than one query, by the name in its entry.
 
-An action is steps (drivers/steps.py) that return an Outcome; one that asks nothing returns it at once. Each query of
+An action is steps (drivers/loop.py) that return an Outcome; one that asks nothing returns it at once. Each query of
 theirs changes something only if it is still as it was read, and waits for no lock: with no row the command is tried
 again later, here or by another scheduler. A refused statement or a lost connection ends an action; it begins anew when
 the command is read again.
@@ -19,7 +19,7 @@ import attrs
 
 from scheduler.daemon import log
 from scheduler.daemon.commands import Action, Ask, CommandRow, Context, Done, GoesOn, Later, Outcome, job_of, text_of
-from scheduler.drivers.steps import Steps
+from scheduler.drivers.loop import Steps
 from scheduler.errors import ConfigError
 from scheduler.model.commands import SEE_RESULT, Command, CommandError, filter_of
 from scheduler.model.events import Woken

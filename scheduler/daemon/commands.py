@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statements import RefusedError
-from scheduler.drivers.steps import ConnectionLostError, Steps
 from scheduler.model.commands import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.model.events import TablesRead
 from scheduler.model.jobs import Cells

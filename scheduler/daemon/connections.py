@@ -19,13 +19,12 @@ from uuid import uuid4
 from scheduler.daemon.log import log_line
 from scheduler.daemon.wakeups import ListenProbe, NotifyRateLimit
 from scheduler.drivers.libpq import with_parameters, writable
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting
 from scheduler.drivers.statements import RefusedStatements, Statements, answer_to
-from scheduler.drivers.steps import Steps, Task
 from scheduler.model import events as e
 from scheduler.model.config import Config, Scheduler
 from scheduler.policy.core import Core

@@ -14,10 +14,9 @@ from scheduler.daemon.actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.loop import Loop, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statements import RefusedError
-from scheduler.drivers.steps import Steps
 from scheduler.drivers.system import resident_mb
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken

@@ -19,11 +19,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from scheduler.daemon.log import escaped, log_line
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.loop import Loop, Steps, Task, Until
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Failure, Query, Rows
 from scheduler.drivers.statements import AGAIN_S, answer_to, cause_of
-from scheduler.drivers.steps import Steps, Task, Until
 from scheduler.model.config import Config
 from scheduler.model.events import JobEnded
 

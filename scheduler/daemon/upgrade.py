@@ -15,8 +15,7 @@ from select import EPOLLIN
 from typing import Final
 
 from scheduler.daemon.log import log_line
-from scheduler.drivers.loop import Loop
-from scheduler.drivers.steps import Steps, Task, ready
+from scheduler.drivers.loop import Loop, Steps, Task, ready
 from scheduler.drivers.system import SIGNALS, pidfd_of
 from scheduler.package_data import PACKAGE, schema_dir
 

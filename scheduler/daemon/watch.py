@@ -1,6 +1,6 @@
 """The watch connection: the lease, wake-ups and everything slow, so that a lock on a job row cannot make a lease lapse.
 
-Decisions about the lease are policy/lease.py's; here they are carried out, as steps (drivers/steps.py). One task runs
+Decisions about the lease are policy/lease.py's; here they are carried out, as steps (drivers/loop.py). One task runs
 at a time, and none of maintenance (maintenance.py) comes before the lease. A task whose statement is refused ends: what
 it was for is tried again by the lease, or by the next rescan.
 """
@@ -17,11 +17,10 @@ from scheduler.daemon.commands import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
 from scheduler.daemon.maintenance import LOCKED_S, Maintenance
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.spawn import EXEC_DIRECTORY
 from scheduler.drivers.sql import Query
 from scheduler.drivers.statements import LOCK_TIMEOUT, RefusedError, Statements
-from scheduler.drivers.steps import Steps, Task
 from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue

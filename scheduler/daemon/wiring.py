@@ -18,12 +18,11 @@ from scheduler.daemon.upgrade import Upgrade, hold_signals
 from scheduler.daemon.watch import Watch
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.libpq import is_same_server, with_parameters
-from scheduler.drivers.loop import Loop, Watchdog
+from scheduler.drivers.loop import Loop, Steps, Watchdog
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.queries import JobQueries
 from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile
 from scheduler.drivers.sql import load
-from scheduler.drivers.steps import Steps
 from scheduler.drivers.system import Signals
 from scheduler.model import events as e
 from scheduler.model.config import Config

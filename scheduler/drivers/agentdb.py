@@ -1,22 +1,18 @@
 """`DB:` lines: runs what an agent asks of the database and answers in lines it can read (SPEC 2).
 
-Touches the agent-database connections, which log in under a role of their own. Decides what an agent type may ask and
-how a JSON value becomes a parameter: null, truth values, numbers and texts as they are, lists and objects as their
-JSON text. Keys that the statement does not name are ignored. Knows nothing of slots beyond the number to answer to.
-
-Every line is a transaction of its own: one left open is rolled back, and after free SQL the session is made anew.
+The connections log in under a role of their own. A JSON value becomes a parameter: null, truth values, numbers and
+texts as they are, lists and objects as their JSON text; keys that the statement does not name are ignored. Every line
+is a transaction of its own: one left open is rolled back, and after free SQL the session is made anew.
 """
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection, ConnectionPool
 from scheduler.drivers.sql import THEIRS, Failure, Query, Rows, one_line, setting
 from scheduler.drivers.statements import answer_to
-from scheduler.drivers.steps import Steps, Task
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
@@ -29,30 +25,29 @@ OVER_S: Final = 1.0  # the server's statement_timeout comes first; ours is for s
 LOST: Final = "the database connection was lost; whether the statement was done is not known"
 
 
-@dataclass(slots=True)
 class _Lines:
     """The rows of one answer as lines for an agent of this type, up to a limit."""
 
-    kind: AgentType
-    limit: int
-    parts: list[bytes] = field(default_factory=list)
-    size: int = 0
-    problem: str | None = None
-    make: Callable[[Row], bytes] | None = None
+    def __init__(self, kind: AgentType, limit: int) -> None:
+        self.parts: list[bytes] = []
+        self.problem: str | None = None
+        self._kind, self._limit, self._size = kind, limit, 0
+        self._make: Callable[[Row], bytes] | None = None
 
     def add(self, rows: Rows) -> bool:
         """Add rows; false when no more are needed."""
-        if self.make is None:
+        escape = self._kind.escape
+        if self._make is None:
             self.problem = check_columns(rows.names)
-            self.make = line_maker(rows.names, self.kind.escape, self.kind.nulls)
-        lines = [] if self.problem else [self.make(row) for row in rows.rows]
-        if self.kind.escape == "shell" and any(b"\n" in line[:-1] for line in lines):
+            self._make = line_maker(rows.names, escape, self._kind.nulls)
+        lines = [] if self.problem else [self._make(row) for row in rows.rows]
+        if escape == "shell" and any(b"\n" in line[:-1] for line in lines):
             self.problem = 'a value holds a newline, which cannot be sent with escape = "shell"'
-        self.size += sum(map(len, lines))
-        if self.size > self.limit:
-            self.problem = f"the answer has more than {self.limit} bytes"
+        self._size += sum(map(len, lines))
+        if self._size > self._limit:
+            self.problem = f"the answer has more than {self._limit} bytes"
         if self.problem:
-            self.parts = []
+            self.parts.clear()
             return False
         self.parts += lines
         return True
@@ -96,7 +91,7 @@ class AgentDb:
 
     def reload(self, config: Config) -> None:
         """Let agents ask what another configuration allows."""
-        self._pool.count = config.scheduler.agentdb_connections
+        self._pool.resize(config.scheduler.agentdb_connections)
         self._set_agents(config.agents)
         self.open()
 
@@ -122,7 +117,7 @@ class AgentDb:
         }
 
     def _plan(self, asked: RunStatement) -> tuple[Query | None, Mapping[str, object]]:
-        """Return the statement and its values. Errors: AgentError, this type may not ask that."""
+        """Return the statement, None for free SQL, and its values. Errors: AgentError, this type may not ask that."""
         agent = self._agents.get(asked.type)
         if agent is None or agent.db == "off":
             raise AgentError(f"DB: is off for this agent type ({asked.type}); see db in drover.toml(5)")
@@ -136,12 +131,19 @@ class AgentDb:
         query = self._queries.get((asked.type, found[0]))
         if query is None:
             raise AgentError(f"no statement {found[0]!r} is registered for agent type {asked.type}")
-        return query, _values(query, found[1])
+        try:
+            given = json.loads(found[1])
+        except (ValueError, RecursionError) as error:
+            raise AgentError(f"the JSON is not right: {error}") from error
+        missing = [name for name in query.names if name not in given]
+        if missing:
+            raise AgentError(f"key {missing[0]!r} is missing")
+        return query, {name: _value(name, given[name]) for name in query.names}
 
     def _run(
         self, asked: RunStatement, kind: AgentType, query: Query | None, values: Mapping[str, object]
     ) -> Steps[None]:
-        """Wait for a connection, run a statement (`query` None is free SQL), and answer it in lines."""
+        """Wait for a connection, run a statement, and answer it in lines."""
         try:
             connection = yield from self._pool.acquire(self._loop.now + self._limit)
         except TimeoutError:
@@ -150,9 +152,8 @@ class AgentDb:
             self._answer(asked, _error(f"no database connection within {self._limit:g} s: {reason}"))
             return
         lines = _Lines(kind, self._answer_bytes)
-        answer = yield from answer_to(
-            connection, query or asked.text, values, deadline=self._limit + OVER_S, sink=lines.add
-        )
+        limit = self._limit + OVER_S
+        answer = yield from answer_to(connection, query or asked.text, values, deadline=limit, sink=lines.add)
         if query is None or connection.in_transaction:
             connection.reset()
         if lines.problem:
@@ -170,19 +171,8 @@ class AgentDb:
         self._report(StatementAnswered(asked.slot, asked.serial, lines))
 
 
-def _values(query: Query, text: bytes) -> dict[str, object]:
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AgentError(f"the JSON is not right: {error}") from error
-    missing = [name for name in query.names if name not in given]
-    if missing:
-        raise AgentError(f"key {missing[0]!r} is missing")
-    return {name: _value(name, given[name]) for name in query.names}
-
-
 def _value(name: str, value: Any) -> object:
-    """Return what goes to the database as text; a text that Postgres cannot hold is refused, not changed."""
+    """Return a value as it goes to the database; a text that Postgres cannot hold is refused, not changed."""
     if isinstance(value, list | dict):
         return json.dumps(value)
     if isinstance(value, str):

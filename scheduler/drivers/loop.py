@@ -1,9 +1,8 @@
-"""The event loop: wait for descriptors, timers or an instant, then call their callbacks.
+"""The event loop, and steps: generators that say what they wait for.
 
 Touches epoll and the monotonic clock, which is read right after the wait, for all who use `now`, and right before the
 next, to know how long the turn lasted. Refuses to know what the descriptors are and what the callbacks do: an exception
-of theirs leaves `turn`, and events that were not handled yet come again in the next turn, since epoll is
-level-triggered.
+of theirs leaves `turn`, and events that were not handled yet come again, since epoll is level-triggered.
 
 During a turn a watchdog runs, on SIGALRM and the timer of the process, without a thread. It is restarted about ten
 times in its length and stopped before a wait that may last longer, so that it expires only if a turn does not end, and
@@ -14,21 +13,39 @@ A process that is stopped, or frozen with its container, wakes up with all its t
 written meanwhile; epoll.poll of Python even returns nothing then, since its wait was interrupted and its time is over.
 So after a pause the descriptors are polled again, `on_pause` is called with its length, and only then are events
 handled and timers called.
+
+A routine that has to wait is straight-line code, which a `Task` resumes on the loop when what it waits for has come:
+
+    def greet(loop: Loop, fd: int) -> Steps[bytes]:
+        yield from ready(fd, EPOLLIN, loop.now + 5.0)  # TimeoutError after 5 s
+        yield Until(loop.now + 1.0)
+        return os.read(fd, 100)
+
+    Task(loop, greet(loop, fd), print).start()
+
+Steps call each other by `yield from` and clean up in `finally`, which is run too when the task is stopped. Between two
+steps everything else runs, so state that others change is read again after a `yield`.
 """
 
 import faulthandler
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from types import CodeType, FrameType
+from typing import Any, Generic, Protocol, TypeVar
 
 DAY_S = 86_400.0  # epoll takes no longer waits than 24 days; one idle turn a day costs nothing
 SLOW_S = 0.1  # a turn that took longer is counted
 PAUSE_S = 0.5  # a turn or a wait that lasted so much longer than it should: the process did not run
 TURN = ".turn"  # of the loop, or of the daemon: the calls below it are reported
+
+T = TypeVar("T")
+Stop = Callable[[], object]
 
 
 class Timer:
@@ -43,6 +60,12 @@ class Timer:
         """Drop the call; harmless when it was made already."""
         self.call = None
 
+    def fire(self) -> None:
+        """Make the call, once."""
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+
 
 class Watchdog:
     """Expires once, `limit` seconds after it was restarted last; made and closed in the main thread."""
@@ -54,13 +77,9 @@ class Watchdog:
         faulthandler.register(signal.SIGALRM, fd, all_threads=False, chain=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
 
-    def restart(self) -> None:
-        """Expire `limit` seconds from now."""
-        signal.setitimer(signal.ITIMER_REAL, self.limit)
-
-    def stop(self) -> None:
-        """Do not expire: a wait is no hang."""
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    def set(self, seconds: float) -> None:
+        """Expire so many seconds from now; 0 is never, for a wait is no hang."""
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def pop_place(self) -> str | None:
         """Return where the process was when it expired, once."""
@@ -69,12 +88,19 @@ class Watchdog:
 
     def close(self) -> None:
         """Restore the handlers of before."""
-        self.stop()
+        self.set(0.0)
         faulthandler.unregister(signal.SIGALRM)
         signal.signal(signal.SIGALRM, self._old)
 
     def _expired(self, _number: int, frame: FrameType | None) -> None:
-        self._place = place(frame)
+        """Note the calls that led to a frame, from the loop on, and its line."""
+        calls: list[CodeType] = []
+        line = 0 if frame is None else frame.f_lineno
+        while frame is not None and not frame.f_code.co_qualname.endswith(TURN):
+            calls.append(frame.f_code)
+            frame = frame.f_back
+        path = " > ".join(code.co_qualname for code in reversed(calls))
+        self._place = f"{path} ({calls[0].co_filename}:{line})" if calls else "the turn itself"
 
 
 class Loop:
@@ -103,8 +129,7 @@ class Loop:
         """Measure from now on; `say_hung` is called with how long a turn hung, and where."""
         self._watchdog, self._say_hung = watchdog, say_hung
         self.now = self._clock()
-        if watchdog is not None:
-            self._restart_watchdog(self.now)
+        self._restart_watchdog(self.now)
 
     def register(self, fd: int, mask: int, callback: Callable[[int], None]) -> None:
         """Call back with the event mask when `fd` is ready; EPOLLERR and EPOLLHUP come unasked."""
@@ -135,16 +160,19 @@ class Loop:
         if took > self.longest_turn:
             self.longest_turn = took
         if took > SLOW_S:
-            self._was_slow(took)
+            self.slow_turns += 1
+            self._say_if_hung(took)
         wait_s = self._wait_s(until, left)
-        if left + wait_s > self._safe_until:
-            self._stop_watchdog()
+        if self._watchdog is not None and left + wait_s > self._safe_until:
+            self._watchdog.set(0.0)
+            self._safe_until, self._restart_at = inf, -inf
         events = self._epoll.poll(wait_s)
         self.now = now = self._clock()
         if now >= self._restart_at:
             self._restart_watchdog(now)
         if took > PAUSE_S or now - left - wait_s > PAUSE_S:
-            events = self._poll_after_pause(now - before)
+            self.on_pause(now - before)
+            events = self._epoll.poll(0, max(len(self._callbacks), 1))  # all that is ready by now
         callbacks, stale, timers = self._callbacks, self._stale, self._timers
         if stale:
             stale.clear()
@@ -152,8 +180,9 @@ class Loop:
             if stale and fd in stale:
                 continue
             callbacks[fd](mask)
-        if timers and timers[0][0] <= now:
-            self._call_timers(now)
+        last = self._armed
+        while timers and timers[0][0] <= now and timers[0][1] <= last:  # those that they arm wait for the next turn
+            heappop(timers)[2].fire()
 
     def close(self) -> None:
         """Drop all callbacks; the descriptors stay open."""
@@ -161,30 +190,18 @@ class Loop:
         self._timers.clear()
         self._epoll.close()
 
-    def _poll_after_pause(self, seconds: float) -> list[tuple[int, int]]:
-        """Return all that is ready by now, and not only as many events as epoll returns by default."""
-        self.on_pause(seconds)
-        return self._epoll.poll(0, max(len(self._callbacks), 1))
-
-    def _was_slow(self, took: float) -> None:
-        self.slow_turns += 1
-        where = self._watchdog.pop_place() if self._watchdog is not None else None
-        if where is not None:
-            self._say_hung(took, where)
-
-    def _stop_watchdog(self) -> None:
-        if self._watchdog is not None:
-            self._watchdog.stop()
-        self._safe_until, self._restart_at = inf, -inf
+    def _say_if_hung(self, seconds: float) -> None:
+        if self._watchdog is not None and (where := self._watchdog.pop_place()) is not None:
+            self._say_hung(seconds, where)
 
     def _restart_watchdog(self, now: float) -> None:
-        watchdog = self._watchdog
-        if watchdog is not None:
-            watchdog.restart()
-            if watchdog.pop_place() is not None:  # and no turn was slow
-                self._say_hung(now - self._restart_at + 0.1 * watchdog.limit, "a wait: the process was stopped")
-            self._safe_until = now + 0.9 * watchdog.limit
-            self._restart_at = now + 0.1 * watchdog.limit
+        if self._watchdog is None:
+            return
+        limit = self._watchdog.limit
+        self._watchdog.set(limit)
+        if self._watchdog.pop_place() is not None:  # and no turn was slow
+            self._say_hung(now - self._restart_at + 0.1 * limit, "a wait: the process was stopped")
+        self._safe_until, self._restart_at = now + 0.9 * limit, now + 0.1 * limit
 
     def _wait_s(self, until: float, now: float) -> float:
         """Return how many seconds to wait; never negative, which means for ever to epoll."""
@@ -195,24 +212,118 @@ class Loop:
             until = timers[0][0]
         return min(max(until - now, 0.0), DAY_S)
 
-    def _call_timers(self, now: float) -> None:
-        """Call the timers that are due; those that they arm wait for the next turn."""
-        timers, last = self._timers, self._armed
-        while timers and timers[0][0] <= now and timers[0][1] <= last:
-            timer = heappop(timers)[2]
-            if timer.call is not None:
-                call, timer.call = timer.call, None
-                call()
+
+class Wait(Protocol):
+    """Something that steps can wait for."""
+
+    def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
+        """Call `resume` once with what has come, at once or later; return what ends the wait before that."""
 
 
-def place(frame: FrameType | None) -> str:
-    """Return the calls that led to a frame, from the loop on, and its line."""
-    calls: list[CodeType] = []
-    line = 0 if frame is None else frame.f_lineno
-    while frame is not None and not frame.f_code.co_qualname.endswith(TURN):
-        calls.append(frame.f_code)
-        frame = frame.f_back
-    if not calls:
-        return "the turn itself"
-    path = " > ".join(code.co_qualname for code in reversed(calls))
-    return f"{path} ({calls[0].co_filename}:{line})"
+Steps = Generator[Wait, Any, T]
+
+
+class ConnectionLostError(Exception):
+    """The connection that steps work on was lost. It ends their task without a result; `on_up` may begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Wait for an instant."""
+
+    instant: float
+
+    def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
+        """Arm a timer."""
+        return loop.at(self.instant, partial(resume, None)).cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Wait for events of a descriptor, or a deadline; resumed with the event mask, 0 at the deadline."""
+
+    fd: int
+    mask: int
+    deadline: float = inf
+
+    def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
+        """Register the descriptor; it is unregistered before `resume`, which may close it."""
+
+        def stop() -> None:
+            if timer is not None:
+                timer.cancel()
+            loop.unregister(self.fd)
+
+        def come(mask: int) -> None:
+            stop()
+            resume(mask)
+
+        loop.register(self.fd, self.mask, come)
+        timer = loop.at(self.deadline, partial(come, 0)) if self.deadline < inf else None
+        return stop
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """Wait until a function calls what it is given, once. It may return what ends the wait before that."""
+
+    function: Callable[[Callable[[Any], None]], Stop | None]
+
+    def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
+        """Call the function."""
+        return self.function(resume) or (lambda: None)
+
+
+def ready(fd: int, mask: int, deadline: float = inf) -> Steps[int]:
+    """Wait until a descriptor is ready and return its event mask. Errors: TimeoutError, at the deadline."""
+    events: int = yield Ready(fd, mask, deadline)
+    if not events:
+        raise TimeoutError
+    return events
+
+
+class Task(Generic[T]):
+    """Steps under way. `done` is called with what they return, but not when they are stopped or lose a connection."""
+
+    __slots__ = ("_done", "_is_running", "_is_stopped", "_loop", "_steps", "_stop_wait", "_wait")
+
+    def __init__(self, loop: Loop, steps: Steps[T], done: Callable[[T], object] = lambda result: None) -> None:
+        self._loop, self._steps, self._done = loop, steps, done
+        self._wait: Wait | None = None
+        self._stop_wait: Stop = lambda: None
+        self._is_running = self._is_stopped = False
+
+    def start(self) -> "Task[T]":
+        """Run up to the first wait."""
+        self._resume(None, None)
+        return self
+
+    def stop(self) -> None:
+        """End it: neither the steps go on nor `done` is called; harmless when it has ended. The steps may call it."""
+        self._is_stopped, self._wait = True, None
+        self._stop_wait()
+        if not self._is_running:
+            self._steps.close()
+
+    def _resume(self, waited_for: Wait | None, value: Any) -> None:
+        """Go on with what has come, unless it is not waited for any more, up to the next wait."""
+        if self._wait is not waited_for:
+            return
+        self._wait, self._is_running, self._stop_wait = None, True, lambda: None
+        try:
+            wait = self._steps.send(value)
+        except StopIteration as end:
+            if not self._is_stopped:
+                self._done(end.value)
+            return
+        except ConnectionLostError:
+            return
+        finally:
+            self._is_running = False
+        if self._is_stopped:
+            self._steps.close()
+            return
+        self._wait = wait
+        stop = wait.begin(self._loop, partial(self._resume, wait))
+        if self._wait is wait:  # else it has come at once
+            self._stop_wait = stop

@@ -25,9 +25,8 @@ from psycopg import pq
 
 from scheduler.drivers import libpq
 from scheduler.drivers.libpq import Session, Statement, connect
-from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.loop import Callback, Loop, Steps, Stop, Task, Timer, Until
 from scheduler.drivers.sql import SETTING, Answer, Done, Failure, Query, Sink, Stat, encode, one_line
-from scheduler.drivers.steps import Callback, Steps, Stop, Task, Until
 from scheduler.model.events import ConnectionKind, ConnectionsChanged
 
 FIRST_DELAY_S: Final = 0.1
@@ -293,7 +292,7 @@ class ConnectionPool:
         reconnect_max: float,
         on_down: Callable[[Connection, str], None],
     ) -> None:
-        self.login = libpq.login_of(conninfo)
+        self.login, self.count, self._reconnect_max = libpq.login_of(conninfo), count, reconnect_max
         self.connections: list[Connection] = []
         self._loop, self._name, self._need, self._conninfo = loop, name, need, conninfo
         self._settings, self._report, self._on_down = settings, report, on_down
@@ -301,11 +300,10 @@ class ConnectionPool:
         self._has_reported = False  # that an attempt failed
         self._busy: set[Connection] = set()
         self._waiting: dict[Timer, Callable[[Connection | None], None]] = {}
-        self.resize(count, reconnect_max)
 
-    def resize(self, count: int, reconnect_max: float) -> None:
+    def resize(self, count: int, reconnect_max: float | None = None) -> None:
         """Open up to so many connections from now on; connections that are open stay."""
-        self.count, self._reconnect_max = count, reconnect_max
+        self.count, self._reconnect_max = count, reconnect_max or self._reconnect_max
 
     def add(self) -> Connection:
         """Open one more connection."""

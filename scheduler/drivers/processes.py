@@ -21,11 +21,10 @@ from contextlib import suppress
 from select import EPOLLIN
 from typing import Final, Protocol
 
-from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until, ready
 from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
 from scheduler.drivers.spawn import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, fingerprint, reason
 from scheduler.drivers.ssh_host import SshHost, settings_of, ssh_hosts
-from scheduler.drivers.steps import Steps, Task, Until, ready
 from scheduler.drivers.system import (
     TRACED_S,
     Ends,

@@ -21,11 +21,10 @@ from itertools import chain
 from typing import Final
 
 from scheduler.drivers.libpq import readable
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection, ConnectionPool
 from scheduler.drivers.sql import THEIRS, Answer, Failure, Rows, setting
 from scheduler.drivers.statements import answer_to
-from scheduler.drivers.steps import Steps, Task
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
 from scheduler.model.expand import doubled_key

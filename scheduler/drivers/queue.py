@@ -14,11 +14,11 @@ from typing import Any, Final, assert_never
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import OURS, Answer, Failure, Query, Rows, Table, setting, to_json
+from scheduler.drivers.sql import OURS, Answer, Query, Rows, Table, setting, to_json
 from scheduler.drivers.statements import RefusedStatements, cause_of
 from scheduler.model import events as e
 from scheduler.model import requests as r
-from scheduler.model.jobs import SUSPECT_AFTER, Cells, ClaimPosition, ClaimRequest, read_claim
+from scheduler.model.jobs import SUSPECT_AFTER, ClaimPosition, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
@@ -37,12 +37,8 @@ select set_config('synchronous_commit', 'on', false) where current_setting('sync
 
 def settings(lock_limit: float) -> list[str]:
     """Return what the queue connection sets; seconds. Claims and ends are durable before anything follows from them."""
-    return [
-        setting(OURS),
-        f"set lock_timeout = {round(lock_limit * 1000)}",
-        "set plan_cache_mode = force_generic_plan",
-        DURABLE,
-    ]
+    lock_timeout = f"set lock_timeout = {round(lock_limit * 1000)}"
+    return [setting(OURS), lock_timeout, "set plan_cache_mode = force_generic_plan", DURABLE]
 
 
 class QueueConnection:
@@ -79,8 +75,17 @@ class QueueConnection:
 
     def _statement(self, request: r.Request) -> tuple[str, Arrays]:
         match request:
-            case r.EndAndClaim():
-                return "end_and_claim", self._end_and_claim(request)
+            case r.EndAndClaim(wanted=wanted):
+                wants = [(each.type, each.queue, each.host, each.below, *each.after, each.most) for each in wanted]
+                return "end_and_claim", {
+                    "group": self._group,
+                    "owner": self.owner,
+                    "schedinfo": self._schedinfo,
+                    "unread": 0 if request.unread else SUSPECT_AFTER,
+                    "guarded": [each.type for each in wanted if each.guarded],
+                    **_columns(request.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
+                    **_columns(wants, *WANTS),
+                }
             case r.Save(rows, failures):
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
                 return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
@@ -103,39 +108,21 @@ class QueueConnection:
             case _:
                 assert_never(request)
 
-    def _end_and_claim(self, request: r.EndAndClaim) -> Arrays:
-        return {
-            "group": self._group,
-            "owner": self.owner,
-            "schedinfo": self._schedinfo,
-            "unread": 0 if request.unread else SUSPECT_AFTER,
-            "guarded": [want.type for want in request.wanted if want.guarded],
-            **_columns(request.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
-            **_columns([_wanted(want) for want in request.wanted], *WANTS),
-        }
-
     def _answered(self, request: r.Request, name: str, answer: Answer) -> None:
-        if isinstance(answer, Failure):
-            return self._failed(request, name, answer)
-        self._pause = FIRST_PAUSE_S
-        self._refused.accepted(name)
-        return self._report(_event(request, answer))
-
-    def _failed(self, request: r.Request, name: str, failure: Failure) -> None:
-        event = e.NotSaved(cause_of(failure), failure.sentence)
-        if event.why == "lost" and not failure.lost:
-            self._refused.refused(name, failure)
+        if isinstance(answer, Rows):
+            self._pause = FIRST_PAUSE_S
+            self._refused.accepted(name)
+            self._report(_event(request, answer.rows))
+            return
+        event = e.NotSaved(cause_of(answer), answer.sentence)
+        if event.why == "lost" and not answer.lost:
+            self._refused.refused(name, answer)
         is_claim = isinstance(request, r.EndAndClaim) and not request.ends  # no rows to halve: the core claims again
-        if failure.lost or (event.why != "lost" and not is_claim):
-            return self._report(event)
+        if answer.lost or (event.why != "lost" and not is_claim):
+            self._report(event)
+            return
         self._loop.at(self._loop.now + self._pause, partial(self._report, event))
         self._pause = min(self._pause * 2, LAST_PAUSE_S)
-        return None
-
-
-def _wanted(want: ClaimRequest) -> tuple[str | int, ...]:
-    """Return what is a row of WANTS for query `end_and_claim`."""
-    return want.type, want.queue, want.host, want.below, *want.after, want.most
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
@@ -145,18 +132,20 @@ def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
     return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
-def _event(request: r.Request, answer: Rows) -> e.Event:
+def _event(request: r.Request, rows: Table) -> e.Event:
     match request:
         case r.EndAndClaim():
-            return _ended_and_claimed(request, answer.rows)
+            return _ended_and_claimed(request, rows)
         case r.Save() | r.Mark():
-            return _saved(answer.rows)
+            return e.Saved(
+                frozenset(_number(row[0]) for row in rows), tuple(_number(row[0]) for row in rows if row[1:] == (b"t",))
+            )
         case r.ReadContents():
-            return e.ContentsRead({_number(pk): (args or b"", more or b"{}") for pk, args, more in answer.rows})
+            return e.ContentsRead({_number(pk): (args or b"", more or b"{}") for pk, args, more in rows})
         case r.FindLocked():
-            return e.LockedFound(frozenset(_numbers(answer.rows[0][0])))
+            return e.LockedFound(frozenset(_numbers(rows[0][0])))
         case r.Settle():
-            released, parents, beyond, locked = answer.rows[0]
+            released, parents, beyond, locked = rows[0]
             left = r.Settle(_numbers(parents), _number(beyond)) if parents else None
             return e.Settled(_number(released), left, _numbers(locked))
         case r.RecordInHand() | r.WriteLog() | r.WriteOutput():
@@ -174,11 +163,6 @@ def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed
     found = {request.wanted[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
     size = sum(map(len, filter(None, rows.column(3)[1:])))
     return e.EndedAndClaimed(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
-
-
-def _saved(rows: Sequence[Cells]) -> e.Saved:
-    parents = tuple(_number(row[0]) for row in rows if row[1:] == (b"t",))
-    return e.Saved(frozenset(_number(row[0]) for row in rows), parents)
 
 
 def _numbers(cell: bytes | None) -> tuple[int, ...]:

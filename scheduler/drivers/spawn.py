@@ -17,7 +17,6 @@ from scheduler.model.events import Spawn
 KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 OWN = "DROVER_"  # DROVER_DATABASE_URL may hold our password: never inherited, not even by name
 EXEC_DIRECTORY = "/tmp"
-
 SHEBANG_BYTES = 256  # of a file that Linux looks at for its interpreter
 
 OPTIONS = {  # of prlimit(1)
@@ -70,6 +69,12 @@ class SpawnTemplate:
     files: tuple[int, int] | None
     programs: dict[str, str]
 
+    def program(self, word: str) -> str:
+        """Return the path of a program, looked up once. Errors: as of find_program."""
+        if word not in self.programs:
+            self.programs[word] = find_program(word, self.path, self.directory)
+        return self.programs[word]
+
 
 class SpawnTemplates:
     """Makes the specification of each process. What the processes of a type and host share is found once."""
@@ -82,11 +87,9 @@ class SpawnTemplates:
         """Return what a process is started with. Errors: OSError, its program is missing or may not be run."""
         template = self._templates.get((spawn.type, spawn.host)) or self._make(spawn)
         word, *arguments = command_of(self._config, spawn)
-        program = template.programs.get(word)
-        if program is None:
-            program = template.programs[word] = find_program(word, template.path, template.directory)
+        argv = (*template.wrapper, template.program(word), *arguments)
         environment = template.environment | own_environment(spawn)
-        return ProcessSpec((*template.wrapper, program, *arguments), template.directory, environment, template.files)
+        return ProcessSpec(argv, template.directory, environment, template.files)
 
     def forget(self) -> None:
         """Find programs anew from now on."""
@@ -96,7 +99,12 @@ class SpawnTemplates:
         agent = self._config.agents[spawn.type]
         path = search_path(agent, self._around)
         directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
-        environment = common_environment(agent, spawn, self._around)
+        known = self._around.inherited
+        environment = {name: text for name, text in known.items() if name in KEPT or name.startswith("LC_")}
+        if account := _account(agent.user):
+            shell = account.pw_shell or "/bin/sh"
+            environment |= {"HOME": account.pw_dir, "USER": agent.user, "LOGNAME": agent.user, "SHELL": shell}
+        environment |= {**passed_environment(agent, spawn, known), "PATH": path}
         encoded = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
         prefix = prefix_of(self._config, spawn.host)
         files = self._around.files if prefix or agent.limits.nofile is None else None
@@ -105,14 +113,6 @@ class SpawnTemplates:
         template = SpawnTemplate(wrapper, path, directory, encoded, files, {})
         self._templates[spawn.type, spawn.host] = template
         return template
-
-
-def common_environment(agent: AgentType, spawn: Spawn, around: Surroundings) -> dict[str, str]:
-    """Return the environment of all processes of a type on a host: kept, passed, configured, ours; the later wins."""
-    known = around.inherited.items()
-    kept = {name: text for name, text in known if name in KEPT or name.startswith("LC_")}
-    kept |= user_environment(agent.user)
-    return {**kept, **passed_environment(agent, spawn, around.inherited), "PATH": search_path(agent, around)}
 
 
 def passed_environment(agent: AgentType, spawn: Spawn, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +125,6 @@ def passed_environment(agent: AgentType, spawn: Spawn, inherited: Mapping[str, s
 
 
 def search_path(agent: AgentType, around: Surroundings) -> str:
-    """Return the PATH of an agent type."""
     rest = agent.env.get("PATH") or around.inherited.get("PATH") or os.defpath
     return os.pathsep.join([*around.folders, rest])
 
@@ -206,7 +205,6 @@ def _wrapper(program: str, options: Sequence[str], path: str) -> tuple[str, ...]
 
 
 def prlimit_options(limits: Limits) -> tuple[str, ...]:
-    """Return the options of prlimit(1)."""
     given = [(option, getattr(limits, name)) for name, option in OPTIONS.items()]
     return tuple(f"{option}={value}:{value}" for option, value in given if value is not None)
 
@@ -217,29 +215,23 @@ def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
     who = f"agent '{spawn.type}': cannot start '{word}'"
     if not isinstance(error, OSError):
         return f"{who}: {error}"
-    named = error.filename is not None and error.filename != word
-    where = f" ({os.fsdecode(error.filename)})" if named else ""
-    advice = _no_interpreter(error) or ADVICE.get(error.errno or 0, "")
-    return f"{who}{where}: {error.strerror} (errno {error.errno}){'; ' if advice else ''}{advice}"
-
-
-def _no_interpreter(error: OSError) -> str:
-    """Return what is wrong with the interpreter, if the program exists and exec(3) failed to find or run it."""
     program = error.filename
+    where = f" ({os.fsdecode(program)})" if program is not None and program != word else ""
+    advice = ADVICE.get(error.errno or 0, "")
+    # the program exists and exec(3) failed to find or run it: it may be its interpreter
     is_there = error.errno in (errno.ENOENT, errno.EACCES) and error.filename2 is None and isinstance(program, str)
-    return interpreter_mistake(program, os.defpath) if is_there and os.path.isfile(program) else ""
+    if is_there and os.path.isfile(program):
+        advice = interpreter_mistake(program, os.defpath) or advice
+    return f"{who}{where}: {error.strerror} (errno {error.errno}){'; ' if advice else ''}{advice}"
 
 
 def own_environment(spawn: Spawn) -> dict[bytes, bytes]:
     """Return the environment variables of this process alone."""
+    unique = {b"THREAD_UNIQUE": b"%d" % spawn.slot}
     if spawn.job is None:
-        return {b"THREAD_UNIQUE": b"%d" % spawn.slot}
-    return {
-        b"THREAD_UNIQUE": b"%d" % spawn.slot,
-        b"DROVER_JOB": b"%d" % spawn.job,
-        b"DROVER_ATTEMPT": b"%d" % (spawn.attempt or 0),
-        **(spawn.environment or {}),
-    }
+        return unique
+    attempt = {b"DROVER_JOB": b"%d" % spawn.job, b"DROVER_ATTEMPT": b"%d" % (spawn.attempt or 0)}
+    return {**unique, **attempt, **(spawn.environment or {})}
 
 
 def user_mistakes(config: Config) -> Iterator[Contradiction]:
@@ -266,14 +258,6 @@ def setpriv_options(user: str) -> tuple[str, ...]:
         return NO_CAPABILITIES if capabilities(AMBIENT) else ()
     groups = ",".join(map(str, os.getgrouplist(user, account.pw_gid)))
     return (f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", f"--groups={groups}", *NO_CAPABILITIES)
-
-
-def user_environment(user: str) -> dict[str, str]:
-    """Return the environment variables that name a user; none for our own."""
-    account = _account(user)
-    if account is None:
-        return {}
-    return {"HOME": account.pw_dir, "USER": user, "LOGNAME": user, "SHELL": account.pw_shell or "/bin/sh"}
 
 
 def capabilities(which: str) -> int:

@@ -21,10 +21,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Literal
 
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.loop import Callback, ConnectionLostError, Loop, Steps, Until
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Answer, Failure, Query, Rows, Sink
-from scheduler.drivers.steps import Callback, ConnectionLostError, Steps, Until
 from scheduler.errors import WorldError
 
 AGAIN_S: Final = 1.0  # until a refused statement is sent again

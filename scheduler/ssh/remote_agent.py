@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import paramiko
 
+from scheduler.drivers.loop import Callback, Steps, Task
 from scheduler.drivers.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
-from scheduler.drivers.steps import Callback, Steps, Task
 from scheduler.drivers.system import close_all
 from scheduler.errors import AgentError
 from scheduler.ssh.control_session import NOISE_BYTES, PID_LINE, ControlSession, shell_command

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from scheduler.drivers.loop import Loop
+from scheduler.drivers.loop import ConnectionLostError, Loop, Steps, Task
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Query, Rows
 from scheduler.drivers.statements import RefusedError, RefusedStatements, Statements
-from scheduler.drivers.steps import ConnectionLostError, Steps, Task
 from tests.connection_tools import end_backends, fetch, opened, rows_of
 from tests.loop_tools import turn_until
 

@@ -102,7 +102,7 @@ def test_length_and_place_of_a_hang_are_reported_after_it(run: Run) -> None:
     lines_until(process, "in turn")
     let_go(process)
     *_, told, over = lines_until(process, "over")
-    assert told.startswith("hung True Loop._call_timers > wait_in_python (<string>:")
+    assert told.startswith("hung True Timer.fire > wait_in_python (<string>:")
     assert over == "over"
 
 

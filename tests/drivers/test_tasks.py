@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.drivers.loop import Loop
-from scheduler.drivers.steps import ConnectionLostError, Steps, Stop, Task, Until, ready
+from scheduler.drivers.loop import ConnectionLostError, Loop, Steps, Stop, Task, Until, ready
 from tests.loop_tools import turn_until
 
 Pipe = tuple[int, int]
