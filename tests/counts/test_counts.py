@@ -18,47 +18,47 @@ def figures(*measures: str) -> pytest.MarkDecorator:
 
 
 @figures("python", "in_hand")
-def test_our_python_does_no_more_than_it_did_p1_p2_p3_p4(judge: Judge, figure: str) -> None:
+def test_python_calls_per_item_stay_within_their_limits_p1_p2_p3_p4(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 
 @figures("slots", "idle_slots")
-def test_what_is_done_does_not_grow_with_slots_p7_t49(judge: Judge, figure: str) -> None:
+def test_work_per_turn_does_not_grow_with_the_number_of_slots_p7_t49(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 
 @figures("jobs", "lone_jobs", "items")
-def test_the_database_is_asked_and_written_no_more_than_it_was_p1_p2_p5_t3_t4(judge: Judge, figure: str) -> None:
+def test_statements_and_writes_per_job_stay_within_their_limits_p1_p2_p5_t3_t4(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 
 @figures("copied")
-def test_a_copied_job_writes_no_more_than_it_did_p10(judge: Judge, figure: str) -> None:
+def test_writes_per_copied_job_stay_within_their_limit_p10(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 
 @figures("claims")
-def test_a_claim_looks_at_no_more_pages_however_deep_the_queue_c46_j36_t3(judge: Judge, figure: str) -> None:
+def test_pages_read_by_a_claim_do_not_grow_with_the_queue_c46_j36_t3(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 
 @figures("due")
-def test_a_look_for_due_rows_looks_at_no_more_pages_however_many_wait_c45(judge: Judge, figure: str) -> None:
+def test_pages_read_to_find_due_rows_do_not_grow_with_waiting_rows_c45(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 
 @figures("sites")
-def test_a_hundred_hosts_are_read_at_no_more_a_slot_than_ten_f153(judge: Judge, figure: str) -> None:
+def test_reading_100_hosts_costs_no_more_per_slot_than_10_f153(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 
 @figures("whole_loop", "system_calls")
-def test_a_turn_of_the_daemon_costs_the_same_beside_idle_slots_p2_p7(judge: Judge, figure: str) -> None:
+def test_a_turn_of_the_daemon_costs_the_same_with_many_idle_slots_p2_p7(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 
 @figures("instructions")
-def test_the_core_takes_no_more_instructions_p1_p2(judge: Judge, figure: str) -> None:
+def test_instructions_of_the_core_stay_within_their_limits_p1_p2(judge: Judge, figure: str) -> None:
     assert judge(figure) == ""
 
 

@@ -64,25 +64,25 @@ class Talkative(Real):
 
 
 @pytest.mark.parametrize("figure", ["calls_per_job", "calls_per_item"])
-def test_one_more_call_an_item_is_too_much_p1_p2(figure: str) -> None:
+def test_one_more_call_per_item_exceeds_the_limit_p1_p2(figure: str) -> None:
     assert over(figure, figures.python(planted(Forgetful))[figure])
 
 
 @pytest.mark.slow
-def test_a_look_at_every_slot_is_too_much_p7() -> None:
+def test_visiting_every_slot_exceeds_the_limit_p7() -> None:
     found = figures.idle_slots(planted(Thorough))
     assert over("idle_tick_growth_with_slots", found["idle_tick_growth_with_slots"])
 
 
 @pytest.mark.slow
-def test_one_more_statement_a_turn_is_too_much_t4() -> None:
+def test_one_more_statement_per_turn_exceeds_the_limit_t4() -> None:
     need("postgres")
     with place() as where:
         assert over("statements_per_1000_jobs", figures.jobs(where, Talkative)["statements_per_1000_jobs"])
 
 
 @pytest.mark.slow
-def test_one_more_index_is_too_much_t3_p10() -> None:
+def test_one_more_index_exceeds_the_limit_t3_p10() -> None:
     need("postgres")
     with place("create index planted on drover.jobqueue (jq_state)") as where:
         drained, copied = figures.jobs(where), figures.copied(where)
@@ -92,7 +92,7 @@ def test_one_more_index_is_too_much_t3_p10() -> None:
 
 
 @pytest.mark.slow
-def test_a_claim_without_its_index_is_too_much_c46() -> None:
+def test_a_claim_without_its_index_exceeds_the_limit_c46() -> None:
     need("postgres")
     with place("drop index drover.claimable_order") as where:
         found = figures.claims(where)
@@ -100,7 +100,7 @@ def test_a_claim_without_its_index_is_too_much_c46() -> None:
 
 
 @pytest.mark.slow
-def test_a_look_for_due_rows_without_its_index_is_too_much_c45() -> None:
+def test_finding_due_rows_without_the_index_exceeds_the_limit_c45() -> None:
     need("postgres")
     with place("drop index drover.jobqueue_due") as where:
         found = figures.due(where)
@@ -112,32 +112,32 @@ def test_a_look_for_due_rows_without_its_index_is_too_much_c45() -> None:
 
 
 @pytest.mark.parametrize(("figure", "word"), [(10.1, "costs more"), (7.4, "far below")])
-def test_a_figure_beyond_or_far_below_its_limit_is_told_with_what_to_do(figure: float, word: str) -> None:
+def test_a_figure_beyond_or_far_below_its_limit_is_reported_with_what_to_do(figure: float, word: str) -> None:
     told = limits.verdict("things", LIMIT, figure)
     assert word in told
     assert "python -m tests.counts --write" in told
 
 
 @pytest.mark.parametrize("figure", [10.0, 7.5])
-def test_a_figure_near_its_limit_is_right(figure: float) -> None:
+def test_a_figure_near_its_limit_passes(figure: float) -> None:
     assert limits.verdict("things", LIMIT, figure) == ""
 
 
-def test_without_a_reason_no_limit_moves() -> None:
+def test_no_limit_is_changed_without_a_reason() -> None:
     new = limits.renewed("things", LIMIT, 12.0, "", date(2027, 1, 1))
     assert (new.limit, new.measured, new.on, new.reason) == (10.0, 12.0, date(2027, 1, 1), "first figure")
 
 
 @pytest.mark.parametrize(("figure", "limit"), [(12.0, 13.2), (5.0, 5.5)])
-def test_with_a_reason_a_limit_that_does_not_hold_moves_up_or_down(figure: float, limit: float) -> None:
+def test_a_limit_that_does_not_hold_is_changed_with_a_reason(figure: float, limit: float) -> None:
     new = limits.renewed("things", LIMIT, figure, "the reason", TODAY)
     assert (new.limit, new.reason) == (limit, "the reason")
 
 
-def test_a_limit_that_holds_stays_though_there_is_a_reason() -> None:
+def test_a_limit_that_holds_is_kept_even_with_a_reason() -> None:
     assert limits.renewed("things", LIMIT, 9.0, "the reason", TODAY) == LIMIT
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_limits_that_were_written_can_be_read(tmp_path: Path) -> None:
     limits.write(limits.read(), tmp_path / "limits.toml")
     assert limits.read(tmp_path / "limits.toml") == limits.read()

@@ -46,7 +46,7 @@ def python_agent(tmp_path: Path, body: str) -> Agent:
         ("continue", []),
     ],
 )  # fmt: skip
-def test_each_call_says_its_line(body: str, said: list[bytes], tmp_path: Path) -> None:
+def test_each_library_call_prints_its_line(body: str, said: list[bytes], tmp_path: Path) -> None:
     with python_agent(tmp_path, body) as agent:
         assert agent.work(b'a="1"') == said
 
@@ -58,7 +58,7 @@ def test_a_text_too_long_for_a_line_is_cut_with_a_mark(tmp_path: Path) -> None:
     assert line.endswith(b"x ... (cut, 2097152 bytes)")
 
 
-def test_an_exception_ends_the_agent_and_not_the_item(tmp_path: Path) -> None:
+def test_an_exception_ends_the_agent_without_ending_its_item(tmp_path: Path) -> None:
     with python_agent(tmp_path, "raise SystemExit(3)") as agent:
         agent.say(b"")
         assert agent.hear() == b""
@@ -122,7 +122,7 @@ def shell_agent(tmp_path: Path, column: str, script: str = SHELL_AGENT) -> Agent
         "ä€𝄞".encode(), b"caf\xe9", b'b="2"', b'x b="', b"* ? [a]", b"-n", b"\\n", b"%s %d \\x41", b"\x0a1",
     ],
 )  # fmt: skip
-def test_the_shell_library_gives_a_value_as_it_was_f86(value: bytes, tmp_path: Path) -> None:
+def test_the_shell_library_returns_a_value_unchanged_f86(value: bytes, tmp_path: Path) -> None:
     with shell_agent(tmp_path, "b") as agent:
         expected = [b"LOG 0 " + value.hex().encode()]
         assert agent.work(record({"a": value, "b": value, "c": b"3"})) == expected
@@ -138,7 +138,7 @@ def test_the_shell_library_gives_a_value_as_it_was_f86(value: bytes, tmp_path: P
         (b'b="\\q"', b"LOG 2 "),
     ],
 )
-def test_the_shell_library_tells_null_from_nonsense_f87(line: bytes, said: bytes, tmp_path: Path) -> None:
+def test_the_shell_library_tells_null_from_an_invalid_column_f87(line: bytes, said: bytes, tmp_path: Path) -> None:
     with shell_agent(tmp_path, "b") as agent:
         assert agent.work(line) == [said]
 
@@ -165,7 +165,7 @@ done
 """
 
 
-def test_each_word_of_the_shell_library_says_its_line(tmp_path: Path) -> None:
+def test_each_function_of_the_shell_library_prints_its_line(tmp_path: Path) -> None:
     with shell_agent(tmp_path, "", WORDS) as agent:
         assert agent.work(b'a="good"') == [
             b"ERROR two lines", b"WARNING a b", b"FATAL x", b"ECHO y", b"Success", b"Heartbeat",

@@ -34,7 +34,7 @@ def test_the_manual_has_no_warning() -> None:
 
 
 @pytest.mark.parametrize("keyword", sorted(KEYWORDS - {b"DEBUG"}))
-def test_the_manual_tells_of_each_keyword(keyword: bytes) -> None:
+def test_the_manual_documents_each_keyword(keyword: bytes) -> None:
     assert re.search(rf"^\.It Li {keyword.decode()}\b", MANUAL.read_text(), re.MULTILINE)
 
 

@@ -83,7 +83,7 @@ def desk(make_desk: MakeDesk) -> Desk:
 
 
 @pytest.mark.parametrize("text", ["select 1 as a", "select 1 as a;"])
-def test_sql_is_answered_with_its_row_and_ok_f96(desk: Desk, text: str) -> None:
+def test_sql_is_answered_with_its_rows_and_ok_f96(desk: Desk, text: str) -> None:
     assert desk.ask("free", text) == 'a="1"\nOK\n'
 
 
@@ -122,7 +122,7 @@ def test_error_is_one_line_then_ok_and_the_next_works_f98(desk: Desk, text: str 
     assert desk.ask("free", "select 1 as a") == 'a="1"\nOK\n'
 
 
-def test_session_of_free_sql_is_not_the_next_ones_f98(make_desk: MakeDesk, database: str) -> None:
+def test_session_settings_of_free_sql_do_not_reach_the_next_statement_f98(make_desk: MakeDesk, database: str) -> None:
     desk = make_desk(count=1)
     fetch(database, "create table public.t (i int)")
     desk.ask("free", "begin")
@@ -151,7 +151,7 @@ def test_json_values_become_text_f96(desk: Desk, value: str, stored: str) -> Non
     assert desk.ask("named", f'json {{"value": {value}}}') == f'value="{escaped}"\nOK\n'
 
 
-def test_null_is_null_f96(desk: Desk) -> None:
+def test_json_null_is_bound_as_null_f96(desk: Desk) -> None:
     assert desk.ask("named", 'echo {"number": null, "text": ""}') == 'text=""\nOK\n'
 
 
@@ -179,7 +179,7 @@ def test_statement_is_prepared_once_and_counted_t4(desk: Desk, database: str) ->
         ("named", 'echo {"text": "\\ud800", "number": 1}', "the value of 'text' is not Unicode"),
     ],
 )
-def test_what_may_not_be_asked_is_answered_at_once_f98(desk: Desk, kind: str, text: str, words: str) -> None:
+def test_refused_requests_are_answered_at_once_f98(desk: Desk, kind: str, text: str, words: str) -> None:
     desk.send(kind, text)
     (answer,) = desk.events
     assert isinstance(answer, StatementAnswered)
@@ -199,7 +199,7 @@ def test_transaction_left_open_by_a_statement_is_rolled_back_f98(desk: Desk, dat
     assert backends(database, "drover age", "state like 'idle in transaction%'") == 0
 
 
-def test_changed_configuration_counts_for_the_next_line_f96(desk: Desk) -> None:
+def test_changed_configuration_applies_to_the_next_line_f96(desk: Desk) -> None:
     desk.ask("named", "one {}")
     changed = AgentType(command=("x",), db="statements", statements={"one": "select 2 as a"})
     desk.db.reload(Config(agents={"named": changed}))
@@ -249,7 +249,7 @@ def test_slow_statement_does_not_hold_up_another_f100(desk: Desk) -> None:
     assert [(answer.serial, answer.lines) for answer in desk.wait()] == [(2, b'a="1"\nOK\n')]
 
 
-def test_first_come_first_served_on_few_connections_f100(desk: Desk, database: str) -> None:
+def test_statements_beyond_the_connections_wait_and_are_all_answered_f100(desk: Desk, database: str) -> None:
     for number in range(20):
         desk.send("free", f"select {number} as a")
     assert sorted(answer.serial for answer in desk.wait(20)) == list(range(1, 21))
@@ -263,7 +263,7 @@ def test_one_connection_answers_in_order_f100(make_desk: MakeDesk) -> None:
     assert [answer.serial for answer in desk.wait(10)] == list(range(1, 11))
 
 
-def test_nothing_is_connected_before_it_is_needed_f100(desk: Desk, database: str) -> None:
+def test_no_connection_is_opened_before_it_is_needed_f100(desk: Desk, database: str) -> None:
     desk.ask("none", "select 1")
     assert backends(database, "drover age") == 0
 

@@ -101,7 +101,7 @@ def test_a_long_clean_up_is_left_at_once_at_sighup_f111() -> None:
 
 
 @pytest.mark.parametrize("name", FILE_AGENTS)
-def test_an_agent_killed_in_its_work_gives_the_same_when_started_again_f116(name: str, tmp_path: Path) -> None:
+def test_an_agent_killed_at_work_gives_the_same_result_when_repeated_f116(name: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"SPDX-License-Identifier: MIT\n")
     with bundled(name) as undisturbed:
@@ -131,7 +131,7 @@ def test_a_bare_line_is_a_path_f84(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILE_AGENTS)
-def test_a_file_that_cannot_be_read_fails_and_the_agent_lives_on(name: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_fails_its_item_only(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     place = bytes(tmp_path)
     with bundled(name) as agent:
@@ -194,7 +194,7 @@ def test_an_agent_that_waits_for_an_answer_exits_when_stdin_closes_f83(tmp_path:
         ("program", b"\x7fELF\x02\x01\x01\0", "application/x-elf"),
     ],
 )
-def test_a_type_is_told_by_content_then_by_name(name: str, data: bytes, expected: str, tmp_path: Path) -> None:
+def test_a_file_type_is_found_by_content_then_by_name(name: str, data: bytes, expected: str, tmp_path: Path) -> None:
     need("puremagic")
     (tmp_path / name).write_bytes(data)
     with bundled("mimetype") as agent:
@@ -211,7 +211,7 @@ def test_a_type_is_told_by_content_then_by_name(name: str, data: bytes, expected
     ],
     ids=["empty", "tag", "phrase", "past the first MiB"],
 )
-def test_a_file_gives_its_licences(data: bytes, expected: str, tmp_path: Path) -> None:
+def test_licences_of_a_file_are_reported(data: bytes, expected: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
     with bundled("license") as agent:
         assert result(agent.work(bytes(tmp_path / "file"))) == {"license": expected}
@@ -223,7 +223,7 @@ def test_noop_says_ok_to_everything(line: bytes) -> None:
         assert agent.work(line) == []
 
 
-def test_shell_knows_its_surroundings_f170() -> None:
+def test_shell_fills_in_slot_agent_and_pid_f170() -> None:
     with bundled("shell", "echo %{U} %{A} %{P}", THREAD_UNIQUE="3", DROVER_AGENT="shell") as agent:
         assert agent.work(b"") == [b"LOG 3 shell %d" % agent.process.pid, b"Success"]
 
@@ -248,7 +248,7 @@ def test_shell_takes_words_and_columns_as_arguments_f170() -> None:
         (b"printf '\\351'", [b"LOG \xe9", b"Success"]),
     ],
 )
-def test_shell_tells_how_its_command_ended_f170(line: bytes, expected: list[bytes]) -> None:
+def test_shell_reports_how_its_command_ended_f170(line: bytes, expected: list[bytes]) -> None:
     with bundled("shell") as agent:
         assert agent.work(line) == expected
 
@@ -273,14 +273,14 @@ def test_shell_fails_what_cannot_be_started_f170() -> None:
         assert agent.work(b"well")[-1] == b"Success"
 
 
-def test_shell_says_heartbeat_while_its_command_runs_f170() -> None:
+def test_shell_prints_heartbeats_while_its_command_runs_f170() -> None:
     with bundled("shell", "--heartbeat", "0.01") as agent:
         agent.say(SLEEP)
         heard = [agent.hear() for _ in range(8)]
     assert b"Heartbeat" in heard
 
 
-def test_shell_does_not_wait_for_what_its_command_leaves_behind_f170() -> None:
+def test_shell_does_not_wait_for_background_processes_of_its_command_f170() -> None:
     with bundled("shell") as agent:
         pid, success = agent.work(b"sleep 600 & echo $!")
         assert success == b"Success"
@@ -313,7 +313,7 @@ def files(*names: str, folder: str = "") -> bytes:
     return json.dumps({"folder": folder, "names": names}).encode()
 
 
-def test_cleanup_removes_what_is_named_and_tells_what_was_gone_r43_r46(tmp_path: Path) -> None:
+def test_cleanup_removes_the_named_files_and_reports_missing_ones_r43_r46(tmp_path: Path) -> None:
     for name in ("a", 'b "c"\n', "kept"):
         (tmp_path / name).touch()
     names = [str(tmp_path / name) for name in ("a", 'b "c"\n', "gone")]
@@ -335,14 +335,14 @@ def test_cleanup_finds_relative_names_in_the_folder_r45(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == list(other.iterdir()) == []
 
 
-def test_cleanup_removes_a_name_that_is_no_text_r43(tmp_path: Path) -> None:
+def test_cleanup_removes_a_file_whose_name_is_not_text_r43(tmp_path: Path) -> None:
     path = tmp_path / "caf\udce9"
     path.touch()
     with bundled("cleanup", "--root", str(tmp_path)) as agent:
         assert result(agent.work(b'{"folder": "", "names": ["%s"]}' % bytes(path))) == {"removed": 1, "gone": 0}
 
 
-def test_cleanup_refuses_logs_and_fails_but_does_what_it_may_r50(tmp_path: Path) -> None:
+def test_cleanup_removes_allowed_files_logs_refusals_and_fails_r50(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     for path in (root / "a", root / "b", outside):
@@ -375,14 +375,14 @@ NO_FILES = [
 
 
 @pytest.mark.parametrize("line", NO_FILES)
-def test_cleanup_fails_what_is_no_list_of_names(line: bytes) -> None:
+def test_cleanup_fails_an_item_that_is_not_a_list_of_names(line: bytes) -> None:
     with bundled("cleanup", "--root", "/srv") as agent:
         (said,) = agent.work(line)
         assert said.startswith(b"FAIL not a folder and a list of names in JSON: ")
 
 
 @pytest.mark.parametrize("options", [[], ["--root", "here"], ["--root", "/srv/../etc"]])
-def test_cleanup_without_a_root_does_not_begin_r50(options: list[str]) -> None:
+def test_cleanup_without_a_root_does_not_start_r50(options: list[str]) -> None:
     with Agent([AGENTS / "cleanup/drover-agent-cleanup", *options]) as agent:
         assert agent.hear() == b""
         assert agent.end() == 2

@@ -70,7 +70,7 @@ def queue(database: str) -> Iterator[psycopg.Connection]:
         pytest.param([BOTH.format("limit 1"), "delete from drover.jobdepends"], id="its edge was there first"),
     ],
 )
-def test_claimable_is_what_may_be_claimed(queue: psycopg.Connection, moves: list[str]) -> None:
+def test_claimable_holds_exactly_the_jobs_that_may_be_claimed(queue: psycopg.Connection, moves: list[str]) -> None:
     for move in moves:
         queue.execute(move.encode())
     assert queue.execute(DIFFERENCE).fetchall() == []

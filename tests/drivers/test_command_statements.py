@@ -25,7 +25,7 @@ def test_a_job_that_is_retried_has_used_up_none_of_its_allowances(watch: Any, da
     assert fetch(database, counts) == [(0, 0, 0, None)]
 
 
-def test_the_jobs_that_are_unblocked_wait_for_that_condition_alone_t85(watch: Any, database: str) -> None:
+def test_unblock_releases_only_jobs_of_its_condition_t85(watch: Any, database: str) -> None:
     ((order,),) = fetch(database, "insert into drover.jobqueue (jq_type) values ('command') returning jq_pk")
     for words in ("disk", "disk is full", "disk2", "disk2 is full", "dis"):
         fetch(database, "insert into drover.jobqueue (jq_type, jq_args) values ('a', %s)", words)
@@ -112,7 +112,7 @@ select (select jsonb_agg(j order by jq_pk) from drover.jobqueue j),
     [("infinity", OTHER), ("2000-01-01", OWNER), ("infinity", OWNER)],
     ids=["other", "late", "owner"],
 )
-def test_a_command_is_done_by_whoever_owns_the_group_alone_c7(
+def test_a_command_is_carried_out_by_the_owner_of_the_group_only_c7(
     watch: Any, database: str, name: str, until: str, owner: str
 ) -> None:
     fetch(database, STOCK)
@@ -122,7 +122,7 @@ def test_a_command_is_done_by_whoever_owns_the_group_alone_c7(
     assert (fetch(database, ALL_OF_IT) != before) is (until == "infinity" and owner == OWNER)
 
 
-def test_a_host_keeps_what_a_command_does_not_name(watch: Any, database: str) -> None:
+def test_a_host_command_leaves_other_settings_of_the_host(watch: Any, database: str) -> None:
     columns = "host_enabled, host_max, host_urgent, host_types, host_queues, host_priorities, host_letters"
     fetch(
         database,
@@ -170,7 +170,7 @@ def test_daemons_are_forgotten_when_they_are_dead_and_not_before_j74(watch: Any,
     assert fetch(database, "select count(*) from drover.scheduler_status") == [(2,)]
 
 
-def test_a_row_of_another_attempt_is_not_ours(watch: Any, database: str) -> None:
+def test_a_row_of_another_attempt_is_not_reported_as_ours(watch: Any, database: str) -> None:
     fetch(database, "insert into drover.jobqueue (jq_type) values ('a'), ('a'), ('a')")
     fetch(
         database,

@@ -35,7 +35,7 @@ def _job(session: Connection) -> int:
     return int(row[0])
 
 
-def test_edge_to_a_locked_job_of_somebody_else_is_refused_without_waiting(sessions: list[Connection]) -> None:
+def test_edge_to_a_locked_job_of_another_user_is_refused_without_waiting(sessions: list[Connection]) -> None:
     ours, _, owner = sessions
     mine, theirs = _job(ours), _job(owner)
     with owner.transaction():
@@ -44,7 +44,7 @@ def test_edge_to_a_locked_job_of_somebody_else_is_refused_without_waiting(sessio
             ours.execute(EDGE, (mine, theirs))
 
 
-def test_waiting_for_a_lock_of_ones_own_ends_with_the_job_and_what_next(sessions: list[Connection]) -> None:
+def test_waiting_for_a_lock_of_the_same_user_ends_with_an_error_that_says_what_next(sessions: list[Connection]) -> None:
     first, second, _ = sessions
     child, parent, other = (_job(first) for _ in range(3))
     with first.transaction():
@@ -64,7 +64,7 @@ def test_refused_edges_wait_for_no_lock_and_keep_none(sessions: list[Connection]
         assert owner.execute(FREE, ([mine, theirs],)).fetchall() == [(mine,), (theirs,)]
 
 
-def test_time_limit_of_the_session_for_locks_stays_as_it_was(sessions: list[Connection]) -> None:
+def test_lock_timeout_of_the_session_is_unchanged(sessions: list[Connection]) -> None:
     session = sessions[0]
     session.execute("set lock_timeout = '7s'")
     with session.transaction():

@@ -33,7 +33,7 @@ def _held(database: str, count: int) -> list[int]:
     return insert(database, ", ".join(["('noop', 'held')"] * count), "jq_type, jq_state")
 
 
-def test_edges_that_are_not_committed_hold_up_no_other_graph_r31(database: str, queue: Connection) -> None:
+def test_uncommitted_edges_do_not_block_other_graphs_r31(database: str, queue: Connection) -> None:
     jobs = _held(database, 6)
     for mine in jobs[:3], jobs[3:]:
         queue.execute(EDGE, mine[:2])
@@ -77,7 +77,7 @@ def test_cycle_built_by_four_sessions_at_once_lacks_an_edge(database: str) -> No
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_a_transaction_that_sees_nothing_new_joins_no_graphs_r31(
+def test_a_transaction_stricter_than_read_committed_cannot_join_graphs_r31(
     database: str, queue: Connection, level: IsolationLevel
 ) -> None:
     jobs = _held(database, 4)

@@ -191,14 +191,14 @@ def test_data_outlive_the_server(tmp_path: Path) -> None:
         assert _one(conninfo, "select answer from kept") == 42
 
 
-def test_second_user_finds_the_server_of_the_first(tmp_path: Path, spawn: Spawn) -> None:
+def test_second_user_shares_the_server_of_the_first(tmp_path: Path, spawn: Spawn) -> None:
     first = _conninfo(spawn(JOIN, tmp_path))
     postmaster = _postmaster(tmp_path)
     with _joined(tmp_path) as second:
         assert (second, _postmaster(tmp_path)) == (first, postmaster)
 
 
-def test_users_that_come_together_start_one_server(tmp_path: Path, spawn: Spawn) -> None:
+def test_concurrent_users_start_one_server(tmp_path: Path, spawn: Spawn) -> None:
     children = [spawn(JOIN, tmp_path) for _ in range(3)]
     assert len({_conninfo(child) for child in children}) == 1
     assert (tmp_path / "log").read_text().count("ready to accept connections") == 1
@@ -215,7 +215,7 @@ def test_server_outlives_the_user_that_started_it(tmp_path: Path, spawn: Spawn, 
 
 
 @pytest.mark.parametrize("end", [_leave, _kill])
-def test_server_ends_with_its_last_user(tmp_path: Path, spawn: Spawn, end: Callable[[Child], None]) -> None:
+def test_server_stops_with_its_last_user(tmp_path: Path, spawn: Spawn, end: Callable[[Child], None]) -> None:
     first = spawn(JOIN, tmp_path)
     _conninfo(first)
     last = spawn(JOIN, tmp_path)
@@ -250,7 +250,7 @@ def test_server_dies_with_its_guardian_and_keeps_its_data(tmp_path: Path, spawn:
         assert _one(conninfo, "select answer from kept") == 42
 
 
-def test_killed_server_comes_again_at_the_same_address(tmp_path: Path) -> None:
+def test_killed_server_restarts_at_the_same_address(tmp_path: Path) -> None:
     with _joined(tmp_path) as conninfo:
         postmaster = _postmaster(tmp_path)
         os.kill(postmaster, 9)

@@ -53,14 +53,14 @@ def whose(args: list[str]) -> Counter[str]:
     return Counter(arg.rstrip("0123456789") for arg in args)
 
 
-def test_who_queues_late_and_little_does_not_wait_for_who_queued_much(queue: psycopg.Connection, desk: Desk) -> None:
+def test_a_few_late_jobs_do_not_wait_for_many_of_another_submitter(queue: psycopg.Connection, desk: Desk) -> None:
     submit(queue, "anna", 1000)
     assert len(desk.claim(WANT._replace(most=300))) == 300
     submit(queue, "bert", 10)
     assert whose(claimed(desk, 21)) == {"anna": 11, "bert": 10}
 
 
-def test_shares_are_equal_while_all_of_them_wait(queue: psycopg.Connection, desk: Desk) -> None:
+def test_submitters_get_equal_shares_while_all_have_waiting_jobs(queue: psycopg.Connection, desk: Desk) -> None:
     for who, count in (("anna", 500), ("bert", 100), ("carl", 50), ("carl", 50)):
         submit(queue, who, count)
     assert whose([claim.args.decode() for claim in desk.claim(WANT._replace(most=30))]) == {
@@ -78,7 +78,7 @@ def test_one_submitters_jobs_keep_their_order(queue: psycopg.Connection, desk: D
     assert [pk for pk in found if pk in berts] == berts
 
 
-def test_urgent_jobs_and_letters_go_first_all_the_same_j47(queue: psycopg.Connection, desk: Desk) -> None:
+def test_urgent_jobs_and_priority_letters_still_go_first_j47(queue: psycopg.Connection, desk: Desk) -> None:
     submit(queue, "anna", 3)
     submit(queue, "long", 1, ", jq_priority", ", 'n0'")
     submit(queue, "bert", 2, ", jq_priority", ", 'a'")
@@ -94,13 +94,15 @@ def test_the_daemon_sees_the_rank_without_the_round_and_the_submitter(queue: psy
     assert event.reached[WANT].rank == "1abcdefgh12345678.000000000000000"
 
 
-def test_what_is_not_fair_is_as_ever(queue: psycopg.Connection, desk: Desk) -> None:
+def test_a_type_without_fair_turns_has_plain_ranks(queue: psycopg.Connection, desk: Desk) -> None:
     queue.execute("insert into drover.jobqueue (jq_type) values ('b'), ('a'), ('b')")
     assert queue.execute("select claim_rank from drover.claimable where claim_line is null").fetchall() == [("1n",)] * 2
     assert [claim.rules for claim in desk.claim(WANT._replace(type="b"))] == [PLAIN, PLAIN]
 
 
-def test_a_claim_that_goes_on_finds_who_queued_meanwhile_j46_r76(queue: psycopg.Connection, desk: Desk) -> None:
+def test_a_continued_claim_finds_submitters_that_queued_meanwhile_j46_r76(
+    queue: psycopg.Connection, desk: Desk
+) -> None:
     submit(queue, "anna", 100)
     want = WANT._replace(most=50)
     event = desk.turn(want)
@@ -119,9 +121,7 @@ def test_each_place_and_rank_has_rounds_of_its_own(queue: psycopg.Connection) ->
     assert rounds == [("00", 4), ("01", 4)]
 
 
-def test_what_comes_back_waits_for_none_of_what_its_submitter_queued_since(
-    queue: psycopg.Connection, desk: Desk
-) -> None:
+def test_a_job_given_back_does_not_wait_for_later_jobs_of_its_submitter(queue: psycopg.Connection, desk: Desk) -> None:
     first, second = submit(queue, "anna", 2)
     desk.claim()
     submit(queue, "anna", 50)
@@ -130,7 +130,7 @@ def test_what_comes_back_waits_for_none_of_what_its_submitter_queued_since(
     assert {first, second} <= {claim.pk for claim in desk.claim(WANT._replace(most=6))}
 
 
-def test_others_do_not_wait_for_all_that_comes_back(queue: psycopg.Connection, desk: Desk) -> None:
+def test_other_submitters_do_not_wait_for_jobs_given_back(queue: psycopg.Connection, desk: Desk) -> None:
     submit(queue, "anna", 100)
     back = [claim.pk for claim in desk.claim(WANT._replace(most=100))]
     give_back(queue, back)
@@ -138,7 +138,7 @@ def test_others_do_not_wait_for_all_that_comes_back(queue: psycopg.Connection, d
     assert whose(claimed(desk, 10)) == {"anna": 5, "bert": 5}
 
 
-def test_a_slice_goes_behind_what_its_submitter_has_queued_f35(queue: psycopg.Connection, desk: Desk) -> None:
+def test_a_slice_goes_behind_queued_jobs_of_its_submitter_f35(queue: psycopg.Connection, desk: Desk) -> None:
     submit(queue, "anna", 1)
     (claim,) = desk.claim()
     submit(queue, "anna", 3)
@@ -168,7 +168,7 @@ def test_a_slice_goes_behind_what_its_submitter_has_queued_f35(queue: psycopg.Co
         pytest.param(["insert into drover.jobdepends values (1, 2)"], id="waits for another"),
     ],
 )
-def test_claimable_is_what_may_be_claimed_whatever_happens_to_rows(
+def test_claimable_stays_exact_under_random_changes(
     queue: psycopg.Connection, moves: list[str], was_fair: bool
 ) -> None:
     queue.execute("update drover.agent set agent_fair = %s where agent_type = 'a'", (was_fair,))
@@ -193,7 +193,7 @@ def read_of_claimable(queue: psycopg.Connection) -> int:
     return int(rows.fetchone()[0])  # type: ignore[index]
 
 
-def test_a_round_is_found_without_reading_what_waits_j36(queue: psycopg.Connection) -> None:
+def test_a_round_is_computed_without_reading_waiting_jobs_j36(queue: psycopg.Connection) -> None:
     queue.execute("vacuum analyze drover.claimable")
     queue.execute(
         """insert into drover.jobqueue (jq_type, jq_state, jq_submitter)
@@ -233,9 +233,7 @@ def is_fair(queue: psycopg.Connection) -> bool:
     return bool(row[0])
 
 
-def test_a_type_is_fair_from_its_configuration_on_and_what_waits_already_goes_first(
-    queue: psycopg.Connection, desk: Desk
-) -> None:
+def test_a_type_becomes_fair_when_configured_and_earlier_jobs_go_first(queue: psycopg.Connection, desk: Desk) -> None:
     register(desk, a=False)
     rescan(desk)
     assert not is_fair(queue)
@@ -248,7 +246,7 @@ def test_a_type_is_fair_from_its_configuration_on_and_what_waits_already_goes_fi
 
 
 @pytest.mark.parametrize("types", [{"a": False}, {"b": False}], ids=["configured otherwise", "not configured"])
-def test_a_type_stays_fair_while_anybody_waits_in_a_line(
+def test_a_type_stays_fair_while_jobs_wait_in_lines_of_submitters(
     queue: psycopg.Connection, desk: Desk, types: dict[str, bool]
 ) -> None:
     submit(queue, "anna", 2)
@@ -263,7 +261,7 @@ def test_a_type_stays_fair_while_anybody_waits_in_a_line(
     assert not is_fair(queue)
 
 
-def test_a_type_that_one_came_late_for_is_fair_once_more(queue: psycopg.Connection, desk: Desk) -> None:
+def test_a_job_inserted_late_makes_its_type_fair_again(queue: psycopg.Connection, desk: Desk) -> None:
     with psycopg.connect(queue.info.dsn, password=queue.info.password or "") as slow:
         submit(slow, "anna", 1)
         register(desk, a=False)

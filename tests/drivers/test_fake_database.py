@@ -185,7 +185,7 @@ FAULTS: Final = {  # in a query: this text becomes that one
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_in_a_statement_is_seen(database: str, name: str) -> None:
+def test_a_planted_fault_in_a_statement_is_detected(database: str, name: str) -> None:
     query, *change = FAULTS[name]
     text = expand((schema_dir() / "queries.sql").read_text()).split(f"-- name: {query}\n")[1].split("-- name: ")[0]
     assert change[0] in text

@@ -78,7 +78,7 @@ def _left(queue: Connection) -> list[int]:
     return [pk for (pk,) in queue.execute("select jq_pk from drover.jobqueue order by jq_pk")]
 
 
-def test_what_ended_before_goes_and_what_is_younger_or_failed_or_has_not_ended_stays_r52(queue: Connection) -> None:
+def test_flush_removes_old_successes_and_keeps_young_failed_and_live_jobs_r52(queue: Connection) -> None:
     for state in ("done", "cancelled", "skipped", "ignored"):
         _job(queue, state)
     kept = [_job(queue, "failed"), _job(queue, "held"), _job(queue, "queued"), _job(queue, "done", days=3)]
@@ -86,20 +86,20 @@ def test_what_ended_before_goes_and_what_is_younger_or_failed_or_has_not_ended_s
     assert _left(queue) == kept
 
 
-def test_failed_jobs_go_if_asked_r52(queue: Connection) -> None:
+def test_flush_removes_failed_jobs_if_asked_r52(queue: Connection) -> None:
     _job(queue, "failed")
     young = _job(queue, "failed", days=1)
     assert _flush(queue, failed=True)["jobs"] == 1
     assert _left(queue) == [young]
 
 
-def test_commands_that_failed_go_too_r52(queue: Connection) -> None:
+def test_flush_removes_failed_commands_r52(queue: Connection) -> None:
     _job(queue, "failed", jq_type="command", jq_queue=None)
     assert _flush(queue)["jobs"] == 1
 
 
 @pytest.mark.parametrize("table", BELONGINGS)
-def test_all_that_belongs_to_a_job_goes_with_it_r52(queue: Connection, table: str) -> None:
+def test_flush_removes_every_row_that_belongs_to_a_job_r52(queue: Connection, table: str) -> None:
     old, young = _job(queue, "done"), _job(queue, "done", days=1)
     for pk in (old, young):
         queue.execute(f"insert into drover.{table} {BELONGINGS[table]}".encode(), (pk,))
@@ -108,7 +108,7 @@ def test_all_that_belongs_to_a_job_goes_with_it_r52(queue: Connection, table: st
     assert queue.execute(f"select {column} from drover.{table}".encode()).fetchall() == [(young,)]
 
 
-def test_every_table_that_names_a_job_is_thought_of_r52(queue: Connection) -> None:
+def test_flush_covers_every_table_that_references_a_job_r52(queue: Connection) -> None:
     """A new table with a column of that name has to be emptied too."""
     named = queue.execute(
         "select relname from pg_class join pg_attribute on attrelid = pg_class.oid"
@@ -118,7 +118,7 @@ def test_every_table_that_names_a_job_is_thought_of_r52(queue: Connection) -> No
     assert {name for (name,) in named} == {*BELONGINGS, "jobdepends", *passing}
 
 
-def test_a_met_dependency_goes_with_its_parent_and_the_child_stays_r52(queue: Connection) -> None:
+def test_flush_removes_a_met_edge_with_its_parent_and_keeps_the_child_r52(queue: Connection) -> None:
     parent, child = _job(queue, "done"), _job(queue)
     _edge(queue, child, parent)
     assert _flush(queue)["jobs"] == 1
@@ -127,14 +127,14 @@ def test_a_met_dependency_goes_with_its_parent_and_the_child_stays_r52(queue: Co
 
 
 @pytest.mark.parametrize("child_state", ["queued", "held"])
-def test_a_parent_whose_dependency_is_not_met_stays_with_it_r52_c35(queue: Connection, child_state: str) -> None:
+def test_flush_keeps_a_parent_with_an_unmet_edge_r52_c35(queue: Connection, child_state: str) -> None:
     parent, child = _job(queue, "cancelled"), _job(queue, child_state)
     _edge(queue, child, parent)
     assert _flush(queue)["jobs"] == 0
     assert queue.execute("select jq_unmet from drover.jobqueue where jq_pk = %s", (child,)).fetchone() == (1,)
 
 
-def test_parent_and_child_go_when_both_are_over_r52_c35(queue: Connection) -> None:
+def test_flush_removes_parent_and_child_when_both_have_ended_r52_c35(queue: Connection) -> None:
     parent, child = _job(queue, "cancelled"), _job(queue)
     _edge(queue, child, parent)
     queue.execute(CANCEL, (child,))
@@ -142,16 +142,14 @@ def test_parent_and_child_go_when_both_are_over_r52_c35(queue: Connection) -> No
     assert queue.execute("select count(*) from drover.jobdepends").fetchone() == (0,)
 
 
-def test_a_child_that_is_over_stays_while_its_parent_may_still_end_r52(queue: Connection) -> None:
+def test_flush_keeps_an_ended_child_of_a_live_parent_r52(queue: Connection) -> None:
     parent, child = _job(queue), _job(queue)
     _edge(queue, child, parent)
     queue.execute(CANCEL, (child,))
     assert _flush(queue)["jobs"] == 0
 
 
-def test_an_edge_that_comes_while_its_parent_is_locked_is_not_lost_r52(
-    queue: Connection, database_with_roles: str
-) -> None:
+def test_an_edge_inserted_during_a_flush_is_not_lost_r52(queue: Connection, database_with_roles: str) -> None:
     parent, child = _job(queue, "cancelled"), _job(queue)
     with psycopg.connect(database_with_roles) as other:
         _edge(other, child, parent)
@@ -159,7 +157,7 @@ def test_an_edge_that_comes_while_its_parent_is_locked_is_not_lost_r52(
     assert _left(queue) == [parent, child]
 
 
-def test_a_row_that_somebody_keeps_locked_is_passed_over_r52(queue: Connection, database_with_roles: str) -> None:
+def test_flush_skips_a_locked_row_r52(queue: Connection, database_with_roles: str) -> None:
     locked, _ = _job(queue, "done"), _job(queue, "done")
     with psycopg.connect(database_with_roles) as other:
         other.execute("select from drover.jobqueue where jq_pk = %s for share", (locked,))
@@ -167,7 +165,7 @@ def test_a_row_that_somebody_keeps_locked_is_passed_over_r52(queue: Connection, 
     assert _left(queue) == [locked]
 
 
-def test_groups_without_jobs_go_once_they_are_old_r52(queue: Connection) -> None:
+def test_flush_removes_old_groups_without_jobs_r52(queue: Connection) -> None:
     ages = {"emptied": 10, "young": 1, "never used": 10, "in use": 10}
     groups = {name: queue.execute(GROUP, (name, days)).fetchone() for name, days in ages.items()}
     pks = {name: row[0] for name, row in groups.items() if row}
@@ -179,13 +177,13 @@ def test_groups_without_jobs_go_once_they_are_old_r52(queue: Connection) -> None
     assert left == [("in use",), ("young",)]
 
 
-def test_log_lines_about_no_job_go_when_they_are_old_r52(queue: Connection) -> None:
+def test_flush_removes_old_log_rows_without_a_job_r52(queue: Connection) -> None:
     for days in (10, 10, 10, 10, 1):
         queue.execute(LINE, (days,))
     assert _flush(queue)["log"] == 4
 
 
-def test_a_pass_looks_beyond_old_rows_that_stay_and_rows_that_were_put_back_r52(queue: Connection) -> None:
+def test_a_flush_pass_continues_past_old_rows_that_are_kept_r52(queue: Connection) -> None:
     for _ in range(2 * PIECE):
         _job(queue, "failed")
         _job(queue, "queued", days=0, jq_attempt=7)  # slices: back at the end of the queue time and again
@@ -193,7 +191,7 @@ def test_a_pass_looks_beyond_old_rows_that_stay_and_rows_that_were_put_back_r52(
     assert _flush(queue)["jobs"] == 1
 
 
-def test_a_pass_stops_where_rows_are_young_r52(queue: Connection) -> None:
+def test_a_flush_pass_stops_at_young_rows_r52(queue: Connection) -> None:
     for _ in range(4 * PIECE):
         _job(queue, "done", days=1)
     beyond = _job(queue, "done")  # no such row comes about: numbers go with the time
@@ -201,7 +199,7 @@ def test_a_pass_stops_where_rows_are_young_r52(queue: Connection) -> None:
     assert beyond in _left(queue)
 
 
-def test_two_passes_at_once_remove_everything_once_r52(queue: Connection, database_with_roles: str) -> None:
+def test_two_concurrent_flush_passes_remove_each_row_once_r52(queue: Connection, database_with_roles: str) -> None:
     for _ in range(60):
         _job(queue, "done")
     counts: list[int] = []
@@ -220,7 +218,7 @@ def test_two_passes_at_once_remove_everything_once_r52(queue: Connection, databa
     assert _left(queue) == []
 
 
-def test_the_scheduler_removes_jobs_through_this_alone_and_nobody_else_does_j3_r52(database_with_roles: str) -> None:
+def test_only_flush_removes_jobs_j3_r52(database_with_roles: str) -> None:
     allowed = []
     for role in ("drover_scheduler", "drover_operator", "drover_frontend_sql", "drover_readonly"):
         with psycopg.connect(make_conninfo(database_with_roles, user=role), autocommit=True) as connection:

@@ -96,7 +96,7 @@ def _unmet(queue: Connection) -> int:
     return int(found[0])
 
 
-def test_an_end_beside_20000_blocked_jobs_looks_at_its_children_alone_r92(queue: Connection, real: Real) -> None:
+def test_an_end_among_20000_blocked_jobs_reads_its_children_only_r92(queue: Connection, real: Real) -> None:
     _insert(
         queue, 20_005, "select i, 1 from generate_series(6, 20005) i union all select i, 2 from generate_series(3, 5) i"
     )
@@ -109,7 +109,7 @@ def test_an_end_beside_20000_blocked_jobs_looks_at_its_children_alone_r92(queue:
     assert (first.pk, _unmet(queue)) == (1, 20_000)
 
 
-def test_a_claim_beside_20000_blocked_jobs_does_not_look_at_them_r92(queue: Connection, real: Real) -> None:
+def test_a_claim_among_20000_blocked_jobs_does_not_read_them_r92(queue: Connection, real: Real) -> None:
     _insert(queue, 20_002, "select i, 1 from generate_series(3, 20002) i")
     real.send(EndAndClaim((), (WANT._replace(most=1),)))
     before = _looked_at(queue)
@@ -117,7 +117,7 @@ def test_a_claim_beside_20000_blocked_jobs_does_not_look_at_them_r92(queue: Conn
     assert _looked_at(queue) - before < 100
 
 
-def test_1000_ends_at_once_free_their_children_with_two_statements_c29_c33(queue: Connection, real: Real) -> None:
+def test_1000_ends_at_once_release_their_children_with_two_statements_c29_c33(queue: Connection, real: Real) -> None:
     _insert(queue, 2000, "select i + 1000, i from generate_series(1, 1000) i")
     claims = _claim(real, 2000)
     asked = real.asked.total()
@@ -140,7 +140,7 @@ def test_a_fan_is_settled_by_statements_of_bounded_size_c29_r33(queue: Connectio
     assert (_unmet(queue), len(_claim(real, 6000))) == (0, 5000)
 
 
-def test_what_a_failure_skips_is_settled_by_statements_of_bounded_size_c35(queue: Connection, real: Real) -> None:
+def test_skipping_descendants_of_a_failure_uses_statements_of_bounded_size_c35(queue: Connection, real: Real) -> None:
     queue.execute(JOBS, (1500,))
     queue.execute("""
         insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_on_unmet)
@@ -153,7 +153,7 @@ def test_what_a_failure_skips_is_settled_by_statements_of_bounded_size_c35(queue
     assert states == [("cancelled", 1), ("skipped", 1499)]
 
 
-def test_edges_that_come_one_by_one_in_a_transaction_do_not_write_their_child_each_time_r31(queue: Connection) -> None:
+def test_edges_added_one_by_one_in_a_transaction_write_their_child_once_r31(queue: Connection) -> None:
     queue.execute(JOBS, (1001,))
     queue.commit()
     edge = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (1, %s)"
@@ -171,9 +171,7 @@ def test_edges_that_come_one_by_one_in_a_transaction_do_not_write_their_child_ea
     assert queue.execute("select count(*) from drover.claimable where claim_jq_fk = 1").fetchone() == (1,)
 
 
-def test_parents_named_twice_whose_children_wait_for_ever_are_settled_once_and_bounded_c35(
-    queue: Connection, real: Real
-) -> None:
+def test_parents_named_twice_are_settled_once_by_bounded_statements_c35(queue: Connection, real: Real) -> None:
     _insert(queue, 3001, "select i, case when i < 1300 then 1 else 2 end from generate_series(3, 3001) i")
     queue.execute(CANCEL_FIRST.replace("= 1\n", "in (1, 2)\n").encode())
     before = _looked_at(queue)
@@ -193,7 +191,7 @@ def test_children_are_found_by_an_index_of_the_parent_c30(queue: Connection) -> 
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_edges_of_one_statement_cost_what_grows_with_their_number_alone_r31(queue: Connection, build: str) -> None:
+def test_cost_of_inserting_edges_grows_with_their_number_only_r31(queue: Connection, build: str) -> None:
     jobs = 5000
     queue.execute(JOBS, (jobs,))
     before = _looked_at(queue)
@@ -201,7 +199,7 @@ def test_edges_of_one_statement_cost_what_grows_with_their_number_alone_r31(queu
     assert _looked_at(queue) - before < 40 * jobs
 
 
-def test_edges_cost_the_same_where_statistics_are_those_of_a_small_queue_r31(queue: Connection) -> None:
+def test_edges_cost_the_same_with_statistics_of_a_small_queue_r31(queue: Connection) -> None:
     jobs = 60_000
     queue.execute(JOBS, (5000,))
     queue.execute("analyze drover.jobqueue")
@@ -225,7 +223,7 @@ def test_an_edge_by_itself_costs_the_same_in_a_large_graph_r31(queue: Connection
     assert _looked_at(queue) - before < 40
 
 
-def test_a_job_that_two_look_at_is_claimed_by_one_and_is_no_error_to_the_other_r93(
+def test_of_two_concurrent_claims_one_gets_the_job_and_neither_fails_r93(
     queue: Connection, real: Real, database: str
 ) -> None:
     queue.execute(JOBS, (3,))

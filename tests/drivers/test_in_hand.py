@@ -36,7 +36,7 @@ def _claimed_by_other(conninfo: str) -> list[Claim]:
 # ---- what is noted
 
 
-def test_claimed_row_is_named_f45_t69(desk: Desk, database: str) -> None:
+def test_claimed_row_is_noted_in_in_hand_f45_t69(desk: Desk, database: str) -> None:
     many(database, 3)
     claims = [desk.claim(WANT._replace(most=2)), desk.claim()]
     assert _named(database) == [claim.pk for each in claims for claim in each] == [1, 2, 3]
@@ -55,7 +55,7 @@ def test_claim_that_finds_nothing_notes_nothing_t69(desk: Desk, database: str) -
         lambda claim: Mark([(claim.pk, 1)]),
     ],
 )
-def test_nothing_but_a_claim_and_stock_taking_writes_it_t3(desk: Desk, database: str, after: object) -> None:
+def test_only_a_claim_and_stock_taking_write_in_hand_t3(desk: Desk, database: str, after: object) -> None:
     insert(database)
     (claim,) = desk.claim()
     before = fetch(database, "select xmin::text, * from drover.in_hand")
@@ -73,7 +73,7 @@ def test_stock_taking_forgets_what_ended_and_keeps_what_is_in_hand_f45_t69(desk:
     assert _named(database) == [claim.pk for claim in others]
 
 
-def test_stock_taking_makes_one_row_of_many_and_none_of_nothing_t69(desk: Desk, database: str) -> None:
+def test_stock_taking_merges_many_notes_into_one_and_none_into_none_t69(desk: Desk, database: str) -> None:
     many(database, 5)
     pks = [desk.claim(WANT._replace(most=1))[0].pk for _ in range(5)]
     desk.ask(RecordInHand(pks))
@@ -82,7 +82,7 @@ def test_stock_taking_makes_one_row_of_many_and_none_of_nothing_t69(desk: Desk, 
     assert fetch(database, "select * from drover.in_hand") == []
 
 
-def test_stock_taking_leaves_alone_what_others_have_in_hand_f45(desk: Desk, database: str) -> None:
+def test_stock_taking_keeps_notes_of_other_owners_f45(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = _claimed_by_other(database)
     desk.ask(RecordInHand([]))
@@ -111,7 +111,7 @@ def test_rescue_finds_the_rows_of_a_dead_owner_f45_t70(desk: Desk, database: str
         ("jq_state = 'running', jq_wanted = 'cancel why'", 1, ("cancelled", "why")),
     ],
 )
-def test_rescue_ends_what_was_to_end_and_what_was_interrupted_too_often_f126(
+def test_rescue_ends_jobs_being_killed_or_interrupted_too_often_f126(
     desk: Desk, database: str, columns: str, interruptions: int, end: tuple[str, str]
 ) -> None:
     insert(database)
@@ -123,7 +123,7 @@ def test_rescue_ends_what_was_to_end_and_what_was_interrupted_too_often_f126(
     assert saved == [(*end, interruptions, 1, None, None, None)]
 
 
-def test_rescue_finds_what_a_dead_owner_noted_by_taking_stock_f45_t69(desk: Desk, database: str) -> None:
+def test_rescue_finds_notes_that_a_dead_owner_merged_f45_t69(desk: Desk, database: str) -> None:
     many(database, 3)
     take_group(database, OTHER)
     with Desk(database, OTHER) as other:
@@ -134,7 +134,7 @@ def test_rescue_finds_what_a_dead_owner_noted_by_taking_stock_f45_t69(desk: Desk
     assert (_rescue(desk), states(database)) == (2, ["done", "queued", "queued"])
 
 
-def test_rescue_leaves_alone_what_is_in_memory_or_new_t69(desk: Desk, database: str) -> None:
+def test_rescue_leaves_jobs_in_memory_and_new_claims_t69(desk: Desk, database: str) -> None:
     many(database, 3)
     first, second, _ = desk.claim()
     fetch(database, "update drover.jobqueue set jq_starttime = now() - interval '1 hour' where jq_pk <> 3")
@@ -143,9 +143,7 @@ def test_rescue_leaves_alone_what_is_in_memory_or_new_t69(desk: Desk, database: 
     assert [claim.pk for claim in desk.claim()] == [second.pk]
 
 
-def test_rescue_leaves_alone_a_slice_that_was_claimed_a_moment_ago_of_a_job_that_began_long_ago_t69(
-    desk: Desk, database: str
-) -> None:
+def test_rescue_leaves_a_fresh_slice_of_a_job_that_began_long_ago_t69(desk: Desk, database: str) -> None:
     insert(database, "('a', 'select 1', true)", "jq_type, jq_args, jq_msq")
     fetch(database, "update drover.jobqueue set jq_first_start = now() - interval '1 hour'")
     desk.claim()
@@ -183,7 +181,7 @@ def test_row_that_ended_is_not_rescued_t71(desk: Desk, database: str) -> None:
     assert (_rescue(desk), states(database)) == (0, ["done"])
 
 
-def test_what_a_dead_owner_noted_is_let_go_when_none_of_it_is_in_hand_t69(desk: Desk, database: str) -> None:
+def test_notes_of_a_dead_owner_are_removed_when_none_is_in_hand_t69(desk: Desk, database: str) -> None:
     many(database, 2)
     first, _ = _claimed_by_other(database)
     with locked(database, first.pk):
@@ -192,7 +190,7 @@ def test_what_a_dead_owner_noted_is_let_go_when_none_of_it_is_in_hand_t69(desk: 
     assert fetch(database, "select * from drover.in_hand") == []
 
 
-def test_rescue_keeps_what_another_group_has_in_hand_f45(desk: Desk, database: str) -> None:
+def test_rescue_leaves_jobs_of_other_groups_f45(desk: Desk, database: str) -> None:
     fetch(database, "insert into drover.queue (queue_name, queue_group) values ('theirs', 'another')")
     (pk,) = insert(database, "('a', 'theirs')", "jq_type, jq_queue")
     fetch(database, f"update drover.jobqueue set jq_state = 'claimed', jq_owner = '{OTHER}', jq_starttime = now()")
@@ -200,7 +198,7 @@ def test_rescue_keeps_what_another_group_has_in_hand_f45(desk: Desk, database: s
     assert (_rescue(desk), states(database), _named(database, OTHER)) == (0, ["claimed"], [pk])
 
 
-def test_queue_is_full_of_rows_in_hand_not_of_rows_noted_t69(desk: Desk, database: str) -> None:
+def test_queue_concurrency_counts_rows_in_hand_not_notes_t69(desk: Desk, database: str) -> None:
     fetch(database, "update drover.queue set queue_concurrency = 1")
     fetch(database, "insert into drover.host (host_name, host_group) values ('h', 'default')")
     fetch(database, "insert into drover.agent (agent_group, agent_type) values ('default', 'a')")

@@ -105,7 +105,7 @@ def test_the_same_set_up_twice_is_one_job_and_says_so_r10(ui: Connection) -> Non
     assert _column(ui, first[0], "jq_args") == 'userid="5"'
 
 
-def test_a_set_up_that_was_cut_off_left_nothing_and_is_done_again_r10(ui: Connection) -> None:
+def test_an_interrupted_set_up_leaves_nothing_and_can_be_repeated_r10(ui: Connection) -> None:
     with pytest.raises(RuntimeError), ui.transaction():  # noqa: PT012
         _setup(ui, "billing.simpsons-1")
         raise RuntimeError("the front-end crashed")
@@ -138,7 +138,7 @@ def test_a_job_that_is_set_up_is_held_r28(ui: Connection) -> None:
     assert _one(ui, "select reason from drover.my_why where jq_pk = %s", pk) == "held: waits for release"
 
 
-def test_variables_are_the_line_of_the_job_and_kept_beside_it_r24_r25(ui: Connection) -> None:
+def test_variables_form_the_line_of_the_job_and_are_stored_with_it_r24_r25(ui: Connection) -> None:
     settings = {"userid": "5", "n": 7, "yes": True, "nothing": None, "files": ["a b", "c"]}
     pk, _ = _setup(ui, "billing.1", **settings)
     assert _column(ui, pk, "jq_variables") == settings
@@ -180,7 +180,7 @@ def test_settings_are_columns_of_the_job_r24(ui: Connection) -> None:
     assert _column(ui, pk, "jq_delete") == ["/tmp/x", "y"]
 
 
-def test_what_is_set_up_belongs_to_who_logged_in_and_sql_needs_its_right_r21(login: Login, ui: Connection) -> None:
+def test_a_set_up_job_belongs_to_the_login_and_sql_needs_its_right_r21(login: Login, ui: Connection) -> None:
     with pytest.raises(InsufficientPrivilege):
         _setup(ui, "billing.1", jq_msq=True, jq_args="select 1")
     other = login("drover_frontend_sql")
@@ -196,7 +196,7 @@ def test_a_command_is_not_set_up(login: Login) -> None:
 # ---- graphs
 
 
-def test_blocks_names_children_that_are_there_r36(ui: Connection, owner: Connection) -> None:
+def test_blocks_names_existing_children_r36(ui: Connection, owner: Connection) -> None:
     _setup(ui, "shipping.1")
     _setup(ui, "notify.1")
     _setup(ui, "billing.1", rjm_blocks=["shipping.1", "notify.1"])
@@ -228,7 +228,7 @@ def test_a_graph_is_the_same_from_the_roots_down_or_from_the_leaves_up_r35(ui: C
 
 
 @pytest.mark.parametrize("settings", [{"rjm_blocks": ["nosuch.1"]}, {"depends": "nosuch.1"}, {"depends": [None]}])
-def test_a_named_job_that_is_not_there_is_an_error_and_nothing_is_set_up_r37(
+def test_a_missing_parent_or_child_is_an_error_and_nothing_is_set_up_r37(
     ui: Connection, settings: dict[str, object]
 ) -> None:
     with pytest.raises(ForeignKeyViolation, match=r"no job ('nosuch.1'|<NULL>)"):
@@ -236,13 +236,13 @@ def test_a_named_job_that_is_not_there_is_an_error_and_nothing_is_set_up_r37(
     assert _one(ui, "select count(*) from drover.my_jobs") == 0
 
 
-def test_a_job_of_somebody_else_is_not_blocked_r36(login: Login, ui: Connection) -> None:
+def test_a_job_of_another_user_cannot_be_made_a_child_r36(login: Login, ui: Connection) -> None:
     _setup(login("drover_operator"), "theirs.1")
     with pytest.raises(InsufficientPrivilege, match="is not yours"):
         _setup(ui, "billing.1", rjm_blocks="theirs.1")
 
 
-def test_the_graph_view_shows_who_waits_for_whom_and_marks_roots_and_leaves_r32_r34(ui: Connection) -> None:
+def test_the_graph_view_shows_edges_and_marks_roots_and_leaves_r32_r34(ui: Connection) -> None:
     first, _ = _setup(ui, "a.1")
     second, _ = _setup(ui, "a.2", depends="a.1")
     third, _ = _setup(ui, "a.3", depends="a.2")
@@ -254,7 +254,7 @@ def test_the_graph_view_shows_who_waits_for_whom_and_marks_roots_and_leaves_r32_
     ]  # fmt: skip
 
 
-def test_a_graph_of_one_transaction_is_never_seen_half_r40(login: Login, ui: Connection) -> None:
+def test_a_graph_of_one_transaction_is_never_partly_visible_r40(login: Login, ui: Connection) -> None:
     watcher = login("drover_operator")
     with ui.transaction():
         _setup(ui, "a.1")
@@ -367,7 +367,7 @@ def crowd(postgres: str, migrated_with_roles: str) -> Iterator[tuple[Connection,
 
 
 @pytest.mark.parametrize("statement", REFUSED, ids=REFUSED.values())
-def test_what_is_refused_says_why_and_changes_no_row_r22_r26_r31_r37_r89_j25_t26_t27(
+def test_a_refused_statement_says_why_and_changes_no_row_r22_r26_r31_r37_r89_j25_t26_t27(
     crowd: tuple[Connection, Connection], statement: str
 ) -> None:
     owner, ui = crowd
@@ -382,7 +382,7 @@ def test_what_is_refused_says_why_and_changes_no_row_r22_r26_r31_r37_r89_j25_t26
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_what_has_ended_is_done_anew_as_another_job_t26(ui: Connection, owner: Connection, state: str) -> None:
+def test_an_ended_job_is_resubmitted_as_a_new_job_t26(ui: Connection, owner: Connection, state: str) -> None:
     pk, _ = _setup(ui, "a.1", jq_priority="c", jq_retries=2, jq_timeout="3 s", userid="5", jq_urgent=True)
     owner.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", (pk,))
     _move(owner, pk, state)
@@ -393,7 +393,7 @@ def test_what_has_ended_is_done_anew_as_another_job_t26(ui: Connection, owner: C
     assert _column(ui, pk, "jq_state") == state
 
 
-def test_an_sql_job_is_done_anew_by_who_may_hand_in_sql_t26(login: Login, owner: Connection) -> None:
+def test_an_sql_job_is_resubmitted_only_with_the_right_to_queue_sql_t26(login: Login, owner: Connection) -> None:
     ui = login("drover_frontend_sql")
     values = "('a', true, 'n', 'select 1 as n')"
     pk = _one(ui, f"insert into drover.jobqueue (jq_type, jq_msq, jq_key, jq_args) values {values} returning jq_pk")
@@ -416,7 +416,7 @@ select column_name from information_schema.columns
 """
 
 
-def test_a_job_that_is_done_anew_has_all_that_the_first_asked_for_t26(login: Login, owner: Connection) -> None:
+def test_a_resubmitted_job_has_all_settings_of_the_first_t26(login: Login, owner: Connection) -> None:
     ui = login("drover_frontend_sql")
     asked = ALL_OF_A_JOB | {"jq_job_fk": _one(ui, "insert into drover.job (job_name) values ('g') returning job_pk")}
     assert set(asked) | OF_ONE_JOB_ONLY == {name for (name,) in owner.execute(GIVEN)}
@@ -431,7 +431,7 @@ def test_a_job_that_is_done_anew_has_all_that_the_first_asked_for_t26(login: Log
 
 
 @pytest.mark.parametrize("state", ["queued", "claimed", "running", "blocked"])
-def test_what_has_not_ended_is_not_done_anew_t26(ui: Connection, owner: Connection, state: str) -> None:
+def test_a_live_job_is_not_resubmitted_t26(ui: Connection, owner: Connection, state: str) -> None:
     pk, _ = _setup(ui, "a.1")
     owner.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", (pk,))
     _move(owner, pk, state) if state != "queued" else None
@@ -439,7 +439,7 @@ def test_what_has_not_ended_is_not_done_anew_t26(ui: Connection, owner: Connecti
         _one(ui, "select drover.job_resubmit(%s)", pk)
 
 
-def test_the_job_of_somebody_else_is_done_anew_by_operators_only_t26(
+def test_a_job_of_another_user_is_resubmitted_by_operators_only_t26(
     login: Login, ui: Connection, owner: Connection
 ) -> None:
     pk = _one(login("drover_frontend_sql"), "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
@@ -462,7 +462,7 @@ def test_a_group_is_hidden_and_shown_by_its_user_t27(login: Login, ui: Connectio
         login("drover_frontend_sql").execute("select drover.job_hide(%s)", (group,))
 
 
-def test_columns_that_a_site_adds_disturb_nothing_j35(ui: Connection, owner: Connection) -> None:
+def test_columns_added_by_a_site_break_nothing_j35(ui: Connection, owner: Connection) -> None:
     owner.execute("alter table drover.jobqueue add column site_name text default 'x', add column site_data jsonb")
     owner.execute("alter table drover.job add column site_name text")
     pk, _ = _setup(ui, "a.1", depends=[])
@@ -489,7 +489,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("state", JOB_STATES)
-def test_every_state_has_its_word_of_jobd_j24_j26_j28_j29_j30(ui: Connection, owner: Connection, state: str) -> None:
+def test_every_state_maps_to_its_jobd_word_j24_j26_j28_j29_j30(ui: Connection, owner: Connection, state: str) -> None:
     pk = _one(ui, "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
     assert _jobd(ui, pk, "status, target, result, return_code") == ("waiting", "default", None, None)
     _move(owner, pk, state) if state != "queued" else None
@@ -502,7 +502,7 @@ def test_a_job_that_is_set_up_is_manual_until_it_is_released_j24(ui: Connection)
     assert _jobd(ui, pk, "status, target") == ("manual", "default")
 
 
-def test_times_are_whole_seconds_and_0_is_not_yet_j21_j22(ui: Connection, owner: Connection) -> None:
+def test_times_are_whole_seconds_and_0_means_not_yet_j21_j22(ui: Connection, owner: Connection) -> None:
     pk = _one(ui, "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
     now = _one(owner, "select extract(epoch from now())::bigint")
     created, started, finished = _jobd(ui, pk, "time_created, time_started, time_finished")
@@ -530,7 +530,7 @@ def test_the_status_of_a_command_is_its_return_code_j30_j31(
     assert _jobd(ui, pk, "result, return_code") == (result, code)
 
 
-def test_what_the_last_attempt_printed_stands_beside_its_job_j33(ui: Connection, owner: Connection) -> None:
+def test_output_of_the_last_attempt_is_shown_with_its_job_j33(ui: Connection, owner: Connection) -> None:
     pk = _one(ui, "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
     owner.execute("update drover.jobqueue set jq_attempt = 2 where jq_pk = %s", (pk,))
     owner.execute(

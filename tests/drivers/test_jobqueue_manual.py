@@ -60,12 +60,12 @@ def test_the_manual_explains_each_state(state: str) -> None:
     assert f"\n.It Li {state}\n" in TEXT
 
 
-def test_the_manual_has_the_moves_of_the_code_t6() -> None:
+def test_job_transitions_in_the_jobqueue_manual_match_the_code_t6() -> None:
     moves = {start: set(ends) for start, ends in JOB_MOVES.items() if ends}
     assert dict(_moves()) == {"insert": set(INSERTABLE)} | moves
 
 
-def test_the_examples_of_the_manual_run_in_turn_f23_f26(database_with_roles: str) -> None:
+def test_the_examples_of_the_manual_run_in_order_f23_f26(database_with_roles: str) -> None:
     with psycopg.connect(database_with_roles) as admin:
         admin.execute(PFILE)
     with psycopg.connect(make_conninfo(database_with_roles, user="drover_frontend_sql")) as ui:

@@ -71,9 +71,7 @@ def said() -> Said:
 
 
 @pytest.mark.parametrize(("level", "count"), [("trace", 5), ("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
-def test_a_level_lets_its_own_lines_and_worse_ones_through_j105(
-    set_up: SetUp, file: Path, level: str, count: int
-) -> None:
+def test_a_level_passes_its_own_and_worse_lines_j105(set_up: SetUp, file: Path, level: str, count: int) -> None:
     set_up(log_level=level)
     for each in log.LEVELS:
         log.log_line(each, f"line of {each}")
@@ -84,7 +82,7 @@ def test_a_level_lets_its_own_lines_and_worse_ones_through_j105(
 @pytest.mark.parametrize(
     ("level", "verbose", "reached"), [("info", 1, "debug"), ("warning", 3, "trace"), ("info", 9, "trace")]
 )
-def test_each_v_goes_one_level_further_f144(set_up: SetUp, level: str, verbose: int, reached: str) -> None:
+def test_each_v_raises_the_level_by_one_f144(set_up: SetUp, level: str, verbose: int, reached: str) -> None:
     set_up(verbose, log_level=level)
     assert log.LOG.getEffectiveLevel() == log.LEVELS[reached]
 
@@ -150,12 +148,12 @@ def test_a_line_of_json_has_time_level_message_and_fields(set_up: SetUp, file: P
         ("user=root slot=1", {"slot": "1"}),
     ],
 )
-def test_fields_are_what_we_wrote_at_the_ends(text: str, fields: dict[str, str]) -> None:
+def test_fields_are_read_from_the_ends_that_we_wrote(text: str, fields: dict[str, str]) -> None:
     assert log.fields(text) == fields
 
 
 @pytest.mark.parametrize(("form", "count"), [("text", 5), ("json", 1)])
-def test_a_traceback_belongs_to_its_line(set_up: SetUp, file: Path, form: str, count: int) -> None:
+def test_a_traceback_is_part_of_its_line(set_up: SetUp, file: Path, form: str, count: int) -> None:
     set_up(log_format=form)
     try:
         raise ValueError("why\x1b")
@@ -170,7 +168,7 @@ def test_a_traceback_belongs_to_its_line(set_up: SetUp, file: Path, form: str, c
 # ---- files
 
 
-def test_a_file_is_appended_to_and_not_for_everybody(set_up: SetUp, file: Path) -> None:
+def test_a_log_file_is_appended_to_and_private(set_up: SetUp, file: Path) -> None:
     file.write_text("before\n")
     set_up()
     log.echo("after")
@@ -180,7 +178,7 @@ def test_a_file_is_appended_to_and_not_for_everybody(set_up: SetUp, file: Path) 
     assert stat.S_IMODE(file.stat().st_mode) & 0o027 == 0
 
 
-def test_a_log_that_was_renamed_goes_on_under_its_name_f147_j107(set_up: SetUp, file: Path) -> None:
+def test_a_renamed_log_file_is_reopened_under_its_name_f147_j107(set_up: SetUp, file: Path) -> None:
     set_up()
     log.echo("one")
     old = file.rename(file.with_suffix(".1"))
@@ -190,7 +188,7 @@ def test_a_log_that_was_renamed_goes_on_under_its_name_f147_j107(set_up: SetUp, 
     assert (old.read_text(), file.read_text()) == ("one\ntwo\n", "three\n")
 
 
-def test_a_file_that_cannot_be_opened_anew_is_told_and_the_old_one_goes_on_f147(set_up: SetUp, file: Path) -> None:
+def test_a_log_file_that_cannot_be_reopened_is_reported_and_the_old_one_used_f147(set_up: SetUp, file: Path) -> None:
     set_up()
     old = file.rename(file.with_suffix(".1"))
     file.mkdir()
@@ -200,7 +198,7 @@ def test_a_file_that_cannot_be_opened_anew_is_told_and_the_old_one_goes_on_f147(
     assert old.read_text() == "still here\n"
 
 
-def test_the_descriptor_for_crashes_stays_the_same_when_the_log_is_opened_anew(set_up: SetUp, file: Path) -> None:
+def test_the_crash_descriptor_stays_the_same_when_the_log_is_reopened(set_up: SetUp, file: Path) -> None:
     set_up()
     before = log.crash_fd()
     file.rename(file.with_suffix(".1"))
@@ -209,14 +207,14 @@ def test_the_descriptor_for_crashes_stays_the_same_when_the_log_is_opened_anew(s
     assert (log.crash_fd(), file.read_text()) == (before, "crash\n")
 
 
-def test_what_we_start_does_not_inherit_the_file(set_up: SetUp, file: Path) -> None:
+def test_children_do_not_inherit_the_log_file(set_up: SetUp, file: Path) -> None:
     set_up()
     log.reopen()
     assert not os.get_inheritable(log.crash_fd())
 
 
 @pytest.mark.parametrize("path", ["/nonexistent/drover.log", "/"])
-def test_a_file_that_cannot_be_written_is_an_error_at_the_start_j106(path: str) -> None:
+def test_a_log_file_that_cannot_be_written_is_an_error_at_start_up_j106(path: str) -> None:
     with pytest.raises(ConfigError, match=f"scheduler.log_file: {path} cannot be written"):
         log.set_up(Scheduler(log_file=path), 0, {})
 
@@ -224,7 +222,7 @@ def test_a_file_that_cannot_be_written_is_an_error_at_the_start_j106(path: str) 
 # ---- what cannot be written
 
 
-def test_a_full_disk_loses_lines_and_nothing_else_and_they_are_counted(set_up: SetUp, file: Path) -> None:
+def test_a_full_disk_loses_log_lines_only_and_they_are_counted(set_up: SetUp, file: Path) -> None:
     file.symlink_to("/dev/full")
     set_up()
     log.echo("one")
@@ -238,7 +236,7 @@ def test_a_full_disk_loses_lines_and_nothing_else_and_they_are_counted(set_up: S
     assert rest == ["three", "four"]
 
 
-def test_a_reader_that_is_gone_loses_lines_and_nothing_else(said: Said) -> None:
+def test_a_closed_log_reader_loses_log_lines_only(said: Said) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = said("log.echo('x'); log.log_line('error', 'y'); print('on')", stdout=subprocess.PIPE, stderr=writer)
@@ -246,7 +244,7 @@ def test_a_reader_that_is_gone_loses_lines_and_nothing_else(said: Said) -> None:
     assert (done.returncode, done.stdout) == (0, "on\n")
 
 
-def test_a_closed_standard_error_loses_lines_and_writes_to_nothing_else(said: Said, tmp_path: Path) -> None:
+def test_a_closed_standard_error_loses_log_lines_and_writes_nowhere_else(said: Said, tmp_path: Path) -> None:
     other = tmp_path / "other"
     script = f"taken = open({str(other)!r}, 'wb')\nlog.echo('x')\nlog.log_line('error', 'y')\nprint('on')"
     done = said(script, stdout=subprocess.PIPE, stderr=None, preexec_fn=lambda: os.close(2))
@@ -254,7 +252,7 @@ def test_a_closed_standard_error_loses_lines_and_writes_to_nothing_else(said: Sa
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "terminal"])
-def test_a_reader_that_does_not_read_is_not_waited_for(said: Said, kind: str) -> None:
+def test_a_log_reader_that_does_not_read_does_not_block(said: Said, kind: str) -> None:
     ours, theirs = ends(kind)
     script = "for n in range(3000): log.echo(f'{n:04d} ' + 'x' * 1000)\nprint('on')"
     done = said(script, stdout=subprocess.PIPE, stderr=theirs, timeout=20)
@@ -264,7 +262,7 @@ def test_a_reader_that_does_not_read_is_not_waited_for(said: Said, kind: str) ->
     assert len(told) < 3_000_000
 
 
-def test_lines_that_nobody_read_are_counted_and_those_that_came_are_whole(said: Said) -> None:
+def test_lost_log_lines_are_counted_and_delivered_ones_are_whole(said: Said) -> None:
     ours, theirs = ends("pipe")
     script = """
 for n in range(300): log.echo(f'{n:04d} ' + 'x' * 10_000)
@@ -347,7 +345,7 @@ def test_the_journal_gets_priority_and_fields(journal: socket.socket, level: str
     }  # fmt: skip
 
 
-def test_what_the_journal_does_not_take_goes_to_standard_error_with_its_priority(
+def test_lines_refused_by_the_journal_go_to_standard_error_with_their_priority(
     journal: socket.socket, tmp_path: Path
 ) -> None:
     journal.close()
@@ -360,7 +358,7 @@ def test_what_the_journal_does_not_take_goes_to_standard_error_with_its_priority
 @pytest.mark.parametrize(
     ("stream", "form", "kind"), [("same", "text", log.Journal), ("same", "json", log.Sink), ("other", "text", log.Sink)]
 )
-def test_only_a_standard_error_that_is_the_journal_is_written_to_it(
+def test_the_journal_is_used_only_if_standard_error_is_the_journal(
     file: Path, stream: str, form: str, kind: type[log.Sink]
 ) -> None:
     fd = os.open(file, os.O_WRONLY | os.O_CREAT)
@@ -370,7 +368,7 @@ def test_only_a_standard_error_that_is_the_journal_is_written_to_it(
         assert type(sink) is kind
 
 
-def test_a_program_that_is_too_old_is_told_what_is_missing_j123() -> None:
+def test_a_python_that_is_too_old_is_reported_with_what_is_missing_j123() -> None:
     script = "import sys; sys.version_info = (3, 10, 4); import scheduler.cli.main"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "drover: Python 3.11 or newer is needed, and this is 3.10\n")

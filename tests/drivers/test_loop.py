@@ -86,7 +86,7 @@ def test_modify_waits_for_other_events(loop: Loop, pipe: Callable[[], Pipe]) -> 
     assert masks == [EPOLLOUT]
 
 
-def test_one_unregistered_in_this_turn_is_not_called(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+def test_a_descriptor_unregistered_in_this_turn_is_not_called(loop: Loop, pipe: Callable[[], Pipe]) -> None:
     first, second = ready(pipe()), ready(pipe())
     called: list[int] = []
 
@@ -118,7 +118,7 @@ def test_a_reused_number_does_not_inherit_events(loop: Loop, pipe: Callable[[], 
     assert called == ["reuse"]
 
 
-def test_one_registered_again_between_turns_is_called(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+def test_a_descriptor_registered_again_between_turns_is_called(loop: Loop, pipe: Callable[[], Pipe]) -> None:
     reader = ready(pipe())
     masks: list[int] = []
     loop.register(reader, EPOLLIN, masks.append)
@@ -128,7 +128,7 @@ def test_one_registered_again_between_turns_is_called(loop: Loop, pipe: Callable
     assert masks == [EPOLLIN]
 
 
-def test_unregistering_a_stranger_is_harmless(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+def test_unregistering_an_unknown_descriptor_is_harmless(loop: Loop, pipe: Callable[[], Pipe]) -> None:
     fd = pipe()[0]
     loop.unregister(fd)
     loop.register(fd, EPOLLIN, lambda mask: None)
@@ -136,7 +136,7 @@ def test_unregistering_a_stranger_is_harmless(loop: Loop, pipe: Callable[[], Pip
         loop.register(fd, EPOLLIN, lambda mask: None)
 
 
-def test_what_an_exception_cut_off_comes_again(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+def test_events_skipped_by_an_exception_are_delivered_next_turn(loop: Loop, pipe: Callable[[], Pipe]) -> None:
     first, second = ready(pipe()), ready(pipe())
     called: list[int] = []
 
@@ -163,7 +163,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_descriptors")
-def test_descriptors_beyond_the_reach_of_select_are_served(loop: Loop, pipe: Callable[[], Pipe]) -> None:
+def test_descriptors_above_1024_are_served(loop: Loop, pipe: Callable[[], Pipe]) -> None:
     reader = fcntl.fcntl(ready(pipe()), fcntl.F_DUPFD_CLOEXEC, 2000)
     masks: list[int] = []
     loop.register(reader, EPOLLIN, masks.append)
@@ -173,7 +173,7 @@ def test_descriptors_beyond_the_reach_of_select_are_served(loop: Loop, pipe: Cal
     assert masks == [EPOLLIN]
 
 
-def test_timers_ring_in_order_when_they_are_due(timed: Loop, clock: Clock) -> None:
+def test_timers_fire_in_order_when_due(timed: Loop, clock: Clock) -> None:
     rung: list[str] = []
     timed.at(103.0, lambda: rung.append("c"))
     timed.at(101.0, lambda: rung.append("a"))
@@ -183,7 +183,7 @@ def test_timers_ring_in_order_when_they_are_due(timed: Loop, clock: Clock) -> No
     assert rung == ["a", "b"]
 
 
-def test_a_cancelled_timer_is_silent(timed: Loop, clock: Clock) -> None:
+def test_a_cancelled_timer_does_not_fire(timed: Loop, clock: Clock) -> None:
     rung: list[str] = []
     second = timed.at(101.0, lambda: rung.append("second"))
     timed.at(100.5, second.cancel)
@@ -249,7 +249,7 @@ def test_the_longest_time_between_two_waits_is_kept(timed: Loop, clock: Clock) -
     assert (round(timed.longest_turn, 6), timed.slow_turns) == (0.07, 0)
 
 
-def test_a_wait_is_no_slow_turn(loop: Loop) -> None:
+def test_a_wait_does_not_count_as_a_slow_turn(loop: Loop) -> None:
     loop.turn(loop.now + 2 * SLOW_S)
     loop.turn(loop.now)
     assert (loop.longest_turn < SLOW_S, loop.slow_turns) == (True, 0)
@@ -265,13 +265,13 @@ def test_turns_that_take_too_long_are_counted(timed: Loop, clock: Clock) -> None
     assert (timed.slow_turns, round(timed.longest_turn, 6)) == (2, 5.0)
 
 
-def test_a_wait_is_counted_from_its_beginning_and_not_from_the_end_of_the_last(timed: Loop, clock: Clock) -> None:
+def test_time_since_the_last_turn_is_subtracted_from_a_wait(timed: Loop, clock: Clock) -> None:
     clock.now += 3600.0
     timed.turn(timed.now + 3600.0)
     assert timed.now == clock.now
 
 
-def test_what_came_before_the_watch_is_no_turn(timed: Loop, clock: Clock) -> None:
+def test_time_before_the_watchdog_is_set_is_no_turn(timed: Loop, clock: Clock) -> None:
     clock.now += 5.0
     timed.watch_with(None, lambda seconds, where: None)
     timed.turn(timed.now)
@@ -297,7 +297,7 @@ def test_after_a_pause_descriptors_are_handled_before_timers(pipe: Callable[[], 
     assert said == ["paused 7.0", "ready", "timer"]
 
 
-def test_a_wait_that_lasts_as_long_as_asked_is_no_pause(loop: Loop) -> None:
+def test_a_wait_of_the_requested_length_is_no_pause(loop: Loop) -> None:
     said: list[float] = []
     loop.on_pause = said.append
     loop.turn(loop.now + 0.6)

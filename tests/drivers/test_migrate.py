@@ -55,7 +55,7 @@ def test_shipped_migrations_may_be_run_twice_f145(empty_database: str) -> None:
     assert migrate.apply(empty_database) == []
 
 
-def test_everything_that_is_kept_has_its_table_c3(empty_database: str) -> None:
+def test_every_kind_of_stored_data_has_a_table_c3(empty_database: str) -> None:
     migrate.apply(empty_database)
     names = {
         name
@@ -85,14 +85,14 @@ def test_migration_that_fails_leaves_nothing_of_itself(empty_database: str, two:
     assert _rows(empty_database, "select to_regclass('drover.big_thing')") == [(None,)]
 
 
-def test_mended_migration_goes_on_where_it_failed(empty_database: str, two: Path) -> None:
+def test_repaired_migration_continues_where_it_failed(empty_database: str, two: Path) -> None:
     _write(two, n0003_add_view="nonsense")
     with pytest.raises(BugError):
         migrate.apply(empty_database, two)
     assert migrate.apply(empty_database, _write(two, n0003_add_view=THREE)) == ["0003_add_view.sql"]
 
 
-def test_migration_that_waits_for_who_waits_for_it_may_be_tried_again(empty_database: str, two: Path) -> None:
+def test_migration_that_meets_a_deadlock_may_be_repeated(empty_database: str, two: Path) -> None:
     deadlock = "do $$ begin raise exception 'deadlock detected' using errcode = 'deadlock_detected'; end $$;"
     _write(two, n0003_add_view=THREE + deadlock)
     with pytest.raises(WorldError, match="another session and this one waited for each other's locks: try again"):
@@ -114,7 +114,7 @@ def test_newer_database_is_refused(empty_database: str, two: Path) -> None:
         migrate.apply(empty_database, two)
 
 
-def test_hole_in_the_database_is_refused(empty_database: str, two: Path) -> None:
+def test_gap_in_the_applied_migrations_is_refused(empty_database: str, two: Path) -> None:
     migrate.apply(empty_database, two)
     with psycopg.connect(empty_database) as connection:
         connection.execute("delete from drover.migration where number = 1")
@@ -131,7 +131,7 @@ def test_hole_in_the_database_is_refused(empty_database: str, two: Path) -> None
         ("n0003_view", r"found 0003_view\.sql, expected NNNN_verb_noun\.sql"),
     ],
 )
-def test_wrong_file_is_refused_before_anything_is_done(
+def test_misnamed_migration_file_is_refused_before_any_change(
     empty_database: str, two: Path, name: str, complaint: str
 ) -> None:
     _write(two, **{name: THREE})
@@ -145,7 +145,7 @@ def test_directory_without_migrations_is_refused(empty_database: str, tmp_path: 
         migrate.apply(empty_database, tmp_path)
 
 
-def test_second_init_waits_for_the_first_and_tells_who_that_is(empty_database: str, two: Path) -> None:
+def test_second_init_waits_for_the_first_and_names_it(empty_database: str, two: Path) -> None:
     first, second = "0001_create_thing.sql", "0002_add_size.sql"
     (two / second).rename(two / "later")
     assert migrate.apply(empty_database, two) == [first]
@@ -165,7 +165,7 @@ def test_two_inits_at_once_apply_each_migration_once(empty_database: str, two: P
 
 
 @pytest.mark.parametrize("role", ["readonly", "frontend", "frontend_sql", "operator", "msq", "agentdb"])
-def test_no_lock_of_another_role_keeps_init_from_its_work(database_with_roles: str, role: str) -> None:
+def test_advisory_locks_of_other_roles_do_not_block_init(database_with_roles: str, role: str) -> None:
     with psycopg.connect(database_with_roles, user=f"drover_{role}") as reader:
         reader.execute("select pg_advisory_lock(n) from unnest(array[1, 7310597, 110442659079538]) n")
         with suppress(psycopg.errors.InsufficientPrivilege), reader.transaction():
@@ -203,17 +203,17 @@ def test_check_refuses_a_changed_migration_f143(empty_database: str, two: Path) 
         migrate.check(empty_database, two)
 
 
-def test_unreachable_database_is_the_worlds_fault(tmp_path: Path) -> None:
+def test_unreachable_database_is_a_world_error(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="database not reachable: connection is bad"):
         migrate.check(f"host={tmp_path}")
 
 
-def test_broken_conninfo_is_the_operators_fault() -> None:
+def test_broken_conninfo_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r"check \[database\] url"):
         migrate.check("this is no conninfo")
 
 
-def test_role_that_may_not_create_is_the_operators_fault(empty_database: str, two: Path) -> None:
+def test_role_without_the_create_right_is_a_config_error(empty_database: str, two: Path) -> None:
     with psycopg.connect(empty_database) as connection:
         connection.execute("drop role if exists test_poor")
         connection.execute("create role test_poor login")
@@ -222,7 +222,7 @@ def test_role_that_may_not_create_is_the_operators_fault(empty_database: str, tw
 
 
 @pytest.mark.parametrize("act", [migrate.check, migrate.apply])
-def test_a_server_that_is_too_old_is_told_by_its_version_j123(
+def test_a_server_that_is_too_old_is_refused_with_its_version_j123(
     empty_database: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]
 ) -> None:
     monkeypatch.setattr(migrate, "OLDEST", 99)
@@ -241,7 +241,7 @@ def test_init_writes_the_registry_of_commands(empty_database: str) -> None:
         assert connection.execute(VERB, ("run",)).fetchone() == (list(VERBS).index("run"), True, 1)
 
 
-def test_right_that_was_changed_by_hand_is_put_right_and_noticed_before(empty_database: str) -> None:
+def test_right_of_a_verb_changed_by_hand_is_reported_by_check_and_restored_by_init(empty_database: str) -> None:
     migrate.apply(empty_database)
     with psycopg.connect(empty_database) as connection:
         connection.execute("update drover.verb set verb_for_owners = true where verb_name = 'shutdown'")
@@ -252,7 +252,7 @@ def test_right_that_was_changed_by_hand_is_put_right_and_noticed_before(empty_da
     assert migrate.apply(empty_database) == []
 
 
-def test_command_of_a_newer_version_stays(empty_database: str) -> None:
+def test_command_of_a_newer_version_stays_registered(empty_database: str) -> None:
     migrate.apply(empty_database)
     with psycopg.connect(empty_database) as connection:
         connection.execute("insert into drover.verb values ('thaw', 99, false, 0)")

@@ -68,7 +68,7 @@ def command(database: str, words: str = "retry") -> int:
 # ---- the upgrade itself
 
 
-def test_daemon_refuses_the_schema_before_and_says_what_to_run_f143(old: str) -> None:
+def test_daemon_refuses_an_older_schema_and_says_what_to_run_f143(old: str) -> None:
     with pytest.raises(WorldError, match=r"schema out of date: 0002_harden_queue\.sql.* not applied: run drover init"):
         migrate.check(old)
     migrate.apply(old)
@@ -108,7 +108,7 @@ def test_old_jobs_are_claimed_and_end_and_their_children_follow_t34(database: st
     assert states == {"done"}
 
 
-def test_old_key_is_free_when_its_job_has_ended_t34(database: str, desk: Desk) -> None:
+def test_unique_key_of_an_old_job_is_free_when_it_has_ended_t34(database: str, desk: Desk) -> None:
     claims = claimed(desk)
     desk.ask(EndAndClaim([end(claims[""])], ()))
     assert fetch(database, "insert into drover.jobqueue (jq_type, jq_unique_key) values ('a', 'key') returning 1")
@@ -181,13 +181,13 @@ def test_old_commands_of_others_take_turns_behind_operators(database: str, watch
     assert [row[1] for row in rows] == [b"hold 3", b"hold 1 anna", b"hold 1 bert", b"hold 2 anna"]
 
 
-def test_a_command_after_an_old_one_stands_behind_it(database: str) -> None:
+def test_a_new_command_is_queued_behind_an_old_one(database: str) -> None:
     fetch(database, "insert into drover.jobqueue (jq_type, jq_args, jq_submitter) values ('command', 'hold 4', 'anna')")
     line = "select claim_rank from drover.claimable where claim_line = 'anna' and claim_type = 'command' order by 1"
     assert [rank[-2:] for (rank,) in fetch(database, line)] == ["00", "01", "02"]
 
 
-def test_old_commands_came_before_or_after_as_their_times_say(database: str) -> None:
+def test_old_commands_are_ordered_by_their_times(database: str) -> None:
     first, second = (
         pk
         for (pk,) in fetch(
@@ -202,7 +202,7 @@ def test_old_commands_came_before_or_after_as_their_times_say(database: str) -> 
 # ---- 0002: what is let in no more
 
 
-def test_old_rows_over_the_limits_are_worked_and_end(database: str, desk: Desk) -> None:
+def test_old_rows_over_the_size_limits_are_processed(database: str, desk: Desk) -> None:
     claims = desk.claim(WANT._replace(type="l"))
     plain = [claim for claim in claims if not claim.rules.msq]
     assert sorted(len(claim.args) for claim in plain) == [0, 0, 0, 0, 1048577]
@@ -213,7 +213,7 @@ def test_old_rows_over_the_limits_are_worked_and_end(database: str, desk: Desk) 
     assert fetch(database, f"{done} and jq_attempt > 0") == [(5, True)]
 
 
-def test_old_dates_that_break_listings_are_the_last_that_do_not(database: str) -> None:
+def test_old_dates_out_of_range_become_the_last_readable_date(database: str) -> None:
     low, high = "0001-01-02T00:00:00", "9999-12-31T09:59:59"
     assert fetch(
         database,
@@ -233,6 +233,6 @@ def test_an_old_time_limit_is_a_hundred_years_at_most(database: str) -> None:
     ]
 
 
-def test_an_old_job_that_places_its_rows_by_no_column_runs_anywhere(desk: Desk) -> None:
+def test_an_old_query_without_a_host_column_runs_on_any_host(desk: Desk) -> None:
     (query,) = (claim for claim in desk.claim(WANT._replace(type="l")) if claim.rules.msq)
     assert query.rules.runonpfile is None

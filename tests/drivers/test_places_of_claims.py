@@ -11,7 +11,7 @@ from tests.queue_tools import WANT, Desk, insert, locked, many
 PLACES = "('a', '3', 'n', false), ('a', '4', 'n', false), ('a', '2', 'b', false), ('a', '1', 'n', true)"
 
 
-def test_claim_tells_how_far_it_got_j47_r76(desk: Desk, database: str) -> None:
+def test_claim_reports_its_position_j47_r76(desk: Desk, database: str) -> None:
     pks = insert(database, PLACES, "jq_type, jq_args, jq_priority, jq_urgent")
     ((queued,),) = fetch(database, "select jq_queued from drover.jobqueue where jq_pk = %s", pks[0])
     event = desk.turn(WANT._replace(most=3), WANT._replace(type="b"))
@@ -19,7 +19,7 @@ def test_claim_tells_how_far_it_got_j47_r76(desk: Desk, database: str) -> None:
     assert (want.type, rank, datetime.fromisoformat(reached), pk) == ("a", "1n", queued, pks[0])
 
 
-def test_claim_goes_on_where_the_last_one_ended_j47_j48_r76(desk: Desk, database: str) -> None:
+def test_claim_continues_at_the_position_of_the_last_one_j47_j48_r76(desk: Desk, database: str) -> None:
     insert(database, PLACES, "jq_type, jq_args, jq_priority, jq_urgent")
     want, found = WANT._replace(most=1), []
     for _ in range(4):
@@ -38,7 +38,7 @@ def test_claim_goes_on_where_the_last_one_ended_j47_j48_r76(desk: Desk, database
         ("jq_queued", "now() - interval '1 hour'"),
     ],
 )
-def test_late_comer_is_found_by_a_claim_from_the_start_j46_j47_r76(
+def test_job_inserted_before_the_position_is_found_by_a_claim_from_the_start_j46_j47_r76(
     desk: Desk, database: str, columns: str, values: str
 ) -> None:
     many(database, 4)
@@ -60,7 +60,7 @@ def test_row_that_was_locked_is_found_by_a_claim_from_the_start_j46_j51(desk: De
     assert [claim.args for claim in desk.claim()] == [b"1"]
 
 
-def test_each_want_goes_on_where_it_ended_itself_j47(desk: Desk, database: str) -> None:
+def test_each_claim_request_continues_at_its_own_position_j47(desk: Desk, database: str) -> None:
     insert(database, "('a', '1'), ('b', '2'), ('a', '3'), ('b', '4'), ('a', '5')")
     wants = [WANT._replace(type=kind, most=1) for kind in "ab"]
     event = desk.turn(*wants)

@@ -63,7 +63,7 @@ def queue(database: str) -> Iterator[Real]:
         pytest.param([FILL, CLAIM, "delete from drover.claimable", END], 100, id="all done"),
     ],
 )
-def test_plan_made_for_an_empty_queue_holds_when_it_is_full_p6(
+def test_plan_made_for_an_empty_queue_stays_good_for_a_full_one_p6(
     queue: Real, database: str, past: list[str], pages: int
 ) -> None:
     for statement in (KEEP, *past, SWEEP):
@@ -79,9 +79,7 @@ def test_plan_made_for_an_empty_queue_holds_when_it_is_full_p6(
 
 
 @pytest.mark.parametrize("past", [[], [FILL, "delete from drover.jobqueue"]], ids=["always empty", "all deleted"])
-def test_what_is_asked_again_and_again_looks_at_no_job_that_it_does_not_need_p4_c46(
-    database: str, past: list[str]
-) -> None:
+def test_periodic_statements_read_only_the_jobs_they_need_p4_c46(database: str, past: list[str]) -> None:
     take_group(database)
     for statement in (KEEP, *past, SWEEP):
         fetch(database, statement)

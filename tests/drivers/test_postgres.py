@@ -45,13 +45,13 @@ def test_rows_are_raw_cells_with_names_t3(loop: Loop, connection: Connection) ->
     assert ask(loop, connection, ONE, c="ü") == Rows([(b"1", None, "ü".encode())], (b"a", b"b", b"c"), 1)
 
 
-def test_tag_counts_what_was_affected_t3(loop: Loop, connection: Connection) -> None:
+def test_command_tag_counts_the_affected_rows_t3(loop: Loop, connection: Connection) -> None:
     run(loop, connection, "create temp table t (i int)")
     answer = run(loop, connection, "insert into t select generate_series(1, 7)")
     assert answer == Rows([], (), 7)
 
 
-def test_asks_are_answered_in_their_order_t2(loop: Loop, connection: Connection) -> None:
+def test_requests_are_answered_in_order_t2(loop: Loop, connection: Connection) -> None:
     answers: list[Answer] = []
     connection.ask(ONE, {"c": "first"}, answers.append)
     connection.run("select 'second'", answers.append)
@@ -86,12 +86,12 @@ def test_statement_is_prepared_anew_when_its_table_has_changed_t4(loop: Loop, co
     assert rows_of(ask(loop, connection, query)) == []
 
 
-def test_failure_has_sqlstate_message_and_position_f29(loop: Loop, connection: Connection) -> None:
+def test_error_has_sqlstate_message_and_position_f29(loop: Loop, connection: Connection) -> None:
     answer = run(loop, connection, "select nonsense")
     assert answer == Failure("42703", 'column "nonsense" does not exist', False, 8, "parse_relation.c")
 
 
-def test_failure_of_a_prepared_query_leaves_the_connection_idle_f29(loop: Loop, connection: Connection) -> None:
+def test_error_of_a_prepared_query_leaves_the_connection_idle_f29(loop: Loop, connection: Connection) -> None:
     refused = ask(loop, connection, Query("bad", "selec 1"))
     divided = ask(loop, connection, Query("div", "select 1 / $1::int", ("n",)), n=0)
     assert [answer.sqlstate for answer in (refused, divided) if isinstance(answer, Failure)] == ["42601", "22012"]
@@ -104,16 +104,16 @@ def test_several_statements_in_one_text_are_refused_f29(loop: Loop, connection: 
     assert answer.sqlstate == "42601"
 
 
-def test_empty_text_is_no_failure_f29(loop: Loop, connection: Connection) -> None:
+def test_empty_text_is_no_error_f29(loop: Loop, connection: Connection) -> None:
     assert run(loop, connection, "") == Rows([])
 
 
-def test_large_parameters_and_answers_pass_t3(loop: Loop, connection: Connection) -> None:
+def test_large_parameters_and_answers_are_transferred_whole_t3(loop: Loop, connection: Connection) -> None:
     text = "x" * 5_000_000
     assert rows_of(ask(loop, connection, ONE, c=text)) == [(b"1", None, text.encode())]
 
 
-def test_sink_takes_rows_as_they_come_f103(loop: Loop, connection: Connection) -> None:
+def test_sink_receives_rows_as_they_arrive_f103(loop: Loop, connection: Connection) -> None:
     sizes: list[int] = []
 
     def count(rows: Rows) -> bool:
@@ -125,7 +125,7 @@ def test_sink_takes_rows_as_they_come_f103(loop: Loop, connection: Connection) -
     assert sizes == [CHUNK_ROWS] * (1000 // CHUNK_ROWS)
 
 
-def test_sink_that_has_enough_ends_the_statement_f103(loop: Loop, connection: Connection) -> None:
+def test_sink_that_refuses_more_rows_ends_the_statement_f103(loop: Loop, connection: Connection) -> None:
     answer = run(loop, connection, "select generate_series(1, 100000000)", sink=lambda rows: False)
     assert isinstance(answer, Failure)
     assert answer.sqlstate == "57014"
@@ -133,7 +133,7 @@ def test_sink_that_has_enough_ends_the_statement_f103(loop: Loop, connection: Co
 
 
 @pytest.mark.parametrize("sql", ["copy (select 1) to stdout", "copy pg_temp.t from stdin"])
-def test_copy_is_refused_and_the_connection_comes_back_f29(loop: Loop, connection: Connection, sql: str) -> None:
+def test_copy_is_refused_and_the_connection_is_restored_f29(loop: Loop, connection: Connection, sql: str) -> None:
     run(loop, connection, "create temp table t (i int)")
     assert run(loop, connection, sql) == Failure("0A000", NO_COPY)
     assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
@@ -279,7 +279,7 @@ def test_back_off_doubles_up_to_its_limit_with_jitter_f100(tmp_path: Path) -> No
     loop.close()
 
 
-def test_lost_connection_answers_everything_and_comes_back_j51(loop: Loop, database: str) -> None:
+def test_lost_connection_fails_its_requests_and_reconnects_j51(loop: Loop, database: str) -> None:
     story: list[str] = []
     connection = opened(
         loop, database, on_up=lambda: story.append("up"), on_down=lambda reason: story.append(f"down: {reason}")
@@ -307,7 +307,7 @@ def test_idle_connection_notices_its_loss_j51(loop: Loop, database: str) -> None
     connection.close()
 
 
-def test_what_is_asked_while_down_waits_for_the_connection_j51(loop: Loop, database: str) -> None:
+def test_requests_made_while_down_wait_for_the_connection_j51(loop: Loop, database: str) -> None:
     answers: list[Answer] = []
     connection = Connection(loop, "test", database)
     connection.run("select 1", answers.append)
@@ -327,7 +327,7 @@ def test_setting_that_fails_is_a_failed_connection_f100(loop: Loop, database: st
     connection.close()
 
 
-def test_closing_answers_what_was_asked_j51(loop: Loop, connection: Connection) -> None:
+def test_closing_fails_pending_requests_j51(loop: Loop, connection: Connection) -> None:
     answers: list[Answer] = []
     connection.run("select pg_sleep(60)", answers.append)
     connection.close()
@@ -368,7 +368,7 @@ def test_database_is_reached_by_host_name_and_port_j109(loop: Loop, database: st
         turn_until(loop, lambda: not ends)
 
 
-def test_resolver_is_given_no_password_of_ours(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_not_passed_to_the_resolver(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PGPASSWORD", "DROVER_DATABASE_URL"):
         monkeypatch.setenv(name, "swordfish")
     monkeypatch.setenv("RES_OPTIONS", "ndots:1")
@@ -383,7 +383,7 @@ def test_resolver_is_given_no_password_of_ours(loop: Loop, tmp_path: Path, monke
     assert "swordfish" not in seen
 
 
-def test_unknown_host_name_is_a_failure_not_a_wait_j109(loop: Loop) -> None:
+def test_unknown_host_name_is_an_error_and_does_not_block_j109(loop: Loop) -> None:
     downs: list[str] = []
     connection = Connection(loop, "test", "host=no-such-host.invalid", on_down=downs.append)
     connection.open()
@@ -392,7 +392,7 @@ def test_unknown_host_name_is_a_failure_not_a_wait_j109(loop: Loop) -> None:
     connection.close()
 
 
-def test_host_without_address_does_not_bar_the_others_j109(loop: Loop, database: str) -> None:
+def test_host_without_address_does_not_prevent_the_others_j109(loop: Loop, database: str) -> None:
     parts = conninfo_to_dict(database)
     both = {"host": f"no-such-host.invalid,{parts['host']}", "port": f"5432,{parts['port']}"}
     connection = opened(loop, make_conninfo(database, **both))
@@ -400,7 +400,7 @@ def test_host_without_address_does_not_bar_the_others_j109(loop: Loop, database:
     connection.close()
 
 
-def test_server_that_accepts_and_is_silent_does_not_bar_the_others_f100(database: str, tmp_path: Path) -> None:
+def test_server_that_accepts_and_stays_silent_does_not_prevent_the_others_f100(database: str, tmp_path: Path) -> None:
     parts, clock = conninfo_to_dict(database), Clock()
     loop = Loop(clock.read)
     both = {"host": f"{tmp_path},{parts['host']}", "port": f"1,{parts['port']}"}
@@ -417,7 +417,7 @@ def test_server_that_accepts_and_is_silent_does_not_bar_the_others_f100(database
     assert downs == ["no connection within 15 s"]
 
 
-def test_a_server_that_can_only_be_read_is_passed_over_j109(loop: Loop, database: str) -> None:
+def test_a_read_only_server_is_skipped_j109(loop: Loop, database: str) -> None:
     downs: list[str] = []
     name = conninfo_to_dict(database)["dbname"]
     fetch(database, f"alter database {name} set default_transaction_read_only = on")
@@ -486,7 +486,7 @@ def test_contract_move_and_insert_count_in_command_tuples_t3(database: str) -> N
     assert pg.exec_(b"commit").command_tuples in (None, 0)
 
 
-def test_contract_notices_go_nowhere_t3(database: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_contract_notices_are_not_printed_t3(database: str, capfd: pytest.CaptureFixture[str]) -> None:
     pq.PGconn.connect(database.encode()).exec_(b"rollback")
     assert capfd.readouterr() == ("", "")
 

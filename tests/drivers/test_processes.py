@@ -78,7 +78,7 @@ def test_unfinished_last_line_is_passed_on_f106(family: Make) -> None:
     assert (one.end(), one.said[0]) == (Gone(0, code=0), b"LOG: x")
 
 
-def test_the_end_of_output_is_no_death(family: Make) -> None:
+def test_end_of_output_is_not_reported_as_death(family: Make) -> None:
     one = family(line=sh("exec >&- 2>&-; read line; exit $line"))
     pid = one.spawn()
     one.until(lambda: len(os.listdir(f"/proc/{pid}/fd")) == 1)
@@ -89,7 +89,7 @@ def test_the_end_of_output_is_no_death(family: Make) -> None:
     assert alive == [Created(0, pid)]
 
 
-def test_flood_is_read_in_bounded_pieces_and_starves_no_other(family: Make) -> None:
+def test_flood_is_read_in_bounded_pieces_and_starves_no_other_agent(family: Make) -> None:
     one = family(line=AgentType(command=("cat",)), flood=AgentType(command=("yes",)))
     one.answer = lambda slot, data: data if slot == 0 else None
     one.spawn(1, "flood")
@@ -124,7 +124,7 @@ def test_a_command_may_ignore_its_stdin(family: Make, stdin: bytes | None) -> No
 # ---------------------------------------------------------------- who does not read
 
 
-def test_agent_that_does_not_read_is_reported_once_and_receives_all_in_the_end(family: Make) -> None:
+def test_agent_that_does_not_read_is_reported_once_and_receives_all_later(family: Make) -> None:
     one = family(line=python(READS_LATER), cat=AgentType(command=("cat",)))
     pid = one.up()
     one.processes.send(Send(0, BIG[:-1]))
@@ -148,7 +148,7 @@ def test_agent_that_closed_its_stdin_is_reported_as_clogged_once(family: Make) -
     assert one.all(Clogged) == [Clogged(0)]
 
 
-def test_writing_to_the_dead_is_harmless(family: Make) -> None:
+def test_writing_to_a_dead_agent_is_harmless(family: Make) -> None:
     one = family(line=sh("echo up; exit 0"))
     pid = one.up()
     pidfd = watch(pid)
@@ -178,7 +178,7 @@ def test_death_is_reported_with_code_or_signal_f117(family: Make, script: str, g
     assert one.end() == gone
 
 
-def test_five_killed_in_one_instant_are_all_reported_f76(family: Make) -> None:
+def test_five_simultaneous_deaths_are_all_reported_f76(family: Make) -> None:
     one = family(line=sh("echo up; read line"))
     pids = [one.up(slot) for slot in range(5)]
     one.events.clear()
@@ -190,7 +190,7 @@ def test_five_killed_in_one_instant_are_all_reported_f76(family: Make) -> None:
     assert len(one.events) == 5
 
 
-def test_a_kill_closes_stdin_and_hangs_up_f109(family: Make, tmp_path: Path) -> None:
+def test_a_kill_closes_stdin_and_sends_sighup_f109(family: Make, tmp_path: Path) -> None:
     note = tmp_path / "note"
     one = family(line=python(NOTES_ITS_END, str(note)))
     one.up()
@@ -208,13 +208,13 @@ def test_output_of_a_killed_agent_is_dropped_f109(family: Make) -> None:
     assert one.said[0] == b"up\n"
 
 
-def test_who_ignores_a_hang_up_is_killed_by_force_f113(family: Make) -> None:
+def test_a_process_that_ignores_sighup_gets_sigkill_f113(family: Make) -> None:
     one = family(line=sh("trap '' HUP; echo up; exec sleep 600"))
     one.up()
     assert killed_twice(one) == ([], Gone(0, signal="SIGKILL"))
 
 
-def test_who_is_stopped_is_killed_by_force_f113(family: Make) -> None:
+def test_a_stopped_process_gets_sigkill_f113(family: Make) -> None:
     one = family(line=sh("kill -STOP $$"))
     pid = one.spawn()
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
@@ -243,7 +243,7 @@ def debugger(pid: int) -> Iterator[None]:
         process.communicate()
 
 
-def test_end_of_an_agent_is_reported_when_its_debugger_lets_go(family: Make) -> None:
+def test_death_of_a_traced_agent_is_reported_when_its_debugger_detaches(family: Make) -> None:
     one = family(line=python(TRACEABLE))
     pid = one.up()
     with debugger(pid):
@@ -299,7 +299,7 @@ def test_gone_is_reported_after_the_end_of_the_output_f106(family: Make, tmp_pat
     assert (early, one.end(), one.said[0]) == ([], Gone(0, code=0), b"up\nlate")
 
 
-def test_a_grandchild_cannot_hold_a_death_back_for_ever(family: Make) -> None:
+def test_a_grandchild_with_the_pipe_delays_a_death_until_a_deadline(family: Make) -> None:
     one = family(line=sh("sleep 600 & echo up $!; read line; printf last"), exit_grace=0.01)
     one.up()
     grandchild = watch(int(one.said[0].split()[1]))

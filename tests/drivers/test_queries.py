@@ -86,11 +86,11 @@ def test_last_full_fetch_reports_that_no_more_come_f17(desk: Desk) -> None:
     assert desk.fetch(7, 4) == Fetched(7, [(b"1",), (b"2",), (b"3",), (b"4",)], False)
 
 
-def test_query_without_rows_is_open_with_none_f34(desk: Desk) -> None:
+def test_query_without_rows_opens_with_total_zero_f34(desk: Desk) -> None:
     assert desk.open(7, "select 1 as i where false") == Opened(7, (b"i",), 0)
 
 
-def test_rows_are_those_of_the_moment_the_query_ran_f17(desk: Desk, database: str) -> None:
+def test_rows_are_those_of_the_snapshot_of_the_query_f17(desk: Desk, database: str) -> None:
     fetch(database, "create table public.t (i int); insert into public.t values (1), (2)")
     desk.open(7, "select i from public.t order by i")
     fetch(database, "delete from public.t")
@@ -106,14 +106,14 @@ def test_open_cursor_holds_no_snapshot_f17(desk: Desk, database: str) -> None:
     "values",
     ["(1.0), (1.00)", "('[1]'::jsonb), ('[1.0]')", "(row(1, 2)), (row(1, 2))", "('1 day'::interval), ('24:00')"],
 )
-def test_keys_that_are_equal_to_the_database_are_the_same_however_they_are_written(desk: Desk, values: str) -> None:
+def test_keys_equal_in_sql_are_one_key_however_they_are_written(desk: Desk, values: str) -> None:
     told = desk.open(7, f"select * from (values {values}) v(k)", "k")
     assert isinstance(told, NotExpanded)
     assert re.fullmatch("key '.+' comes twice: keys must be unique", told.reason)
     assert not told.again
 
 
-def test_one_row_with_a_key_that_is_written_in_the_query_is_no_two_f17(desk: Desk) -> None:
+def test_one_row_with_a_literal_key_is_no_duplicate_f17(desk: Desk) -> None:
     assert desk.open(7, "select 17 as k", "k") == Opened(7, (b"k",), 1)
 
 
@@ -129,7 +129,7 @@ def test_one_row_with_a_key_that_is_written_in_the_query_is_no_two_f17(desk: Des
         ("copy drover.job to stdout", "SQLSTATE 42601"),
     ],
 )  # fmt: skip
-def test_query_at_fault_fails_in_plain_words_f29(desk: Desk, sql: str, words: str) -> None:
+def test_query_with_an_error_fails_with_its_message_f29(desk: Desk, sql: str, words: str) -> None:
     event = desk.open(7, sql)
     assert isinstance(event, NotExpanded)
     assert words in event.reason
@@ -170,7 +170,7 @@ def test_slow_query_does_not_hold_up_another_f100(desk: Desk) -> None:
     assert desk.free == 0
 
 
-def test_closing_frees_the_connection_whatever_it_does_f17(make_desk: MakeDesk, database: str) -> None:
+def test_closing_a_query_frees_its_connection_in_any_state_f17(make_desk: MakeDesk, database: str) -> None:
     desk = make_desk(count=1)
     desk.open(6, "select 1 as i")
     desk.queries.close_query(6)
@@ -183,7 +183,7 @@ def test_closing_frees_the_connection_whatever_it_does_f17(make_desk: MakeDesk, 
     assert backends(database, "drover exp") == 1
 
 
-def test_job_closed_before_it_began_leaves_nothing_behind_f17(make_desk: MakeDesk, database: str) -> None:
+def test_query_closed_before_it_began_leaves_nothing_f17(make_desk: MakeDesk, database: str) -> None:
     desk = make_desk(count=1)
     desk.queries.expand(7, "select 1 as i")
     desk.queries.close_query(7)
@@ -191,7 +191,7 @@ def test_job_closed_before_it_began_leaves_nothing_behind_f17(make_desk: MakeDes
     assert backends(database, "drover exp", "state = 'idle in transaction'") == 0
 
 
-def test_job_sees_nothing_of_the_one_before_f17(make_desk: MakeDesk) -> None:
+def test_query_sees_no_session_state_of_the_one_before_f17(make_desk: MakeDesk) -> None:
     desk = make_desk(count=1)
     set_secret, set_limit = "set_config('drover.secret', 'x', false)", "set_config('statement_timeout', '1', false)"
     desk.open(7, f"select {set_secret} as s, {set_limit} as l, pg_advisory_lock(7)::text as k")
@@ -214,7 +214,7 @@ def test_connections_are_opened_when_needed_and_kept_f17(make_desk: MakeDesk, da
     assert backends(database, "drover exp") == 1
 
 
-def test_connection_lost_between_fetches_means_again_f29(desk: Desk, database: str) -> None:
+def test_connection_lost_between_fetches_puts_the_job_back_f29(desk: Desk, database: str) -> None:
     desk.open(7, "select 1 as i")
     end_backends(database, "drover exp")
     assert desk.next() == NotExpanded(7, "server closed the connection unexpectedly", True, True)
@@ -222,7 +222,7 @@ def test_connection_lost_between_fetches_means_again_f29(desk: Desk, database: s
     assert desk.open(9, "select 1 as i") == Opened(9, (b"i",), 1)
 
 
-def test_connection_lost_when_all_rows_are_given_means_nothing(desk: Desk, database: str) -> None:
+def test_connection_lost_after_the_last_row_changes_nothing(desk: Desk, database: str) -> None:
     desk.open(7, "select 1 as i")
     desk.fetch(7, 1)
     desk.open(8, "select generate_series(1, 3) as i")
@@ -233,7 +233,7 @@ def test_connection_lost_when_all_rows_are_given_means_nothing(desk: Desk, datab
     assert (event.job, desk.events) == (8, [])
 
 
-def test_connection_lost_while_the_query_runs_means_again_f29(desk: Desk) -> None:
+def test_connection_lost_while_the_query_runs_puts_the_job_back_f29(desk: Desk) -> None:
     event = desk.open(7, "select pg_terminate_backend(pg_backend_pid())")
     assert event == NotExpanded(7, "terminating connection due to administrator command (SQLSTATE 57P01)", True, True)
     assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
@@ -260,7 +260,7 @@ def test_refused_log_in_puts_the_job_back_at_once_with_the_reason(make_desk: Mak
     assert desk.free == 2
 
 
-def test_job_that_comes_while_log_ins_are_refused_waits_for_no_attempt(make_desk: MakeDesk, shut: str) -> None:
+def test_job_that_arrives_while_log_ins_are_refused_goes_back_at_once(make_desk: MakeDesk, shut: str) -> None:
     desk = make_desk(shut, reconnect_max=60.0)
     desk.open(7, "select 1 as i")
     desk.queries.expand(8, "select 1 as i")
@@ -281,7 +281,7 @@ def test_refused_log_in_is_reported_at_each_attempt_and_when_it_is_over(
     assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
 
 
-def test_log_in_refused_for_a_limit_of_connections_leaves_those_that_are_there(
+def test_log_in_refused_for_a_connection_limit_keeps_open_connections(
     make_desk: MakeDesk, database_with_roles: str
 ) -> None:
     with member(database_with_roles, "drover_msq", 1) as conninfo:
@@ -295,9 +295,7 @@ def test_log_in_refused_for_a_limit_of_connections_leaves_those_that_are_there(
         assert isinstance(desk.open(9, "select 1 as i"), Opened)
 
 
-def test_job_takes_a_connection_that_is_stopping_before_one_that_was_refused(
-    make_desk: MakeDesk, database_with_roles: str
-) -> None:
+def test_job_prefers_a_closing_connection_to_a_refused_one(make_desk: MakeDesk, database_with_roles: str) -> None:
     with member(database_with_roles, "drover_msq", 1) as conninfo:
         desk = make_desk(conninfo, reconnect_max=60.0)
         desk.open(7, "select 1 as i")
@@ -346,7 +344,7 @@ def test_query_with_more_rows_than_allowed_fails_before_any_is_fetched(make_desk
     assert desk.open(8, "select generate_series(1, 100) as i") == Opened(8, (b"i",), 100)
 
 
-def test_query_with_more_bytes_than_allowed_fails_where_it_has_them(make_desk: MakeDesk) -> None:
+def test_query_with_more_bytes_than_allowed_fails_at_the_limit(make_desk: MakeDesk) -> None:
     desk = make_desk(count=1, msq_bytes=100_000)
     desk.open(7, "select repeat('x', 1000) as v from generate_series(1, 200)")
     assert len(desk.fetch(7, 1000).rows) == FIRST_ROWS  # type: ignore[union-attr]
@@ -355,7 +353,7 @@ def test_query_with_more_bytes_than_allowed_fails_where_it_has_them(make_desk: M
     assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
 
 
-def test_query_with_as_many_bytes_as_allowed_is_given_whole(make_desk: MakeDesk) -> None:
+def test_query_with_as_many_bytes_as_allowed_is_fetched_whole(make_desk: MakeDesk) -> None:
     desk = make_desk(msq_bytes=100_000)
     desk.open(7, "select repeat('x', 1000) as v, null::text as n from generate_series(1, 100)")
     desk.fetch(7, 1000)
@@ -370,7 +368,7 @@ def test_query_with_as_many_bytes_as_allowed_is_given_whole(make_desk: MakeDesk)
     ],
     ids=["one row", "many rows, the first of them small"],
 )
-def test_rows_that_would_fill_our_memory_end_their_query_with_the_reason(make_desk: MakeDesk, sql: str) -> None:
+def test_rows_too_large_for_memory_fail_their_query_with_the_reason(make_desk: MakeDesk, sql: str) -> None:
     desk = make_desk(fetch_bytes=10_000)
     desk.open(7, sql)
     events = [desk.fetch(7, 1000)]

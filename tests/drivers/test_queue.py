@@ -25,7 +25,7 @@ B_ONLY = ClaimRequest("b", "default", "", False, 9)
 # ---- claims
 
 
-def test_claim_gives_the_row_and_marks_it_ours_j51(desk: Desk, database: str) -> None:
+def test_claim_returns_the_row_and_marks_it_with_the_owner_j51(desk: Desk, database: str) -> None:
     (pk,) = insert(database, "('a', 'it''s ü')")
     (claim,) = desk.claim()
     assert claim == Claim(pk, 1, "it's ü".encode(), b"1n", WANT)
@@ -78,7 +78,7 @@ def test_claim_takes_no_more_than_wanted_and_the_rest_next_time_j47_j48(desk: De
     assert [len(desk.claim(want)) for _ in range(4)] == [10, 10, 5, 0]
 
 
-def test_several_wants_are_met_in_one_turn_j47(desk: Desk, database: str) -> None:
+def test_several_claim_requests_are_met_by_one_statement_j47(desk: Desk, database: str) -> None:
     insert(
         database, "('a', '', null), ('b', '', null), ('a', '', 'alpha'), ('c', '', null)", "jq_type, jq_args, jq_host"
     )
@@ -90,7 +90,7 @@ def test_several_wants_are_met_in_one_turn_j47(desk: Desk, database: str) -> Non
     ]
 
 
-def test_urgent_want_takes_urgent_rows_only_j47(desk: Desk, database: str) -> None:
+def test_urgent_claim_request_takes_urgent_rows_only_j47(desk: Desk, database: str) -> None:
     insert(database, "('a', 'slow', false), ('a', 'fast', true)", "jq_type, jq_args, jq_urgent")
     assert [claim.args for claim in desk.claim(ClaimRequest("a", "default", "", True, 9))] == [b"fast"]
 
@@ -110,7 +110,7 @@ def test_row_with_a_new_child_can_be_claimed_j51(desk: Desk, database: str) -> N
         assert [claim.pk for claim in desk.claim()] == [pk]
 
 
-def test_of_eight_claimers_at_once_no_two_get_the_same_row_r4(database: str) -> None:
+def test_eight_concurrent_claimers_get_disjoint_rows_r4(database: str) -> None:
     take_group(database)
     many(database, 1000)
     got: list[Claim] = []
@@ -136,7 +136,7 @@ def test_of_eight_claimers_at_once_no_two_get_the_same_row_r4(database: str) -> 
 
 
 @pytest.mark.parametrize("lease", ["1 hour", "-1 second"])
-def test_who_does_not_hold_the_lease_claims_nothing_j51_c7(database: str, lease: str) -> None:
+def test_daemon_without_the_lease_claims_nothing_j51_c7(database: str, lease: str) -> None:
     take_group(database, OTHER if lease == "1 hour" else OWNER, lease)
     insert(database)
     with Desk(database) as desk:
@@ -158,9 +158,7 @@ def test_row_that_must_wait_is_not_claimed_j51(desk: Desk, database: str, column
 
 
 @pytest.mark.parametrize("back", [{"failures": 1}, {}], ids=["retry", "slice"])
-def test_a_job_that_was_begun_in_its_start_window_goes_on_after_it(
-    desk: Desk, database: str, back: dict[str, Any]
-) -> None:
+def test_a_job_begun_in_its_start_window_continues_after_it(desk: Desk, database: str, back: dict[str, Any]) -> None:
     insert(database, "('a', now() + interval '1 hour')", "jq_type, jq_not_after")
     (claim,) = desk.claim()
     fetch(database, "update drover.jobqueue set jq_not_after = '2000-01-01'")  # the hour is over
@@ -191,7 +189,7 @@ def test_end_is_saved_with_its_attempt_t2(desk: Desk, database: str) -> None:
     assert attempt == [(claim.pk, 1, "alpha", "a", 42, "done")]
 
 
-def test_ends_and_claims_go_in_one_turn_t3(desk: Desk, database: str) -> None:
+def test_ends_and_claims_share_one_statement_t3(desk: Desk, database: str) -> None:
     many(database, 6)
     three = ClaimRequest("a", "default", "", False, 3)
     claims = desk.claim(three)
@@ -201,7 +199,7 @@ def test_ends_and_claims_go_in_one_turn_t3(desk: Desk, database: str) -> None:
     assert states(database) == ["done"] * 3 + ["claimed"] * 3
 
 
-def test_thousand_ends_go_in_one_turn_t3(desk: Desk, database: str) -> None:
+def test_thousand_ends_are_saved_by_one_statement_t3(desk: Desk, database: str) -> None:
     many(database, 1000)
     claims = desk.claim(ClaimRequest("a", "default", "", False, 1000))
     assert desk.ask(EndAndClaim([end(claim) for claim in claims], ())) == EndedAndClaimed([])
@@ -225,7 +223,7 @@ def test_stale_end_changes_nothing_and_is_reported_t2_r88_c7(desk: Desk, databas
     assert fetch(database, "select att_jq_fk from drover.attempt") == [(good.pk,)]
 
 
-def test_same_turn_again_changes_nothing_t2(desk: Desk, database: str) -> None:
+def test_repeating_the_same_save_changes_nothing_t2(desk: Desk, database: str) -> None:
     """A turn whose answer was lost is sent again."""
     insert(database)
     (claim,) = desk.claim()
@@ -252,7 +250,9 @@ def test_parents_are_named_and_settling_releases_children_r31(desk: Desk, databa
     (1, "done", 1), (1, "failed", 0), (2, "done", 0), (2, "failed", 1), (3, "done", 1), (3, "failed", 1),
     (5, "done", 1), (5, "failed", 0),
 ])  # fmt: skip
-def test_mask_decides_who_may_start_f160(desk: Desk, database: str, mask: int, state: str, released: int) -> None:
+def test_mask_decides_which_children_may_start_f160(
+    desk: Desk, database: str, mask: int, state: str, released: int
+) -> None:
     parent, child = insert(database, "('a', 'parent'), ('b', 'child')")
     fetch(
         database,
@@ -279,7 +279,7 @@ def test_nonfatal_errors_alone_do_not_meet_a_mask_of_four_f160(desk: Desk, datab
     assert desk.ask(Settle([parent])) == Settled(0)
 
 
-def test_locked_child_holds_up_no_sister_and_is_reported_t2(desk: Desk, database: str) -> None:
+def test_locked_child_does_not_delay_its_siblings_and_is_reported_t2(desk: Desk, database: str) -> None:
     one, two, *kids = insert(database, "('a', 'one'), ('a', 'two'), ('b', ''), ('b', ''), ('b', '')")
     edges = [(kid, one) for kid in kids] + [(kids[2], two)]
     fetch(database, "insert into drover.jobdepends values " + ", ".join(f"({kid}, {top})" for kid, top in edges))
@@ -293,7 +293,7 @@ def test_locked_child_holds_up_no_sister_and_is_reported_t2(desk: Desk, database
     assert [each.pk for each in desk.claim(B_ONLY)] == kids[:1]
 
 
-def test_a_locked_child_that_would_wait_in_vain_is_skipped_when_the_lock_is_gone_c35(desk: Desk, database: str) -> None:
+def test_a_locked_child_that_can_never_start_is_skipped_after_the_lock_c35(desk: Desk, database: str) -> None:
     top, kid = insert(database, "('a', ''), ('b', '')")
     fetch(
         database,
@@ -328,7 +328,7 @@ def _work_one(desk: Desk) -> int:
 # ---- saves
 
 
-def test_save_writes_what_became_of_a_row_t2(desk: Desk, database: str) -> None:
+def test_save_writes_the_outcome_of_a_row_t2(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = desk.claim()
     row = SaveRow(
@@ -377,14 +377,14 @@ def test_jobs_that_fail_together_do_not_all_come_back_together(
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_row_that_goes_back_keeps_its_place_unless_a_slice_of_it_is_done(desk: Desk, database: str, back: bool) -> None:
+def test_row_given_back_keeps_its_position_unless_it_did_a_slice(desk: Desk, database: str, back: bool) -> None:
     insert(database, "('a', '2000-01-01')", "jq_type, jq_queued")
     (claim,) = desk.claim()
     desk.ask(Save([SaveRow(claim.pk, 1, "queued", outcome="slice", back=back)]))
     assert fetch(database, "select jq_queued > '2000-01-01' from drover.jobqueue") == [(back,)]
 
 
-def test_row_that_goes_back_at_once_is_claimed_under_another_attempt_t2(desk: Desk, database: str) -> None:
+def test_row_given_back_at_once_is_claimed_as_a_new_attempt_t2(desk: Desk, database: str) -> None:
     insert(database)
     (claim,) = desk.claim()
     desk.ask(Save([SaveRow(claim.pk, 1, "queued", outcome="given back")]))
@@ -427,7 +427,7 @@ def test_mark_shows_rows_as_running_t2(desk: Desk, database: str) -> None:
     assert states(database) == ["running", "running", "claimed"]
 
 
-def test_state_and_news_agree_t2(desk: Desk, database: str) -> None:
+def test_state_and_notification_agree_t2(desk: Desk, database: str) -> None:
     insert(database)
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute("listen drover_event")
@@ -496,11 +496,11 @@ def test_followers_of_output_are_notified_of_any_number_of_jobs_r69(desk: Desk, 
         ("22P02", True, "lost"),
     ],
 )
-def test_every_failure_has_a_cause_t2(sqlstate: str | None, lost: bool, fault: str) -> None:
+def test_every_database_error_maps_to_a_cause_t2(sqlstate: str | None, lost: bool, fault: str) -> None:
     assert cause_of(Failure(sqlstate, "", lost)) == fault
 
 
-def test_a_full_notify_queue_is_no_rows_fault_in_any_language() -> None:
+def test_a_full_notify_queue_is_not_blamed_on_a_row_in_any_language() -> None:
     assert cause_of(Failure("54000", "too many notifications in the NOTIFY queue")) == "lost"
     assert cause_of(Failure("54000", "zu viele Benachrichtigungen", source="async.c")) == "lost"
     assert cause_of(Failure("54000", "zu lang", source="stringinfo.c")) == "data"
@@ -527,9 +527,7 @@ def test_locked_row_is_reported_as_such_t2(database: str) -> None:
     assert event.why == "lock"
 
 
-def test_rows_that_are_locked_are_found_without_waiting_and_one_that_is_gone_is_free_t2(
-    desk: Desk, database: str
-) -> None:
+def test_locked_rows_are_found_without_waiting_and_a_missing_row_counts_as_free_t2(desk: Desk, database: str) -> None:
     many(database, 3)
     ends = [end(claim) for claim in desk.claim()]
     with locked(database, ends[1].pk):
@@ -539,7 +537,7 @@ def test_rows_that_are_locked_are_found_without_waiting_and_one_that_is_gone_is_
     assert desk.ask(FindLocked(EndAndClaim([ends[0]._replace(pk=999)], ()))) == LockedFound(frozenset())
 
 
-def test_read_only_database_is_reported_after_a_pause_that_grows_t2(desk: Desk, database: str) -> None:
+def test_read_only_database_is_reported_after_a_growing_pause_t2(desk: Desk, database: str) -> None:
     fetch(database, f"alter database {_name(database)} set default_transaction_read_only = on")
     _end_backend(desk, database)
     turn_until(desk.loop, lambda: desk.connection.is_up)
@@ -551,7 +549,7 @@ def test_read_only_database_is_reported_after_a_pause_that_grows_t2(desk: Desk, 
     assert desk.loop.now - began >= 0.3
 
 
-def test_lost_connection_is_reported_and_what_is_sent_again_waits_for_it_t2(desk: Desk, database: str) -> None:
+def test_lost_connection_is_reported_and_repeated_requests_wait_for_it_t2(desk: Desk, database: str) -> None:
     insert(database)
     with psycopg.connect(database) as other:
         other.execute("lock table drover.scheduler_group in access exclusive mode")
@@ -602,7 +600,7 @@ def rows(postgres: str, migrated: str) -> Iterator[psycopg.Connection[tuple[obje
 @pytest.mark.parametrize(("kind", "moves"), [("a", JOB_MOVES), ("command", COMMAND_MOVES)], ids=["job", "command"])
 @pytest.mark.parametrize("after", JOB_STATES)
 @pytest.mark.parametrize("before", JOB_STATES)
-def test_guard_lets_exactly_the_moves_of_the_table_through_t6(
+def test_guard_allows_exactly_the_transitions_of_the_table_t6(
     rows: psycopg.Connection[tuple[object, ...]], before: str, after: str, kind: str, moves: dict[str, frozenset[str]]
 ) -> None:
     refusal: AbstractContextManager[object] = nullcontext()

@@ -60,7 +60,7 @@ def register(database: str) -> Iterator[Register]:
 
 
 @pytest.mark.parametrize(("part", "key", "column", "first", "second", "commanded"), CHANGEABLE)
-def test_a_value_of_the_file_wins_each_time_it_has_changed_and_only_then(
+def test_a_value_of_the_file_wins_only_when_it_has_changed(
     register: Register, database: str, part: str, key: str, column: str, first: Any, second: Any, commanded: Any
 ) -> None:
     table, _, name = column.partition(".")
@@ -90,7 +90,7 @@ def test_a_value_of_the_file_wins_each_time_it_has_changed_and_only_then(
         ("agents", AGENT, "select agent_present from drover.agent"),
     ],
 )
-def test_what_is_configured_no_more_is_marked_so_until_it_is_again(
+def test_a_removed_queue_or_host_is_marked_until_configured_again(
     register: Register, database: str, part: str, entry: dict[str, Any], query: str
 ) -> None:
     told = []
@@ -100,7 +100,7 @@ def test_what_is_configured_no_more_is_marked_so_until_it_is_again(
     assert told == [[(True,)], [(False,)], [(True,)]]
 
 
-def test_what_belongs_to_another_group_is_told_and_nothing_is_written_down(register: Register, database: str) -> None:
+def test_names_of_another_group_are_reported_and_nothing_is_registered(register: Register, database: str) -> None:
     fetch(database, "insert into drover.host (host_name, host_group) values ('alpha', 'others')")
     assert register() == [(b"host alpha belongs to group others",)]
     written = "select (select count(*) from drover.scheduler), (select count(*) from drover.agent)"

@@ -113,13 +113,13 @@ def test_applying_roles_again_takes_back_a_grant_too_many(database_with_roles: s
     assert _all(login(""), GRANTS) == before
 
 
-def test_everything_belongs_to_an_owner_who_cannot_log_in(login: Login) -> None:
+def test_every_object_belongs_to_an_owner_that_cannot_log_in(login: Login) -> None:
     assert {owner for _, _, owner, _ in _all(login(""), GRANTS) if owner} == {"drover_owner"}
     with pytest.raises(psycopg.OperationalError, match="not permitted to log in"):
         login("drover_owner")
 
 
-def test_nobody_but_the_owner_and_the_roles_may_do_anything(login: Login) -> None:
+def test_only_the_owner_and_the_roles_have_rights(login: Login) -> None:
     assert not [grant for _, _, _, grant in _all(login(""), GRANTS) if re.search(r"[{,]=", grant or "")]
     assert not _one(login(""), "select has_schema_privilege('public', 'drover', 'usage')")
 
@@ -149,7 +149,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
 
 
 @pytest.mark.parametrize("role", LOGINS)
-def test_no_role_is_a_member_of_another_but_the_operator_who_sees_statistics(login: Login, role: str) -> None:
+def test_only_the_operator_is_a_member_of_a_role_the_one_for_statistics(login: Login, role: str) -> None:
     query = "select roleid::regrole::text from pg_auth_members where member = %s::regrole"
     assert _all(login(""), query, f"drover_{role}") == MEMBER_OF.get(role, [])
 
@@ -176,7 +176,7 @@ def test_no_role_may_change_the_schema(login: Login, role: str) -> None:
     ],
 )
 @pytest.mark.parametrize("role", ["frontend", "frontend_sql", "operator", "readonly"])
-def test_inner_functions_are_not_for_others(login: Login, role: str, function: str) -> None:
+def test_internal_functions_cannot_be_called_by_other_roles(login: Login, role: str, function: str) -> None:
     with pytest.raises(InsufficientPrivilege):
         login(f"drover_{role}").execute(f"select drover.{function}".encode())
 
@@ -192,7 +192,7 @@ def test_front_end_with_sql_may_give_four_more_f27(login: Login) -> None:
     assert _insertable(login(""), "drover_frontend_sql") == FRONTEND | SQL_ONLY
 
 
-def test_front_end_sets_up_a_group_with_jobs_and_edges_alone_f27(login: Login) -> None:
+def test_front_end_can_set_up_a_group_with_jobs_and_edges_f27(login: Login) -> None:
     ui = login("drover_frontend")
     with ui.transaction():
         ui.execute("insert into drover.job (job_name, job_priority, job_tenant) values ('scan', 100, 'acme')")
@@ -204,7 +204,7 @@ def test_front_end_sets_up_a_group_with_jobs_and_edges_alone_f27(login: Login) -
     assert seen == [(parent, 0, True, "drover_frontend"), (child, 1, True, "drover_frontend")]
 
 
-def test_front_end_with_sql_hands_in_sql_f17(login: Login) -> None:
+def test_front_end_with_sql_may_queue_sql_f17(login: Login) -> None:
     insert = """insert into drover.jobqueue (jq_type, jq_args, jq_runonpfile, jq_key)
                 values ('sha256', 'select pfile_pk, host from pfile', 'host', 'pfile_pk') returning jq_pk"""
     job = _one(login("drover_frontend_sql"), insert)
@@ -260,13 +260,13 @@ def test_front_end_cannot_forge_a_state_j25(login: Login, state: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["frontend", "frontend_sql", "scheduler"])
-def test_command_of_somebody_who_is_no_operator_is_refused_j96(login: Login, role: str) -> None:
+def test_command_of_a_role_that_is_no_operator_is_refused_j96(login: Login, role: str) -> None:
     with pytest.raises(InsufficientPrivilege, match="only drover_operator may insert commands"):
         login(f"drover_{role}").execute("insert into drover.jobqueue (jq_type, jq_args) values ('command', 'shutdown')")
 
 
 @pytest.mark.parametrize("signal", ["STOP", "SIGSTOP", "sigstop", "19", "TSTP", "CONT", "KILL", "9", "x"])
-def test_owner_sends_no_signal_that_stops_an_agent_of_others(login: Login, signal: str) -> None:
+def test_owner_of_a_job_may_not_send_signals_that_stop_a_shared_agent(login: Login, signal: str) -> None:
     job = _one(login("drover_frontend"), PLAIN)
     for words in (f"signal {job} {signal}", f"signal {job} TERM {job} {signal}"):
         with pytest.raises(
@@ -277,13 +277,13 @@ def test_owner_sends_no_signal_that_stops_an_agent_of_others(login: Login, signa
 
 
 @pytest.mark.parametrize("signal", ["INT", "SIGTERM", "hup", "10", "USR2"])
-def test_owner_sends_the_signals_that_ask(login: Login, signal: str) -> None:
+def test_owner_of_a_job_may_send_harmless_signals(login: Login, signal: str) -> None:
     ui = login("drover_frontend")
     assert _one(ui, "select drover.command(%s)", f"signal {_one(ui, PLAIN)} {signal}")
 
 
 @pytest.mark.parametrize("words", ["fly 9", "", "Cancel 9", " \n"])
-def test_what_is_no_command_is_told_those_there_are(login: Login, words: str) -> None:
+def test_unknown_command_is_refused_with_the_known_ones(login: Login, words: str) -> None:
     for role, verbs in (("operator", VERBS), ("frontend", OWNERS)):
         with pytest.raises(InvalidParameterValue) as refused:
             login(f"drover_{role}").execute("select drover.command(%s)", (words,))
@@ -293,7 +293,7 @@ def test_what_is_no_command_is_told_those_there_are(login: Login, words: str) ->
 
 
 @pytest.mark.parametrize("words", ["signal {0} INT {1} INT", "run {0} {1}", "signal {1} INT {0} INT", "cancel {1}"])
-def test_a_command_about_several_jobs_needs_all_of_them_to_be_ones_own(login: Login, words: str) -> None:
+def test_a_command_about_several_jobs_needs_ownership_of_all(login: Login, words: str) -> None:
     ui = login("drover_frontend")
     ((mine,),) = ui.execute(PLAIN).fetchall()
     ((other,),) = login("drover_operator").execute(PLAIN).fetchall()
@@ -311,7 +311,7 @@ def test_command_by_copy_is_refused_too(login: Login) -> None:
 
 
 @pytest.mark.parametrize("role", ["frontend", "frontend_sql", "operator", "scheduler"])
-def test_nobody_inserts_a_clean_up_by_hand_r50(login: Login, role: str) -> None:
+def test_no_role_inserts_a_clean_up_directly_r50(login: Login, role: str) -> None:
     with pytest.raises(InsufficientPrivilege, match="it is not inserted"):
         login(f"drover_{role}").execute("insert into drover.jobqueue (jq_type, jq_args) values ('cleanup', '[]')")
 
@@ -339,9 +339,7 @@ def test_trigger_of_a_front_end_inserts_no_clean_up_r50(login: Login) -> None:
         ui.execute("insert into bait values (1)")
 
 
-def test_clean_up_belongs_to_who_has_handed_the_job_in_r43(
-    login: Login, tenants: list[psycopg.Connection[Any]]
-) -> None:
+def test_clean_up_belongs_to_the_submitter_of_the_job_r43(login: Login, tenants: list[psycopg.Connection[Any]]) -> None:
     ours, theirs = tenants
     insert = "insert into drover.jobqueue (jq_type, jq_delete) values ('noop', '{/srv/data/x}') returning jq_pk"
     job, daemon = _one(ours, insert), login("drover_scheduler")
@@ -372,7 +370,7 @@ def test_clean_up_belongs_to_who_has_handed_the_job_in_r43(
     ],
 )
 @pytest.mark.parametrize("role", ["frontend", "frontend_sql", "operator", "readonly"])
-def test_only_the_scheduler_changes_what_is_there_t7(login: Login, role: str, statement: str) -> None:
+def test_only_the_scheduler_updates_jobs_t7(login: Login, role: str, statement: str) -> None:
     login("").execute(PLAIN.encode())
     with pytest.raises(InsufficientPrivilege):
         login(f"drover_{role}").execute(statement.encode())
@@ -406,7 +404,7 @@ def test_name_makes_set_up_idempotent_r22(login: Login) -> None:
         ("sha256", "\x01\x07\x1b[31m\ufffd\n\r\t'\"\\$`"),
     ],
 )
-def test_insert_takes_whatever_it_is_given_f28(login: Login, job_type: str, arguments: str) -> None:
+def test_insert_accepts_any_type_and_arguments_f28(login: Login, job_type: str, arguments: str) -> None:
     insert = "insert into drover.jobqueue (jq_type, jq_args, jq_msq) values (%s, %s, true) returning jq_pk"
     login("drover_frontend_sql").execute(insert.encode(), (job_type, arguments))
     assert _all(login(""), "select jq_type, jq_args, jq_state from drover.jobqueue") == [
@@ -417,7 +415,7 @@ def test_insert_takes_whatever_it_is_given_f28(login: Login, job_type: str, argu
 # ---- tenants
 
 
-def test_submitter_is_the_login_whatever_role_is_put_on_t17(tenants: list[psycopg.Connection[Any]]) -> None:
+def test_submitter_is_the_login_role_even_after_set_role_t17(tenants: list[psycopg.Connection[Any]]) -> None:
     ours, _ = tenants
     ours.execute("set role drover_frontend")
     ours.execute(PLAIN.encode())
@@ -453,7 +451,7 @@ def _fill(admin: psycopg.Connection[Any], job: int) -> None:
 
 
 @pytest.mark.parametrize("table", ["jobqueue", "job", "jobdepends", "log", "output", "attempt", "item_failure", "why"])
-def test_tenant_cannot_go_round_the_views_t113(tenants: list[psycopg.Connection[Any]], table: str) -> None:
+def test_tenant_cannot_bypass_the_views_t113(tenants: list[psycopg.Connection[Any]], table: str) -> None:
     with pytest.raises(InsufficientPrivilege):
         tenants[0].execute(f"select * from drover.{table}".encode())
 
@@ -473,14 +471,14 @@ def test_function_in_a_condition_sees_no_rows_of_another_t113(
 
 
 @pytest.mark.parametrize("turn", [1, -1], ids=["their child", "their parent"])
-def test_tenant_cannot_tie_a_job_to_that_of_another_t113(tenants: list[psycopg.Connection[Any]], turn: int) -> None:
+def test_tenant_cannot_make_an_edge_to_a_job_of_another_t113(tenants: list[psycopg.Connection[Any]], turn: int) -> None:
     ours, theirs = tenants
     child, parent = [_one(theirs, PLAIN), _one(ours, PLAIN)][::turn]
     with pytest.raises(InsufficientPrivilege, match=f"job {child} or {parent} is not yours"):
         _edge(ours, child, parent)
 
 
-def test_operator_may_tie_any_jobs(login: Login, tenants: list[psycopg.Connection[Any]]) -> None:
+def test_operator_may_make_edges_between_any_jobs(login: Login, tenants: list[psycopg.Connection[Any]]) -> None:
     child, parent = (_one(tenant, PLAIN) for tenant in tenants)
     _edge(login("drover_operator"), child, parent)
     assert _one(login(""), "select jq_unmet from drover.jobqueue where jq_pk = %s", child) == 1
@@ -500,7 +498,7 @@ def test_member_of_the_operators_commands_too(login: Login, tenants: list[psycop
     assert _one(ours, "insert into drover.jobqueue (jq_type, jq_args) values ('command', 'poll') returning jq_pk")
 
 
-def test_operator_forges_nothing_that_the_scheduler_writes(login: Login) -> None:
+def test_operator_cannot_write_columns_of_the_scheduler(login: Login) -> None:
     assert _insertable(login(""), "drover_operator") == FRONTEND | SQL_ONLY
 
 
@@ -512,7 +510,7 @@ def test_operator_reads_everything(login: Login) -> None:
     assert _all(operator, query) == []
 
 
-def test_operator_keeps_the_rules_of_placement_and_wakes_schedulers(login: Login) -> None:
+def test_operator_edits_placement_and_wakes_schedulers(login: Login) -> None:
     daemon, operator = login("drover_scheduler"), login("drover_operator")
     daemon.execute("listen drover_change")
     operator.execute("insert into drover.placement (placement_from, placement_host) values ('disk1', 'alpha')")
@@ -525,7 +523,7 @@ def test_operator_keeps_the_rules_of_placement_and_wakes_schedulers(login: Login
 
 
 @pytest.mark.parametrize("role", ["frontend", "frontend_sql", "readonly", "scheduler"])
-def test_others_do_not_say_where_rows_go(login: Login, role: str) -> None:
+def test_other_roles_cannot_edit_placement(login: Login, role: str) -> None:
     with pytest.raises(InsufficientPrivilege):
         login(f"drover_{role}").execute(
             "insert into drover.placement (placement_from, placement_host) values ('disk1', 'alpha')"
@@ -533,7 +531,7 @@ def test_others_do_not_say_where_rows_go(login: Login, role: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["jobqueue", "log", "output", "item_failure", "my_jobs", "scheduler_status", "job"])
-def test_watcher_cannot_read_what_jobs_work_on(login: Login, table: str) -> None:
+def test_watcher_cannot_read_arguments_of_jobs(login: Login, table: str) -> None:
     with pytest.raises(InsufficientPrivilege):
         login("drover_readonly").execute(f"select * from drover.{table}".encode())
 
@@ -557,7 +555,7 @@ insert into drover.agent (agent_group, agent_type, agent_revision) values ('defa
 """
 
 
-def test_watcher_and_front_end_read_nothing_that_an_agent_said_or_that_starts_it(login: Login) -> None:
+def test_watcher_and_front_end_cannot_read_agent_output_or_commands(login: Login) -> None:
     owner, watcher = login(""), login("drover_readonly")
     owner.execute("alter table drover.jobqueue disable trigger user")
     owner.execute(SAYING.encode())
@@ -588,18 +586,18 @@ def test_scheduler_has_the_rights_for_each_of_its_statements(login: Login, name:
         ("register", "insert on drover.host"),
     ],
 )
-def test_that_test_would_see_a_missing_right(login: Login, name: str, right: str) -> None:
+def test_a_missing_right_fails_the_test_of_the_statements(login: Login, name: str, right: str) -> None:
     login("").execute(f"revoke {right} from drover_scheduler".encode())
     with pytest.raises(InsufficientPrivilege):
         test_scheduler_has_the_rights_for_each_of_its_statements(login, name)
 
 
-def test_scheduler_may_insert_only_what_submit_gives_j37(login: Login) -> None:
+def test_scheduler_may_insert_only_the_columns_of_submit_j37(login: Login) -> None:
     assert _insertable(login(""), "drover_scheduler") == {"jq_pk", "jq_type", "jq_args", "jq_urgent"}
 
 
 @pytest.mark.parametrize("table", ["job", "jobdepends", "placement", "migration"])
-def test_scheduler_adds_nothing_of_the_users_j37(login: Login, table: str) -> None:
+def test_scheduler_adds_no_column_of_the_user_j37(login: Login, table: str) -> None:
     query = "select has_any_column_privilege('drover_scheduler', %s, 'insert, update')"
     assert not _one(login(""), query, f"drover.{table}")
 
@@ -627,7 +625,7 @@ def test_scheduler_may_check_the_schema_f143(database_with_roles: str) -> None:
 
 @pytest.mark.parametrize("role", ["msq", "agentdb"])
 @pytest.mark.parametrize("table", ["jobqueue", "why", "my_jobs", "agent"])
-def test_login_of_others_sql_sees_nothing_of_the_queue(login: Login, role: str, table: str) -> None:
+def test_login_for_job_sql_sees_nothing_of_the_queue(login: Login, role: str, table: str) -> None:
     with pytest.raises(InsufficientPrivilege, match="schema drover"):
         login(f"drover_{role}").execute(f"select * from drover.{table}".encode())
 

@@ -142,7 +142,7 @@ def test_ended_job_has_a_start_an_end_and_no_owner_f32(queue: Connection, wrong:
 
 
 @pytest.mark.parametrize("state", sorted(set(JOB_STATES) - INSERTABLE))
-def test_job_is_born_held_or_queued_j25(queue: Connection, state: str) -> None:
+def test_job_is_inserted_held_or_queued_j25(queue: Connection, state: str) -> None:
     with pytest.raises(CheckViolation, match=f"inserted held or queued, not {state}"):
         _job(queue, jq_state=state)
 
@@ -174,7 +174,7 @@ def test_database_numbers_the_jobs_in_order_j20(queue: Connection) -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_nobody_chooses_the_number_j20(queue: Connection) -> None:
+def test_job_number_cannot_be_chosen_j20(queue: Connection) -> None:
     with pytest.raises(psycopg.errors.GeneratedAlways):
         _job(queue, jq_pk=7)
 
@@ -212,7 +212,7 @@ def test_odd_priority_is_refused_r76(queue: Connection, priority: str) -> None:
         _job(queue, jq_priority=priority)
 
 
-def test_job_is_seen_at_once_and_may_be_cancelled_before_it_starts_t66(database: str, queue: Connection) -> None:
+def test_job_is_visible_at_once_and_may_be_cancelled_before_it_starts_t66(database: str, queue: Connection) -> None:
     job = _job(queue)
     with psycopg.connect(database, autocommit=True) as other:
         _set(other, job, f"jq_state = 'cancelled', {ENDED}, jq_end_bits = 2")
@@ -259,12 +259,12 @@ def test_job_for_a_host_goes_to_the_queue_of_its_group(queue: Connection) -> Non
     assert _column(queue, _job(queue, jq_host="unheard-of"), "jq_queue") == "default"
 
 
-def test_queue_that_was_named_is_kept(queue: Connection) -> None:
+def test_named_queue_of_a_job_is_kept(queue: Connection) -> None:
     assert _column(queue, _job(queue, jq_queue="heavy", jq_host="alpha"), "jq_queue") == "heavy"
     assert _column(queue, _job(queue, jq_queue=None), "jq_queue") == "default"
 
 
-def test_job_for_later_waits(queue: Connection) -> None:
+def test_job_with_a_later_start_time_waits(queue: Connection) -> None:
     job = _job(queue, jq_not_before="2999-01-01")
     assert _column(queue, job, "jq_wait_until = jq_not_before")
     assert _column(queue, _job(queue, jq_not_before="1999-01-01"), "jq_wait_until") is None
@@ -309,7 +309,7 @@ def test_job_without_files_is_followed_by_no_clean_up_r43(queue: Connection, fil
     assert _all(queue, "select count(*) from drover.jobqueue") == [(1,)]
 
 
-def test_clean_up_has_the_names_as_they_are_r43(queue: Connection) -> None:
+def test_clean_up_keeps_file_names_unchanged_r43(queue: Connection) -> None:
     names = ["/a b", '/q"', "/back\\slash", "/new\nline", "/é", "/$(id)", "/,{}"]
     job = _job(queue, jq_delete=names)
     _end(queue, job)
@@ -337,7 +337,7 @@ def test_clean_up_is_for_the_host_of_the_attempt_that_succeeded_r47(queue: Conne
     assert _clean_up(queue, job)[2] == "alpha"
 
 
-def test_clean_up_tells_how_far_it_is_r75(queue: Connection) -> None:
+def test_state_of_a_clean_up_is_shown_with_its_job_r75(queue: Connection) -> None:
     job = _job(queue, jq_delete=["/a"])
     told = [_clean_up(queue, job)[1]]
     _end(queue, job)
@@ -349,7 +349,7 @@ def test_clean_up_tells_how_far_it_is_r75(queue: Connection) -> None:
     assert [*told, _clean_up(queue, job)[1]] == ["none", "pending", "removing", "removed"]
 
 
-def test_clean_up_that_failed_or_was_cancelled_says_so_r75(queue: Connection) -> None:
+def test_failed_or_cancelled_clean_up_is_shown_r75(queue: Connection) -> None:
     for state in ("failed", "cancelled"):
         job = _job(queue, jq_delete=["/a"])
         _end(queue, job)
@@ -358,7 +358,7 @@ def test_clean_up_that_failed_or_was_cancelled_says_so_r75(queue: Connection) ->
 
 
 @pytest.mark.parametrize(("state", "bits"), [("cancelled", 2), ("skipped", 1), ("skipped", 2), ("ignored", 2)])
-def test_clean_up_that_was_not_to_be_says_why_r75(queue: Connection, state: str, bits: int) -> None:
+def test_clean_up_that_was_not_queued_says_why_r75(queue: Connection, state: str, bits: int) -> None:
     job = _job(queue, jq_delete=["/a"])
     _end(queue, job)
     clean_up = _clean_up(queue, job)[0]
@@ -367,7 +367,7 @@ def test_clean_up_that_was_not_to_be_says_why_r75(queue: Connection, state: str,
     assert _clean_up(queue, job)[1:] == ("failed", None, "so")
 
 
-def test_clean_up_that_is_there_already_harms_nobody_r46(queue: Connection) -> None:
+def test_clean_up_that_exists_already_is_no_error_r46(queue: Connection) -> None:
     job = _job(queue, jq_delete=["/a"])
     other = _job(queue, jq_type="cleanup", jq_name=f"cleanup.{job}")
     _end(queue, job)
@@ -375,12 +375,12 @@ def test_clean_up_that_is_there_already_harms_nobody_r46(queue: Connection) -> N
 
 
 @pytest.mark.parametrize("names", ["{null}", "{/a,null}", '{""}', "{{a,b},{c,d}}"])
-def test_list_of_files_that_is_none_is_refused(queue: Connection, names: str) -> None:
+def test_malformed_list_of_files_is_refused(queue: Connection, names: str) -> None:
     with pytest.raises(CheckViolation, match="jq_delete is a list of names"):
         _job(queue, jq_delete=names)
 
 
-def test_list_of_files_that_no_line_could_hold_is_refused(queue: Connection) -> None:
+def test_list_of_files_too_long_for_a_line_is_refused(queue: Connection) -> None:
     with pytest.raises(CheckViolation, match="too long"):
         _job(queue, jq_delete=["\x01" * 100_000])
 
@@ -392,12 +392,12 @@ def test_query_with_files_needs_a_host_r47(queue: Connection, columns: dict[str,
     assert _job(queue, jq_delete=["/a"], jq_host="alpha", **columns)
 
 
-def test_empty_name_of_a_column_for_hosts_is_none_f160(queue: Connection) -> None:
+def test_empty_host_column_name_is_null_f160(queue: Connection) -> None:
     job = _job(queue, jq_args="a parameter", jq_runonpfile="")
     assert (_column(queue, job, "jq_msq"), _column(queue, job, "jq_runonpfile")) == (False, None)
 
 
-def test_empty_name_of_a_column_for_hosts_leaves_sql_as_it_is_f160(queue: Connection) -> None:
+def test_empty_host_column_name_leaves_jq_msq_unchanged_f160(queue: Connection) -> None:
     job = _job(queue, jq_args="select 1 as n", jq_msq=True, jq_runonpfile="")
     assert (_column(queue, job, "jq_msq"), _column(queue, job, "jq_runonpfile")) == (True, None)
 
@@ -424,7 +424,7 @@ def test_edge_to_a_live_parent_is_counted(queue: Connection) -> None:
 
 @pytest.mark.parametrize("mask", [1, 2, 3, 5])
 @pytest.mark.parametrize(("state", "bits"), [("done", 1), ("done", 5), ("failed", 2), ("failed", 6)])
-def test_edge_to_an_ended_parent_is_met_if_the_mask_says_so_f160(
+def test_edge_to_an_ended_parent_is_met_according_to_its_mask_f160(
     queue: Connection, state: str, bits: int, mask: int
 ) -> None:
     parent, child = _job(queue), _job(queue)
@@ -456,13 +456,13 @@ def test_job_in_hand_or_ended_takes_no_edge(queue: Connection, state: str, move:
         _edge(queue, child, parent)
 
 
-def test_edge_to_no_job_is_refused_r37(queue: Connection) -> None:
+def test_edge_to_a_missing_job_is_refused_r37(queue: Connection) -> None:
     child = _job(queue)
     with pytest.raises(ForeignKeyViolation, match=r"\(jdep_jq_depends_fk\)=\(999\) is not present in table"):
         _edge(queue, child, 999)
 
 
-def test_same_edge_again_is_refused_or_ignored_but_never_counted(queue: Connection) -> None:
+def test_repeated_edge_is_refused_or_ignored_and_never_counted_twice(queue: Connection) -> None:
     parent, child = _job(queue), _job(queue)
     _edge(queue, child, parent)
     with pytest.raises(UniqueViolation):
@@ -491,7 +491,7 @@ def test_edge_is_met_once(queue: Connection) -> None:
     assert _column(queue, child, "jq_unmet") == 1
 
 
-def test_failure_skips_the_whole_chain_below_and_tells_it(queue: Connection) -> None:
+def test_failure_skips_the_whole_chain_below_and_notifies(queue: Connection) -> None:
     jobs = [_job(queue) for _ in range(4)]
     _edge(queue, jobs[1], jobs[0], 1, "skip")
     _edge(queue, jobs[2], jobs[1], 1, "skip")
@@ -505,7 +505,7 @@ def test_failure_skips_the_whole_chain_below_and_tells_it(queue: Connection) -> 
     assert [(event["jq_pk"], event["state"]) for event in told] == [(jobs[1], "skipped"), (jobs[2], "skipped")]
 
 
-def test_a_job_that_is_skipped_waits_for_no_time_any_more(queue: Connection) -> None:
+def test_a_skipped_job_has_no_waiting_time(queue: Connection) -> None:
     parent, child = _job(queue), _job(queue, jq_not_before="9999-01-01")
     _edge(queue, child, parent, 1, "skip")
     _end(queue, parent, "failed", 2)
@@ -513,7 +513,7 @@ def test_a_job_that_is_skipped_waits_for_no_time_any_more(queue: Connection) -> 
     assert _column(queue, child, "(jq_state::text, jq_wait_until)") == ("skipped", None)
 
 
-def test_child_that_waits_outlives_a_failure(queue: Connection) -> None:
+def test_child_with_on_unmet_wait_stays_queued_after_a_failure(queue: Connection) -> None:
     parent, child = _job(queue), _job(queue)
     _edge(queue, child, parent)
     _end(queue, parent, "failed", 2)
@@ -533,7 +533,7 @@ def test_child_of_two_failures_is_skipped_and_the_insert_goes_on(queue: Connecti
     assert _column(queue, grandchild, "(jq_state::text, jq_unmet)") == ("queued", "0")
 
 
-def test_dropped_edge_lets_its_child_go(queue: Connection) -> None:
+def test_removing_an_edge_releases_its_child(queue: Connection) -> None:
     parent, child = _job(queue), _job(queue)
     _edge(queue, child, parent)
     queue.execute("delete from drover.jobdepends")
@@ -551,7 +551,7 @@ def test_transaction_wakes_schedulers_once(queue: Connection) -> None:
     assert _heard(queue, "drover_queue") == [""]
 
 
-def test_news_fit_the_channel_however_large_the_numbers(queue: Connection) -> None:
+def test_notifications_fit_the_channel_however_large_the_numbers(queue: Connection) -> None:
     queue.execute("listen drover_event")
     queue.execute("insert into drover.job (job_pk) overriding system value values (9223372036854775807)")
     queue.execute("""
@@ -626,7 +626,7 @@ def test_claim_reads_what_it_takes_from_the_index_j36_t3(active: Connection, mod
     assert _pages(plan) < 20
 
 
-def test_claim_costs_the_same_beside_jobs_that_wait_j36(active: Connection) -> None:
+def test_claim_costs_the_same_with_many_waiting_jobs_j36(active: Connection) -> None:
     _fill(active, 1000)
     before = _pages(_claims(active, "custom"))
     _fill(active, 100_000, unmet=1)
@@ -640,24 +640,24 @@ def test_claim_costs_the_same_beside_jobs_that_wait_j36(active: Connection) -> N
 @pytest.mark.parametrize(
     "time", ["infinity", "-infinity", "294276-12-31", "4713-01-01 BC", "10000-01-01", "0001-01-01 BC"]
 )
-def test_a_start_window_that_not_all_can_read_is_refused(queue: Connection, column: str, time: str) -> None:
+def test_a_start_window_outside_the_readable_range_is_refused(queue: Connection, column: str, time: str) -> None:
     with pytest.raises(CheckViolation, match="jobqueue_start_window_is_of_dates"):
         queue.execute(f"insert into drover.jobqueue (jq_type, {column}) values ('a', %s)".encode(), (time,))
 
 
 @pytest.mark.parametrize("time", ["infinity", "-infinity", "294276-12-31", "4713-01-01 BC", "10000-01-01"])
-def test_a_time_of_a_job_group_that_not_all_can_read_is_refused(queue: Connection, time: str) -> None:
+def test_a_time_of_a_job_group_outside_the_readable_range_is_refused(queue: Connection, time: str) -> None:
     with pytest.raises(CheckViolation, match="job_queued_is_a_date"):
         queue.execute("insert into drover.job (job_queued) values (%s)", (time,))
 
 
 @pytest.mark.parametrize("length", ["178000000 years", "101 years", "0", "-1 s"])
-def test_a_time_limit_that_is_none_is_refused(queue: Connection, length: str) -> None:
+def test_an_invalid_time_limit_is_refused(queue: Connection, length: str) -> None:
     with pytest.raises(CheckViolation, match="jobqueue_jq_timeout_check"):
         queue.execute("insert into drover.jobqueue (jq_type, jq_timeout) values ('a', %s)", (length,))
 
 
-def test_times_of_all_years_that_can_be_read_are_taken(queue: Connection) -> None:
+def test_times_of_all_readable_years_are_accepted(queue: Connection) -> None:
     queue.execute("insert into drover.job (job_queued) values ('0001-01-02 UTC'), ('9999-12-31 09:59:59 UTC')")
     insert = "insert into drover.jobqueue (jq_type, jq_not_before, jq_not_after, jq_timeout) values"
     queue.execute(f"{insert} ('a', '0001-01-02 UTC', '9999-12-31', '100 years')".encode())

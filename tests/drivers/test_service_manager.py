@@ -60,11 +60,11 @@ def test_without_a_socket_there_is_no_manager() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "relative", "vsock:2:1234"])
-def test_an_address_that_is_none_is_no_manager(address: str) -> None:
+def test_an_invalid_address_means_no_manager(address: str) -> None:
     assert pop_manager({"NOTIFY_SOCKET": address}) is None
 
 
-def test_what_names_the_manager_is_not_left_for_what_we_start() -> None:
+def test_variables_of_the_manager_are_removed_from_the_environment() -> None:
     environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_PID": str(os.getpid()), "WATCHDOG_USEC": "30000000", "A": "b"}
     assert (pop_manager(environment), environment) == (Manager("/run/x", 30.0), {"A": "b"})
 
@@ -73,7 +73,7 @@ def test_what_names_the_manager_is_not_left_for_what_we_start() -> None:
     ("pid", "microseconds", "seconds"),
     [("", "500000", 0.5), ("1", "500000", 0.0), ("own", "x", 0.0), ("own", "", 0.0)],
 )
-def test_watchdog_of_another_process_is_not_ours(pid: str, microseconds: str, seconds: float) -> None:
+def test_watchdog_of_another_process_is_ignored(pid: str, microseconds: str, seconds: float) -> None:
     named = str(os.getpid()) if pid == "own" else pid
     environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_PID": named, "WATCHDOG_USEC": microseconds}
     assert pop_manager(environment) == Manager("@x", seconds)
@@ -88,7 +88,7 @@ def test_ready_is_sent_once_with_the_status_r82(site: Site) -> None:
     assert site.ear.heard() == [["READY=1", "STATUS=idle"]]
 
 
-def test_a_name_that_is_no_path_is_reached_too() -> None:
+def test_an_abstract_socket_of_the_manager_is_reached() -> None:
     with Ear(f"@drover-test-{uuid4().hex}") as ear:
         site = Site(ear)
         site.notifier.ready()
@@ -137,7 +137,7 @@ def test_status_is_sent_when_it_has_changed_and_once_a_second_f165(site: Site) -
     assert site.after(5.0) == []
 
 
-def test_an_idle_daemon_is_not_woken_for_its_status(site: Site) -> None:
+def test_an_idle_daemon_sets_no_timer_for_its_status(site: Site) -> None:
     site.notifier.update_status()
     site.after(0.0)
     site.notifier.update_status()
@@ -145,7 +145,7 @@ def test_an_idle_daemon_is_not_woken_for_its_status(site: Site) -> None:
     assert not site.loop._timers
 
 
-def test_sign_of_life_is_sent_while_the_loop_turns_f165(ear: Ear) -> None:
+def test_watchdog_signal_is_sent_while_the_loop_turns_f165(ear: Ear) -> None:
     site = Site(ear, watchdog_s=30.0)
     assert [site.after(0.0), site.after(14.9), site.after(0.1), site.after(15.0)] == [
         [["WATCHDOG=1"]], [], [["WATCHDOG=1"]], [["WATCHDOG=1"]],
@@ -153,7 +153,7 @@ def test_sign_of_life_is_sent_while_the_loop_turns_f165(ear: Ear) -> None:
     site.close()
 
 
-def test_no_sign_of_life_is_sent_while_the_loop_hangs_f165(ear: Ear) -> None:
+def test_no_watchdog_signal_is_sent_while_the_loop_hangs_f165(ear: Ear) -> None:
     site = Site(ear, watchdog_s=30.0)
     ear.heard()
     site.now += 300.0
@@ -167,7 +167,7 @@ def test_without_a_watchdog_there_is_no_timer(site: Site) -> None:
     assert not site.loop._timers
 
 
-def test_a_reload_has_a_beginning_and_an_end(site: Site) -> None:
+def test_a_reload_is_notified_at_its_start_and_end(site: Site) -> None:
     site.notifier.ready()
     site.notifier.reloading()
     site.notifier.ready()
@@ -176,7 +176,7 @@ def test_a_reload_has_a_beginning_and_an_end(site: Site) -> None:
     assert moment.removeprefix("MONOTONIC_USEC=").isdecimal()
 
 
-def test_nothing_is_sent_after_the_end(site: Site) -> None:
+def test_nothing_is_sent_after_stopping(site: Site) -> None:
     site.notifier.update_status()
     site.notifier.stopping()
     site.notifier.stopping()
@@ -185,7 +185,7 @@ def test_nothing_is_sent_after_the_end(site: Site) -> None:
     assert site.after(5.0) == [["STOPPING=1", "STATUS=idle"]]
 
 
-def test_a_manager_that_does_not_read_is_not_waited_for_f165(site: Site) -> None:
+def test_a_manager_that_does_not_read_does_not_block_f165(site: Site) -> None:
     for number in range(5000):  # more than its queue holds
         site.line = str(number)
         site.notifier.update_status()
@@ -208,7 +208,7 @@ def test_ready_file_holds_our_pid_and_is_removed_at_the_end_r82(tmp_path: Path) 
     assert [*seen, path.exists()] == [False, True, False]
 
 
-def test_no_ready_file_is_wanted_by_default(tmp_path: Path) -> None:
+def test_no_ready_file_is_written_by_default(tmp_path: Path) -> None:
     file = ReadyFile("")
     file.show()
     file.remove()

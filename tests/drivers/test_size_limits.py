@@ -47,7 +47,7 @@ def login(database_with_roles: str) -> Iterator[Login]:
 
 
 @pytest.mark.parametrize(("query", "column", "value", "size", "most", "next_step"), REFUSED.values(), ids=REFUSED)
-def test_too_long_a_text_is_refused_with_its_size_the_limit_and_what_next(
+def test_oversized_text_is_refused_with_size_limit_and_what_next(
     login: Login, query: str, column: str, value: str, size: int, most: int, next_step: str
 ) -> None:
     with pytest.raises(CheckViolation, match=f"{column} has {size} bytes, and {most} are let in: {next_step}"):
@@ -55,24 +55,24 @@ def test_too_long_a_text_is_refused_with_its_size_the_limit_and_what_next(
 
 
 @pytest.mark.parametrize("column", ["jq_runonpfile", "jq_key"])
-def test_too_long_a_name_of_a_column_is_refused(login: Login, column: str) -> None:
+def test_oversized_column_name_is_refused(login: Login, column: str) -> None:
     query = f"insert into drover.jobqueue (jq_type, jq_msq, {column}) values ('noop', true, repeat('x', 2001))"
     with pytest.raises(CheckViolation, match=f"{column} has 2001 bytes"):
         login("drover_frontend_sql").execute(query.encode())
 
 
-def test_too_much_sql_is_refused(login: Login) -> None:
+def test_oversized_sql_is_refused(login: Login) -> None:
     query = JOB.format("jq_msq, jq_args", f"true, 'select ' || repeat('1', {MOST})")
     with pytest.raises(CheckViolation, match=f"jq_args has {MOST + 7} bytes"):
         login("drover_frontend_sql").execute(query.encode())
 
 
-def test_too_long_a_command_is_refused(login: Login) -> None:
+def test_oversized_command_is_refused(login: Login) -> None:
     with pytest.raises(CheckViolation, match="jq_args has 1048585 bytes"):
         login("drover_operator").execute(f"select drover.command('cancel 1 ' || repeat('x', {MOST}))".encode())
 
 
-def test_compressed_variables_count_as_what_they_are(login: Login) -> None:
+def test_compressed_variables_count_at_their_full_size(login: Login) -> None:
     """A row of a table brings them compressed: a hundredth of it."""
     ui = login("drover_frontend")
     ui.execute("create temp table big as select jsonb_build_object('a', repeat('x', 2000000)) as v")
@@ -81,7 +81,7 @@ def test_compressed_variables_count_as_what_they_are(login: Login) -> None:
 
 
 @pytest.mark.parametrize(("query", "column", "value"), LET_IN.values(), ids=LET_IN)
-def test_what_is_just_short_enough_is_let_in(login: Login, query: str, column: str, value: str) -> None:
+def test_values_just_within_the_limits_are_accepted(login: Login, query: str, column: str, value: str) -> None:
     assert login("drover_frontend").execute(query.format(column, value).encode()).rowcount == 1
 
 
@@ -102,7 +102,7 @@ def test_front_end_raises_no_limit(login: Login) -> None:
 
 
 @pytest.mark.parametrize("size", [65535, 16777217])
-def test_limit_that_could_not_be_kept_is_refused(login: Login, size: int) -> None:
+def test_limit_beyond_what_can_be_enforced_is_refused(login: Login, size: int) -> None:
     with pytest.raises(CheckViolation):
         login("drover_operator").execute(f"update drover.size_limit set limit_bytes = {size}".encode())
 

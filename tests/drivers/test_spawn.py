@@ -42,7 +42,7 @@ def test_a_death_right_before_each_of_a_thousand_starts_frees_that_slot_and_no_o
     assert open_descriptors() == before
 
 
-def test_an_agent_does_not_push_us_off_the_cpu_p2(family: Make) -> None:
+def test_an_agent_does_not_preempt_the_daemon_p2(family: Make) -> None:
     one = family(line=sh("read line"))
     assert os.sched_getscheduler(one.spawn()) == os.SCHED_BATCH
 
@@ -116,14 +116,14 @@ def test_each_process_has_its_own_slot_and_job_in_its_environment(family: Make) 
     ]
 
 
-def test_a_line_agent_stands_where_we_stand_j42(family: Make) -> None:
+def test_a_line_agent_runs_in_the_directory_of_the_daemon_j42(family: Make) -> None:
     one = family(line=sh("pwd"))
     one.spawn()
     one.end()
     assert one.said[0].decode() == os.getcwd() + "\n"
 
 
-def test_a_command_stands_in_tmp_r19(family: Make) -> None:
+def test_a_command_runs_in_tmp_r19(family: Make) -> None:
     one = family(exec=command())
     one.run(b"pwd")
     one.end()
@@ -138,14 +138,14 @@ def test_process_runs_in_the_directory_of_its_type_j42_r19(family: Make, tmp_pat
     assert one.said[0] + one.captured[0, "out"] == os.fsencode(tmp_path) + b"\n"
 
 
-def test_arguments_arrive_whole_and_unread_j44_r20(family: Make) -> None:
+def test_arguments_arrive_unchanged_j44_r20(family: Make) -> None:
     one = family(exec=command())
     one.run(b"printf", b"%s|", b"a  b", b"$(touch x)", b"\xff'\"", b"")
     one.end()
     assert one.captured[0, "out"] == b"a  b|$(touch x)|\xff'\"||"
 
 
-def test_agents_are_found_in_our_folders_first(family: Make, tmp_path: Path) -> None:
+def test_agents_are_found_in_the_shipped_folders_first(family: Make, tmp_path: Path) -> None:
     program(tmp_path / "ls", "echo ours")
     one = family(line=AgentType(command=("ls",)), folders=(str(tmp_path),))
     one.spawn()
@@ -174,7 +174,7 @@ def test_a_program_that_has_moved_is_found_where_it_is_now(family: Make, tmp_pat
     assert one.end(1) == Gone(1, code=0)
 
 
-def test_a_program_that_comes_before_the_one_in_use_is_found_at_the_next_look(family: Make, tmp_path: Path) -> None:
+def test_a_program_earlier_in_the_path_is_found_at_the_next_check(family: Make, tmp_path: Path) -> None:
     one = family(line=AgentType(command=("ls",)), folders=(str(tmp_path),))
     one.spawn()
     program(tmp_path / "ls", "echo ours")
@@ -310,7 +310,7 @@ def few_files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_process_keeps_the_limit_of_files_that_we_had_t49(few_files: int, family: Make) -> None:
+def test_a_process_keeps_the_original_limit_of_open_files_t49(few_files: int, family: Make) -> None:
     one = family(line=sh("read line; ulimit -n"))
     one.spawn()
     one.processes.send(Send(0, b"go\n"))

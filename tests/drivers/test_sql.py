@@ -44,7 +44,7 @@ def test_two_queries_of_one_name_are_a_bug_f50() -> None:
         load("-- name: a\nselect 1\n-- name: a\nselect 2\n")
 
 
-def test_a_fragment_is_put_in_without_its_comments() -> None:
+def test_a_fragment_is_inserted_without_its_comments() -> None:
     text = """
 -- fragment: mine
 -- Rows of :owner.
@@ -88,13 +88,13 @@ def test_a_fragment_that_is_not_defined_above_is_a_bug() -> None:
         (['a "b"', 'a "b"'], "text[]"),
     ],
 )
-def test_value_arrives_as_it_was_f50(pg: pq.abc.PGconn, value: object, kind: str) -> None:
+def test_any_value_is_bound_unchanged_f50(pg: pq.abc.PGconn, value: object, kind: str) -> None:
     assert _echo(pg, value, kind) == value
 
 
 @SLOW_FIXTURE
 @given(values=st.lists(st.one_of(st.none(), TEXT)))
-def test_any_texts_survive_an_array_f50(pg: pq.abc.PGconn, values: list[str | None]) -> None:
+def test_any_texts_survive_array_binding_f50(pg: pq.abc.PGconn, values: list[str | None]) -> None:
     assert _echo(pg, values, "text[]") == values
 
 
@@ -123,11 +123,11 @@ def test_jsonb_accepts_any_output_of_an_agent_f50(pg: pq.abc.PGconn, value: obje
         ({"a": "\\u0000"}, b'{"a":"\\\\u0000"}'),
     ],
 )
-def test_what_no_text_can_hold_is_spelled_out_f50(value: object, sent: bytes) -> None:
+def test_characters_that_no_text_can_hold_are_escaped_f50(value: object, sent: bytes) -> None:
     assert encode(value) == sent
 
 
-def test_what_is_no_parameter_is_a_bug_f50() -> None:
+def test_an_unknown_parameter_is_a_bug_f50() -> None:
     with pytest.raises(BugError, match="object"):
         encode(object())
 
@@ -185,7 +185,7 @@ def _text_of(node: ast.AST) -> str:
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_sql_stands_in_schema_and_drivers_only_f50_f140(name: str) -> None:
+def test_sql_occurs_in_schema_and_drivers_only_f50_f140(name: str) -> None:
     assert sql_in((PACKAGE / name).read_text()) == []
 
 
@@ -211,7 +211,7 @@ def test_sql_is_found_however_it_is_quoted_f50(source: str) -> None:
 @pytest.mark.parametrize(
     "source", ['"""Select a row from b."""', 'x = "with exit status 1"', 'x = "reset"', 'x = "listen a"', "x = 1"]
 )
-def test_what_is_no_sql_is_not_found_f50(source: str) -> None:
+def test_text_that_is_not_sql_is_not_found_f50(source: str) -> None:
     assert sql_in(source) == []
 
 

@@ -60,7 +60,7 @@ def test_refused_statement_is_reported_and_raises(desk: Desk) -> None:
     ]
 
 
-def test_lock_that_is_not_given_is_logged_and_holds_up_nothing(desk: Desk, database: str) -> None:
+def test_lock_timeout_is_logged_and_delays_nothing(desk: Desk, database: str) -> None:
     fetch(database, "create table u as select 1 as i")
     with psycopg.connect(database) as other:
         other.execute("select from u for update")
@@ -70,7 +70,7 @@ def test_lock_that_is_not_given_is_logged_and_holds_up_nothing(desk: Desk, datab
     assert desk.logged[0].startswith("error lock: ")
 
 
-def test_insisted_statement_is_sent_until_it_is_accepted(
+def test_required_statement_is_repeated_until_accepted(
     desk: Desk, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.drivers.statements.AGAIN_S", 0.01)

@@ -39,11 +39,11 @@ def test_a_living_process_is_not_gone() -> None:
     assert not is_gone(identity())
 
 
-def test_a_name_like_a_zombie_is_not_gone(oddly_named: Identity) -> None:
+def test_a_process_named_like_a_zombie_is_not_gone(oddly_named: Identity) -> None:
     assert not is_gone(oddly_named)
 
 
-def test_an_identity_is_the_same_whenever_asked() -> None:
+def test_an_identity_is_stable() -> None:
     assert identity() == identity()
     assert identity().pid == os.getpid()
 
@@ -57,7 +57,7 @@ def test_an_identity_is_the_same_whenever_asked() -> None:
         ({"pid_start": 1, "boot_id": ""}, False),
     ],
 )
-def test_only_what_is_proved_gone_is_gone(change: dict[str, str | int], gone: bool) -> None:
+def test_only_a_process_proved_gone_counts_as_gone(change: dict[str, str | int], gone: bool) -> None:
     assert is_gone(replace(identity(), **change)) is gone  # type: ignore[arg-type]
 
 

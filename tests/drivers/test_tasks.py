@@ -87,7 +87,7 @@ def test_steps_wait_for_an_instant(loop: Loop) -> None:
     assert results[0] >= begin + 0.05
 
 
-def test_value_that_comes_at_once_resumes_the_steps_at_once(loop: Loop) -> None:
+def test_value_available_at_once_resumes_the_steps_at_once(loop: Loop) -> None:
     def steps() -> Steps[list[int]]:
         return [(yield Come(1)), (yield Come(2))]
 
@@ -154,7 +154,7 @@ def test_lost_connection_ends_steps_without_a_result(loop: Loop) -> None:
     assert results == []
 
 
-def test_other_errors_leave_the_loop(loop: Loop) -> None:
+def test_other_errors_propagate_out_of_the_loop(loop: Loop) -> None:
     def steps() -> Steps[None]:
         yield Until(loop.now)
         raise ValueError("bug")

@@ -18,7 +18,7 @@ from tests.queue_tools import locked, states
 LONG_OVER: Final = "jq_starttime = now() - interval '9 d', jq_endtime = now() - interval '9 d'"
 
 
-def test_a_retry_whose_unique_key_is_about_to_be_taken_gives_up_soon_r59(watch: Any, database: str) -> None:
+def test_a_retry_whose_unique_key_is_being_taken_fails_soon_r59(watch: Any, database: str) -> None:
     insert = "insert into drover.jobqueue (jq_type, jq_unique_key) values ('a', 'k') returning jq_pk"
     ((failed,),) = fetch(database, insert)
     fetch(database, f"update drover.jobqueue set jq_state = 'failed', {LONG_OVER}, jq_end_bits = 2")
@@ -30,7 +30,7 @@ def test_a_retry_whose_unique_key_is_about_to_be_taken_gives_up_soon_r59(watch: 
     assert why == b"another job with its jq_unique_key has not ended"
 
 
-def test_a_child_that_is_over_and_locked_holds_up_no_flush_of_its_parent_r52(watch: Any, database: str) -> None:
+def test_an_ended_locked_child_does_not_block_the_flush_of_its_parent_r52(watch: Any, database: str) -> None:
     fetch(database, "insert into drover.jobqueue (jq_type) values ('a'), ('a'), ('a')")
     fetch(database, "insert into drover.jobdepends values (2, 1)")
     fetch(database, f"update drover.jobqueue set jq_state = 'cancelled', {LONG_OVER}, jq_end_bits = 2 where jq_pk < 3")
@@ -44,7 +44,7 @@ def test_a_child_that_is_over_and_locked_holds_up_no_flush_of_its_parent_r52(wat
 @pytest.mark.parametrize(
     ("state", "not_after", "then"), [("held", "9000-01-01", "held"), ("queued", "2000-01-01", "failed")]
 )
-def test_a_start_whose_time_has_come_is_looked_for_no_more(
+def test_a_start_that_became_due_is_not_read_again(
     watch: Any, database: str, state: str, not_after: str, then: str
 ) -> None:
     columns = "jq_type, jq_state, jq_not_before, jq_not_after"
@@ -64,7 +64,7 @@ def test_a_row_that_may_start_when_it_is_too_late_fails(watch: Any, database: st
     assert fetch(database, "select count(*) from drover.claimable") == [(0,)]
 
 
-def test_operators_commands_are_read_first_and_those_of_others_in_turn(database_with_roles: str) -> None:
+def test_commands_of_operators_are_read_first_and_those_of_others_in_turns(database_with_roles: str) -> None:
     fetch(database_with_roles, ACTIVE)
     for role, number in (("drover_frontend", 3), ("drover_frontend_sql", 2), ("drover_operator", 2)):
         with psycopg.connect(database_with_roles, user=role, autocommit=True) as login:
@@ -81,7 +81,7 @@ def test_operators_commands_are_read_first_and_those_of_others_in_turn(database_
     assert [row[1] for row in rows] == [free, free, one, two, one, two, one]
 
 
-def test_a_locked_row_whose_time_is_over_holds_up_no_other_c23(watch: Any, database: str) -> None:
+def test_a_locked_expired_row_does_not_block_others_c23(watch: Any, database: str) -> None:
     fetch(database, "insert into drover.jobqueue (jq_type, jq_not_after) select 'a', now() from generate_series(1, 2)")
     with locked(database, 1):
         ((_, _, seconds),) = rows_of(watch("due"))

@@ -50,28 +50,28 @@ FAULTS: Final = (
         "scheduler/policy/lease.py",
         "            self._taken = at\n            self.until = self._asked_at",
         "            self._taken = at\n            self.until = now",
-        "unit/test_lease.py::test_a_lease_that_was_taken_counts_from_before_it_was_asked_for_c14",
+        "unit/test_lease.py::test_a_lease_that_was_taken_counts_from_before_the_request_c14",
     ),
     _fault(
         "lease_renewed_counts_from_the_answer",
         "scheduler/policy/lease.py",
         "self._timers.lease_renewal):\n            self.until = self._asked_at",
         "self._timers.lease_renewal):\n            self.until = now",
-        "unit/test_lease.py::test_a_lease_that_was_renewed_counts_from_before_it_was_asked_for_c14",
+        "unit/test_lease.py::test_a_lease_that_was_renewed_counts_from_before_the_request_c14",
     ),
     _fault(
         "owner_check_of_the_first_pair_only",
         MIGRATIONS,
         "% nullif(entry.verb_job_every, 0) = 0)",
         "% nullif(entry.verb_job_every, 0) = 0 and entry.verb_job_every <> 2)",
-        "drivers/test_roles.py::test_a_command_about_several_jobs_needs_all_of_them_to_be_ones_own",
+        "drivers/test_roles.py::test_a_command_about_several_jobs_needs_ownership_of_all",
     ),
     _fault(
         "owner_check_of_the_first_run_only",
         MIGRATIONS,
         "% nullif(entry.verb_job_every, 0) = 0)",
         "% nullif(entry.verb_job_every, 0) = 0 and entry.verb_job_every <> 1)",
-        "drivers/test_roles.py::test_a_command_about_several_jobs_needs_all_of_them_to_be_ones_own",
+        "drivers/test_roles.py::test_a_command_about_several_jobs_needs_ownership_of_all",
     ),
     *(
         _fault(
@@ -79,7 +79,7 @@ FAULTS: Final = (
             MIGRATIONS,
             f"{column},",
             "",
-            "drivers/test_job_setup.py::test_a_job_that_is_done_anew_has_all_that_the_first_asked_for_t26",
+            "drivers/test_job_setup.py::test_a_resubmitted_job_has_all_settings_of_the_first_t26",
             near="value not in ('null', 'false')",
         )
         for column in ("jq_host", "jq_queue", "jq_unique_key", "jq_delete", "jq_max_interruptions")
@@ -89,7 +89,7 @@ FAULTS: Final = (
         QUERIES,
         "(select queue_name from ours)\n   limit 5000\n     for no key update skip locked),\ndue",
         "(select queue_name from ours)\n   limit 5000\n     for no key update),\ndue",
-        "drivers/test_watch_statements.py::test_a_locked_row_whose_time_is_over_holds_up_no_other_c23",
+        "drivers/test_watch_statements.py::test_a_locked_expired_row_does_not_block_others_c23",
     ),
     _fault(
         "retry_keeps_used_interruptions",
@@ -117,14 +117,14 @@ FAULTS: Final = (
         "scheduler/policy/outcome.py",
         "retry_in=delay, jitter=True",
         "retry_in=delay",
-        "unit/test_outcome.py::test_a_job_that_is_tried_again_waits_longer_each_time_with_jitter",
+        "unit/test_outcome.py::test_retry_delay_grows_with_jitter",
     ),
     _fault(
         "unblock_takes_conditions_that_begin_alike",
         QUERIES,
         "|| :condition::text || ' ')",
         "|| :condition::text)",
-        "drivers/test_command_statements.py::test_the_jobs_that_are_unblocked_wait_for_that_condition_alone_t85",
+        "drivers/test_command_statements.py::test_unblock_releases_only_jobs_of_its_condition_t85",
     ),
     _fault(
         "daemon_never_goes_on_after_a_test",
@@ -162,21 +162,21 @@ FAULTS: Final = (
         "scheduler/ssh/openssh_files.py",
         r'wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")',
         'wild = pattern.replace("*", ".*").replace("?", ".")',
-        "ssh/test_known_hosts.py::test_a_host_that_no_pattern_means_is_refused_f8",
+        "ssh/test_known_hosts.py::test_a_host_matched_by_no_pattern_is_refused_f8",
     ),
     _fault(
         "upper_end_of_a_range_is_outside",
         "scheduler/policy/run_queue.py",
         "first <= value <= last",
         "first <= value < last",
-        "unit/test_placement.py::test_a_value_becomes_a_host_f15",
+        "unit/test_placement.py::test_a_placement_value_maps_to_a_host_f15",
     ),
     _fault(
         "lower_end_of_a_range_is_outside",
         "scheduler/policy/run_queue.py",
         "first <= value <= last",
         "first < value <= last",
-        "unit/test_placement.py::test_a_value_becomes_a_host_f15",
+        "unit/test_placement.py::test_a_placement_value_maps_to_a_host_f15",
     ),
     _fault(
         "retention_removes_failed_jobs",
@@ -190,7 +190,7 @@ FAULTS: Final = (
         "scheduler/cli/wait.py",
         "return 1 if missing else status",
         "return status",
-        "integration/test_cli_submit.py::test_wait_for_a_name_that_nobody_has_fails_j57",
+        "integration/test_cli_submit.py::test_wait_for_an_unknown_name_fails_j57",
     ),
     _fault(
         "no_warning_of_an_expired_lease",
@@ -211,29 +211,29 @@ FAULTS: Final = (
         "scheduler/policy/capacity.py",
         "max(pool.starving_since, host.yielded_at)",
         "pool.starving_since",
-        "unit/test_deadlines.py::test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120",
-        "unit/test_deadlines.py::test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120",
+        "unit/test_deadlines.py::test_a_busy_host_yields_to_a_waiting_type_once_per_interval_f120",
+        "unit/test_deadlines.py::test_an_idle_agent_yields_to_a_waiting_type_once_per_interval_f120",
     ),
     _fault(
         "busy_host_that_yields_is_not_noted",
         "scheduler/policy/dispatch.py",
         "        host.keep_for(host.yields_to, now)\n",
         "        host.kept_for = host.yields_to\n",
-        "unit/test_deadlines.py::test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120",
+        "unit/test_deadlines.py::test_a_busy_host_yields_to_a_waiting_type_once_per_interval_f120",
     ),
     _fault(
         "idle_host_that_yields_is_not_noted",
         "scheduler/policy/dispatch.py",
         "        room.victim.host.keep_for(pool, now)\n",
         "        room.victim.host.kept_for = pool\n",
-        "unit/test_deadlines.py::test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120",
+        "unit/test_deadlines.py::test_an_idle_agent_yields_to_a_waiting_type_once_per_interval_f120",
     ),
     _fault(
         "slice_keeps_its_place",
         QUERIES,
         "jq_queued = case when u.back then now() else j.jq_queued end",
         "jq_queued = j.jq_queued",
-        "drivers/test_queue.py::test_row_that_goes_back_keeps_its_place_unless_a_slice_of_it_is_done",
+        "drivers/test_queue.py::test_row_given_back_keeps_its_position_unless_it_did_a_slice",
         near="-- name: save",
     ),
     _fault(
@@ -241,7 +241,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_queued = case when u.back then now() else j.jq_queued end",
         "jq_queued = now()",
-        "drivers/test_queue.py::test_row_that_goes_back_keeps_its_place_unless_a_slice_of_it_is_done",
+        "drivers/test_queue.py::test_row_given_back_keeps_its_position_unless_it_did_a_slice",
         near="-- name: save",
     ),
     _fault(
@@ -249,7 +249,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_owner = null, jq_wanted = null,",
         "jq_owner = null,",
-        "drivers/test_in_hand.py::test_rescue_ends_what_was_to_end_and_what_was_interrupted_too_often_f126",
+        "drivers/test_in_hand.py::test_rescue_ends_jobs_being_killed_or_interrupted_too_often_f126",
         near="-- name: rescue",
     ),
     _fault(
@@ -257,7 +257,7 @@ FAULTS: Final = (
         QUERIES,
         "j.jq_interruptions + (j.jq_state = 'running')::integer",
         "j.jq_interruptions + 1",
-        "drivers/test_in_hand.py::test_rescue_ends_what_was_to_end_and_what_was_interrupted_too_often_f126",
+        "drivers/test_in_hand.py::test_rescue_ends_jobs_being_killed_or_interrupted_too_often_f126",
         near="-- name: rescue",
     ),
     _fault(
@@ -265,7 +265,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_interruptions >= jq_max_interruptions then 'failed' end as ends",
         "jq_interruptions > jq_max_interruptions then 'failed' end as ends",
-        "drivers/test_in_hand.py::test_rescue_ends_what_was_to_end_and_what_was_interrupted_too_often_f126",
+        "drivers/test_in_hand.py::test_rescue_ends_jobs_being_killed_or_interrupted_too_often_f126",
         near="-- name: rescue",
     ),
     _fault(
@@ -273,7 +273,7 @@ FAULTS: Final = (
         QUERIES,
         "host_transport = excluded.host_transport, host_present = true",
         "host_transport = excluded.host_transport",
-        "drivers/test_register.py::test_what_is_configured_no_more_is_marked_so_until_it_is_again",
+        "drivers/test_register.py::test_a_removed_queue_or_host_is_marked_until_configured_again",
         near="-- name: register",
     ),
     _fault(
@@ -281,7 +281,7 @@ FAULTS: Final = (
         QUERIES,
         "agent_revision = excluded.agent_revision, agent_present = true",
         "agent_revision = excluded.agent_revision",
-        "drivers/test_register.py::test_what_is_configured_no_more_is_marked_so_until_it_is_again",
+        "drivers/test_register.py::test_a_removed_queue_or_host_is_marked_until_configured_again",
         near="-- name: register",
     ),
     _fault(
@@ -289,7 +289,7 @@ FAULTS: Final = (
         QUERIES,
         "        queue_reserved_file = excluded.queue_reserved_file,\n",
         "",
-        "drivers/test_register.py::test_a_value_of_the_file_wins_each_time_it_has_changed_and_only_then",
+        "drivers/test_register.py::test_a_value_of_the_file_wins_only_when_it_has_changed",
         near="-- name: register",
     ),
     _fault(
@@ -298,7 +298,7 @@ FAULTS: Final = (
         "case when t.host_max_file is distinct from excluded.host_max_file\n"
         "                        then excluded.host_max else t.host_max end",
         "excluded.host_max",
-        "drivers/test_register.py::test_a_value_of_the_file_wins_each_time_it_has_changed_and_only_then",
+        "drivers/test_register.py::test_a_value_of_the_file_wins_only_when_it_has_changed",
         near="-- name: register",
     ),
     _fault(
@@ -362,7 +362,7 @@ FAULTS: Final = (
         QUERIES,
         "where jq_pk between pk and pk and jq_attempt = attempt and jq_owner",
         "where jq_pk between pk and pk and jq_owner",
-        "drivers/test_command_statements.py::test_a_row_of_another_attempt_is_not_ours",
+        "drivers/test_command_statements.py::test_a_row_of_another_attempt_is_not_reported_as_ours",
         near="-- name: find_lost",
     ),
     _fault(
@@ -378,7 +378,7 @@ FAULTS: Final = (
         QUERIES,
         "host_urgent = coalesce(:urgent::integer, host_urgent)",
         "host_urgent = :urgent::integer",
-        "drivers/test_command_statements.py::test_a_host_keeps_what_a_command_does_not_name",
+        "drivers/test_command_statements.py::test_a_host_command_leaves_other_settings_of_the_host",
         near="-- name: set_host",
     ),
     _fault(
@@ -386,7 +386,7 @@ FAULTS: Final = (
         QUERIES,
         "{{holds_lease}}",
         "exists (select from drover.scheduler_group where group_name = :group::text)",
-        "drivers/test_command_statements.py::test_a_command_is_done_by_whoever_owns_the_group_alone_c7[late-hold_job]",
+        "drivers/test_command_statements.py::test_a_command_is_carried_out_by_the_owner_of_the_group_only_c7[late-hold_job]",
         near="-- name: hold_job",
     ),
     _fault(
@@ -394,7 +394,7 @@ FAULTS: Final = (
         "scheduler/daemon/commands.py",
         "            self._pass_over(row.pk, REFUSED_S)\n",
         "",
-        "unit/test_command_reading.py::test_command_that_cannot_be_done_now_is_passed_over_for_a_while",
+        "unit/test_command_reading.py::test_command_that_fails_now_is_skipped_for_a_while",
         near="def carry_out_next(self)",
     ),
     _fault(
@@ -402,7 +402,7 @@ FAULTS: Final = (
         "scheduler/policy/processes.py",
         "    slot.blame(False)\n",
         "",
-        "unit/test_throttle.py::test_the_end_of_an_exec_agent_is_its_items_and_does_not_count",
+        "unit/test_throttle.py::test_the_exit_of_an_exec_agent_belongs_to_its_item_and_does_not_count",
         near="def _exec_ended",
     ),
     _fault(
@@ -410,7 +410,7 @@ FAULTS: Final = (
         "scheduler/policy/completion.py",
         "    slot.lose_item()\n",
         "",
-        "unit/test_throttle.py::test_an_item_whose_agent_died_is_counted_among_those_of_its_slot",
+        "unit/test_throttle.py::test_an_item_whose_agent_died_counts_as_an_item_of_its_slot",
         near="def lose_item(",
     ),
 )

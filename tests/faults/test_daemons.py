@@ -32,7 +32,7 @@ ECHO = ["sh", "-c", "echo OK; while read -r line; do echo OK; done"]
 @pytest.mark.slow
 @pytest.mark.fault("kill -9 daemon under load")
 @pytest.mark.parametrize("seed", range(20 if FULL else 3))
-def test_daemons_that_are_killed_under_load_lose_nothing_j4(site: Site, seed: int) -> None:
+def test_daemons_killed_under_load_lose_no_job_j4(site: Site, seed: int) -> None:
     chance = random.Random(seed)
     daemon = site.serving()
     for _ in range(4):
@@ -52,7 +52,7 @@ BEGUN = "select count(*) from drover.jobqueue where jq_state in ('claimed', 'run
 
 
 @pytest.mark.fault("kill -9 daemon under load")
-def test_a_daemon_that_stands_by_carries_out_no_command_about_jobs(site: Site) -> None:
+def test_a_standby_carries_out_no_command_about_jobs(site: Site) -> None:
     site.serving()
     heir = site.start()
     site.until(lambda: "standing by" in heir.stderr(), "nobody stands by")
@@ -63,7 +63,7 @@ def test_a_daemon_that_stands_by_carries_out_no_command_about_jobs(site: Site) -
 
 @pytest.mark.slow
 @pytest.mark.fault("kill -9 agents")
-def test_agents_that_are_killed_at_random_lose_nothing(site: Site) -> None:
+def test_agents_killed_at_random_lose_no_job(site: Site) -> None:
     site.lasting = RETRIED
     daemon = site.serving(config=OFTEN + site.types("d1", slots=4))
     kills = 100 if FULL else 25
@@ -79,7 +79,7 @@ def test_agents_that_are_killed_at_random_lose_nothing(site: Site) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault("SIGSTOP agent")
-def test_an_agent_that_is_stopped_is_killed_when_its_heart_has_not_beaten(site: Site) -> None:
+def test_a_stopped_agent_is_killed_at_its_heartbeat_deadline(site: Site) -> None:
     site.lasting = RETRIED
     config = site.types("d1").replace("[agents.line]\n", "[agents.line]\nheartbeat = 1\n")
     daemon = site.serving(config=config)
@@ -97,7 +97,7 @@ def test_an_agent_that_is_stopped_is_killed_when_its_heart_has_not_beaten(site: 
 @pytest.mark.timeout(300)
 @pytest.mark.fault("SIGSTOP daemon 1-60 s, lease scaled to 1 s")
 @pytest.mark.parametrize("seconds", [0.3, 0.9, 1.1, 2.0, *([5.0, 15.0, 60.0] if FULL else [])])
-def test_a_daemon_that_was_stopped_does_no_harm(site: Site, seconds: float) -> None:
+def test_a_daemon_resumed_after_a_stop_loses_and_repeats_no_job(site: Site, seconds: float) -> None:
     first, second = site.serving(metered=False), site.start(metered=False)
     site.until(lambda: "standing by" in second.stderr(), "nobody stands by")
     for daemon in (first, second):
@@ -113,7 +113,7 @@ def test_a_daemon_that_was_stopped_does_no_harm(site: Site, seconds: float) -> N
 
 @pytest.mark.slow
 @pytest.mark.fault("SIGSTOP daemon in the middle of an answer")
-def test_a_daemon_that_was_stopped_before_it_read_a_large_claim_holds_nobody_up(site: Site) -> None:
+def test_a_daemon_stopped_before_it_reads_a_large_claim_does_not_block_takeover(site: Site) -> None:
     first, second = site.serving(metered=False), site.start(metered=False)
     site.until(lambda: "standing by" in second.stderr(), "nobody stands by")
     site.rows(GATE)
@@ -149,7 +149,7 @@ select exists (select from pg_stat_activity
 
 @pytest.mark.slow
 @pytest.mark.fault(f"SIGCHLD storm: {STORM} exits at once")
-def test_no_exit_of_many_at_once_is_missed(site: Site, tmp_path: Path) -> None:
+def test_many_exits_at_once_are_all_reaped(site: Site, tmp_path: Path) -> None:
     site.lasting = RETRIED
     command = ["sh", "-c", SLEEPER, "sh", "{args}", "d1", str(site.record)]
     config = f"[hosts.local]\nmax = {STORM}\n" + agent("sleeper", command, kind="exec", slots=STORM)
@@ -169,7 +169,7 @@ def test_no_exit_of_many_at_once_is_missed(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(f"{MANY} agents")
-def test_a_thousand_agents_are_served_and_cost_nothing_while_idle(site: Site) -> None:
+def test_a_thousand_agents_are_served_and_use_no_cpu_while_idle(site: Site) -> None:
     config = f"[hosts.local]\nmax = {MANY}\n[scheduler]\nmax_idle = 900\n" + agent("echo", ECHO, slots=MANY)
     daemon = site.serving(config=config)
     site.queue(MANY, "echo", jq_state="held")
@@ -184,7 +184,7 @@ def test_a_thousand_agents_are_served_and_cost_nothing_while_idle(site: Site) ->
 
 @pytest.mark.slow
 @pytest.mark.fault("a query of 1,000,000 rows")
-def test_a_query_of_any_size_is_worked_in_bounded_memory(site: Site) -> None:
+def test_a_query_of_any_size_is_processed_in_bounded_memory(site: Site) -> None:
     rows = 1_000_000 if FULL else 100_000
     daemon = site.serving(config="[hosts.local]\n" + agent("echo", ECHO, slots=2))
     query = f"select n, repeat('x', 100) as text from generate_series(1, {rows}) n"
@@ -207,7 +207,7 @@ ENDED = "select count(*) from drover.jobqueue where jq_state = 'done'"
 
 
 @pytest.mark.fault("EMFILE: RLIMIT_NOFILE 64")
-def test_a_daemon_without_descriptors_for_more_agents_lives_and_works(site: Site) -> None:
+def test_a_daemon_out_of_descriptors_goes_on_with_fewer_agents(site: Site) -> None:
     daemon = site.serving(config=site.types("d1", slots=16), prefix=["prlimit", "--nofile=64:64", "--"])
     site.queue(200)
     site.queue(200, "exec")

@@ -38,7 +38,7 @@ def test_arming_replaces_five_functions_of_the_drivers() -> None:
     ]  # fmt: skip
 
 
-def test_points_are_read_with_their_number() -> None:
+def test_fault_points_are_parsed_with_their_number() -> None:
     assert parse("end_and_claim:before=kill@3, write:after=stop,line.note:after=error") == [
         Point("end_and_claim", "before", "kill", 3),
         Point("write", "after", "stop"),
@@ -57,7 +57,7 @@ def test_points_are_read_with_their_number() -> None:
         "end_and_claim:before=kill,",
     ],
 )
-def test_mistake_in_points_is_an_error(text: str) -> None:
+def test_a_mistake_in_fault_points_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="FAULTS_POINTS: "):
         arm(text)
 
@@ -68,11 +68,11 @@ def test_every_mistake_is_reported() -> None:
     assert len(str(told.value).splitlines()) == 2
 
 
-def test_a_point_is_passed_until_its_number_and_fails_once() -> None:
+def test_a_fault_point_fails_once_at_its_number() -> None:
     points = Points(parse("end_and_claim:before=error@2"))
     assert [points.reach("end_and_claim", "before") for _ in range(4)] == [False, True, False, False]
     assert not points.reach("end_and_claim", "after")
 
 
-def test_the_walk_knows_every_statement() -> None:
+def test_the_walk_covers_every_statement() -> None:
     assert set(load((schema_dir() / "queries.sql").read_text())) < {*POINTS, *SHOWN_ELSEWHERE}

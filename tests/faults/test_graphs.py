@@ -38,7 +38,7 @@ OPEN = "select count(*) from drover.jobdepends where jdep_met_at is null"
 
 @pytest.mark.slow
 @pytest.mark.fault("kill -9 between the pieces of a fan")
-def test_a_fan_of_which_half_is_settled_goes_on_when_its_daemon_was_killed_c28_c29_r33(site: Site) -> None:
+def test_a_half_settled_fan_is_completed_by_the_next_daemon_c28_c29_r33(site: Site) -> None:
     site.rows(INSERT_JOBS, 3000)
     site.rows(INSERT_EDGES.format(FAN))
     first = site.start("settle:after=kill@2", metered=False)

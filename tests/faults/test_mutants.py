@@ -12,7 +12,7 @@ SOON_S = 5.0
 @pytest.mark.slow
 @pytest.mark.fault("planted faults")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_fault_is_brought_out(site: Site, mutant: Mutant) -> None:
+def test_a_planted_fault_is_detected(site: Site, mutant: Mutant) -> None:
     site.tally.is_planted = True
     environment = {"FAULTS_MUTANT": mutant.name}
     go = suffer if mutant.path[0].action == "error" else walk

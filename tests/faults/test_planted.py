@@ -27,7 +27,7 @@ def test_without_a_fault_none_of_the_tests_fails(copy: Copy) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_planted_fault_is_seen(copy: Copy, fault: Planted) -> None:
+def test_a_planted_fault_fails_its_tests(copy: Copy, fault: Planted) -> None:
     for name in fault.needs:
         need(name)
     with copy.planted(fault):

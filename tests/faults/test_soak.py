@@ -41,7 +41,7 @@ def seed(capfd: pytest.CaptureFixture[str]) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if FULL else 300)
 @pytest.mark.fault(f"soak: {JOBS} jobs, {FAULTS} faults")
-def test_a_soak_loses_nothing_and_ends_each_job_once(place: Path, tmp_path: Path, tally: Tally, seed: int) -> None:
+def test_a_soak_loses_no_job_and_ends_each_once(place: Path, tmp_path: Path, tally: Tally, seed: int) -> None:
     need("postgres account")
     with server(place / "pg") as own, Site(own.conninfo, tmp_path, tally) as site:
         site.lasting = RETRIED  # for those whose agent is killed, and for no other: see below

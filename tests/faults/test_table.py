@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.faults.table import ELSEWHERE
 
 ROOT = Path(__file__).parents[2]
-ONE = "tests/faults/test_failpoints.py::test_points_are_read_with_their_number"
+ONE = "tests/faults/test_failpoints.py::test_fault_points_are_parsed_with_their_number"
 
 
 def run(*words: str) -> tuple[int, str]:

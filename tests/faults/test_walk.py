@@ -33,7 +33,7 @@ def _id(path: list[Step]) -> str:
 @pytest.mark.slow
 @pytest.mark.fault("failpoints: kill")
 @pytest.mark.parametrize("path", _shares(steps("kill")), ids=_id)
-def test_a_daemon_that_is_killed_at_a_point_loses_nothing(site: Site, path: list[Step]) -> None:
+def test_a_daemon_killed_at_a_fault_point_loses_no_job(site: Site, path: list[Step]) -> None:
     walk(site, path)
     assert site.settle() == []
 
@@ -41,21 +41,21 @@ def test_a_daemon_that_is_killed_at_a_point_loses_nothing(site: Site, path: list
 @pytest.mark.slow
 @pytest.mark.fault("failpoints: stop")
 @pytest.mark.parametrize("path", _shares(steps("stop", POINTS if FULL else SHORT)), ids=_id)
-def test_a_daemon_that_is_stopped_at_a_point_does_no_harm_when_it_wakes(site: Site, path: list[Step]) -> None:
+def test_a_daemon_stopped_at_a_fault_point_and_resumed_loses_and_repeats_no_job(site: Site, path: list[Step]) -> None:
     walk(site, path)
     assert site.settle() == []
 
 
 @pytest.mark.slow
 @pytest.mark.fault("failpoints: error")
-def test_a_daemon_lives_through_an_error_at_every_statement_and_begins_nothing_twice(site: Site) -> None:
+def test_a_daemon_survives_an_error_at_every_statement_and_starts_nothing_twice(site: Site) -> None:
     live_through(site, [step for step in steps("error") if step.name not in (*WRITES, *STDIN_JOBS, "unregister")])
     assert site.repeated() == []
 
 
 @pytest.mark.slow
 @pytest.mark.fault("failpoints: error")
-def test_a_daemon_lives_through_an_error_at_every_pipe(site: Site) -> None:
+def test_a_daemon_survives_an_error_at_every_pipe(site: Site) -> None:
     site.lasting = RETRIED  # an agent whose pipe is broken has died, which fails a job
     path = [step for step in steps("error") if step.name in WRITES]
     live_through(site, path)

@@ -90,7 +90,7 @@ def fill(ballast: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault("Postgres: immediate restart")
-def test_a_server_that_crashes_again_and_again_loses_nothing_t72(own: Server, tmp_path: Path, tally: Tally) -> None:
+def test_a_server_that_crashes_repeatedly_loses_no_job_t72(own: Server, tmp_path: Path, tally: Tally) -> None:
     with Site(own.conninfo, tmp_path, tally) as site:
         site.serving()
         for _ in range(10 if FULL else 3):
@@ -103,7 +103,7 @@ def test_a_server_that_crashes_again_and_again_loses_nothing_t72(own: Server, tm
 
 @pytest.mark.slow
 @pytest.mark.fault("Postgres: kill -9 backend")
-def test_backends_that_are_killed_lose_nothing(own: Server, tmp_path: Path, tally: Tally) -> None:
+def test_killed_backends_lose_no_job(own: Server, tmp_path: Path, tally: Tally) -> None:
     with Site(own.conninfo, tmp_path, tally) as site:
         site.serving()
         for number in range(10 if FULL else 3):
@@ -115,7 +115,7 @@ def test_backends_that_are_killed_lose_nothing(own: Server, tmp_path: Path, tall
 
 @pytest.mark.slow
 @pytest.mark.fault("Postgres: pg_terminate_backend")
-def test_connections_that_are_cut_lose_nothing(site: Site) -> None:
+def test_cut_connections_lose_no_job(site: Site) -> None:
     site.serving()
     for number in range(200 if FULL else 30):
         site.submit(plain=3)
@@ -129,7 +129,7 @@ def test_connections_that_are_cut_lose_nothing(site: Site) -> None:
 @pytest.mark.parametrize(
     "name", ["end_and_claim", "save", "mark_running", "settle", "rescue", "take_lease", "renew_lease"]
 )
-def test_an_answer_that_is_swallowed_changes_nothing(site: Site, name: str) -> None:
+def test_a_lost_answer_loses_and_repeats_no_job(site: Site, name: str) -> None:
     parts = conninfo_to_dict(site.database)
     with Proxy(Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}") as proxy:
         through = make_conninfo(site.database, host="127.0.0.1", port=proxy.port)
@@ -156,7 +156,7 @@ def _came(site: Site, proxy: Proxy, wanted: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.fault("slow query: a trigger that sleeps")
-def test_a_slow_database_holds_up_no_loop(site: Site, tally: Tally) -> None:
+def test_a_slow_database_does_not_block_the_loop(site: Site, tally: Tally) -> None:
     daemon = site.serving()
     site.rows(SLOW)
     site.submit(plain=30)
@@ -215,7 +215,7 @@ def test_a_synchronous_replica_that_takes_over_has_lost_nothing(own: Server, tmp
 
 @pytest.mark.slow
 @pytest.mark.fault("failover to an asynchronous replica that lags behind")
-def test_a_replica_that_lagged_loses_what_it_had_not_got_and_no_more(own: Server, tmp_path: Path, tally: Tally) -> None:
+def test_an_asynchronous_replica_loses_only_what_it_had_not_received(own: Server, tmp_path: Path, tally: Tally) -> None:
     kept, lost, later = 50, 20, 30
     with replica(own.conninfo) as copy, Site(own.conninfo, tmp_path, tally) as site:
         serve_either(site, own.conninfo, copy)
@@ -258,7 +258,7 @@ def order(server: str, *statements: LiteralString) -> None:
 
 
 @pytest.mark.fault("ENOSPC on the log")
-def test_a_log_without_space_holds_nothing_up(site: Site, full: Path) -> None:
+def test_a_full_disk_under_the_log_delays_no_job(site: Site, full: Path) -> None:
     daemon = site.serving(log=full / "log")
     site.submit(plain=50)
     assert site.settle() == []
@@ -273,7 +273,7 @@ def test_a_log_without_space_holds_nothing_up(site: Site, full: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.fault("clock jump")
 @pytest.mark.parametrize("jump", ["+1h", "-1h", "+400d"])
-def test_a_clock_that_jumps_kills_nobody_and_costs_no_lease(site: Site, tmp_path: Path, jump: str) -> None:
+def test_a_jump_of_the_clock_kills_no_agent_and_loses_no_lease(site: Site, tmp_path: Path, jump: str) -> None:
     need("libfaketime")
     told = tmp_path / "clock"
     told.write_text("+0")

@@ -51,7 +51,7 @@ def server(stack: ExitStack, folder: Path, script: str | None = None) -> Server:
     return server
 
 
-def test_agents_are_tested_on_each_host_and_none_is_left_f146(ask: Ask, tmp_path: Path) -> None:
+def test_agent_check_tests_each_host_and_leaves_no_process_f146(ask: Ask, tmp_path: Path) -> None:
     with ExitStack() as stack:
         beta = server(stack, tmp_path / "beta")
         types = agent("polite", ["sh", "-c", POLITE]) + agent("lines", ["wc", "-l", "{args}"], kind="exec")
@@ -62,7 +62,7 @@ def test_agents_are_tested_on_each_host_and_none_is_left_f146(ask: Ask, tmp_path
 
 
 @pytest.mark.parametrize("option", ["-t", "-T"])
-def test_an_agent_that_does_not_get_ready_is_named_with_its_last_words_f146(ask: Ask, option: str) -> None:
+def test_agent_check_names_an_agent_that_fails_to_start_with_its_last_output_f146(ask: Ask, option: str) -> None:
     types = agent("polite", ["sh", "-c", POLITE]) + agent("broken", BROKEN) + agent("gone", ["no-such"], kind="exec")
     done = ask(HERE + types, "run", option)
     assert (done.status, done.out.splitlines()) == (1, [
@@ -82,7 +82,7 @@ def test_a_daemon_that_tests_its_agents_first_serves_if_none_failed_f146(launch:
     assert said == b"rec on here: ok\ntrue on here: ok\n0 of 2 agents failed\n"
 
 
-def test_a_daemon_that_tests_its_agents_first_serves_nobody_if_one_failed_f146(launch: Launch, record: Path) -> None:
+def test_a_daemon_that_tests_its_agents_first_refuses_to_start_if_one_failed_f146(launch: Launch, record: Path) -> None:
     types = agent("rec", rec(record)) + agent("broken", BROKEN)
     daemon = launch(HERE + types, options=["-T"], stdin=b"", wait=False)
     pk = daemon.insert(jq_type="rec", jq_args="x")
@@ -92,7 +92,7 @@ def test_a_daemon_that_tests_its_agents_first_serves_nobody_if_one_failed_f146(l
     assert (daemon.row(pk)["jq_state"], lines(record)) == ("queued", [])
 
 
-def test_an_agent_that_says_nothing_is_ended_at_the_limit_of_a_start_f146(ask: Ask) -> None:
+def test_agent_check_kills_a_silent_agent_at_the_start_limit_f146(ask: Ask) -> None:
     deaf = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nwhile True: time.sleep(9)"
     done = ask(PATIENCE + HERE + WORDS + agent("deaf", python(deaf)), "run", "-t")
     assert (done.status, done.out.splitlines()[:2]) == (
@@ -122,7 +122,7 @@ def test_a_host_with_another_version_of_a_program_is_named(ask: Ask, tmp_path: P
     assert all(line.endswith("/polite, another version than elsewhere") for line in done.out.splitlines())
 
 
-def test_a_script_that_an_interpreter_is_given_counts_as_the_program(ask: Ask, tmp_path: Path) -> None:
+def test_a_script_given_to_an_interpreter_counts_as_the_program(ask: Ask, tmp_path: Path) -> None:
     script = tmp_path / "agent.sh"
     script.write_text(POLITE)
     done = ask(HERE + WORDS + agent("polite", ["sh", str(script)]), "agent-check")
@@ -138,7 +138,7 @@ def sum_of(path: Path) -> str:
         )
 
 
-def test_a_host_that_cannot_be_reached_says_why_and_holds_up_nobody(ask: Ask) -> None:
+def test_agent_check_reports_an_unreachable_host_without_delay(ask: Ask) -> None:
     far = '[hosts.far]\ntransport = "ssh"\naddress = "127.0.0.1:1"\n'
     done = ask(HERE + far + agent("polite", ["sh", "-c", POLITE]), "agent-check")
     failed, fine = done.out.splitlines()
@@ -147,6 +147,6 @@ def test_a_host_that_cannot_be_reached_says_why_and_holds_up_nobody(ask: Ask) ->
     assert fine.startswith("ok   agent polite on here: ")
 
 
-def test_a_type_that_is_not_there_is_a_mistake(ask: Ask) -> None:
+def test_agent_check_of_an_unknown_type_is_an_error(ask: Ask) -> None:
     done = ask(HERE + agent("polite", ["sh", "-c", POLITE]), "agent-check", "rude")
     assert (done.status, done.err) == (2, "drover agent-check: the configuration has no agent type rude\n")

@@ -119,7 +119,7 @@ def test_no_line_is_sent_while_an_agent_works_f88(shared: Daemon, kind: str, mee
     shared.wait_all(jobs)
 
 
-def test_moves_are_displayed_but_those_between_ready_and_running_f77_f81(launch: Launch) -> None:
+def test_state_changes_are_logged_except_between_ready_and_running_f77_f81(launch: Launch) -> None:
     daemon = launch(settings(log_level="info") + LOCAL + puppet())
     daemon.wait_all([daemon.insert(jq_type="puppet", jq_args=":") for _ in range(100)])
     assert moves(daemon, 0) == BIRTH
@@ -128,7 +128,7 @@ def test_moves_are_displayed_but_those_between_ready_and_running_f77_f81(launch:
 # ---- killed by us
 
 
-def test_a_killed_agent_sees_end_of_file_and_hangup_and_is_freed_f62_f109_f110_f114(
+def test_a_killed_agent_gets_end_of_input_and_sighup_and_its_slot_is_freed_f62_f109_f110_f114(
     launch: Launch, meeting: Meeting
 ) -> None:
     script = f"trap '{meeting.tell('hangup')}' HUP; {LOOP}; {meeting.tell('eof')}; {meeting.wait}; "
@@ -145,7 +145,9 @@ def test_a_killed_agent_sees_end_of_file_and_hangup_and_is_freed_f62_f109_f110_f
 
 
 @pytest.mark.slow
-def test_a_stubborn_agent_is_freeing_without_pipes_and_then_killed_f62_f113(launch: Launch, meeting: Meeting) -> None:
+def test_an_agent_that_ignores_sighup_is_in_freeing_and_then_gets_sigkill_f62_f113(
+    launch: Launch, meeting: Meeting
+) -> None:
     script = f"trap '' HUP; {LOOP}; {meeting.tell('$$')}; {meeting.wait}"
     daemon = launch(settings(max_idle=0.2, kill_grace=2.5) + LOCAL + agent("stubborn", ["sh", "-c", script]))
     daemon.wait(daemon.insert(jq_type="stubborn", jq_args=":"))
@@ -158,7 +160,7 @@ def test_a_stubborn_agent_is_freeing_without_pipes_and_then_killed_f62_f113(laun
     assert daemon.agent_pids() == []
 
 
-def test_an_idle_agent_is_ended_and_the_job_after_it_gets_a_new_one_f118(launch: Launch) -> None:
+def test_an_idle_agent_is_ended_and_the_next_job_gets_a_new_one_f118(launch: Launch) -> None:
     daemon = launch(settings(max_idle=0.3) + LOCAL + puppet())
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
     said(daemon, "ST_FREEING -> ST_FREE ")
@@ -166,7 +168,7 @@ def test_an_idle_agent_is_ended_and_the_job_after_it_gets_a_new_one_f118(launch:
     assert moves(daemon, 0)[: len(BIRTH) * 2 + len(KILLED)] == BIRTH + KILLED + BIRTH
 
 
-def test_kills_by_the_scheduler_do_not_count_f74(launch: Launch) -> None:
+def test_kills_by_the_scheduler_do_not_count_as_respawns_f74(launch: Launch) -> None:
     daemon = launch(
         settings(respawn_count=2, min_idle=0) + "[hosts.local]\nmax = 1\nurgent = 0\n" + puppet("a") + puppet("b")
     )
@@ -197,7 +199,7 @@ def test_an_agent_that_dies_at_once_is_failed_after_six_spawns_f70_f72(launch: L
     assert "exit status 1" in slot["status_reason"]
 
 
-def test_the_throttle_has_its_defaults_f71_f118_f119() -> None:
+def test_the_throttle_has_its_documented_defaults_f71_f118_f119() -> None:
     defaults = Scheduler()
     assert (defaults.respawn_interval, defaults.respawn_count) == (300, 5)
     assert (defaults.max_idle, defaults.min_idle, defaults.kill_grace, defaults.start_limit) == (900, 20, 20, 60)
@@ -225,7 +227,7 @@ def test_a_failed_type_keeps_its_jobs_and_blocks_no_other_f75(launch: Launch, tm
 
 
 @pytest.mark.slow
-def test_an_agent_that_never_says_ok_is_failed_though_no_two_starts_are_close(launch: Launch, tmp_path: Path) -> None:
+def test_an_agent_that_never_says_ok_fails_even_if_starts_are_far_apart(launch: Launch, tmp_path: Path) -> None:
     births = tmp_path / "births"
     mute = agent("mute", ["sh", "-c", f"echo born >>{births}; exec sleep 60"])
     daemon = launch(settings(start_limit=0.2, respawn_interval=1) + LOCAL + mute)
@@ -236,7 +238,7 @@ def test_an_agent_that_never_says_ok_is_failed_though_no_two_starts_are_close(la
 
 
 @pytest.mark.slow
-def test_agents_that_never_say_ok_leave_room_for_other_types_f2(launch: Launch) -> None:
+def test_agents_that_never_say_ok_leave_capacity_for_other_types_f2(launch: Launch) -> None:
     names = [f"mute{number}" for number in range(4)]
     mute = "".join(agent(name, ["sleep", "60"]) for name in names)
     daemon = launch(settings(start_limit=1) + "[hosts.local]\nmax = 4\n" + mute + puppet())
@@ -247,7 +249,7 @@ def test_agents_that_never_say_ok_leave_room_for_other_types_f2(launch: Launch) 
     assert most_at_once(daemon, "agent=mute", since=4) == 1
 
 
-def test_five_agents_that_die_in_one_instant_all_leave_their_state_f76_t9(launch: Launch, meeting: Meeting) -> None:
+def test_slots_of_five_agents_that_die_at_once_all_change_state_f76_t9(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet(slots=5))
     work = f"{meeting.tell('$$')}; {meeting.wait}"
     jobs = [daemon.insert(jq_type="puppet", jq_args=work) for _ in range(5)]
@@ -273,7 +275,7 @@ def test_death_while_working_fails_the_job_and_counts_f91(
     said(shared, f"every slot of agent {kind} has failed: agent terminated prematurely")
 
 
-def test_a_death_nobody_asked_for_is_told_and_counted_f117(shared: Daemon, kind: str, meeting: Meeting) -> None:
+def test_an_unexpected_death_is_logged_and_counted_f117(shared: Daemon, kind: str, meeting: Meeting) -> None:
     shared.wait(shared.insert(jq_type=kind, jq_args=f"{meeting.tell('$THREAD_UNIQUE $$')}"))
     slot, pid = map(int, meeting.hear().split())
     os.kill(pid, signal.SIGSEGV)
@@ -282,7 +284,7 @@ def test_a_death_nobody_asked_for_is_told_and_counted_f117(shared: Daemon, kind:
     assert moves(shared, slot)[len(BIRTH) :] == [("ST_READY", "ST_FREE"), ("ST_FREE", "ST_FAIL")]
 
 
-def test_an_agent_without_a_first_ok_is_hinted_at_and_killed_at_the_start_limit_f64(
+def test_an_agent_without_a_first_ok_is_warned_about_and_killed_at_the_start_limit_f64(
     launch: Launch, meeting: Meeting
 ) -> None:
     daemon = launch(
@@ -312,22 +314,22 @@ def test_an_agent_that_cannot_be_started_counts_as_dead_f70(launch: Launch) -> N
 # ---- silence
 
 
-def test_a_beating_agent_may_work_longer_than_its_heartbeat_f157(shared: Daemon) -> None:
+def test_an_agent_that_sends_heartbeats_may_work_longer_than_its_interval_f157(shared: Daemon) -> None:
     beats = "for i in 1 2 3 4; do sleep 0.3; echo Heartbeat; done"
     assert shared.wait(shared.insert(jq_type="beating", jq_args=beats))["jq_end_bits"] == 1
 
 
-def test_silence_longer_than_the_heartbeat_is_death_f157(shared: Daemon, meeting: Meeting) -> None:
+def test_an_agent_silent_for_longer_than_its_heartbeat_is_killed_f157(shared: Daemon, meeting: Meeting) -> None:
     row = shared.wait(shared.insert(jq_type="beating", jq_args=meeting.wait), "failed")
     assert row["jq_endtext"] == "no heartbeat for 0.5 s"
     said(shared, "every slot of agent beating has failed: no heartbeat for 0.5 s")
 
 
-def test_without_a_heartbeat_silence_is_no_fault_f157(shared: Daemon) -> None:
+def test_without_a_heartbeat_a_silent_agent_is_not_killed_f157(shared: Daemon) -> None:
     assert shared.wait(shared.insert(jq_type="free", jq_args="sleep 0.8"))["jq_end_bits"] == 1
 
 
-def test_an_item_has_a_time_limit_that_beats_do_not_move(shared: Daemon) -> None:
+def test_an_item_has_a_time_limit_that_heartbeats_do_not_extend(shared: Daemon) -> None:
     beats = "while :; do sleep 0.1; echo Heartbeat; done"
     row = shared.wait(shared.insert(jq_type="timed", jq_args=beats), "failed")
     assert row["jq_endtext"] == "item took longer than 0.5 s"
@@ -339,7 +341,7 @@ SIZE = 1 << 29  # of zeros
 SHA256 = "9acca8e8c22201155389f65abbf6bc9723edc7384ead80503839f49dcc56d767"
 
 
-def test_an_agent_that_was_killed_while_it_worked_leaves_the_same_result_behind_f116_r53(
+def test_an_agent_killed_at_work_gives_the_same_result_at_the_next_attempt_f116_r53(
     launch: Launch, tmp_path: Path
 ) -> None:
     file = tmp_path / "zeros"

@@ -130,7 +130,7 @@ def test_a_row_is_one_line_of_pairs_in_select_order_f85(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("value", UGLY)
-def test_any_value_survives_the_line_f86(daemon: Daemon, value: str) -> None:
+def test_any_value_is_read_unchanged_from_its_line_f86(daemon: Daemon, value: str) -> None:
     spelt = " || ".join(["''", *(f"chr({ord(letter)})" for letter in value)])
     job = query(daemon, "reader", f"select {spelt} as v")
     daemon.wait(job)
@@ -143,7 +143,7 @@ def test_a_null_is_left_out_f87(daemon: Daemon) -> None:
     assert logged(daemon, job, "LOG") == ['<a="1" c="">']
 
 
-def test_a_row_of_nulls_fails_as_an_item_and_the_others_are_worked(daemon: Daemon) -> None:
+def test_a_row_of_nulls_fails_its_item_and_the_others_are_processed(daemon: Daemon) -> None:
     sql = "select case when n > 1 then n end as a, null as b from generate_series(1, 3) n"
     job = query(daemon, "skips", sql, jq_tolerate=1)
     row = daemon.wait(job)
@@ -167,7 +167,7 @@ def test_an_exec_agent_gets_a_row_of_nulls_and_an_empty_parameter(launch: Launch
 
 
 @pytest.mark.parametrize("value", ["a\tb\rc", "\x01\x7f", "select 1\t-- 'x' \"y\" \\ $ `", "déjà 🐍", ""])
-def test_with_escape_shell_an_agent_gets_all_bytes_but_five_as_they_are(daemon: Daemon, value: str) -> None:
+def test_with_escape_shell_an_agent_gets_all_bytes_but_five_unchanged(daemon: Daemon, value: str) -> None:
     spelt = " || ".join(["''", *(f"chr({ord(letter)})" for letter in value)])
     job = query(daemon, "old", f"select {spelt} as v, null as n")
     daemon.wait(job)
@@ -207,9 +207,7 @@ def test_a_line_of_a_mebibyte_is_sent_whole_and_a_longer_one_fails_the_job(daemo
         (r"LOG bytes \377", "LOG", r"bytes \xff"),
     ],
 )
-def test_a_line_goes_to_the_log_with_its_origin_f90_f92_f156(
-    daemon: Daemon, said: str, kind: str, message: str
-) -> None:
+def test_a_log_line_is_stored_with_its_origin_f90_f92_f156(daemon: Daemon, said: str, kind: str, message: str) -> None:
     job = daemon.insert(jq_type="puppet", jq_args=f"printf '{said}\\n'")
     daemon.wait(job)
     (row,) = daemon.execute(
@@ -219,7 +217,7 @@ def test_a_line_goes_to_the_log_with_its_origin_f90_f92_f156(
     assert row["log_date"] is not None
 
 
-def test_an_error_line_is_not_acted_upon_but_for_the_non_fatal_bit_f90(daemon: Daemon) -> None:
+def test_an_error_line_only_sets_the_non_fatal_bit_f90(daemon: Daemon) -> None:
     job = daemon.insert(jq_type="puppet", jq_args="echo ERROR bad; echo LOG going on")
     row = daemon.wait(job)
     assert (row["jq_end_bits"], row["jq_endtext"]) == (5, "all data processed")
@@ -242,19 +240,19 @@ def test_an_echo_goes_to_the_stderr_of_the_daemon_without_its_keyword_f95(daemon
     assert "\nhear this\n" in said(daemon, "hear this")
 
 
-def test_what_agents_print_cannot_steer_the_terminal_of_the_operator_f95(daemon: Daemon) -> None:
+def test_agent_output_cannot_control_the_terminal_of_the_operator_f95(daemon: Daemon) -> None:
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=r"printf 'ECHO red \033[31m end\n'"))
     assert r"red \x1b[31m end" in said(daemon, "[31m end")
 
 
 @pytest.mark.parametrize("line", ["hello", "OKAY", "LOGGED in", "DB:SELECT 1", "success", "Heartbeats"])
-def test_anything_else_is_debug_output_with_the_number_of_the_slot_f99_f105(daemon: Daemon, line: str) -> None:
+def test_an_unknown_line_is_debug_output_with_the_slot_number_f99_f105(daemon: Daemon, line: str) -> None:
     job = daemon.insert(jq_type="puppet", jq_args=f"echo '{line}'")
     assert daemon.wait(job)["jq_end_bits"] == 1
     said(daemon, f"\nDEBUG[0]: {line}\n")
 
 
-def test_stderr_is_logged_with_the_number_of_the_slot_f80(daemon: Daemon, meeting: Meeting) -> None:
+def test_stderr_is_logged_with_the_slot_number_f80(daemon: Daemon, meeting: Meeting) -> None:
     job = daemon.insert(jq_type="puppet", jq_args=f"echo 'oh no' >&2; {meeting.wait}")
     said(daemon, "\nSTDERR[0]: oh no\n")
     meeting.let_go()
@@ -310,7 +308,7 @@ def test_the_agent_types_are_in_their_table_f166(daemon: Daemon) -> None:
 # ---- FAIL, BLOCKED, RESULT
 
 
-def test_fail_fails_the_item_and_the_agent_lives_on(daemon: Daemon) -> None:
+def test_fail_fails_the_item_and_the_agent_goes_on(daemon: Daemon) -> None:
     job = daemon.insert(jq_type="puppet", jq_args="echo FAIL no such file; echo LOG $$")
     row = daemon.wait(job, "failed")
     next_job = daemon.insert(jq_type="puppet", jq_args="echo LOG $$")
@@ -338,7 +336,7 @@ def test_blocked_queues_the_job_again_after_a_while(daemon: Daemon, tmp_path: Pa
     assert second["att_outcome"] == "done"
 
 
-def test_blocked_stops_the_feeding_of_a_query(daemon: Daemon, tmp_path: Path) -> None:
+def test_blocked_stops_dispatch_of_a_query(daemon: Daemon, tmp_path: Path) -> None:
     there, seen = tmp_path / "there", tmp_path / "seen"
     act = f"echo x >>{seen}; test -e {there} || {{ touch {there}; echo BLOCKED disk full; }}"
     job = query(daemon, "worker", f"select '{act}' as act from generate_series(1, 500)")
@@ -353,7 +351,7 @@ def test_a_result_is_stored_with_the_job(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "NaN", "1e999", "", "[" * 100_000, "[" * 990 + "]" * 990])
-def test_a_result_that_no_column_can_hold_is_a_warning_and_stops_nobody(daemon: Daemon, text: str) -> None:
+def test_a_result_that_no_column_can_hold_is_only_a_warning(daemon: Daemon, text: str) -> None:
     job = daemon.insert(jq_type="puppet", jq_args=f"printf '%s\\n' 'RESULT {text}'")
     assert daemon.wait(job)["jq_result"] is None
     assert logged(daemon, job, "WARNING")[0].startswith("RESULT is not JSON")
@@ -385,7 +383,7 @@ values (%s, 'printf "OK\nOK\n"; read -r line; exit 9'), (%s, ':') returning jq_p
 """
 
 
-def test_an_ok_that_answers_nothing_costs_the_agent_its_life(daemon: Daemon, kind: str, meeting: Meeting) -> None:
+def test_an_agent_is_killed_for_an_ok_without_a_line(daemon: Daemon, kind: str, meeting: Meeting) -> None:
     row = daemon.wait(daemon.insert(jq_type=kind, jq_args=f"echo OK; {meeting.wait}"))
     assert row["jq_end_bits"] == 1
     meeting.let_go()
@@ -409,7 +407,7 @@ def test_two_oks_at_once_end_one_item_only(daemon: Daemon, kind: str) -> None:
     assert daemon.wait(second, "queued")["jq_failures"] == 0
 
 
-def test_a_line_without_end_fails_the_item_and_the_agent_f102(daemon: Daemon, kind: str) -> None:
+def test_an_endless_line_fails_the_item_and_kills_the_agent_f102(daemon: Daemon, kind: str) -> None:
     job = daemon.insert(jq_type=kind, jq_args="head -c 1100000 /dev/zero | tr '\\0' x; sleep 1000")
     row = daemon.wait(job, "failed")
     assert row["jq_endtext"] == "protocol violation: line over 1048576 bytes"
@@ -417,14 +415,14 @@ def test_a_line_without_end_fails_the_item_and_the_agent_f102(daemon: Daemon, ki
     said(daemon, f"every slot of agent {kind} has failed: protocol violation: line over 1048576 bytes")
 
 
-def test_a_line_just_within_the_limit_is_heard_whole_f102(daemon: Daemon, kind: str) -> None:
+def test_a_line_just_within_the_limit_is_read_whole_f102(daemon: Daemon, kind: str) -> None:
     job = daemon.insert(jq_type=kind, jq_args="printf 'LOG '; head -c 1048572 /dev/zero | tr '\\0' x; echo")
     daemon.wait(job)
     (row,) = daemon.log_rows(job)
     assert row["log_message"] == "x" * 1_048_572
 
 
-def test_an_agent_that_does_not_read_its_line_is_killed_and_nobody_waits_for_it(launch: Launch) -> None:
+def test_an_agent_that_does_not_read_its_line_is_killed_without_delaying_others(launch: Launch) -> None:
     deaf = ["sh", "-c", "echo OK; exec sleep 1000"]
     daemon = launch(settings(write_limit=0.5) + LOCAL + agent("deaf", deaf) + puppet())
     job = daemon.insert(jq_type="deaf", jq_args="x" * 500_000)
@@ -433,7 +431,7 @@ def test_an_agent_that_does_not_read_its_line_is_killed_and_nobody_waits_for_it(
     assert "ERROR does not read its line; killed" in daemon.log_text(job)
 
 
-def test_a_babbling_agent_delays_nobody_f75(launch: Launch) -> None:
+def test_an_agent_that_floods_its_output_delays_no_other_f75(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("babbler", item_timeout=3) + puppet())
     job = daemon.insert(jq_type="babbler", jq_args="yes")
     daemon.wait(job, "running")
@@ -442,6 +440,6 @@ def test_a_babbling_agent_delays_nobody_f75(launch: Launch) -> None:
     assert daemon.wait(job, "failed")["jq_endtext"] == "item took longer than 3 s"
 
 
-def test_an_agent_that_closes_its_output_is_not_dead_for_that(daemon: Daemon) -> None:
+def test_an_agent_that_closes_its_output_is_not_taken_for_dead(daemon: Daemon) -> None:
     job = daemon.insert(jq_type="shy", jq_args="exec >&-; sleep 1000")
     assert daemon.wait(job, "failed")["jq_endtext"] == "item took longer than 0.5 s"

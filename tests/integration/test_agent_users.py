@@ -43,7 +43,7 @@ def output(daemon: Daemon, pk: int) -> str:
     return str(daemon.value(query, pk))
 
 
-def test_an_agent_of_the_same_user_can_forge_what_another_says(launch: Launch, record: Path, gate: Path) -> None:
+def test_an_agent_of_the_same_user_can_write_to_the_pipe_of_another(launch: Launch, record: Path, gate: Path) -> None:
     daemon = launch(HOST + agent("victim", rec(record)) + agent("forger", FORGE, kind="exec"))
     assert attack(daemon, gate) == ("failed", "done")
 
@@ -55,7 +55,7 @@ def test_an_agent_of_another_user_cannot_write_into_the_pipe_of_another(
     assert attack(daemon, gate) == ("done", "failed")
 
 
-def test_an_agent_is_that_user_in_all_that_a_program_looks_at(launch: Launch) -> None:
+def test_an_agent_has_uid_groups_home_and_environment_of_its_user(launch: Launch) -> None:
     daemon = launch(HOST + agent("who", WHOAMI, kind="exec", user=USER, limits={"nofile": 64}))
     pk = daemon.wait(daemon.insert(jq_type="who"))["jq_pk"]
     account = pwd.getpwnam(USER)
@@ -65,7 +65,7 @@ def test_an_agent_is_that_user_in_all_that_a_program_looks_at(launch: Launch) ->
     assert {line.split()[1] for line in capabilities} == {"0" * 16}
 
 
-def test_an_agent_of_another_user_is_killed_and_reaped_as_any(launch: Launch) -> None:
+def test_an_agent_of_another_user_is_killed_and_reaped_like_others(launch: Launch) -> None:
     daemon = launch(HOST + agent("sleepy", SLEEPY, user=USER))
     pk = daemon.insert(jq_type="sleepy", jq_args="x")
     daemon.wait(pk, "running")
@@ -85,7 +85,7 @@ def test_no_agent_of_another_user_outlives_its_daemon(launch: Launch, number: in
     daemon.stop(number)  # an AssertionError if a process of its family is left
 
 
-def test_a_daemon_that_is_not_root_keeps_its_capabilities_to_itself(launch: Launch) -> None:
+def test_a_daemon_that_is_not_root_passes_no_capabilities_to_agents(launch: Launch) -> None:
     given = "+setuid,+setgid,+kill,+dac_read_search"  # the last for the files of this test
     ours = [
         "setpriv",

@@ -42,14 +42,14 @@ def daemon(shared: Daemon, record: Path) -> Iterator[Daemon]:
 # ---- rows
 
 
-def test_the_reason_why_an_unknown_type_waits_can_be_read_f43(daemon: Daemon) -> None:
+def test_why_shows_the_reason_of_a_job_of_an_unknown_type_f43(daemon: Daemon) -> None:
     pk = daemon.insert(jq_type="no such type", jq_args="x")
     daemon.wait(daemon.insert(jq_type="beside", jq_args="x"), timeout=AT_ONCE_S)
     assert daemon.row(pk)["jq_state"] == "queued"
     assert daemon.why(pk) == "no agent type 'no such type' is configured in group default"
 
 
-def test_a_row_for_an_unknown_host_waits_and_says_so(daemon: Daemon) -> None:
+def test_why_shows_the_reason_of_a_row_for_an_unknown_host(daemon: Daemon) -> None:
     pk = daemon.insert(jq_type="rec", jq_args="x", jq_host="nowhere")
     daemon.wait(daemon.insert(jq_type="beside", jq_args="x"), timeout=AT_ONCE_S)
     assert daemon.why(pk) == "no host 'nowhere'"
@@ -75,7 +75,7 @@ def test_a_row_for_an_unknown_host_waits_and_says_so(daemon: Daemon) -> None:
         ('select 1 as "ä"', "not a plain name"),
     ],
 )
-def test_a_query_is_worked_or_fails_with_its_reason(daemon: Daemon, query: str, reason: str | None) -> None:
+def test_a_query_is_processed_or_fails_with_its_reason(daemon: Daemon, query: str, reason: str | None) -> None:
     pk = daemon.insert(jq_type="rec", jq_args=query, jq_msq=True)
     daemon.wait(daemon.insert(jq_type="beside", jq_args="x"), timeout=AT_ONCE_S)
     row = daemon.wait(pk, "failed" if reason else "done")
@@ -92,7 +92,7 @@ def test_a_query_is_worked_or_fails_with_its_reason(daemon: Daemon, query: str, 
         ("select 1 as n", {"jq_runonpfile": "m"}, "jq_runonpfile names column 'm', and the query has none"),
     ],
 )
-def test_a_column_that_the_row_names_must_be_there_and_fit(
+def test_a_column_named_by_the_job_must_exist_and_have_a_fitting_type(
     daemon: Daemon, query: str, columns: dict[str, str], reason: str
 ) -> None:
     row = daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_msq=True, **columns), "failed")
@@ -100,14 +100,14 @@ def test_a_column_that_the_row_names_must_be_there_and_fit(
 
 
 @pytest.mark.parametrize("value", ["line\nfeed", "quote\"s ' ` $x \\", "é" * 1000, "\x01\x7f"])
-def test_odd_values_are_worked_f86(daemon: Daemon, record: Path, value: str) -> None:
+def test_unusual_values_are_processed_f86(daemon: Daemon, record: Path, value: str) -> None:
     daemon.execute("drop table if exists odd; create table odd (value text); grant select on odd to drover_msq")
     daemon.execute("insert into odd values (%s)", value)
     daemon.wait(daemon.insert(jq_type="rec", jq_args="select value from odd", jq_msq=True))
     assert LIBRARY.parse(lines(record)[0]) == {"value": value}
 
 
-def test_a_value_of_a_mebibyte_is_worked_and_a_larger_one_fails_its_item_alone(daemon: Daemon, record: Path) -> None:
+def test_a_value_of_a_mebibyte_is_processed_and_a_larger_one_fails_its_item_only(daemon: Daemon, record: Path) -> None:
     query = f"select n, repeat('x', {MEBIBYTE} - 11 + n) as v from generate_series(1, 3) n"
     pk = daemon.insert(jq_type="rec", jq_args=query, jq_msq=True, jq_tolerate=3)
     row = daemon.wait(pk)
@@ -124,7 +124,7 @@ def test_a_parameter_holds_a_mebibyte(daemon: Daemon, record: Path) -> None:
     assert [len(line) for line in lines(record)] == [MEBIBYTE]
 
 
-def test_a_parameter_that_no_line_holds_fails_where_a_larger_one_is_let_in(daemon: Daemon, record: Path) -> None:
+def test_an_oversized_parameter_fails_its_job_where_the_limit_was_raised(daemon: Daemon, record: Path) -> None:
     daemon.execute("update drover.size_limit set limit_bytes = 2000000 where limit_column = 'jq_args'")
     row = daemon.wait(daemon.insert(jq_type="rec", jq_args="x" * (MEBIBYTE + 1)), "failed")
     daemon.execute("update drover.size_limit set limit_bytes = 1048576 where limit_column = 'jq_args'")
@@ -149,7 +149,7 @@ def ascii_database(postgres: str, database_with_roles: str) -> Iterator[str]:
         connection.execute(f"drop database {name} with (force)")
 
 
-def test_bytes_that_are_not_utf_8_reach_the_agent_as_they_are(ascii_database: str, tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf_8_reach_the_agent_unchanged(ascii_database: str, tmp_path: Path) -> None:
     record = tmp_path / "record"
     odd = r"""
         insert into drover.jobqueue (jq_type, jq_args, jq_msq) values ('rec', E'caf\351 \377\376', false),
@@ -180,7 +180,7 @@ for line in sys.stdin:
     ("word", "text"),
     [("bytes", r"\xff\xfe"), ("nul", r"a\x00b"), ("escape", "\x1b[2J"), ("bidi", "\u202e"), ("return", "a\rb")],
 )
-def test_odd_bytes_of_an_agent_are_kept_and_steer_no_terminal(launch: Launch, word: str, text: str) -> None:
+def test_control_bytes_of_an_agent_are_kept_and_escaped_on_terminals(launch: Launch, word: str, text: str) -> None:
     daemon = launch(HOST + agent("odd", ODD))
     pk = daemon.insert(jq_type="odd", jq_args=word)
     assert daemon.wait(pk, "failed")["jq_endtext"] == f"bad: {text}"
@@ -224,7 +224,7 @@ def beside(launch: Launch, tmp_path: Path, command: list[str], **keys: object) -
         (["true"], r"agent terminated prematurely, with exit status 0"),
     ],
 )
-def test_an_agent_that_never_gets_ready_leaves_its_job_queued_with_the_reason_f28(
+def test_an_agent_that_never_becomes_ready_leaves_its_job_queued_with_the_reason_f28(
     launch: Launch, tmp_path: Path, command: list[str], reason: str
 ) -> None:
     daemon = beside(launch, tmp_path, command)
@@ -247,7 +247,7 @@ def test_an_agent_that_never_gets_ready_leaves_its_job_queued_with_the_reason_f2
         (BABBLING, {"item_timeout": 0.5}, "item took longer than 0.5 s"),
     ],
 )
-def test_an_agent_that_breaks_at_work_fails_its_job_with_the_reason_f91(
+def test_an_agent_that_dies_at_work_fails_its_job_with_the_reason_f91(
     launch: Launch, tmp_path: Path, command: list[str], keys: dict[str, object], reason: str
 ) -> None:
     daemon = beside(launch, tmp_path, command, **keys)
@@ -287,7 +287,7 @@ def test_an_agent_that_says_ok_twice_finishes_one_line_and_is_killed_for_the_oth
         (DEAF, {"item_timeout": 0.2}, "item took longer than 0.2 s"),
     ],
 )
-def test_the_items_of_a_query_that_break_every_agent_all_fail_and_are_recorded_f135(
+def test_items_of_a_query_that_kill_every_agent_all_fail_and_are_recorded_f135(
     launch: Launch, tmp_path: Path, command: list[str], keys: dict[str, object], reason: str
 ) -> None:
     timers = TIMERS.replace("respawn_count = 1", "respawn_count = 50")
@@ -300,7 +300,7 @@ def test_the_items_of_a_query_that_break_every_agent_all_fail_and_are_recorded_f
     assert [tuple(failure.values()) for failure in failures] == [(f'n="{n}"', reason) for n in (1, 2, 3)]
 
 
-def test_a_flood_on_stderr_harms_nobody(launch: Launch, tmp_path: Path) -> None:
+def test_a_flood_on_stderr_delays_no_job(launch: Launch, tmp_path: Path) -> None:
     script = "import sys\nprint('OK')\nfor line in sys.stdin:\n  sys.stderr.write('noise\\n' * 5000); print('OK')"
     daemon = beside(launch, tmp_path, python(script))
     pk = daemon.insert(jq_type="bad", jq_args="x")

@@ -57,7 +57,7 @@ def test_a_host_over_ssh_is_measured_beside_bare_paramiko(capsys: pytest.Capture
     assert [" to bare paramiko" in line and "/s" in line for line in told] == [False, True, False, True, False]
 
 
-def test_peers_that_are_left_out_are_named(tmp_path: Path) -> None:
+def test_peers_left_out_are_named(tmp_path: Path) -> None:
     need("postgres")
     main([*SMALL, "--only", "P1,P3", "--json", str(tmp_path / "figures")])
     verdicts = [line["verdict"] for line in json.loads((tmp_path / "figures").read_text())["lines"]]
@@ -65,7 +65,7 @@ def test_peers_that_are_left_out_are_named(tmp_path: Path) -> None:
     assert verdicts[2:] == [f"missing: {name} (left out by --without-peers)" for name in names]
 
 
-def test_agents_are_in_python_where_there_is_no_compiler(
+def test_the_bench_uses_python_agents_without_a_compiler(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("postgres")
@@ -82,7 +82,7 @@ def test_plots_are_drawn_into_the_report(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text().count("<svg") == 3
 
 
-def test_a_case_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_bench_case_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "P77"])
     assert f"no case P77: there are {', '.join(ALL)}" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def daemon(launch: Launch, record: Path) -> Daemon:
 
 
 @pytest.mark.parametrize("column", ["jq_not_before", "jq_not_after"])
-def test_a_row_that_waits_for_ages_does_not_keep_others_waiting(daemon: Daemon, column: str) -> None:
+def test_a_row_with_a_very_distant_start_does_not_delay_others(daemon: Daemon, column: str) -> None:
     waiting = {"jq_args": "gate:/nowhere"} if column == "jq_not_after" else {"jq_args": "never"}
     daemon.insert(jq_type="rec" if column == "jq_not_before" else "nobody", **waiting, **{column: "9999-12-31"})
     row = daemon.wait(daemon.insert(jq_type="rec", jq_args="die:1", jq_retries=1), "failed")
@@ -57,7 +57,7 @@ def test_a_query_with_parameters_fails_at_once(daemon: Daemon, query: str) -> No
     assert "08P01" in row["jq_endtext"]
 
 
-def test_a_query_that_ends_its_own_connection_is_not_tried_for_ever(daemon: Daemon) -> None:
+def test_a_query_that_ends_its_own_connection_is_not_retried_for_ever(daemon: Daemon) -> None:
     query = "select pg_terminate_backend(pg_backend_pid())"
     row = daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_msq=True, jq_max_interruptions=2), "failed")
     assert row["jq_attempt"] <= 4
@@ -75,13 +75,13 @@ def test_an_endless_query_does_not_outlive_a_daemon_that_was_killed(daemon: Daem
 # ---- agents
 
 
-def test_arguments_that_are_too_long_fail_their_items_alone(daemon: Daemon) -> None:
+def test_arguments_that_are_too_long_fail_their_items_only(daemon: Daemon) -> None:
     pks = daemon.insert_all([{"jq_type": "echo", "jq_args": LONG}] * 8)
     assert "Argument list too long" in daemon.wait_all(pks, "failed")[-1]["jq_endtext"]
     daemon.wait(daemon.insert(jq_type="echo", jq_args="short"))
 
 
-def test_rows_whose_arguments_are_too_long_fail_alone(daemon: Daemon) -> None:
+def test_rows_whose_arguments_are_too_long_fail_their_items_only(daemon: Daemon) -> None:
     query = f"select repeat('x', case when n = 4 then 10 else {len(LONG)} end) as v from generate_series(1, 8) n"
     row = daemon.wait(daemon.insert(jq_type="row", jq_args=query, jq_msq=True, jq_tolerate=7))
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"]) == (1, 7)
@@ -92,7 +92,7 @@ def test_an_agent_that_closes_its_stdout_fails_its_item(daemon: Daemon) -> None:
     assert row["jq_endtext"] == "agent terminated prematurely, by SIGKILL"
 
 
-def test_of_the_line_of_an_item_that_failed_the_head_is_kept(daemon: Daemon) -> None:
+def test_the_head_of_the_line_of_a_failed_item_is_kept(daemon: Daemon) -> None:
     query = "select 'say:FAIL no' as act, repeat('x', 900000) as v"
     pk = daemon.insert(jq_type="rec", jq_args=query, jq_msq=True)
     daemon.wait(pk, "failed")
@@ -131,7 +131,7 @@ def away(daemon: Daemon) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("away")
-def test_sigterm_ends_a_daemon_whose_database_is_away(daemon: Daemon) -> None:
+def test_sigterm_ends_a_daemon_whose_database_is_down(daemon: Daemon) -> None:
     daemon.until(lambda: "queue connection" in daemon.stderr())
     assert daemon.stop(SIGTERM, timeout=10.0) == 0
     assert "has not taken all in time" in daemon.stderr()
@@ -142,7 +142,7 @@ def test_sigterm_ends_a_daemon_whose_database_is_away(daemon: Daemon) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["scheduler_group", "attempt_kept", "in_hand"])
-def test_a_table_that_somebody_locks_holds_work_up_and_breaks_nothing(daemon: Daemon, table: str) -> None:
+def test_a_locked_table_delays_jobs_and_loses_none(daemon: Daemon, table: str) -> None:
     with psycopg.connect(daemon.database) as locker:
         locker.execute(f"lock table drover.{table} in access exclusive mode")
         pk = daemon.insert(jq_type="rec", jq_args="x")
@@ -152,7 +152,7 @@ def test_a_table_that_somebody_locks_holds_work_up_and_breaks_nothing(daemon: Da
 
 
 @pytest.mark.slow
-def test_a_read_only_database_holds_work_up_and_breaks_nothing(daemon: Daemon) -> None:
+def test_a_read_only_database_delays_jobs_and_loses_none(daemon: Daemon) -> None:
     name = conninfo_to_dict(daemon.database)["dbname"]
     daemon.wait(daemon.insert(jq_type="rec", jq_args="over a connection that may write"))
     daemon.execute(f"alter database {name} set default_transaction_read_only = on")

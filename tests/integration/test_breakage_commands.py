@@ -28,9 +28,7 @@ def text(record: Path) -> str:
 
 
 @pytest.mark.parametrize("words", ["cancel {}", "killjob {}"])
-def test_a_lock_on_a_job_holds_back_the_commands_about_it_alone(
-    launch: Launch, text: str, gate: Path, words: str
-) -> None:
+def test_a_lock_on_a_job_delays_only_commands_about_it(launch: Launch, text: str, gate: Path, words: str) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="unknown") if "cancel" in words else working(daemon, gate)
     with psycopg.connect(daemon.database) as other:
@@ -41,7 +39,7 @@ def test_a_lock_on_a_job_holds_back_the_commands_about_it_alone(
     daemon.wait(waits, timeout=3)
 
 
-def test_more_locked_jobs_than_one_read_gives_hold_back_no_other_command(launch: Launch, text: str) -> None:
+def test_more_locked_jobs_than_one_read_delay_no_other_command(launch: Launch, text: str) -> None:
     daemon = launch(text)
     jobs = "insert into drover.jobqueue (jq_type) select 'unknown' from generate_series(1, 250) returning jq_pk"
     pks = [row["jq_pk"] for row in daemon.execute(jobs)]
@@ -53,7 +51,7 @@ def test_more_locked_jobs_than_one_read_gives_hold_back_no_other_command(launch:
     daemon.wait_all(pks, "cancelled", timeout=5)
 
 
-def test_a_lock_on_a_command_holds_back_no_other(launch: Launch, text: str) -> None:
+def test_a_lock_on_a_command_delays_no_other_command(launch: Launch, text: str) -> None:
     daemon = launch(text)
     daemon.signal(SIGSTOP)
     waits, every = command(daemon, "status"), command(daemon, "verbose 0")
@@ -81,7 +79,7 @@ def test_a_command_whose_row_is_locked_takes_effect_when_the_lock_is_gone(
     daemon.wait(pk, "failed")
 
 
-def test_a_lock_on_a_host_holds_back_the_commands_about_it_alone(launch: Launch, text: str) -> None:
+def test_a_lock_on_a_host_delays_only_commands_about_it(launch: Launch, text: str) -> None:
     quick = text.replace("lease = 30\nlease_renewal = 10", "lease = 4\nlease_renewal = 1")
     daemon = launch(quick)
     with psycopg.connect(daemon.database) as other:
@@ -92,7 +90,7 @@ def test_a_lock_on_a_host_holds_back_the_commands_about_it_alone(launch: Launch,
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_lock_is_not_taken_for_deaf(launch: Launch, text: str) -> None:
+def test_waiting_for_a_lock_is_not_taken_for_a_broken_listen(launch: Launch, text: str) -> None:
     daemon = launch(text.replace("rescan = 1000", "rescan = 0.5"))
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.host for update")
@@ -105,7 +103,7 @@ def test_who_waits_for_a_lock_is_not_taken_for_deaf(launch: Launch, text: str) -
 
 
 @pytest.mark.parametrize(("words", "name"), [("killjob", "set_wanted"), ("cancel", "cancel_job")])
-def test_a_command_whose_answer_is_lost_says_what_it_did(
+def test_a_command_whose_answer_is_lost_reports_its_effect(
     launch: Launch, database_with_roles: str, text: str, gate: Path, words: str, name: str
 ) -> None:
     with Proxy(socket_of(database_with_roles)) as proxy:
@@ -119,7 +117,7 @@ def test_a_command_whose_answer_is_lost_says_what_it_did(
 
 
 @pytest.mark.parametrize("name", ["acknowledge", "close_commands"])
-def test_a_shutdown_is_done_though_the_answer_to_its_acknowledgement_is_lost(
+def test_a_shutdown_is_carried_out_if_the_answer_to_its_acknowledgement_is_lost(
     launch: Launch, database_with_roles: str, text: str, name: str
 ) -> None:
     with Proxy(socket_of(database_with_roles)) as proxy:
@@ -157,7 +155,7 @@ def endless(daemon: Daemon) -> Iterator[None]:
         ("killjob {}", "running", "failed", "killed"),
     ],
 )
-def test_what_a_dead_daemon_has_done_to_a_job_is_not_refused_by_the_next(
+def test_a_command_half_done_by_a_dead_daemon_is_not_refused_by_the_next(
     launch: Launch, text: str, gate: Path, words: str, before: str, after: str, said: str
 ) -> None:
     first = launch(QUICK + text.removeprefix(PATIENT))
@@ -183,7 +181,7 @@ def test_a_retry_by_a_daemon_that_died_is_not_repeated_by_the_next(launch: Launc
     assert (second.row(pk)["jq_attempt"], second.row(pk)["jq_state"]) == (2, "failed")
 
 
-def test_a_job_that_a_dead_daemon_has_unblocked_is_not_said_to_be_none_by_the_next(launch: Launch, gate: Path) -> None:
+def test_a_job_unblocked_by_a_dead_daemon_is_counted_by_the_next(launch: Launch, gate: Path) -> None:
     says = f"print('OK' if os.path.exists({str(gate)!r}) else 'BLOCKED licence\\nOK')"
     script = f"import os, sys\nprint('OK')\nfor line in sys.stdin: {says}"
     text = QUICK + "blocked_delay = 3600\n" + HOST + agent("b", python(script))
@@ -199,7 +197,7 @@ def test_a_job_that_a_dead_daemon_has_unblocked_is_not_said_to_be_none_by_the_ne
     assert told(second, f"unblock {pk}", "failed") == f"job {pk} is not blocked: it is done"
 
 
-def test_a_queue_that_a_dead_daemon_has_added_or_removed_is_no_error_of_the_next(launch: Launch, text: str) -> None:
+def test_a_queue_added_or_removed_by_a_dead_daemon_is_no_error_for_the_next(launch: Launch, text: str) -> None:
     text = QUICK + text.removeprefix(PATIENT)
     there = "select max(queue_concurrency) from drover.queue where queue_name = 'new'"
     for words, said, concurrency in (
@@ -219,7 +217,7 @@ def test_a_queue_that_a_dead_daemon_has_added_or_removed_is_no_error_of_the_next
 # ---- order
 
 
-def test_a_command_after_a_shutdown_is_done_while_the_rest_is_finished(launch: Launch, text: str, gate: Path) -> None:
+def test_a_command_after_a_shutdown_is_carried_out_during_the_drain(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     past_the_first_rescan(daemon)
     pk = working(daemon, gate)
@@ -230,7 +228,7 @@ def test_a_command_after_a_shutdown_is_done_while_the_rest_is_finished(launch: L
     assert daemon.row(pk)["jq_endtext"] == "killed"
 
 
-def test_a_job_that_waits_for_a_command_goes_on_at_its_end(launch: Launch, text: str) -> None:
+def test_a_job_below_a_command_runs_when_the_command_has_ended(launch: Launch, text: str) -> None:
     daemon = launch(text)
     past_the_first_rescan(daemon)
     with daemon._owner.transaction():
@@ -256,7 +254,7 @@ def command_by_owner(daemon: Daemon, words: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_daemon_that_was_forgotten_while_it_slept_hears_commands_again(launch: Launch, record: Path) -> None:
+def test_a_daemon_forgotten_while_stopped_receives_commands_again(launch: Launch, record: Path) -> None:
     text = QUICK + HOST + agent("a", rec(record))
     first = launch(text)
     second = launch(text, wait=False)
@@ -272,7 +270,7 @@ def test_a_daemon_that_was_forgotten_while_it_slept_hears_commands_again(launch:
 
 
 @pytest.mark.slow
-def test_a_daemon_with_a_longer_lease_is_waited_for_as_long(launch: Launch, record: Path) -> None:
+def test_a_command_waits_for_a_stopped_daemon_for_its_whole_lease(launch: Launch, record: Path) -> None:
     first = launch(QUICK + HOST + agent("a", rec(record)))
     slow = 'lease = 60\nlease_renewal = 20\ngroup = "slow"\n'
     second = launch(f"[scheduler]\n{slow}[hosts.beta]\n" + agent("a", rec(record)))
@@ -289,7 +287,7 @@ def test_a_daemon_with_a_longer_lease_is_waited_for_as_long(launch: Launch, reco
 
 
 @pytest.mark.slow
-def test_a_flood_of_commands_keeps_nothing_else_waiting(launch: Launch, text: str) -> None:
+def test_a_flood_of_commands_delays_no_job(launch: Launch, text: str) -> None:
     daemon = launch(text)
     job = daemon.insert(role="drover_frontend", jq_type="unknown")
     flood = f"select count(drover.command('killjob {job}')) from generate_series(1, {FLOOD})"
@@ -319,7 +317,7 @@ def test_a_flood_of_one_front_end_delays_no_operator_and_no_other_front_end(laun
     assert daemon.value(ended) < FLOOD // 2
 
 
-def test_a_command_of_any_length_costs_no_more_than_a_short_one(launch: Launch, text: str) -> None:
+def test_a_long_command_costs_no_more_than_a_short_one(launch: Launch, text: str) -> None:
     daemon = launch(text)
     daemon.execute("update drover.size_limit set limit_bytes = 1 << 24 where limit_column = 'jq_args'")
     insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'killjob 1' || repeat(' a', 8000000)"

@@ -134,7 +134,7 @@ def test_files_of_a_cancelled_job_stay_r44(launch: Launch, work: Path, record: P
     assert (state(daemon, pk), left(work)) == ("none", ["a", "b"])
 
 
-def test_relative_names_are_in_the_directory_of_the_job_r45(launch: Launch, work: Path, record: Path) -> None:
+def test_relative_names_are_resolved_in_the_directory_of_the_job_r45(launch: Launch, work: Path, record: Path) -> None:
     types = agent("touch", ["touch", "{args}"], kind="exec", cwd=str(work)) + agent("rec", rec(record))
     daemon = launch(LOCAL + types + cleanup(work))
     pk = daemon.insert(jq_type="touch", jq_args="new", jq_delete=["new", "./a"])
@@ -156,7 +156,7 @@ def test_the_longest_list_of_relative_names_is_removed_r45(launch: Launch, work:
     assert left(work) == ["b"]
 
 
-def test_what_is_gone_already_is_no_error_r46(launch: Launch, work: Path, record: Path) -> None:
+def test_a_missing_file_is_no_error_of_a_clean_up_r46(launch: Launch, work: Path, record: Path) -> None:
     daemon = launch(LOCAL + agent("rec", rec(record)) + cleanup(work))
     (work / "a").unlink()
     pk = daemon.insert(jq_type="rec", jq_args="x", jq_delete=[str(work / "a"), str(work / "b")])
@@ -167,7 +167,7 @@ def test_what_is_gone_already_is_no_error_r46(launch: Launch, work: Path, record
 
 
 @pytest.mark.parametrize("share", ["ln", "cp", "cp --reflink=auto"])
-def test_a_name_for_each_child_counts_who_still_needs_the_data_r48_r49(
+def test_a_hard_link_for_each_child_keeps_the_data_until_the_last_r48_r49(
     launch: Launch, work: Path, record: Path, tmp_path: Path, share: str
 ) -> None:
     """A parent shares its output under two names; each child removes its own, and the data goes with the last."""
@@ -230,7 +230,9 @@ def test_only_jobs_of_the_submitters_of_clean_ups_remove_files_r50(launch: Launc
     assert left(work) == ["a"]
 
 
-def test_nothing_is_removed_as_shipped_and_clean_ups_wait_r50_r85(launch: Launch, work: Path, record: Path) -> None:
+def test_the_shipped_configuration_removes_nothing_and_clean_ups_wait_r50_r85(
+    launch: Launch, work: Path, record: Path
+) -> None:
     """The shipped type is disabled; where there is none they wait too, until there is one."""
     daemon = launch(LOCAL + agent("rec", rec(record)))
     pk = daemon.insert(jq_type="rec", jq_args="x", jq_delete=[str(work / "a")])
@@ -247,7 +249,7 @@ def test_nothing_is_removed_as_shipped_and_clean_ups_wait_r50_r85(launch: Launch
 # ---- how far it is
 
 
-def test_children_are_released_by_the_end_of_the_job_not_of_its_clean_up_r75(
+def test_children_start_at_the_end_of_the_job_not_of_its_clean_up_r75(
     launch: Launch, work: Path, record: Path, gate: Path
 ) -> None:
     daemon = launch(LOCAL + agent("rec", rec(record)) + slow(gate, work))
@@ -271,7 +273,7 @@ def test_children_are_released_by_the_end_of_the_job_not_of_its_clean_up_r75(
 # ---- whoever dies
 
 
-def test_a_clean_up_is_done_again_when_its_daemon_was_killed_in_the_middle_r80_r85(
+def test_a_clean_up_is_repeated_if_its_daemon_was_killed_during_it_r80_r85(
     database_with_roles: str, work: Path, record: Path, gate: Path
 ) -> None:
     names = [str(work / "a"), str(work / "b")]
@@ -287,7 +289,7 @@ def test_a_clean_up_is_done_again_when_its_daemon_was_killed_in_the_middle_r80_r
         assert daemon.row(pk)["jq_attempt"] == 1  # the job itself is not done again
 
 
-def test_a_clean_up_whose_agent_dies_in_the_middle_is_tried_again_r46(
+def test_a_clean_up_is_repeated_if_its_agent_died_during_it_r46(
     launch: Launch, work: Path, record: Path, gate: Path
 ) -> None:
     daemon = launch(LOCAL + agent("rec", rec(record)) + slow(gate, work))
@@ -301,7 +303,9 @@ def test_a_clean_up_whose_agent_dies_in_the_middle_is_tried_again_r46(
     assert left(work) == []
 
 
-def test_clean_ups_that_were_left_over_are_worked_off_r85(database_with_roles: str, work: Path, record: Path) -> None:
+def test_left_over_clean_ups_are_done_by_the_next_daemon_r85(
+    database_with_roles: str, work: Path, record: Path
+) -> None:
     for number in range(50):
         (work / f"f{number}").touch()
     with start(LOCAL + agent("rec", rec(record), slots=2), database_with_roles) as daemon:
@@ -340,7 +344,7 @@ def there(way: list[str], *words: str) -> str:
     return subprocess.run([*way, *words], check=True, capture_output=True, text=True).stdout
 
 
-def test_a_file_is_removed_on_the_host_that_has_done_the_job_r47(launch: Launch, work: Path) -> None:
+def test_a_file_is_removed_on_the_host_that_ran_the_job_r47(launch: Launch, work: Path) -> None:
     """Both have a file of that name, and one is not the job's."""
     touch = agent("touch", ["touch", "{args}"], kind="exec", cwd=str(work))
     with disk_of_its_own(work) as way:

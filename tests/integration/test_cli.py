@@ -35,7 +35,7 @@ from tests.needs import need
 # How commands end
 
 
-def test_every_mistake_of_the_configuration_is_told_with_its_line(drover: Drover, config: Path) -> None:
+def test_every_mistake_of_the_configuration_is_reported_with_its_line(drover: Drover, config: Path) -> None:
     config.write_text("[hosts.a]\nmax = 0\n[agents.b]\ncommand = 7\n")
     done = drover("ls")
     assert (done.status, done.out) == (2, "")
@@ -47,14 +47,14 @@ def test_every_mistake_of_the_configuration_is_told_with_its_line(drover: Drover
 
 
 @pytest.mark.parametrize("command", ["status", "ls", "init", "check"])
-def test_database_that_is_not_there_is_3(drover: Drover, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_database_exits_with_3(drover: Drover, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", "host=/nonexistent dbname=x")
     done = drover(command)
     assert done.status == 3
     assert [line for line in (done.out + done.err).splitlines() if "not reachable" in line]
 
 
-def test_unknown_schema_is_3(drover: Drover, empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_schema_exits_with_3(drover: Drover, empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
     done = drover("ls")
     assert (done.status, len(done.err.splitlines())) == (3, 1)
@@ -62,13 +62,13 @@ def test_unknown_schema_is_3(drover: Drover, empty_database: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("command", ["why", "log", "out"])
-def test_job_that_is_not_there_is_1(drover: Drover, connection: psycopg.Connection, command: str) -> None:
+def test_missing_job_exits_with_1(drover: Drover, connection: psycopg.Connection, command: str) -> None:
     done = drover(command, "4711")
     assert (done.status, done.out, done.err) == (1, "", "drover: no job 4711; drover ls --all lists those there are\n")
 
 
 @pytest.mark.parametrize("words", ["submit --force noop x", "setup --force noop.1", "log", "out 1", "wait --json 1"])
-def test_role_without_rights_is_told_so(
+def test_role_without_rights_gets_an_error_that_says_so(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection, words: str
 ) -> None:
     insert(active_for_roles)
@@ -78,7 +78,7 @@ def test_role_without_rights_is_told_so(
     assert done.err.endswith(": connect as a role that may, see drover-jobqueue(7)\n")
 
 
-def test_role_that_knows_nothing_of_the_queue_is_told_so(database_with_roles: str, config: Path) -> None:
+def test_role_without_rights_on_the_queue_gets_an_error_that_says_so(database_with_roles: str, config: Path) -> None:
     refused = "permission denied for schema drover: connect as a role that may, see drover-jobqueue(7)\n"
     assert _as(database_with_roles, config, "msq", "ls").err.endswith(refused)
 
@@ -128,7 +128,7 @@ def test_commands_work_whatever_the_database_sets_for_its_sessions(
     ("command", "table"),
     [("ls", "jobqueue"), ("status", "scheduler_group"), *((each, "migration") for each in ("ls", "init", "check"))],
 )
-def test_a_statement_that_takes_too_long_is_not_a_database_that_is_not_there(
+def test_a_statement_timeout_is_not_reported_as_a_missing_database(
     drover: Drover, active: psycopg.Connection, command: str, table: str
 ) -> None:
     _set_for_sessions(active, "statement_timeout", "0.5s")
@@ -166,7 +166,7 @@ def active_for_roles(database_with_roles: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def test_watcher_sees_what_goes_on_and_nothing_that_jobs_work_on(
+def test_watcher_sees_states_but_no_arguments_of_jobs(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
 ) -> None:
     job, other = (insert(active_for_roles, args="secret") for _ in range(2))
@@ -187,7 +187,7 @@ def test_watcher_sees_what_goes_on_and_nothing_that_jobs_work_on(
     assert "secret" not in str(seen)
 
 
-def test_watcher_names_a_job_as_anybody_does(
+def test_watcher_may_refer_to_a_job_by_name(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
 ) -> None:
     active_for_roles.execute(
@@ -196,7 +196,7 @@ def test_watcher_names_a_job_as_anybody_does(
     assert _as(database_with_roles, config, "readonly", "why noop.a") == Done(0, "held: waits for release\n", "")
 
 
-def test_front_end_is_shown_no_number_of_slots_and_agents_that_it_cannot_see(
+def test_status_shows_a_front_end_no_numbers_of_slots_and_agents(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
 ) -> None:
     done = _as(database_with_roles, config, "frontend", "agent --json")
@@ -206,7 +206,7 @@ def test_front_end_is_shown_no_number_of_slots_and_agents_that_it_cannot_see(
     assert {(each["slots"], each["agents"]) for each in map(json.loads, watched)} == {(0, 0)}
 
 
-def test_front_end_lists_and_counts_its_own_jobs_and_is_told_so(
+def test_front_end_lists_and_counts_its_own_jobs_with_a_note(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
 ) -> None:
     insert(active_for_roles)
@@ -221,7 +221,7 @@ def test_front_end_lists_and_counts_its_own_jobs_and_is_told_so(
 @pytest.mark.parametrize(
     ("role", "count", "hidden"), [("readonly", 2, ["statements"]), ("frontend", 1, ["slots", "statements"])]
 )
-def test_status_says_what_its_asker_may_not_see_and_shows_the_rest(
+def test_status_names_what_the_role_may_not_see_and_shows_the_rest(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection, role: str, count: int,
     hidden: list[str],
 ) -> None:  # fmt: skip
@@ -241,7 +241,7 @@ def test_status_says_what_its_asker_may_not_see_and_shows_the_rest(
     ]
 
 
-def test_check_of_a_front_end_goes_to_its_end(
+def test_check_by_a_front_end_runs_to_its_end(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
 ) -> None:
     done = _as(database_with_roles, config, "frontend", "check")
@@ -251,13 +251,15 @@ def test_check_of_a_front_end_goes_to_its_end(
     assert others == ["WARN clean-ups: role drover_frontend sees its own jobs alone: no others are listed or counted"]
 
 
-def test_version_needs_nothing(drover: Drover, config: Path) -> None:
+def test_version_needs_no_configuration(drover: Drover, config: Path) -> None:
     config.unlink()
     done = drover("version")
     assert (done.status, done.out.split()[0]) == (0, "drover")
 
 
-def test_reader_that_goes_away_is_no_traceback(database: str, config: Path, connection: psycopg.Connection) -> None:
+def test_closed_standard_output_causes_no_traceback(
+    database: str, config: Path, connection: psycopg.Connection
+) -> None:
     connection.execute("insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, 5000)")
     reader, writer = os.pipe()
     os.close(reader)
@@ -280,7 +282,7 @@ def test_init_twice_does_nothing_the_second_time(
 
 
 @pytest.mark.usefixtures("migrated_with_roles")
-def test_init_that_adds_to_a_schema_with_grants_says_that_these_are_to_follow(
+def test_init_that_extends_a_schema_with_grants_says_that_grants_must_follow(
     drover: Drover, empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
@@ -294,7 +296,7 @@ def test_init_that_adds_to_a_schema_with_grants_says_that_these_are_to_follow(
     assert advice == "the roles have no rights yet on what is new: run drover init --roles"
 
 
-def test_init_leaves_foreign_tables_alone_t105(
+def test_init_changes_no_tables_of_the_site_t105(
     drover: Drover, empty_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
@@ -338,7 +340,7 @@ def many(active: psycopg.Connection) -> psycopg.Connection:
         ("-n 0 --all", [1, 2, 3, 4]),
     ],
 )
-def test_ls_lists_the_jobs_asked_for_r59_r60_r61(
+def test_ls_lists_the_selected_jobs_r59_r60_r61(
     drover: Drover, many: psycopg.Connection, words: str, listed: list[int]
 ) -> None:
     done = drover("ls", "--json", *words.split())
@@ -357,7 +359,7 @@ def test_priority_is_printed_r76(drover: Drover, active: psycopg.Connection) -> 
     assert row.split()[:4] == ["1", "noop", "queued", "!c3"]
 
 
-def test_ls_shows_names_where_there_are_any_r59(drover: Drover, active: psycopg.Connection) -> None:
+def test_ls_shows_names_of_jobs_r59(drover: Drover, active: psycopg.Connection) -> None:
     drover("submit", "noop", "x")
     assert "NAME" not in drover("ls").out
     drover("submit", "noop", "x", "--name", "noop.a")
@@ -368,14 +370,14 @@ def test_ls_shows_names_where_there_are_any_r59(drover: Drover, active: psycopg.
     )
 
 
-def test_columns_of_the_site_disturb_nothing_j35(drover: Drover, many: psycopg.Connection) -> None:
+def test_columns_of_the_site_break_no_command_j35(drover: Drover, many: psycopg.Connection) -> None:
     many.execute("alter table drover.job add column job_extra text not null default 'x'")
     many.execute("alter table drover.jobqueue add column jq_extra text not null default 'x'")
     commands = (["submit", "noop"], ["ls"], ["status"], ["why", "3"], ["out", "1"], ["log"])
     assert [drover(*words).status for words in commands] == [0] * 6
 
 
-def test_ls_leaves_out_commands_that_have_ended_unless_asked(drover: Drover, active: psycopg.Connection) -> None:
+def test_ls_omits_ended_commands_unless_asked(drover: Drover, active: psycopg.Connection) -> None:
     ended, waiting = insert(active, "command", "poll"), insert(active, "command", "reload")
     finish(active, ended, "failed", 2, "no")
     told = {words: drover("ls", "--json", *words.split()).out for words in ("", "--all", "-t command")}
@@ -386,7 +388,7 @@ def test_ls_leaves_out_commands_that_have_ended_unless_asked(drover: Drover, act
 # why, log, out
 
 
-def test_why_tells_that_no_agent_has_the_type_f43(drover: Drover, active: psycopg.Connection) -> None:
+def test_why_says_that_no_agent_has_the_type_f43(drover: Drover, active: psycopg.Connection) -> None:
     job = insert(active, "nosuch")
     assert drover("why", str(job)).out == "no agent type 'nosuch' is configured in group default\n"
     assert one(active.execute("select jq_state, jq_starttime from drover.jobqueue")) == ("queued", None)
@@ -399,7 +401,7 @@ def test_why_tells_that_no_agent_has_the_type_f43(drover: Drover, active: psycop
         ("cancelled", "is cancelled for good: cancel or ice this one"),
     ],
 )
-def test_why_tells_of_a_parent_that_ended_in_vain_and_what_next_r6(
+def test_why_names_a_failed_parent_and_says_what_next_r6(
     drover: Drover, active: psycopg.Connection, state: str, next_: str
 ) -> None:
     parent, other, child = (insert(active) for _ in range(3))
@@ -411,7 +413,7 @@ def test_why_tells_of_a_parent_that_ended_in_vain_and_what_next_r6(
     assert drover("why", str(child)).out == f"{before}; job {parent} {next_}\n"
 
 
-def test_why_is_one_safe_line(drover: Drover, active: psycopg.Connection) -> None:
+def test_why_prints_one_line_without_control_characters(drover: Drover, active: psycopg.Connection) -> None:
     job = insert(active)
     finish(active, job, "failed", 2, "a\n\x1b[31mb")
     assert drover("why", str(job)).out == "failed: a\\n\\x1b[31mb\n"
@@ -435,7 +437,7 @@ def test_log_shows_the_last_rows(drover: Drover, active: psycopg.Connection, wor
     assert [json.loads(line)["message"] for line in done.out.splitlines()] == messages.split()
 
 
-def test_log_of_a_job_that_said_nothing_is_empty(drover: Drover, active: psycopg.Connection) -> None:
+def test_log_of_a_silent_job_is_empty(drover: Drover, active: psycopg.Connection) -> None:
     assert drover("log", str(insert(active))) == Done(0, "", "")
 
 
@@ -455,7 +457,7 @@ def test_log_follows_a_job_to_its_end(database: str, config: Path, active: psyco
 
 
 @pytest.mark.parametrize(("flag", "text"), [((), "ä\x1b[1m\nb"), (("-e",), "oops\n")])
-def test_out_is_what_the_last_attempt_wrote_exactly_r68(
+def test_out_prints_exactly_what_the_last_attempt_wrote_r68(
     drover: Drover, active: psycopg.Connection, flag: tuple[str, ...], text: str
 ) -> None:
     job = insert(active)
@@ -470,7 +472,7 @@ def test_out_is_what_the_last_attempt_wrote_exactly_r68(
 
 
 @pytest.mark.parametrize("words", ["out -t", "wait", "exit -w"])
-def test_who_waits_is_told_at_once_that_no_scheduler_is_active(
+def test_waiting_commands_say_at_once_that_no_scheduler_is_active(
     database: str, config: Path, connection: psycopg.Connection, words: str
 ) -> None:
     job = insert(connection)
@@ -486,7 +488,7 @@ def test_who_waits_is_told_at_once_that_no_scheduler_is_active(
     ("words", "shown"),
     [(["out", "1"], "a\\x1b[2J\r\nb"), (["ls"], "a\\x1b[2J\\nb"), (["log"], "a\\x1b[2J\\nb")],
 )
-def test_no_text_of_a_job_reaches_a_terminal_as_it_is(
+def test_text_of_a_job_is_escaped_on_a_terminal(
     database: str, config: Path, active: psycopg.Connection, words: list[str], shown: str
 ) -> None:
     job = insert(active, args="a\x1b[2J\nb")
@@ -506,7 +508,7 @@ def test_no_text_of_a_job_reaches_a_terminal_as_it_is(
 # status
 
 
-def test_status_of_a_group_that_is_not_there_is_refused(drover: Drover, active: psycopg.Connection) -> None:
+def test_status_of_an_unknown_group_is_refused(drover: Drover, active: psycopg.Connection) -> None:
     assert drover("status", "nosuch") == Done(2, "", "no group nosuch: there are default\n")
     assert drover("status", "default").status == 0
 
@@ -529,7 +531,7 @@ def test_status_shows_owner_slots_jobs_and_queues(drover: Drover, many: psycopg.
     assert "Types that nobody serves" not in text
 
 
-def test_status_tells_that_the_owner_drains_and_no_slots_of_others(drover: Drover, many: psycopg.Connection) -> None:
+def test_status_shows_a_draining_owner_and_its_slots_only(drover: Drover, many: psycopg.Connection) -> None:
     dead = "0a0a0a0a-0000-4000-8000-00000000dead"
     many.execute(
         """insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid,
@@ -549,7 +551,7 @@ def test_status_tells_that_the_owner_drains_and_no_slots_of_others(drover: Drove
     assert [slot["slot"] for slot in status["slots"]] == [1]
 
 
-def test_a_scheduler_that_was_not_seen_for_its_lease_is_doubted_and_then_left_out_j74(
+def test_status_marks_a_scheduler_unseen_for_its_lease_and_later_omits_it_j74(
     drover: Drover, active: psycopg.Connection
 ) -> None:
     active.execute(
@@ -570,7 +572,7 @@ def test_a_scheduler_that_was_not_seen_for_its_lease_is_doubted_and_then_left_ou
     assert roles == [(["owner"], 1), (["gone?"], 0), ([], 0)]
 
 
-def test_status_notes_that_nobody_stands_by_and_does_not_fail_c1(drover: Drover, active: psycopg.Connection) -> None:
+def test_status_notes_a_missing_standby_and_succeeds_c1(drover: Drover, active: psycopg.Connection) -> None:
     alone = drover("status")
     assert (alone.status, alone.out.splitlines()[1]) == (
         0,
@@ -596,7 +598,7 @@ def test_status_as_json_has_everything_j71(drover: Drover, many: psycopg.Connect
     assert status["queues"] == [{"queue": "default", "concurrency": None, "paused": False, "in_hand": 0, "queued": 2}]
 
 
-def test_status_lists_types_that_nobody_serves_with_their_counts(drover: Drover, active: psycopg.Connection) -> None:
+def test_status_lists_unserved_types_with_their_counts(drover: Drover, active: psycopg.Connection) -> None:
     for kind in ("nosuch", "nosuch", "off", "noop", "command"):
         insert(active, kind)
     active.execute("insert into drover.agent (agent_group, agent_type, agent_enabled) values ('default', 'off', false)")
@@ -607,9 +609,7 @@ def test_status_lists_types_that_nobody_serves_with_their_counts(drover: Drover,
     ]
 
 
-def test_status_lists_jobs_in_a_queue_that_does_not_exist_beside_types_that_nobody_serves(
-    drover: Drover, active: psycopg.Connection
-) -> None:
+def test_status_lists_jobs_in_a_missing_queue_and_of_unserved_types(drover: Drover, active: psycopg.Connection) -> None:
     active.execute("insert into drover.jobqueue (jq_type, jq_queue) values ('noop', 'defualt'), ('sha256', 'defualt')")
     told = json.loads(drover("status", "--json").out)
     assert told["unserved"] == []
@@ -649,7 +649,7 @@ def test_check_prepares_every_statement_as_the_role_that_runs_it(
     assert "agents.noop.statements.secret: permission denied for table secret" in done.out
 
 
-def test_check_finds_everything_in_order(
+def test_check_of_a_good_installation_finds_no_fault(
     drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
@@ -657,7 +657,7 @@ def test_check_finds_everything_in_order(
     assert (done.status, {line.split()[0] for line in done.out.splitlines()}) == (0, {"ok"})
 
 
-def test_check_warns_where_everybody_may_create_in_schema_public(
+def test_check_warns_if_every_role_may_create_in_schema_public(
     drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
@@ -668,9 +668,7 @@ def test_check_warns_where_everybody_may_create_in_schema_public(
     assert warning.startswith("WARN schema public: every role may create tables and functions there")
 
 
-def test_check_warns_of_clean_ups_that_nobody_can_do_and_of_those_in_vain(
-    drover: Drover, active: psycopg.Connection
-) -> None:
+def test_check_warns_of_unserved_and_failed_clean_ups(drover: Drover, active: psycopg.Connection) -> None:
     query = (
         "insert into drover.jobqueue (jq_type, jq_name) select 'cleanup', 'cleanup.' || n from generate_series(1, 3) n"
     )
@@ -725,7 +723,7 @@ def test_check_says_where_a_missing_program_was_looked_for(
     assert f"FAIL agent lost: no program {word} is {place}; install it or correct" in drover("check").out
 
 
-def test_role_that_is_missing_is_told_with_who_may_create_it(drover: Drover, connection: psycopg.Connection) -> None:
+def test_missing_role_is_reported_with_who_may_create_it(drover: Drover, connection: psycopg.Connection) -> None:
     conninfo = make_conninfo(connection.info.dsn, user="drover_nobody")
     assert "; run drover init --roles by a login that may create roles" in drover("ls", "-d", conninfo).err
 
@@ -739,7 +737,7 @@ def test_role_that_is_missing_is_told_with_who_may_create_it(drover: Drover, con
         (0o755, "#! ", "its first line names no interpreter"),
     ],
 )
-def test_check_tells_what_keeps_a_program_that_is_there_from_starting(
+def test_check_says_why_an_existing_program_cannot_start(
     drover: Drover, config: Path, connection: psycopg.Connection, tmp_path: Path, mode: int, head: str, complaint: str
 ) -> None:
     program = tmp_path / "agent"
@@ -754,7 +752,7 @@ def test_check_tells_what_keeps_a_program_that_is_there_from_starting(
 
 
 @pytest.mark.parametrize("head", ["#!/bin/sh", "#!/usr/bin/env sh", "#! /usr/bin/env -S sh -u", "\x7fELF"])
-def test_check_finds_a_program_whose_interpreter_is_there_in_order(
+def test_check_accepts_a_program_whose_interpreter_exists(
     drover: Drover, config: Path, connection: psycopg.Connection, tmp_path: Path, head: str
 ) -> None:
     (tmp_path / "agent").write_text(f"{head}\n")

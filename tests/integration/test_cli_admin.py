@@ -115,9 +115,7 @@ def test_what_cannot_be_set_up_is_refused_with_the_reason_r20_r22_r26_r37(
     assert daemon.value("select count(*) from drover.jobqueue") == 0
 
 
-def test_setup_refuses_as_submit_does_a_type_that_nobody_serves_but_not_what_is_there(
-    launch: Launch, text: str, ask: Ask
-) -> None:
+def test_setup_refuses_an_unserved_type_but_not_an_existing_job(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     refused = ask("setup nosuch.1", "x=1")
     assert refused == Done(
@@ -150,7 +148,7 @@ def test_release_starts_what_was_held_by_name_or_number_r28_r30(
         assert refused.err.startswith(f"drover: no job {unknown}")
 
 
-def test_held_again_iced_and_retried_from_the_command_line(launch: Launch, text: str, ask: Ask) -> None:
+def test_hold_ice_and_retry_work_from_the_command_line(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text + agent("fail", ["false"], kind="exec"))
     waiting = daemon.insert(jq_type="unknown")
     assert (ask(f"hold {waiting}").status, state(daemon, waiting)) == (0, "held")
@@ -163,7 +161,7 @@ def test_held_again_iced_and_retried_from_the_command_line(launch: Launch, text:
     assert (refused.status, refused.out) == (1, "")
 
 
-def test_what_may_not_be_retried_is_resubmitted_as_the_refusal_says(launch: Launch, text: str, ask: Ask) -> None:
+def test_refused_retry_names_resubmit_which_works(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     late = daemon.insert(jq_type="a", jq_args="x", jq_not_after=daemon.value("select timestamptz '2000-01-01'"))
     daemon.wait(late, "failed")
@@ -178,7 +176,7 @@ def test_what_may_not_be_retried_is_resubmitted_as_the_refusal_says(launch: Laun
     assert ask("resubmit 4711").status == 1
 
 
-def test_cancel_and_kill_end_jobs_and_refusals_are_1_j119(launch: Launch, text: str, ask: Ask) -> None:
+def test_cancel_and_kill_end_jobs_and_refusals_exit_with_1_j119(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     first, second = running(daemon), daemon.insert(jq_type="unknown")
     assert ask(f"kill {first}") == Done(0, f"job {first}: is being killed\n", "")
@@ -190,7 +188,7 @@ def test_cancel_and_kill_end_jobs_and_refusals_are_1_j119(launch: Launch, text: 
     assert (mixed.status, mixed.out, len(mixed.err.splitlines())) == (1, "", 2)
 
 
-def test_a_job_that_is_named_twice_in_one_request_is_meant_once_j54(launch: Launch, text: str, ask: Ask) -> None:
+def test_a_job_named_twice_in_one_request_counts_once_j54(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="unknown", jq_name="unknown.1")
     assert ask(f"cancel {pk} unknown.1 {pk}") == Done(0, f"job {pk}: cancelled\n", "")
@@ -199,7 +197,7 @@ def test_a_job_that_is_named_twice_in_one_request_is_meant_once_j54(launch: Laun
     assert daemon.value("select count(*) from drover.jobqueue where jq_resubmit_of = %s", pk) == 1
 
 
-def test_signal_reaches_running_jobs_and_tells_the_others_j84_j85_j119(launch: Launch, text: str, ask: Ask) -> None:
+def test_signal_reaches_running_jobs_and_reports_the_others_j84_j85_j119(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     one, done = running(daemon), daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_pk"]
     told = ask(f"signal --json {one} {done} 15")
@@ -231,7 +229,7 @@ def test_signals_of_their_own_for_several_jobs_by_number_and_name_j84_j85(launch
     assert daemon.value("select count(*) from drover.jobqueue") == before
 
 
-def test_blocked_jobs_are_looked_at_again_by_number_name_or_condition(launch: Launch, ask: Ask, tmp_path: Path) -> None:
+def test_blocked_jobs_are_unblocked_by_number_name_or_condition(launch: Launch, ask: Ask, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"test -e {ready} || {{ echo licence none is free; exit 75; }}"
     daemon = launch(
@@ -249,7 +247,7 @@ def test_blocked_jobs_are_looked_at_again_by_number_name_or_condition(launch: La
     assert ask(f"unblock {pks[0]}") == Done(1, "", f"drover: job {pks[0]} is not blocked: it is done\n")
 
 
-def test_words_that_are_no_command_are_2_and_queue_nothing(launch: Launch, text: str, ask: Ask) -> None:
+def test_invalid_arguments_exit_with_2_and_queue_nothing(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     for line in (
         "queue add q",
@@ -264,7 +262,7 @@ def test_words_that_are_no_command_are_2_and_queue_nothing(launch: Launch, text:
     assert daemon.value("select count(*) from drover.jobqueue") == 0
 
 
-def test_an_owner_commands_from_the_command_line_what_is_about_his_own_job(
+def test_an_owner_may_give_commands_about_own_jobs_from_the_command_line(
     launch: Launch, text: str, ask: Ask, database_with_roles: str
 ) -> None:
     daemon = launch(text)
@@ -281,9 +279,7 @@ def test_an_owner_commands_from_the_command_line_what_is_about_his_own_job(
     assert (answer["ok"], answer["text"]) == (False, f"job {mine} is not being worked: it is failed")
 
 
-def test_a_command_that_nobody_hears_says_so_and_is_waited_for_as_long_as_asked(
-    database_with_roles: str, ask: Ask
-) -> None:
+def test_a_command_without_a_scheduler_says_so_and_waits_as_long_as_asked(database_with_roles: str, ask: Ask) -> None:
     done = ask("poll --wait=0")
     assert (done.status, done.out) == (1, "")
     assert [line.split(";")[0] for line in done.err.splitlines()] == [
@@ -295,7 +291,7 @@ def test_a_command_that_nobody_hears_says_so_and_is_waited_for_as_long_as_asked(
 # ---- queues and hosts
 
 
-def test_paused_queues_start_nothing_until_they_go_on_j76_j77_j78_j115(
+def test_paused_queues_start_nothing_until_resumed_j76_j77_j78_j115(
     launch: Launch, text: str, ask: Ask, record: Path
 ) -> None:
     daemon = launch(text + "[queues.slow]\nconcurrency = 2\nreserved = 1\n")
@@ -315,7 +311,7 @@ def test_paused_queues_start_nothing_until_they_go_on_j76_j77_j78_j115(
     assert ask("pause nosuch").status == 1
 
 
-def test_pause_without_names_is_for_every_queue_and_lasts_j76_j79(launch: Launch, text: str, ask: Ask) -> None:
+def test_pause_without_names_applies_to_every_queue_and_persists_j76_j79(launch: Launch, text: str, ask: Ask) -> None:
     first = launch(text + "[queues.slow]\n")
     assert ask("pause").status == 0
     assert first.value("select bool_and(queue_paused) from drover.queue")
@@ -327,14 +323,16 @@ def test_pause_without_names_is_for_every_queue_and_lasts_j76_j79(launch: Launch
     second.wait(waiting)
 
 
-def test_poll_is_acknowledged_and_an_unknown_queue_is_told_j75(launch: Launch, text: str, ask: Ask) -> None:
+def test_poll_is_acknowledged_and_an_unknown_queue_is_reported_j75(launch: Launch, text: str, ask: Ask) -> None:
     launch(text)
     assert ask("poll").status == 0
     assert ask("poll default").status == 0
     assert ask("poll nosuch").status == 1
 
 
-def test_queues_come_and_go_j15_j81_j82_j83(launch: Launch, text: str, ask: Ask) -> None:
+def test_queues_are_added_and_removed_from_the_command_line_j15_j81_j82_j83(
+    launch: Launch, text: str, ask: Ask
+) -> None:
     daemon = launch(text)
     assert ask("queue add quick 1").status == 0
     assert ask("queue add quick 1").status == 1
@@ -373,7 +371,7 @@ def test_hosts_are_listed_and_changed_j116(launch: Launch, text: str, ask: Ask) 
     assert ask("host").out.split()[:3] == ["HOST", "GROUP", "SCHEDULER"]
 
 
-def test_agent_types_are_listed_and_served_or_not(launch: Launch, text: str, ask: Ask) -> None:
+def test_agent_types_are_listed_enabled_and_disabled(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     assert ask("agent disable a").status == 0
     listed = {each["type"]: each for each in map(json.loads, ask("agent --json").out.splitlines())}
@@ -390,7 +388,7 @@ def test_agent_types_are_listed_and_served_or_not(launch: Launch, text: str, ask
     assert ask("agent disable").status == 2
 
 
-def test_any_command_is_told_from_the_command_line_and_answered_j119(launch: Launch, text: str, ask: Ask) -> None:
+def test_any_command_given_on_the_command_line_is_answered_j119(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     for words in ("reload", "reset", "verbose 1", "reopen-log", "agent-disable a", "poll default"):
         assert (ask(f"command {words}").status, ask(f"command {words}").err) == (0, "")
@@ -423,7 +421,7 @@ def test_queues_and_hosts_of_two_daemons_are_listed_with_the_daemon_of_each_j116
 # ---- by hand
 
 
-def test_manual_jobs_are_run_by_hand_and_their_results_come_at_once_j39_j52_j56_j57(launch: Launch, ask: Ask) -> None:
+def test_run_executes_manual_jobs_and_prints_results_at_once_j39_j52_j56_j57(launch: Launch, ask: Ask) -> None:
     daemon = launch(HOST + agent("say", [*SAY, "{args}"], kind="exec", slots=2))
     jobs = [daemon.insert(jq_type="say", jq_args="x", jq_mode="manual", jq_name=f"say.{n}") for n in range(2)]
     assert ask("poll").status == 0
@@ -436,7 +434,7 @@ def test_manual_jobs_are_run_by_hand_and_their_results_come_at_once_j39_j52_j56_
     assert list(answer["errors"]) == ["4711"]
 
 
-def test_what_a_job_that_is_run_by_hand_writes_is_printed_j56(launch: Launch, ask: Ask) -> None:
+def test_run_prints_the_output_of_the_job_j56(launch: Launch, ask: Ask) -> None:
     daemon = launch(
         HOST + agent("say", [*SAY, "{args}"], kind="exec") + agent("no", [*SAY, "a", "b", "c"], kind="exec")
     )
@@ -449,9 +447,7 @@ def test_what_a_job_that_is_run_by_hand_writes_is_printed_j56(launch: Launch, as
 # ---- looking on
 
 
-def test_ls_lists_what_has_not_ended_well_and_more_when_asked_r59_r60_r61_r76(
-    launch: Launch, text: str, ask: Ask
-) -> None:
+def test_ls_lists_jobs_not_done_and_more_when_asked_r59_r60_r61_r76(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text + agent("fail", ["false"], kind="exec"))
     done = daemon.insert(jq_type="a", jq_args="x")
     failed = daemon.insert(jq_type="fail")
@@ -468,7 +464,7 @@ def test_ls_lists_what_has_not_ended_well_and_more_when_asked_r59_r60_r61_r76(
     assert [line.split()[:4] for line in ask("ls -t nap").out.splitlines()[1:]] == [[str(held), "nap", "held", "b"]]
 
 
-def test_ls_watch_shows_what_ends_without_being_asked_again(
+def test_ls_watch_shows_ends_as_they_happen(
     launch: Launch, text: str, follow: Callable[[str], "subprocess.Popen[str]"]
 ) -> None:
     daemon = launch(text)
@@ -498,7 +494,7 @@ def test_status_watch_prints_an_object_each_time(
 
 
 @pytest.mark.parametrize("event", ["drover_event", "drover_queue", "drover_change"])
-def test_what_is_announced_is_drawn_at_once_but_twice_a_second_at_most(database: str, event: str) -> None:
+def test_watch_redraws_at_notifications_at_most_twice_a_second(database: str, event: str) -> None:
     drawn: list[float] = []
 
     def draw() -> None:
@@ -537,7 +533,7 @@ def test_a_password_on_the_command_line_is_refused_j117(ask: Ask) -> None:
     assert "everybody may see a command line" in done.err
 
 
-def test_version_and_help_tell_every_command_j9_j117(ask: Ask) -> None:
+def test_version_and_help_name_every_command_j9_j117(ask: Ask) -> None:
     assert ask("--version") == ask("version")
     told = ask("--help").out
     verbs = """setup submit release hold ice retry resubmit unblock cancel kill signal pause continue poll queue host
@@ -545,7 +541,7 @@ def test_version_and_help_tell_every_command_j9_j117(ask: Ask) -> None:
     assert [verb for verb in verbs.split() if f"\n  {verb} " not in told] == []
 
 
-def test_a_database_that_is_not_there_and_a_command_that_is_not_there_are_failures_j118(ask: Ask) -> None:
+def test_a_missing_database_and_an_unknown_command_are_failures_j118(ask: Ask) -> None:
     gone = ask("pause", DROVER_DATABASE_URL="host=/nonexistent dbname=x")
     assert (gone.status, gone.out) == (3, "")
     assert "not reachable" in gone.err

@@ -23,7 +23,7 @@ def _piped(database: str, config: Path, words: str, data: bytes) -> "subprocess.
 # submit
 
 
-def test_submitted_job_is_a_row_with_what_was_asked_for(drover: Drover, active: psycopg.Connection) -> None:
+def test_submitted_job_is_a_row_with_the_given_columns(drover: Drover, active: psycopg.Connection) -> None:
     words = "--force --sql --key pk --host far --queue default --urgent --priority b --retries 2 --name noop.1"
     done = drover("submit", "noop", "select", "1", "as", "pk", *words.split())
     assert (done.status, done.err) == (0, "")
@@ -35,7 +35,7 @@ def test_submitted_job_is_a_row_with_what_was_asked_for(drover: Drover, active: 
     assert one(row) == ("select 1 as pk", True, "pk", "far", "default", True, "b", 2, "noop.1")
 
 
-def test_files_to_be_deleted_after_success_are_given_one_by_one_r43(drover: Drover, active: psycopg.Connection) -> None:
+def test_each_remove_option_adds_a_file_to_delete_after_success_r43(drover: Drover, active: psycopg.Connection) -> None:
     assert drover("submit", "noop", "x", "--delete", "/tmp/a b", "--delete", "c").status == 0
     assert one(active.execute("select jq_args, jq_delete from drover.jobqueue")) == ("x", ["/tmp/a b", "c"])
     refused = drover("submit", "noop", "x", "--delete", "")
@@ -48,7 +48,7 @@ def test_runonpfile_makes_it_a_query_f160(drover: Drover, active: psycopg.Connec
 
 
 @pytest.mark.parametrize("kind", ["nosuch", "Command", "COMMAND", "off", "gone"])
-def test_type_that_nobody_serves_is_refused(drover: Drover, active: psycopg.Connection, kind: str) -> None:
+def test_unserved_type_is_refused(drover: Drover, active: psycopg.Connection, kind: str) -> None:
     active.execute(
         """insert into drover.agent (agent_group, agent_type, agent_enabled, agent_present)
            values ('default', 'off', false, true), ('default', 'gone', true, false)"""
@@ -60,7 +60,7 @@ def test_type_that_nobody_serves_is_refused(drover: Drover, active: psycopg.Conn
 
 
 @pytest.mark.parametrize("words", ["--queue nosuch", "--host nosuch"])
-def test_queue_and_host_that_are_not_there_are_refused(drover: Drover, active: psycopg.Connection, words: str) -> None:
+def test_unknown_queue_and_host_are_refused(drover: Drover, active: psycopg.Connection, words: str) -> None:
     what = words.removeprefix("--")
     assert drover("submit", "noop", "x", *words.split()) == Done(
         1, "", f"drover: no {what}; --force queues it all the same\n"
@@ -70,9 +70,7 @@ def test_queue_and_host_that_are_not_there_are_refused(drover: Drover, active: p
     assert drover("submit", "noop", "x", "--queue", "default", "--host", "alpha").status == 0
 
 
-def test_where_no_scheduler_ever_was_the_refusal_says_how_to_start_one(
-    drover: Drover, connection: psycopg.Connection
-) -> None:
+def test_refusal_without_any_scheduler_says_how_to_start_one(drover: Drover, connection: psycopg.Connection) -> None:
     done = drover("submit", "noop", "x")
     assert (done.status, done.out) == (1, "")
     assert done.err == (
@@ -82,7 +80,7 @@ def test_where_no_scheduler_ever_was_the_refusal_says_how_to_start_one(
 
 
 @pytest.mark.parametrize("words", ["submit cleanup x", "submit --force cleanup x", "setup --force cleanup.1"])
-def test_nobody_queues_clean_ups_not_even_a_superuser_r43(
+def test_clean_ups_cannot_be_queued_even_by_a_superuser_r43(
     database: str, config: Path, active: psycopg.Connection, words: str
 ) -> None:
     done = _piped(database, config, words, b"")
@@ -91,7 +89,7 @@ def test_nobody_queues_clean_ups_not_even_a_superuser_r43(
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
 
 
-def test_retries_that_no_column_holds_are_refused_by_their_option(
+def test_retries_out_of_range_are_refused_by_the_option(
     drover: Drover, active: psycopg.Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -99,7 +97,7 @@ def test_retries_that_no_column_holds_are_refused_by_their_option(
     assert "--retries: must be a number from 0 to 2147483647 (got '2147483648')" in capsys.readouterr().err
 
 
-def test_numbers_of_jobs_are_told_as_json_before_their_ends(
+def test_job_numbers_are_printed_as_json_before_their_ends(
     database: str, config: Path, active: psycopg.Connection
 ) -> None:
     done = _piped(database, config, "submit --json noop -", b"a\nb\n")
@@ -178,7 +176,7 @@ def test_bad_line_of_stdin_queues_nothing(database: str, config: Path, active: p
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
 
 
-def test_no_line_of_stdin_is_no_job(database: str, config: Path, active: psycopg.Connection) -> None:
+def test_empty_stdin_queues_no_job(database: str, config: Path, active: psycopg.Connection) -> None:
     done = _piped(database, config, "submit noop -", b"")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
@@ -216,7 +214,9 @@ def test_wait_prints_the_end_and_fails_if_the_job_did_f160(
     assert done == Done(status, f"{job}\n{job} noop {state} that\\nis\\x1b all\n", "")
 
 
-def test_event_wakes_whoever_waits(database: str, active: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notification_wakes_a_waiting_command(
+    database: str, active: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("scheduler.cli.wait.POLL_S", LONG_S)  # no look of its own is in time
     jobs = [insert(active), insert(active)]
     finish(active, jobs[0])
@@ -228,7 +228,7 @@ def test_event_wakes_whoever_waits(database: str, active: psycopg.Connection, mo
         assert [first.job, *(end.job for end in waiting)] == jobs
 
 
-def test_end_that_nobody_announced_is_seen_all_the_same(
+def test_end_without_a_notification_is_seen_by_polling(
     drover: Drover, database: str, active: psycopg.Connection
 ) -> None:
     daemon = _finish_next(database, "done", 1, announced=False)
@@ -237,7 +237,7 @@ def test_end_that_nobody_announced_is_seen_all_the_same(
     assert done.status == 0
 
 
-def test_wait_for_a_name_that_nobody_has_fails_j57(drover: Drover, active: psycopg.Connection) -> None:
+def test_wait_for_an_unknown_name_fails_j57(drover: Drover, active: psycopg.Connection) -> None:
     done = drover("wait", "noop.nosuch")
     assert done == Done(1, "", "drover: no job noop.nosuch; drover ls --all lists those there are\n")
 

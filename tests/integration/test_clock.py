@@ -51,7 +51,7 @@ def site(record: Path) -> Iterator[Site]:
             yield Site(own.conninfo, clock, record)
 
 
-def test_commands_for_every_scheduler_are_obeyed_after_the_clock_was_set_back(site: Site) -> None:
+def test_commands_for_every_scheduler_are_carried_out_after_the_clock_was_set_back(site: Site) -> None:
     with site.serving() as daemon:
         site.set_clock("-1h")
         for words in ("verbose 1", "reload", "shutdown"):
@@ -59,7 +59,7 @@ def test_commands_for_every_scheduler_are_obeyed_after_the_clock_was_set_back(si
         daemon.wait_exit()
 
 
-def test_a_command_to_step_down_is_obeyed_after_the_clock_was_set_back(site: Site) -> None:
+def test_step_down_is_carried_out_after_the_clock_was_set_back(site: Site) -> None:
     with site.serving() as first, site.serving(wait=False) as second:
         first.until(lambda: "standing by" in second.stderr())
         site.set_clock("-1h")
@@ -67,7 +67,7 @@ def test_a_command_to_step_down_is_obeyed_after_the_clock_was_set_back(site: Sit
         assert "serving group" in second.stderr()
 
 
-def test_an_old_shutdown_stops_no_new_start_after_the_clock_was_set_back(site: Site) -> None:
+def test_an_old_shutdown_does_not_stop_a_new_daemon_after_the_clock_was_set_back(site: Site) -> None:
     with psycopg.connect(site.conninfo, autocommit=True, user="drover_operator") as operator:
         ((order,),) = operator.execute("select drover.command('shutdown')")
     site.set_clock("-1h")

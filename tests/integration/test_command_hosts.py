@@ -39,7 +39,7 @@ def kill_job(daemon: Daemon, pk: int) -> None:
     assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
 
 
-def test_words_that_heed_nothing_do_not_outlive_their_host(launch: Launch) -> None:
+def test_a_host_command_that_ignores_signals_is_killed_when_its_host_is_removed(launch: Launch) -> None:
     stubborn = ["bash", "-c", 'trap "" HUP; "$@"; sleep 1000', "bash"]
     types = agent("reader", python("import sys\nprint('OK')\nfor line in sys.stdin: print('OK')"))
     daemon = launch(ALPHA + "enabled = false\n" + behind("beta", stubborn) + types)
@@ -89,7 +89,7 @@ def test_agents_work_behind_the_ssh_binary_over_one_connection_f8_c24(
     assert (hosts(record), len(there), connections(beta)) == ({"beta": 7}, 3, 1)
 
 
-def test_agents_that_one_connection_does_not_carry_get_another(
+def test_agents_beyond_the_session_limit_get_another_connection(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     many = 12  # sshd allows 10
@@ -109,7 +109,7 @@ def test_output_and_exit_status_come_back_from_behind_the_ssh_binary_c27(launch:
     assert (row["jq_exitcode"], said(daemon, pk, "out"), said(daemon, pk, "err")) == (3, "beta\nline\n", "oops\n")
 
 
-def test_what_heeds_its_input_ends_there_when_it_is_killed_f9(launch: Launch, beta: Server) -> None:
+def test_a_remote_agent_that_reads_its_input_ends_when_its_job_is_killed_f9(launch: Launch, beta: Server) -> None:
     daemon = launch(behind("beta", quoting(ssh(beta))) + agent("reader", READER))
     pk = daemon.insert(jq_type="reader", jq_args="x")
     daemon.wait(pk, "running")
@@ -119,7 +119,7 @@ def test_what_heeds_its_input_ends_there_when_it_is_killed_f9(launch: Launch, be
     assert all_gone(watched)
 
 
-def test_what_heeds_its_input_ends_there_when_the_daemon_is_killed_f9(launch: Launch, beta: Server) -> None:
+def test_a_remote_agent_that_reads_its_input_ends_when_the_daemon_is_killed_f9(launch: Launch, beta: Server) -> None:
     daemon = launch(behind("beta", quoting(ssh(beta))) + agent("reader", READER))
     daemon.wait(daemon.insert(jq_type="reader", jq_args="x"), "running")
     watched = [os.pidfd_open(pid) for pid in at_work(beta)]
@@ -128,7 +128,7 @@ def test_what_heeds_its_input_ends_there_when_the_daemon_is_killed_f9(launch: La
     assert all_gone(watched)
 
 
-def test_a_job_is_over_when_its_ssh_is_dead_though_its_program_lives_on_there(launch: Launch, beta: Server) -> None:
+def test_a_killed_job_ends_with_its_ssh_even_if_the_remote_program_goes_on(launch: Launch, beta: Server) -> None:
     daemon = launch(behind("beta", quoting(ssh(beta))) + agent("deaf", DEAF))
     pk = daemon.insert(jq_type="deaf", jq_args="x")
     daemon.wait(pk, "running")
@@ -136,7 +136,7 @@ def test_a_job_is_over_when_its_ssh_is_dead_though_its_program_lives_on_there(la
     assert at_work(beta)
 
 
-def test_the_words_of_an_agent_are_joined_for_a_shell_by_the_ssh_binary(launch: Launch, beta: Server) -> None:
+def test_the_ssh_binary_joins_arguments_of_an_agent_for_a_shell(launch: Launch, beta: Server) -> None:
     daemon = launch(behind("beta", ssh(beta)) + agent("say", ["printf", "%s.", "{args}"], kind="exec"))
     pk = daemon.insert(jq_type="say", jq_args="a  b; echo more")
     daemon.wait(pk)
@@ -144,7 +144,7 @@ def test_the_words_of_an_agent_are_joined_for_a_shell_by_the_ssh_binary(launch: 
 
 
 @pytest.mark.parametrize("text", ["a  b", "$(touch x) `id`; exit 1 #", """it's "so" \\n""", "* ~ {a,b} !!", "-n", "ä"])
-def test_quoted_words_arrive_as_they_are_behind_the_ssh_binary(launch: Launch, beta: Server, text: str) -> None:
+def test_quoted_arguments_arrive_unchanged_behind_the_ssh_binary(launch: Launch, beta: Server, text: str) -> None:
     daemon = launch(behind("beta", quoting(ssh(beta))) + agent("say", ["printf", "<%s>", "{args}", ""], kind="exec"))
     pk = daemon.insert(jq_type="say", jq_args=text)
     daemon.wait(pk)
@@ -185,9 +185,7 @@ def test_a_job_for_a_node_runs_there_under_slurm_c24_f8(launch: Launch, slurm: S
     assert [daemon.attempts(each)[0]["att_host"] for each in (pk, near)] == ["beta", "here"]
 
 
-def test_several_agents_fit_on_a_node_and_work_at_once_c24(
-    launch: Launch, slurm: Slurm, record: Path, gate: Path
-) -> None:
+def test_several_agents_work_at_once_on_a_node_c24(launch: Launch, slurm: Slurm, record: Path, gate: Path) -> None:
     daemon = launch(nodes(slurm, "alpha", "beta") + agent("rec", rec(record), slots=CPUS))
     pks = daemon.insert_all([{"jq_type": "rec", "jq_args": f"gate:{gate}"} for _ in range(2 * CPUS)])
     daemon.until(lambda: hosts(record) == {"alpha": CPUS, "beta": CPUS}, what="not all are at work")
@@ -218,7 +216,7 @@ def test_output_and_exit_status_come_back_from_a_node_c27(launch: Launch, slurm:
     assert set(said(daemon, pk, "err").splitlines()) == err
 
 
-def test_the_words_of_an_agent_arrive_on_a_node_as_they_are(launch: Launch, slurm: Slurm) -> None:
+def test_arguments_of_an_agent_arrive_unchanged_on_a_node(launch: Launch, slurm: Slurm) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("say", ["printf", "<%s>", "{args}", ""], kind="exec"))
     text = """a  b $(touch x); 'so' "so" \\n *"""
     pk = daemon.insert(jq_type="say", jq_args=text)
@@ -246,7 +244,7 @@ def test_killjob_ends_what_runs_on_a_node_and_frees_it_f9(launch: Launch, slurm:
     freed(daemon, slurm)
 
 
-def test_a_stopped_daemon_leaves_nothing_at_work_or_waiting_in_slurm_f9(
+def test_a_stopped_daemon_leaves_no_job_running_or_pending_in_slurm_f9(
     launch: Launch, slurm: Slurm, record: Path
 ) -> None:
     full = behind("beta", slurm.srun("--nodelist={host}", MEMORY))  # without max: Slurm makes the last one wait
@@ -259,9 +257,7 @@ def test_a_stopped_daemon_leaves_nothing_at_work_or_waiting_in_slurm_f9(
 
 
 @pytest.mark.parametrize("command", [READER, DEAF], ids=["reader", "deaf"])
-def test_srun_is_told_of_a_killed_daemon_and_ends_what_runs_on_a_node_f9(
-    launch: Launch, slurm: Slurm, command: list[str]
-) -> None:
+def test_srun_ends_the_job_step_when_the_daemon_is_killed_f9(launch: Launch, slurm: Slurm, command: list[str]) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("victim", command, slots=2))
     watched = at_work_twice(daemon, slurm)
     daemon.kill()
@@ -270,7 +266,7 @@ def test_srun_is_told_of_a_killed_daemon_and_ends_what_runs_on_a_node_f9(
 
 
 @pytest.mark.slow
-def test_slurm_misses_what_is_killed_with_its_daemon_f9(launch: Launch, slurm: Slurm) -> None:
+def test_slurm_ends_the_job_step_when_daemon_and_srun_are_killed_together_f9(launch: Launch, slurm: Slurm) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("victim", DEAF, slots=2))
     watched = at_work_twice(daemon, slurm)
     for pid in (daemon.process.pid, *below(daemon.process.pid)):  # as a service manager does
@@ -287,7 +283,7 @@ def at_work_twice(daemon: Daemon, slurm: Slurm) -> list[int]:
     return watched
 
 
-def test_limits_of_a_type_hold_on_a_node_and_not_for_srun(launch: Launch, slurm: Slurm) -> None:
+def test_limits_of_a_type_apply_on_the_node_and_not_to_srun(launch: Launch, slurm: Slurm) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("reader", READER, limits={"nofile": 77, "fsize": 4096}))
     daemon.wait(daemon.insert(jq_type="reader", jq_args="x"), "running")
     (task,) = (pid for step in slurm.steps() for pid in below(step) if name_of(pid).startswith("python"))

@@ -49,7 +49,7 @@ def working(daemon: Daemon, gate: Path, **columns: Any) -> int:
 # ---- killing and cancelling
 
 
-def test_killjob_ends_a_job_that_is_worked_as_failed_f134(launch: Launch, text: str, gate: Path) -> None:
+def test_killjob_ends_a_running_job_as_failed_f134(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     pk = working(daemon, gate, jq_retries=3)
     assert told(daemon, f"killjob {pk}") == f"job {pk}: is being killed"
@@ -60,7 +60,7 @@ def test_killjob_ends_a_job_that_is_worked_as_failed_f134(launch: Launch, text: 
     assert all(row["status_state_name"] != "ST_FAIL" for row in daemon.execute(slots))
 
 
-def test_killjob_takes_along_the_agent_that_starts_for_it_f134(launch: Launch) -> None:
+def test_killjob_kills_the_agent_starting_for_the_job_f134(launch: Launch) -> None:
     daemon = launch("[scheduler]\nstart_limit = 600\n" + HOST + agent("mute", python("input()")))
     pk = daemon.insert(jq_type="mute", jq_args="x")
     daemon.until(daemon.agent_pids)
@@ -82,7 +82,7 @@ def test_killjob_of_a_query_kills_what_runs_and_drops_the_rest_f135(
     assert len(lines(record)) == 3
 
 
-def test_killjob_of_what_is_not_worked_changes_nothing_f136(launch: Launch, text: str) -> None:
+def test_killjob_of_a_job_not_in_hand_changes_nothing_f136(launch: Launch, text: str) -> None:
     daemon = launch(text)
     done = daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_pk"]
     queued = daemon.insert(jq_type="unknown")
@@ -116,7 +116,7 @@ def test_a_killed_job_stays_killed_when_its_daemon_dies_f134(launch: Launch, tmp
     assert second.wait(jobs[0], "cancelled")["jq_endtext"] == "not wanted any more"
 
 
-def test_a_row_that_is_deleted_while_it_is_worked_ends_its_agent_f138(
+def test_killing_and_deleting_a_running_job_frees_its_slot_f138(
     launch: Launch, text: str, gate: Path, record: Path
 ) -> None:
     daemon = launch(text)
@@ -150,7 +150,7 @@ def test_cancel_ends_a_job_in_any_state_before_its_end_t25(launch: Launch, text:
     assert lines(record) == [f"gate:{gate}"]
 
 
-def test_a_cancelled_parent_lets_its_children_know(launch: Launch, text: str) -> None:
+def test_cancelling_a_parent_settles_its_children(launch: Launch, text: str) -> None:
     daemon = launch(text)
     parent = daemon.insert(jq_type="unknown")
     child = daemon.insert(jq_type="a", jq_state="held")
@@ -173,7 +173,7 @@ def test_signal_reaches_the_agent_of_the_job_by_name_or_number_j84_j85_j86_j126(
     assert row["jq_signal"] == "SIGTERM"
 
 
-def test_signal_to_what_does_not_run_and_no_signal_at_all_fail_j84(launch: Launch, text: str) -> None:
+def test_signal_to_a_job_not_running_and_an_unknown_signal_fail_j84(launch: Launch, text: str) -> None:
     daemon = launch(text)
     done = daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_pk"]
     assert told(daemon, f"signal {done} TERM", "failed") == f"job {done} is not running: it is done"
@@ -220,7 +220,7 @@ def test_shutdown_is_for_every_daemon_or_the_one_that_is_named(launch: Launch, r
     assert first.wait_exit() == 0
 
 
-def test_what_waits_for_a_daemon_that_drains_says_so(launch: Launch, text: str, gate: Path) -> None:
+def test_why_says_that_the_scheduler_drains(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     working(daemon, gate)
     told(daemon, "shutdown")
@@ -229,7 +229,7 @@ def test_what_waits_for_a_daemon_that_drains_says_so(launch: Launch, text: str, 
     assert daemon.value("select status_state_name from drover.scheduler_status where status_slot = -1") == "draining"
 
 
-def test_old_shutdown_stops_no_new_start(launch: Launch, text: str) -> None:
+def test_old_shutdown_does_not_stop_a_new_daemon(launch: Launch, text: str) -> None:
     first = launch(text)
     first.stop()
     pk = command(first, "shutdown")
@@ -269,7 +269,7 @@ def test_standby_leaves_commands_about_the_work_to_the_active_daemon(launch: Lau
 
 
 @pytest.mark.slow
-def test_a_daemon_that_died_does_not_keep_a_command_open(launch: Launch, record: Path) -> None:
+def test_a_dead_daemon_does_not_keep_a_command_open(launch: Launch, record: Path) -> None:
     text = QUICK + HOST + agent("a", rec(record))
     first = launch(text)
     second = launch(text, wait=False)
@@ -295,7 +295,7 @@ def test_reset_tries_failed_slots_at_once(launch: Launch, tmp_path: Path) -> Non
 # ---- before the first job
 
 
-def test_a_job_is_seen_at_once_and_one_that_is_cancelled_before_it_begins_never_does_t66(
+def test_a_job_is_visible_at_once_and_never_starts_if_cancelled_before_t66(
     launch: Launch, text: str, record: Path, gate: Path
 ) -> None:
     daemon = launch(text)
@@ -326,9 +326,7 @@ def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: La
     assert lines(record) == ["wanted"]
 
 
-def test_what_was_paused_held_or_iced_while_no_daemon_ran_does_not_start(
-    launch: Launch, text: str, record: Path
-) -> None:
+def test_jobs_paused_held_or_iced_while_no_daemon_ran_do_not_start(launch: Launch, text: str, record: Path) -> None:
     config = PATIENT + "[queues.one]\n" + text
     first = launch(config)
     first.stop()
@@ -401,7 +399,9 @@ def test_status_answers_with_counts_j70(launch: Launch, text: str, gate: Path) -
 # ---- nothing holds a command back
 
 
-def test_commands_act_with_every_slot_busy_and_the_queue_full_f139(launch: Launch, text: str, gate: Path) -> None:
+def test_commands_are_carried_out_with_every_slot_busy_and_the_queue_full_f139(
+    launch: Launch, text: str, gate: Path
+) -> None:
     daemon = launch(text)
     jobs = [working(daemon, gate), working(daemon, gate)]
     daemon.execute("insert into drover.jobqueue (jq_type, jq_args) select 'a', 'x' from generate_series(1, 20000)")
@@ -455,7 +455,7 @@ def test_a_command_of_each_verb_ends_with_an_answer_j88(launch: Launch, text: st
     assert [each.wait_exit() for each in (daemon, second)] == [0, 0]
 
 
-def test_more_commands_in_one_transaction_than_one_read_gives_all_end_j88(launch: Launch, text: str) -> None:
+def test_more_commands_in_one_transaction_than_one_read_all_end_j88(launch: Launch, text: str) -> None:
     daemon = launch(text)
     insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'poll' from generate_series(1, 350)"
     daemon.execute(insert, role="drover_operator")
@@ -529,7 +529,7 @@ def test_a_thousand_malformed_commands_all_fail_with_a_reason_f137_j87_j95(launc
 # ---- who may
 
 
-def test_an_owner_commands_what_is_about_his_own_job_alone_j93(launch: Launch, text: str, gate: Path) -> None:
+def test_an_owner_may_give_commands_about_own_jobs_only_j93(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     mine, other = working(daemon, gate, role="drover_frontend"), working(daemon, gate)
     (row,) = daemon.execute(f"select drover.command('killjob {mine}') as pk", role="drover_frontend")
@@ -545,7 +545,7 @@ def test_an_owner_commands_what_is_about_his_own_job_alone_j93(launch: Launch, t
     assert daemon.row(other)["jq_state"] == "running"
 
 
-def test_a_command_waits_for_nothing(database: str) -> None:
+def test_a_command_is_queued_at_once_and_takes_no_dependencies(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         insert = "insert into drover.jobqueue (jq_type, jq_args, jq_state, jq_not_before, jq_queue, jq_mode) values"
         given = "('command', 'poll', 'held', 'infinity', 'q', 'manual')"

@@ -87,23 +87,23 @@ def test_each_row_is_a_line_f97(daemon: Daemon) -> None:
     assert answer(daemon, "free", query) == ['<n="1" c="A">', '<n="2" c="B">', '<n="3" c="C">']
 
 
-def test_values_are_written_as_in_any_line_f97(daemon: Daemon) -> None:
+def test_values_of_an_answer_are_escaped_as_in_any_line_f97(daemon: Daemon) -> None:
     assert answer(daemon, "free", "select chr(10) || chr(34) || chr(36) as v") == [r'<v="\n\"\$">']
 
 
-def test_a_statement_without_rows_answers_ok_alone_f98(daemon: Daemon) -> None:
+def test_a_statement_without_rows_answers_only_ok_f98(daemon: Daemon) -> None:
     assert answer(daemon, "free", "insert into result values (chr(65), 5)") == []
     assert answer(daemon, "free", "update result set size = 6") == []
     assert daemon.execute("select * from result") == [{"name": "A", "size": 6}]
 
 
-def test_an_sql_error_is_an_answer_and_ends_nobody_f98(daemon: Daemon) -> None:
+def test_an_sql_error_is_an_answer_and_ends_no_agent_f98(daemon: Daemon) -> None:
     (line,) = answer(daemon, "free", "select nonsense")
     assert line.startswith('<ERROR column "nonsense" does not exist')
     assert answer(daemon, "free", "select 2 as a") == ['<a="2">']
 
 
-def test_it_runs_under_a_role_of_its_own_f104(daemon: Daemon) -> None:
+def test_agent_sql_runs_under_a_role_of_its_own_f104(daemon: Daemon) -> None:
     assert answer(daemon, "free", "select current_user as me") == ['<me="drover_agentdb">']
     (line,) = answer(daemon, "free", "select * from drover.jobqueue")
     assert line.startswith("<ERROR permission denied")
@@ -116,7 +116,7 @@ def test_a_transaction_left_open_changes_nothing_and_holds_nothing(daemon: Daemo
     assert answer(daemon, "free", "select count(*) as n from result") == ['<n="0">']
 
 
-def test_a_slow_query_stalls_nobody_and_has_a_limit_f100(daemon: Daemon) -> None:
+def test_a_slow_statement_delays_no_other_and_has_a_time_limit_f100(daemon: Daemon) -> None:
     slow = daemon.insert(jq_type="free", jq_args="ask 'select pg_sleep(30)'")
     daemon.wait(slow, "running")
     daemon.wait_all([daemon.insert(jq_type="puppet", jq_args=":") for _ in range(20)])
@@ -126,7 +126,7 @@ def test_a_slow_query_stalls_nobody_and_has_a_limit_f100(daemon: Daemon) -> None
 
 
 @pytest.mark.parametrize("size", [60_000, 100_000])
-def test_a_long_statement_in_small_writes_is_run_once_and_whole_f101(daemon: Daemon, size: int) -> None:
+def test_a_long_statement_in_small_writes_runs_once_and_whole_f101(daemon: Daemon, size: int) -> None:
     daemon.wait(daemon.insert(jq_type="drip", jq_args=str(size)))
     assert daemon.execute("select length(name) as n from result") == [{"n": size}]
 
@@ -144,7 +144,7 @@ def test_an_answer_that_is_too_long_is_an_error_f103(daemon: Daemon) -> None:
     assert line == "<ERROR the answer has more than 8388608 bytes>"
 
 
-def test_an_agent_that_never_reads_its_answer_is_killed_and_nobody_waits_for_it_f103(
+def test_an_agent_that_never_reads_its_answer_is_killed_without_delaying_others_f103(
     launch: Launch, meeting: Meeting
 ) -> None:
     daemon = launch(settings(write_limit=1) + LOCAL + asking("free", db="sql") + puppet())
@@ -165,17 +165,17 @@ def test_the_answer_for_a_dead_agent_reaches_no_other(daemon: Daemon) -> None:
 # ---- off, and registered statements
 
 
-def test_it_is_off_unless_allowed_f104(daemon: Daemon) -> None:
+def test_agent_sql_is_off_unless_allowed_f104(daemon: Daemon) -> None:
     (line,) = answer(daemon, "off", "select 1")
     assert line.startswith("<ERROR DB: is off for this agent type (off)")
 
 
-def test_without_the_blank_it_is_debug_output_f99(daemon: Daemon) -> None:
+def test_db_without_the_blank_is_debug_output_f99(daemon: Daemon) -> None:
     daemon.wait(daemon.insert(jq_type="free", jq_args="echo 'DB:select 99'"))
     assert "]: DB:select 99\n" in said(daemon, "]: DB:select 99\n")
 
 
-def test_a_registered_statement_takes_its_values_by_name(daemon: Daemon) -> None:
+def test_a_registered_statement_binds_its_values_by_name(daemon: Daemon) -> None:
     assert answer(daemon, "named", """save {"size": 3, "extra": [1], "name": "a b"}""") == []
     assert answer(daemon, "named", """save {"name": null, "size": 3}""")[0].startswith("<ERROR null value")
     assert answer(daemon, "named", """sizes {"like": "a%"}""") == ['<name="a b" size="3">']
@@ -192,13 +192,13 @@ def test_a_registered_statement_takes_its_values_by_name(daemon: Daemon) -> None
         ("select 1", "this agent type may run registered statements only"),
     ],
 )
-def test_what_is_not_registered_or_not_right_is_an_error_f98(daemon: Daemon, asked: str, error: str) -> None:
+def test_an_unregistered_or_malformed_statement_is_an_error_f98(daemon: Daemon, asked: str, error: str) -> None:
     (line,) = answer(daemon, "named", asked)
     assert line.startswith(f"<ERROR {error}")
     assert daemon.execute("select * from result") == []
 
 
-def test_agents_that_connect_themselves_are_told_the_service_f104_c39(daemon: Daemon) -> None:
+def test_agents_that_connect_themselves_get_the_service_name_f104_c39(daemon: Daemon) -> None:
     job = daemon.insert(jq_type="own", jq_args="echo LOG $PGSERVICE$DROVER_DATABASE_URL")
     daemon.wait(job)
     assert daemon.log_text(job) == "LOG results"
@@ -220,7 +220,7 @@ def test_answers_come_in_the_order_of_the_questions(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     "query", ["select repeat(chr(120), 1000000) as v from generate_series(1, 8)", "select pg_sleep(0.5)"]
 )
-def test_an_agent_that_asks_and_asks_and_never_reads_is_killed_before_it_fills_the_memory_f103(
+def test_an_agent_that_sends_requests_without_reading_is_killed_in_bounded_memory_f103(
     launch: Launch, query: str
 ) -> None:
     daemon = launch(LOCAL + asking("free", db="sql"))
@@ -236,7 +236,7 @@ def largest_kib(pid: int) -> int:
     return int(line.split()[1])
 
 
-def test_an_agent_that_has_not_read_its_last_answer_is_not_fed_for_ever(launch: Launch) -> None:
+def test_an_agent_that_has_not_read_its_last_answer_is_sent_no_more_lines(launch: Launch) -> None:
     query = "select repeat(chr(120), 1000000) as v"
     ready = f"echo OK; read -r line; echo 'DB: {query}'; echo OK; exec sleep 1000"
     daemon = launch(settings(write_limit=0.5) + LOCAL + agent("deaf", ["sh", "-c", ready], db="sql"))

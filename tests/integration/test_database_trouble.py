@@ -152,7 +152,7 @@ def test_a_daemon_that_waits_for_its_database_ends_when_told_to_r79(launch: Laun
     assert daemon.process.wait(10) == -SIGTERM
 
 
-def test_waits_double_up_to_the_longest_and_no_two_crowds_are_alike() -> None:
+def test_reconnect_delays_double_up_to_a_maximum_with_jitter() -> None:
     longest = 2.0
     found = [wait for wait, _ in zip(back_off(longest), range(2000), strict=False)]
     whole = [0.2, 0.4, 0.8, 1.6, *[longest] * 1996]
@@ -161,7 +161,7 @@ def test_waits_double_up_to_the_longest_and_no_two_crowds_are_alike() -> None:
 
 
 @pytest.mark.parametrize("words", ["status", "ls", "why 1", "log 1", "out 1", "submit noop x", "init", "init --roles"])
-def test_a_command_without_its_database_says_so_in_one_sentence(
+def test_a_command_without_its_database_exits_with_one_sentence(
     door: Door, drover: Drover, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", door.conninfo)
@@ -187,7 +187,7 @@ def site(launch: Launch, door: Door, record: Path, gate: Path, tmp_path: Path) -
     return launch(SLOW + HOST + "".join(types), via=door.conninfo)
 
 
-def test_what_ends_while_the_database_is_away_is_saved_when_it_is_back_t73_j72(
+def test_ends_during_a_database_outage_are_saved_after_it_t73_j72(
     site: Daemon, door: Door, gate: Path, record: Path
 ) -> None:
     pks = site.insert_all([{"jq_type": "rec", "jq_args": f"gate:{gate};{n}"} for n in range(4)])
@@ -224,7 +224,7 @@ NOTICED = {"keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 1
 
 
 @pytest.mark.slow
-def test_a_way_to_the_database_that_falls_silent_is_noticed_within_the_lease_j73(
+def test_a_silent_connection_to_the_database_is_noticed_within_the_lease_j73(
     launch: Launch, database_with_roles: str, record: Path, gate: Path
 ) -> None:
     need("netns")
@@ -255,7 +255,7 @@ def are_idle(daemon: Daemon) -> bool:
     return bool(counts[-1] == "0")
 
 
-def test_babble_while_the_database_is_away_is_bounded_and_counted(site: Daemon, door: Door, gate: Path) -> None:
+def test_agent_output_during_a_database_outage_is_bounded_and_counted(site: Daemon, door: Door, gate: Path) -> None:
     pks = site.insert_all([{"jq_type": "babble", "jq_args": "x"}] * BABBLERS)
     site.wait_all(pks, "running")
     door.shut()
@@ -278,7 +278,7 @@ select coalesce(sum(split_part(log_message, ' ', 1)::integer), 0) from drover.lo
 
 
 @pytest.mark.slow
-def test_a_daemon_without_its_database_neither_hurries_nor_babbles_j51(site: Daemon, door: Door) -> None:
+def test_a_daemon_without_its_database_retries_and_logs_at_a_bounded_rate_j51(site: Daemon, door: Door) -> None:
     with door.bricked_up() as knocks:
         site.until(lambda: min(knocks()["queue"], knocks()["watch"]) > 1)
         began, lines_before, worked = time.monotonic(), len(site.stderr().splitlines()), cpu(site)
@@ -292,7 +292,7 @@ def test_a_daemon_without_its_database_neither_hurries_nor_babbles_j51(site: Dae
     door.open()
 
 
-def test_what_an_agent_asks_of_a_database_that_is_away_is_an_error(
+def test_agent_sql_during_a_database_outage_gets_an_error(
     launch: Launch, door: Door, gate: Path, tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
@@ -321,7 +321,7 @@ for line in sys.stdin:
     assert re.fullmatch(r"ERROR no database connection within 0.5 s: .+\nOK\n", told.read_text())
 
 
-def test_output_that_cannot_be_saved_holds_up_agents_and_is_saved_whole(site: Daemon) -> None:
+def test_output_that_cannot_be_saved_blocks_agents_and_is_saved_whole_later(site: Daemon) -> None:
     with psycopg.connect(site.database) as locker:
         locker.execute("lock table drover.output in access exclusive mode")
         pks = site.insert_all([{"jq_type": "print"}] * 20)
@@ -339,7 +339,7 @@ def test_output_that_cannot_be_saved_holds_up_agents_and_is_saved_whole(site: Da
 
 
 @pytest.mark.parametrize(("when", "attempt"), [("before", 1), ("after", 2)])
-def test_a_claim_whose_answer_is_lost_is_not_and_is_never_done_twice(
+def test_jobs_of_a_claim_whose_answer_is_lost_run_once(
     launch: Launch, database_with_roles: str, record: Path, when: str, attempt: int
 ) -> None:
     execute(database_with_roles, "insert into drover.jobqueue (jq_type, jq_args) values ('a', 'x')")
@@ -350,7 +350,7 @@ def test_a_claim_whose_answer_is_lost_is_not_and_is_never_done_twice(
     assert f"failpoint end_and_claim:{when}: error" in daemon.stderr()
 
 
-def test_a_row_that_is_not_ours_any_more_when_the_database_is_back_is_let_go(
+def test_a_row_taken_over_during_a_database_outage_is_dropped(
     site: Daemon, door: Door, gate: Path, record: Path
 ) -> None:
     """As after a failover to a replica that had not heard of the claim."""
@@ -370,9 +370,7 @@ def test_a_row_that_is_not_ours_any_more_when_the_database_is_back_is_let_go(
     assert (lines(record), [each["att_outcome"] for each in site.attempts(pk)]) == ([f"gate:{gate}"] * 2, ["done"])
 
 
-def test_a_row_that_is_put_back_by_hand_while_it_is_worked_is_worked_anew_and_ends_once(
-    site: Daemon, gate: Path, record: Path
-) -> None:
+def test_a_running_row_put_back_by_hand_runs_again_and_ends_once(site: Daemon, gate: Path, record: Path) -> None:
     pk = site.insert(jq_type="rec", jq_args=f"gate:{gate}")
     site.until(lambda: record.exists() and lines(record) == [f"gate:{gate}"])
     site.execute("set session_replication_role = replica")
@@ -394,7 +392,7 @@ RELEASE = "update drover.jobqueue set jq_state = 'queued' where jq_pk = %s"
 # ---- read only, and another server
 
 
-def test_a_database_that_may_only_be_read_is_waited_for_and_no_more_is_needed_r79(launch: Launch, record: Path) -> None:
+def test_a_daemon_waits_until_a_read_only_database_is_writable_r79(launch: Launch, record: Path) -> None:
     daemon = launch(SLOW + HOST + agent("a", rec(record)))
     daemon.login("drover_frontend_sql")  # whoever is connected may write
     name = conninfo_to_dict(daemon.database)["dbname"]
@@ -408,7 +406,7 @@ def test_a_database_that_may_only_be_read_is_waited_for_and_no_more_is_needed_r7
 
 
 @pytest.mark.slow
-def test_a_server_that_turns_read_only_under_the_daemon_is_waited_for(own_server: str, record: Path) -> None:
+def test_a_running_daemon_waits_while_its_server_is_read_only(own_server: str, record: Path) -> None:
     with start(SLOW + HOST + agent("a", rec(record)), own_server) as daemon:
         daemon.execute("alter system set default_transaction_read_only = on")
         daemon.execute("select pg_reload_conf()")
@@ -492,7 +490,7 @@ def owner(daemon: Daemon) -> int:
     return int(daemon.value(query))
 
 
-def test_the_active_daemon_that_loses_its_connections_resumes_and_nothing_is_done_twice_c14(
+def test_the_active_daemon_resumes_after_lost_connections_and_runs_no_job_twice_c14(
     launch: Launch, record: Path
 ) -> None:
     text = QUICK.replace("lease = 1.5", "lease = 5") + HOST + agent("a", rec(record), slots=2)
@@ -515,7 +513,7 @@ def began(daemon: Daemon, pk: int) -> bool:
     return any(each["att_outcome"] == "rescued" and each["att_agent"] for each in daemon.attempts(pk))
 
 
-def test_the_active_daemon_alone_loses_its_database_and_the_other_takes_over_c11_c14(
+def test_the_standby_takes_over_when_only_the_active_daemon_loses_the_database_c11_c14(
     launch: Launch, door: Door, record: Path, gate: Path
 ) -> None:
     door.open()
@@ -537,9 +535,7 @@ def test_the_active_daemon_alone_loses_its_database_and_the_other_takes_over_c11
     assert owner(second) == second.pid
 
 
-def test_a_second_daemon_that_resets_the_queue_takes_nothing_from_one_that_lives_f128(
-    launch: Launch, record: Path, gate: Path
-) -> None:
+def test_a_second_daemon_with_reset_takes_no_job_of_a_live_one_f128(launch: Launch, record: Path, gate: Path) -> None:
     text = QUICK + HOST + agent("a", rec(record), slots=4)
     first = launch(text)
     pks = first.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate};{n}"} for n in range(4)])
@@ -575,9 +571,7 @@ def test_rows_of_a_daemon_that_was_killed_elsewhere_are_given_back_once_its_leas
     assert "its lease has run out" in second.stderr()
 
 
-def test_a_daemon_that_resets_the_queue_serves_what_a_dead_one_had_at_once_f127(
-    launch: Launch, record: Path, gate: Path
-) -> None:
+def test_a_daemon_with_reset_runs_jobs_of_a_dead_one_at_once_f127(launch: Launch, record: Path, gate: Path) -> None:
     text = QUICK.replace("lease = 1.5", "lease = 600") + HOST + agent("a", rec(record), slots=4)
     first = launch(text)
     pks = first.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate};{n}"} for n in range(4)])
@@ -588,7 +582,7 @@ def test_a_daemon_that_resets_the_queue_serves_what_a_dead_one_had_at_once_f127(
     assert {(row["jq_attempt"], row["jq_rescued"]) for row in rows} == {(2, 1)}
 
 
-def test_no_agent_is_started_before_all_rows_of_the_dead_are_given_back_r57_r78(launch: Launch, record: Path) -> None:
+def test_no_agent_is_started_before_rows_of_dead_daemons_are_given_back_r57_r78(launch: Launch, record: Path) -> None:
     text = QUICK + HOST + agent("a", rec(record), slots=2)
     first = launch(text)
     pks = first.insert_all([{"jq_type": "a", "jq_args": str(n), "jq_state": "held"} for n in range(100)])
@@ -615,7 +609,7 @@ ABANDON = (
 # ---- a server that ends sessions which are idle
 
 
-def test_connections_that_the_server_would_end_for_being_idle_stay(
+def test_connections_survive_idle_session_timeout(
     launch: Launch, database_with_roles: str, record: Path, gate: Path
 ) -> None:
     for role in ("scheduler", "msq", "agentdb"):
@@ -632,7 +626,7 @@ def test_connections_that_the_server_would_end_for_being_idle_stay(
     assert "idle" not in daemon.stderr()
 
 
-def test_whoever_waits_outlasts_the_patience_of_the_server(database_with_roles: str, config: Path) -> None:
+def test_wait_survives_idle_session_timeout(database_with_roles: str, config: Path) -> None:
     _end_idle(database_with_roles, "drover_operator")
     operator = make_conninfo(database_with_roles, user="drover_operator")
     with psycopg.connect(database_with_roles, autocommit=True) as owner:
@@ -684,7 +678,7 @@ def test_a_daemon_works_behind_a_pooler(launch: Launch, database_with_roles: str
     assert not re.search(r"ERROR|prepared statement|cursor", daemon.stderr())
 
 
-def test_behind_a_pooler_of_transactions_it_polls_and_says_so_once(
+def test_a_daemon_behind_a_transaction_pooler_polls_and_says_so_once(
     launch: Launch, database_with_roles: str, record: Path
 ) -> None:
     with pooler(database_with_roles, "transaction") as via:
@@ -697,7 +691,7 @@ def test_behind_a_pooler_of_transactions_it_polls_and_says_so_once(
         daemon.stop()
 
 
-def test_a_daemon_whose_pooler_starts_anew_goes_on(launch: Launch, database_with_roles: str, record: Path) -> None:
+def test_a_daemon_goes_on_when_its_pooler_restarts(launch: Launch, database_with_roles: str, record: Path) -> None:
     with ExitStack() as poolers:
         via = poolers.enter_context(pooler(database_with_roles, "session"))
         daemon = launch(SLOW + HOST + agent("a", rec(record)), via=via)

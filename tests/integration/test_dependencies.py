@@ -108,7 +108,7 @@ def test_a_child_of_a_failed_parent_waits_for_ever_r6_c35(daemon: Daemon, record
         (3, "die:1", True),
     ],
 )
-def test_the_bits_of_the_parents_end_decide_f160_c32(
+def test_end_bits_of_the_parent_decide_whether_a_child_runs_f160_c32(
     daemon: Daemon, record: Path, mask: int, ends: str, runs: bool
 ) -> None:
     first = parent(daemon, f"nap:0.05;{ends}")
@@ -120,7 +120,7 @@ def test_the_bits_of_the_parents_end_decide_f160_c32(
 
 
 @pytest.mark.parametrize(("ends", "state"), [("fine", "done"), ("die:1", "skipped")])
-def test_a_child_that_would_wait_in_vain_is_skipped_if_it_says_so_f160_c35(
+def test_a_child_of_a_failed_parent_is_skipped_with_on_unmet_skip_f160_c35(
     daemon: Daemon, record: Path, ends: str, state: str
 ) -> None:
     first = parent(daemon, f"nap:0.05;{ends}")
@@ -173,7 +173,7 @@ def test_stages_run_one_after_the_other_and_clean_up_even_after_a_failure_t67(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_wide_fan_opens_and_closes_in_order_r5(daemon: Daemon, record: Path) -> None:
+def test_a_wide_fan_out_and_fan_in_runs_in_order_r5(daemon: Daemon, record: Path) -> None:
     first = parent(daemon, "nap:0.05;first")
     fan = [child_of(daemon, [first], args=f"fan {n}") for n in range(30)]
     last = child_of(daemon, fan, args="last")
@@ -184,7 +184,7 @@ def test_a_wide_fan_opens_and_closes_in_order_r5(daemon: Daemon, record: Path) -
     assert sorted(order[1:-1]) == sorted(f"fan {n}" for n in range(30))
 
 
-def test_a_chain_runs_link_by_link_r5(daemon: Daemon, record: Path) -> None:
+def test_a_chain_runs_in_order_r5(daemon: Daemon, record: Path) -> None:
     links = [parent(daemon, "link 0", jq_not_before=daemon.value("select now() + interval '0.3 s'"))]
     list(map(links.append, (child_of(daemon, [links[-1]], args=f"link {n}") for n in range(1, 20))))
     daemon.wait(links[-1])

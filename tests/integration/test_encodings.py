@@ -104,12 +104,12 @@ def test_submit_writes_utf_8_into_a_database_without_an_encoding(any_bytes: str,
         assert connection.execute(query, (int(done.stdout),)).fetchone() == ("é".encode(),)
 
 
-def test_init_refuses_an_encoding_with_bytes_that_are_no_characters(postgres: str) -> None:
+def test_init_refuses_an_encoding_with_undefined_bytes(postgres: str) -> None:
     with encoded(postgres, "WIN1252") as conninfo, pytest.raises(ConfigError, match=r"is WIN1252, .* encoding 'UTF8'"):
         migrate.apply(conninfo)
 
 
-def test_check_warns_of_the_encoding_of_a_database_that_was_made_before(
+def test_check_warns_of_the_encoding_of_an_existing_database(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with encoded(postgres, "WIN1252") as conninfo:

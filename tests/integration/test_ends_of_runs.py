@@ -45,7 +45,7 @@ def waiting_run(folder: Path, *options: str) -> Iterator[Run]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "workers"), [(SIGTERM, "0"), (SIGINT, "1"), (SIGKILL, "0"), (SIGKILL, "1")])
-def test_a_run_that_is_ended_by_a_signal_leaves_no_process(number: int, workers: str, tmp_path: Path) -> None:
+def test_a_test_run_ended_by_a_signal_leaves_no_process(number: int, workers: str, tmp_path: Path) -> None:
     need("postgres")
     with waiting_run(tmp_path, "-n", workers) as run:
         started = [watch(pid) for pid in below(run.process.pid)]
@@ -55,7 +55,7 @@ def test_a_run_that_is_ended_by_a_signal_leaves_no_process(number: int, workers:
     assert (left, len(started) > 8) == ([], True)  # guard, pytest, daemon and guardian, agent, database and guardian
 
 
-def test_a_run_whose_worker_is_killed_leaves_no_process(tmp_path: Path) -> None:
+def test_a_test_run_whose_worker_is_killed_leaves_no_process(tmp_path: Path) -> None:
     need("postgres")
     with waiting_run(tmp_path, "-n1", "--max-worker-restart=0") as run:
         started = [watch(pid) for pid in below(run.process.pid)]

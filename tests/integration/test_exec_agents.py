@@ -66,14 +66,14 @@ def failures(daemon: Daemon, row: Row) -> list[Row]:
 # ---- arguments
 
 
-def test_columns_are_words_of_the_command_and_null_is_empty(daemon: Daemon) -> None:
+def test_columns_are_arguments_of_the_command_and_null_is_empty(daemon: Daemon) -> None:
     sql = "select 'x  y' as a, null as b, '$HOME ''\"' as c, 5 as id"
     row = run(daemon, "columns", sql, jq_msq=True)
     assert output(daemon, row) == f"x  y|<$HOME '\"> |{{x}}|5|{row['jq_pk']}|".replace("> |", ">|")
 
 
 @pytest.mark.parametrize("args", ["two words", "", "-n", "a\nb", "déjà", "{id} {{", "%s"])
-def test_the_line_is_one_argument_and_stdin_too(daemon: Daemon, args: str) -> None:
+def test_the_line_is_one_argument_and_standard_input(daemon: Daemon, args: str) -> None:
     assert output(daemon, run(daemon, "args", args)) == args
     assert output(daemon, run(daemon, "cat", args)) == args + "\n"
 
@@ -98,7 +98,7 @@ def test_a_program_that_is_missing_fails_each_item_with_its_name_and_errno_j45(d
     assert "(errno 2)" in failures(daemon, row)[0]["item_reason"]
 
 
-def test_the_environment_tells_what_is_worked_and_holds_no_secret_j43(daemon: Daemon) -> None:
+def test_the_environment_names_the_job_and_holds_no_secret_j43(daemon: Daemon) -> None:
     row = run(daemon, "sh", "env")
     given = dict(line.split("=", 1) for line in output(daemon, row).splitlines())
     own = {name: value for name, value in given.items() if name.startswith("DROVER_")}
@@ -111,20 +111,20 @@ def test_the_environment_tells_what_is_worked_and_holds_no_secret_j43(daemon: Da
 
 
 @pytest.mark.parametrize(("end", "code", "name"), [("exit 3", 3, None), ("kill -9 $$", None, "SIGKILL")])
-def test_how_a_command_ended_is_kept(daemon: Daemon, end: str, code: int | None, name: str | None) -> None:
+def test_the_way_a_command_ended_is_stored(daemon: Daemon, end: str, code: int | None, name: str | None) -> None:
     row = run(daemon, "sh", end, "failed")
     assert (row["jq_exitcode"], row["jq_signal"], row["jq_end_bits"]) == (code, name, 2)
     assert row["jq_endtext"] == (f"exit status {code}" if code else f"killed by {name}")
 
 
-def test_however_a_command_ends_it_does_not_count_against_its_slot(launch: Launch) -> None:
+def test_no_end_of_a_command_counts_against_its_slot(launch: Launch) -> None:
     daemon = launch(settings(respawn_count=0) + LOCAL + command("sh", *SHELL))
     jobs = [daemon.insert(jq_type="sh", jq_args=end) for end in ("exit 1", "kill -9 $$", "exit 2", "kill $$")]
     daemon.wait_all(jobs, "failed")
     assert "ST_FAIL" not in daemon.stderr()
 
 
-def test_success_keeps_its_exit_status_and_its_attempt(daemon: Daemon) -> None:
+def test_a_success_stores_its_exit_status_and_attempt(daemon: Daemon) -> None:
     row = run(daemon, "sh", "true")
     (attempt,) = daemon.attempts(row["jq_pk"])
     assert (row["jq_exitcode"], row["jq_end_bits"]) == (0, 1)
@@ -174,24 +174,24 @@ def test_output_can_be_read_while_the_command_runs(daemon: Daemon, meeting: Meet
     assert output(daemon, daemon.wait(job)) == "begun\nended\n"
 
 
-def test_of_much_output_head_and_tail_are_kept_and_the_gap_is_marked(daemon: Daemon) -> None:
+def test_large_output_keeps_head_and_tail_with_a_marked_gap(daemon: Daemon) -> None:
     row = run(daemon, "little", "seq 1 100000")
     head, tail = output(daemon, row).split("\n[... 586895 bytes left out ...]\n")
     whole = "".join(f"{number}\n" for number in range(1, 100_001))
     assert (head, tail) == (whole[:1000], whole[-1000:])
 
 
-def test_a_limit_of_nothing_keeps_nothing(daemon: Daemon) -> None:
+def test_an_output_limit_of_zero_keeps_no_output(daemon: Daemon) -> None:
     row = run(daemon, "silent", "echo secret")
     assert "secret" not in output(daemon, row)
 
 
-def test_output_that_is_no_text_is_kept_readable(daemon: Daemon) -> None:
+def test_output_that_is_not_text_is_stored_escaped(daemon: Daemon) -> None:
     row = run(daemon, "sh", r"printf 'a\000b\377c'")
     assert output(daemon, row) == r"a\x00b\xffc"
 
 
-def test_what_a_grandchild_still_prints_is_waited_for_a_moment_only(daemon: Daemon) -> None:
+def test_output_of_a_grandchild_is_waited_for_only_briefly(daemon: Daemon) -> None:
     row = run(daemon, "sh", "echo mine; sleep 1000 &")
     assert (output(daemon, row), row["jq_end_bits"]) == ("mine\n", 1)
 
@@ -212,7 +212,7 @@ def test_the_shell_agent_runs_a_command_line_f170(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"), [("exit 4", "exit status 4"), ("kill -9 $$", "killed by signal 9 (SIGKILL)")]
 )
-def test_the_shell_agent_reports_a_bad_end_and_lives_on_f170(daemon: Daemon, line: str, reason: str) -> None:
+def test_the_shell_agent_reports_a_failure_and_goes_on_f170(daemon: Daemon, line: str, reason: str) -> None:
     row = run(daemon, "shell", line, "failed")
     assert (row["jq_endtext"], row["jq_end_bits"]) == (reason, 6)
     assert ("ERROR", reason) in logged(daemon, row)
@@ -226,7 +226,7 @@ def test_the_shell_agent_fills_in_its_macros_f170(daemon: Daemon) -> None:
     assert logged(daemon, row) == [("LOG", f"{head} all=first 'second one' pc=% other=%{{Z}} {tail}")]
 
 
-def test_the_shell_agent_beats_while_its_command_is_silent_f170(daemon: Daemon) -> None:
+def test_the_shell_agent_sends_heartbeats_while_its_command_is_silent_f170(daemon: Daemon) -> None:
     assert run(daemon, "beating", "sleep 1")["jq_end_bits"] == 1
 
 

@@ -58,7 +58,7 @@ def worked(record: Path) -> list[list[str]]:
 # ---- items of a query
 
 
-def test_a_poison_item_dies_twice_and_is_recorded_and_all_others_are_done(daemon: Daemon, record: Path) -> None:
+def test_an_item_that_kills_two_agents_is_recorded_and_all_others_are_done(daemon: Daemon, record: Path) -> None:
     row = query(daemon, "poisoned", "failed")
     (failure,) = failures(daemon, row)
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], row["jq_itemstotal"]) == (19, 1, 20)
@@ -77,20 +77,20 @@ def test_the_second_try_is_alone_in_a_fresh_process(daemon: Daemon, record: Path
     assert [item for item, pid in worked(record) if pid == second] == ["7"]
 
 
-def test_a_second_try_that_succeeds_leaves_no_trace_but_the_log(daemon: Daemon) -> None:
+def test_a_successful_second_try_is_seen_in_the_log_only(daemon: Daemon) -> None:
     row = query(daemon, "weak", "done")
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], row["jq_end_bits"]) == (20, 0, 1)
     assert failures(daemon, row) == []
     assert "agent terminated prematurely, with exit status 9" in daemon.log_text(row["jq_pk"])
 
 
-def test_deaths_of_the_lone_second_try_and_after_finished_items_are_not_counted(launch: Launch, record: Path) -> None:
+def test_deaths_in_second_tries_and_after_finished_items_do_not_count(launch: Launch, record: Path) -> None:
     daemon = launch(settings(respawn_count=0) + LOCAL + rows("poisoned", POISON.format(record=record)))
     query(daemon, "poisoned", "failed")
     assert "ST_FAIL" not in daemon.stderr()
 
 
-def test_a_fail_is_final_at_once(daemon: Daemon, record: Path) -> None:
+def test_fail_is_final_without_a_second_try(daemon: Daemon, record: Path) -> None:
     row = query(daemon, "failing", "failed", "select i, 18 as most from generate_series(1, 20) i")
     assert [failure["item_reason"] for failure in failures(daemon, row)] == ["too much", "too much"]
     assert len(worked(record)) == 20
@@ -107,13 +107,13 @@ def test_as_many_items_may_fail_as_are_tolerated(daemon: Daemon, tolerate: int, 
     assert len(failures(daemon, row)) == 2
 
 
-def test_a_repeating_job_without_one_success_ends_for_want_of_progress(daemon: Daemon) -> None:
+def test_a_repeating_job_without_a_success_fails_for_lack_of_progress(daemon: Daemon) -> None:
     row = query(daemon, "hopeless", "failed", "select 1 as i", jq_repeat=True, jq_tolerate=1000)
     assert row["jq_endtext"].startswith("no progress")
     assert row["jq_attempt"] == 1
 
 
-def test_a_failed_item_of_a_keyed_job_is_known_by_its_key(daemon: Daemon) -> None:
+def test_a_failed_item_of_a_keyed_job_is_recorded_by_its_key(daemon: Daemon) -> None:
     row = query(daemon, "poisoned", "failed", jq_key="i")
     assert [failure["item_key"] for failure in failures(daemon, row)] == ["7"]
     assert row["jq_checkpoint"]["watermark"] == "20"
@@ -143,7 +143,7 @@ def test_without_retries_left_it_has_failed(daemon: Daemon) -> None:
     assert [past["att_outcome"] for past in daemon.attempts(row["jq_pk"])] == ["retry", "retry", "failed"]
 
 
-def test_the_wait_before_a_retry_doubles_with_jitter_and_is_told(launch: Launch) -> None:
+def test_the_delay_before_a_retry_doubles_with_jitter_and_is_shown(launch: Launch) -> None:
     daemon = launch(settings(retry_base=100, retry_max=150) + LOCAL + puppet())
     job = daemon.insert(jq_type="puppet", jq_args="echo FAIL once", jq_retries=3)
     daemon.until(lambda: daemon.attempts(job))
@@ -174,7 +174,7 @@ def test_a_time_limit_kills_the_agent_and_fails_the_attempt(daemon: Daemon, meet
     daemon.until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_a_time_limit_counts_the_work_not_the_wait(daemon: Daemon, meeting: Meeting) -> None:
+def test_a_time_limit_counts_running_time_not_waiting_time(daemon: Daemon, meeting: Meeting) -> None:
     blockers = [daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('up')}; {meeting.wait}") for _ in range(2)]
     meeting.hear_all(2)
     job = daemon.insert(jq_type="puppet", jq_args="sleep 0.1", jq_timeout="0.6 s")
@@ -190,7 +190,7 @@ def test_a_time_limit_bounds_a_query_too(daemon: Daemon) -> None:
     assert row["jq_endtext"] == "timeout: ran longer than 0.3 s"
 
 
-def test_one_death_fails_one_job_only(daemon: Daemon) -> None:
+def test_a_death_fails_one_job_only(daemon: Daemon) -> None:
     dead = daemon.insert(jq_type="puppet", jq_args="exit 1")
     others = [daemon.insert(jq_type="puppet", jq_args=":") for _ in range(10)]
     assert daemon.wait(dead, "failed")["jq_failures"] == 1

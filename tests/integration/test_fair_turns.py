@@ -35,7 +35,7 @@ def whose(record: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("fair", "before"), [(True, 10), (False, 1000)])
-def test_ten_jobs_wait_for_a_thousand_of_another_only_where_the_type_is_not_fair(
+def test_ten_jobs_wait_behind_a_thousand_of_another_only_without_fair_turns(
     launch: Launch, record: Path, fair: bool, before: int
 ) -> None:
     daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=fair))
@@ -47,7 +47,7 @@ def test_ten_jobs_wait_for_a_thousand_of_another_only_where_the_type_is_not_fair
     assert order[:last].count(ANNA) == before
 
 
-def test_who_comes_while_others_are_worked_waits_for_few_of_them(launch: Launch, record: Path) -> None:
+def test_a_late_submitter_waits_for_few_running_jobs_of_others(launch: Launch, record: Path) -> None:
     daemon = launch(ONE_HOST + agent("rec", rec(record), fair=True) + "[scheduler]\nhold_max = 50\n")
     jobs = queue(daemon, ANNA, 3000)
     daemon.until(lambda: len(lines(record)) > 100)
@@ -58,7 +58,7 @@ def test_who_comes_while_others_are_worked_waits_for_few_of_them(launch: Launch,
     assert order[: 5 * 50].count(BERT) == 5
 
 
-def test_sql_jobs_of_one_take_the_turns_of_one(launch: Launch, record: Path) -> None:
+def test_sql_jobs_of_one_submitter_share_one_turn(launch: Launch, record: Path) -> None:
     daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=True))
     rows = "select {} as who, i from generate_series(1, 200) i"
     jobs = [daemon.insert(role=ANNA, jq_type="rec", jq_msq=True, jq_args=rows.format("'anna'")) for _ in range(3)]
@@ -70,7 +70,7 @@ def test_sql_jobs_of_one_take_the_turns_of_one(launch: Launch, record: Path) -> 
     assert order[:last].count("anna") < 400  # 200, and what went before its query was open; else 600
 
 
-def test_a_type_that_is_fair_no_more_is_so_when_nobody_waits_for_a_turn(launch: Launch, record: Path) -> None:
+def test_a_type_stops_being_fair_when_no_job_waits_in_a_line(launch: Launch, record: Path) -> None:
     daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=True))
     jobs = queue(daemon, ANNA, 50)
     assert "rec(fair)" in reload(daemon, ONE_HOST + PAUSED + agent("rec", rec(record)))
@@ -82,7 +82,7 @@ def test_a_type_that_is_fair_no_more_is_so_when_nobody_waits_for_a_turn(launch: 
     daemon.wait_all(queue(daemon, ANNA, 1))
 
 
-def test_jobs_of_one_host_take_turns_among_themselves(launch: Launch, record: Path) -> None:
+def test_fair_turns_apply_among_jobs_of_one_host(launch: Launch, record: Path) -> None:
     daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=True))
     many = [{"jq_type": "rec", "jq_args": f"{ANNA} {n}", "jq_host": "alpha"} for n in range(20)]
     jobs = daemon.insert_all(many, role=ANNA)

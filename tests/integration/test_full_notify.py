@@ -30,7 +30,7 @@ def daemon(launch: Launch, record: Path) -> Daemon:
     return launch("[scheduler]\nrescan = 60\nlease = 30\nlease_renewal = 10\n[hosts.alpha]\n" + text)
 
 
-def test_what_ends_while_the_notify_queue_is_full_is_saved_and_done_once(
+def test_jobs_that_end_while_the_notify_queue_is_full_are_saved_and_run_once(
     daemon: Daemon, gate: Path, record: Path
 ) -> None:
     first = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate};{n}"} for n in range(20)])
@@ -44,7 +44,7 @@ def test_what_ends_while_the_notify_queue_is_full_is_saved_and_done_once(
     assert daemon.stderr().count(REFUSED) == 1
 
 
-def test_jobs_handed_in_without_notifications_are_found_while_the_queue_is_full(daemon: Daemon) -> None:
+def test_jobs_inserted_while_the_notify_queue_is_full_are_found(daemon: Daemon) -> None:
     daemon.execute(FILL)
     with pytest.raises(ProgramLimitExceeded):
         daemon.insert(jq_type="a", jq_args="x")
@@ -55,7 +55,7 @@ def test_jobs_handed_in_without_notifications_are_found_while_the_queue_is_full(
     daemon.wait_all([*jobs, order])
 
 
-def test_events_are_sent_again_when_there_is_room(daemon: Daemon, ask: Ask) -> None:
+def test_notifications_resume_when_the_notify_queue_has_room(daemon: Daemon, ask: Ask) -> None:
     daemon.execute(FILL)
     daemon.execute("set drover.notify = off", role="drover_frontend")
     daemon.wait(daemon.insert(role="drover_frontend", jq_type="a", jq_args="x"))

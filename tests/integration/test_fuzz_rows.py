@@ -109,7 +109,7 @@ def settled(daemon: Daemon) -> bool:
 
 @pytest.mark.parametrize("role", COLUMNS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_row_is_refused_or_ends_or_waits_for_a_reason_f28(database_with_roles: str, role: str, seed: int) -> None:
+def test_every_accepted_row_ends_or_waits_with_a_reason_f28(database_with_roles: str, role: str, seed: int) -> None:
     random = Random(f"{role} {seed}")
     with start(config(), database_with_roles) as daemon:
         connection = daemon.login(role)
@@ -119,7 +119,7 @@ def test_any_row_is_refused_or_ends_or_waits_for_a_reason_f28(database_with_role
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_bytes_in_a_row_are_no_worse_than_text_f28(ascii_database: str, seed: int) -> None:
+def test_rows_with_any_bytes_do_not_harm_the_daemon_f28(ascii_database: str, seed: int) -> None:
     random = Random(seed)
     with start(config(), ascii_database) as daemon:
         connection = daemon.login("drover_operator")

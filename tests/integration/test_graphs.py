@@ -199,7 +199,7 @@ def test_the_edges_of_a_parent_are_met_at_its_end_and_no_others_r90(daemon: Daem
     assert len(daemon.execute(met, children)) == 3
 
 
-def test_what_failed_is_read_mended_and_done_again_and_frees_its_child_r6_r7(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_failed_job_is_diagnosed_and_retried_and_its_child_runs_r6_r7(daemon: Daemon, tmp_path: Path) -> None:
     part = tmp_path / "part"
     with daemon.login("drover_frontend").transaction():
         job = daemon.insert(role="drover_frontend", jq_type="mend", jq_args=str(part))
@@ -239,7 +239,7 @@ def test_of_200_edges_that_race_with_a_claim_each_holds_or_is_refused_r38_r91(da
     daemon.wait_all(holds)
 
 
-def test_no_child_is_claimed_while_one_of_its_parents_fails_beside_it_r91(daemon: Daemon) -> None:
+def test_no_child_is_claimed_when_one_of_its_parents_fails_r91(daemon: Daemon) -> None:
     with daemon.login("drover_frontend").transaction():
         kinds = [("rec", "x"), ("rec", "say:FAIL no"), ("noop", ""), ("noop", "free")] * 100
         jobs = [daemon.insert(role="drover_frontend", jq_type=kind, jq_args=args) for kind, args in kinds]
@@ -255,7 +255,7 @@ def test_no_child_is_claimed_while_one_of_its_parents_fails_beside_it_r91(daemon
     assert daemon.value("select count(*) from drover.attempt where att_jq_fk = any (%s)", children) == 0
 
 
-def test_a_child_starts_though_its_scheduler_died_before_it_told_children_c28(launch: Launch) -> None:
+def test_a_child_starts_if_its_scheduler_died_before_settling_c28(launch: Launch) -> None:
     types = "[hosts.alpha]\n" + agent("noop", NOOP)
     daemon = launch(types)
     daemon.stop()
@@ -271,7 +271,7 @@ def test_a_child_starts_though_its_scheduler_died_before_it_told_children_c28(la
 # ---- jobs that make graphs, dummies
 
 
-def test_a_job_makes_a_graph_that_runs_r42(daemon: Daemon, record: Path) -> None:
+def test_a_job_can_insert_a_graph_that_runs_r42(daemon: Daemon, record: Path) -> None:
     daemon.wait(daemon.insert(role="drover_frontend", jq_type="maker"))
     made = daemon.execute("select jq_pk from drover.jobqueue where jq_name like 'rec.made-%%'")
     daemon.wait_all([row["jq_pk"] for row in made])
@@ -326,7 +326,7 @@ def test_variables_are_the_line_of_an_agent_r25_r27(daemon: Daemon, record: Path
     assert lines(record) == [r'userid="5" invoice="a \"b\" \$c"']
 
 
-def test_a_job_done_anew_has_its_variables_t26(daemon: Daemon) -> None:
+def test_a_resubmitted_job_has_its_variables_t26(daemon: Daemon) -> None:
     job = setup(daemon, "bare.once", userid="5")
     order(daemon, f"release {job}")
     daemon.wait(job)
@@ -359,9 +359,7 @@ def test_jobs_of_a_hidden_group_run_but_are_not_listed_until_it_is_shown_t27(
 # ---- locks
 
 
-def test_a_job_that_a_claim_passed_over_since_it_was_locked_goes_on_with_the_commit_j51(
-    launch: Launch, record: Path
-) -> None:
+def test_a_locked_job_skipped_by_a_claim_runs_after_the_commit_j51(launch: Launch, record: Path) -> None:
     paused = "[hosts.alpha]\n[queues.default]\npaused = true\n[scheduler]\nrescan = 60\n"
     daemon = launch(paused + agent("rec", rec(record)))
     parent, child = daemon.insert(jq_type="rec"), daemon.insert(jq_type="rec", jq_state="held")
@@ -376,7 +374,7 @@ def test_a_job_that_a_claim_passed_over_since_it_was_locked_goes_on_with_the_com
 
 
 @pytest.mark.slow
-def test_a_command_whose_jobs_ended_while_it_was_locked_ends_with_the_commit_j52(launch: Launch, record: Path) -> None:
+def test_a_locked_run_command_whose_jobs_have_ended_ends_after_the_commit_j52(launch: Launch, record: Path) -> None:
     daemon = launch("[hosts.alpha]\n[scheduler]\nrescan = 60\n" + agent("rec", rec(record)))
     manual = daemon.insert(role="drover_operator", jq_type="rec", jq_mode="manual", jq_args="nap:0.2")
     child = daemon.insert(role="drover_operator", jq_type="rec", jq_state="held")
@@ -392,7 +390,7 @@ def test_a_command_whose_jobs_ended_while_it_was_locked_ends_with_the_commit_j52
 
 
 @pytest.mark.slow
-def test_a_job_that_was_locked_while_another_took_over_is_given_back_when_the_lock_goes_t69(
+def test_a_job_locked_during_a_takeover_is_given_back_after_the_lock_t69(
     launch: Launch, record: Path, gate: Path
 ) -> None:
     text = "[hosts.alpha]\n[scheduler]\nrescan = 60\n" + agent("rec", rec(record))

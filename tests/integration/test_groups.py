@@ -72,7 +72,9 @@ def test_the_standby_takes_over_when_the_first_is_killed_f45_t68_t70_r81_j127(
     assert sorted(set(lines(record))) == sorted(f"gate:{gate};{n}" for n in range(4))
 
 
-def test_on_the_same_machine_it_does_not_wait_for_the_lease_f45(launch: Launch, text: str, record: Path) -> None:
+def test_a_takeover_on_the_same_machine_does_not_wait_for_the_lease_f45(
+    launch: Launch, text: str, record: Path
+) -> None:
     long = text.replace("lease = 1.5", "lease = 600")
     first = launch(long)
     second = standby(launch, long)
@@ -81,7 +83,7 @@ def test_on_the_same_machine_it_does_not_wait_for_the_lease_f45(launch: Launch, 
     assert serving(second)
 
 
-def test_an_orderly_end_hands_the_group_over_f46(launch: Launch, text: str, record: Path, tmp_path: Path) -> None:
+def test_an_orderly_stop_hands_the_group_over_f46(launch: Launch, text: str, record: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     first = launch(text)
     second = standby(launch, text)
@@ -145,7 +147,9 @@ def test_a_host_of_another_group_is_a_mistake_f164(launch: Launch, text: str) ->
     assert "host alpha belongs to group default: another group has it; rename it here" in other.stderr()
 
 
-def test_a_job_that_kills_every_daemon_uses_up_its_interruptions_t70(launch: Launch, text: str, record: Path) -> None:
+def test_a_job_that_kills_every_daemon_fails_after_its_interruptions_t70(
+    launch: Launch, text: str, record: Path
+) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args="mute", jq_max_interruptions=2)
     daemon.wait(pk, "running")
@@ -173,7 +177,7 @@ def backends(daemon: Daemon) -> list[dict[str, Any]]:
     return daemon.execute(query)
 
 
-def test_connections_of_a_daemon_with_nothing_to_do_stay_the_same_j60(launch: Launch, text: str) -> None:
+def test_an_idle_daemon_keeps_the_same_connections_j60(launch: Launch, text: str) -> None:
     daemon = launch(text.replace("lease_renewal = 0.3", "lease_renewal = 0.02"))
     first = daemon.until(lambda: found if len(found := backends(daemon)) == 2 else None)
     until = {daemon.value("select group_lease_until from drover.scheduler_group")}
@@ -186,7 +190,7 @@ def test_connections_of_a_daemon_with_nothing_to_do_stay_the_same_j60(launch: La
     assert backends(daemon) == first
 
 
-def test_a_daemon_tells_its_name_its_queues_and_its_hosts_when_it_starts_j61(launch: Launch, text: str) -> None:
+def test_a_daemon_logs_its_name_queues_and_hosts_at_start_up_j61(launch: Launch, text: str) -> None:
     daemon = launch(text + "[queues.heavy]\nconcurrency = 3\n")
     rows = daemon.execute("select scheduler_group, scheduler_host, scheduler_pid from drover.scheduler")
     machine = Path("/proc/sys/kernel/hostname").read_text().strip()
@@ -245,7 +249,7 @@ def claims(daemon: Daemon) -> int:
 
 
 @pytest.mark.slow
-def test_a_standby_that_hears_no_notification_takes_over_when_the_lease_has_run_out_c8(
+def test_a_standby_without_notifications_takes_over_after_the_lease_c8(
     launch: Launch, text: str, database_with_roles: str
 ) -> None:
     first = launch(text)
@@ -262,9 +266,7 @@ def test_a_standby_that_hears_no_notification_takes_over_when_the_lease_has_run_
 # ---- other machines, other servers
 
 
-def test_what_a_daemon_had_in_hand_before_its_machine_booted_is_worked_again_r58(
-    launch: Launch, text: str, gate: Path, record: Path
-) -> None:
+def test_jobs_in_hand_before_a_reboot_run_again_r58(launch: Launch, text: str, gate: Path, record: Path) -> None:
     first = launch(text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
     first.wait(pk, "running")
@@ -275,7 +277,9 @@ def test_what_a_daemon_had_in_hand_before_its_machine_booted_is_worked_again_r58
     assert (row["jq_attempt"], row["jq_rescued"], len(lines(record))) == (2, 1, 2)
 
 
-def test_a_daemon_goes_on_on_another_machine_with_the_same_database_t106(launch: Launch, text: str, gate: Path) -> None:
+def test_a_daemon_on_another_machine_continues_with_the_same_database_t106(
+    launch: Launch, text: str, gate: Path
+) -> None:
     need("uts")
     first = launch(text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
@@ -288,9 +292,7 @@ def test_a_daemon_goes_on_on_another_machine_with_the_same_database_t106(launch:
     assert second.execute("select scheduler_host from drover.scheduler") == [{"scheduler_host": "elsewhere"}]
 
 
-def test_a_daemon_passes_over_servers_that_do_not_answer_c40(
-    launch: Launch, text: str, database_with_roles: str
-) -> None:
+def test_a_daemon_skips_servers_that_do_not_answer_c40(launch: Launch, text: str, database_with_roles: str) -> None:
     there = conninfo_to_dict(database_with_roles)
     hosts, ports = f"127.0.0.1,{there['host']}", f"1,{there['port']}"
     daemon = launch(text, via=make_conninfo(database_with_roles, host=hosts, port=ports))

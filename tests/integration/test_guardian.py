@@ -129,13 +129,13 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_nobody_survives_a_daemon_that_is_killed_f115(daemon: Daemon, family: Family, kind: str) -> None:
+def test_no_process_survives_a_killed_daemon_f115(daemon: Daemon, family: Family, kind: str) -> None:
     members = family(kind)
     assert daemon.stop(SIGKILL) == -SIGKILL
     assert all(map(is_gone, members))
 
 
-def test_whoever_is_left_is_hung_up_on_before_he_is_killed_f9(daemon: Daemon, meeting: Meeting, tmp_path: Path) -> None:
+def test_remaining_processes_get_sighup_before_sigkill_f9(daemon: Daemon, meeting: Meeting, tmp_path: Path) -> None:
     heeds = tmp_path / "heeds"
     tell = f"trap '{meeting.tell('$1 was told')}; exit' HUP"
     heeds.write_text(f"exec 2>&-; {tell}; {meeting.tell('up')}; while :; do sleep 0.1; done")
@@ -146,14 +146,14 @@ def test_whoever_is_left_is_hung_up_on_before_he_is_killed_f9(daemon: Daemon, me
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_nobody_survives_an_orderly_end_f115(daemon: Daemon, family: Family, kind: str) -> None:
+def test_no_process_survives_an_orderly_end_of_the_daemon_f115(daemon: Daemon, family: Family, kind: str) -> None:
     members = family(kind)
     assert daemon.stop(SIGTERM) == 0
     assert all(map(is_gone, members))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if "lost" not in kind])
-def test_a_daemon_whose_guardian_is_killed_stops_in_order_and_nobody_survives_f54_f115(
+def test_a_daemon_whose_guardian_is_killed_stops_in_order_and_leaves_no_process_f54_f115(
     daemon: Daemon, family: Family, watched: Watch, kind: str
 ) -> None:
     members, itself = family(kind), watched(daemon.pid)
@@ -165,7 +165,7 @@ def test_a_daemon_whose_guardian_is_killed_stops_in_order_and_nobody_survives_f5
     ]
 
 
-def test_who_has_lost_his_parent_and_dies_is_no_zombie(daemon: Daemon, meeting: Meeting) -> None:
+def test_an_orphan_that_exits_is_reaped(daemon: Daemon, meeting: Meeting) -> None:
     job = daemon.insert(jq_type="puppet", jq_args=f"(setsid sh -c '{meeting.tell('$PPID')}; {meeting.wait}' &)")
     daemon.wait(job)
     assert int(meeting.hear()) != daemon.pid
@@ -174,7 +174,7 @@ def test_who_has_lost_his_parent_and_dies_is_no_zombie(daemon: Daemon, meeting: 
     daemon.until(lambda: children(daemon.process.pid) == [daemon.pid], what="it was not reaped")
 
 
-def test_the_database_that_a_daemon_has_started_serves_others_when_that_is_killed(tmp_path: Path, begin: Begin) -> None:
+def test_an_embedded_database_serves_others_after_its_daemon_is_killed(tmp_path: Path, begin: Begin) -> None:
     need("postgres")
     need("setpriv")
     config = tmp_path / "drover.toml"
@@ -206,11 +206,11 @@ def test_the_signal_that_ends_the_daemon_ends_its_guardian(begin: Begin, number:
     assert begin(f"{BEGIN}{silent}\nos.kill(os.getpid(), {number})").wait() == -number
 
 
-def test_a_guardian_whose_parent_ignores_the_ends_of_children_sees_its_own(begin: Begin) -> None:
+def test_a_guardian_reaps_children_if_its_parent_ignores_sigchld(begin: Begin) -> None:
     assert begin(f"{IGNORING_CHILDREN}\n{BEGIN}sys.exit(3)").wait() == 3
 
 
-def test_a_signal_to_the_guardian_is_one_to_the_daemon_f54_j122(daemon: Daemon, family: Family) -> None:
+def test_a_signal_to_the_guardian_reaches_the_daemon_f54_j122(daemon: Daemon, family: Family) -> None:
     family("an agent")
     daemon.process.send_signal(SIGTERM)
     assert daemon.wait_exit() == 0
@@ -227,7 +227,7 @@ def test_a_signal_is_passed_on_once(begin: Begin, number: signal.Signals) -> Non
     assert [*told, process.communicate()[0]] == ["up", number.name, ""]
 
 
-def test_a_signal_that_comes_before_the_guardian_is_one_waits_for_it(begin: Begin) -> None:
+def test_a_signal_before_the_guardian_is_ready_is_kept(begin: Begin) -> None:
     process = begin(LISTEN.replace("guardian.begin", "os.kill(os.getpid(), signal.SIGUSR1); guardian.begin"))
     told = heard(process, 2)
     process.send_signal(SIGTERM)
@@ -235,7 +235,7 @@ def test_a_signal_that_comes_before_the_guardian_is_one_waits_for_it(begin: Begi
 
 
 @pytest.mark.parametrize(("key", "name"), [(b"\x03", "SIGINT"), (b"\x1c", "SIGQUIT")])
-def test_a_key_of_the_terminal_reaches_the_daemon_once_f51(begin: Begin, key: bytes, name: str) -> None:
+def test_an_interrupt_key_of_the_terminal_reaches_the_daemon_once_f51(begin: Begin, key: bytes, name: str) -> None:
     keyboard, terminal = pty.openpty()
     process = begin(LISTEN, "setsid", "--ctty", stdin=terminal)
     told = heard(process, 1)
@@ -265,6 +265,6 @@ def test_the_main_process_of_systemd_is_the_daemon_itself(begin: Begin) -> None:
     assert (int(pid), int(parent)) == (process.pid, os.getpid())
 
 
-def test_who_is_started_by_a_main_process_of_systemd_has_a_guardian(begin: Begin) -> None:
+def test_a_daemon_started_by_a_main_process_of_systemd_has_a_guardian(begin: Begin) -> None:
     process = begin(TELL, env=os.environ | {"SYSTEMD_EXEC_PID": str(os.getpid())})
     assert heard(process, 1)[0].endswith(f" {process.pid}")

@@ -77,18 +77,18 @@ def test_database_in_order_has_no_warning(connection: psycopg.Connection) -> Non
 # Settings
 
 
-def test_setting_of_the_session_that_looks_is_not_the_servers(connection: psycopg.Connection) -> None:
+def test_setting_of_the_checking_session_is_not_taken_for_the_servers(connection: psycopg.Connection) -> None:
     connection.execute("set track_counts = off")
     assert {record["who"] for record in told(connection, "setting off")} == UNSAFE_TEST_SERVER
 
 
 @pytest.mark.parametrize("word", ["false", "off"])
-def test_table_without_autovacuum_is_told(connection: psycopg.Connection, word: str) -> None:
+def test_table_with_autovacuum_switched_off_is_reported(connection: psycopg.Connection, word: str) -> None:
     connection.execute(f"alter table drover.log set (autovacuum_enabled = {word})".encode())
     assert [record["who"] for record in told(connection, "no autovacuum")] == ["table drover.log"]
 
 
-def test_table_with_autovacuum_switched_on_is_not_told(connection: psycopg.Connection) -> None:
+def test_table_with_autovacuum_switched_on_is_not_reported(connection: psycopg.Connection) -> None:
     connection.execute("alter table drover.log set (autovacuum_enabled = on)")
     assert told(connection, "no autovacuum") == []
 
@@ -96,7 +96,7 @@ def test_table_with_autovacuum_switched_on_is_not_told(connection: psycopg.Conne
 # Transactions that keep dead rows
 
 
-def test_snapshot_that_is_held_is_told_with_its_owner(connection: psycopg.Connection, login: Login) -> None:
+def test_old_snapshot_is_reported_with_its_owner(connection: psycopg.Connection, login: Login) -> None:
     other = login(application_name="gui")
     other.execute("begin isolation level repeatable read; select from drover.jobqueue")
     (found,) = told(connection, "old transaction", transaction=NOW)
@@ -105,12 +105,12 @@ def test_snapshot_that_is_held_is_told_with_its_owner(connection: psycopg.Connec
     assert told(connection, "old transaction") == []
 
 
-def test_idle_transaction_that_only_reads_holds_nothing(connection: psycopg.Connection, login: Login) -> None:
+def test_idle_transaction_that_only_reads_is_not_reported(connection: psycopg.Connection, login: Login) -> None:
     login().execute("begin; select from drover.jobqueue")
     assert told(connection, "old transaction", transaction=NOW) == []
 
 
-def test_idle_transaction_that_has_written_is_told(connection: psycopg.Connection, login: Login) -> None:
+def test_idle_transaction_that_has_written_is_reported(connection: psycopg.Connection, login: Login) -> None:
     other = login()
     other.execute("begin")
     insert(other)
@@ -131,7 +131,7 @@ def test_transaction_of_another_database_counts_once_it_writes(
 # Dead rows
 
 
-def test_dead_rows_that_nobody_removes_are_told_until_they_are(connection: psycopg.Connection) -> None:
+def test_dead_rows_are_reported_until_they_are_removed(connection: psycopg.Connection) -> None:
     connection.execute("insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, 500)")
     connection.execute("delete from drover.jobqueue")
     count_now(connection)
@@ -141,7 +141,7 @@ def test_dead_rows_that_nobody_removes_are_told_until_they_are(connection: psyco
     assert told(connection, "dead rows", dead_rows=400, vacuum=NOW) == []
 
 
-def test_dead_rows_that_autovacuum_had_no_time_for_are_not_told(connection: psycopg.Connection) -> None:
+def test_dead_rows_that_autovacuum_has_not_reached_are_not_reported(connection: psycopg.Connection) -> None:
     connection.execute("insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, 500)")
     connection.execute("delete from drover.jobqueue")
     count_now(connection)
@@ -166,21 +166,21 @@ def rows(connection: psycopg.Connection) -> psycopg.Connection:
     ],
     ids=["all rows", "by the index"],
 )
-def test_queue_that_is_read_whole_again_and_again_is_told(rows: psycopg.Connection, query: str, number: int) -> None:
+def test_repeated_sequential_scans_of_the_queue_are_reported(rows: psycopg.Connection, query: str, number: int) -> None:
     rows.execute("set enable_seqscan = off")
     rows.cursor().executemany(query.encode(), [()] * 20)
     count_now(rows)
     assert len(told(rows, "scans", scanned_rows=100, scans_per_hour=10)) == number
 
 
-def test_small_queue_may_be_read_whole(rows: psycopg.Connection) -> None:
+def test_sequential_scans_of_a_small_queue_are_not_reported(rows: psycopg.Connection) -> None:
     rows.execute("select count(*) from drover.jobqueue")
     count_now(rows)
     assert told(rows, "scans", scans_per_hour=0) == []
 
 
 @pytest.mark.parametrize(("application", "number"), [("gui", 1), ("drover", 0), ("pg_dump", 0)])
-def test_query_that_goes_on_reading_is_told_with_its_text(
+def test_long_query_on_the_queue_is_reported_with_its_text(
     connection: psycopg.Connection, login: Login, application: str, number: int
 ) -> None:
     reader = login(application_name=application)
@@ -191,7 +191,7 @@ def test_query_that_goes_on_reading_is_told_with_its_text(
     assert [record["what"].endswith("select pg_sleep(1000)") for record in found] == [True] * number
 
 
-def test_query_on_other_tables_is_not_told(connection: psycopg.Connection, login: Login) -> None:
+def test_long_query_on_other_tables_is_not_reported(connection: psycopg.Connection, login: Login) -> None:
     reader = login()
     reader.pgconn.send_query(b"select pg_sleep(1000)")
     until(connection, MINE, reader.info.backend_pid)
@@ -201,7 +201,7 @@ def test_query_on_other_tables_is_not_told(connection: psycopg.Connection, login
 # Locks
 
 
-def test_transaction_that_leaves_rows_locked_is_told(rows: psycopg.Connection, login: Login) -> None:
+def test_transaction_that_keeps_rows_locked_is_reported(rows: psycopg.Connection, login: Login) -> None:
     other = login()
     other.execute("begin; select from drover.jobqueue where jq_pk = 1 for update")
     (found,) = told(rows, "lock", lock=NOW)
@@ -210,7 +210,7 @@ def test_transaction_that_leaves_rows_locked_is_told(rows: psycopg.Connection, l
     assert told(rows, "lock") == []
 
 
-def test_transaction_that_others_wait_for_is_told(rows: psycopg.Connection, login: Login) -> None:
+def test_transaction_that_blocks_others_is_reported(rows: psycopg.Connection, login: Login) -> None:
     holder, waiter = login(), login()
     holder.execute("begin; select from drover.jobqueue where jq_pk = 1 for update")
     waiter.pgconn.send_query(b"select from drover.jobqueue where jq_pk = 1 for update")
@@ -223,14 +223,16 @@ def test_transaction_that_others_wait_for_is_told(rows: psycopg.Connection, logi
 # Who may see
 
 
-def test_role_from_which_sessions_are_hidden_is_told_so(database_with_roles: str) -> None:
+def test_role_that_cannot_see_sessions_gets_a_note(database_with_roles: str) -> None:
     with psycopg.connect(database_with_roles, user="drover_scheduler") as connection:
         (found,) = told(connection, "hidden")
     assert found["who"] == "role drover_scheduler"
     assert "pg_read_all_stats" in found["next"]
 
 
-def test_check_that_takes_too_long_is_told_and_the_others_go_on(connection: psycopg.Connection, login: Login) -> None:
+def test_health_check_that_times_out_is_reported_and_the_others_go_on(
+    connection: psycopg.Connection, login: Login
+) -> None:
     login().execute("begin; lock table drover.migration")
     (found,) = told(connection, "scans", timeout_ms=100)
     assert found["what"] == "could not be looked for: canceling statement due to statement timeout"
@@ -278,9 +280,7 @@ def first_warning(drover: Drover) -> Any:
     return json.loads(drover("status", "--json").out)["warnings"][0]
 
 
-def test_status_warns_first_of_a_type_that_rests_while_its_jobs_wait(
-    drover: Drover, active: psycopg.Connection
-) -> None:
+def test_status_warns_first_of_a_throttled_type_with_waiting_jobs(drover: Drover, active: psycopg.Connection) -> None:
     active.execute("alter table drover.log set (autovacuum_enabled = false)")
     active.execute("insert into drover.jobqueue (jq_type) values ('noop'), ('noop')")
     active.execute(RESTING)
@@ -291,14 +291,12 @@ def test_status_warns_first_of_a_type_that_rests_while_its_jobs_wait(
     assert "1 of 1 commands" in drover(*advised, "--wait=0").err  # given, so that it is one
 
 
-def test_status_says_nothing_of_a_type_that_rests_without_work(drover: Drover, active: psycopg.Connection) -> None:
+def test_status_does_not_warn_of_a_throttled_type_without_jobs(drover: Drover, active: psycopg.Connection) -> None:
     active.execute(RESTING)
     assert "agents failed" not in drover("status").out
 
 
-def test_status_warns_first_that_no_scheduler_is_there_for_what_waits(
-    drover: Drover, active: psycopg.Connection
-) -> None:
+def test_status_warns_first_of_waiting_jobs_without_a_scheduler(drover: Drover, active: psycopg.Connection) -> None:
     active.execute("insert into drover.jobqueue (jq_type) values ('noop')")
     active.execute("update drover.scheduler_group set group_lease_until = now() - interval '1 min'")
     found = first_warning(drover)
@@ -311,7 +309,7 @@ def test_status_warns_of_a_machine_that_can_start_no_more_agents(drover: Drover,
     assert (found["warning"], found["what"]) == ("no more agents", "host local cannot start more than 9 agents")
 
 
-def test_a_notify_queue_that_fills_up_is_told_with_how_long_somebody_idles(
+def test_a_filling_notify_queue_is_reported_with_the_age_of_the_idle_transaction(
     connection: psycopg.Connection, login: Login
 ) -> None:
     listener = login()

@@ -103,7 +103,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_a_hostile_agent_loses_its_item_and_harms_nobody_f75_f103_f113(launch: Launch, attack: Attack) -> None:
+def test_a_hostile_agent_loses_its_item_and_delays_no_other_f75_f103_f113(launch: Launch, attack: Attack) -> None:
     bad = hostile(attack.program, *attack.arguments, **dict(attack.keys))
     timers = settings(**TIMERS | {"write_limit": attack.write_limit})
     daemon = launch(timers + LOCAL + bad + puppet("good"))
@@ -122,7 +122,7 @@ def test_a_hostile_agent_loses_its_item_and_harms_nobody_f75_f103_f113(launch: L
     slots(daemon, "ST_FREE", "bad")
 
 
-def test_processes_without_end_stop_at_their_limit_and_die_together(launch: Launch) -> None:
+def test_a_fork_bomb_stops_at_its_limit_and_is_killed_whole(launch: Launch) -> None:
     bomb = hostile("fork_bomb", NOBODYS_UID, limits={"nproc": 50}, item_timeout=2)
     daemon = launch(QUICK + LOCAL + bomb + puppet("good"))
     work_beside(daemon)
@@ -156,7 +156,7 @@ UGLY = {
 
 
 @pytest.mark.parametrize("ugly", UGLY.values(), ids=UGLY)
-def test_nothing_that_an_agent_says_steers_a_terminal_or_forges_a_record_f80_f95_f105(
+def test_agent_output_controls_no_terminal_and_forges_no_record_f80_f95_f105(
     launch: Launch, drover: Drover, monkeypatch: pytest.MonkeyPatch, ugly: bytes
 ) -> None:
     daemon = launch(QUICK + LOCAL + hostile("steers_terminals", ugly.hex()))
@@ -201,7 +201,7 @@ def babbler() -> Iterator[Callable[..., Family]]:
         one.loop.close()
 
 
-def test_who_babbles_is_heard_for_a_share_of_the_time(babbler: Callable[..., Family]) -> None:
+def test_a_flooding_agent_gets_a_bounded_share_of_the_time(babbler: Callable[..., Family]) -> None:
     one = babbler(BABBLING)
     begun, reads = one.loop.now, one.reads
     one.until(lambda: one.loop.now > begun + 1.0)
@@ -221,7 +221,7 @@ def waiting_little() -> Callable[[], float]:
     return now
 
 
-def test_who_babbles_is_heard_in_little_bits(babbler: Callable[..., Family]) -> None:
+def test_a_flooding_agent_is_read_in_small_pieces(babbler: Callable[..., Family]) -> None:
     one = babbler(BABBLING, waiting_little())
     one.until(lambda: one.said[0].count(b"\n") > 2 * BURST_S / LINE_S)
     one.largest, reads = 0, one.reads
@@ -230,19 +230,19 @@ def test_who_babbles_is_heard_in_little_bits(babbler: Callable[..., Family]) -> 
 
 
 @pytest.mark.parametrize("count", [10, 1000, 20_000])
-def test_who_babbles_loses_nothing(babbler: Callable[..., Family], count: int) -> None:
+def test_a_flooding_agent_loses_no_output(babbler: Callable[..., Family], count: int) -> None:
     one = babbler(ENDING.format(count=count, end="import time; time.sleep(600)"))
     one.until(lambda: len(one.said[0]) >= 3 + 3 * count)
     assert one.said[0] == b"up\n" + b"la\n" * count
 
 
-def test_what_a_babbler_said_before_it_died_is_heard_at_once_f106(babbler: Callable[..., Family]) -> None:
+def test_output_of_a_flooding_agent_is_read_at_once_after_its_death_f106(babbler: Callable[..., Family]) -> None:
     one = babbler(ENDING.format(count=20_000, end="os._exit(7)"), lambda: 0.0)  # no pause ends by itself
     assert one.end().code == 7
     assert one.said[0] == b"up\n" + b"la\n" * 20_000
 
 
-def test_who_reads_slowly_gets_all_in_the_end_f103(babbler: Callable[..., Family]) -> None:
+def test_a_slowly_reading_agent_gets_all_its_input_f103(babbler: Callable[..., Family]) -> None:
     one = babbler(SLOW)
     one.processes.send(Send(0, b"x" * (8 * MIB)))
     one.until(lambda: sum(map(int, one.said[0].split()[1:])) >= 8 * MIB)
@@ -256,7 +256,7 @@ JOBS = 6
 SLOWER = 2.0
 
 
-def test_floods_do_not_double_what_a_job_of_another_type_takes_f75(launch: Launch) -> None:
+def test_floods_less_than_double_the_duration_of_jobs_of_other_types_f75(launch: Launch) -> None:
     floods = {"words": ("1", "la"), "logs": ("1", "LOG la"), "errors": ("2", "la")}
     tables = [hostile("floods", *how, name=name) for name, how in floods.items()]
     daemon = launch(QUICK + LOCAL + "".join(tables) + puppet("good"))

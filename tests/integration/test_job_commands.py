@@ -53,7 +53,7 @@ def test_a_held_job_runs_when_it_is_released_and_not_before_r28_r72(launch: Laun
     daemon.wait(pk)
 
 
-def test_a_release_takes_all_that_wait_along_and_they_run_in_order_r39_r31(
+def test_a_release_releases_all_held_descendants_and_they_run_in_order_r39_r31(
     launch: Launch, text: str, record: Path
 ) -> None:
     daemon = launch(text)
@@ -67,7 +67,7 @@ def test_a_release_takes_all_that_wait_along_and_they_run_in_order_r39_r31(
     assert (ran[0], sorted(ran[1:3]), ran[3]) == ("root", ["left", "right"], "last")
 
 
-def test_a_dummy_parent_waits_for_the_real_one_that_it_is_given_r41(launch: Launch, text: str, record: Path) -> None:
+def test_a_dummy_parent_waits_for_the_real_parent_added_later_r41(launch: Launch, text: str, record: Path) -> None:
     daemon = launch(text)
     dummy, child, real = held(daemon, jq_args="dummy"), held(daemon, jq_args="child"), held(daemon, jq_args="real")
     below(daemon, child, dummy)
@@ -84,9 +84,7 @@ def test_a_job_is_released_by_its_name_r24(launch: Launch, text: str) -> None:
     daemon.wait(pk)
 
 
-def test_a_release_of_what_is_not_there_fails_and_of_what_is_released_changes_nothing_r30(
-    launch: Launch, text: str
-) -> None:
+def test_release_of_a_missing_job_fails_and_of_a_released_job_changes_nothing_r30(launch: Launch, text: str) -> None:
     daemon = launch(text)
     done = daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_pk"]
     child = held(daemon)
@@ -97,7 +95,7 @@ def test_a_release_of_what_is_not_there_fails_and_of_what_is_released_changes_no
     assert states(daemon, [done, child]) == ["done", "held"]
 
 
-def test_a_release_leaves_a_manual_job_and_takes_what_is_below_it_j39(launch: Launch, text: str) -> None:
+def test_a_release_skips_a_manual_job_and_releases_its_descendants_j39(launch: Launch, text: str) -> None:
     daemon = launch(text)
     root, manual, last = held(daemon), daemon.insert(jq_type="a", jq_mode="manual"), held(daemon)
     below(daemon, manual, root)
@@ -108,7 +106,7 @@ def test_a_release_leaves_a_manual_job_and_takes_what_is_below_it_j39(launch: La
     assert told(daemon, f"release {manual}", "failed") == f"job {manual} is manual: run {manual}"
 
 
-def test_an_owner_releases_his_own_jobs_alone_j93(launch: Launch, text: str) -> None:
+def test_an_owner_may_release_own_jobs_only_j93(launch: Launch, text: str) -> None:
     daemon = launch(text)
     mine = held(daemon, role="drover_frontend", jq_name="a.mine")
     other = held(daemon)
@@ -119,7 +117,7 @@ def test_an_owner_releases_his_own_jobs_alone_j93(launch: Launch, text: str) -> 
     assert daemon.row(other)["jq_state"] == "held"
 
 
-def test_a_job_that_waits_for_its_time_is_released_to_wait_for_it(launch: Launch, text: str) -> None:
+def test_a_released_job_still_waits_for_its_start_time(launch: Launch, text: str) -> None:
     daemon = launch(text)
     soon, past = held(daemon, jq_not_before="2000-01-01"), held(daemon, jq_not_after="2000-01-01")
     told(daemon, f"release {soon}")
@@ -128,7 +126,7 @@ def test_a_job_that_waits_for_its_time_is_released_to_wait_for_it(launch: Launch
     assert daemon.wait(past, "failed")["jq_endtext"].startswith("not started by 2000-01-01")
 
 
-def test_nothing_is_released_while_one_of_them_is_locked_and_all_when_it_is_free(launch: Launch, text: str) -> None:
+def test_a_release_waits_for_a_locked_descendant_and_then_releases_all(launch: Launch, text: str) -> None:
     daemon = launch(text)
     root, child = held(daemon), held(daemon)
     below(daemon, child, root)
@@ -171,7 +169,7 @@ def test_commands_about_one_job_that_come_together_are_done_one_after_the_other(
     assert states(daemon, [pk, other]) == ["queued", "queued"]
 
 
-def test_what_is_worked_or_over_is_not_held(launch: Launch, text: str, gate: Path) -> None:
+def test_running_and_ended_jobs_are_not_held(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     pk = working(daemon, gate)
     assert told(daemon, f"hold {pk}", "failed") == f"job {pk} is in hand: it is running"
@@ -180,7 +178,7 @@ def test_what_is_worked_or_over_is_not_held(launch: Launch, text: str, gate: Pat
     assert told(daemon, f"hold {pk}", "failed") == f"job {pk} has ended: it is done"
 
 
-def test_a_job_on_ice_is_skipped_and_those_below_it_run(launch: Launch, text: str, record: Path) -> None:
+def test_a_job_on_ice_is_skipped_and_its_children_run(launch: Launch, text: str, record: Path) -> None:
     daemon = launch(text)
     first, second = held(daemon, jq_args="first"), daemon.insert(jq_type="nobody")
     child = daemon.insert(jq_type="a", jq_state="held", jq_args="child")
@@ -198,7 +196,7 @@ def test_a_job_on_ice_is_skipped_and_those_below_it_run(launch: Launch, text: st
 # ---- retry
 
 
-def test_a_failed_job_is_retried_and_what_it_printed_before_can_be_read_r7(launch: Launch, tmp_path: Path) -> None:
+def test_a_retried_job_keeps_the_output_of_earlier_attempts_r7(launch: Launch, tmp_path: Path) -> None:
     good = tmp_path / "good"
     daemon = launch(HOST + agent("s", ["sh", "-c", f"echo first; test -e {good}"], kind="exec"))
     pk = daemon.insert(jq_type="s", jq_retries=1)
@@ -237,9 +235,7 @@ def tried(tmp_path: Path) -> list[int]:
     return ids
 
 
-def test_a_retry_of_a_job_with_a_key_works_what_failed_and_no_more_r7(
-    launch: Launch, picky: str, tmp_path: Path
-) -> None:
+def test_a_retry_of_a_keyed_job_runs_failed_items_only_r7(launch: Launch, picky: str, tmp_path: Path) -> None:
     daemon, bad = launch(picky), tmp_path / "bad"
     bad.write_text("[3, 7, 20]")
     pk = daemon.insert(jq_type="p", jq_args=ROWS, jq_msq=True, jq_key="id")
@@ -259,7 +255,7 @@ def test_a_retry_of_a_job_with_a_key_works_what_failed_and_no_more_r7(
     assert sorted(each["item_key"] for each in failures) == ["20", "3", "7", "7"]
 
 
-def test_a_retry_of_a_query_without_a_key_works_all_of_it(launch: Launch, picky: str, tmp_path: Path) -> None:
+def test_a_retry_of_a_query_without_a_key_runs_all_items(launch: Launch, picky: str, tmp_path: Path) -> None:
     daemon, bad = launch(picky), tmp_path / "bad"
     bad.write_text("[3]")
     pk = daemon.insert(jq_type="p", jq_args=ROWS, jq_msq=True)
@@ -284,7 +280,7 @@ def test_a_child_that_waits_runs_when_its_parent_was_retried_r6(launch: Launch, 
     daemon.wait_all([parent, child])
 
 
-def test_a_retry_has_its_allowances_again(launch: Launch, text: str) -> None:
+def test_a_retry_resets_retries_and_interruptions(launch: Launch, text: str) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args="die:1", jq_retries=1)
     daemon.wait(pk, "failed")
@@ -293,7 +289,7 @@ def test_a_retry_has_its_allowances_again(launch: Launch, text: str) -> None:
     assert daemon.wait(pk, "failed")["jq_failures"] == 2
 
 
-def test_a_retry_of_what_has_not_failed_is_refused(launch: Launch, text: str) -> None:
+def test_a_retry_of_a_job_that_has_not_failed_is_refused(launch: Launch, text: str) -> None:
     daemon = launch(text)
     pk = daemon.wait(daemon.insert(jq_type="a", jq_args="x"))["jq_pk"]
     anew = "drover resubmit queues it as another job"
@@ -318,7 +314,7 @@ def test_a_retry_is_refused_when_its_time_is_over_or_its_key_is_taken(launch: La
 # ---- unblock
 
 
-def test_a_blocked_job_is_looked_at_again_at_once(launch: Launch, tmp_path: Path) -> None:
+def test_unblock_makes_a_blocked_job_run_at_once(launch: Launch, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"""
 import os, sys
@@ -356,9 +352,7 @@ def printing() -> str:
     return HOST + agent("s", ["sh", "-c", PRINTS], kind="exec", slots=3)
 
 
-def test_a_run_ends_when_all_its_jobs_have_and_tells_what_each_printed_j39_j52_j56(
-    launch: Launch, printing: str
-) -> None:
+def test_a_run_ends_with_its_jobs_and_returns_the_output_of_each_j39_j52_j56(launch: Launch, printing: str) -> None:
     daemon = launch(printing)
     good, bad = manual(daemon, jq_args="0"), manual(daemon, jq_args="3")
     daemon.wait(daemon.insert(jq_type="s", jq_args="0"))
@@ -401,7 +395,9 @@ def test_a_run_over_three_hosts_works_side_by_side_and_gives_one_result_j68(laun
     assert {pk: jobs[str(pk)]["stdout"] for pk in pks} == {pk: f"h{n}\n" for n, pk in enumerate(pks)}
 
 
-def test_a_run_folds_what_is_named_twice_and_tells_of_what_it_cannot_run_j54_j57(launch: Launch, printing: str) -> None:
+def test_a_run_counts_a_job_named_twice_once_and_names_jobs_it_cannot_run_j54_j57(
+    launch: Launch, printing: str
+) -> None:
     daemon = launch(printing)
     good, plain = manual(daemon, jq_args="0"), daemon.wait(daemon.insert(jq_type="s", jq_args="0"))["jq_pk"]
     row = answer(daemon, f"run {good} 999999 {plain} {good}")
@@ -412,9 +408,7 @@ def test_a_run_folds_what_is_named_twice_and_tells_of_what_it_cannot_run_j54_j57
     assert told(daemon, f"run {good} x", "failed") == "the number of a job is wanted (got 'x'): run JOB..."
 
 
-def test_a_run_of_what_runs_leaves_it_alone_and_so_does_a_second_client_j54_j55(
-    launch: Launch, text: str, gate: Path
-) -> None:
+def test_a_run_of_a_running_job_does_not_start_it_twice_j54_j55(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args=f"gate:{gate}", jq_mode="manual")
     first = command(daemon, f"run {pk}")
@@ -427,9 +421,7 @@ def test_a_run_of_what_runs_leaves_it_alone_and_so_does_a_second_client_j54_j55(
     daemon.wait_all([pk, first])
 
 
-def test_a_run_in_a_queue_that_nobody_serves_is_ignored_with_the_name_of_the_queue_j69_j27(
-    launch: Launch, printing: str
-) -> None:
+def test_a_run_in_an_unserved_queue_is_ignored_and_names_the_queue_j69_j27(launch: Launch, printing: str) -> None:
     daemon = launch(printing)
     good, lost = manual(daemon, jq_args="0"), manual(daemon, jq_args="0", jq_queue="nowhere")
     row = answer(daemon, f"run {lost} {good}")
@@ -440,7 +432,7 @@ def test_a_run_in_a_queue_that_nobody_serves_is_ignored_with_the_name_of_the_que
     assert answer(daemon, f"run {lost}", "failed")["jq_endtext"] == reason
 
 
-def test_a_run_goes_on_under_the_next_daemon_j52(launch: Launch, text: str, gate: Path) -> None:
+def test_a_run_continues_under_the_next_daemon_j52(launch: Launch, text: str, gate: Path) -> None:
     first = launch(QUICK + text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}", jq_mode="manual")
     order = command(first, f"run {pk}")
@@ -453,7 +445,7 @@ def test_a_run_goes_on_under_the_next_daemon_j52(launch: Launch, text: str, gate
 
 
 @pytest.mark.parametrize("ending", ["cancel {}", "ice {}"])
-def test_a_run_ends_too_when_its_job_never_runs(launch: Launch, text: str, ending: str) -> None:
+def test_a_run_ends_if_its_job_never_runs(launch: Launch, text: str, ending: str) -> None:
     daemon = launch(text)
     parent, pk = held(daemon), daemon.insert(jq_type="a", jq_mode="manual")
     below(daemon, pk, parent)
@@ -463,7 +455,7 @@ def test_a_run_ends_too_when_its_job_never_runs(launch: Launch, text: str, endin
     assert list(daemon.wait(order)["jq_result"]["jobs"]) == [str(pk)]
 
 
-def test_a_run_ends_too_when_its_job_is_removed(launch: Launch, text: str) -> None:
+def test_a_run_ends_if_its_job_is_removed(launch: Launch, text: str) -> None:
     daemon = launch(text)
     parent, pk = held(daemon), daemon.insert(jq_type="a", jq_mode="manual")
     below(daemon, pk, parent)
@@ -473,7 +465,7 @@ def test_a_run_ends_too_when_its_job_is_removed(launch: Launch, text: str) -> No
     assert daemon.wait(order)["jq_result"]["jobs"] == {str(pk): None}
 
 
-def test_an_owner_runs_and_retries_his_own_jobs_alone_j93_t24(launch: Launch, printing: str) -> None:
+def test_an_owner_may_run_and_retry_own_jobs_only_j93_t24(launch: Launch, printing: str) -> None:
     daemon = launch(printing)
     mine, more, other = (
         manual(daemon, jq_args="1", role="drover_frontend"),
@@ -496,7 +488,7 @@ def test_an_owner_runs_and_retries_his_own_jobs_alone_j93_t24(launch: Launch, pr
 # ---- signals to several
 
 
-def test_signals_go_to_several_jobs_and_each_is_told_of_j84_j85(launch: Launch) -> None:
+def test_signals_go_to_several_jobs_and_each_is_reported_j84_j85(launch: Launch) -> None:
     daemon = launch(HOST + agent("sleep", ["sleep", "100"], kind="exec", slots=2))
     one, two = (daemon.insert(jq_type="sleep") for _ in range(2))
     daemon.wait_all([one, two], "running")

@@ -21,7 +21,7 @@ def work(daemon: Daemon, jobs: int) -> int:
 
 
 @pytest.mark.slow
-def test_memory_after_20000_jobs_is_that_after_5000_j10(launch: Launch) -> None:
+def test_memory_after_20000_jobs_equals_memory_after_5000_j10(launch: Launch) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("noop", [str(AGENTS / "noop/drover-agent-noop")], slots=2))
     first = [work(daemon, 1000) for _ in range(5)][-1]
     later = [work(daemon, 1000) for _ in range(15)][-1]

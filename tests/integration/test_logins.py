@@ -41,7 +41,7 @@ def warned(ask: Ask) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_sql_job_waits_with_the_reason_in_row_why_log_and_status_at_no_cost(
+def test_sql_job_waits_without_a_counted_attempt_and_shows_the_reason(
     launch: Launch, ask: Ask, shut: str, record: Path
 ) -> None:
     daemon = launch(SETTINGS + agent("a", rec(record)))
@@ -79,7 +79,7 @@ def test_jobs_of_a_type_that_may_ask_the_database_wait_and_others_go_on(
     daemon.until(lambda: not warned(ask))
 
 
-def test_daemon_whose_login_has_not_the_right_says_so_once_and_serves_when_it_has(
+def test_daemon_whose_login_lacks_a_right_says_so_once_and_serves_when_granted(
     launch: Launch, database_with_roles: str, record: Path
 ) -> None:
     fetch(database_with_roles, "revoke insert on drover.scheduler from drover_scheduler")
@@ -92,7 +92,7 @@ def test_daemon_whose_login_has_not_the_right_says_so_once_and_serves_when_it_ha
     assert len(told(daemon, "refuses register")) == 1
 
 
-def test_queue_connection_that_is_refused_is_told_once_and_when_it_is_up_again(
+def test_refused_queue_connection_is_logged_once_and_at_recovery(
     launch: Launch, ask: Ask, database_with_roles: str, record: Path
 ) -> None:
     daemon = launch(SETTINGS + agent("a", rec(record)))
@@ -135,7 +135,7 @@ def test_check_logs_in_as_every_role_on_every_connection(check: str, drover: Dro
     }
 
 
-def test_check_tells_of_each_log_in_that_is_refused_what_to_do(check: str, drover: Drover, shut: str) -> None:
+def test_check_says_what_to_do_for_each_refused_log_in(check: str, drover: Drover, shut: str) -> None:
     done = drover("check")
     found = log_ins(done)
     assert (done.status, found["queue"][:2], found["watch"][:2]) == (1, "ok", "ok")
@@ -156,7 +156,7 @@ def test_check_tells_of_each_log_in_that_is_refused_what_to_do(check: str, drove
         ("user=drover_msq port=5999", "look into the log of the server, and correct msq_url"),
     ],
 )
-def test_check_tells_what_to_do_by_what_the_server_says(
+def test_check_advice_follows_the_error_of_the_server(
     check: str, config: Path, drover: Drover, database_with_roles: str, url: str, advice: str
 ) -> None:
     conninfo = make_conninfo(database_with_roles, **dict(word.split("=") for word in url.split()))
@@ -166,7 +166,7 @@ def test_check_tells_what_to_do_by_what_the_server_says(
     assert advice in said
 
 
-def test_check_finds_that_one_login_of_the_daemon_is_too_many(database_with_roles: str) -> None:
+def test_check_finds_a_log_in_beyond_the_connection_limit(database_with_roles: str) -> None:
     with member(database_with_roles, "drover_scheduler", 1) as conninfo:
         (queue, watch, *_) = try_logins(Config(), conninfo)
     assert queue[0] == "WARN"
@@ -174,7 +174,7 @@ def test_check_finds_that_one_login_of_the_daemon_is_too_many(database_with_role
     assert watch[1].endswith("alter role drover_scheduler_1 connection limit -1, or as many as are used")
 
 
-def test_check_finds_a_login_of_the_daemon_that_has_not_the_right(
+def test_check_finds_a_login_of_the_daemon_without_the_right(
     check: str, config: Path, drover: Drover, database_with_roles: str
 ) -> None:
     config.write_text(config.read_text().replace("user=drover_scheduler", "user=drover_operator"))
@@ -193,14 +193,14 @@ def test_check_warns_of_a_role_that_may_have_fewer_connections_than_are_wanted(
     assert log_ins(done)["expansion"].startswith("WARN")
 
 
-def test_status_tells_a_reader_nothing_that_it_may_not_see(launch: Launch, ask: Ask, shut: str, record: Path) -> None:
+def test_status_shows_a_reader_only_what_it_may_see(launch: Launch, ask: Ask, shut: str, record: Path) -> None:
     daemon = launch(SETTINGS + agent("asks", rec(record), db="sql"))
     daemon.until(lambda: told(daemon, DENIED))
     done = ask("status", DROVER_DATABASE_URL=make_conninfo(shut, user="drover_readonly"))
     assert (done.status, done.err, DENIED in done.out) == (0, "", False)
 
 
-def test_check_tries_all_log_ins_although_the_first_is_refused(check: str, config: Path, drover: Drover) -> None:
+def test_check_tries_all_log_ins_even_if_the_first_is_refused(check: str, config: Path, drover: Drover) -> None:
     config.write_text(config.read_text().replace("user=drover_scheduler", "user=drover_nobody"))
     done = drover("check")
     assert done.status == 3

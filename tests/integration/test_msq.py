@@ -106,7 +106,7 @@ def test_rows_keep_their_order_for_one_agent(daemon: Daemon, record: Path) -> No
     assert numbers(record) == list(range(50, 0, -1))
 
 
-def test_a_large_query_does_not_lock_out_another_type_f2(daemon: Daemon, record: Path, tmp_path: Path) -> None:
+def test_a_large_query_does_not_starve_another_type_f2(daemon: Daemon, record: Path, tmp_path: Path) -> None:
     query = f"select n, case n when 10000 then 'gate:{tmp_path / 'gate'}' end as act from generate_series(1, 10000) n"
     large = daemon.insert(jq_type="rec", jq_args=query, jq_msq=True)
     daemon.wait(large, "running")
@@ -116,7 +116,7 @@ def test_a_large_query_does_not_lock_out_another_type_f2(daemon: Daemon, record:
     assert daemon.wait(large)["jq_itemsprocessed"] == 10_000
 
 
-def test_a_large_query_does_not_lock_out_jobs_of_its_own_type_f2(daemon: Daemon, record: Path, tmp_path: Path) -> None:
+def test_a_large_query_does_not_starve_jobs_of_its_own_type_f2(daemon: Daemon, record: Path, tmp_path: Path) -> None:
     query = f"select n, case n when 10000 then 'gate:{tmp_path / 'gate'}' end as act from generate_series(1, 10000) n"
     large = daemon.insert(jq_type="rec", jq_args=query, jq_msq=True)
     daemon.wait(large, "running")
@@ -152,7 +152,7 @@ def test_a_value_is_looked_up_in_the_placement_table_f14_f15(daemon: Daemon, rec
     assert hosts_of(daemon, record, query) == {"1": "alpha", "2": "beta", "3": "beta"}
 
 
-def test_a_change_of_the_placement_table_holds_for_later_queries_f15(daemon: Daemon, record: Path) -> None:
+def test_a_change_of_the_placement_table_applies_to_later_queries_f15(daemon: Daemon, record: Path) -> None:
     query = "select n, 'p1' as pfile from generate_series(1, 4) n"
     place(daemon, "('p1', null, 'alpha')")
     daemon.until(lambda: set(hosts_of(daemon, record, query).values()) == {"alpha"})
@@ -193,7 +193,7 @@ def test_a_query_bound_to_a_host_runs_only_there_f21_f22(daemon: Daemon, record:
     assert set(at(record).values()) == {"beta"}
 
 
-def test_a_query_of_one_record_does_as_a_bound_parameter_does_f25(daemon: Daemon, record: Path) -> None:
+def test_a_query_of_one_record_behaves_like_a_bound_parameter_f25(daemon: Daemon, record: Path) -> None:
     query = "select 7 as pfile, 9 as ufile, 'beta' as host"
     daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_runonpfile="host"))
     daemon.wait(daemon.insert(jq_type="rec", jq_args='pfile="7" ufile="9" host="beta"', jq_host="beta"))
@@ -226,7 +226,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_any_value_survives_the_line_f86(daemon: Daemon, record: Path, value: str) -> None:
+def test_any_value_is_read_unchanged_from_its_line_f86(daemon: Daemon, record: Path, value: str) -> None:
     daemon.execute("drop table if exists odd; create table odd (value text); grant select on odd to drover_msq")
     daemon.execute("insert into odd values (%s)", value)
     daemon.wait(daemon.insert(jq_type="rec", jq_args="select value from odd", jq_msq=True))
@@ -406,7 +406,7 @@ def test_a_repeating_query_that_makes_no_progress_fails(launch: Launch, tmp_path
     assert len(lines(tmp_path / "record")) == 1
 
 
-def test_others_have_their_turn_between_slices_f35(marking: Daemon) -> None:
+def test_other_jobs_run_between_slices_f35(marking: Daemon) -> None:
     other = {"jq_type": "marks", "jq_args": "select 0 as id", "jq_msq": True}
     sliced = {"jq_type": "marks", "jq_args": SLICE, "jq_msq": True, "jq_repeat": True}
     pks = marking.insert_all([sliced, other])
@@ -418,7 +418,7 @@ def test_others_have_their_turn_between_slices_f35(marking: Daemon) -> None:
 # ---- expansions
 
 
-def test_queries_that_cannot_be_fed_do_not_hold_up_others_f49(launch: Launch, tmp_path: Path) -> None:
+def test_queries_that_cannot_be_dispatched_do_not_delay_others_f49(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     daemon = launch(TWO_HOSTS + agent("a", rec(record), hosts=["alpha"]) + agent("b", rec(record), hosts=["beta"]))
     query = f"select n, 'gate:{gate}' as act from generate_series(1, 3) n"
@@ -439,7 +439,7 @@ def test_one_connection_is_enough_for_many_queries_f49(launch: Launch, tmp_path:
     assert Counter(numbers(record)) == Counter([*range(10), *range(10)])
 
 
-def test_rows_are_fetched_in_parts_and_none_is_lost(launch: Launch, tmp_path: Path) -> None:
+def test_rows_are_fetched_in_parts_and_all_processed(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     daemon = launch("[scheduler]\nfetch_rows = 3\n" + TWO_HOSTS + agent("a", rec(record), slots=2))
     row = daemon.wait(daemon.insert(jq_type="a", jq_args="select n from generate_series(1, 200) n", jq_msq=True))
@@ -505,7 +505,7 @@ def test_after_a_kill_a_query_without_a_key_begins_its_slice_again_t68(launch: L
     assert [a["att_outcome"] for a in daemon.attempts(pk)] == ["rescued", "done"]
 
 
-def test_a_keyed_query_is_given_back_at_a_drain_and_goes_on_where_it_was_f46(launch: Launch, tmp_path: Path) -> None:
+def test_a_keyed_query_given_back_at_a_drain_resumes_at_its_checkpoint_f46(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     text = TWO_HOSTS + agent("a", rec(record))
     daemon = launch(text)

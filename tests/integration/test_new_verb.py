@@ -52,7 +52,7 @@ def test_new_verb_is_in_help_and_completion(extended: Extended) -> None:
     assert "        args) COMPREPLY=" in extended("completion", "bash").stdout
 
 
-def test_new_verb_may_be_given_by_those_whom_its_entry_names_and_is_carried_out(
+def test_new_verb_may_be_given_by_the_roles_in_its_entry_and_is_carried_out(
     extended: Extended, launch: Launch, record: Path
 ) -> None:
     assert extended("init").stdout == "applied commands\n"
@@ -66,13 +66,13 @@ def test_new_verb_may_be_given_by_those_whom_its_entry_names_and_is_carried_out(
     assert extended("args", str(other), "x", role="drover_operator").stdout == "x theirs\n"
 
 
-def test_new_verb_fails_the_tests_of_the_manuals_until_they_tell_of_it() -> None:
+def test_new_verb_fails_the_tests_of_the_manuals_until_documented() -> None:
     tests = ["tests/unit/test_cli_manual.py", "tests/unit/test_commands.py"]
     argv = [sys.executable, "-c", NEW + MANUAL, *tests, "-k", "manual"]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT)
     failed = set(re.findall(r"^FAILED tests/unit/(\S+)", done.stdout, re.MULTILINE))
     assert failed == {
-        "test_cli_manual.py::test_the_manual_tells_of_every_command",
-        "test_cli_manual.py::test_the_manual_tells_of_every_option[args]",
+        "test_cli_manual.py::test_the_manual_documents_every_command",
+        "test_cli_manual.py::test_the_manual_documents_every_option[args]",
         "test_commands.py::test_every_verb_is_read_as_its_usage_says_and_is_in_the_manual[tell-args]",
     }

@@ -32,7 +32,7 @@ def set_up(ask: Ask, name: str, *lines_: str, options: str = "") -> int:
 
 
 @pytest.mark.slow
-def test_shipping_and_notify_go_when_billing_is_done_r23_r24_r25_r27_r28_r36_r39_r40(
+def test_shipping_and_notify_run_when_billing_is_done_r23_r24_r25_r27_r28_r36_r39_r40(
     launch: Launch, shop: str, ask: Ask
 ) -> None:
     daemon = launch(shop)
@@ -50,7 +50,7 @@ def test_shipping_and_notify_go_when_billing_is_done_r23_r24_r25_r27_r28_r36_r39
 
 
 @pytest.mark.slow
-def test_what_waits_for_a_bill_that_fails_goes_when_it_is_retried_and_paid_r6_r7_r63(
+def test_children_of_a_failed_bill_run_when_it_is_retried_and_paid_r6_r7_r63(
     launch: Launch, shop: str, ask: Ask, tmp_path: Path
 ) -> None:
     daemon = launch(shop)
@@ -70,7 +70,7 @@ def test_what_waits_for_a_bill_that_fails_goes_when_it_is_retried_and_paid_r6_r7
 
 
 @pytest.mark.slow
-def test_jobs_of_a_slot_go_by_letter_r29(launch: Launch, ask: Ask, record: Path) -> None:
+def test_jobs_of_a_slot_run_in_order_of_their_letters_r29(launch: Launch, ask: Ask, record: Path) -> None:
     daemon = launch("[hosts.alpha]\nmax = 1\nurgent = 0\n" + agent("a", rec(record)))
     names = ("z", "n", "a", "b", "a1")
     jobs = [set_up(ask, f"a.{name}", f"x={name}", options=f"-p {name}") for name in names]
@@ -96,7 +96,7 @@ def insert_into(daemon: Daemon, queue: str, count: int, args: str) -> list[int]:
     return daemon.insert_all([{"jq_type": "a", "jq_queue": queue, "jq_args": args} for _ in range(count)])
 
 
-def test_low_normal_and_high_have_five_jobs_each_at_once_j13_j14_j16(
+def test_queues_low_normal_and_high_run_five_jobs_each_at_once_j13_j14_j16(
     launch: Launch, ask: Ask, record: Path, gate: Path
 ) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("a", rec(record), slots=18) + queues(low=5, normal=5, high=5))
@@ -152,14 +152,14 @@ def test_wget_gets_one_url_on_any_host_f23(files: Daemon, ask: Ask, record: Path
 
 
 @pytest.mark.parametrize("kind", ["license", "filter_license"])
-def test_licenses_are_looked_for_where_the_files_are_f24(files: Daemon, ask: Ask, record: Path, kind: str) -> None:
+def test_licences_are_scanned_on_the_host_of_the_files_f24(files: Daemon, ask: Ask, record: Path, kind: str) -> None:
     job = int(ask(f"submit {kind} --runonpfile host select pfile, host from pfile order by pfile").out)
     assert files.wait(job)["jq_itemsprocessed"] == 10
     seen = {note["line"]: note["host"] for note in worked(record, kind)}
     assert seen == {f'pfile="{n}" host="h{n % 2 + 1}"': f"h{n % 2 + 1}" for n in range(1, 11)}
 
 
-def test_unpack_is_told_of_one_file_by_a_parameter_or_by_a_query_f25(files: Daemon, ask: Ask, record: Path) -> None:
+def test_unpack_gets_one_file_by_a_parameter_or_by_a_query_f25(files: Daemon, ask: Ask, record: Path) -> None:
     line = 'pfile="4" ufile="104" host="h1"'
     query = "select pfile, ufile, host from pfile where pfile = 4"
     for words in (f"--host h1 unpack {line}", f"--runonpfile host unpack {query}"):
@@ -193,7 +193,7 @@ def queue_chain(daemon: Daemon, act: str) -> tuple[int, int, int]:
     return unpack, nest, scan
 
 
-def test_unpack_then_adj2nest_then_scan_each_where_it_belongs_f27_f44(
+def test_unpack_adj2nest_and_scan_run_in_order_on_their_hosts_f27_f44(
     files: Daemon, ask: Ask, record: Path, gate: Path
 ) -> None:
     unpack, nest, scan = queue_chain(files, f"gate:{gate}")
@@ -211,7 +211,7 @@ def test_unpack_then_adj2nest_then_scan_each_where_it_belongs_f27_f44(
     assert {note["host"] for note in worked(record, "scan")} == {"h1", "h2"}
 
 
-def test_nothing_is_scanned_of_what_cannot_be_unpacked_f44_r6(files: Daemon, ask: Ask, record: Path) -> None:
+def test_a_file_that_cannot_be_unpacked_is_not_scanned_f44_r6(files: Daemon, ask: Ask, record: Path) -> None:
     unpack, nest, scan = queue_chain(files, "die:3")
     files.wait(unpack, "failed")
     assert ask("ls --json -t adj2nest -t scan -S queued").out.count("\n") == 2

@@ -95,7 +95,7 @@ def test_an_empty_parameter_fails_the_job_before_a_line_agent_sees_it(daemon: Da
     assert lines(record) == []
 
 
-def test_rows_of_any_kind_are_taken_and_stop_nobody_f28(daemon: Daemon, record: Path) -> None:
+def test_any_kind_of_row_is_accepted_and_delays_no_other_f28(daemon: Daemon, record: Path) -> None:
     unknown = daemon.insert(jq_type="nosuch", jq_args="x")
     empty = daemon.insert(jq_type="rec", jq_args="")
     broken = daemon.insert(jq_type="rec", jq_args="selekt", jq_msq=True)
@@ -106,9 +106,7 @@ def test_rows_of_any_kind_are_taken_and_stop_nobody_f28(daemon: Daemon, record: 
     assert daemon.row(unknown)["jq_state"] == "queued"
 
 
-def test_the_row_shows_who_holds_it_and_when_it_runs_f31_f161_f162_r73(
-    daemon: Daemon, record: Path, tmp_path: Path
-) -> None:
+def test_the_row_shows_its_owner_and_times_f31_f161_f162_r73(daemon: Daemon, record: Path, tmp_path: Path) -> None:
     pk = daemon.insert(jq_type="rec", jq_args=f"gate:{tmp_path / 'gate'}")
     row = daemon.wait(pk, "running")
     assert (row["jq_endtime"], row["jq_endtext"], row["jq_attempt"]) == (None, "in progress", 1)
@@ -120,7 +118,7 @@ def test_the_row_shows_who_holds_it_and_when_it_runs_f31_f161_f162_r73(
     assert (row["jq_owner"], row["jq_schedinfo"], row["jq_endtext"]) == (None, None, "all data processed")
 
 
-def test_a_row_without_start_is_run_and_one_with_an_end_never_again_f30_f32(daemon: Daemon, record: Path) -> None:
+def test_a_row_without_start_runs_and_one_with_an_end_never_again_f30_f32(daemon: Daemon, record: Path) -> None:
     pk = daemon.insert(jq_type="rec", jq_args="first")
     assert daemon.wait(pk)["jq_endtime"] >= daemon.row(pk)["jq_starttime"]
     daemon.wait_all([daemon.insert(jq_type="rec", jq_args="later") for _ in range(10)])
@@ -198,7 +196,7 @@ def test_the_priority_of_a_job_can_be_read_r76(daemon: Daemon) -> None:
 # ---- commands (exec agents)
 
 
-def test_every_id_in_the_command_is_the_job_j40(daemon: Daemon) -> None:
+def test_every_id_macro_in_the_command_becomes_the_job_number_j40(daemon: Daemon) -> None:
     pk = daemon.insert(jq_type="echo")
     daemon.wait(pk)
     assert output(daemon, pk) == f"{pk} {pk}\n"
@@ -223,7 +221,7 @@ def test_a_command_written_as_text_is_split_by_shell_rules_j44(daemon: Daemon) -
     assert output(daemon, pk) == "one word|two|"
 
 
-def test_an_argument_reaches_a_command_as_one_word_and_no_shell_r20(daemon: Daemon) -> None:
+def test_an_argument_reaches_a_command_as_one_word_without_a_shell_r20(daemon: Daemon) -> None:
     pk = daemon.insert(jq_type="literal", jq_args="$(touch x) `y` \"z\" 'q' \\ a\nb")
     daemon.wait(pk)
     assert output(daemon, pk) == "$(touch x) `y` \"z\" 'q' \\ a\nb"
@@ -240,7 +238,7 @@ def test_a_command_that_cannot_be_started_fails_and_names_file_and_errno_j45(dae
 @pytest.mark.parametrize(
     ("status", "state", "bits"), [("0", "done", 1), ("7", "failed", 2), ("1", "failed", 2), ("255", "failed", 2)]
 )
-def test_the_exit_status_of_a_command_decides_and_is_kept_r21_r74(
+def test_the_exit_status_of_a_command_decides_and_is_stored_r21_r74(
     daemon: Daemon, status: str, state: str, bits: int
 ) -> None:
     pk = daemon.insert(jq_type="exits", jq_args=status)
@@ -306,7 +304,7 @@ def test_free_slots_serve_another_type_while_one_works_f3(launch: Launch, tmp_pa
     assert len({note["pid"] for note in records(record)}) == 4
 
 
-def test_a_living_agent_is_taken_before_a_new_one_is_started_f4(launch: Launch, tmp_path: Path) -> None:
+def test_an_idle_agent_is_used_before_a_new_one_is_started_f4(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     daemon = launch(ONE_HOST + agent("a", rec(record), slots=4))
     daemon.wait(daemon.insert(jq_type="a", jq_args="first"))
@@ -335,7 +333,7 @@ def sampling(daemon: Daemon, counts: list[int], pks: list[int]) -> Callable[[], 
     return look
 
 
-def test_an_urgent_job_gets_one_more_agent_and_no_two_f5(launch: Launch, tmp_path: Path) -> None:
+def test_an_urgent_job_gets_one_extra_agent_and_not_two_f5(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     daemon = launch("[hosts.alpha]\nmax = 2\nurgent = 1\n" + agent("a", rec(record), slots=9))
     plain = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 3)
@@ -362,7 +360,7 @@ def test_children_work_at_the_same_time_f7(launch: Launch, tmp_path: Path) -> No
 # ---- the order
 
 
-def test_urgent_work_kills_nothing_that_runs_f37(launch: Launch, tmp_path: Path) -> None:
+def test_urgent_work_kills_no_running_agent_f37(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     text = "[hosts.alpha]\nmax = 2\nurgent = 0\n" + agent("a", rec(record), slots=2) + agent("b", rec(record), slots=2)
     daemon = launch(text)
@@ -379,7 +377,7 @@ def test_urgent_work_kills_nothing_that_runs_f37(launch: Launch, tmp_path: Path)
     assert [row["jq_attempt"] for row in map(daemon.row, running)] == [1, 1]
 
 
-def test_work_for_an_agent_that_lives_goes_before_work_that_needs_another_f39(launch: Launch, tmp_path: Path) -> None:
+def test_jobs_for_an_idle_agent_go_before_jobs_that_need_a_new_one_f39(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     text = "[hosts.alpha]\nmax = 1\n" + agent("a", rec(record)) + agent("b", rec(record))
     daemon = launch("[scheduler]\nmin_idle = 1\n" + text)
@@ -389,7 +387,7 @@ def test_work_for_an_agent_that_lives_goes_before_work_that_needs_another_f39(la
     assert lines(record) == ["warm", "younger", "older"]
 
 
-def test_an_idle_agent_makes_room_for_another_type_f40(launch: Launch, tmp_path: Path) -> None:
+def test_an_idle_agent_is_evicted_for_another_type_f40(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     daemon = launch("[hosts.alpha]\nmax = 1\n" + agent("a", rec(record)) + agent("b", rec(record)))
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
@@ -426,9 +424,7 @@ def described(text: str) -> dict[str, object]:
     return {"jq_type": "a", "jq_args": text, "jq_priority": letter, "jq_urgent": "urgent" in words}
 
 
-def test_what_waits_unclaimed_is_taken_in_its_order_while_an_agent_works_f41_f42(
-    launch: Launch, tmp_path: Path
-) -> None:
+def test_queued_jobs_are_claimed_in_order_while_an_agent_works_f41_f42(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     daemon = launch("[hosts.alpha]\nurgent = 0\n" + agent("a", rec(record)))
     daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
@@ -441,7 +437,7 @@ def test_what_waits_unclaimed_is_taken_in_its_order_while_an_agent_works_f41_f42
     assert lines(record) == [f"gate:{gate}", "in hand", "urgent", *(f"job {n}" for n in range(10))]
 
 
-def test_what_is_in_hand_goes_before_what_is_not_even_if_that_is_older_f38(launch: Launch, tmp_path: Path) -> None:
+def test_claimed_jobs_go_before_older_queued_ones_f38(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     daemon = launch(ONE_HOST + agent("a", rec(record)))
     daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
@@ -470,7 +466,7 @@ def test_all_jobs_are_fetched_whatever_the_limit_of_one_fetch_j3_j47_j48_j108(
 
 
 @pytest.mark.slow
-def test_nothing_is_asked_of_the_queue_while_all_is_full_j49(launch: Launch, tmp_path: Path) -> None:
+def test_no_claim_is_made_while_every_slot_and_buffer_is_full_j49(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     daemon = launch("[scheduler]\nrescan = 60\n" + ONE_HOST + agent("a", rec(record), slots=2))
     pks = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 6)
@@ -530,9 +526,7 @@ def test_jobs_that_come_while_others_are_fetched_are_not_lost_j46_j50(launch: La
     assert len(set(lines(record))) == 200
 
 
-def test_a_row_that_somebody_has_locked_is_passed_over_j51_c22(
-    launch: Launch, database_with_roles: str, tmp_path: Path
-) -> None:
+def test_a_locked_row_is_skipped_by_claims_j51_c22(launch: Launch, database_with_roles: str, tmp_path: Path) -> None:
     record = tmp_path / "record"
     with psycopg.connect(database_with_roles) as other:
         other.execute("insert into drover.jobqueue (jq_type, jq_args) values ('a', 'locked')")
@@ -545,7 +539,7 @@ def test_a_row_that_somebody_has_locked_is_passed_over_j51_c22(
 
 
 @pytest.mark.slow
-def test_a_lock_on_a_row_that_is_due_does_not_cost_the_lease_j51(launch: Launch, tmp_path: Path) -> None:
+def test_a_lock_on_a_due_row_does_not_lose_the_lease_j51(launch: Launch, tmp_path: Path) -> None:
     daemon = launch("[scheduler]\nlease = 2\nlease_renewal = 0.5\n" + ONE_HOST + agent("a", rec(tmp_path / "record")))
     soon = daemon.value("select now() + interval '0.3 s'")
     pk = daemon.insert(jq_type="a", jq_args="due", jq_not_before=soon)
@@ -557,7 +551,7 @@ def test_a_lock_on_a_row_that_is_due_does_not_cost_the_lease_j51(launch: Launch,
     daemon.wait(pk)
 
 
-def test_more_rows_are_due_at_once_than_one_look_takes_j51(launch: Launch, tmp_path: Path) -> None:
+def test_more_due_rows_than_one_statement_takes_all_run_j51(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(ONE_HOST + agent("a", rec(tmp_path / "record"), slots=2))
     daemon.execute(
         "insert into drover.jobqueue (jq_type, jq_args, jq_not_before) "

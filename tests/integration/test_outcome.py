@@ -48,13 +48,13 @@ def output(daemon: Daemon, row: Row, stream: str = "out") -> str:
 
 
 @pytest.mark.parametrize(("status", "state", "bits"), [(0, "done", 1), (1, "failed", 2), (255, "failed", 2)])
-def test_exit_status_decides_and_is_kept_j30_j31(daemon: Daemon, status: int, state: str, bits: int) -> None:
+def test_exit_status_decides_and_is_stored_j30_j31(daemon: Daemon, status: int, state: str, bits: int) -> None:
     job = daemon.insert(jq_type="sh", jq_args=f"exit {status}")
     row = daemon.wait(job, state)
     assert (row["jq_exitcode"], row["jq_signal"], row["jq_end_bits"]) == (status, None, bits)
 
 
-def test_no_end_is_known_before_it_has_ended_j30(daemon: Daemon, meeting: Meeting) -> None:
+def test_exit_status_and_end_are_null_before_the_end_j30(daemon: Daemon, meeting: Meeting) -> None:
     job = daemon.insert(jq_type="sh", jq_args=meeting.wait)
     row = daemon.wait(job, "running")
     assert (row["jq_exitcode"], row["jq_signal"], row["jq_end_bits"], row["jq_endtime"]) == (None, None, 0, None)
@@ -63,12 +63,12 @@ def test_no_end_is_known_before_it_has_ended_j30(daemon: Daemon, meeting: Meetin
 
 
 @pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (9, "SIGKILL"), (40, "SIG40")])
-def test_the_signal_that_killed_it_is_kept_by_name_j32(daemon: Daemon, number: int, name: str) -> None:
+def test_the_signal_that_killed_a_command_is_stored_by_name_j32(daemon: Daemon, number: int, name: str) -> None:
     row = run(daemon, f"kill -{number} $$", "failed")
     assert (row["jq_exitcode"], row["jq_signal"], row["jq_endtext"]) == (None, name, f"killed by {name}")
 
 
-def test_results_are_in_the_row_when_one_comes_back_j38(daemon: Daemon) -> None:
+def test_results_can_be_read_after_a_reconnect_j38(daemon: Daemon) -> None:
     job = daemon.insert(jq_type="sh", jq_args="echo done; echo so >&2; exit 3")
     daemon.login("drover_frontend_sql").close()
     daemon._roles.clear()
@@ -79,7 +79,7 @@ def test_results_are_in_the_row_when_one_comes_back_j38(daemon: Daemon) -> None:
     assert (row["jq_exitcode"], [tuple(each.values()) for each in told]) == (3, [("err", "so\n"), ("out", "done\n")])
 
 
-def test_a_failed_job_leaves_everything_to_be_looked_at_r62_r44(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_failed_job_keeps_its_output_log_and_files_r62_r44(daemon: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "input"
     file.write_text("content")
     args = f"cat {file}; echo why >&2; exit 1"
@@ -100,9 +100,7 @@ def test_each_attempt_has_its_own_output_and_its_own_history_r7(daemon: Daemon, 
     assert [past["att_exitcode"] for past in daemon.attempts(job)] == [4, 0]
 
 
-def test_what_a_killed_command_had_written_is_kept_and_what_it_says_to_the_signal(
-    daemon: Daemon, meeting: Meeting
-) -> None:
+def test_output_of_a_killed_command_is_kept_with_its_reaction_to_the_signal(daemon: Daemon, meeting: Meeting) -> None:
     script = f"trap 'echo cleaned up; exit' HUP; echo begun; {meeting.tell('up')}; while :; do sleep 0.01; done"
     job = daemon.insert(jq_type="sh", jq_args=script)
     assert meeting.hear() == "up"
@@ -110,7 +108,7 @@ def test_what_a_killed_command_had_written_is_kept_and_what_it_says_to_the_signa
     assert output(daemon, daemon.wait(job, "cancelled")) == "begun\ncleaned up\n"
 
 
-def test_true_durations_are_kept_of_every_attempt(daemon: Daemon) -> None:
+def test_true_durations_of_every_attempt_are_stored(daemon: Daemon) -> None:
     row = run(daemon, "sleep 0.3; exit 1", "failed", jq_retries=2)
     took = [(past["att_end"] - past["att_start"]).total_seconds() for past in daemon.attempts(row["jq_pk"])]
     assert len(took) == 3
@@ -128,7 +126,7 @@ def test_five_mb_are_stored_as_one_mib_and_a_mark_with_the_count_j110(daemon: Da
     assert row["jq_end_bits"] == 1
 
 
-def test_sixteen_mb_are_stored_whole_if_the_limit_says_so_j34(daemon: Daemon) -> None:
+def test_sixteen_mb_are_stored_whole_if_the_limit_allows_it_j34(daemon: Daemon) -> None:
     row = run(daemon, "seq -f %015.0f 1048576", jq_type="large")
     whole = "".join(f"{number:015}\n" for number in range(1, 1_048_577))
     assert (len(whole), output(daemon, row) == whole) == (16 * MIB, True)
@@ -148,7 +146,7 @@ def test_a_thousand_jobs_that_print_64_kb_and_exit_at_once_are_complete_j111(dae
     assert daemon.value(query, jobs) == 1000
 
 
-def test_a_character_that_comes_in_two_writes_is_one_j33(daemon: Daemon, meeting: Meeting) -> None:
+def test_a_character_split_over_two_writes_is_stored_whole_j33(daemon: Daemon, meeting: Meeting) -> None:
     script = (
         rf"printf 'd\303'; {meeting.tell('half')}; {meeting.wait}; printf '\251j\303\240 \360\237\230'; printf '\200'"
     )
@@ -159,7 +157,7 @@ def test_a_character_that_comes_in_two_writes_is_one_j33(daemon: Daemon, meeting
     assert output(daemon, daemon.wait(job)) == "déjà 😀"
 
 
-def test_bytes_that_are_no_text_are_shown_by_their_number_j33(daemon: Daemon) -> None:
+def test_bytes_that_are_not_text_are_shown_by_their_number_j33(daemon: Daemon) -> None:
     row = run(daemon, r"printf '\000a\377\303'; printf '\303(' >&2")
     assert (output(daemon, row), output(daemon, row, "err")) == (r"\x00a\xff\xc3", r"\xc3(")
 
@@ -181,7 +179,7 @@ def pieces(daemon: Daemon, job: int) -> list[tuple[str, str]]:
     return [(row["out_stream"], row["out_data"]) for row in rows]
 
 
-def test_the_memory_of_the_daemon_is_bounded_whatever_is_printed(daemon: Daemon) -> None:
+def test_the_memory_of_the_daemon_is_bounded_for_any_output(daemon: Daemon) -> None:
     run(daemon, "seq 100000")
     before = peak(daemon)
     row = run(daemon, "head -c 300000000 /dev/zero | tr '\\0' x")
@@ -197,7 +195,7 @@ def peak(daemon: Daemon) -> int:
     return int(found[1]) * 1024
 
 
-def test_output_of_a_daemon_that_died_and_of_the_next_are_kept_apart(launch: Launch, meeting: Meeting) -> None:
+def test_output_under_a_dead_daemon_and_under_the_next_are_stored_apart(launch: Launch, meeting: Meeting) -> None:
     text = LOCAL + shell()
     first = launch(text)
     job = first.insert(jq_type="sh", jq_args=f"echo attempt $DROVER_ATTEMPT; {meeting.wait}")
@@ -211,14 +209,14 @@ def test_output_of_a_daemon_that_died_and_of_the_next_are_kept_apart(launch: Lau
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_output_is_there_once_though_the_answer_of_the_database_was_lost(launch: Launch, when: str) -> None:
+def test_output_is_stored_once_if_the_answer_of_the_database_is_lost(launch: Launch, when: str) -> None:
     daemon = launch(LOCAL + shell(), points=f"write_output:{when}=error")
     row = run(daemon, "seq 3; exit 2", "failed")
     assert output(daemon, row) == "1\n2\n3\n"
     assert f"failpoint write_output:{when}: error" in daemon.stderr()
 
 
-def test_an_attempt_lasts_as_long_as_its_work_and_not_as_it_waited_for_its_turn(launch: Launch) -> None:
+def test_duration_of_an_attempt_excludes_waiting_time(launch: Launch) -> None:
     daemon = launch(LOCAL + shell("lone"))
     batch = [*["true"] * 100, "sleep 0.5", *["true", "exit 1"] * 5]  # quick ones: others are claimed in advance
     jobs = daemon.insert_all([{"jq_type": "lone", "jq_args": args} for args in batch])

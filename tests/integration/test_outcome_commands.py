@@ -86,14 +86,14 @@ def test_exit_prints_the_status_and_q_exits_with_it_r63_r64_r67(
 
 
 @pytest.mark.parametrize(("act", "value"), [(":", 0), ("echo FAIL no", 1), ("exit 0", 1), ("exit 5", 5)])
-def test_the_exit_of_what_did_not_succeed_is_never_0(daemon: Daemon, drover: Drover, act: str, value: int) -> None:
+def test_drover_exit_of_an_unsuccessful_job_is_never_0(daemon: Daemon, drover: Drover, act: str, value: int) -> None:
     job = daemon.insert(jq_type="puppet", jq_args=act)
     daemon.wait(job, {"done", "failed"})
     assert drover("exit", str(job)) == Done(0, f"{value}\n", "")
 
 
 @pytest.mark.parametrize("words", [["exit"], ["exit", "-q"]])
-def test_exit_of_a_job_that_has_not_stopped_is_told_r66(
+def test_drover_exit_of_a_live_job_says_so_r66(
     daemon: Daemon, drover: Drover, meeting: Meeting, words: list[str]
 ) -> None:
     job = shell_job(daemon, meeting.wait)
@@ -103,7 +103,7 @@ def test_exit_of_a_job_that_has_not_stopped_is_told_r66(
     daemon.wait(job)
 
 
-def test_exit_w_waits_and_is_woken_by_the_end_r65(
+def test_exit_w_waits_and_is_woken_by_a_notification_r65(
     daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch, meeting: Meeting
 ) -> None:
     monkeypatch.setattr("scheduler.cli.wait.POLL_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
@@ -125,7 +125,7 @@ def test_exit_w_of_a_job_that_is_tried_again_is_that_of_the_last_attempt_r65(dae
 
 
 @pytest.mark.parametrize("words", ["poll", "poll nowhere", "pause nowhere", "submit --wait command reset", "run {job}"])
-def test_who_commands_is_woken_by_the_answer_r65_j56(
+def test_a_command_line_is_woken_by_the_answer_to_its_command_r65_j56(
     daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.setattr("scheduler.cli.wait.POLL_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
@@ -137,7 +137,7 @@ def test_who_commands_is_woken_by_the_answer_r65_j56(
 # ---- wait
 
 
-def test_wait_tells_each_end_as_it_comes_j53(daemon: Daemon, begin: Begin, meeting: Meeting) -> None:
+def test_wait_prints_each_end_as_it_happens_j53(daemon: Daemon, begin: Begin, meeting: Meeting) -> None:
     slow, quick = shell_job(daemon, meeting.wait), shell_job(daemon, "true")
     waiting = begin("wait", str(slow), str(quick))
     first = line(waiting)
@@ -148,9 +148,7 @@ def test_wait_tells_each_end_as_it_comes_j53(daemon: Daemon, begin: Begin, meeti
     )
 
 
-def test_wait_tells_what_failed_and_what_is_not_there_and_the_rest_all_the_same_j57(
-    daemon: Daemon, drover: Drover
-) -> None:
+def test_wait_reports_failed_and_missing_jobs_and_the_rest_j57(daemon: Daemon, drover: Drover) -> None:
     named = shell_job(daemon, "true", jq_name="sh.wait")
     bad = shell_job(daemon, "exit 3")
     done = drover("wait", "4711", "sh.wait", "sh.nosuch", str(bad), str(named))
@@ -162,11 +160,11 @@ def test_wait_tells_what_failed_and_what_is_not_there_and_the_rest_all_the_same_
 
 
 @pytest.mark.parametrize(("args", "status"), [("true", 0), ("false", 1)])
-def test_wait_fails_if_a_job_did(daemon: Daemon, drover: Drover, args: str, status: int) -> None:
+def test_wait_fails_if_a_job_failed(daemon: Daemon, drover: Drover, args: str, status: int) -> None:
     assert drover("wait", str(shell_job(daemon, args))).status == status
 
 
-def test_wait_ends_when_its_time_is_over(daemon: Daemon, drover: Drover, meeting: Meeting) -> None:
+def test_wait_ends_at_its_time_limit(daemon: Daemon, drover: Drover, meeting: Meeting) -> None:
     job = shell_job(daemon, meeting.wait)
     done = drover("wait", str(job), "--timeout", "0.1")
     meeting.let_go()
@@ -175,7 +173,7 @@ def test_wait_ends_when_its_time_is_over(daemon: Daemon, drover: Drover, meeting
     daemon.wait(job)
 
 
-def test_status_counts_those_who_wait_j80(daemon: Daemon, drover: Drover, begin: Begin, meeting: Meeting) -> None:
+def test_status_counts_waiting_clients_j80(daemon: Daemon, drover: Drover, begin: Begin, meeting: Meeting) -> None:
     job = shell_job(daemon, f"echo x; {meeting.wait}")
     waiting = [begin(*words, str(job)) for words in (["wait"], ["exit", "-w"], ["out", "-t"])]
 
@@ -200,7 +198,9 @@ def test_waiting_for_a_job_that_is_removed_meanwhile_ends(daemon: Daemon, begin:
     assert rest(waiting) == (1, "")
 
 
-def test_nonsense_on_the_channel_disturbs_nobody_who_waits(daemon: Daemon, begin: Begin, meeting: Meeting) -> None:
+def test_malformed_notifications_are_ignored_by_waiting_commands(
+    daemon: Daemon, begin: Begin, meeting: Meeting
+) -> None:
     job = shell_job(daemon, f"{meeting.tell('up')}; {meeting.wait}")
     waiting = begin("wait", str(job))
     assert meeting.hear() == "up"
@@ -217,7 +217,7 @@ RESULT = {
 
 
 @pytest.mark.parametrize("words", [["wait"], ["submit", "--wait"]])
-def test_results_as_json_have_all_that_came_of_a_job_j56(daemon: Daemon, drover: Drover, words: list[str]) -> None:
+def test_results_as_json_hold_state_status_and_output_j56(daemon: Daemon, drover: Drover, words: list[str]) -> None:
     args = "echo é; echo so >&2; exit 3"
     job = ["sh", args] if words[0] == "submit" else [str(shell_job(daemon, args))]
     done = drover(*words, "--json", *job)
@@ -236,7 +236,7 @@ def test_result_as_json_holds_what_a_line_agent_gave(daemon: Daemon, drover: Dro
 
 
 @pytest.mark.parametrize(("flags", "text"), [([], "a\n  b\té"), (["-e"], "oops\n\n")])
-def test_out_is_exactly_what_was_written_r68(daemon: Daemon, begin: Begin, flags: list[str], text: str) -> None:
+def test_out_prints_exactly_what_was_written_r68(daemon: Daemon, begin: Begin, flags: list[str], text: str) -> None:
     job = shell_job(daemon, r"printf 'a\n  b\té'; printf 'oops\n\n' >&2")
     daemon.wait(job)
     assert rest(begin("out", *flags, str(job))) == (0, text)
@@ -279,7 +279,7 @@ def test_out_t_is_woken_and_does_not_poll_r69(daemon: Daemon, begin: Begin, meet
     assert rest(following) == (0, "")
 
 
-def test_out_t_goes_on_with_the_next_attempt_but_not_if_it_is_asked_for_one_r69(
+def test_out_t_follows_the_next_attempt_unless_one_was_named_r69(
     daemon: Daemon, begin: Begin, meeting: Meeting
 ) -> None:
     job = shell_job(daemon, f"echo $DROVER_ATTEMPT; {meeting.wait}; exit 1", jq_retries=1)
@@ -293,7 +293,7 @@ def test_out_t_goes_on_with_the_next_attempt_but_not_if_it_is_asked_for_one_r69(
     assert rest(all_of_it) == (0, "")
 
 
-def test_a_front_end_sees_with_the_commands_what_came_of_its_own_jobs_and_of_no_other(
+def test_a_front_end_sees_results_of_its_own_jobs_only(
     daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = "echo out; echo err >&2; exit 3"

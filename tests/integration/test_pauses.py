@@ -41,7 +41,7 @@ def died(daemon: Daemon) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", ["heartbeat", "item_timeout"])
-def test_items_that_were_finished_while_the_daemon_was_stopped_are_done(launch: Launch, limit: str) -> None:
+def test_items_finished_while_the_daemon_was_stopped_count_as_done(launch: Launch, limit: str) -> None:
     daemon = launch(LOCAL + agent("short", ["sh", "-c", WORK], slots=8, window=1, **{limit: 1}))
     jobs = daemon.insert_all([{"jq_type": "short", "jq_args": "x"}] * 600)
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_items_that_were_finished_while_the_daemon_was_stopped_are_done(launch: 
     assert died(daemon) == 0
 
 
-def test_agents_that_were_frozen_with_the_daemon_are_not_late(launch: Launch) -> None:
+def test_agents_stopped_together_with_the_daemon_miss_no_deadline(launch: Launch) -> None:
     daemon = launch(LOCAL + agent("long", ["sh", "-c", LONG], slots=4, heartbeat=1))
     jobs = daemon.insert_all([{"jq_type": "long", "jq_args": "x"}] * 8)
     daemon.until(lambda: daemon.value(BEGUN) == 4)

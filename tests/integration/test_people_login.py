@@ -42,7 +42,7 @@ def submitters(database: str) -> list[Any]:
         return connection.execute("select jq_submitter from drover.jobqueue").fetchall()
 
 
-def test_commands_of_people_log_in_by_people_url(
+def test_commands_run_by_people_log_in_with_people_url(
     configure: Configure, drover: Drover, daemon: str, person: str, database_with_roles: str
 ) -> None:
     configure(url=daemon, people_url=person)
@@ -62,7 +62,7 @@ def test_command_that_the_daemons_login_may_not_give_says_what_to_set(
     assert "set people_url beside it, or DROVER_DATABASE_URL, to a login that may, see drover.toml(5)" in done.err
 
 
-def test_login_of_a_person_that_has_not_the_right_is_not_told_to_set_what_is_set(
+def test_a_person_without_the_right_is_not_advised_to_set_people_url_again(
     configure: Configure, drover: Drover, daemon: str, database_with_roles: str
 ) -> None:
     configure(url=daemon, people_url=make_conninfo(database_with_roles, user="drover_readonly"))
@@ -88,7 +88,7 @@ def test_person_needs_no_password_file_of_the_daemon(
     assert drover("ls").status == 0
 
 
-def test_person_who_cannot_read_the_daemons_password_is_told_what_to_set(
+def test_a_person_who_cannot_read_the_daemons_password_is_advised_what_to_set(
     configure: Configure, drover: Drover, daemon: str
 ) -> None:
     configure(url=daemon, password_file="/nowhere/password")
@@ -98,7 +98,7 @@ def test_person_who_cannot_read_the_daemons_password_is_told_what_to_set(
     assert "set people_url beside it" in done.err
 
 
-def test_daemon_and_init_log_in_by_url_alone(configure: Configure, config: Path, daemon: str, person: str) -> None:
+def test_daemon_and_init_log_in_with_url_only(configure: Configure, config: Path, daemon: str, person: str) -> None:
     configure(url=daemon, people_url=person)
     with running_database(load(str(config), os.environ)) as conninfo:
         assert conninfo == daemon

@@ -44,7 +44,7 @@ def _ended(daemon: Daemon, pk: int, timeout: float = 20.0) -> tuple[str, str]:
     return row["jq_state"], row["jq_endtext"]
 
 
-def test_byte_that_is_no_character_fails_its_job_and_no_other(win1252: str, site: str) -> None:
+def test_invalid_byte_fails_its_job_and_no_other(win1252: str, site: str) -> None:
     with start(site, win1252) as daemon:
         daemon.execute("set client_encoding = 'WIN1252'")
         daemon.execute(r"""
@@ -64,7 +64,7 @@ def test_byte_that_is_no_character_fails_its_job_and_no_other(win1252: str, site
     ("size", "reason"),
     [(100_000_000, "its variables or its SQL have over 16777216 bytes"), (200_000_000, "variables cannot be read")],
 )
-def test_huge_variables_from_before_the_limits_fail_their_job_and_no_other(
+def test_oversized_variables_from_before_the_limits_fail_their_job_and_no_other(
     launch: Launch, site: str, size: int, reason: str
 ) -> None:
     daemon = launch(site + "[scheduler]\nlease = 30\n")
@@ -75,7 +75,7 @@ def test_huge_variables_from_before_the_limits_fail_their_job_and_no_other(
     assert _ended(daemon, 2)[0] == "done"
 
 
-def test_job_that_daemons_died_with_is_tried_alone_and_failed(launch: Launch, site: str, tmp_path: Path) -> None:
+def test_job_during_which_daemons_died_is_tried_alone_and_failed(launch: Launch, site: str, tmp_path: Path) -> None:
     """Beside it is another with which as many have died, and which is not to blame: it is worked."""
     daemon = launch(site, points="read_claimed:after=kill")
     daemon.execute("""
@@ -92,7 +92,7 @@ def test_job_that_daemons_died_with_is_tried_alone_and_failed(launch: Launch, si
     assert [note["line"] for note in records(tmp_path / "record") if note["event"] == "line"] == ["good"]
 
 
-def test_job_that_was_in_hand_as_often_for_no_fault_of_its_own_is_done(launch: Launch, site: str) -> None:
+def test_innocent_job_in_hand_at_as_many_deaths_is_done(launch: Launch, site: str) -> None:
     daemon = launch(site)
     daemon.execute("""
         insert into drover.jobqueue (jq_type, jq_args, jq_msq, jq_key, jq_state)

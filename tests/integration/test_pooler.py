@@ -55,7 +55,7 @@ def open_connection(loop: Loop) -> Iterator[Open]:
 # ---- statements
 
 
-def test_pooler_is_detected_and_no_backend_of_another_client_is_noted_f100(
+def test_pooler_is_detected_and_no_backend_of_another_client_is_recorded_f100(
     loop: Loop, module_database: str, pooled: str, open_connection: Open
 ) -> None:
     connection = open_connection(pooled)
@@ -82,7 +82,7 @@ def test_settings_do_not_stay_in_a_connection_of_the_pooler_f100(loop: Loop, one
 
 
 @pytest.mark.slow
-def test_statement_is_stopped_behind_a_pooler_which_goes_on_f100(
+def test_statement_is_cancelled_behind_a_pooler_which_goes_on_f100(
     loop: Loop, module_database: str, one: str, open_connection: Open
 ) -> None:
     connection = open_connection(one)
@@ -92,7 +92,7 @@ def test_statement_is_stopped_behind_a_pooler_which_goes_on_f100(
     until(module_database, "select where not exists (select from pg_stat_activity where query = 'select pg_sleep(60)')")
 
 
-def test_commands_read_times_behind_a_pooler_whatever_their_style(
+def test_commands_read_times_behind_a_pooler_in_any_datestyle(
     drover: Drover, pooled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", pooled)
@@ -140,7 +140,7 @@ def test_probe_arrives_every_time_on_a_direct_connection_j46(
 
 
 @pytest.mark.slow
-def test_lost_notifications_behind_a_transaction_pooler_are_logged_once_and_polled_for_j46(
+def test_lost_notifications_behind_a_transaction_pooler_are_logged_once_and_replaced_by_polling_j46(
     loop: Loop, one: str, open_connection: Open
 ) -> None:
     probed = Probed(loop, open_connection, one)
@@ -181,7 +181,9 @@ def test_lost_listen_is_noticed_and_repeated_j46(loop: Loop, module_database: st
 LISTENED = "select c from pg_listening_channels() c where c not like 'drover_probe%'"
 
 
-def test_backend_that_reuses_a_pid_is_not_ended_f100(loop: Loop, module_database: str, open_connection: Open) -> None:
+def test_backend_that_reuses_a_pid_is_not_terminated_f100(
+    loop: Loop, module_database: str, open_connection: Open
+) -> None:
     where = make_conninfo(module_database, user="drover_scheduler")
     connection, other = open_connection(where), open_connection(where)
     ((pid,),) = rows_of(run(loop, other, "select pg_backend_pid()"))
@@ -190,7 +192,9 @@ def test_backend_that_reuses_a_pid_is_not_ended_f100(loop: Loop, module_database
     assert rows_of(run(loop, other, "select pg_backend_pid()")) == [(pid,)]
 
 
-def test_backend_of_a_lost_connection_is_ended_f100(loop: Loop, module_database: str, open_connection: Open) -> None:
+def test_backend_of_a_lost_connection_is_terminated_f100(
+    loop: Loop, module_database: str, open_connection: Open
+) -> None:
     where = make_conninfo(module_database, user="drover_scheduler")
     connection, other = open_connection(where), open_connection(where)
     backend = other._backend

@@ -32,7 +32,7 @@ def in_hand(daemon: Daemon, pks: list[int]) -> int:
 # ---- pause and continue
 
 
-def test_a_paused_queue_starts_nothing_and_what_runs_goes_on_j76_j77(
+def test_a_paused_queue_starts_nothing_and_running_jobs_go_on_j76_j77(
     launch: Launch, text: str, gate: Path, record: Path
 ) -> None:
     daemon = launch(text)
@@ -49,7 +49,7 @@ def test_a_paused_queue_starts_nothing_and_what_runs_goes_on_j76_j77(
     assert len(lines(record)) == 3
 
 
-def test_pause_without_a_name_is_for_all_queues_j76(launch: Launch, text: str) -> None:
+def test_pause_without_a_name_applies_to_all_queues_j76(launch: Launch, text: str) -> None:
     daemon = launch(text)
     assert told(daemon, "pause") == "paused: default, one, two"
     pks = queue(daemon, 1) + queue(daemon, 1, jq_queue="two")
@@ -59,7 +59,7 @@ def test_pause_without_a_name_is_for_all_queues_j76(launch: Launch, text: str) -
     daemon.wait_all(pks)
 
 
-def test_what_is_in_hand_and_has_not_begun_goes_back_when_its_queue_is_paused_j76(
+def test_claimed_jobs_not_begun_go_back_when_their_queue_is_paused_j76(
     launch: Launch, record: Path, gate: Path
 ) -> None:
     daemon = launch("[scheduler]\nhold = 10\n" + HOST + TWO + agent("a", rec(record), slots=1))
@@ -76,7 +76,7 @@ def test_what_is_in_hand_and_has_not_begun_goes_back_when_its_queue_is_paused_j7
     daemon.wait_all(pks)
 
 
-def test_pausing_what_is_paused_is_told_and_no_failure_j78(launch: Launch, text: str) -> None:
+def test_pausing_a_paused_queue_is_reported_and_no_failure_j78(launch: Launch, text: str) -> None:
     daemon = launch(text)
     told(daemon, "pause one")
     assert told(daemon, "pause one two") == "paused: two; paused already: one"
@@ -94,7 +94,7 @@ def test_a_paused_queue_stays_so_under_the_next_daemon_j79(launch: Launch, text:
     assert (second.row(pk)["jq_state"], second.why(pk)) == ("queued", "queue one is paused")
 
 
-def test_what_is_no_queue_fails_the_command_and_nothing_is_changed_j75(launch: Launch, text: str) -> None:
+def test_an_unknown_queue_fails_the_command_and_changes_nothing_j75(launch: Launch, text: str) -> None:
     daemon = launch(text)
     assert told(daemon, "pause one three", "failed") == "no queue three"
     assert daemon.value("select bool_or(queue_paused) from drover.queue") is False
@@ -103,7 +103,7 @@ def test_what_is_no_queue_fails_the_command_and_nothing_is_changed_j75(launch: L
 # ---- poll
 
 
-def test_poll_takes_queues_and_fails_with_one_that_is_none_j75_j46(launch: Launch, text: str) -> None:
+def test_poll_takes_queues_and_fails_for_an_unknown_one_j75_j46(launch: Launch, text: str) -> None:
     daemon = launch(text)
     assert told(daemon, "poll one two").endswith(": looked at the queue")
     assert told(daemon, "poll one three", "failed").endswith(": invalid target: three")
@@ -112,7 +112,7 @@ def test_poll_takes_queues_and_fails_with_one_that_is_none_j75_j46(launch: Launc
 # ---- adding and removing
 
 
-def test_a_queue_that_is_added_is_known_to_all_at_once_j63(launch: Launch, record: Path, gate: Path, ask: Ask) -> None:
+def test_an_added_queue_is_known_to_all_daemons_at_once_j63(launch: Launch, record: Path, gate: Path, ask: Ask) -> None:
     text = PATIENT + HOST + agent("a", rec(record), slots=4)
     first, second = launch(text), standby(launch, text)
     told(first, "add-queue new 2")
@@ -130,7 +130,7 @@ def test_a_queue_that_is_added_is_known_to_all_at_once_j63(launch: Launch, recor
     second.wait_all(pks)
 
 
-def test_a_queue_that_is_added_works_at_once_and_only_once_j81(launch: Launch, text: str, gate: Path) -> None:
+def test_a_queue_can_be_added_once_and_works_at_once_j81(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     assert told(daemon, "add-queue new 2") == "queue new: concurrency 2"
     pks = queue(daemon, 3, gate, jq_queue="new")
@@ -162,7 +162,7 @@ def test_a_queue_is_removed_when_it_is_empty_j82(launch: Launch, text: str, gate
 # ---- limits
 
 
-def test_a_higher_limit_starts_more_at_once_and_a_lower_one_kills_nothing_j83(
+def test_a_higher_limit_starts_more_jobs_and_a_lower_one_kills_none_j83(
     launch: Launch, text: str, gate: Path, tmp_path: Path
 ) -> None:
     daemon = launch(text)
@@ -187,7 +187,7 @@ def test_a_higher_limit_starts_more_at_once_and_a_lower_one_kills_nothing_j83(
     assert told(daemon, "set-concurrency new 0", "failed").startswith("a concurrency is a number from 1")
 
 
-def test_a_queue_is_given_a_priority_which_stays_until_the_file_says_another(launch: Launch, text: str) -> None:
+def test_a_queue_priority_set_by_command_stays_until_the_file_changes_it(launch: Launch, text: str) -> None:
     daemon = launch(text)
     assert told(daemon, "set-queue-priority one 7") == "queue one: concurrency unlimited, priority 7"
     assert told(daemon, "set-queue-priority three 7", "failed") == "no queue three"
@@ -199,7 +199,7 @@ def test_a_queue_is_given_a_priority_which_stays_until_the_file_says_another(lau
     assert launch(text.replace("[queues.one]\n", "[queues.one]\npriority = 3\n")).value(kept) == 3
 
 
-def test_status_tells_of_queues_j80(launch: Launch, text: str, gate: Path) -> None:
+def test_status_shows_queues_j80(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     told(daemon, "pause two")
     told(daemon, "set-concurrency one 1")

@@ -60,7 +60,7 @@ def test_a_queue_of_three_on_two_hosts_works_three_jobs_at_once_on_both_t30_j13(
 
 
 @pytest.mark.parametrize("limit", [1, 10])
-def test_a_queue_works_as_many_at_once_as_it_says_t46_t47(launch: Launch, meeting: Meeting, limit: int) -> None:
+def test_a_queue_runs_at_most_its_concurrency_at_once_t46_t47(launch: Launch, meeting: Meeting, limit: int) -> None:
     daemon = launch(LOCAL + puppet(slots=12) + limited("q", limit))
     pks = daemon.insert_all([busy(meeting, "q")] * 12)
     meeting.hear_all(limit)
@@ -70,7 +70,7 @@ def test_a_queue_works_as_many_at_once_as_it_says_t46_t47(launch: Launch, meetin
     assert most_at_once(daemon, "q") == limit
 
 
-def test_a_limit_that_changes_holds_at_once_and_after_a_restart_t47(launch: Launch, meeting: Meeting) -> None:
+def test_a_changed_limit_applies_at_once_and_after_a_restart_t47(launch: Launch, meeting: Meeting) -> None:
     text = LOCAL + puppet(slots=4) + limited("q", 1)
     daemon = launch(text)
     pks = daemon.insert_all([busy(meeting, "q")] * 4)
@@ -109,7 +109,7 @@ def test_a_full_slow_queue_never_delays_another_j18(launch: Launch, meeting: Mee
     daemon.wait_all(slow)
 
 
-def test_few_jobs_in_one_queue_do_not_wait_for_the_flood_in_another_j18(launch: Launch, record: Path) -> None:
+def test_few_jobs_in_one_queue_do_not_wait_for_many_in_another_j18(launch: Launch, record: Path) -> None:
     daemon = launch(LOCAL + agent("rec", rec(record), slots=2) + limited("alice") + limited("bob"))
     daemon.insert_all([{"jq_type": "rec", "jq_queue": "alice", "jq_args": "nap:0.01"}] * 1000)
     daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_queue": "bob"}] * 10))
@@ -130,7 +130,7 @@ def test_a_queue_may_have_any_name_of_64_characters_j12(launch: Launch, record: 
     assert daemon.wait(daemon.insert(jq_type="rec", jq_queue=name))["jq_queue"] == name
 
 
-def test_jobs_for_a_busy_host_hold_up_nothing_that_another_could_take_j18(launch: Launch, meeting: Meeting) -> None:
+def test_jobs_for_a_busy_host_do_not_delay_jobs_for_other_hosts_j18(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(TWO_HOSTS + puppet())
     bound = daemon.insert_all([busy(meeting, jq_host="alpha")] * 20)
     assert meeting.hear() == "default"
@@ -198,7 +198,9 @@ def test_a_queue_of_another_group_is_not_taken_over_and_keeps_its_limit_j11(laun
     assert most_at_once(one, "same") == 2
 
 
-def test_what_is_changed_in_one_place_acts_on_the_daemon_that_serves_it_j8(launch: Launch, meeting: Meeting) -> None:
+def test_a_change_through_one_daemon_applies_to_the_daemon_that_serves_the_queue_j8(
+    launch: Launch, meeting: Meeting
+) -> None:
     one, _ = launch(grouped("one", "one/a")), launch(grouped("two", "two/a"))
     one.execute("update drover.queue set queue_paused = true where queue_name = 'two/a'")
     one.until(lambda: one.wait(command(one, "status two"))["jq_result"]["queues"]["two/a"]["paused"])
@@ -214,7 +216,7 @@ def test_what_is_changed_in_one_place_acts_on_the_daemon_that_serves_it_j8(launc
     one.wait(paused)
 
 
-def test_a_status_is_of_the_group_that_is_named_j80(launch: Launch) -> None:
+def test_status_shows_the_named_group_j80(launch: Launch) -> None:
     one, two = launch(grouped("one", "one/a")), launch(grouped("two", "two/a"))
     for group, daemon in ("one", two), ("two", one):
         assert f"{group}/a" in daemon.wait(command(daemon, f"status {group}"))["jq_result"]["queues"]
@@ -224,7 +226,7 @@ def test_a_status_is_of_the_group_that_is_named_j80(launch: Launch) -> None:
 # ---- reserved
 
 
-def test_a_job_finds_what_is_reserved_for_its_queue_free_in_a_flood_t45(launch: Launch, meeting: Meeting) -> None:
+def test_a_job_gets_the_agent_reserved_for_its_queue_during_a_flood_t45(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet(slots=4) + limited("new", reserved=1))
     flood = daemon.insert_all([busy(meeting)] * 40)
     assert meeting.hear_all(3) == ["default"] * 3
@@ -236,7 +238,7 @@ def test_a_job_finds_what_is_reserved_for_its_queue_free_in_a_flood_t45(launch: 
     assert most_at_once(daemon, "default") == 3
 
 
-def test_a_place_on_the_host_is_kept_for_the_agent_of_another_type_t45(launch: Launch, meeting: Meeting) -> None:
+def test_host_capacity_is_kept_for_the_reserved_agent_of_another_type_t45(launch: Launch, meeting: Meeting) -> None:
     daemon = launch("[hosts.local]\nmax = 2\n" + puppet(slots=4) + puppet("late") + limited("new", reserved=1))
     flood = daemon.insert_all([busy(meeting)] * 20)
     assert meeting.hear() == "default"
@@ -246,7 +248,7 @@ def test_a_place_on_the_host_is_kept_for_the_agent_of_another_type_t45(launch: L
     daemon.wait_all([new, *flood])
 
 
-def test_what_is_reserved_changes_at_run_time_and_a_type_of_one_slot_serves_everybody_t45(
+def test_reserved_changes_at_run_time_and_does_not_apply_to_a_type_with_one_slot_t45(
     launch: Launch, meeting: Meeting
 ) -> None:
     daemon = launch(LOCAL + puppet(slots=2) + puppet("single") + limited("new", reserved=1))
@@ -302,9 +304,7 @@ def test_a_slot_of_one_queue_never_takes_a_job_of_another_t44(launch: Launch, re
     assert {"second"} <= found["nap:0.02;q2"] <= {"second", "shared"}
 
 
-def test_what_waits_for_a_busy_host_holds_up_nothing_that_another_takes_t44_j18(
-    launch: Launch, meeting: Meeting
-) -> None:
+def test_jobs_for_a_busy_host_do_not_delay_jobs_of_other_hosts_t44_j18(launch: Launch, meeting: Meeting) -> None:
     hosts = '[hosts.first]\nqueues = ["q1"]\n[hosts.second]\nqueues = ["q2"]\n'
     daemon = launch(hosts + puppet() + limited("q1") + limited("q2"))
     flood = daemon.insert_all([busy(meeting, "q2")] * 200)
@@ -315,7 +315,7 @@ def test_what_waits_for_a_busy_host_holds_up_nothing_that_another_takes_t44_j18(
     daemon.wait_all([quick, *flood])
 
 
-def test_rows_of_a_query_keep_to_the_filters_too_r55(launch: Launch, record: Path) -> None:
+def test_rows_of_a_query_respect_host_filters_r55(launch: Launch, record: Path) -> None:
     hosts = '[hosts.choosy]\npriorities = "^[a-f]"\n[hosts.other]\n'
     daemon = launch(hosts + agent("rec", rec(record), slots=2))
     sql = "select n, case n % 2 when 0 then 'choosy' end as place from generate_series(1, 100) n"
@@ -324,7 +324,9 @@ def test_rows_of_a_query_keep_to_the_filters_too_r55(launch: Launch, record: Pat
     assert {note["host"] for note in records(record) if note["event"] == "line"} == {"other"}
 
 
-def test_targets_of_three_servers_and_one_for_any_j62_j65(launch: Launch, record: Path) -> None:
+def test_jobs_run_on_the_server_of_their_queue_and_those_of_queue_any_on_all_j62_j65(
+    launch: Launch, record: Path
+) -> None:
     servers = ["s1", "s2", "s3"]
     own = {server: [f"{server}/{speed}" for speed in ("low", "normal", "high")] for server in servers}
     hosts = "".join(f"[hosts.{server}]\nqueues = {['any', *own[server]]}\n" for server in servers).replace("'", '"')
@@ -363,7 +365,7 @@ def order(daemon: Daemon, words: str) -> int:
     return daemon.insert(role="drover_operator", jq_type="command", jq_args=words)
 
 
-def test_a_filter_of_a_host_changes_by_command_and_stays_until_the_file_says_another_r9_r55(
+def test_a_host_filter_set_by_command_stays_until_the_file_changes_it_r9_r55(
     launch: Launch, meeting: Meeting, record: Path
 ) -> None:
     text = LOCAL + puppet(slots=3) + agent("rec", rec(record)) + limited("q")
@@ -394,7 +396,7 @@ def test_a_filter_of_a_host_changes_by_command_and_stays_until_the_file_says_ano
     last.wait(other)
 
 
-def test_a_type_that_a_filter_of_before_leaves_without_a_host_is_told_of_r55(launch: Launch, record: Path) -> None:
+def test_why_names_a_type_that_a_stored_filter_leaves_without_a_host_r55(launch: Launch, record: Path) -> None:
     first = launch(LOCAL + puppet())
     first.wait(order(first, "host-filter local types=^pup"))
     first.stop()
@@ -405,7 +407,7 @@ def test_a_type_that_a_filter_of_before_leaves_without_a_host_is_told_of_r55(lau
     assert daemon.wait(pk)["jq_done_host"] == "local"
 
 
-def test_a_filter_in_the_table_that_makes_no_sense_is_told_and_ends_nobody_r55(launch: Launch) -> None:
+def test_an_invalid_filter_in_the_table_is_logged_and_does_not_stop_the_daemon_r55(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet())
     daemon.execute("update drover.host set host_types = '('")
     daemon.execute("notify drover_change")
@@ -416,7 +418,7 @@ def test_a_filter_in_the_table_that_makes_no_sense_is_told_and_ends_nobody_r55(l
     assert again.wait(again.insert(jq_type="puppet", jq_args=":"))["jq_attempt"] == 1
 
 
-def test_a_filter_that_makes_no_sense_is_refused_with_the_reason_r55(launch: Launch) -> None:
+def test_an_invalid_filter_is_refused_with_the_reason_r55(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet())
     usage = "host-filter NAME FILTER..."
     assert refused(daemon, "host-filter local") == f"too few words: {usage}"
@@ -461,7 +463,7 @@ def test_idle_agents_are_used_before_another_is_started_f4_t48(launch: Launch, r
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_how_many_agents_there_are_and_where_is_the_configurations_choice_t112_r54(
+def test_the_configuration_decides_the_number_and_hosts_of_agents_t112_r54(
     launch: Launch, meeting: Meeting, slots: int
 ) -> None:
     daemon = launch(TWO_HOSTS + puppet(slots=slots, hosts=["beta"]) + puppet("both", slots=slots))

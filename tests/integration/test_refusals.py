@@ -94,7 +94,9 @@ WRONG_STATES: list[tuple[str, list[str], str]] = [
 ]
 
 
-def test_a_job_in_a_wrong_state_is_left_as_it_is_t25_j54_j55_j27(daemon: Daemon, jobs: dict[str, int]) -> None:
+def test_a_command_about_a_job_in_a_wrong_state_changes_nothing_t25_j54_j55_j27(
+    daemon: Daemon, jobs: dict[str, int]
+) -> None:
     reasons = {
         words.format(job=jobs[state]): reason.format(job=jobs[state], state=state)
         for words, states, reason in WRONG_STATES
@@ -103,7 +105,7 @@ def test_a_job_in_a_wrong_state_is_left_as_it_is_t25_j54_j55_j27(daemon: Daemon,
     assert refused(daemon, reasons) == reasons
 
 
-def test_what_is_released_already_is_left_as_it_is_r30(daemon: Daemon, jobs: dict[str, int]) -> None:
+def test_releasing_a_released_job_changes_nothing_r30(daemon: Daemon, jobs: dict[str, int]) -> None:
     before = daemon.value(RECORD)
     for state in STATES[1:]:
         what = "has ended" if state in ENDED else "is released already"
@@ -167,9 +169,7 @@ MALFORMED = {
 }
 
 
-def test_a_command_that_makes_no_sense_changes_nothing_j12_j54_j75_j81_j82_j83(
-    daemon: Daemon, jobs: dict[str, int]
-) -> None:
+def test_an_invalid_command_changes_nothing_j12_j54_j75_j81_j82_j83(daemon: Daemon, jobs: dict[str, int]) -> None:
     reasons = {words.format(**jobs): reason.format(**jobs) for words, reason in MALFORMED.items()}
     assert {
         words: text.removeprefix(f"{NAME}.{daemon.pid}: ") for words, text in refused(daemon, reasons).items()

@@ -32,7 +32,7 @@ def refused(daemon: Daemon) -> list[str]:
 @pytest.mark.parametrize(
     ("script", "statement", "state"), [("true", "end_and_claim", "done"), ("exit 3", "save", "failed")]
 )
-def test_an_end_that_is_refused_is_warned_of_once_and_saved_later(
+def test_a_refused_save_of_an_end_is_logged_once_and_repeated(
     launch: Launch, record: Path, sqlstate: str, script: str, statement: str, state: str
 ) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("a", ["sh", "-c", f"echo x >>{record}; {script}"], kind="exec"))
@@ -49,7 +49,7 @@ def test_an_end_that_is_refused_is_warned_of_once_and_saved_later(
     daemon.until(lambda: f"INFO the database takes {statement} again" in daemon.stderr())
 
 
-def test_what_is_refused_is_shown_by_status_for_as_long_as_it_lasts(launch: Launch, ask: Ask, record: Path) -> None:
+def test_status_shows_refused_statements_while_they_last(launch: Launch, ask: Ask, record: Path) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("a", rec(record)))
     daemon.execute(REFUSE.format("53100"))
     pk = daemon.insert(jq_type="a", jq_args="x")
@@ -60,7 +60,7 @@ def test_what_is_refused_is_shown_by_status_for_as_long_as_it_lasts(launch: Laun
 
 
 @pytest.mark.slow
-def test_a_statement_of_the_watch_connection_that_is_refused_is_warned_of_once(launch: Launch, record: Path) -> None:
+def test_a_refused_statement_of_the_watch_connection_is_logged_once(launch: Launch, record: Path) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("a", rec(record)))
     daemon.execute(
         REFUSE.split("create trigger")[0]

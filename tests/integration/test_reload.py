@@ -51,7 +51,7 @@ def pids(daemon: Daemon, name: str) -> list[int]:
 # ---- hosts
 
 
-def test_a_host_that_is_added_doubles_what_is_worked_at_once_t10(launch: Launch, meeting: Meeting) -> None:
+def test_an_added_host_doubles_the_number_of_running_jobs_t10(launch: Launch, meeting: Meeting) -> None:
     one = "[hosts.one]\nmax = 4\n" + puppet(slots=4)
     daemon = launch(one)
     act = f"{meeting.tell('$DROVER_HOST')}; {meeting.wait}"
@@ -69,14 +69,14 @@ def test_a_host_that_is_added_doubles_what_is_worked_at_once_t10(launch: Launch,
 # ---- types
 
 
-def test_a_type_that_is_added_takes_the_jobs_that_waited_for_it_f43(launch: Launch) -> None:
+def test_an_added_type_takes_its_waiting_jobs_f43(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a"))
     pk = daemon.insert(jq_type="b", jq_args=":")
     assert "agents: +b" in reload(daemon, LOCAL + puppet("a") + puppet("b"))
     daemon.wait(pk)
 
 
-def test_a_type_that_is_removed_finishes_its_work_and_takes_no_more(launch: Launch, meeting: Meeting) -> None:
+def test_a_removed_type_finishes_its_work_and_takes_no_more(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet("a", slots=2) + puppet("b"))
     first = daemon.insert(jq_type="a", jq_args=f"{meeting.tell('begun')}; {meeting.wait}")
     meeting.hear()
@@ -93,7 +93,7 @@ def test_a_type_that_is_removed_finishes_its_work_and_takes_no_more(launch: Laun
     daemon.until(lambda: {row["status_agent"] for row in shown(daemon)} == {"b"})
 
 
-def test_a_query_of_a_type_that_is_removed_goes_on_when_the_type_is_back(launch: Launch, meeting: Meeting) -> None:
+def test_a_query_of_a_removed_type_goes_on_when_the_type_is_back(launch: Launch, meeting: Meeting) -> None:
     here = rows_puppet(meeting)
     daemon = launch(LOCAL + here + puppet("b"))
     query = "select i as id from generate_series(1, 3) i"
@@ -113,7 +113,7 @@ def rows_puppet(meeting: Meeting) -> str:
     return agent("a", each(f'eval "$line"; {meeting.tell("$id")}; {meeting.wait}'))
 
 
-def test_another_program_takes_over_after_the_item_in_hand(launch: Launch, meeting: Meeting, tmp_path: Path) -> None:
+def test_a_new_program_is_used_after_the_item_in_hand(launch: Launch, meeting: Meeting, tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     daemon = launch(LOCAL + agent("a", each(f'echo "$line" >>{old}; eval "$line"')))
     first = daemon.insert(jq_type="a", jq_args=f"{meeting.tell('begun')}; {meeting.wait}")
@@ -125,7 +125,7 @@ def test_another_program_takes_over_after_the_item_in_hand(launch: Launch, meeti
     assert (len(old.read_text().splitlines()), new.read_text()) == (1, "true\n")
 
 
-def test_an_idle_agent_is_started_anew_with_its_new_environment(launch: Launch, tmp_path: Path) -> None:
+def test_an_idle_agent_is_restarted_with_its_new_environment(launch: Launch, tmp_path: Path) -> None:
     told = tmp_path / "told"
     daemon = launch(LOCAL + puppet("a", env={"WORD": "old"}))
     daemon.wait(daemon.insert(jq_type="a", jq_args=f'echo "$WORD" >>{told}'))
@@ -134,7 +134,7 @@ def test_an_idle_agent_is_started_anew_with_its_new_environment(launch: Launch, 
     assert told.read_text() == "old\nnew\n"
 
 
-def test_another_kind_is_another_type_of_the_same_name(launch: Launch, meeting: Meeting) -> None:
+def test_a_type_of_changed_kind_replaces_the_one_of_the_same_name(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet("a"))
     first = daemon.insert(jq_type="a", jq_args=f"{meeting.tell('begun')}; {meeting.wait}")
     meeting.hear()
@@ -186,7 +186,7 @@ def test_slots_grow_and_shrink_and_those_that_work_finish(launch: Launch, meetin
     daemon.until(lambda: len(shown(daemon)) == 1 and len(daemon.agent_pids()) == 1)
 
 
-def test_a_number_of_a_slot_that_is_gone_is_given_again(launch: Launch) -> None:
+def test_the_number_of_a_removed_slot_is_reused(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a", slots=2) + puppet("b"))
     daemon.until(lambda: len(shown(daemon)) == 3)
     reload(daemon, LOCAL + puppet("c", slots=4))
@@ -227,7 +227,7 @@ def test_rows_placed_on_a_host_that_is_removed_go_anywhere(launch: Launch, meeti
     assert daemon.row(pk)["jq_attempt"] == 1
 
 
-def test_what_changed_in_the_file_wins_and_what_a_command_changed_stays(launch: Launch) -> None:
+def test_changed_keys_of_the_file_win_and_others_set_by_command_stay(launch: Launch) -> None:
     def values() -> Row:
         (row,) = daemon.execute("select host_max, host_urgent, host_enabled from drover.host")
         return row
@@ -246,7 +246,7 @@ def test_what_changed_in_the_file_wins_and_what_a_command_changed_stays(launch: 
 # ---- settings
 
 
-def test_a_limit_is_measured_by_the_new_value_at_once(launch: Launch, meeting: Meeting) -> None:
+def test_a_changed_time_limit_applies_at_once(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet("a"))
     pk = daemon.insert(jq_type="a", jq_args=f"{meeting.tell('begun')}; {meeting.wait}")
     meeting.hear()
@@ -254,14 +254,14 @@ def test_a_limit_is_measured_by_the_new_value_at_once(launch: Launch, meeting: M
     assert "item took longer than 0.1 s" in daemon.wait(pk, "failed")["jq_endtext"]
 
 
-def test_an_idle_agent_goes_by_the_new_time(launch: Launch) -> None:
+def test_a_changed_idle_time_applies_to_idle_agents(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a"))
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
     assert "scheduler(max_idle)" in reload(daemon, settings(max_idle=0.2) + LOCAL + puppet("a"))
     said(daemon, "reason='idle'")
 
 
-def test_the_answer_names_what_waits_for_a_restart_and_that_stays(launch: Launch) -> None:
+def test_the_answer_names_settings_that_need_a_restart_and_those_stay(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a"))
     text = reload(daemon, settings(group="another", lock_limit=9) + LOCAL + puppet("a"))
     assert text.endswith("nothing has changed; not before a restart: scheduler.group, scheduler.lock_limit")
@@ -270,7 +270,7 @@ def test_the_answer_names_what_waits_for_a_restart_and_that_stays(launch: Launch
     assert daemon.execute("select group_name from drover.scheduler_group") == [{"group_name": "default"}]
 
 
-def test_options_of_the_start_still_count_f86(launch: Launch) -> None:
+def test_command_line_options_survive_a_reload_f86(launch: Launch) -> None:
     far = '[hosts.far]\ntransport = "command"\ncommand = ["false"]\n'
     daemon = launch(LOCAL + puppet("a"), options=["-H"])
     assert "hosts: +far" in reload(daemon, LOCAL + far + puppet("a"))
@@ -292,7 +292,7 @@ def test_every_daemon_of_the_group_reads_its_own_file(launch: Launch) -> None:
 # ---- mistakes
 
 
-def test_a_host_of_another_group_is_an_answer_and_not_the_end(launch: Launch) -> None:
+def test_a_host_of_another_group_is_refused_and_the_daemon_goes_on(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a"))
     daemon.execute(GROUP)
     before = tables(daemon)

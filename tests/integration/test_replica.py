@@ -119,7 +119,7 @@ def applied(primary: str, copy: str) -> Iterator[None]:
 # ---- reading
 
 
-def test_commands_that_look_tell_the_same_from_a_replica_while_a_daemon_works_c36(
+def test_read_commands_show_the_same_from_a_replica_c36(
     primary: str, copy: str, daemon: Daemon, in_hand: int, ask: Ask
 ) -> None:
     behind, said = daemon.insert(jq_type="puppet", jq_args=":"), daemon.insert(jq_type="say", jq_args="this")
@@ -134,7 +134,7 @@ def test_commands_that_look_tell_the_same_from_a_replica_while_a_daemon_works_c3
     assert daemon.row(behind)["jq_state"] == "claimed"  # and the one before it is still in hand
 
 
-def test_status_of_a_replica_tells_what_the_primary_tells_c36(
+def test_status_of_a_replica_shows_the_same_as_the_primary_c36(
     primary: str, copy: str, daemon: Daemon, in_hand: int, ask: Ask
 ) -> None:
     wait_for_all(primary, copy)
@@ -174,7 +174,7 @@ def test_log_is_followed_on_a_replica_until_the_job_has_ended_c36(
 
 
 @pytest.mark.parametrize("words", ["submit noop x --force", "init", "init --roles"])
-def test_command_that_writes_says_that_a_replica_is_the_wrong_place_c36(
+def test_write_command_on_a_replica_says_so_c36(
     copy: str, drover: Drover, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", copy)
@@ -192,7 +192,7 @@ def test_check_says_that_no_scheduler_can_serve_a_replica(copy: str, ask: Ask) -
     assert all("is read-only; name the primary" in line for line in failed[1:])
 
 
-def test_query_that_a_replica_gives_up_is_not_a_wrong_url(primary: str, copy: str) -> None:
+def test_query_cancelled_by_a_replica_is_not_reported_as_a_wrong_url(primary: str, copy: str) -> None:
     _execute(copy, *IMPATIENT)
 
     def read() -> None:
@@ -210,7 +210,7 @@ def test_query_that_a_replica_gives_up_is_not_a_wrong_url(primary: str, copy: st
 # ---- the latest
 
 
-def test_end_of_a_job_is_told_when_the_synchronous_replica_shows_it_and_not_before_c37_c12(
+def test_end_of_a_job_is_notified_only_when_the_synchronous_replica_has_it_c37_c12(
     primary: str, copy: str, applied: None, daemon: Daemon, in_hand: int, meeting: Meeting
 ) -> None:
     with psycopg.connect(copy, autocommit=True) as there:

@@ -45,7 +45,7 @@ def add_old(daemon: Daemon, count: int, state: str = "done", bits: int = 1) -> N
         connection.execute(LONG_OVER, (state, bits, count))
 
 
-def test_flush_removes_what_is_long_over_with_all_that_was_written_about_it_r52(launch: Launch, text: str) -> None:
+def test_flush_removes_old_jobs_with_all_their_rows_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     query = "select n as id, case n when 2 then 'fail:no' else 'x' end as act from generate_series(1, 3) n"
     old = [
@@ -77,14 +77,14 @@ def test_flush_removes_what_is_long_over_with_all_that_was_written_about_it_r52(
         ("flush 3 all", "only `failed` may follow (got 'all'): flush DAYS [failed]"),
     ],
 )
-def test_a_flush_that_says_nothing_clear_removes_nothing_r52(launch: Launch, text: str, words: str, why: str) -> None:
+def test_an_invalid_flush_removes_nothing_r52(launch: Launch, text: str, words: str, why: str) -> None:
     daemon = launch(text)
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
     assert told(daemon, words, "failed") == why
     assert len(daemon.value(LEFT)) == 1
 
 
-def test_flush_of_the_command_line_tells_how_many_went_r52(launch: Launch, text: str) -> None:
+def test_flush_on_the_command_line_prints_the_number_removed_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     add_old(daemon, 3)
     failed = daemon.insert(jq_type="sh", jq_args="exit 1")
@@ -96,13 +96,13 @@ def test_flush_of_the_command_line_tells_how_many_went_r52(launch: Launch, text:
     assert done.stdout == "removed 4 jobs, 0 job groups, 0 log lines about no job\n"
 
 
-def test_flush_0_removes_what_ended_before_the_command_came_r52(launch: Launch, text: str) -> None:
+def test_flush_0_removes_jobs_that_ended_before_the_command_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     daemon.wait_all([daemon.insert(jq_type="a", jq_args="x") for _ in range(3)])
     assert told(daemon, "flush 0").startswith("removed 3 jobs")
 
 
-def test_other_commands_and_the_lease_go_on_beside_a_flush_r52(launch: Launch, text: str) -> None:
+def test_other_commands_and_the_lease_go_on_during_a_flush_r52(launch: Launch, text: str) -> None:
     daemon = launch("[scheduler]\nlease = 1.5\nlease_renewal = 0.3\n" + text)
     add_old(daemon, 30_000)
     flush = command(daemon, "flush 5")
@@ -114,7 +114,7 @@ def test_other_commands_and_the_lease_go_on_beside_a_flush_r52(launch: Launch, t
     assert daemon.value(LATE) == 0
 
 
-def test_a_drain_beside_a_flush_loses_nothing_r52(launch: Launch, text: str, record: Path) -> None:
+def test_a_drain_during_a_flush_loses_no_job_r52(launch: Launch, text: str, record: Path) -> None:
     daemon = launch(text)
     add_old(daemon, 20_000)
     flush = command(daemon, "flush 5")
@@ -127,7 +127,7 @@ def test_a_drain_beside_a_flush_loses_nothing_r52(launch: Launch, text: str, rec
 
 
 @pytest.mark.slow
-def test_a_flush_whose_daemon_dies_is_ended_by_the_next_one_r52(launch: Launch, text: str) -> None:
+def test_a_flush_whose_daemon_dies_is_completed_by_the_next_one_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     add_old(daemon, 30_000)
     flush = command(daemon, "flush 5")
@@ -138,7 +138,7 @@ def test_a_flush_whose_daemon_dies_is_ended_by_the_next_one_r52(launch: Launch, 
     assert heir.value(LATE) == 0
 
 
-def test_retention_removes_what_is_older_by_itself_r52(launch: Launch, text: str) -> None:
+def test_retention_removes_old_jobs_automatically_r52(launch: Launch, text: str) -> None:
     daemon = launch("[scheduler]\nretention = 5\n" + text)
     said(daemon, "older than 5 days: removed 0 jobs")
     add_old(daemon, 2500)
@@ -160,7 +160,7 @@ def test_retention_keeps_jobs_that_failed_r52(launch: Launch, text: str) -> None
     ]
 
 
-def test_without_retention_nothing_goes_r52(launch: Launch, text: str) -> None:
+def test_without_retention_nothing_is_removed_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     add_old(daemon, 1)
     told(daemon, "reload")

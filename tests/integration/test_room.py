@@ -21,7 +21,7 @@ def births(daemon: Daemon) -> int:
     return sum(moves(daemon, slot).count(BIRTH) for slot in range(8))
 
 
-def test_slots_are_as_many_agents_at_once_f151_t112(launch: Launch, meeting: Meeting) -> None:
+def test_slots_bound_the_number_of_agents_at_once_f151_t112(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet("a", slots=3))
     jobs = [busy(daemon, meeting, "a") for _ in range(5)]
     meeting.hear_all(3)
@@ -39,7 +39,7 @@ def test_a_host_has_no_maximum_by_default_f150(launch: Launch, meeting: Meeting)
     daemon.wait_all(jobs)
 
 
-def test_running_agents_are_never_killed_for_room_f107_f108(launch: Launch, meeting: Meeting) -> None:
+def test_running_agents_are_never_evicted_f107_f108(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(settings(min_idle=0) + "[hosts.local]\nmax = 4\n" + puppet("a", slots=4) + puppet("b"))
     jobs = [busy(daemon, meeting, "a") for _ in range(4)]
     meeting.hear_all(4)
@@ -51,7 +51,7 @@ def test_running_agents_are_never_killed_for_room_f107_f108(launch: Launch, meet
     assert daemon.stderr().count("ST_READY -> ST_FREEING") == 1
 
 
-def test_the_agent_idle_longest_makes_room_f121(launch: Launch) -> None:
+def test_the_agent_idle_longest_is_evicted_first_f121(launch: Launch) -> None:
     kinds = "abc"
     daemon = launch(
         settings(min_idle=0.5) + "[hosts.local]\nmax = 3\n" + "".join(puppet(kind) for kind in kinds) + puppet("new")
@@ -73,14 +73,14 @@ def test_an_agent_is_kept_until_it_has_been_idle_for_a_while_f119(launch: Launch
     assert births(daemon) == 2
 
 
-def test_a_job_for_an_idle_agent_saves_its_life_f119(launch: Launch, meeting: Meeting) -> None:
+def test_a_job_for_an_idle_agent_prevents_its_eviction_f119(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(settings(min_idle=1) + ONE + puppet("a") + puppet("b"))
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
     daemon.wait_all([daemon.insert(jq_type="a", jq_args=":") for _ in range(10)])
     assert births(daemon) == 1
 
 
-def test_two_types_that_battle_for_one_place_do_not_thrash_and_both_get_on_f120(launch: Launch) -> None:
+def test_two_types_that_compete_for_one_slot_do_not_thrash_and_both_progress_f120(launch: Launch) -> None:
     daemon = launch(settings(min_idle=0.5) + ONE + puppet("a") + puppet("b"))
     jobs = [daemon.insert(jq_type=kind, jq_args="sleep 0.05") for kind in "ab" * 20]
     rows = daemon.wait_all(jobs)
@@ -89,7 +89,7 @@ def test_two_types_that_battle_for_one_place_do_not_thrash_and_both_get_on_f120(
 
 
 @pytest.mark.parametrize("min_idle", [0, 0.1])
-def test_an_agent_that_came_up_for_work_gets_some_before_it_must_go_f120(launch: Launch, min_idle: float) -> None:
+def test_a_started_agent_gets_work_before_it_is_evicted_f120(launch: Launch, min_idle: float) -> None:
     slow = ["sh", "-c", 'sleep 0.2; echo OK; while IFS= read -r line; do eval "$line"; echo OK; done']
     daemon = launch(settings(min_idle=min_idle) + ONE + agent("a", slow) + agent("b", slow))
     jobs = [daemon.insert(jq_type=kind, jq_args=":") for kind in "ab" * 3]
@@ -97,7 +97,7 @@ def test_an_agent_that_came_up_for_work_gets_some_before_it_must_go_f120(launch:
     assert births(daemon) <= len(jobs)
 
 
-def test_the_urgent_place_is_for_urgent_jobs_only_f150(launch: Launch, meeting: Meeting) -> None:
+def test_the_urgent_slot_is_for_urgent_jobs_only_f150(launch: Launch, meeting: Meeting) -> None:
     daemon = launch("[hosts.local]\nmax = 1\nurgent = 1\n" + puppet("a", slots=3) + puppet("b"))
     first, second = busy(daemon, meeting, "a"), busy(daemon, meeting, "a")
     meeting.hear()
@@ -110,7 +110,7 @@ def test_the_urgent_place_is_for_urgent_jobs_only_f150(launch: Launch, meeting: 
     assert [row["jq_end_bits"] for row in daemon.wait_all([first, second, *urgent])] == [1] * 4
 
 
-def test_an_agent_in_the_urgent_place_does_no_common_work_f150(launch: Launch, meeting: Meeting) -> None:
+def test_an_agent_in_the_urgent_slot_gets_no_plain_jobs_f150(launch: Launch, meeting: Meeting) -> None:
     daemon = launch("[hosts.local]\nmax = 1\nurgent = 1\n" + puppet("a", slots=2))
     first = busy(daemon, meeting, "a")
     meeting.hear()
@@ -124,7 +124,7 @@ def test_an_agent_in_the_urgent_place_does_no_common_work_f150(launch: Launch, m
     assert [row["jq_state"] for row in daemon.wait_all([first, urgent, common])] == ["done"] * 3
 
 
-def test_an_idle_agent_on_a_disabled_host_leaves_and_does_not_work(launch: Launch) -> None:
+def test_an_idle_agent_on_a_disabled_host_ends_without_more_work(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a"))
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
     daemon.execute("update drover.host set host_enabled = false")

@@ -97,7 +97,7 @@ def spied(database: str) -> str:
         return str(daemon.wait(daemon.insert(jq_type="spy", jq_args="x"), "failed")["jq_endtext"])
 
 
-def test_agent_reads_nothing_of_the_daemon_but_its_words(database_with_roles: str) -> None:
+def test_agent_can_read_nothing_of_the_daemon_but_its_command_line(database_with_roles: str) -> None:
     found = re.search(r"daemon: (\S+)", spied(database_with_roles))
     assert found is not None
     assert found[1] == "environment=refused,words=open,memory=refused,descriptors=refused,trace=refused"
@@ -109,7 +109,7 @@ def test_agent_finds_no_password_in_the_guardian_nor_in_itself(database_with_rol
     assert "PASSWORD" not in told
 
 
-def test_that_spy_finds_a_password_where_there_is_one(database_with_roles: str) -> None:
+def test_the_spy_agent_finds_a_password_in_its_environment(database_with_roles: str) -> None:
     spy = agent("spy", SPY, env={"GIVEN": PASSWORD})
     with start(HOST + spy, database_with_roles) as daemon:
         told = daemon.wait(daemon.insert(jq_type="spy", jq_args="x"), "failed")["jq_endtext"]
@@ -162,7 +162,7 @@ def _write_rules(admin: "psycopg.Connection[Any]", text: str) -> None:
     admin.execute("select pg_reload_conf()")
 
 
-def test_daemon_logs_in_with_a_credential_and_no_agent_is_told_it(
+def test_daemon_logs_in_with_a_credential_that_no_agent_gets(
     asking_for_passwords: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Path
 ) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
@@ -328,7 +328,7 @@ def test_sql_of_a_job_keeps_to_the_limits(launch: Launch, record: Path, query: s
         ("select pg_sleep(600)", "canceling statement due to statement timeout"),
     ],
 )  # fmt: skip
-def test_sql_of_an_agent_reaches_what_the_site_granted_and_no_more(
+def test_agent_sql_reaches_only_what_the_site_granted(
     launch: Launch, daemon: Daemon, statement: str, answer: str
 ) -> None:
     at = daemon
@@ -341,14 +341,14 @@ def test_sql_of_an_agent_reaches_what_the_site_granted_and_no_more(
 # ---- the queue (15)
 
 
-def test_job_of_somebody_who_may_not_queue_its_type_never_reaches_an_agent(daemon: Daemon, record: Path) -> None:
+def test_job_of_a_role_that_may_not_queue_its_type_never_reaches_an_agent(daemon: Daemon, record: Path) -> None:
     pk = daemon.insert(jq_type="guarded", jq_args="mine", role="drover_frontend")
     row = daemon.wait(pk, "failed")
     assert row["jq_endtext"] == "role drover_frontend may not queue agent type guarded"
     assert lines(record) == []
 
 
-def test_job_that_came_by_copy_is_no_exception(daemon: Daemon, record: Path) -> None:
+def test_job_inserted_by_copy_is_checked_for_its_submitter(daemon: Daemon, record: Path) -> None:
     ui = daemon.login("drover_frontend_sql")
     with ui.cursor().copy("copy drover.jobqueue (jq_type, jq_args) from stdin") as copy:
         copy.write("guarded\tone\nguarded\ttwo\nrec\tours\n")
@@ -359,7 +359,7 @@ def test_job_that_came_by_copy_is_no_exception(daemon: Daemon, record: Path) -> 
     daemon.until(lambda: lines(record) == ["ours"])
 
 
-def test_query_of_somebody_who_may_not_queue_its_type_is_not_run(daemon: Daemon, record: Path) -> None:
+def test_query_of_a_role_that_may_not_queue_its_type_is_not_run(daemon: Daemon, record: Path) -> None:
     pk = daemon.insert(jq_type="guarded", jq_args="select 1 as n", jq_msq=True)
     assert "may not queue" in daemon.wait(pk, "failed")["jq_endtext"]
     assert lines(record) == []
@@ -374,12 +374,12 @@ def alice(daemon: Daemon) -> Iterator[str]:
     daemon.execute("drop role alice")
 
 
-def test_operator_may_queue_what_is_his(daemon: Daemon, record: Path) -> None:
+def test_operator_may_queue_a_type_restricted_to_operators(daemon: Daemon, record: Path) -> None:
     daemon.wait(daemon.insert(jq_type="guarded", jq_args="his", role="drover_operator"))
     assert lines(record) == ["his"]
 
 
-def test_member_of_a_role_may_queue_what_the_role_may(daemon: Daemon, alice: str, record: Path) -> None:
+def test_member_of_a_role_may_queue_the_types_of_the_role(daemon: Daemon, alice: str, record: Path) -> None:
     refused = daemon.insert(jq_type="guarded", jq_args="too early", role=alice)
     assert daemon.wait(refused, "failed")["jq_endtext"] == "role alice may not queue agent type guarded"
     daemon.execute("grant drover_operator to alice")
@@ -387,7 +387,7 @@ def test_member_of_a_role_may_queue_what_the_role_may(daemon: Daemon, alice: str
     assert lines(record) == ["hers"]
 
 
-def test_submitter_who_is_gone_is_nobody(daemon: Daemon, record: Path) -> None:
+def test_dropped_submitter_role_has_no_rights(daemon: Daemon, record: Path) -> None:
     daemon.execute("create role bob login in role drover_operator")
     bob = daemon.login("bob")
     bob.execute("insert into drover.jobqueue (jq_type, jq_args, jq_state) values ('guarded', 'late', 'held')")
@@ -424,13 +424,13 @@ def test_submitter_who_is_gone_is_nobody(daemon: Daemon, record: Path) -> None:
         "select pg_cancel_backend(pid) from pg_stat_activity where usename = 'drover_scheduler'",
     ],
 )  # fmt: skip
-def test_front_end_can_neither_forge_nor_hold_up(daemon: Daemon, statement: str) -> None:
+def test_front_end_can_neither_forge_rows_nor_block_the_daemon(daemon: Daemon, statement: str) -> None:
     ui = daemon.login("drover_frontend")
     with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.SyntaxError)), ui.transaction():
         ui.execute(statement.encode())
 
 
-def test_nobody_holds_up_dependencies_by_a_lock_of_his_own(daemon: Daemon) -> None:
+def test_advisory_lock_of_another_role_does_not_block_edges(daemon: Daemon) -> None:
     """Whoever may connect may take any advisory lock; so ours is none."""
     watcher = daemon.login("drover_readonly")
     with watcher.transaction():
@@ -441,7 +441,7 @@ def test_nobody_holds_up_dependencies_by_a_lock_of_his_own(daemon: Daemon) -> No
         ui.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, parent))
 
 
-def test_a_child_that_its_owner_keeps_locked_holds_up_nobody_else(launch: Launch, tmp_path: Path) -> None:
+def test_a_child_locked_by_its_owner_delays_no_other_job(launch: Launch, tmp_path: Path) -> None:
     daemon = launch("[scheduler]\nrescan = 600\n" + HOST + agent("rec", rec(tmp_path / "record")))
     child, sister, other, parent = (daemon.insert(jq_type="rec", jq_state="held") for _ in range(4))
     edge = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)"
@@ -461,7 +461,7 @@ def test_a_child_that_its_owner_keeps_locked_holds_up_nobody_else(launch: Launch
 
 
 @pytest.mark.slow
-def test_jobs_in_hand_that_their_owner_keeps_locked_hold_up_nobody_else(launch: Launch, tmp_path: Path) -> None:
+def test_jobs_in_hand_locked_by_their_owner_delay_no_other_job(launch: Launch, tmp_path: Path) -> None:
     """Whoever adds a job that depends on 200 jobs keeps them locked until it commits."""
     gate, record = tmp_path / "gate", tmp_path / "record"
     daemon = launch("[scheduler]\nhold = 5\n" + HOST + agent("rec", rec(record)) + agent("other", rec(record)))
@@ -497,7 +497,7 @@ def met(daemon: Daemon, child: int) -> list[bool]:
 # ---- names and wake-ups (16, 17)
 
 
-def test_daemon_looks_for_names_in_no_schema_of_others(launch: Launch, tmp_path: Path) -> None:
+def test_daemon_resolves_no_names_in_schemas_of_others(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(HOST + agent("rec", rec(tmp_path / "record")))
     daemon.execute("create table public.seen (path text)")
     daemon.execute("""create function public.spy() returns trigger language plpgsql as $$
@@ -532,7 +532,7 @@ def flooded(database: str, role: str, channel: str, stop: Event) -> int:
     ("channel", "statement"),
     [("drover_queue", "end_and_claim"), ("drover_change", "read_shared_settings"), ("drover_due", "due")],
 )
-def test_flood_of_notifications_makes_at_most_one_poll_in_a_tenth_of_a_second(
+def test_flood_of_notifications_causes_at_most_ten_polls_a_second(
     launch: Launch, tmp_path: Path, channel: str, statement: str
 ) -> None:
     record = tmp_path / "record"
@@ -579,7 +579,7 @@ def _owner(entry: Path) -> int:
         return -1
 
 
-def test_fork_bomb_is_fenced_in_and_goes_with_its_agent(launch: Launch, tmp_path: Path) -> None:
+def test_fork_bomb_is_bounded_and_killed_with_its_agent(launch: Launch, tmp_path: Path) -> None:
     """As another user: nproc counts processes by user, and fences in everybody but root."""
     need("runuser")
     need("setpriv")
@@ -607,7 +607,7 @@ def test_fork_bomb_is_fenced_in_and_goes_with_its_agent(launch: Launch, tmp_path
         ("[open('/dev/null') for _ in range(100)]", {"nofile": 32}, "exit status 1"),
     ],
 )
-def test_bomb_of_another_kind_ends_its_agent_alone(
+def test_exceeding_a_resource_limit_ends_only_that_agent(
     launch: Launch, tmp_path: Path, script: str, limits: dict[str, int], reason: str
 ) -> None:
     bomb = python(
@@ -623,7 +623,7 @@ def test_bomb_of_another_kind_ends_its_agent_alone(
 # ---- who starts it, and what it leaves in the file system (21, 22)
 
 
-def test_root_is_refused_unless_told(drover: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_refused_without_allow_root(drover: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.delenv("DROVER_ALLOW_ROOT", raising=False)
     done = drover("run")

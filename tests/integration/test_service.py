@@ -77,7 +77,7 @@ def let_go(gate: Path) -> None:
 # ---- what the manager hears
 
 
-def test_ready_comes_when_a_daemon_serves_and_stopping_when_it_ends_r82_f165(ear: Ear, launch: Launch) -> None:
+def test_ready_is_sent_when_a_daemon_serves_and_stopping_when_it_ends_r82_f165(ear: Ear, launch: Launch) -> None:
     daemon = launch(TEXT)
     told = ear.until("READY=1")
     assert f"MAINPID={daemon.pid}" in told
@@ -102,7 +102,7 @@ def test_a_daemon_that_may_not_take_over_yet_is_not_ready_and_starts_nothing_r82
     daemon.wait(pk)
 
 
-def test_a_standby_is_ready_too(ear: Ear, launch: Launch) -> None:
+def test_a_standby_sends_ready(ear: Ear, launch: Launch) -> None:
     launch(TEXT)
     ear.until("READY=1")
     standby = launch(TEXT, wait=False)
@@ -111,7 +111,7 @@ def test_a_standby_is_ready_too(ear: Ear, launch: Launch) -> None:
     assert "STATUS=standing by, group default: 0 jobs in hand, 0 agents, 0 of them at work" in told
 
 
-def test_the_status_tells_how_it_goes(ear: Ear, launch: Launch, meeting: Meeting) -> None:
+def test_status_of_the_service_shows_jobs_and_agents(ear: Ear, launch: Launch, meeting: Meeting) -> None:
     daemon = launch(TEXT)
     daemon.insert(jq_type="puppet", jq_args=meeting.wait)
     ear.until("STATUS=serving, group default: 1 jobs in hand, 1 agents, 1 of them at work")
@@ -122,7 +122,7 @@ def test_the_status_tells_how_it_goes(ear: Ear, launch: Launch, meeting: Meeting
     assert daemon.wait_exit() == 0
 
 
-def test_a_daemon_whose_database_is_away_says_so(ear: Ear, launch: Launch) -> None:
+def test_status_of_the_service_shows_a_database_outage(ear: Ear, launch: Launch) -> None:
     daemon = launch(TEXT)
     ear.until("READY=1")
     name = daemon.value("select current_database()")
@@ -134,7 +134,7 @@ def test_a_daemon_whose_database_is_away_says_so(ear: Ear, launch: Launch) -> No
     ear.until("STATUS=serving, group default: ")
 
 
-def test_the_watchdog_hears_of_an_idle_daemon_f165(ear: Ear, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_daemon_signals_the_watchdog_f165(ear: Ear, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "500000")
     launch(TEXT)
     ear.until("READY=1")
@@ -142,7 +142,7 @@ def test_the_watchdog_hears_of_an_idle_daemon_f165(ear: Ear, launch: Launch, mon
         ear.until("WATCHDOG=1")
 
 
-def test_the_watchdog_hears_nothing_of_a_loop_that_hangs_and_again_when_it_goes_on_f165(
+def test_a_hanging_loop_stops_signalling_the_watchdog_until_it_goes_on_f165(
     ear: Ear, stuck: Stuck, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "200000")
@@ -154,13 +154,13 @@ def test_the_watchdog_hears_nothing_of_a_loop_that_hangs_and_again_when_it_goes_
     ear.until("WATCHDOG=1")
 
 
-def test_agents_and_servers_are_not_told_of_the_manager(ear: Ear, launch: Launch, meeting: Meeting) -> None:
+def test_agents_do_not_inherit_notify_socket(ear: Ear, launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet(pass_env=["NOTIFY_SOCKET"]))
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=meeting.tell('"<${NOTIFY_SOCKET}>"')))
     assert meeting.hear() == "<>"
 
 
-def test_a_reload_is_told_from_its_beginning_to_its_end(ear: Ear, launch: Launch) -> None:
+def test_a_reload_is_reported_to_the_manager_at_start_and_end(ear: Ear, launch: Launch) -> None:
     daemon = launch(TEXT)
     ear.until("READY=1")
     daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reload"))
@@ -168,7 +168,7 @@ def test_a_reload_is_told_from_its_beginning_to_its_end(ear: Ear, launch: Launch
 
 
 @pytest.mark.slow
-def test_the_database_of_our_own_does_not_say_ready_for_us(
+def test_the_embedded_database_does_not_send_ready_to_the_manager(
     ear: Ear, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("postgres")
@@ -188,7 +188,7 @@ def test_the_database_of_our_own_does_not_say_ready_for_us(
     assert [name for name in variables if name.startswith(b"NOTIFY_SOCKET")] == []
 
 
-def test_the_ready_file_is_there_while_it_serves_r82(launch: Launch, tmp_path: Path) -> None:
+def test_the_ready_file_exists_while_the_daemon_serves_r82(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "ready"
     daemon = launch(settings(ready_file=str(path)) + TEXT)
     daemon.until(path.exists)
@@ -201,7 +201,7 @@ def test_the_ready_file_is_there_while_it_serves_r82(launch: Launch, tmp_path: P
 
 
 @pytest.mark.parametrize("number", [SIGSEGV, SIGABRT, signal.SIGBUS, signal.SIGFPE])
-def test_a_crash_leaves_a_traceback_and_a_table_of_children_and_dies_of_the_signal_f58(
+def test_a_crash_logs_a_traceback_and_the_children_and_dies_of_the_signal_f58(
     launch: Launch, meeting: Meeting, number: signal.Signals
 ) -> None:
     daemon = launch(TEXT)
@@ -216,7 +216,7 @@ def test_a_crash_leaves_a_traceback_and_a_table_of_children_and_dies_of_the_sign
     assert not Path(f"/proc/{agent}").exists()
 
 
-def test_a_daemon_that_is_killed_leaves_no_table(launch: Launch, meeting: Meeting) -> None:
+def test_a_killed_daemon_logs_no_table_of_children(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(TEXT)
     daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('up')}; exec sleep 1000")
     meeting.hear()
@@ -224,7 +224,7 @@ def test_a_daemon_that_is_killed_leaves_no_table(launch: Launch, meeting: Meetin
     assert "left children" not in daemon.stderr()
 
 
-def test_what_an_agent_calls_itself_does_not_steer_the_terminal_after_a_crash(launch: Launch, meeting: Meeting) -> None:
+def test_process_names_in_the_table_of_children_are_escaped(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(TEXT)
     daemon.insert(jq_type="puppet", jq_args=r"""exec sh -c 'sleep 1000; :' "$(printf '\033[2Jx\nERROR')" """)
     daemon.until(lambda: any(b"\x1b" in cmdline(pid) for pid in daemon.agent_pids()))
@@ -245,7 +245,7 @@ def cmdline(pid: int) -> bytes:
 # ---- hangs
 
 
-def test_a_hang_is_shown_while_it_lasts_and_told_when_it_is_over(stuck: Stuck, gate: Path) -> None:
+def test_a_hang_is_logged_while_it_lasts_and_when_it_is_over(stuck: Stuck, gate: Path) -> None:
     daemon = stuck(hang_limit=0.5)
     said(daemon, "in wait_for_ever")
     assert "held up" not in daemon.stderr()
@@ -255,7 +255,7 @@ def test_a_hang_is_shown_while_it_lasts_and_told_when_it_is_over(stuck: Stuck, g
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
 
 
-def test_a_hang_of_which_nothing_is_to_be_said_is_counted_all_the_same(stuck: Stuck, gate: Path) -> None:
+def test_a_hang_is_counted_even_if_logging_of_hangs_is_off(stuck: Stuck, gate: Path) -> None:
     daemon = stuck(hang_limit=0)
     with pytest.raises(subprocess.TimeoutExpired):
         daemon.process.wait(0.5)
@@ -264,7 +264,7 @@ def test_a_hang_of_which_nothing_is_to_be_said_is_counted_all_the_same(stuck: St
     assert "wait_for_ever" not in daemon.stderr()
 
 
-def test_status_tells_of_slow_turns(stuck: Stuck, gate: Path, drover: Drover, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_slow_turns(stuck: Stuck, gate: Path, drover: Drover, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = stuck(hang_limit=0.5)
     said(daemon, "in wait_for_ever")
     let_go(gate)
@@ -275,7 +275,7 @@ def test_status_tells_of_slow_turns(stuck: Stuck, gate: Path, drover: Drover, mo
     assert shown["longest_turn_ms"] > 400
 
 
-def test_status_tells_what_memory_the_daemon_takes_j80(
+def test_status_shows_the_memory_of_the_daemon_j80(
     launch: Launch, drover: Drover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = launch(LOCAL + puppet())
@@ -285,7 +285,7 @@ def test_status_tells_what_memory_the_daemon_takes_j80(
     assert abs(shown - pages * os.sysconf("SC_PAGESIZE") / 2**20) < 10
 
 
-def test_a_daemon_that_can_open_no_file_goes_on_and_tells_no_memory_j80(launch: Launch) -> None:
+def test_a_daemon_out_of_descriptors_goes_on_without_showing_its_memory_j80(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet())
     daemon.until(lambda: vital(daemon, "memory_mb"))
     limit = ["prlimit", "--pid", str(daemon.pid)]
@@ -317,7 +317,7 @@ def test_a_daemon_goes_on_when_its_log_is_full_and_says_what_was_lost(launch: La
     assert daemon.stderr() == ""
 
 
-def test_lines_of_json_are_all_that_a_daemon_says(launch: Launch, tmp_path: Path) -> None:
+def test_with_json_logging_every_line_is_json(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "log"
     daemon = launch(settings(log_file=str(path), log_format="json") + TEXT, wait=False)
     pk = daemon.insert(jq_type="puppet", jq_args="echo hello; echo oops >&2")
@@ -332,7 +332,7 @@ def test_lines_of_json_are_all_that_a_daemon_says(launch: Launch, tmp_path: Path
     assert daemon.stderr() == ""
 
 
-def test_a_crash_is_written_into_the_log(launch: Launch, tmp_path: Path) -> None:
+def test_a_crash_is_written_to_the_log_file(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "log"
     daemon = launch(settings(log_file=str(path)) + TEXT, wait=False)
     daemon.until(lambda: path.exists() and "serving group" in path.read_text())
@@ -342,13 +342,13 @@ def test_a_crash_is_written_into_the_log(launch: Launch, tmp_path: Path) -> None
     assert "the daemon died of SIGABRT" in daemon.stderr()
 
 
-def test_a_log_that_cannot_be_written_is_an_error_at_the_start_j106(launch: Launch) -> None:
+def test_a_log_that_cannot_be_written_is_an_error_at_start_up_j106(launch: Launch) -> None:
     daemon = launch(settings(log_file="/nonexistent/log") + TEXT, wait=False)
     assert daemon.wait_exit() == 2
     assert daemon.stderr() == "scheduler.log_file: /nonexistent/log cannot be written: No such file or directory\n"
 
 
-def test_a_log_that_was_rotated_goes_on_after_the_command_f147_j107(launch: Launch, tmp_path: Path) -> None:
+def test_a_rotated_log_is_reopened_by_the_command_f147_j107(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "log"
     daemon = launch(settings(log_file=str(path)) + TEXT, wait=False)
     daemon.until(lambda: path.exists() and "serving group" in path.read_text())
@@ -360,7 +360,7 @@ def test_a_log_that_was_rotated_goes_on_after_the_command_f147_j107(launch: Laun
     assert ("ST_PREP" in path.read_text(), "ST_PREP" in old.read_text(), daemon.pid) == (True, False, pid)
 
 
-def test_a_log_that_cannot_be_opened_anew_is_a_command_that_failed_f147(launch: Launch, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_reopened_fails_the_command_f147(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "log"
     daemon = launch(settings(log_file=str(path)) + TEXT, wait=False)
     daemon.until(lambda: path.exists() and "serving group" in path.read_text())
@@ -372,7 +372,7 @@ def test_a_log_that_cannot_be_opened_anew_is_a_command_that_failed_f147(launch: 
     assert "ST_PREP" in old.read_text()
 
 
-def test_trace_tells_of_every_command_to_a_driver_j105(launch: Launch) -> None:
+def test_trace_logs_every_command_to_a_driver_j105(launch: Launch) -> None:
     daemon = launch(settings(log_level="trace") + TEXT)
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
     assert " TRACE Spawn(" in said(daemon, "TRACE Spawn(")
@@ -381,7 +381,7 @@ def test_trace_tells_of_every_command_to_a_driver_j105(launch: Launch) -> None:
 # ---- the number of this boot
 
 
-def test_where_the_kernel_hides_the_boot_its_number_from_systemd_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_boot_id_of_systemd_is_used_if_the_kernel_hides_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     told = identity().boot_id
     monkeypatch.setattr("scheduler.drivers.system.BOOT_ID", Path("/nonexistent"))
     monkeypatch.setenv("DROVER_BOOT_ID", told.replace("-", ""))
@@ -389,13 +389,13 @@ def test_where_the_kernel_hides_the_boot_its_number_from_systemd_serves(monkeypa
 
 
 @pytest.mark.parametrize("told", ["", "nonsense"])
-def test_a_number_that_is_none_proves_nothing(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+def test_an_invalid_boot_id_is_ignored(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
     monkeypatch.setattr("scheduler.drivers.system.BOOT_ID", Path("/nonexistent"))
     monkeypatch.setenv("DROVER_BOOT_ID", told)
     assert identity().boot_id == ""
 
 
-def test_term_ends_it_and_the_manager_hears_so_first(ear: Ear, launch: Launch) -> None:
+def test_sigterm_stops_the_daemon_which_notifies_the_manager_first(ear: Ear, launch: Launch) -> None:
     daemon = launch(TEXT)
     ear.until("READY=1")
     daemon.process.send_signal(SIGTERM)

@@ -87,7 +87,7 @@ def flipped(database_with_roles: str) -> str:
 
 
 @pytest.mark.slow
-def test_jobs_of_every_kind_end_well_whatever_roles_and_databases_have_set(
+def test_jobs_of_every_kind_succeed_under_any_role_and_database_settings(
     flipped: str, launch: Launch, ask: Ask, record: Path
 ) -> None:
     text = (
@@ -112,13 +112,13 @@ def test_jobs_of_every_kind_end_well_whatever_roles_and_databases_have_set(
     assert json.loads(ask("status --json").out)["group"]["active"]
 
 
-def test_a_line_is_escaped_alike_whatever_roles_and_databases_have_set(flipped: str, launch: Launch) -> None:
+def test_lines_are_escaped_alike_under_any_role_and_database_settings(flipped: str, launch: Launch) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("rec", ["true"], kind="exec"))
     (row,) = daemon.login("drover_frontend").execute("select drover.line(%s) as line", [VARIABLES]).fetchall()
     assert row["line"] == r"""a="x\\y \'z\'" """.rstrip()
 
 
-def test_a_session_has_what_our_statements_depend_on(flipped: str) -> None:
+def test_a_session_has_the_settings_our_statements_depend_on(flipped: str) -> None:
     loop = Loop()
     link = opened(loop, f"{flipped} user=drover_scheduler", settings=settings(1.0))
     told = dict(rows_of(run(loop, link, "select name, setting from pg_settings")))

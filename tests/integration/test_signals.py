@@ -31,7 +31,7 @@ def working(daemon: Daemon, gate: Path) -> int:
 # ---- endings
 
 
-def test_an_interrupted_daemon_lets_agents_finish_and_hangs_up_on_idle_ones_f51_f52_j124(
+def test_an_interrupted_daemon_lets_agents_finish_and_ends_idle_ones_f51_f52_j124(
     daemon: Daemon, record: Path, gate: Path
 ) -> None:
     pk = working(daemon, gate)
@@ -92,7 +92,7 @@ def test_two_hundred_signals_in_a_burst_lose_no_job_f59(daemon: Daemon) -> None:
 # ---- what can be seen
 
 
-def test_nothing_is_said_of_the_end_before_the_end_j128(daemon: Daemon, gate: Path) -> None:
+def test_columns_of_the_end_are_empty_until_the_job_has_ended_j128(daemon: Daemon, gate: Path) -> None:
     pk = working(daemon, gate)
 
     def seen(columns: str, relation: str, key: str = "jq_pk") -> list[object]:
@@ -125,7 +125,7 @@ def test_jobs_run_as_the_user_of_the_daemon_j121(launch: Launch) -> None:
     assert daemon.value("select out_data from drover.output where out_jq_fk = %s", pk) == f"{os.getuid()}\n"
 
 
-def test_a_daemon_is_seen_again_and_again_r86_r56(launch: Launch, record: Path) -> None:
+def test_the_last_seen_time_of_a_daemon_is_updated_r86_r56(launch: Launch, record: Path) -> None:
     daemon = launch("[scheduler]\nlease = 20\nlease_renewal = 0.2\n" + HOST + agent("a", rec(record)))
     seen = [daemon.value("select scheduler_seen from drover.scheduler")]
 
@@ -138,7 +138,7 @@ def test_a_daemon_is_seen_again_and_again_r86_r56(launch: Launch, record: Path) 
     assert max(later - earlier for earlier, later in pairwise(seen)).total_seconds() < 20  # its lease
 
 
-def test_a_daemon_is_connected_to_its_database_and_to_nobody_else_t109(daemon: Daemon) -> None:
+def test_a_daemon_connects_to_its_database_only_t109(daemon: Daemon) -> None:
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
     links = [os.readlink(path) for path in Path(f"/proc/{daemon.pid}/fd").iterdir()]
     mine = {link[8:-1] for link in links if link.startswith("socket:[")}
@@ -151,7 +151,7 @@ def _table(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("text", "state"), [("! a | urgent\na|plain\n", "done")])
-def test_a_typed_line_may_be_urgent_f168(database_with_roles: str, record: Path, text: str, state: str) -> None:
+def test_a_line_on_stdin_may_be_urgent_f168(database_with_roles: str, record: Path, text: str, state: str) -> None:
     config = HOST + agent("a", rec(record))
     with start(config, database_with_roles, options=["-I"], stdin=text.encode()) as daemon:
         assert daemon.wait_exit() == 0

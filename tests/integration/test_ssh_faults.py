@@ -102,7 +102,9 @@ def assert_each_done_once(daemon: Daemon, pks: list[int], record: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_short_silence_costs_nothing(launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path) -> None:
+def test_a_short_network_silence_interrupts_no_job(
+    launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
+) -> None:
     net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=2))
     pks = daemon.insert_all([*numbered(1, f"gate:{gate}"), *numbered(5, "nap:0.2")])
@@ -115,7 +117,7 @@ def test_a_short_silence_costs_nothing(launch: Launch, cable: tuple[Net, Server]
     assert interruptions(daemon, pks) == [0] * 6
 
 
-def test_a_half_open_connection_is_given_up_when_the_host_says_so(
+def test_a_half_open_connection_is_closed_when_the_host_resets_it(
     launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
     net, server = cable
@@ -131,7 +133,7 @@ def test_a_half_open_connection_is_given_up_when_the_host_says_so(
 
 
 @pytest.mark.slow
-def test_a_slow_network_loses_nothing(launch: Launch, cable: tuple[Net, Server], record: Path) -> None:
+def test_a_slow_network_loses_no_job(launch: Launch, cable: tuple[Net, Server], record: Path) -> None:
     net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=3))
     reached(daemon)
@@ -163,7 +165,7 @@ def test_a_slow_network_loses_nothing(launch: Launch, cable: tuple[Net, Server],
 
 
 @pytest.mark.slow
-def test_an_address_that_drops_packets_is_down_and_holds_up_nobody_f10(
+def test_an_address_that_drops_packets_is_down_and_delays_no_other_f10(
     launch: Launch, cable: tuple[Net, Server], record: Path
 ) -> None:
     net, server = cable
@@ -179,7 +181,7 @@ def test_an_address_that_drops_packets_is_down_and_holds_up_nobody_f10(
     assert hosts(record) == {"alpha": 5, "beta": 1}
 
 
-def test_a_name_that_cannot_be_resolved_is_said(launch: Launch, beta: Server, record: Path) -> None:
+def test_a_name_that_cannot_be_resolved_is_reported(launch: Launch, beta: Server, record: Path) -> None:
     text = table("beta", beta).replace(f"{beta.address}:{beta.port}", "no-such-host.invalid")
     daemon = launch(ALPHA + text + agent("rec", rec(record)))
     bound = daemon.insert(jq_type="rec", jq_args="far", jq_host="beta")
@@ -189,7 +191,7 @@ def test_a_name_that_cannot_be_resolved_is_said(launch: Launch, beta: Server, re
 
 
 @pytest.mark.slow
-def test_one_host_that_is_cut_off_slows_down_no_other_f10_c56(launch: Launch, tmp_path: Path, record: Path) -> None:
+def test_a_host_cut_off_from_the_network_delays_no_other_f10_c56(launch: Launch, tmp_path: Path, record: Path) -> None:
     with ExitStack() as stack:
         wires = {name: stack.enter_context(wired(tmp_path / name)) for name in ("beta", "gamma", "delta")}
         tables = "".join(table(name, server) for name, (_, server) in wires.items())
@@ -215,7 +217,7 @@ def test_one_host_that_is_cut_off_slows_down_no_other_f10_c56(launch: Launch, tm
 
 
 @pytest.mark.parametrize("sessions", [1, 2])
-def test_more_slots_than_sessions_all_work(
+def test_more_slots_than_ssh_sessions_all_work(
     launch: Launch, tmp_path: Path, record: Path, gate: Path, sessions: int
 ) -> None:
     need("sshd")
@@ -231,7 +233,7 @@ def test_more_slots_than_sessions_all_work(
         assert len(told) <= 3, told
 
 
-def test_what_an_agent_says_of_a_full_disk_is_told(launch: Launch, tmp_path: Path) -> None:
+def test_an_agents_error_about_a_full_disk_is_reported(launch: Launch, tmp_path: Path) -> None:
     need("sshd")
     need("mount")
     disk = tmp_path / "disk"
@@ -247,7 +249,7 @@ def test_what_an_agent_says_of_a_full_disk_is_told(launch: Launch, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_after_a_power_cut_work_is_done_when_the_host_is_back_r2_r58(
+def test_jobs_of_a_host_after_a_power_cut_run_when_it_is_back_r2_r58(
     launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
     net, server = cable
@@ -293,7 +295,7 @@ def test_ssh_process_that_dies_interrupts_all_running_jobs_once(
 
 
 @pytest.mark.slow
-def test_ssh_process_that_hangs_delays_a_kill_by_its_pings_only(
+def test_hanging_ssh_process_delays_a_kill_by_its_ping_interval_only(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3), ssh=OFTEN)
@@ -309,7 +311,7 @@ def test_ssh_process_that_hangs_delays_a_kill_by_its_pings_only(
 
 
 @pytest.mark.slow
-def test_starts_and_losses_leave_nothing_open(launch: Launch, tmp_path: Path, record: Path) -> None:
+def test_starts_and_losses_leak_no_descriptors_or_processes(launch: Launch, tmp_path: Path, record: Path) -> None:
     """200 commands that come and go; then 20 agents, each alone on its connection, that are lost."""
     need("sshd")
     with serving(tmp_path / "beta", MaxSessions=1) as server:
@@ -345,7 +347,7 @@ def zombies(pid: int) -> list[int]:
     return [child for child in below(pid) if ") Z " in Path(f"/proc/{child}/stat").read_text()]
 
 
-def test_work_of_a_killed_daemon_is_done_once_more_by_the_next(
+def test_remote_jobs_of_a_killed_daemon_run_once_more_under_the_next(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     text = table("beta", beta) + agent("rec", rec(record), slots=3)
@@ -360,7 +362,7 @@ def test_work_of_a_killed_daemon_is_done_once_more_by_the_next(
     assert [daemon.row(pk)["jq_attempt"] for pk in pks] == [2, 2, 2]
 
 
-def test_a_daemon_that_is_terminated_leaves_nothing_there_and_gives_all_back(
+def test_a_terminated_daemon_leaves_no_remote_process_and_gives_all_jobs_back(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record)) + agent("deaf", python(DEAF)))
@@ -373,7 +375,7 @@ def test_a_daemon_that_is_terminated_leaves_nothing_there_and_gives_all_back(
     assert (daemon.row(pk)["jq_state"], daemon.row(pk)["jq_interruptions"]) == ("queued", 0)
 
 
-def test_a_daemon_that_is_interrupted_lets_agents_there_finish(
+def test_an_interrupted_daemon_lets_remote_agents_finish(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record)) + agent("deaf", python(DEAF)))
@@ -392,7 +394,7 @@ def test_a_daemon_that_is_interrupted_lets_agents_there_finish(
 # ---- orders
 
 
-def test_a_reload_that_drops_a_host_lets_its_agents_finish(
+def test_a_reload_that_removes_a_host_lets_its_agents_finish(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     types = agent("rec", rec(record), slots=2)
@@ -411,7 +413,7 @@ def test_a_reload_that_drops_a_host_lets_its_agents_finish(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2], ids=["idle", "at work"])
-def test_ssh_process_that_hangs_is_killed_though_its_host_is_not_configured_any_more(
+def test_hanging_ssh_process_of_a_removed_host_is_killed(
     launch: Launch, beta: Server, record: Path, gate: Path, count: int
 ) -> None:
     types = agent("rec", rec(record), slots=2)
@@ -445,7 +447,7 @@ def test_a_host_is_disabled_and_enabled_while_it_is_down(launch: Launch, beta: S
     daemon.wait(pk)
 
 
-def test_a_host_where_no_type_has_slots_holds_up_nobody(launch: Launch, beta: Server, record: Path) -> None:
+def test_a_host_without_slots_delays_no_other(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), hosts=["alpha"]))
     reached(daemon)
     bound = daemon.insert(jq_type="rec", jq_args="far", jq_host="beta")
@@ -453,7 +455,9 @@ def test_a_host_where_no_type_has_slots_holds_up_nobody(launch: Launch, beta: Se
     assert daemon.row(bound)["jq_state"] == "queued"
 
 
-def test_a_job_is_killed_while_its_start_is_on_its_way(launch: Launch, cable: tuple[Net, Server], record: Path) -> None:
+def test_a_job_is_killed_while_its_remote_start_is_in_flight(
+    launch: Launch, cable: tuple[Net, Server], record: Path
+) -> None:
     net, server = cable
     commands = agent("touch", ["touch", str(record)], kind="exec") + agent("true", ["true"], kind="exec")
     daemon = launch(table("beta", server) + commands)
@@ -468,7 +472,7 @@ def test_a_job_is_killed_while_its_start_is_on_its_way(launch: Launch, cable: tu
     assert not record.exists()
 
 
-def test_slots_are_not_to_blame_for_a_connection_that_broke_while_another_was_refused(
+def test_a_broken_connection_does_not_count_against_slots_while_another_is_refused(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=12))
@@ -488,7 +492,7 @@ def test_slots_are_not_to_blame_for_a_connection_that_broke_while_another_was_re
     assert_each_done_once(daemon, pks, record)
 
 
-def test_slots_beyond_a_connection_wait_while_no_other_can_be_made(
+def test_slots_beyond_the_session_limit_wait_while_no_other_connection_can_be_made(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=12))
@@ -506,7 +510,7 @@ def test_slots_beyond_a_connection_wait_while_no_other_can_be_made(
 
 
 @pytest.mark.slow
-def test_ssh_process_that_hangs_is_noticed_by_its_pings(launch: Launch, beta: Server, record: Path, gate: Path) -> None:
+def test_hanging_ssh_process_is_noticed_by_its_pings(launch: Launch, beta: Server, record: Path, gate: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3), ssh=OFTEN)
     pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
     daemon.until(lambda: len(lines(record)) == 3)
@@ -537,7 +541,7 @@ def test_an_item_of_a_query_is_not_failed_by_hosts_that_are_lost(
 
 
 @pytest.mark.slow
-def test_a_daemon_gives_back_what_a_silent_host_had_in_hand_when_it_stops(
+def test_a_stopping_daemon_gives_back_jobs_of_a_silent_host(
     launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
     net, server = cable
@@ -551,7 +555,7 @@ def test_a_daemon_gives_back_what_a_silent_host_had_in_hand_when_it_stops(
 
 
 @pytest.mark.slow
-def test_a_kill_that_takes_its_time_fills_no_log_without_grace(
+def test_a_slow_kill_without_grace_logs_a_bounded_number_of_lines(
     launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
     net, server = cable
@@ -567,7 +571,7 @@ def test_a_kill_that_takes_its_time_fills_no_log_without_grace(
     assert daemon.stderr().count("ST_FREEING -> ST_FREEING") < 100
 
 
-def test_a_command_that_is_not_there_fails_its_job_as_it_does_here(launch: Launch, beta: Server) -> None:
+def test_a_missing_remote_command_fails_its_job_like_a_local_one(launch: Launch, beta: Server) -> None:
     daemon = launch(table("beta", beta) + agent("none", ["no-such-program"], kind="exec"))
     pk = daemon.insert(jq_type="none", jq_args="x")
     row = daemon.wait(pk, "failed")
@@ -576,9 +580,7 @@ def test_a_command_that_is_not_there_fails_its_job_as_it_does_here(launch: Launc
 
 
 @pytest.mark.slow
-def test_ssh_process_that_cannot_be_started_for_want_of_descriptors_is_tried_again(
-    launch: Launch, beta: Server, record: Path
-) -> None:
+def test_start_of_the_ssh_process_without_descriptors_is_retried(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record)))
     reached(daemon)
     (ssh_process,) = ssh_processes(daemon)
@@ -593,9 +595,7 @@ def test_ssh_process_that_cannot_be_started_for_want_of_descriptors_is_tried_aga
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [9, 18])
-def test_commands_that_come_and_go_need_no_more_connections_than_slots_do(
-    launch: Launch, beta: Server, slots: int
-) -> None:
+def test_short_commands_need_no_more_connections_than_their_slots(launch: Launch, beta: Server, slots: int) -> None:
     daemon = launch(table("beta", beta) + agent("true", ["true"], kind="exec", slots=slots))
     reached(daemon)
     daemon.wait_all(daemon.insert_all([{"jq_type": "true", "jq_args": "x"} for _ in range(1000)]), timeout=60)

@@ -86,7 +86,7 @@ def test_bound_work_goes_to_its_host_only_f13_f14_f21_f24(launch: Launch, beta: 
     assert hosts(record) == {"beta": 14, "alpha": 1}
 
 
-def test_a_command_runs_there_and_its_output_comes_back_f8_r53(launch: Launch, beta: Server) -> None:
+def test_a_remote_command_runs_and_returns_its_output_f8_r53(launch: Launch, beta: Server) -> None:
     text = table("beta", beta) + agent("sh", ["sh", "-c", "cat; echo $DROVER_HOST; echo oops >&2; exit 3"], kind="exec")
     daemon = launch(text)
     pk = daemon.insert(jq_type="sh", jq_args="ignored")
@@ -94,7 +94,7 @@ def test_a_command_runs_there_and_its_output_comes_back_f8_r53(launch: Launch, b
     assert (row["jq_exitcode"], said(daemon, pk, "out"), said(daemon, pk, "err")) == (3, "ignored\nbeta\n", "oops\n")
 
 
-def test_an_agent_there_inherits_nothing_of_ours_but_what_its_type_says(
+def test_a_remote_agent_inherits_only_what_its_type_configures(
     launch: Launch, beta: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DROVER_TEST_PASSED", "passed")
@@ -108,14 +108,14 @@ def test_an_agent_there_inherits_nothing_of_ours_but_what_its_type_says(
     assert said(daemon, pk, "out") == f"given passed {pk}\n77\n/tmp\n"
 
 
-def test_a_program_that_is_not_there_is_named_c25(launch: Launch, beta: Server) -> None:
+def test_a_missing_remote_program_is_named_by_why_c25(launch: Launch, beta: Server) -> None:
     daemon = launch("[scheduler]\nrespawn_count = 1\n" + table("beta", beta) + agent("none", ["no-such-program"]))
     pk = daemon.insert(jq_type="none", jq_args="x")
     daemon.until(lambda: "no-such-program: not found" in daemon.why(pk), what="why does not say so")
 
 
 @pytest.mark.parametrize("host", ["alpha", "beta"])
-def test_what_was_not_started_is_told_apart_from_what_failed_c25(
+def test_jobs_that_were_not_started_are_distinguished_from_failed_ones_c25(
     launch: Launch, beta: Server, host: str, gate: Path, record: Path
 ) -> None:
     types = agent("none", ["no-such"]) + agent("gone", ["no-such"], kind="exec") + agent("rec", rec(record))
@@ -134,7 +134,7 @@ def test_what_was_not_started_is_told_apart_from_what_failed_c25(
     assert [attempt["att_exitcode"] for attempt in daemon.attempts(command)] == [None]
 
 
-def test_work_for_a_host_that_cannot_be_reached_has_not_failed_c25(launch: Launch, beta: Server) -> None:
+def test_jobs_of_an_unreachable_host_do_not_fail_c25(launch: Launch, beta: Server) -> None:
     beta.kill()
     daemon = launch(table("beta", beta) + agent("cat", ["cat"]) + agent("true", ["true"], kind="exec"))
     pks = daemon.insert_all([{"jq_type": name, "jq_args": "x", "jq_host": "beta"} for name in ("cat", "true")])
@@ -149,7 +149,7 @@ def test_work_for_a_host_that_cannot_be_reached_has_not_failed_c25(launch: Launc
 # ---- one thread
 
 
-def test_the_daemon_has_one_thread_while_agents_run_here_and_there_f6(
+def test_the_daemon_has_one_thread_with_local_and_remote_agents_f6(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=5))
@@ -169,7 +169,7 @@ def test_the_daemon_has_one_thread_while_agents_run_here_and_there_f6(
 # ---- killing
 
 
-def test_a_stubborn_agent_there_is_killed_like_one_here_f9(launch: Launch, beta: Server) -> None:
+def test_a_remote_agent_that_ignores_sighup_is_killed_like_a_local_one_f9(launch: Launch, beta: Server) -> None:
     daemon = launch(table("beta", beta) + agent("deaf", python(STUBBORN)))
     pk = daemon.insert(jq_type="deaf", jq_args="x")
     daemon.wait(pk, "running")
@@ -183,7 +183,7 @@ def test_a_stubborn_agent_there_is_killed_like_one_here_f9(launch: Launch, beta:
     assert all_gone(watched)
 
 
-def test_nothing_is_left_there_when_the_daemon_is_killed_f9(launch: Launch, beta: Server) -> None:
+def test_no_remote_process_is_left_when_the_daemon_is_killed_f9(launch: Launch, beta: Server) -> None:
     daemon = launch(table("beta", beta) + agent("deaf", python(STUBBORN), slots=3))
     daemon.wait_all(daemon.insert_all([{"jq_type": "deaf", "jq_args": "x"} for _ in range(3)]), "running")
     watched = [os.pidfd_open(pid) for pid in at_work(beta)]
@@ -211,7 +211,7 @@ def no_server(server: Server) -> None:
     ("spoil", "why"),
     [(no_key, "none of our keys is accepted"), (another_host_key, "host key"), (no_server, "refused")],
 )
-def test_a_host_that_cannot_be_reached_holds_up_nobody_and_says_why_f10_c53_c25(
+def test_an_unreachable_host_delays_no_other_and_why_says_so_f10_c53_c25(
     launch: Launch, beta: Server, record: Path, spoil: Callable[[Server], None], why: str
 ) -> None:
     spoil(beta)
@@ -224,14 +224,14 @@ def test_a_host_that_cannot_be_reached_holds_up_nobody_and_says_why_f10_c53_c25(
     assert lines(record) == ["near"] * 5
 
 
-def test_a_host_unknown_to_the_configuration_holds_up_nobody(launch: Launch, record: Path) -> None:
+def test_a_host_unknown_to_the_configuration_delays_no_other(launch: Launch, record: Path) -> None:
     daemon = launch(ALPHA + agent("rec", rec(record)))
     lost = daemon.insert(jq_type="rec", jq_args="x", jq_host="nowhere")
     daemon.wait(daemon.insert(jq_type="rec", jq_args="y"))
     assert "no host 'nowhere'" in daemon.why(lost)
 
 
-def test_work_of_a_lost_host_goes_on_elsewhere_or_waits_and_runs_once_r2_r3_c56(
+def test_jobs_of_a_lost_host_run_elsewhere_or_wait_and_run_once_r2_r3_c56(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=2) + "[hosts.alpha]\nenabled = false\n")
@@ -312,7 +312,9 @@ def test_ssh_process_is_started_again_when_it_dies(launch: Launch, beta: Server,
     assert lines(record) == ["nap:0.5"] * 2
 
 
-def test_a_reload_goes_another_way_to_a_host_t50(launch: Launch, beta: Server, record: Path, tmp_path: Path) -> None:
+def test_a_reload_changes_the_transport_of_a_host_t50(
+    launch: Launch, beta: Server, record: Path, tmp_path: Path
+) -> None:
     types = agent("rec", rec(record))
     daemon = launch(ALPHA + types)
     config = daemon.folder / "conf.d" / "test.toml"
@@ -333,7 +335,9 @@ def test_a_reload_goes_another_way_to_a_host_t50(launch: Launch, beta: Server, r
 
 
 @pytest.mark.slow
-def test_a_host_that_falls_silent_is_lost_and_comes_back_c56_j73(launch: Launch, record: Path, tmp_path: Path) -> None:
+def test_a_host_that_becomes_silent_is_lost_and_reconnected_c56_j73(
+    launch: Launch, record: Path, tmp_path: Path
+) -> None:
     need("netns")
     need("sshd")
     with cabled() as net, serving(tmp_path / "far", address=net.address, inside=net.inside, port=2222) as server:

@@ -94,7 +94,7 @@ def assert_done_once(daemon: Daemon, pks: Sequence[int], record: Path) -> None:
 
 
 @pytest.mark.slow
-def test_active_daemons_that_are_killed_or_stopped_in_turn_lose_and_double_nothing_c1_c13_t68(
+def test_killing_or_stopping_active_daemons_loses_and_repeats_no_job_c1_c13_t68(
     launch: Launch, text: str, record: Path
 ) -> None:
     daemons = [launch(text), standby(launch, text), standby(launch, text)]
@@ -116,7 +116,7 @@ def test_active_daemons_that_are_killed_or_stopped_in_turn_lose_and_double_nothi
 
 
 @pytest.mark.slow
-def test_a_take_over_is_told_when_it_is_one_c13(launch: Launch, text: str, database_with_roles: str) -> None:
+def test_a_takeover_is_logged_only_when_it_succeeds_c13(launch: Launch, text: str, database_with_roles: str) -> None:
     first, second = launch(text), standby(launch, text)
     with psycopg.connect(database_with_roles) as somebody:
         somebody.execute("lock table drover.scheduler_group in share mode")  # it can be read, and no lease be had
@@ -130,7 +130,7 @@ def test_a_take_over_is_told_when_it_is_one_c13(launch: Launch, text: str, datab
     assert second.stderr().count("taking over group default from") == 1
 
 
-def test_what_the_active_daemon_commits_is_what_the_standby_knows_at_once_c5(
+def test_the_standby_sees_committed_state_of_the_active_daemon_at_once_c5(
     launch: Launch, record: Path, gate: Path, ask: Ask
 ) -> None:
     text = QUICK + HOST + "[queues.slow]\n" + agent("a", rec(record), slots=2)
@@ -152,7 +152,7 @@ def test_what_the_active_daemon_commits_is_what_the_standby_knows_at_once_c5(
     assert lines(record).count("x") == 1
 
 
-def test_a_standby_that_is_killed_changes_nothing_c15(launch: Launch, text: str, record: Path) -> None:
+def test_killing_a_standby_changes_nothing_c15(launch: Launch, text: str, record: Path) -> None:
     first, second = launch(text), standby(launch, text)
     pks = under_load(first)
     second.kill()
@@ -165,7 +165,7 @@ def test_a_standby_that_is_killed_changes_nothing_c15(launch: Launch, text: str,
 
 
 @pytest.mark.slow
-def test_a_daemon_that_is_added_under_load_takes_part_c10(launch: Launch, text: str, record: Path) -> None:
+def test_a_daemon_added_under_load_takes_over_later_c10(launch: Launch, text: str, record: Path) -> None:
     first, second = launch(text), standby(launch, text)
     pks = under_load(first)
     third = standby(launch, text)
@@ -232,7 +232,7 @@ def test_jobs_are_listed_without_the_active_daemon_and_without_the_standby_c6_c4
 # ---- stepping down
 
 
-def test_the_other_leads_at_once_when_a_daemon_steps_down_and_lives_on_c9(
+def test_the_standby_takes_over_at_once_when_the_active_daemon_steps_down_c9(
     launch: Launch, text: str, gate: Path
 ) -> None:
     patient = text.replace(QUICK, PATIENT)
@@ -252,7 +252,7 @@ def test_the_other_leads_at_once_when_a_daemon_steps_down_and_lives_on_c9(
     first.wait(first.insert(jq_type="a", jq_args="again"))
 
 
-def test_a_daemon_that_ends_in_order_is_followed_at_once_c9(launch: Launch, text: str) -> None:
+def test_the_standby_takes_over_at_once_when_the_active_daemon_exits_in_order_c9(launch: Launch, text: str) -> None:
     patient = text.replace(QUICK, PATIENT)
     first = launch(patient)
     second = standby(launch, patient)
@@ -261,7 +261,7 @@ def test_a_daemon_that_ends_in_order_is_followed_at_once_c9(launch: Launch, text
 
 
 @pytest.mark.slow
-def test_stepping_down_under_load_costs_no_job_anything_c9(launch: Launch, text: str, record: Path) -> None:
+def test_stepping_down_under_load_interrupts_no_job_c9(launch: Launch, text: str, record: Path) -> None:
     daemons = [launch(text), standby(launch, text), standby(launch, text)]
     pks = []
     for _ in range(4):
@@ -285,7 +285,7 @@ def test_daemon_does_not_step_down_without_a_standby_c9(launch: Launch, text: st
 
 
 @pytest.mark.slow
-def test_group_that_no_standby_takes_is_taken_again_c9(launch: Launch, record: Path) -> None:
+def test_a_group_that_no_standby_takes_is_taken_back_c9(launch: Launch, record: Path) -> None:
     text = HOST + agent("a", rec(record))
     first = launch(text)
     second = standby(launch, text)
@@ -312,7 +312,7 @@ def test_a_group_is_named_where_there_are_several_c9(launch: Launch, record: Pat
     assert active([first]) is first
 
 
-def test_a_daemon_that_ends_anyway_does_not_step_down_c9(launch: Launch, text: str, gate: Path) -> None:
+def test_a_stopping_daemon_does_not_step_down_c9(launch: Launch, text: str, gate: Path) -> None:
     first = launch(text)
     second = standby(launch, text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
@@ -326,7 +326,7 @@ def test_a_daemon_that_ends_anyway_does_not_step_down_c9(launch: Launch, text: s
 
 
 @pytest.mark.slow
-def test_a_daemon_that_is_told_to_end_while_it_steps_down_ends_c9(launch: Launch) -> None:
+def test_a_daemon_stopped_while_stepping_down_ends_c9(launch: Launch) -> None:
     deaf = python(
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); print('OK')\n"
         "for line in sys.stdin: signal.pause()"
@@ -345,7 +345,7 @@ def test_a_daemon_that_is_told_to_end_while_it_steps_down_ends_c9(launch: Launch
 
 
 @pytest.mark.slow
-def test_the_group_is_given_up_in_time_though_a_row_cannot_be_given_back_c9(
+def test_the_group_is_released_in_time_even_if_a_row_cannot_be_given_back_c9(
     launch: Launch, text: str, gate: Path
 ) -> None:
     quick = text.replace(QUICK, QUICK + "kill_grace = 0.1\n")
@@ -362,7 +362,7 @@ def test_the_group_is_given_up_in_time_though_a_row_cannot_be_given_back_c9(
     assert second.wait(pk)["jq_attempt"] == 2
 
 
-def test_only_an_operator_lets_a_daemon_step_down_c9(launch: Launch, text: str) -> None:
+def test_only_an_operator_may_order_a_step_down_c9(launch: Launch, text: str) -> None:
     daemon = launch(text)
     with pytest.raises(InsufficientPrivilege):
         daemon.insert(role="drover_frontend_sql", jq_type="command", jq_args="step-down")

@@ -60,7 +60,7 @@ def test_line_from_stdin_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
     assert daemon.row(1)["jq_submitter"] == "drover_scheduler"
 
 
-def test_every_line_is_a_job_blank_lines_and_comments_are_none_f123(launch: Launch, record: Path) -> None:
+def test_every_line_is_a_job_except_blank_lines_and_comments_f123(launch: Launch, record: Path) -> None:
     text = HOST + agent("rec", rec(record), empty="send")
     status, told, _ = run_with_stdin(launch, text, b"rec|one\n\n# rec | no\n  rec  |  two | with a bar  \nrec |")
     assert status == 0
@@ -87,7 +87,7 @@ def test_an_urgent_line_begins_with_a_mark_f123(launch: Launch, text: str, recor
     assert daemon.row(1)["jq_urgent"] is True
 
 
-def test_thousand_lines_all_run_and_their_ends_are_printed_f123(launch: Launch, text: str, record: Path) -> None:
+def test_a_thousand_lines_all_run_and_their_ends_are_printed_f123(launch: Launch, text: str, record: Path) -> None:
     status, told, _ = run_with_stdin(launch, text, b"".join(b"rec | %d\n" % n for n in range(1000)))
     assert (status, len(told)) == (0, 1000)
     assert sorted(map(int, lines(record))) == list(range(1000))
@@ -98,7 +98,7 @@ def test_empty_input_ends_at_once_f123(launch: Launch, text: str) -> None:
     assert (status, told) == (0, [])
 
 
-def test_jobs_of_other_clients_run_meanwhile_and_are_not_printed_f123(
+def test_jobs_of_other_clients_run_and_are_not_printed_f123(
     launch: Launch, text: str, record: Path, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -123,7 +123,7 @@ def test_jobs_of_other_clients_run_meanwhile_and_are_not_printed_f123(
         ("remove", 1, "1 rec removed its row is there no more"),
     ],
 )
-def test_end_of_a_job_that_waits_is_printed_too_f123(
+def test_end_of_a_job_that_had_to_wait_is_printed_f123(
     launch: Launch, text: str, end: str, status: int, told: str
 ) -> None:
     daemon = launch("[queues.default]\npaused = true\n" + text, options=["-I"], stdin=b"rec | x\n")

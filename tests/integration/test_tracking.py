@@ -48,7 +48,7 @@ def test_a_job_of_an_unknown_type_stays_queued_until_the_type_is_configured_f43_
 # ---- attempts and times
 
 
-def test_every_attempt_can_be_read_with_its_times_f45_f47(launch: Launch, record: Path, tmp_path: Path) -> None:
+def test_every_attempt_is_stored_with_its_times_f45_f47(launch: Launch, record: Path, tmp_path: Path) -> None:
     text, gate = HOST + agent("a", rec(record)), tmp_path / "gate"
     first = launch(text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
@@ -68,7 +68,7 @@ def test_every_attempt_can_be_read_with_its_times_f45_f47(launch: Launch, record
     assert len({a["att_scheduler"] for a in attempts}) == 3
 
 
-def test_three_jobs_of_a_killed_daemon_run_again_without_any_sql_f45_t71(
+def test_three_jobs_of_a_killed_daemon_run_again_without_manual_sql_f45_t71(
     launch: Launch, record: Path, tmp_path: Path
 ) -> None:
     text, gate = HOST + agent("a", rec(record), slots=3), tmp_path / "gate"
@@ -85,7 +85,7 @@ def test_three_jobs_of_a_killed_daemon_run_again_without_any_sql_f45_t71(
 
 
 @pytest.mark.parametrize("number", [15, 3])
-def test_an_orderly_end_gives_rows_back_with_their_start_removed_f46_f161(
+def test_an_orderly_stop_gives_rows_back_with_their_start_removed_f46_f161(
     launch: Launch, record: Path, tmp_path: Path, number: int
 ) -> None:
     daemon = launch(HOST + agent("a", rec(record), slots=3))
@@ -99,7 +99,7 @@ def test_an_orderly_end_gives_rows_back_with_their_start_removed_f46_f161(
     assert daemon.value("select group_owner from drover.scheduler_group") is None
 
 
-def test_a_drain_finishes_what_runs_and_gives_back_what_has_not_begun_f46(
+def test_a_drain_finishes_running_jobs_and_gives_back_the_others_f46(
     launch: Launch, record: Path, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -149,7 +149,7 @@ for line in sys.stdin:
 OWN_STATE = {"state": "select jq_state from drover.jobqueue where jq_args = :args"}
 
 
-def test_a_front_end_reads_in_jobds_words_how_far_its_jobs_are_j26_j29(
+def test_a_front_end_reads_states_of_its_jobs_in_jobd_words_j26_j29(
     launch: Launch, record: Path, tmp_path: Path
 ) -> None:
     daemon = launch("[scheduler]\nhold = 10\n" + HOST + "[queues.q]\nconcurrency = 4\n" + agent("a", rec(record)))
@@ -182,7 +182,7 @@ def test_an_agent_sees_its_own_row_running_j28(launch: Launch) -> None:
     assert set(states) <= {"queued", "claimed", "running"}
 
 
-def test_a_slow_job_has_taken_as_long_as_its_agent_f47_f159(launch: Launch, record: Path) -> None:
+def test_the_time_of_a_slow_job_is_that_of_its_agent_f47_f159(launch: Launch, record: Path) -> None:
     daemon = launch(HOST + agent("a", rec(record)))
     row = daemon.wait(daemon.insert(jq_type="a", jq_args="nap:0.3"))
     assert row["jq_processedtime"].total_seconds() >= 0.3
@@ -201,15 +201,13 @@ def test_a_slow_job_has_taken_as_long_as_its_agent_f47_f159(launch: Launch, reco
         ("say:Success;say:Heartbeat", 1),
     ],
 )
-def test_an_agent_may_count_otherwise_than_one_an_item_f158(
-    launch: Launch, record: Path, said: str, count: int
-) -> None:
+def test_an_agent_may_count_more_than_one_per_item_f158(launch: Launch, record: Path, said: str, count: int) -> None:
     daemon = launch(HOST + agent("a", rec(record)))
     assert daemon.wait(daemon.insert(jq_type="a", jq_args=said))["jq_itemsprocessed"] == count
 
 
 @pytest.mark.parametrize("is_query", [False, True])
-def test_items_that_an_agent_counts_show_while_it_works_and_are_counted_once_f158(
+def test_items_counted_by_an_agent_show_live_and_are_counted_once_f158(
     launch: Launch, meeting: Meeting, is_query: bool
 ) -> None:
     daemon = launch(HOST + rows("a", 'eval "$act"'))
@@ -224,7 +222,7 @@ def test_items_that_an_agent_counts_show_while_it_works_and_are_counted_once_f15
 
 @pytest.mark.parametrize("columns", [{}, {"jq_retries": 1}])
 @pytest.mark.parametrize("query", ["", "select '{}' as act, 1 as k"])
-def test_items_that_were_counted_before_a_crash_are_not_counted_twice_f158_t70(
+def test_items_counted_before_a_crash_are_not_counted_twice_f158_t70(
     launch: Launch, meeting: Meeting, query: str, columns: dict[str, Any]
 ) -> None:
     text, act = HOST + rows("a", 'eval "$act"'), f"echo ItemsProcessed 500; {meeting.wait}"
@@ -291,7 +289,7 @@ def test_every_slot_and_the_scheduler_have_a_row_of_status_f163_r54(
     assert status(daemon)[0]["status_items"] == 1
 
 
-def test_status_is_refreshed_though_nothing_happens_f163(launch: Launch, record: Path) -> None:
+def test_status_is_refreshed_while_idle_f163(launch: Launch, record: Path) -> None:
     daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + HOST + agent("a", rec(record)))
     daemon.until(lambda: status(daemon))
     first = status(daemon)
@@ -300,7 +298,7 @@ def test_status_is_refreshed_though_nothing_happens_f163(launch: Launch, record:
     )
 
 
-def test_what_a_killed_daemon_showed_is_removed_by_the_next_f163(launch: Launch, record: Path) -> None:
+def test_status_rows_of_a_killed_daemon_are_removed_by_the_next_f163(launch: Launch, record: Path) -> None:
     text = "[scheduler]\nlease = 1\nlease_renewal = 0.3\nrescan = 0.3\n" + HOST + agent("a", rec(record))
     daemon = launch(text)
     daemon.until(lambda: status(daemon))
@@ -356,7 +354,7 @@ def test_the_daemon_adds_no_row_to_the_queue_j37(launch: Launch, record: Path) -
     ]
 
 
-def test_claims_use_an_index_among_many_rows_that_wait_j36(launch: Launch, record: Path) -> None:
+def test_claims_use_an_index_among_many_waiting_rows_j36(launch: Launch, record: Path) -> None:
     daemon = launch(HOST + agent("a", rec(record)))
     daemon.execute("insert into drover.jobqueue (jq_type) select 'nobody' from generate_series(1, 20000)")
     daemon.execute("analyze drover.jobqueue, drover.claimable")
@@ -371,7 +369,7 @@ def test_claims_use_an_index_among_many_rows_that_wait_j36(launch: Launch, recor
 
 
 @pytest.mark.slow
-def test_an_idle_daemon_asks_for_nothing_but_its_lease_t1(launch: Launch, record: Path) -> None:
+def test_an_idle_daemon_sends_lease_statements_only_t1(launch: Launch, record: Path) -> None:
     timers = "[scheduler]\nlease = 1\nlease_renewal = 0.2\nrescan = 3600\nstatus_interval = 3600\n"
     daemon = launch(timers + HOST + agent("a", rec(record)))
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
@@ -407,7 +405,7 @@ def renew(daemon: Daemon, count: int) -> set[str]:
     return queries
 
 
-def test_a_look_at_the_queue_takes_no_more_than_the_limit_f169(launch: Launch, record: Path, tmp_path: Path) -> None:
+def test_a_claim_takes_at_most_the_configured_number_of_rows_f169(launch: Launch, record: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     daemon = launch("[scheduler]\nfetch_limit = 3\n" + HOST + agent("a", rec(record), slots=4))
     pks = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 20)
@@ -436,7 +434,7 @@ def counted(daemon: Daemon) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", ["queue", "watch"])
-def test_a_job_that_comes_while_a_connection_is_lost_runs_after_it_is_back_t5(
+def test_a_job_inserted_while_a_connection_is_lost_runs_after_reconnect_t5(
     launch: Launch, record: Path, name: str
 ) -> None:
     daemon = launch("[scheduler]\nrescan = 3600\n" + HOST + agent("a", rec(record)))
@@ -474,7 +472,7 @@ def cut(daemon: Daemon, name: str) -> None:
 # ---- a program that waits
 
 
-def test_the_program_of_the_manual_queues_a_job_and_hears_of_its_end_j130(launch: Launch) -> None:
+def test_the_example_of_the_manual_queues_a_job_and_gets_its_end_j130(launch: Launch) -> None:
     daemon = launch(HOST + agent("sha256", ["drover-agent-sha256"]))
     manual = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()
     _, _, after = manual.partition(".Ss A program that waits\n")

@@ -58,7 +58,7 @@ def again(daemon: Daemon, times: int = 2) -> None:
     daemon.until(lambda: daemon.stderr().count(SERVES) == times, what="no other program serves")
 
 
-def test_a_replaced_program_goes_on_when_the_work_in_hand_is_done_and_no_job_is_lost_r94(
+def test_a_replaced_program_is_executed_after_the_work_in_hand_without_losing_jobs_r94(
     serve: Serve, program: Path, meeting: Meeting
 ) -> None:
     daemon = serve(reexec=True)
@@ -77,7 +77,7 @@ def test_a_replaced_program_goes_on_when_the_work_in_hand_is_done_and_no_job_is_
     assert daemon.stop() == 0
 
 
-def test_signals_that_come_between_the_old_program_and_the_new_are_kept_r94(serve: Serve, program: Path) -> None:
+def test_signals_during_the_exec_of_the_new_program_are_kept_r94(serve: Serve, program: Path) -> None:
     daemon = serve(reexec=True)
     replace(program)
 
@@ -105,7 +105,7 @@ def test_a_program_that_cannot_be_imported_replaces_nothing_r94(serve: Serve, pr
     assert daemon.stop() == 0
 
 
-def test_daemon_that_can_open_no_file_checks_again_later_r94(serve: Serve, program: Path) -> None:
+def test_upgrade_check_without_descriptors_is_repeated_later_r94(serve: Serve, program: Path) -> None:
     daemon = serve(reexec=True)
     limit = ["prlimit", "--pid", str(daemon.pid)]
     subprocess.run([*limit, "--nofile=3:1024"], check=True)
@@ -116,9 +116,7 @@ def test_daemon_that_can_open_no_file_checks_again_later_r94(serve: Serve, progr
     assert "drover-new" in daemon.stderr()
 
 
-def test_a_daemon_that_is_told_to_end_while_it_drains_for_another_program_ends_r94(
-    serve: Serve, program: Path, meeting: Meeting
-) -> None:
+def test_a_daemon_stopped_while_draining_for_an_upgrade_ends_r94(serve: Serve, program: Path, meeting: Meeting) -> None:
     daemon = serve(reexec=True)
     daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
     assert meeting.hear() == "here"
@@ -128,7 +126,7 @@ def test_a_daemon_that_is_told_to_end_while_it_drains_for_another_program_ends_r
     assert daemon.stderr().count(SERVES) == 1
 
 
-def test_no_process_outlives_a_daemon_that_was_executed_anew_r94(serve: Serve, program: Path, meeting: Meeting) -> None:
+def test_no_process_outlives_an_upgraded_daemon_r94(serve: Serve, program: Path, meeting: Meeting) -> None:
     daemon = serve(reexec=True)
     replace(program)
     again(daemon)
@@ -140,7 +138,7 @@ def test_no_process_outlives_a_daemon_that_was_executed_anew_r94(serve: Serve, p
     assert not Path(f"/proc/{agent}").exists()
 
 
-def test_a_new_version_takes_over_from_an_old_one_side_by_side(
+def test_a_new_version_takes_over_from_a_running_old_one(
     launch: Launch, serve: Serve, program: Path, meeting: Meeting
 ) -> None:
     old = launch(LOCAL + puppet())
@@ -158,7 +156,7 @@ def test_a_new_version_takes_over_from_an_old_one_side_by_side(
     assert SERVES in new.stderr()
 
 
-def test_agents_of_a_replaced_program_are_started_anew_and_the_daemon_goes_on_as_it_was_r95(
+def test_agents_whose_program_was_replaced_are_restarted_and_the_daemon_is_not_r95(
     serve: Serve, program: Path, own: Path
 ) -> None:
     daemon = serve()
@@ -184,7 +182,7 @@ def write(path: Path, what: str, first: str = "") -> None:
     new.rename(path)
 
 
-def test_a_busy_agent_of_a_replaced_program_ends_after_its_item_and_the_next_job_runs_the_new_one_r95(
+def test_a_busy_agent_whose_program_was_replaced_ends_after_its_item_r95(
     serve: Serve, own: Path, meeting: Meeting
 ) -> None:
     write(own, "old", f"{meeting.tell('here')}; {meeting.wait}; ")

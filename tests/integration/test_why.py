@@ -27,7 +27,7 @@ def busy(daemon: Daemon, meeting: Meeting, **columns: object) -> int:
     return pk
 
 
-def test_a_job_for_a_host_where_its_type_has_no_slots_says_so_until_it_has_c35(launch: Launch) -> None:
+def test_why_says_that_the_type_has_no_slots_on_the_host_until_it_has_c35(launch: Launch) -> None:
     daemon = launch(TWO + puppet("a", hosts=["h2"]))
     pk = daemon.insert(jq_type="a", jq_args=":", jq_host="h1")
     says(daemon, pk, "agent type a has no slots on host h1")
@@ -36,7 +36,7 @@ def test_a_job_for_a_host_where_its_type_has_no_slots_says_so_until_it_has_c35(l
     daemon.wait(pk)
 
 
-def test_a_full_host_is_told_with_its_numbers_until_it_has_room_j18(launch: Launch, meeting: Meeting) -> None:
+def test_why_shows_a_full_host_with_its_numbers_until_it_has_capacity_j18(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(STALE + TWO + puppet("a", slots=2) + puppet("b"))
     here = [busy(daemon, meeting, jq_type="a", jq_host="h1") for _ in range(2)]
     first, second = (daemon.insert(jq_type="b", jq_args=":", jq_host="h1") for _ in range(2))
@@ -48,7 +48,7 @@ def test_a_full_host_is_told_with_its_numbers_until_it_has_room_j18(launch: Laun
     daemon.wait_all(here)
 
 
-def test_a_host_that_may_have_no_agents_is_full_and_says_so_at_once_j18(launch: Launch) -> None:
+def test_why_shows_a_host_with_maximum_zero_as_full_at_once_j18(launch: Launch) -> None:
     daemon = launch(STALE + "[hosts.h1]\nmax = 2\nurgent = 0\n" + puppet("a"))
     told(daemon, "host-max h1 0")
     first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
@@ -58,7 +58,7 @@ def test_a_host_that_may_have_no_agents_is_full_and_says_so_at_once_j18(launch: 
     daemon.wait_all([first, second])
 
 
-def test_every_host_that_is_full_is_named_j18(launch: Launch, meeting: Meeting) -> None:
+def test_why_names_every_full_host_j18(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(STALE + "[hosts.h1]\nmax = 1\n[hosts.h2]\nmax = 1\n" + puppet("a", slots=2) + puppet("b"))
     here = [busy(daemon, meeting, jq_type="a", jq_host=host) for host in ("h1", "h2")]
     first, second = (daemon.insert(jq_type="b", jq_args=":") for _ in range(2))
@@ -70,7 +70,7 @@ def test_every_host_that_is_full_is_named_j18(launch: Launch, meeting: Meeting) 
     daemon.wait_all(here)
 
 
-def test_a_type_all_of_whose_agents_work_says_so_f43(launch: Launch, meeting: Meeting) -> None:
+def test_why_says_that_every_agent_of_the_type_is_busy_f43(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(STALE + "[hosts.h1]\n[hosts.h2]\n" + puppet("a"))
     here = [busy(daemon, meeting, jq_type="a", jq_host=host) for host in ("h1", "h2")]
     first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
@@ -82,7 +82,7 @@ def test_a_type_all_of_whose_agents_work_says_so_f43(launch: Launch, meeting: Me
     daemon.wait_all([*here, first, second, *bound])
 
 
-def test_a_type_whose_agents_are_not_ready_yet_says_so_f43(launch: Launch, meeting: Meeting) -> None:
+def test_why_says_that_agents_of_the_type_are_starting_f43(launch: Launch, meeting: Meeting) -> None:
     slow = ["sh", "-c", f"{meeting.tell('up')}; {meeting.wait}; echo OK; while read -r line; do echo OK; done"]
     daemon = launch(STALE + "[hosts.h1]\n" + agent("a", slow))
     first, second = (daemon.insert(jq_type="a", jq_args="x") for _ in range(2))
@@ -92,7 +92,7 @@ def test_a_type_whose_agents_are_not_ready_yet_says_so_f43(launch: Launch, meeti
     daemon.wait_all([first, second])
 
 
-def test_a_disabled_host_is_told_of_jobs_in_hand_too_c35(launch: Launch, meeting: Meeting) -> None:
+def test_why_names_a_disabled_host_for_claimed_jobs_as_well_c35(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(STALE + "[hosts.h1]\n" + puppet("a"))
     here = busy(daemon, meeting, jq_type="a", jq_host="h1")
     first, second = (daemon.insert(jq_type="a", jq_args=":", jq_host="h1") for _ in range(2))
@@ -105,7 +105,7 @@ def test_a_disabled_host_is_told_of_jobs_in_hand_too_c35(launch: Launch, meeting
     daemon.wait_all([here, first, second])
 
 
-def test_jobs_for_any_host_are_told_that_every_host_of_their_type_is_disabled_c35(launch: Launch) -> None:
+def test_why_names_all_disabled_hosts_for_jobs_of_any_host_c35(launch: Launch) -> None:
     daemon = launch(STALE + "[hosts.h1]\n[hosts.h2]\n" + puppet("a"))
     told(daemon, "host-disable h1")
     told(daemon, "host-disable h2")
@@ -116,7 +116,7 @@ def test_jobs_for_any_host_are_told_that_every_host_of_their_type_is_disabled_c3
     daemon.wait_all([first, second])
 
 
-def test_a_query_whose_type_or_hosts_are_disabled_says_that_it_rests_c35(launch: Launch, meeting: Meeting) -> None:
+def test_why_says_that_a_query_rests_while_its_type_or_hosts_are_disabled_c35(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(settings(progress_interval=0.05) + "[hosts.h1]\n" + rows("a", 'eval "$act"'))
     act = f"{meeting.tell('here')}; {meeting.wait}"
     pk = daemon.insert(jq_type="a", jq_msq=True, jq_args=f"select $$ {act} $$ as act from generate_series(1, 3)")
@@ -132,9 +132,7 @@ def test_a_query_whose_type_or_hosts_are_disabled_says_that_it_rests_c35(launch:
     daemon.wait(pk)
 
 
-def test_what_waits_beside_agents_that_are_reserved_is_told_for_which_queue_t45(
-    launch: Launch, meeting: Meeting
-) -> None:
+def test_why_names_the_queue_for_which_agents_are_reserved_t45(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(STALE + "[hosts.h1]\n[queues.high]\nreserved = 1\n" + puppet("a", slots=2))
     here = busy(daemon, meeting, jq_type="a")
     waiting = [daemon.insert(jq_type="a", jq_args=":") for _ in range(2)]
@@ -143,7 +141,7 @@ def test_what_waits_beside_agents_that_are_reserved_is_told_for_which_queue_t45(
     daemon.wait_all([here, *waiting])
 
 
-def test_a_paused_queue_is_told_until_it_goes_on_j79(launch: Launch) -> None:
+def test_why_says_that_the_queue_is_paused_until_it_is_resumed_j79(launch: Launch) -> None:
     daemon = launch(TWO + puppet("a") + "[queues.heavy]\nconcurrency = 1\npaused = true\n")
     pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
     says(daemon, pk, "queue heavy is paused")
@@ -151,7 +149,7 @@ def test_a_paused_queue_is_told_until_it_goes_on_j79(launch: Launch) -> None:
     daemon.wait(pk)
 
 
-def test_a_full_queue_is_told_until_it_has_room_j18(launch: Launch, meeting: Meeting) -> None:
+def test_why_says_that_the_queue_is_full_until_it_is_not_j18(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(TWO + puppet("a", slots=2) + "[queues.heavy]\nconcurrency = 1\n")
     here = busy(daemon, meeting, jq_type="a", jq_queue="heavy")
     waiting = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
@@ -162,7 +160,7 @@ def test_a_full_queue_is_told_until_it_has_room_j18(launch: Launch, meeting: Mee
 
 
 @pytest.mark.slow
-def test_a_query_waits_for_an_expansion_connection_and_then_for_its_own_end_f44(
+def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(
     launch: Launch, meeting: Meeting
 ) -> None:
     daemon = launch(settings(expansions=1) + "[hosts.h1]\n" + rows("a", 'eval "$act"', slots=2))
@@ -182,7 +180,7 @@ def test_a_query_waits_for_an_expansion_connection_and_then_for_its_own_end_f44(
 
 
 @pytest.mark.slow
-def test_a_running_query_tells_how_far_it_is_and_the_time_left_f56(launch: Launch) -> None:
+def test_why_shows_progress_and_time_left_of_a_running_query_f56(launch: Launch) -> None:
     daemon = launch("[hosts.h1]\n" + rows("a", "sleep 0.01", slots=2))
     pk = daemon.insert(jq_type="a", jq_msq=True, jq_args="select n from generate_series(1, 1500) n")
     told_once = daemon.until(lambda: re.fullmatch(r"running: (\d+) of 1,500 items, about \d+ s left", daemon.why(pk)))
@@ -191,7 +189,7 @@ def test_a_running_query_tells_how_far_it_is_and_the_time_left_f56(launch: Launc
     assert (row["jq_expected_end"], daemon.why(pk)) == (None, "done: all data processed")
 
 
-def test_whoever_may_not_use_a_type_is_told_at_the_end_and_may_once_it_is_allowed_c35(launch: Launch) -> None:
+def test_why_names_the_role_that_may_not_queue_a_type_until_it_may_c35(launch: Launch) -> None:
     text = "[hosts.h1]\n" + puppet("a", submitters=["drover_operator"])
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args=":")
@@ -202,7 +200,7 @@ def test_whoever_may_not_use_a_type_is_told_at_the_end_and_may_once_it_is_allowe
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
 
 
-def test_why_of_a_row_reads_no_more_of_a_long_queue_than_the_row_f43(launch: Launch) -> None:
+def test_why_of_a_job_reads_only_its_row_of_a_long_queue_f43(launch: Launch) -> None:
     daemon = launch("[hosts.h1]\n[queues.q]\nconcurrency = 1\n" + puppet("a"))
     many = (
         "insert into drover.jobqueue (jq_type, jq_args, jq_queue) select 'a', ':', 'q' from generate_series(1, 20000)"
@@ -225,7 +223,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(each)
 
 
-def test_a_query_whose_agents_all_rest_says_since_when_until_when_and_why(launch: Launch) -> None:
+def test_why_of_a_query_whose_agents_are_throttled_says_since_until_and_why(launch: Launch) -> None:
     every = settings(respawn_count=0, respawn_interval=600)
     daemon = launch(every + "[hosts.h1]\n" + rows("a", "[ $n -lt 4 ] || kill -9 $$; sleep 0.1"))
     query = "select n from generate_series(1, 30) n"

@@ -73,7 +73,7 @@ def at_work(daemon: Daemon, notes: Notes) -> None:
     daemon.until(lambda: notes.read(), what="no agent has a line")
 
 
-def test_every_row_is_worked_once_and_agents_have_lines_ahead_but_not_more(launch: Launch, notes: Notes) -> None:
+def test_every_row_runs_once_and_agents_get_no_more_than_their_window(launch: Launch, notes: Notes) -> None:
     daemon = launch(LOCAL + greedy(notes, slots=2))
     pk = daemon.insert(jq_type="greedy", jq_args=ROWS, jq_msq=True)
     row = daemon.wait(pk)
@@ -86,7 +86,7 @@ def test_every_row_is_worked_once_and_agents_have_lines_ahead_but_not_more(launc
         assert mine == sorted(mine)
 
 
-def test_an_agent_that_dies_fails_what_it_worked_on_and_nothing_that_it_had_ahead(launch: Launch, notes: Notes) -> None:
+def test_the_death_of_an_agent_fails_its_current_item_only(launch: Launch, notes: Notes) -> None:
     daemon = launch(LOCAL + greedy(notes, dies_at='n="3"', gate="died"))
     pk = daemon.insert(jq_type="greedy", jq_args=ROWS, jq_msq=True)
     row = daemon.wait(pk)
@@ -94,7 +94,7 @@ def test_an_agent_that_dies_fails_what_it_worked_on_and_nothing_that_it_had_ahea
     assert Counter(notes.lines()) == {f'n="{n}"': 1 + (n == 3) for n in range(1, 201)}
 
 
-def test_jobs_ahead_of_an_agent_that_dies_run_at_their_next_attempt(launch: Launch, notes: Notes) -> None:
+def test_jobs_ahead_of_a_dead_agent_run_at_their_next_attempt(launch: Launch, notes: Notes) -> None:
     daemon = launch(LOCAL + greedy(notes, dies_at="job 3", gate="died"))
     pks = daemon.insert_all(jobs(20))
     states = [row["jq_state"] for row in daemon.wait_all(pks, {"done", "failed"})]
@@ -106,7 +106,7 @@ def test_jobs_ahead_of_an_agent_that_dies_run_at_their_next_attempt(launch: Laun
     assert {row["att_reason"] for row in given_back} <= {"the agent died before it came to it"}
 
 
-def test_a_job_that_is_cancelled_while_its_line_is_ahead_harms_nobody_else(launch: Launch, notes: Notes) -> None:
+def test_cancelling_a_job_whose_line_is_ahead_affects_no_other(launch: Launch, notes: Notes) -> None:
     daemon = launch(LOCAL + greedy(notes, gate="gate"))
     pks = daemon.insert_all(jobs(3))
     at_work(daemon, notes)
@@ -125,7 +125,7 @@ def far(tmp_path: Path) -> Iterator[str]:
         yield table("beta", server, max=4)
 
 
-def test_lines_ahead_go_to_agents_on_other_hosts_too(launch: Launch, notes: Notes, far: str) -> None:
+def test_lines_are_sent_ahead_to_agents_on_other_hosts(launch: Launch, notes: Notes, far: str) -> None:
     daemon = launch(far + greedy(notes, slots=2))
     pk = daemon.insert(jq_type="greedy", jq_args=ROWS, jq_msq=True)
     assert daemon.wait(pk)["jq_itemsprocessed"] == 200
@@ -133,7 +133,7 @@ def test_lines_ahead_go_to_agents_on_other_hosts_too(launch: Launch, notes: Note
     assert 1 < max(count for _, count, _ in notes.read()) <= WINDOW
 
 
-def test_all_that_is_in_hand_and_ahead_goes_back_when_the_daemon_stops(launch: Launch, notes: Notes) -> None:
+def test_jobs_in_hand_and_ahead_go_back_when_the_daemon_stops(launch: Launch, notes: Notes) -> None:
     daemon = launch(LOCAL + greedy(notes, gate="gate"))
     pks = daemon.insert_all(jobs(5))
     at_work(daemon, notes)

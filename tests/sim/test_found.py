@@ -16,7 +16,7 @@ from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawn
 LIMITED = [{"name": "default", "concurrency": 2, "paused": False, "reserved": 0}]
 
 
-def test_the_room_of_a_queue_is_shared_by_all_that_ask() -> None:  # seed 0
+def test_claims_of_several_types_share_the_concurrency_of_a_queue() -> None:  # seed 0
     core = make_core({"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))})
     core.handle(e.TablesRead(LIMITED, [], [], []), 0.0)
     request = core.next_request(0.0)
@@ -24,7 +24,7 @@ def test_the_room_of_a_queue_is_shared_by_all_that_ask() -> None:  # seed 0
     assert sum(want.most for want in request.wanted) <= 2
 
 
-def test_a_wake_up_while_a_claim_is_on_its_way_is_not_forgotten() -> None:
+def test_a_wake_up_during_a_claim_causes_another_claim() -> None:
     core = make_core()
     assert isinstance(core.next_request(0.0), r.EndAndClaim)
     core.handle(e.Woken(), 0.0)
@@ -32,7 +32,7 @@ def test_a_wake_up_while_a_claim_is_on_its_way_is_not_forgotten() -> None:
     assert isinstance(core.next_request(0.0), r.EndAndClaim)
 
 
-def test_a_drain_claims_nothing_and_gives_back_what_still_comes() -> None:  # seed 5
+def test_a_drain_claims_nothing_and_gives_back_late_claims() -> None:  # seed 5
     core = make_core()
     core.next_request(0.0)
     core.handle(e.Drain(), 0.0)
@@ -41,7 +41,7 @@ def test_a_drain_claims_nothing_and_gives_back_what_still_comes() -> None:  # se
     assert [row.state for row in saved(settle(core))] == ["queued"]
 
 
-def test_agents_end_when_the_last_slice_of_a_drain_is_over() -> None:
+def test_agents_exit_when_a_drain_has_finished_its_last_slice() -> None:
     core = make_core()
     turn(core, claim(1, msq=True))
     core.handle(e.Opened(1, (b"a",), 1), 0.0)
@@ -54,7 +54,7 @@ def test_agents_end_when_the_last_slice_of_a_drain_is_over() -> None:
     assert e.Kill(0) in core.drain_commands()
 
 
-def test_an_ok_of_a_doomed_agent_changes_nothing() -> None:
+def test_ok_from_an_agent_being_killed_is_ignored() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
     core.drain_commands()
@@ -71,7 +71,7 @@ def test_an_ok_before_its_line_was_sent_is_refused() -> None:  # seed 171
     assert (slot.state, core.state.jobs[1].in_flight, core.state.pools["sha"].singles) == (ST_FREEING, 0, 1)
 
 
-def test_last_words_end_the_item_in_hand_and_take_no_other() -> None:
+def test_ok_in_the_last_output_of_an_agent_ends_its_item_and_sends_no_other() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
     core.drain_commands()
@@ -81,7 +81,7 @@ def test_last_words_end_the_item_in_hand_and_take_no_other() -> None:
     assert core.state.jobs[2].failure is None
 
 
-def test_a_job_taken_back_unsent_counts_as_untouched() -> None:
+def test_a_job_taken_back_before_its_line_was_sent_is_given_back_by_a_drain() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
     core.drain_commands()
@@ -90,7 +90,7 @@ def test_a_job_taken_back_unsent_counts_as_untouched() -> None:
     assert list(core.state.jobs) == []
 
 
-def test_a_whole_line_over_the_limit_is_refused_too() -> None:  # seed 7
+def test_a_complete_line_over_the_limit_is_refused() -> None:  # seed 7
     core = make_core(line_limit=10)
     slot = ready(core, claim(1))
     core.drain_commands()
@@ -98,7 +98,7 @@ def test_a_whole_line_over_the_limit_is_refused_too() -> None:  # seed 7
     assert (slot.state, list(core.state.jobs)) == (ST_FREEING, [1])
 
 
-def test_an_answer_to_a_former_owner_is_forgotten() -> None:  # seed 1
+def test_an_answer_to_a_former_owner_is_dropped() -> None:  # seed 1
     core = make_core()
     core.next_request(0.0)
     core.handle(e.LeaseLost(), 0.0)
@@ -107,7 +107,7 @@ def test_an_answer_to_a_former_owner_is_forgotten() -> None:  # seed 1
     assert core.next_request(0.0) is None
 
 
-def test_what_is_wanted_is_asked_anew_after_a_loss() -> None:  # seed 63
+def test_a_claim_is_computed_anew_after_a_lost_answer() -> None:  # seed 63
     core = make_core()
     core.next_request(0.0)
     core.handle(e.NotSaved("lost", ""), 0.0)
@@ -115,7 +115,7 @@ def test_what_is_wanted_is_asked_anew_after_a_loss() -> None:  # seed 63
     assert core.next_request(0.0) is None
 
 
-def test_a_refused_word_does_not_replace_a_newer_one() -> None:
+def test_a_refused_save_does_not_replace_a_newer_one() -> None:
     ledger = Outbox(Deadlines())
     ledger.save(SaveRow(1, 1, "running"), ())
     ledger.next_request((), 0.0)
@@ -124,7 +124,7 @@ def test_a_refused_word_does_not_replace_a_newer_one() -> None:
     assert ledger.saves[1].state == "done"
 
 
-def test_a_slice_that_the_database_refuses_ends_failed() -> None:  # seed 26
+def test_a_slice_refused_by_the_database_ends_failed() -> None:  # seed 26
     ledger = Outbox(Deadlines())
     ledger.save(SaveRow(1, 1, "queued", outcome="slice"), ())
     ledger.next_request((), 0.0)
@@ -132,7 +132,7 @@ def test_a_slice_that_the_database_refuses_ends_failed() -> None:  # seed 26
     assert ledger.saves[1].state == "failed"
 
 
-def test_a_plain_end_that_the_database_refuses_is_not_lost() -> None:
+def test_a_plain_end_refused_by_the_database_is_not_lost() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.drain_commands()
@@ -158,7 +158,7 @@ def test_a_time_limit_of_an_earlier_attempt_does_not_end_a_later_one() -> None:
     assert core.state.jobs[1].verdict is None
 
 
-def test_a_query_whose_type_has_no_room_makes_itself_room() -> None:  # seed 3
+def test_a_query_whose_type_has_no_free_slot_evicts_an_idle_agent() -> None:  # seed 3
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
     core = make_core(kinds, hosts={"alpha": Host(max=1)})
     slot = ready(core, claim(1))
@@ -171,7 +171,7 @@ def test_a_query_whose_type_has_no_room_makes_itself_room() -> None:  # seed 3
     assert [command.job for command in core.drain_commands() if isinstance(command, e.Expand)] == [2]
 
 
-def test_failures_of_an_earlier_attempt_count_when_nothing_is_left_to_do() -> None:
+def test_failed_items_of_an_earlier_attempt_count_when_no_item_is_left() -> None:
     core = make_core()
     turn(core, claim(1, msq=True, key="k", itemsfailed=2, itemsprocessed=3, tolerate=1))
     core.handle(e.Opened(1, (b"k",), 0), 0.0)
@@ -197,7 +197,7 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
     assert (slot.state, slot.is_second_try, sent(core)) == (ST_RUNNING, True, [b'a="y"\n'])
 
 
-def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
+def test_a_locked_row_does_not_delay_other_saves() -> None:
     ledger = Outbox(Deadlines())
     ledger.save(SaveRow(1, 1, "failed", outcome="failed"), ())
     ledger.next_request((), 0.0)
@@ -214,7 +214,7 @@ def test_a_row_that_somebody_has_locked_does_not_hold_up_the_others() -> None:
     assert ledger.next_request((), ledger.locked_until) == locked
 
 
-def test_a_late_no_to_an_earlier_attempt_does_not_end_a_later_one() -> None:
+def test_a_late_refusal_of_an_earlier_attempt_does_not_end_a_later_one() -> None:
     core = make_core()
     turn(core, claim(1, attempt=2))
     core.state.outbox.save(SaveRow(1, 1, "running"), ())
@@ -239,7 +239,7 @@ def test_a_killed_query_stays_killed_when_its_connection_is_lost() -> None:  # s
 
 
 @pytest.mark.parametrize("urgent_rank", [b"0n"])
-def test_an_urgent_query_opens_where_only_an_urgent_place_is_left(urgent_rank: bytes) -> None:
+def test_an_urgent_query_opens_when_only_an_urgent_slot_is_free(urgent_rank: bytes) -> None:
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
     core = make_core(kinds, hosts={"alpha": Host(max=1, urgent=1)})
     ready(core, claim(1))

@@ -14,7 +14,7 @@ MARGIN = 1.2
 
 
 @pytest.mark.parametrize(("hosts", "slots"), [(100, 50), (64, 64)])
-def test_as_many_hosts_and_agents_as_the_original_had_and_more_f153(hosts: int, slots: int) -> None:
+def test_the_simulated_site_has_as_many_hosts_and_agents_as_the_original_f153(hosts: int, slots: int) -> None:
     text = "".join(f"[hosts.h{n}]\nmax = {slots}\n" for n in range(hosts))
     config = parse([("drover.toml", f'{text}[agents.a]\ncommand = ["agent"]\nslots = {slots}\n')])
     core = Core(config)
@@ -27,7 +27,7 @@ def test_500_agents_work_at_once_under_one_daemon_t49() -> None:
     assert site.at_work == 500
 
 
-def test_twice_the_hosts_do_twice_the_work_t10() -> None:
+def test_throughput_doubles_with_the_number_of_hosts_t10() -> None:
     one, two = (reached(Shape(hosts, 1, hosts, 8), Load("jobs", 1.0), 200) for hosts in (1, 2))
     assert two.rate >= 1.7 * one.rate
 
@@ -40,13 +40,13 @@ def test_a_billion_items_a_day_leave_the_daemon_idle_most_of_the_time_c46(what: 
     assert found.queue < 0.5
 
 
-def test_ten_thousand_agents_are_held_up_by_the_thread_not_by_the_database_c46() -> None:
+def test_at_ten_thousand_agents_the_thread_is_the_bottleneck_not_the_database_c46() -> None:
     found = reached(Shape(10, 2, 10, 100), Load("rows", 0.01), 5000)
     assert found.loop > 0.95
     assert found.queue < 0.05
 
 
-def test_a_row_of_a_query_leaves_a_thousandth_of_what_a_job_leaves_c46() -> None:
+def test_a_row_of_a_query_writes_a_thousandth_of_what_a_job_writes_c46() -> None:
     assert 1000 * a_day("rows")["wal"] < a_day("jobs")["wal"]
 
 
@@ -63,22 +63,22 @@ def test_a_row_of_a_query_leaves_a_thousandth_of_what_a_job_leaves_c46() -> None
         ("all slots and types shown", 10.0),
     ],
 )
-def test_nothing_grows_faster_than_the_hosts_of_a_site_f153(act: str, most: float) -> None:
+def test_no_cost_grows_faster_than_the_number_of_hosts_f153(act: str, most: float) -> None:
     assert ACTS[act](MANY) <= most * MARGIN * ACTS[act](FEW)
 
 
-def test_types_without_room_look_at_their_hosts_and_not_at_each_other_f119() -> None:
+def test_types_without_capacity_visit_their_hosts_only_f119() -> None:
     act = ACTS["look while types have no room"]
     assert act(TYPES) <= 10 * MARGIN * act(FEW)
 
 
-def test_jobs_with_a_time_limit_cost_nothing_while_they_are_in_time() -> None:
+def test_jobs_within_their_time_limit_cost_nothing() -> None:
     assert ACTS["the same, jobs with a time limit"](MANY) == ACTS["turn, all agents at work"](MANY)
 
 
-def test_every_cost_says_where_it_was_measured_c46() -> None:
+def test_every_cost_names_its_measurement_c46() -> None:
     assert all(cost.value > 0 and cost.source for cost in COSTS.values())
 
 
-def test_the_table_begins_with_what_things_take_c46() -> None:
+def test_the_report_begins_with_the_costs_c46() -> None:
     assert next(scale.tables()) == "what things take"

@@ -39,5 +39,5 @@ def test_every_invariant_holds_after_every_step(seed: int) -> None:
         raise AssertionError(tell(sim, broken)) from broken
 
 
-def test_a_seed_orders_everything() -> None:
+def test_a_seed_determines_the_whole_run() -> None:
     assert story(5) == story(5)

@@ -91,14 +91,14 @@ def test_key_with_a_passphrase_is_reported(server: Server, join: Join, tmp_path:
     assert "protected by a passphrase" in why_down(join(server.settings(identity=str(locked))))
 
 
-def test_a_certificate_beside_the_key_lets_us_in(serve: Serve, join: Join, tmp_path: Path) -> None:
+def test_a_certificate_beside_the_key_is_used_to_log_in(serve: Serve, join: Join, tmp_path: Path) -> None:
     authority, key = Keys(tmp_path / "authority"), Keys(tmp_path / "key")
     run("ssh-keygen", "-q", "-s", str(authority.path), "-I", "drover", "-n", "root", f"{key.path}.pub")
     server = serve(TrustedUserCAKeys=f"{authority.path}.pub")
     assert join(server.settings(identity=str(key.path))).await_report(LinkUp) == LinkUp()
 
 
-def test_the_keys_of_an_agent_let_us_in(
+def test_keys_of_an_ssh_agent_are_used_to_log_in(
     server: Server, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "agent")
@@ -127,7 +127,7 @@ def test_a_host_alias_of_openssh_is_followed(server: Server, join: Join, tmp_pat
     assert host.await_report(LinkUp) == LinkUp()
 
 
-def test_a_host_behind_two_jumps_is_reached_and_carries_megabytes(serve: Serve, join: Join, tmp_path: Path) -> None:
+def test_a_host_behind_two_jumps_transfers_megabytes(serve: Serve, join: Join, tmp_path: Path) -> None:
     servers = [serve() for _ in range(3)]
     names, config = ("one", "two", "alpha"), tmp_path / "config"
     jumps = ("none", "one", "two")
@@ -167,7 +167,7 @@ def test_host_that_runs_no_commands_is_reported(serve: Serve, join: Join) -> Non
     assert "go away" in why
 
 
-def test_attempts_are_as_many_as_reports_and_later_each_time(join: Join, server: Server) -> None:
+def test_each_attempt_is_reported_and_delayed_longer(join: Join, server: Server) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         deaf.listen(0)
         address = f"127.0.0.1:{free_port()}"
@@ -310,7 +310,7 @@ def test_a_lease_that_is_renewed_lasts(server: Server, join: Join) -> None:
     assert host.all(Lost) == []
 
 
-def test_an_unused_connection_is_closed_but_never_the_last(server: Server, join: Join) -> None:
+def test_unused_connections_but_the_last_are_closed(server: Server, join: Join) -> None:
     host = join(server.settings(idle_s=0.2, beat_s=0.1))
     for id in range(12):
         host.up(id)
@@ -325,7 +325,7 @@ def test_an_unused_connection_is_closed_but_never_the_last(server: Server, join:
 
 
 @pytest.mark.slow
-def test_a_connection_that_has_had_its_sessions_gives_way_to_another(server: Server, join: Join) -> None:
+def test_a_connection_at_its_session_limit_is_replaced(server: Server, join: Join) -> None:
     host = join(server.settings(sessions=5, beat_s=0.1))
     host.up(script=STUBBORN)
     for id in range(1, 21):

@@ -35,7 +35,7 @@ def is_trusted(name: str, pattern: str, folder: Path) -> bool:
         ("b.example", "!a.example,*.example"),
     ],
 )
-def test_a_host_that_a_pattern_means_is_trusted_f8(tmp_path: Path, name: str, pattern: str) -> None:
+def test_a_host_matched_by_a_pattern_is_trusted_f8(tmp_path: Path, name: str, pattern: str) -> None:
     assert is_trusted(name, pattern, tmp_path)
 
 
@@ -54,5 +54,5 @@ def test_a_host_that_a_pattern_means_is_trusted_f8(tmp_path: Path, name: str, pa
         ("10.0.0.1", "[10.0.0.1]:2222"),
     ],
 )
-def test_a_host_that_no_pattern_means_is_refused_f8(tmp_path: Path, name: str, pattern: str) -> None:
+def test_a_host_matched_by_no_pattern_is_refused_f8(tmp_path: Path, name: str, pattern: str) -> None:
     assert not is_trusted(name, pattern, tmp_path)

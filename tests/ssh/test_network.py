@@ -30,9 +30,7 @@ def server(net: Net, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_silent_network_loses_its_agents_and_they_are_dead_when_reported_lost(
-    net: Net, server: Server, join: Join
-) -> None:
+def test_agents_behind_a_silent_network_are_dead_when_reported_lost(net: Net, server: Server, join: Join) -> None:
     host = join(server.settings(**SOON))
     watched = tree(host.up(script=STUBBORN))
     net.cut()
@@ -45,7 +43,7 @@ def test_silent_network_loses_its_agents_and_they_are_dead_when_reported_lost(
 
 
 @pytest.mark.slow
-def test_a_silent_network_is_noticed_in_the_middle_of_megabytes(net: Net, server: Server, join: Join) -> None:
+def test_a_silent_network_is_noticed_during_a_large_transfer(net: Net, server: Server, join: Join) -> None:
     host = join(server.settings(**SOON))
     host.sh("echo up; exec cat >/dev/null")
     host.until(lambda: host.said[0])
@@ -56,7 +54,7 @@ def test_a_silent_network_is_noticed_in_the_middle_of_megabytes(net: Net, server
     host.await_report(LinkDown)
 
 
-def test_a_host_that_forgot_the_connection_is_noticed_and_reached_again(net: Net, server: Server, join: Join) -> None:
+def test_a_host_that_lost_the_connection_state_is_reconnected(net: Net, server: Server, join: Join) -> None:
     host = join(server.settings(**SOON))
     host.up()
     net.cut()
@@ -84,7 +82,7 @@ def test_host_that_drops_packets_delays_no_request_f10(net: Net, server: Server,
 
 
 @pytest.mark.slow
-def test_beats_pass_while_a_slow_network_is_full(net: Net, server: Server, join: Join) -> None:
+def test_heartbeats_pass_through_a_saturated_slow_network(net: Net, server: Server, join: Join) -> None:
     """What is sent takes longer than the lease, and would be before the beat in buffers as large as they get."""
     host = join(server.settings(lease_s=5, beat_s=1.0, answer_s=7.0))
     host.await_report(LinkUp)

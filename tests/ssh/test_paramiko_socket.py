@@ -44,7 +44,7 @@ def line() -> Iterator[Line]:
     one.close()
 
 
-def test_what_the_socket_does_not_take_is_sent_when_it_does(line: Line) -> None:
+def test_data_the_socket_refuses_is_sent_later(line: Line) -> None:
     assert line.sock.send(BIG) == len(BIG)
     assert line.sock.is_full
     assert line.sock.send(b"end") == 3
@@ -61,13 +61,13 @@ def test_corked_socket_keeps_data_until_it_is_uncorked(line: Line) -> None:
     assert line.far.recv(100) == b"one piece"
 
 
-def test_little_is_not_full(line: Line) -> None:
+def test_a_little_pending_data_does_not_count_as_full(line: Line) -> None:
     line.sock.cork()
     line.sock.send(bytes(FULL_BYTES))
     assert not line.sock.is_full
 
 
-def test_reads_are_as_short_as_asked_and_lose_nothing(line: Line) -> None:
+def test_short_reads_lose_no_data(line: Line) -> None:
     line.far.send(b"abcdef")
     assert [line.sock.recv(4), line.sock.recv(4)] == [b"abcd", b"ef"]
 

@@ -78,7 +78,7 @@ def test_started_reports_the_pid_that_leads_session_and_group(host: Host) -> Non
     assert [type(report) for report in host.reports] == [LinkUp, Started]
 
 
-def test_words_environment_and_directory_arrive_as_they_were_given(host: Host) -> None:
+def test_arguments_environment_and_directory_arrive_unchanged(host: Host) -> None:
     words = (b"it's", b"", b"a\nb", b"$HOME `id` \\", b"\xff\xfe", b"--", b"*")
     script = 'printf "%s|" "$@" "$X"; pwd'
     host.start("sh", "-c", script, "sh", *words, environment={b"X": b"'\xff\n "}, directory=b"/usr")
@@ -92,7 +92,7 @@ def test_each_exit_status_is_reported(host: Host, code: int) -> None:
     assert host.end() == Ended(0, code=code)
 
 
-def test_the_end_of_its_input_is_the_end_of_an_agent_f9(host: Host) -> None:
+def test_end_of_input_ends_an_agent_f9(host: Host) -> None:
     host.up()
     host.close_stdin()
     assert host.end() == Ended(0, code=0)
@@ -110,14 +110,14 @@ def test_missing_directory_is_reported(host: Host) -> None:
     assert "/no/such" in report.why
 
 
-def test_a_word_of_a_hundred_kilobytes_passes(host: Host) -> None:
+def test_an_argument_of_a_hundred_kilobytes_arrives(host: Host) -> None:
     host.start("sh", "-c", 'printf %s "$1" | wc -c', "sh", b"x" * 100_000)
     host.end()
     assert host.said[0].strip() == b"100000"
 
 
 @pytest.mark.parametrize("size", [140_000, 1_000_000])
-def test_what_one_command_cannot_hold_is_the_items_fault(host: Host, size: int) -> None:
+def test_an_argument_too_long_for_a_command_fails_its_item(host: Host, size: int) -> None:
     host.start("true", b"x" * size)
     assert host.end() == NotStarted(0, TOO_LONG, is_items_fault=True)
 
@@ -148,7 +148,7 @@ def test_an_agent_that_ignores_the_end_of_input_and_hup_dies_with_its_grandchild
     assert all_gone(watched)
 
 
-def test_what_an_agent_leaves_in_its_group_is_killed(host: Host) -> None:
+def test_processes_left_in_the_group_of_an_agent_are_killed(host: Host) -> None:
     host.sh("sleep 600 >/dev/null 2>&1 </dev/null & echo $!")
     host.until(lambda: host.said[0].endswith(b"\n"))
     left = watch(int(host.said[0]))
@@ -219,7 +219,7 @@ def test_sessions_of_ended_agents_are_used_again(server: Server, host: Host) -> 
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 4])
-def test_as_many_agents_share_a_connection_as_the_host_lets(serve: Serve, join: Join, sessions: int) -> None:
+def test_agents_per_connection_follow_the_limit_of_the_host(serve: Serve, join: Join, sessions: int) -> None:
     host = join(serve(MaxSessions=sessions).settings())
     for id in range(6):
         host.sh("echo up; exec cat", id=id)
@@ -243,7 +243,7 @@ def test_connections_are_made_a_few_at_a_time(serve: Serve, join: Join) -> None:
 # ---------------------------------------------------------------- how they are held up
 
 
-def test_ten_megabytes_wait_in_the_supervisors_pipe_until_the_agent_reads(host: Host) -> None:
+def test_input_waits_in_the_supervisors_pipe_until_the_agent_reads(host: Host) -> None:
     host.start("python3", "-S", "-c", COUNTS)
     host.up(1)
     host.until(lambda: host.said[0] == b"up\n")
@@ -260,7 +260,7 @@ def test_ten_megabytes_wait_in_the_supervisors_pipe_until_the_agent_reads(host: 
     assert host.said[0].split()[-1].decode() == sha256(BIG).hexdigest()
 
 
-def test_ten_megabytes_wait_at_the_agent_until_the_supervisor_reads(host: Host, tmp_path: Path) -> None:
+def test_output_waits_at_the_agent_until_the_supervisor_reads(host: Host, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "held_up")
     host.start("python3", "-S", "-c", FLOODS, str(tmp_path / "held_up"), is_heard=False)
     sent = int((tmp_path / "held_up").read_bytes())

@@ -111,7 +111,7 @@ def test_control_session_survives_signals_and_kills_at_the_end_of_input(control:
 
 
 @pytest.mark.slow
-def test_a_beat_is_answered_and_renews_the_lease(control: Session, group: Group) -> None:
+def test_a_heartbeat_is_answered_and_renews_the_lease(control: Session, group: Group) -> None:
     control.ask(f"add {group.pid}")
     for _ in range(16):  # longer than the lease
         assert control.ask("beat") == "beat"
@@ -127,7 +127,7 @@ def test_signal_is_sent_to_the_group_and_the_answer_says_whether_it_is_gone(cont
     assert control.ask(f"kill {group.pid} KILL") == f"{group.pid} gone"
 
 
-def test_a_group_that_was_ended_is_killed_at_once_and_guarded_no_more(control: Session, group: Group) -> None:
+def test_an_ended_group_is_killed_at_once_and_no_longer_guarded(control: Session, group: Group) -> None:
     second = subprocess.Popen(LONG, start_new_session=True)
     control.ask(f"add {group.pid}")
     control.ask(f"add {second.pid}")
@@ -157,6 +157,6 @@ def test_a_shim_whose_connection_ends_never_becomes_the_agent(shell: list[str]) 
     assert session.process.returncode == 125
 
 
-def test_a_name_that_is_no_variable_is_refused() -> None:
+def test_an_invalid_variable_name_is_refused() -> None:
     with pytest.raises(AgentError, match="X Y"):
         agent_command([b"true"], {b"X Y": b""}, b"")

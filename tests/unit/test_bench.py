@@ -33,13 +33,13 @@ def test_every_target_has_a_case() -> None:
     assert list(CASES) == [f"P{number}" for number in range(1, 11)]
 
 
-def test_a_line_tells_the_median_ratio_and_its_range() -> None:
+def test_a_line_shows_the_median_ratio_and_its_range() -> None:
     assert RATES.ratios == [0.1, 0.6, 0.2]
     said = ["P1", "jobs", "20/s", "100/s", "huey 20/s", "0.20 (0.10-0.60)", ">= 0.3 x limit", "FALLS SHORT"]
     assert columns(RATES) == said
 
 
-def test_a_line_without_a_limit_tells_its_own_range() -> None:
+def test_a_line_without_a_limit_shows_its_own_range() -> None:
     line = Line("P5", "first item", "s", ours=[0.5, 0.1, 0.2], at_most=1.0)
     assert columns(line) == ["P5", "first item", "0.2 s (0.1-0.5)", "<= 1", "PASS"]
 
@@ -55,35 +55,35 @@ def test_a_line_without_a_limit_tells_its_own_range() -> None:
         ([1.0], None, None, ""),
     ],
 )
-def test_the_verdict_is_of_the_median(
+def test_the_verdict_judges_the_median(
     ours: Sequence[float], at_least: float | None, at_most: float | None, verdict: str
 ) -> None:
     assert Line("P4", "it", "s", ours, at_least=at_least, at_most=at_most).verdict == verdict
 
 
-def test_the_peer_is_what_is_measured_against_when_the_line_says_so() -> None:
+def test_a_line_against_a_peer_is_judged_by_the_ratio_to_the_peer() -> None:
     line = Line("P3", "wait", "ms", [1.0], peer=[2.0], peer_name="huey", against="peer", at_most=0.8)
     assert (line.ratios, line.target, line.verdict) == ([0.5], "<= 0.8 x peer", "PASS")
 
 
-def test_a_missing_peer_is_named_and_judges_nothing() -> None:
+def test_a_line_with_a_missing_peer_names_it_and_has_no_verdict() -> None:
     line = Line("P1", "jobs", "/s", [10.0], at_least=1.2, missing="huey (no pip here)")
     assert columns(line) == ["P1", "jobs", "10/s", ">= 1.2", "missing: huey (no pip here)"]
 
 
-def test_the_json_has_what_the_line_says() -> None:
+def test_the_json_holds_the_figures_of_the_line() -> None:
     told = to_json(RATES)
     assert (told["case"], told["ratios"], told["verdict"]) == ("P1", [0.1, 0.6, 0.2], "FALLS SHORT")
 
 
-def test_contestants_run_in_turns_and_another_begins_each_round() -> None:
+def test_contestants_alternate_and_rotate_who_begins() -> None:
     ran: list[str] = []
     given = in_turns(2, {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")})
     assert ran == ["a", "b", "b", "a"]
     assert given == {"a": [None, None], "b": [None, None]}
 
 
-def test_a_part_of_the_sizes_is_never_nothing() -> None:
+def test_scaled_sizes_are_never_zero() -> None:
     few = Sizes().scaled(0.001)
     assert (few.rows, few.jobs, few.samples, few.idle_s) == (1000, 100, 4, 0.06)
 

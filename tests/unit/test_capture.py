@@ -30,13 +30,13 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 @given(st.text(st.sampled_from(TEXT), max_size=100), st.lists(st.integers(1, 9), max_size=100))
-def test_text_within_the_limit_is_kept_exactly_wherever_reads_cut_it_j33(text: str, sizes: list[int]) -> None:
+def test_text_within_the_limit_is_kept_exactly_wherever_reads_split_it_j33(text: str, sizes: list[int]) -> None:
     data = text.encode()
     assert kept(cut(data, sizes), max(1, len(data))) == text
 
 
 @given(st.binary(max_size=100), st.lists(st.integers(1, 9), max_size=100))
-def test_bytes_that_are_no_text_look_the_same_wherever_reads_cut_them_j33(data: bytes, sizes: list[int]) -> None:
+def test_invalid_bytes_are_shown_alike_wherever_reads_cut_them_j33(data: bytes, sizes: list[int]) -> None:
     assert kept(cut(data, sizes), 400) == data.decode("utf-8", "backslashreplace").replace("\0", r"\x00")
 
 
@@ -55,7 +55,7 @@ def test_head_and_tail_are_whole_characters_and_the_rest_is_counted_j110(
     assert min(limit, len(whole)) - 3 * bool(left_out) <= len(head) + len(tail) <= limit
 
 
-def test_of_a_character_larger_than_the_limit_nothing_is_kept_j110() -> None:
+def test_a_character_larger_than_the_limit_is_dropped_j110() -> None:
     assert kept(["é".encode()], 1) == "\n[... 2 bytes left out ...]\n"
 
 
@@ -69,7 +69,7 @@ def test_streams_have_a_limit_each(stream: str) -> None:
     assert capture.end() == [(stream, "1234")]
 
 
-def test_what_is_read_in_turns_stays_in_order_and_what_is_not_is_joined() -> None:
+def test_output_of_both_streams_keeps_its_order_and_adjacent_reads_are_joined() -> None:
     capture = Capture(1000)
     for stream, data in (("out", b"a"), ("out", b"\xc3"), ("err", b"x"), ("out", b"\xa9"), ("out", b"b")):
         capture.add(stream, data)
@@ -77,7 +77,7 @@ def test_what_is_read_in_turns_stays_in_order_and_what_is_not_is_joined() -> Non
     assert capture.end() == []
 
 
-def test_no_piece_is_large() -> None:
+def test_no_captured_piece_is_large() -> None:
     capture = Capture(1 << 24)
     capture.add("out", b"x" * (1 << 24))
     pieces = [*capture.take(), *capture.end()]

@@ -66,7 +66,7 @@ def paused() -> Clerk:
 # ---- how many
 
 
-def test_rows_with_long_parameters_are_claimed_few_at_a_time_t73() -> None:
+def test_rows_with_long_parameters_are_claimed_in_small_batches_t73() -> None:
     clerk = Clerk()
     usual = clerk.ask().wanted[0]
     clerk.pool.row_bytes = 1 << 20
@@ -77,54 +77,54 @@ def test_rows_with_long_parameters_are_claimed_few_at_a_time_t73() -> None:
 # ---- where it begins
 
 
-def test_first_claim_looks_at_whole_places_j47() -> None:
+def test_first_claim_reads_its_claim_keys_from_the_start_j47() -> None:
     assert Clerk().claim()
 
 
-def test_claims_look_at_whole_places_while_that_costs_what_it_should_r76() -> None:
+def test_claims_read_from_the_start_while_that_is_cheap_r76() -> None:
     clerk = Clerk()
     assert [clerk.claim(n, n + USUAL * SLOWER) for n in range(9)] == [True] * 9
 
 
-def test_a_dear_look_is_followed_by_claims_that_go_on_where_the_last_one_ended_j48() -> None:
+def test_after_a_slow_claim_the_next_continue_at_its_position_j48() -> None:
     turn = paused().ask(1.0 + USUAL)
     assert {want.after for want in turn.wanted if not want.urgent} == {PLACE}
 
 
-def test_claims_that_go_on_look_for_urgent_rows_from_the_start_f41_r76() -> None:
+def test_continued_claims_read_urgent_rows_from_the_start_f41_r76() -> None:
     turn = paused().ask(1.0 + USUAL)
     assert {(want.urgent, want.after) for want in turn.wanted} == {(True, START), (False, PLACE)}
 
 
-def test_a_place_that_ended_among_urgent_rows_is_asked_for_once() -> None:
+def test_a_claim_key_whose_position_is_urgent_is_requested_once() -> None:
     clerk = Clerk()
     clerk.claim(0.0, USUAL)
     clerk.answer(clerk.ask(0.5), 1.0, after=ClaimPosition("0n", "2026-01-01 00:00:00+00", 7))
     assert {want.urgent for want in clerk.ask(1.0).wanted} == {False}
 
 
-def test_whole_places_are_looked_at_again_after_nine_times_what_it_cost_more_t3() -> None:
+def test_claims_read_from_the_start_again_after_nine_times_the_extra_cost_t3() -> None:
     clerk = paused()
     pause = PAUSE * (0.5 + USUAL - SLOWER * USUAL * FORGETTING)
     over = 1.0 + USUAL + pause
     assert [_is_whole(clerk.ask(now)) for now in (1.1, over - 0.01, over + 0.01)] == [False, False, True]
 
 
-def test_no_pause_is_longer_than_the_longest() -> None:
+def test_pause_between_full_claims_is_bounded() -> None:
     clerk = Clerk()
     clerk.claim(0.0, USUAL)
     clerk.claim(1.0, 100.0)
     assert [_is_whole(clerk.ask(100.0 + n)) for n in (0.0, LONGEST_PAUSE)] == [False, True]
 
 
-def test_what_a_few_rows_take_is_no_measure() -> None:
+def test_the_time_of_a_few_rows_is_not_taken_as_a_measure() -> None:
     clerk = Clerk()
     clerk.answer(clerk.ask(0.0), 30.0, short=BATCH - ENOUGH + 1)
     clerk.claims.wake()
     assert _is_whole(clerk.ask(30.0))
 
 
-def test_claim_that_goes_on_and_comes_short_is_followed_by_a_whole_one_j46_j48() -> None:
+def test_short_continued_claim_is_followed_by_one_from_the_start_j46_j48() -> None:
     clerk = paused()
     turn = clerk.ask(1.1)
     clerk.answer(turn, 1.1, short=1)
@@ -134,7 +134,7 @@ def test_claim_that_goes_on_and_comes_short_is_followed_by_a_whole_one_j46_j48()
 # ---- when it is empty
 
 
-def test_whole_claim_that_comes_short_is_the_last_until_something_wakes_us_j49() -> None:
+def test_short_full_claim_is_the_last_until_a_wake_up_j49() -> None:
     clerk = Clerk()
     clerk.answer(clerk.ask(), short=1)
     assert clerk.ask().wanted == []
@@ -142,20 +142,20 @@ def test_whole_claim_that_comes_short_is_the_last_until_something_wakes_us_j49()
     assert _is_whole(clerk.ask())
 
 
-def test_claim_that_goes_on_proves_nothing_empty_j46_j48() -> None:
+def test_continued_claim_does_not_prove_a_claim_key_empty_j46_j48() -> None:
     clerk = paused()
     clerk.answer(clerk.ask(1.1), 1.1, short=1)
     assert {place for place in clerk.claims.empty if not place[3]} == set()
 
 
-def test_claim_beside_ends_proves_nothing_empty_j48() -> None:
+def test_claim_fused_with_completions_does_not_prove_a_claim_key_empty_j48() -> None:
     clerk = Clerk()
     clerk.answer(clerk.ask(ends=["an end"]), short=1)
     assert _is_whole(clerk.ask())
 
 
 @pytest.mark.parametrize("short", [0, 1])
-def test_what_wakes_us_while_a_claim_is_on_its_way_may_have_come_too_late_for_it_j46(short: int) -> None:
+def test_wake_up_during_a_claim_voids_its_proof_of_emptiness_j46(short: int) -> None:
     clerk = Clerk()
     turn = clerk.ask()
     clerk.claims.wake()
@@ -173,11 +173,11 @@ def lines_of_an_empty_look(hosts: int) -> int:
     return counted.lines
 
 
-def test_places_that_proved_empty_are_not_looked_at_one_by_one() -> None:
+def test_cost_does_not_grow_with_claim_keys_known_to_be_empty() -> None:
     assert lines_of_an_empty_look(100) == lines_of_an_empty_look(1)
 
 
-def test_a_type_with_work_for_any_host_is_asked_for_that_alone_j49() -> None:
+def test_a_type_with_jobs_for_any_host_requests_those_alone_j49() -> None:
     clerk = Clerk(hosts=3)
     turn = clerk.ask()
     found = {want: want.most for want in turn.wanted if not want.host}

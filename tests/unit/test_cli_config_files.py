@@ -45,26 +45,26 @@ def own(tmp_path: Path) -> Path:
 # Which file.
 
 
-def test_option_comes_before_the_environment_f125(home: Path, system: Path) -> None:
+def test_option_wins_over_the_environment_f125(home: Path, system: Path) -> None:
     environ = {"DROVER_CONFIG": "/other", "HOME": str(home.parents[2])}
     assert locate("/given", environ, system) == Path("/given")
 
 
-def test_environment_comes_before_the_users_file(home: Path, system: Path) -> None:
+def test_environment_wins_over_the_users_file(home: Path, system: Path) -> None:
     environ = {"DROVER_CONFIG": "/other", "HOME": str(home.parents[2])}
     assert locate(None, environ, system) == Path("/other")
 
 
-def test_users_file_comes_before_the_machines_r13(home: Path, system: Path) -> None:
+def test_users_file_wins_over_the_machines_r13(home: Path, system: Path) -> None:
     assert locate(None, {"HOME": str(home.parents[2])}, system) == home
 
 
 @pytest.mark.parametrize("environ", [{}, {"HOME": "/nowhere"}, {"DROVER_CONFIG": ""}])
-def test_machines_file_comes_before_the_shipped_one(environ: dict[str, str], system: Path) -> None:
+def test_machines_file_wins_over_the_shipped_one(environ: dict[str, str], system: Path) -> None:
     assert locate(None, environ, system) == system
 
 
-def test_shipped_file_comes_last() -> None:
+def test_shipped_file_is_used_if_there_is_no_other() -> None:
     assert locate(None, {}, Path("/nowhere")) == shipped()
 
 
@@ -72,11 +72,11 @@ def test_shipped_file_loads_f122() -> None:
     assert load(None, {}, Path("/nowhere")).database.url == "embedded"
 
 
-def test_missing_file_is_told_f152() -> None:
+def test_missing_file_is_reported_f152() -> None:
     assert refusal(Path("/nowhere/x.toml")).startswith("/nowhere/x.toml: cannot be read: No such file")
 
 
-def test_directory_in_place_of_a_file_is_told(tmp_path: Path) -> None:
+def test_directory_in_place_of_a_file_is_reported(tmp_path: Path) -> None:
     assert "cannot be read: Is a directory" in refusal(tmp_path)
 
 
@@ -91,7 +91,7 @@ def test_parts_are_read_after_the_main_file_in_order(own: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["README", "10.toml.disabled", ".10.toml"])
-def test_other_files_in_conf_d_are_left_alone(own: Path, name: str) -> None:
+def test_other_files_in_conf_d_are_not_read(own: Path, name: str) -> None:
     written(own.parent / "conf.d" / name, "rubbish")
     assert len(read(own)) == 1
 
@@ -105,7 +105,7 @@ def test_database_url_of_the_environment_wins(own: Path) -> None:
     assert load(str(own), {"DROVER_DATABASE_URL": "host=here"}).database.url == "host=here"
 
 
-def test_text_that_is_not_utf8_is_told_with_its_line(own: Path) -> None:
+def test_text_that_is_not_utf8_is_reported_with_its_line(own: Path) -> None:
     own.write_bytes(b"# one\n# \xff\n")
     assert refusal(own) == f"{own}:2: syntax: is not UTF-8 (got byte 0xff)"
 
@@ -155,7 +155,7 @@ def test_password_that_others_may_read_is_refused(own: Path) -> None:
     "url",
     ["postgresql://me:hush@there/db", "postgresql://there/db?password=hush", "host=there password = 'hush'"],
 )
-def test_password_is_seen_in_every_form(own: Path, url: str) -> None:
+def test_password_is_recognised_in_every_form(own: Path, url: str) -> None:
     written(own, f'{LEAST}[database]\nurl = "{url}"', 0o604)
     assert "holds a password" in refusal(own)
 
@@ -174,18 +174,18 @@ def test_file_without_a_password_may_be_read_by_all(own: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["API_TOKEN", "client_secret", "aws_credentials", "DB_PASSWORD", "api-key", "apikey"])
-def test_secret_given_to_an_agent_is_seen(own: Path, name: str) -> None:
+def test_secret_in_the_environment_of_an_agent_is_recognised(own: Path, name: str) -> None:
     written(own, f'{LEAST}env = {{ "{name}" = "hush" }}', 0o644)
     assert "holds a password" in refusal(own)
 
 
 @pytest.mark.parametrize("text", ['password_file = "db"', 'msq_password_file = "db"'])
-def test_name_of_a_file_with_a_password_is_no_secret(own: Path, text: str) -> None:
+def test_file_name_of_a_password_file_is_not_a_secret(own: Path, text: str) -> None:
     written(own, f'[database]\nurl = "host=there"\n{text}\n{LEAST}', 0o644)
     assert len(read(own)) == 1
 
 
-def test_password_of_a_part_is_seen_too(own: Path) -> None:
+def test_password_in_conf_d_is_recognised(own: Path) -> None:
     part = written(own.parent / "conf.d/10.toml", SECRET.removeprefix(LEAST), 0o644)
     assert refusal(own) == f"{part}: holds a password and others may read it (mode 0644); chmod 600 {part}"
 
@@ -216,7 +216,7 @@ def test_group_may_not_read_a_password_in_a_file_of_a_user(own: Path) -> None:
     assert "holds a password" in refusal(own)
 
 
-def test_all_files_that_cannot_be_trusted_are_told_at_once(own: Path) -> None:
+def test_all_untrusted_files_are_reported_at_once(own: Path) -> None:
     written(own.parent / "conf.d/10.toml", "", 0o666)
     own.chmod(0o666)
     assert len(refusal(own).splitlines()) == 2
@@ -239,7 +239,7 @@ def test_template_that_would_run_an_item_is_refused_with_its_line(own: Path, com
     assert told.startswith(f"{own}:5: agents.clean.command: is no safe template: %{{path}} is a word of trap")
 
 
-def test_template_that_is_safe_is_taken(own: Path) -> None:
+def test_safe_template_is_accepted(own: Path) -> None:
     safe = 'v="$(wc -l -- "%{path}")"; echo "$v"'
     own.write_text(f"{LEAST}[agents.b]\ncommand = ['drover-agent-shell', '{safe}']\n")
     assert "b" in load(str(own), {}).agents

@@ -30,18 +30,18 @@ def test_the_manual_has_no_warning() -> None:
     assert (lint.returncode, lint.stdout) == (0, "")
 
 
-def test_the_manual_tells_of_every_command() -> None:
+def test_the_manual_documents_every_command() -> None:
     assert list(sections()) == list(COMMANDS)
 
 
 @pytest.mark.parametrize("command", TOLD_HERE)
-def test_the_manual_tells_of_every_option(command: str) -> None:
+def test_the_manual_documents_every_option(command: str) -> None:
     told = re.findall(r"^\.It Fl (\S+)", sections()[command], re.MULTILINE)
     options = {option for action in command_parser(command)._actions for option in action.option_strings}
     told_once = ANSWER if COMMANDS[command].function in CARRIED_OUT else set()
     assert {f"-{option}" for option in told} == options - EVERYWHERE - told_once
 
 
-def test_the_manual_tells_once_of_the_options_of_all_that_command() -> None:
+def test_the_manual_documents_common_options_once() -> None:
     answers = MANUAL.read_text().partition(".Sh ANSWERS\n")[2].partition("\n.Sh ")[0]
     assert {f"-{option}" for option in re.findall(r"^\.It Fl (\S+)", answers, re.MULTILINE)} == ANSWER

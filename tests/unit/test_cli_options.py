@@ -63,7 +63,7 @@ def test_misuse_ends_with_2_and_a_message(line: str, capsys: pytest.CaptureFixtu
     assert "error: " in capsys.readouterr().err
 
 
-def test_what_is_no_job_is_told_that_a_name_would_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_job_argument_says_that_a_number_or_name_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parsed("why billing")
     assert "must be the number of a job, or its name, TYPE.NONCE (got 'billing')" in capsys.readouterr().err

@@ -32,7 +32,7 @@ NOON = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
         ("\xa0\u3000wide", "\xa0\u3000wide"),
     ],
 )
-def test_nothing_that_steers_a_terminal_is_printed(text: str, shown: str) -> None:
+def test_no_terminal_control_sequence_is_printed(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
@@ -54,7 +54,7 @@ def test_clipped_text_is_one_line_of_its_width(text: str, width: int) -> None:
 
 @pytest.mark.parametrize("escape", [printable, lambda text: clipped(text, 99), cell])
 @given(text=st.text())
-def test_whatever_is_printed_can_be_encoded(escape: Callable[[str], str], text: str) -> None:
+def test_all_output_can_be_encoded(escape: Callable[[str], str], text: str) -> None:
     assert escape(text + "\udc80").encode() != b""
 
 
@@ -70,7 +70,7 @@ def test_whatever_is_printed_can_be_encoded(escape: Callable[[str], str], text: 
         (NOON, f"{NOON.astimezone():%Y-%m-%d %H:%M:%S}"),
     ],
 )
-def test_values_are_shown_shortly(value: object, shown: str) -> None:
+def test_values_are_shown_in_short_form(value: object, shown: str) -> None:
     assert cell(value) == shown
 
 
@@ -112,7 +112,7 @@ def test_records_are_one_line_of_ascii() -> None:
         ("ls -S failed -s done", ["done", "failed"]),
     ],
 )
-def test_states_are_added_or_chosen_r59_r60(line: str, listed: list[str]) -> None:
+def test_states_are_added_or_selected_r59_r60(line: str, listed: list[str]) -> None:
     assert states(parse(line.split())) == listed
 
 
@@ -120,7 +120,7 @@ def test_all_lists_every_state() -> None:
     assert len(states(parse(["ls", "--all"]))) == 10
 
 
-def test_long_arguments_are_cut_urgent_jobs_marked_and_queues_shown_that_are_not_the_usual_r76() -> None:
+def test_ls_cuts_long_arguments_marks_urgent_jobs_and_names_unusual_queues_r76() -> None:
     names = (
         "job",
         "name",
@@ -145,7 +145,7 @@ def test_long_arguments_are_cut_urgent_jobs_marked_and_queues_shown_that_are_not
 # log and status
 
 
-def test_log_line_says_only_what_is_known_on_one_line() -> None:
+def test_log_line_shows_only_known_fields_on_one_line() -> None:
     row = {"date": NOON, "type": "ERROR", "job": 7, "host": "alpha", "agent": None, "pid": 12, "message": "no\n\x1b[1m"}
     assert log_line(row) == rf"{cell(NOON)} ERROR job=7 host=alpha pid=12: no\n\x1b[1m"
 
@@ -168,14 +168,14 @@ def test_headline_names_the_owner() -> None:
 
 
 @pytest.mark.parametrize(("active", "standbys", "is_noted"), [(True, 0, True), (True, 1, False), (False, 0, False)])
-def test_a_group_with_one_scheduler_alone_is_noted_c1(active: bool, standbys: int, is_noted: bool) -> None:
+def test_a_group_with_a_single_scheduler_is_noted_c1(active: bool, standbys: int, is_noted: bool) -> None:
     assert bool(standby_notes({"active": active, "standbys": standbys})) == is_noted
 
 
 # submit
 
 
-def test_each_line_of_stdin_is_a_job_as_it_stands() -> None:
+def test_each_line_of_stdin_is_a_job_unchanged() -> None:
     assert list(read_lines(BytesIO(b"a b\n\n c\r\nlast"))) == ["a b", "", " c\r", "last"]
 
 

@@ -63,7 +63,7 @@ def test_each_login_has_a_password_of_its_own(file: Path, tmp_path: Path) -> Non
     assert found.url == "host=there user=me"
 
 
-def test_configuration_without_such_files_is_as_it_was() -> None:
+def test_configuration_without_password_files_is_unchanged() -> None:
     config = Config(database=Database(url="host=there"))
     assert with_logins(with_password(config, {}), {}) == config
 
@@ -86,20 +86,20 @@ def test_file_that_others_may_read_is_refused_with_its_mode(file: Path, mode: in
         ("hush" * 300, "must hold one line, of 1000 bytes at most"),
     ],
 )
-def test_file_that_is_no_password_is_refused(file: Path, text: str, problem: str) -> None:
+def test_file_that_holds_no_password_is_refused(file: Path, text: str, problem: str) -> None:
     file.chmod(0o600)
     file.write_text(text)
     assert problem in refusal(with_file(file))
 
 
-def test_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_password_file_is_reported(tmp_path: Path) -> None:
     assert refusal(with_file(tmp_path / "no")) == (
         f"database.password_file: {tmp_path}/no cannot be read: No such file or directory"
     )
 
 
 @pytest.mark.parametrize("url", ["host=there password=hush", "postgresql://me:hush@there/db"])
-def test_two_passwords_are_one_too_many(file: Path, url: str) -> None:
+def test_url_and_file_that_both_give_a_password_are_refused(file: Path, url: str) -> None:
     assert "has a password already" in refusal(with_file(file, url))
 
 

@@ -68,9 +68,7 @@ class Watch:
     [(lambda watch: watch.refuse("pause_queues"), REFUSED_S), (lambda watch: watch.answer("pause_queues"), AGAIN_S)],
     ids=["refused", "not ours"],
 )
-def test_command_that_cannot_be_done_now_is_passed_over_for_a_while(
-    fail: Callable[[Watch], None], seconds: float
-) -> None:
+def test_command_that_fails_now_is_skipped_for_a_while(fail: Callable[[Watch], None], seconds: float) -> None:
     watch = Watch()
     assert watch.read(PAUSE) == []
     fail(watch)

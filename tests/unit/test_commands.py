@@ -47,7 +47,7 @@ def test_every_verb_is_read_as_its_usage_says_and_is_in_the_manual(verb: str) ->
     assert re.search(rf"^\.It .*\bLi {re.escape(verb)}( |$)", MANUAL, re.MULTILINE)
 
 
-def test_every_verb_is_about_something() -> None:
+def test_every_verb_says_what_it_applies_to() -> None:
     assert set(about(EVERY, JOB, HOST, TYPE, GROUP, ANY)) == set(VERBS)
     assert about(HOST) == ["host-enable", "host-disable", "host-max", "host-filter"]
 
@@ -69,7 +69,7 @@ def test_every_verb_is_about_something() -> None:
         ("set-queue-priority one -7", {"queue": "one", "priority": -7}),
     ],
 )
-def test_words_are_read(text: str, values: dict[str, object]) -> None:
+def test_arguments_of_a_verb_are_parsed(text: str, values: dict[str, object]) -> None:
     assert parse(text).values == values
 
 

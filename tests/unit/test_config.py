@@ -167,11 +167,11 @@ def test_command_text_is_split_by_shell_rules_j44() -> None:
     assert good(agent("", "command = 'a \"b c\" d'")).agents["a"].command == ("a", "b c", "d")
 
 
-def test_command_array_is_taken_as_it_is_j44() -> None:
+def test_command_array_is_kept_unchanged_j44() -> None:
     assert good(agent("", "command = ['a', 'b \"c']")).agents["a"].command == ("a", 'b "c')
 
 
-def test_environment_and_directory_are_kept_j42_j43() -> None:
+def test_environment_and_directory_are_read_j42_j43() -> None:
     found = good(agent('cwd = "/srv"\nenv = { LC_ALL = "C" }\npass_env = ["TZ"]')).agents["a"]
     assert (found.cwd, found.env, found.pass_env) == ("/srv", {"LC_ALL": "C"}, ("TZ",))
 
@@ -185,7 +185,7 @@ def test_queues_are_read_j14() -> None:
     assert queues == {"a": Queue(concurrency=1), "b": Queue(concurrency=2), "c": Queue(paused=True)}
 
 
-def test_whole_numbers_do_for_seconds() -> None:
+def test_seconds_may_be_whole_numbers() -> None:
     assert good(LEAST + "[scheduler]\nrescan = 7").scheduler.rescan == 7.0
 
 
@@ -247,7 +247,7 @@ def test_hundred_hosts_and_five_thousand_slots_are_read_f153() -> None:
         ('statements.s = "select 1"', 'agents.a.statements: are for db = "statements" only (got a table)'),
     ],
 )
-def test_mistake_in_an_agent_is_told(keys: str, told: str) -> None:
+def test_mistake_in_an_agent_is_reported(keys: str, told: str) -> None:
     line = 4 + keys.count("\n")
     assert mistakes(agent(keys)) == (f"1.toml:{line}: {told}",)
 
@@ -263,12 +263,12 @@ def test_mistake_in_an_agent_is_told(keys: str, told: str) -> None:
         ('user = "-x"', 'user: is not a login name (got "-x")'),
     ],
 )
-def test_mistake_in_a_host_is_told_f150(keys: str, told: str) -> None:
+def test_mistake_in_a_host_is_reported_f150(keys: str, told: str) -> None:
     assert mistakes(f"[hosts.alpha]\n{keys}\n[agents.a]\ncommand = 'a'") == (f"1.toml:2: hosts.alpha.{told}",)
 
 
 @pytest.mark.parametrize(("transport", "key"), [("ssh", "address"), ("command", "command")])
-def test_transport_lacks_what_it_needs(transport: str, key: str) -> None:
+def test_transport_without_its_required_keys_is_refused(transport: str, key: str) -> None:
     told = f'1.toml:1: hosts.alpha.{key}: is needed by transport = "{transport}" (got nothing)'
     assert mistakes(f"[hosts.alpha]\ntransport = '{transport}'\n[agents.a]\ncommand = 'a'") == (told,)
 
@@ -286,7 +286,7 @@ def test_transport_lacks_what_it_needs(transport: str, key: str) -> None:
         ('log_level = "loud"', 'log_level: must be one of "trace", "debug", "info", "warning", "error" (got "loud")'),
     ],
 )
-def test_mistake_in_a_timer_is_told(keys: str, told: str) -> None:
+def test_mistake_in_a_timer_is_reported(keys: str, told: str) -> None:
     assert mistakes(f"{LEAST}[scheduler]\n{keys}") == (f"1.toml:5: scheduler.{told}",)
 
 
@@ -319,7 +319,7 @@ def test_name_of_a_queue_has_64_characters_at_most_j12(name: str, is_good: bool)
         ("queues = ['a b']", "queues[0]: a name has letters, digits and _ . / - (not first), 64 at most"),
     ],
 )
-def test_mistake_in_a_filter_is_told_r55(keys: str, told: str) -> None:
+def test_mistake_in_a_filter_is_reported_r55(keys: str, told: str) -> None:
     (found,) = mistakes(f"{LEAST}[hosts.beta]\n{keys}")
     assert found.startswith(f"1.toml:5: hosts.beta.{told}")
 
@@ -344,7 +344,7 @@ def test_configuration_without_hosts_is_refused_f152() -> None:
     assert told.startswith("1.toml:1: hosts: no host is configured;")
 
 
-def test_no_text_at_all_is_refused_f152() -> None:
+def test_configuration_without_text_is_refused_f152() -> None:
     with pytest.raises(ConfigError, match="no agent is configured"):
         parse([])
 
@@ -391,7 +391,7 @@ def test_command_with_an_open_quote_is_refused_j44() -> None:
         ("'s t' = 'select 1'", '"s t": the name of a statement is one word'),
     ],
 )
-def test_mistake_in_a_statement_is_told(statement: str, told: str) -> None:
+def test_mistake_in_a_statement_is_reported(statement: str, told: str) -> None:
     (line,) = mistakes(agent(f'db = "statements"\n[agents.a.statements]\n{statement}'))
     assert line.startswith(f"1.toml:6: agents.a.statements.{told}")
 
@@ -400,7 +400,7 @@ def test_unknown_table_is_refused() -> None:
     assert mistakes(LEAST + "[host.b]") == ("1.toml:4: host: unknown key; did you mean hosts? (got a table)",)
 
 
-def test_key_of_a_table_that_is_none_is_refused() -> None:
+def test_value_where_a_table_is_needed_is_refused() -> None:
     assert mistakes("hosts = 5\n[agents.a]\ncommand = 'a'") == ("1.toml:1: hosts: must be a table (got 5)",)
 
 
@@ -413,11 +413,11 @@ def test_key_of_a_table_that_is_none_is_refused() -> None:
         ("a = " + "[" * 5000, "1: syntax: nested too deep"),
     ],
 )
-def test_syntax_error_is_told_with_its_line(text: str, told: str) -> None:
+def test_syntax_error_is_reported_with_its_line(text: str, told: str) -> None:
     assert mistakes(LEAST, text) == (f"2.toml:{told}",)
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_files() -> None:
+def test_all_mistakes_are_reported_at_once_in_the_order_of_the_files() -> None:
     first = '[hosts.alpha]\nmax = 0\n[agents.a]\nslots = "2"\nhosts = ["beta"]\n[agents.command]\ncommand = 5\n'
     second = "[scheduler]\nlease = 10\nlease_renewal = 5\n[agents.b]\ncommand = 'b'\nwindow = 0\n"
     starts = [" ".join(told.split(" ")[:2]) for told in mistakes(first, second)]
@@ -433,7 +433,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_files() -> None:
     ]
 
 
-def test_the_text_of_the_error_is_all_its_mistakes() -> None:
+def test_the_text_of_the_error_lists_all_mistakes() -> None:
     with pytest.raises(ConfigError) as caught:
         parse([("x", "")])
     assert len(str(caught.value).splitlines()) == 2
@@ -483,7 +483,7 @@ def test_line_of_a_key_is_found(text: str, path: tuple[str | int, ...], line: in
 # The shipped file and the manual.
 
 
-def test_shipped_file_is_right_and_runs_four_agents_f122() -> None:
+def test_shipped_file_is_valid_and_runs_four_agents_f122() -> None:
     found = parse([("drover.toml", SHIPPED)])
     assert found.hosts == {"local": Host(max=4)}
     assert [name for name, kind in found.agents.items() if kind.enabled] == [
@@ -542,11 +542,11 @@ def _manual_entries() -> dict[tuple[str, str], str]:
     }
 
 
-def test_manual_tells_every_key_with_its_true_default_f122() -> None:
+def test_manual_documents_every_key_with_its_default_f122() -> None:
     assert _manual_entries() == {(table, key): _as_printed(_default(f)) for table, key, f in FIELDS}
 
 
-def test_manual_is_right_mdoc_f122() -> None:
+def test_manual_is_valid_mdoc_f122() -> None:
     need("mandoc")
     linted = subprocess.run(
         ["mandoc", "-T", "lint", "-W", "warning", str(MANUAL)], capture_output=True, text=True, check=False
@@ -614,16 +614,16 @@ def _outcome(text: str) -> str:
 
 
 @given(st.sampled_from([SHIPPED, UNCOMMENTED]), EDITS)
-def test_damaged_file_gives_mistakes_and_nothing_else(text: str, edits: list[tuple[float, int, str]]) -> None:
+def test_damaged_file_is_reported_as_mistakes_only(text: str, edits: list[tuple[float, int, str]]) -> None:
     assert _outcome(_edited(text, edits)) in {"Config", "mistakes"}
 
 
 @given(st.lists(st.tuples(KEYS, VALUES), max_size=4))
-def test_any_value_anywhere_gives_mistakes_and_nothing_else(pairs: list[tuple[str, str]]) -> None:
+def test_any_value_anywhere_is_accepted_or_reported_as_mistakes(pairs: list[tuple[str, str]]) -> None:
     assert _outcome("\n".join(f"{key} = {value}" for key, value in pairs)) in {"Config", "mistakes"}
 
 
-def test_user_of_a_type_is_for_local_hosts() -> None:
+def test_user_of_a_type_is_for_local_hosts_only() -> None:
     far = '[hosts.b]\ntransport = "ssh"\naddress = "b"\n'
     assert mistakes(agent('user = "nobody"') + far) == (
         '1.toml:4: agents.a.user: is for local hosts, which b is not; name others in its key hosts (got "nobody")',

@@ -32,13 +32,13 @@ def test_failure_that_lasts_is_logged_once(log: ConnectionLog, said: Lines) -> N
     assert said == [("warning", "watch connection: refused; see drover check")]
 
 
-def test_other_reason_is_logged_and_two_that_alternate_are_not_repeated(log: ConnectionLog, said: Lines) -> None:
+def test_new_reason_is_logged_and_two_alternating_ones_are_not_repeated(log: ConnectionLog, said: Lines) -> None:
     for reason in ("refused", "too many", "refused", "too many"):
         log.failed("watch connection", reason)
     assert [text for _, text in said] == ["watch connection: refused", "watch connection: too many"]
 
 
-def test_end_is_logged_with_how_long_it_lasted_and_the_next_one_anew(
+def test_end_of_a_failure_is_logged_with_its_length_and_the_next_failure_anew(
     log: ConnectionLog, said: Lines, clock: Clock
 ) -> None:
     log.failed("watch connection", "refused")
@@ -52,12 +52,12 @@ def test_end_is_logged_with_how_long_it_lasted_and_the_next_one_anew(
     ]
 
 
-def test_connection_that_has_not_failed_does_not_recover(log: ConnectionLog, said: Lines) -> None:
+def test_connection_that_has_not_failed_logs_no_recovery(log: ConnectionLog, said: Lines) -> None:
     assert not log.recovered("watch connection")
     assert said == []
 
 
-def test_what_fails_now_is_shown_with_its_last_reason(log: ConnectionLog, clock: Clock) -> None:
+def test_current_failures_are_listed_with_their_last_reason(log: ConnectionLog, clock: Clock) -> None:
     log.failed("watch connection", "refused")
     clock.now = 5.0
     log.failed("watch connection", "too many")

@@ -55,7 +55,7 @@ def test_query_that_waits_for_an_agent_goes_back_when_log_ins_begin_to_fail() ->
     assert outcomes(core) == [(2, "queued", "not begun", 8.5)]
 
 
-def test_query_whose_connection_is_refused_goes_back_at_no_cost() -> None:
+def test_query_whose_connection_is_refused_goes_back_without_a_counted_attempt() -> None:
     core = make_core()
     turn(core, claim(1, msq=True))
     assert [type(command) for command in core.drain_commands()] == [e.Expand]
@@ -65,7 +65,7 @@ def test_query_whose_connection_is_refused_goes_back_at_no_cost() -> None:
 
 
 @pytest.mark.parametrize(("now", "delay"), [(5.0, 5.5), (20.0, 20.5), (500.0, 30.5)])
-def test_wait_grows_with_how_long_it_has_lasted_while_an_attempt_hangs(now: float, delay: float) -> None:
+def test_back_off_grows_with_the_length_of_the_failure_while_an_attempt_hangs(now: float, delay: float) -> None:
     core = make_core(reconnect_max=30.0)
     refuse(core, now=0.0, seconds=1.0)
     turn(core, claim(1, msq=True), now=now)
@@ -80,7 +80,7 @@ def test_queries_are_opened_again_when_log_ins_succeed() -> None:
     assert e.Expand in [type(command) for command in core.drain_commands()]
 
 
-def test_queries_go_on_over_the_connections_that_are_up() -> None:
+def test_queries_go_on_over_connections_that_are_up() -> None:
     core = make_core()
     refuse(core, up=1)
     turn(core, claim(1, msq=True))
@@ -93,7 +93,7 @@ def expanded(core: Core) -> list[int]:
     return [command.job for command in core.drain_commands() if isinstance(command, e.Expand)]
 
 
-def test_queries_share_the_connections_that_are_up_while_others_are_refused() -> None:
+def test_queries_share_connections_that_are_up_while_others_are_refused() -> None:
     core = make_core(expansions=8)
     refuse(core, up=1)
     turn(core, claim(1, msq=True), claim(2, msq=True))
@@ -102,7 +102,7 @@ def test_queries_share_the_connections_that_are_up_while_others_are_refused() ->
     assert expanded(core) == [2]
 
 
-def test_all_queries_are_begun_again_once_no_connection_is_refused() -> None:
+def test_all_queries_are_opened_again_once_no_connection_is_refused() -> None:
     core = make_core(expansions=8)
     refuse(core, up=1)
     turn(core, *(claim(pk, msq=True) for pk in range(1, 4)))
@@ -110,7 +110,7 @@ def test_all_queries_are_begun_again_once_no_connection_is_refused() -> None:
     assert expanded(core) == [1, 2, 3]
 
 
-def test_query_that_met_the_one_refused_connection_is_claimed_again_soon() -> None:
+def test_query_that_got_the_one_refused_connection_is_claimed_again_soon() -> None:
     core = make_core()
     turn(core, claim(1, msq=True))
     refuse(core, seconds=30.0, up=1)
@@ -126,7 +126,7 @@ def test_type_that_may_ask_the_database_is_not_claimed_while_its_log_in_fails() 
     assert {want.type for want in turn(core).wanted} == {"sha", "asks"}
 
 
-def test_job_of_such_a_type_goes_back_at_no_cost() -> None:
+def test_job_of_a_type_whose_log_in_fails_goes_back_without_a_counted_attempt() -> None:
     core = make_core(KINDS)
     turn(core, claim(1, "asks"), claim(2))
     refuse(core, "statements")
@@ -134,7 +134,7 @@ def test_job_of_such_a_type_goes_back_at_no_cost() -> None:
     assert list(core.state.jobs) == [2]
 
 
-def test_items_of_such_a_type_wait_and_go_on_when_its_log_in_succeeds() -> None:
+def test_items_of_a_type_whose_log_in_fails_wait_until_it_succeeds() -> None:
     core = make_core({"asks": KINDS["asks"]})
     turn(core, claim(1, "asks", msq=True))
     core.drain_commands()
@@ -151,7 +151,7 @@ def test_items_of_such_a_type_wait_and_go_on_when_its_log_in_succeeds() -> None:
     assert [command.data for command in core.drain_commands() if isinstance(command, e.Send)] == [b'a="2"\n']
 
 
-def test_why_tells_what_such_a_type_lacks_and_until_when() -> None:
+def test_why_names_the_failing_log_in_of_a_type_and_the_next_attempt() -> None:
     core = make_core(KINDS)
     refuse(core, "statements", now=1.0)
     rows = {row["type"]: row for row in core.report.agent_rows(2.0)}
@@ -159,7 +159,7 @@ def test_why_tells_what_such_a_type_lacks_and_until_when() -> None:
     assert (rows["sha"]["seconds"], rows["sha"]["reason"]) == (None, None)
 
 
-def test_type_that_a_reload_lets_ask_waits_too() -> None:
+def test_type_allowed_the_database_by_a_reload_waits_for_the_log_in() -> None:
     core = make_core(KINDS)
     refuse(core, "statements")
     sha = AgentType(command=("agent",), db="sql")

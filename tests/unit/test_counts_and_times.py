@@ -45,7 +45,7 @@ def at_work(core: Core, **rules: Any) -> Slot:
 # ---- ItemsProcessed
 
 
-def test_count_of_a_line_that_is_worked_is_saved_once_a_second_and_only_when_it_changes_f158() -> None:
+def test_item_count_of_a_running_line_is_saved_once_a_second_if_it_changed_f158() -> None:
     core = make_core()
     slot = at_work(core)
     core.agent_output(slot.number, b"ItemsProcessed 3\nItemsProcessed 4\n", 0.1)
@@ -54,7 +54,7 @@ def test_count_of_a_line_that_is_worked_is_saved_once_a_second_and_only_when_it_
     assert shown(core, 2.2) == []
 
 
-def test_count_that_was_shown_is_counted_once_at_ok_f158() -> None:
+def test_item_count_that_was_saved_is_counted_once_at_ok_f158() -> None:
     core = make_core()
     slot = at_work(core)
     core.agent_output(slot.number, b"ItemsProcessed 1\n", 0.1)
@@ -64,7 +64,7 @@ def test_count_that_was_shown_is_counted_once_at_ok_f158() -> None:
     assert (row.state, row.processed) == ("done", 1)
 
 
-def test_count_of_a_job_that_fails_for_good_is_kept_f158() -> None:
+def test_item_count_of_a_job_that_fails_for_good_is_kept_f158() -> None:
     core = make_core()
     slot = at_work(core)
     core.agent_output(slot.number, b"ItemsProcessed 5\nFAIL the rest\nOK\n", 0.1)
@@ -72,7 +72,7 @@ def test_count_of_a_job_that_fails_for_good_is_kept_f158() -> None:
     assert (row.state, row.processed) == ("failed", 5)
 
 
-def test_count_of_a_job_whose_agent_dies_or_is_killed_is_kept_f158() -> None:
+def test_item_count_of_a_job_whose_agent_dies_or_is_killed_is_kept_f158() -> None:
     core = make_core()
     slot = at_work(core)
     core.agent_output(slot.number, b"ItemsProcessed 5\n", 0.1)
@@ -82,7 +82,7 @@ def test_count_of_a_job_whose_agent_dies_or_is_killed_is_kept_f158() -> None:
     assert (row.state, row.processed) == ("failed", 5)
 
 
-def test_count_of_a_try_that_is_repeated_is_taken_back_f158() -> None:
+def test_item_count_of_a_repeated_try_is_taken_back_f158() -> None:
     core = make_core()
     slot = at_work(core, retries=1)
     core.agent_output(slot.number, b"ItemsProcessed 5\nFAIL once\nOK\n", 0.1)
@@ -90,7 +90,7 @@ def test_count_of_a_try_that_is_repeated_is_taken_back_f158() -> None:
     assert (row.state, row.processed) == ("queued", 0)
 
 
-def test_count_of_an_item_of_a_query_is_live_and_its_checkpoint_is_without_it_f158() -> None:
+def test_item_count_of_a_query_is_live_and_not_in_its_checkpoint_f158() -> None:
     core = make_core()
     slot = query(core, b"1", b"2", itemsprocessed=100)
     core.agent_output(slot.number, b"ItemsProcessed 10\nOK\nItemsProcessed 7\n", 0.1)
@@ -107,7 +107,7 @@ def test_keyed_query_that_was_cut_short_counts_on_from_its_checkpoint_f158() -> 
     assert claimed.rules.itemsprocessed == 110
 
 
-def test_count_of_an_item_of_a_query_that_fails_for_good_is_kept_f158() -> None:
+def test_item_count_of_a_query_item_that_fails_for_good_is_kept_f158() -> None:
     core = make_core()
     slot = query(core, b"1", tolerate=1)
     core.agent_output(slot.number, b"ItemsProcessed 5\nFAIL the rest\nOK\n", 0.1)
@@ -115,7 +115,7 @@ def test_count_of_an_item_of_a_query_that_fails_for_good_is_kept_f158() -> None:
     assert (row.state, row.processed, row.failed) == ("done", 5, 1)
 
 
-def test_count_of_the_first_try_of_an_item_is_taken_back_f158() -> None:
+def test_item_count_of_the_first_try_of_an_item_is_taken_back_f158() -> None:
     core = make_core()
     slot = query(core, b"1")
     core.agent_output(slot.number, b"ItemsProcessed 5\n", 0.1)
@@ -126,7 +126,7 @@ def test_count_of_the_first_try_of_an_item_is_taken_back_f158() -> None:
     assert (row.state, row.processed, row.failed) == ("done", 8, 0)
 
 
-def test_count_that_is_said_without_an_item_is_a_warning_and_counts_for_none_f158() -> None:
+def test_item_count_reported_without_an_item_is_a_warning_only_f158() -> None:
     core = make_core()
     slot = at_work(core)
     core.agent_output(slot.number, b"OK\nItemsProcessed 5\n", 0.1)
@@ -149,7 +149,7 @@ def test_times_of_a_query_add_up_over_its_attempts_f159() -> None:
     assert (row.elapsed, row.busy, row.took) == (13.0, 7.0, 3.0)
 
 
-def test_times_of_a_line_are_those_of_its_last_attempt_f159() -> None:
+def test_times_of_a_one_parameter_job_are_those_of_its_last_attempt_f159() -> None:
     core = make_core()
     slot = at_work(core, retries=1)
     core.agent_output(slot.number, b"FAIL once\nOK\n", 3.0)

@@ -41,24 +41,24 @@ def test_the_manual_has_no_warning() -> None:
     assert (lint.returncode, lint.stdout) == (0, "")
 
 
-def test_moves_of_slots_are_those_of_the_table_f60() -> None:
+def test_slot_transitions_in_the_manual_match_the_table_f60() -> None:
     told = re.findall(r"^\.It Li (ST_\w+) Ta ([A-Z_]+) Ta (?:Li )?(ST_\w+|violation) Ta", TEXT, re.MULTILINE)
     assert told == [cell for cell in table_cells() if cell in told]
     assert set(told) == set(table_cells())
 
 
-def test_drawing_has_the_arrows_of_the_table_f60() -> None:
+def test_diagram_in_the_manual_matches_the_table_f60() -> None:
     assert set(drawn_arrows()) == {(a, b) for a, _, b in table_cells() if b not in (a, "violation")}
 
 
-def test_numbers_of_states_are_public_f60() -> None:
+def test_state_numbers_in_the_manual_match_the_code_f60() -> None:
     told = re.findall(r"^\.It (\d) Ta Li (ST_\w+) Ta", TEXT, re.MULTILINE)
     shown = {STATE_NAMES[int(number)] for number, _ in told}
     assert [name for _, name in told] == [STATE_NAMES[int(number)] for number, _ in told]
     assert shown == set(STATE_NAMES) - {"ST_DONE", "ST_END"}
 
 
-def test_moves_of_jobs_are_those_of_the_table() -> None:
+def test_job_transitions_in_the_manual_match_the_table() -> None:
     rows = TEXT.partition(".Sh JOBS\n")[2].partition(".Sh ")[0]
     told = dict(re.findall(r"^\.It Li (\w+) Ta (.*)$", rows, re.MULTILINE))
     assert {state: set(targets.split(", ")) for state, targets in told.items()} == {
@@ -66,12 +66,12 @@ def test_moves_of_jobs_are_those_of_the_table() -> None:
     }
 
 
-def test_the_manual_tells_of_every_option_of_run() -> None:
+def test_the_manual_documents_every_option_of_run() -> None:
     told = re.findall(r"^\.It Fl (\S+)", TEXT, re.MULTILINE)
     options = {option for action in command_parser("run")._actions for option in action.option_strings}
     assert {f"-{option}" for option in told} == options - {"-h", "--help"} - IN_DROVER_1
 
 
-def test_the_manual_tells_of_every_signal_f55() -> None:
+def test_the_manual_documents_every_signal_f55() -> None:
     headings = re.findall(r"^\.It Dv (.*)$", TEXT.partition(".Sh SIGNALS\n")[2].partition(".Sh ")[0], re.MULTILINE)
     assert sorted(" ".join(headings).replace(",", " ").split()) == sorted(signal.Signals(n).name for n in SIGNALS)

@@ -42,14 +42,14 @@ def test_an_agent_idle_for_less_than_twenty_seconds_is_kept_f119() -> None:
     assert e.Kill(0) not in core.drain_commands()
 
 
-def test_room_is_made_when_an_agent_has_been_idle_long_enough_f119_f120() -> None:
+def test_an_idle_agent_is_evicted_for_another_type_after_min_idle_f119_f120() -> None:
     core = idle_beside_another()
     assert core.next_deadline() <= 22.0
     core.tick(22.0)
     assert e.Kill(0) in core.drain_commands()
 
 
-def test_the_place_goes_to_the_type_it_was_made_for_f120() -> None:
+def test_a_freed_slot_goes_to_the_type_it_was_freed_for_f120() -> None:
     core = idle_beside_another()
     turn(core, claim(3), now=21.0)
     core.tick(22.0)
@@ -64,7 +64,7 @@ THREE = TWO | {"zip": AgentType(command=("agent",))}
 CROWD = [claim(pk, kind) for pk, kind in enumerate(sorted(THREE) * 4)]  # of each type more than it gets done
 
 
-def test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120() -> None:
+def test_a_busy_host_yields_to_a_waiting_type_once_per_interval_f120() -> None:
     core = make_core(THREE, hosts={"alpha": Host(max=1)})
     first = ready(core, *CROWD).number
     assert kills_after_ok(core, first, 20.0) == [e.Kill(first)]  # both others have waited long enough
@@ -72,7 +72,7 @@ def test_a_busy_host_gives_way_to_a_starving_type_once_in_that_time_f120() -> No
     assert [kills_after_ok(core, second, now) for now in (20.0, 39.9, 40.0)] == [[], [], [e.Kill(second)]]
 
 
-def test_an_idle_agent_gives_way_to_a_starving_type_once_in_that_time_f120() -> None:
+def test_an_idle_agent_yields_to_a_waiting_type_once_per_interval_f120() -> None:
     core = make_core(THREE, hosts={"alpha": Host(max=1)})
     first = ready(core, claim(99)).number
     assert kills_after_ok(core, first, 1.0) == []
@@ -98,7 +98,7 @@ def kills_after_ok(core: Core, number: int, now: float) -> list[e.Kill]:
     return [command for command in (*commands, *core.drain_commands()) if isinstance(command, e.Kill)]
 
 
-def test_the_longest_idle_agent_makes_room_f121() -> None:
+def test_the_longest_idle_agent_is_evicted_first_f121() -> None:
     kinds = {"sha": AgentType(command=("agent",), slots=3), "mime": AgentType(command=("agent",))}
     core = make_core(kinds, hosts={"alpha": Host(max=3)})
     turn(core, claim(1), claim(2), claim(3))
@@ -114,7 +114,7 @@ def test_the_longest_idle_agent_makes_room_f121() -> None:
     assert [command for command in core.drain_commands() if isinstance(command, e.Kill)] == [e.Kill(1)]
 
 
-def test_a_silent_agent_is_killed_at_its_heartbeat_f157() -> None:
+def test_a_silent_agent_is_killed_at_its_heartbeat_deadline_f157() -> None:
     core = make_core({"sha": AgentType(command=("agent",), heartbeat=10.0)})
     slot = ready(core, claim(1))
     core.drain_commands()
@@ -125,14 +125,14 @@ def test_a_silent_agent_is_killed_at_its_heartbeat_f157() -> None:
     assert slot.state == ST_FREEING
 
 
-def test_without_a_heartbeat_work_may_last_f157() -> None:
+def test_without_a_heartbeat_work_has_no_time_limit_f157() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.tick(9_999.0)
     assert slot.state != ST_FREEING
 
 
-def test_an_item_has_its_own_limit() -> None:
+def test_an_item_has_a_time_limit_of_its_own() -> None:
     core = make_core({"sha": AgentType(command=("agent",), item_timeout=10.0)})
     slot = ready(core, claim(1))
     core.agent_output(slot.number, b"Heartbeat\n", 9.0)
@@ -140,7 +140,7 @@ def test_an_item_has_its_own_limit() -> None:
     assert slot.state == ST_FREEING
 
 
-def test_no_first_ok_within_a_minute_is_a_death() -> None:
+def test_an_agent_without_a_first_ok_within_a_minute_is_killed() -> None:
     core = make_core()
     turn(core, claim(1))
     core.drain_commands()
@@ -181,7 +181,7 @@ def test_a_query_says_how_it_ended_f161(total: int, text: str) -> None:
     assert [(row.state, row.text) for row in saved(settle(core, 1.0)) if row.outcome] == [("done", text)]
 
 
-def test_a_stop_gives_back_and_says_so_f161() -> None:
+def test_a_stop_gives_jobs_back_and_says_so_f161() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.handle(e.Stop(), 1.0)
@@ -197,7 +197,7 @@ def test_a_time_limit_is_a_failure_f161() -> None:
     assert [(row.state, row.text) for row in saved(settle(core, 6.0))] == [("failed", "timeout: ran longer than 5 s")]
 
 
-def test_the_earlier_of_two_time_limits_comes_first_whoever_began_first() -> None:
+def test_the_earlier_time_limit_expires_first_whichever_job_began_first() -> None:
     core = make_core({"sha": AgentType(command=("agent",), slots=2)})
     turn(core, claim(1, timeout=9.0), claim(2, timeout=5.0))
     for number in spawned(core):
@@ -236,7 +236,7 @@ def crowd(count: int) -> Core:
     return core
 
 
-def test_a_turn_starts_so_many_agents_and_the_next_comes_at_once() -> None:
+def test_agent_starts_per_turn_are_bounded_and_the_next_turn_follows_at_once() -> None:
     core = crowd(2 * MOST_STARTS + 1)
     started = [len(spawned(core))]
     while core.next_deadline() <= 0.0:
@@ -245,7 +245,7 @@ def test_a_turn_starts_so_many_agents_and_the_next_comes_at_once() -> None:
     assert started == [MOST_STARTS, MOST_STARTS, 1]
 
 
-def test_what_an_agent_says_between_does_not_start_more() -> None:
+def test_output_between_turns_does_not_start_more_agents() -> None:
     core = crowd(2 * MOST_STARTS)
     first = spawned(core)[0]
     core.handle(e.Created(first, 100), 0.0)
@@ -253,7 +253,7 @@ def test_what_an_agent_says_between_does_not_start_more() -> None:
     assert spawned(core) == []
 
 
-def test_nobody_is_started_in_the_next_turn_after_a_stop() -> None:
+def test_no_agent_is_started_after_a_stop() -> None:
     core = crowd(2 * MOST_STARTS)
     spawned(core)
     core.handle(e.Stop(), 0.0)
@@ -270,7 +270,7 @@ def starting(*claims: Claim) -> tuple[Core, Slot]:
     return core, core.state.slots.all[number]
 
 
-def test_a_killed_job_does_not_leave_the_agent_that_starts_for_it_to_its_start_limit_f134() -> None:
+def test_killing_a_job_kills_the_agent_starting_for_it_at_once_f134() -> None:
     core, slot = starting(claim(1))
     core.kill(1, 1.0)
     assert (slot.state, e.Kill(slot.number) in core.drain_commands()) == (ST_FREEING, True)
@@ -280,7 +280,7 @@ def test_a_killed_job_does_not_leave_the_agent_that_starts_for_it_to_its_start_l
 
 
 @pytest.mark.parametrize("other", [claim(2), claim(2, msq=True)], ids=["a job", "a query"])
-def test_an_agent_that_starts_for_another_job_too_goes_on_starting_f134(other: Claim) -> None:
+def test_an_agent_starting_for_another_job_too_is_not_killed_with_one_f134(other: Claim) -> None:
     core, slot = starting(claim(1), other)
     core.cancel(1, "no", 1.0)
     assert slot.state == ST_SPAWNED
@@ -294,7 +294,7 @@ def beating() -> Core:
     return make_core({"sha": AgentType(command=("agent",), heartbeat=4.0)})
 
 
-def test_an_agent_is_not_late_by_a_pause_of_the_daemon() -> None:
+def test_a_pause_of_the_daemon_does_not_count_against_heartbeats() -> None:
     core = beating()
     slot = ready(core, claim(1), now=1.0)
     core.drain_commands()
@@ -305,7 +305,7 @@ def test_an_agent_is_not_late_by_a_pause_of_the_daemon() -> None:
     assert slot.state == ST_FREEING
 
 
-def test_what_an_agent_said_during_a_pause_is_heard_before_it_is_judged() -> None:
+def test_output_from_a_pause_is_read_before_deadlines_are_checked() -> None:
     core = beating()
     slot = ready(core, claim(1), now=1.0)
     core.drain_commands()
@@ -315,7 +315,7 @@ def test_what_an_agent_said_during_a_pause_is_heard_before_it_is_judged() -> Non
     assert slot.state == ST_READY
 
 
-def test_an_agent_that_starts_is_not_late_by_a_pause() -> None:
+def test_a_pause_does_not_count_against_the_start_limit() -> None:
     core = make_core(start_limit=5.0)
     turn(core, claim(1))
     core.handle(e.Created(spawned(core)[0], 100), 0.0)
@@ -324,7 +324,7 @@ def test_an_agent_that_starts_is_not_late_by_a_pause() -> None:
     assert core.state.slots.all[0].state == ST_SPAWNED
 
 
-def test_the_time_limit_of_a_job_is_put_off_by_a_pause() -> None:
+def test_a_pause_extends_the_time_limit_of_a_job() -> None:
     core = make_core()
     slot = ready(core, claim(1, timeout=5.0), now=1.0)
     core.drain_commands()
@@ -335,7 +335,7 @@ def test_the_time_limit_of_a_job_is_put_off_by_a_pause() -> None:
     assert slot.state == ST_FREEING
 
 
-def test_the_lease_is_judged_by_the_clock_before_anything_is_heard_after_a_pause() -> None:
+def test_after_a_pause_the_lease_is_checked_before_any_input() -> None:
     core = make_core(hosts={"alpha": Host(max=1)})
     slot = ready(core, claim(1), claim(2))
     core.drain_commands()

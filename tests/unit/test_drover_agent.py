@@ -82,16 +82,16 @@ def test_a_value_of_a_megabyte_is_read() -> None:
 
 
 @pytest.mark.parametrize("condition", ["", "two words", "colon:", "line\nend"])
-def test_a_condition_is_one_word(condition: str) -> None:
+def test_a_blocked_condition_is_one_word(condition: str) -> None:
     with pytest.raises(ValueError, match="one word"):
         drover_agent.blocked(condition)
 
 
-def test_sql_that_would_have_to_be_changed_is_refused() -> None:
+def test_sql_that_does_not_fit_on_a_line_is_refused() -> None:
     with pytest.raises(ValueError, match="one line"):
         drover_agent.db_sql("delete from a -- not all\nwhere b")
 
 
-def test_a_line_that_would_kill_us_is_refused() -> None:
+def test_a_line_that_would_get_the_agent_killed_is_refused() -> None:
     with pytest.raises(ValueError, match="the limit is 1048576"):
         drover_agent.result("x" * (1 << 20))

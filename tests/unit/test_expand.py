@@ -43,7 +43,7 @@ def test_a_line_has_one_newline_at_its_end(given_row: tuple[list[bytes], tuple[b
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
 
 
-def test_a_line_looks_as_the_contract_says() -> None:
+def test_a_row_is_formatted_as_the_protocol_says() -> None:
     assert line_maker([b"a", b"b", b"c"])((b"1\"\\'$`\n\r\t\x01", None, b"x")) == (
         b'a="1\\"\\\\\\\'\\$\\`\\n\\r\\t\\x01" c="x"\n'
     )
@@ -63,7 +63,7 @@ def test_a_parameter_that_is_not_one_line_is_refused(args: bytes) -> None:
     assert check_argument(args) is not None
 
 
-def test_of_a_parameter_that_is_too_long_the_limit_is_told_for_it_comes_cut() -> None:
+def test_a_parameter_that_is_too_long_is_refused_with_the_limit() -> None:
     reasons = {check_argument(b"x" * (LINE_LIMIT + more)) for more in (1, 2_000_000)}
     assert reasons == {"the parameter has over 1048576 bytes: a line holds no more"}
 
@@ -102,12 +102,12 @@ def test_a_literal_ends_where_it_should(text: str) -> None:
     assert body.replace("\\\\", "\\").replace("''", "'") == text
 
 
-def test_a_query_ends_a_comment_and_loses_one_semicolon() -> None:
+def test_a_query_has_its_comment_closed_and_one_semicolon_removed() -> None:
     assert cursor_query("select 1; -- x", None, None, ()) == "select * from (select 1; -- x\n) q"
     assert cursor_query(" select 1 ; ", None, None, ()) == "select * from (select 1 \n) q"
 
 
-def test_a_checkpoint_hides_what_is_done_and_never_a_null_key() -> None:
+def test_a_checkpoint_hides_finished_keys_and_never_a_null_key() -> None:
     query, _, order = cursor_query("select k", "k", "b", [("d", "e")]).partition(" order by ")
     assert query == (
         "select * from (select k\n) q where q.\"k\" is null or (q.\"k\" > E'b' and q.\"k\" not between E'd' and E'e')"
@@ -147,9 +147,7 @@ def test_with_nulls_empty_a_null_is_an_empty_value(how: str) -> None:
         (b"x" * (LINE_LIMIT + 1) + b"\n", "at most 1048576"),
     ],
 )
-def test_line_of_a_row_that_no_line_agent_can_read_is_refused_and_says_what_next(
-    line: bytes, reason: str | None
-) -> None:
+def test_row_that_makes_an_empty_line_is_refused_and_says_what_next(line: bytes, reason: str | None) -> None:
     assert (check_line(line) is None) == (reason is None)
     assert (reason or "") in (check_line(line) or "")
 

@@ -202,7 +202,7 @@ def outcome(texts: list[tuple[str, str]]) -> Config | tuple[str, ...]:
 
 @FEW
 @given(written(), written() | st.none())
-def test_any_tree_is_a_configuration_or_mistakes_that_can_be_shown_on_lines_that_there_are(
+def test_any_tree_is_a_configuration_or_printable_mistakes_on_existing_lines(
     one: tuple[Tree, Writer], two: tuple[Tree, Writer] | None
 ) -> None:
     texts = {"one": one[1].text} | ({"two": two[1].text} if two else {})

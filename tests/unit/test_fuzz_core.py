@@ -106,7 +106,7 @@ def test_an_agent_ends_as_many_items_as_it_said_ok_to_and_no_more_f88_f89(pieces
 
 
 @given(OUTPUT, st.integers(1, 6), st.none() | st.integers(0, 255))
-def test_whatever_an_agent_said_each_job_ends_once_or_is_still_in_hand_f91(
+def test_any_agent_output_leaves_each_job_ended_once_or_in_hand_f91(
     pieces: list[bytes], jobs: int, code: int | None
 ) -> None:
     core, slot = born(jobs, AgentType(command=("agent",)))
@@ -132,7 +132,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from(["off", "sql"]))
-def test_no_order_of_what_happens_to_an_agent_is_a_bug_of_ours(steps: list[tuple[str, list[bytes]]], db: str) -> None:
+def test_no_order_of_agent_events_reaches_an_impossible_cell(steps: list[tuple[str, list[bytes]]], db: str) -> None:
     kind = AgentType(command=("agent",), db=db, heartbeat=2.0, output_limit=500)  # type: ignore[arg-type]
     core, slot = born(3, kind)
     for now, (what, pieces) in enumerate(steps, 1):
@@ -173,7 +173,9 @@ def _say(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
 
 @example([b"DB: "] * 40, [])
 @given(st.lists(st.sampled_from([*ASKS, b"Heartbeat"]), max_size=40), st.lists(st.integers(0, 2000)))
-def test_questions_to_the_database_go_out_one_by_one_and_few_wait_f103(lines: list[bytes], places: list[int]) -> None:
+def test_database_requests_of_an_agent_go_out_one_by_one_and_few_wait_f103(
+    lines: list[bytes], places: list[int]
+) -> None:
     core, slot = born(1, AgentType(command=("agent",), db="sql"))
     hear(core, slot, b"OK\n")
     asked = 0
@@ -202,12 +204,12 @@ def meaning(line: bytes) -> tuple[bytes, bytes]:
 
 
 @given(st.one_of(LINES, st.sampled_from(ASKS), st.builds(bytes.__add__, st.sampled_from(WORDS), st.binary(max_size=9))))
-def test_a_line_means_what_the_contract_says_f88_f105(line: bytes) -> None:
+def test_a_line_is_parsed_as_the_protocol_says_f88_f105(line: bytes) -> None:
     assert protocol.parse(line) == meaning(line)
 
 
 @given(st.binary())
-def test_any_bytes_become_text_of_one_line_that_a_database_takes_f105(data: bytes) -> None:
+def test_any_bytes_become_one_line_of_text_that_postgres_accepts_f105(data: bytes) -> None:
     text = protocol.printable(data.replace(b"\n", b""))
     assert "\0" not in text
     assert "\n" not in text
@@ -215,6 +217,6 @@ def test_any_bytes_become_text_of_one_line_that_a_database_takes_f105(data: byte
 
 
 @given(st.binary())
-def test_a_statement_is_found_in_any_bytes_or_is_not(text: bytes) -> None:
+def test_parsing_any_bytes_as_a_statement_does_not_fail(text: bytes) -> None:
     found = protocol.parse_statement(text)
     assert found is None or (found[0].isidentifier() and found[1].startswith(b"{") and found[1] in text)

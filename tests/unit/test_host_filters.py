@@ -32,17 +32,17 @@ def taking(hosts: dict[str, Host], queue: str, letter: str) -> frozenset[str] | 
         (Host(priorities="[nz]", queues=("q1", "q2")), "q3", "z", False),
     ],
 )
-def test_a_host_takes_what_its_filters_say_r9_r55_t44(host: Host, queue: str, letter: str, takes: bool) -> None:
+def test_a_host_takes_jobs_that_match_its_filters_r9_r55_t44(host: Host, queue: str, letter: str, takes: bool) -> None:
     assert taking({"it": host}, queue, letter) == (frozenset(("it",)) if takes else frozenset())
 
 
-def test_jobs_that_the_same_hosts_take_wait_together() -> None:
+def test_jobs_taken_by_the_same_hosts_share_a_run_queue() -> None:
     doors = HostFilters({"choosy": A_TO_F, "open": Host()})
     found = {letter: doors.at("q", letter) for letter in LETTERS}
     assert [len(set(map(id, found.values()))), found["a"] is found["f"], found["a"] is found["n"]] == [2, True, False]
 
 
-def test_priorities_are_asked_for_in_ranges_of_their_order_r55() -> None:
+def test_priorities_are_requested_in_ranges_of_their_order_r55() -> None:
     doors = HostFilters({"low": Host(priorities="[n-z]"), "high": A_TO_F})
     assert [letters for letters, _ in doors.runs("q")] == [("a", "g"), ("n", "{")]
 
@@ -53,7 +53,7 @@ def test_urgent_rows_of_a_range_are_a_range_of_their_own_r55(urgent: bool, bound
     assert (want.start.rank, want.below) == bounds
 
 
-def test_a_type_without_filters_has_no_doors() -> None:
+def test_a_type_without_filters_has_no_host_filters() -> None:
     assert make_core().state.pools["sha"].filters is None
 
 
@@ -70,7 +70,7 @@ def letters_wanted(core: Core) -> set[Any]:
     return {want.letters for want in request.wanted if not want.urgent and not want.host}
 
 
-def test_what_waits_for_a_busy_host_holds_up_nothing_that_another_takes_t44() -> None:
+def test_jobs_for_a_busy_host_do_not_delay_jobs_of_other_hosts_t44() -> None:
     core = choosy()
     turn(
         core,

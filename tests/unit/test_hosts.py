@@ -39,7 +39,7 @@ def test_nothing_starts_on_a_host_before_it_is_reached_f10() -> None:
     assert at(core) == ["beta"]
 
 
-def test_rows_of_a_host_are_claimed_while_it_can_be_reached_only_c56() -> None:
+def test_rows_of_a_host_are_claimed_only_while_it_can_be_reached_c56() -> None:
     core = make_core(hosts=BOTH)
     asked = [places(core)]
     up(core)
@@ -83,7 +83,7 @@ def test_a_job_that_loses_its_host_again_and_again_fails() -> None:
 
 
 @pytest.mark.parametrize("kind", ["line", "exec"])
-def test_a_start_that_the_way_prevented_costs_the_slot_nothing_while_the_host_is_down(kind: str) -> None:
+def test_a_start_that_failed_with_the_host_down_does_not_count_against_the_slot(kind: str) -> None:
     core = make_core({"sha": AgentType(command=("agent",), kind=kind)}, hosts=FAR)  # type: ignore[arg-type]
     up(core)
     turn(core, claim(1))
@@ -94,7 +94,7 @@ def test_a_start_that_the_way_prevented_costs_the_slot_nothing_while_the_host_is
     assert at(core) == []
 
 
-def test_a_start_that_a_host_refuses_though_it_can_be_reached_counts() -> None:
+def test_a_start_refused_by_a_reachable_host_counts_against_the_slot() -> None:
     core = make_core(hosts=FAR, respawn_count=1)
     up(core)
     turn(core, claim(1))
@@ -129,7 +129,7 @@ def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
     assert (row.state, row.processed, row.failed) == ("done", 1, 0)
 
 
-def test_a_try_that_was_lost_with_its_host_is_none_of_the_two_that_an_item_has() -> None:
+def test_a_try_lost_with_its_host_is_not_one_of_the_two_tries_of_an_item() -> None:
     core = after_a_loss()
     for now in (2.0, 3.0):
         (fresh,) = spawned(core)
@@ -151,7 +151,7 @@ def given(core: Core, first: int, last: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("spill", "later"), [(0.0, []), (3.0, [b'at="beta"\n'])])
-def test_rows_of_a_host_that_serves_none_go_to_any_where_their_type_allows_it(spill: float, later: list[bytes]) -> None:
+def test_rows_of_a_host_without_slots_run_anywhere_if_their_type_allows_it(spill: float, later: list[bytes]) -> None:
     core = make_core({"sha": AgentType(command=("agent",), spill=spill)}, hosts=BOTH)
     turn(core, claim(1, msq=True, runonpfile="at"))
     core.handle(e.Opened(1, (b"at",), 2), 0.0)
@@ -160,7 +160,7 @@ def test_rows_of_a_host_that_serves_none_go_to_any_where_their_type_allows_it(sp
     assert (core.state.placed, core.state.spilled) == (2, 2 if spill else 0)
 
 
-def test_what_is_shown_of_a_host_is_until_when_it_is_down_and_why() -> None:
+def test_a_host_shows_until_when_it_is_down_and_why() -> None:
     core = make_core(hosts=BOTH)
     shown = [core.report.take_changed_hosts(0.0)]
     down(core, 1.0)

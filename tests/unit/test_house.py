@@ -20,13 +20,13 @@ def _imports(path: Path) -> set[str]:
     return plain | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
 
-def test_what_a_test_needs_of_the_machine_is_asked_in_one_place() -> None:
+def test_needs_of_tests_are_checked_in_one_place() -> None:
     words = ("pytest.skip", "importorskip", "skipif", "mark.skip", "xfail")
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name not in ("needs.py", Path(__file__).name)]
     assert [path for path in tests if any(word in path.read_text() for word in words)] == []
 
 
-def test_names_that_tests_import_of_the_product_are_there() -> None:
+def test_names_that_tests_import_from_the_product_exist() -> None:
     """Without this a name that was changed is noticed by the slow tests alone."""
     missing = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
@@ -86,7 +86,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("what", WRITERS)
-def test_each_machine_has_one_writer(what: str) -> None:
+def test_each_state_machine_has_one_writer(what: str) -> None:
     writers = [path.relative_to(ROOT / "scheduler").as_posix() for path in SOURCES if what in _assigned(path)]
     assert writers == ([] if WRITERS[what] is None else [WRITERS[what]])
 
@@ -101,7 +101,7 @@ def test_only_known_variables_of_the_environment_are_read() -> None:
     assert {name for path in SOURCES for name in _variables(path)} == VARIABLES
 
 
-def test_product_knows_nothing_of_planted_faults() -> None:
+def test_product_does_not_mention_planted_faults() -> None:
     words = re.compile("fail_?points?|FAULTS_", re.IGNORECASE)
     assert [path.name for path in SOURCES if words.search(path.read_text())] == []
 
@@ -139,7 +139,7 @@ def _code(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", ["drover.1", "drover.8", "drover.toml.5", "drover-agent.7", "drover-jobqueue.7"])
-def test_each_reader_has_a_page_of_his_own_f11(page: str) -> None:
+def test_each_audience_has_a_manual_page_f11(page: str) -> None:
     assert (ROOT / "man" / page).read_text().startswith(".")
 
 
@@ -159,6 +159,6 @@ def test_no_module_of_the_daemon_starts_a_thread_f6() -> None:
     assert used == set()
 
 
-def test_select_is_nowhere_since_it_stops_at_1024_descriptors_f153() -> None:
+def test_select_is_not_used_since_it_stops_at_1024_descriptors_f153() -> None:
     users = [path.name for path in DAEMON if "select.select(" in path.read_text()]
     assert users == []

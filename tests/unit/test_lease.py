@@ -58,7 +58,7 @@ def test_the_lease_lasts_and_is_renewed_as_the_settings_say_j113(lease: float, r
     assert (held.until, held.next_deadline()) == (lease + renewal, 2 * renewal)
 
 
-def test_a_lease_that_was_taken_counts_from_before_it_was_asked_for_c14() -> None:
+def test_a_lease_that_was_taken_counts_from_before_the_request_c14() -> None:
     lease = standing_by()
     look(lease, NOBODY, 0.0)
     assert lease.step(1.0) is LeaseStatement.TAKE
@@ -66,7 +66,7 @@ def test_a_lease_that_was_taken_counts_from_before_it_was_asked_for_c14() -> Non
     assert lease.until == 31.0
 
 
-def test_a_lease_that_was_renewed_counts_from_before_it_was_asked_for_c14() -> None:
+def test_a_lease_that_was_renewed_counts_from_before_the_request_c14() -> None:
     lease = serving()
     assert lease.step(10.0) is LeaseStatement.RENEW
     lease.renewed(True, 17.0)
@@ -86,13 +86,13 @@ def test_a_group_that_was_given_up_is_left_to_others_for_one_lease_c9() -> None:
         assert lease.next_deadline() == now + YIELD_LOOK_S
 
 
-def test_a_group_that_nobody_takes_is_taken_again_after_one_lease_c9() -> None:
+def test_a_released_group_that_no_standby_takes_is_taken_again_after_one_lease_c9() -> None:
     lease = yielding()
     look(lease, NOBODY, 30.0)
     assert lease.step(30.0) is LeaseStatement.TAKE
 
 
-def test_whoever_has_taken_it_is_followed_at_once_when_it_leaves_c9() -> None:
+def test_a_group_is_taken_at_once_when_its_next_owner_leaves_c9() -> None:
     lease = yielding()
     look(lease, OTHER, 1.0)
     assert lease.next_deadline() == 11.0
@@ -120,18 +120,18 @@ def test_a_group_is_given_up_though_the_connection_was_lost_c9() -> None:
 
 
 @pytest.mark.parametrize("lease", [standing_by(), yielding()])
-def test_only_who_serves_gives_a_group_up_c9(lease: Lease) -> None:
+def test_only_the_active_daemon_steps_down_c9(lease: Lease) -> None:
     lease.step_down(0.0)
     assert lease.state is LeaseState.STANDBY
 
 
-def test_only_who_stands_by_looks_when_it_rings() -> None:
+def test_the_active_daemon_ignores_owner_notifications() -> None:
     lease = serving()
     lease.owner_changed(1.0)
     assert lease.next_deadline() == 10.0
 
 
-def test_who_gave_the_group_up_may_take_it_again_once_another_has_had_it() -> None:
+def test_a_daemon_that_stepped_down_may_take_the_group_again_after_another_owner() -> None:
     lease = serving(0.0)
     lease.step_down(1.0)
     assert lease.step(1.0) is LeaseStatement.LEAVE
@@ -147,7 +147,7 @@ def test_who_gave_the_group_up_may_take_it_again_once_another_has_had_it() -> No
     assert lease.step(1.5) is LeaseStatement.TAKE
 
 
-def test_registration_that_is_refused_is_tried_ever_more_seldom() -> None:
+def test_refused_registration_is_retried_with_back_off() -> None:
     lease = Lease(Scheduler())
     lease.connected(0.0)
     now, waits = 0.0, []
@@ -159,7 +159,7 @@ def test_registration_that_is_refused_is_tried_ever_more_seldom() -> None:
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
-def test_registration_that_was_refused_is_tried_at_once_over_a_new_connection() -> None:
+def test_refused_registration_is_retried_at_once_over_a_new_connection() -> None:
     lease = Lease(Scheduler())
     lease.connected(0.0)
     lease.step(0.0)

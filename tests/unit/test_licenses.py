@@ -86,7 +86,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("spdx", "text"), TEXTS, ids=[f"{i}-{spdx}" for i, (spdx, _) in enumerate(TEXTS)])
-def test_a_phrase_gives_its_licence_and_no_other(spdx: str, text: bytes) -> None:
+def test_a_phrase_maps_to_its_licence_alone(spdx: str, text: bytes) -> None:
     assert licenses.find(text) == [spdx]
 
 
@@ -96,13 +96,13 @@ def test_a_phrase_is_found_across_comment_lines(spdx: str, text: bytes, leader: 
     assert licenses.find(leader + leader.join(text.split())) == [spdx]
 
 
-def test_every_row_has_a_text() -> None:
+def test_every_row_of_the_table_has_an_example_text() -> None:
     used = {row for row in licenses.TABLE for _, text in TEXTS if row.pattern.search(licenses.words(text))}
     assert [row for row in licenses.TABLE if row not in used] == []
 
 
 @pytest.mark.parametrize(("spdx", "text"), TEXTS, ids=[f"{i}-{spdx}" for i, (spdx, _) in enumerate(TEXTS)])
-def test_the_needle_is_in_every_match(spdx: str, text: bytes) -> None:
+def test_every_match_contains_the_search_string(spdx: str, text: bytes) -> None:
     found = [(row.needle, row.pattern.search(licenses.words(text))) for row in licenses.TABLE]
     assert all(needle in match[0] for needle, match in found if match)
 
@@ -117,7 +117,7 @@ def test_the_needle_is_in_every_match(spdx: str, text: bytes) -> None:
         b"redistribution of wealth", b"zlib 1.2.11", b"psf = 1", b"SPDX-License-Identifier:", b"cc0",
     ],
 )  # fmt: skip
-def test_a_text_that_names_none_gives_none(text: bytes) -> None:
+def test_a_text_without_a_licence_gives_none(text: bytes) -> None:
     assert licenses.find(text) == []
 
 
@@ -145,6 +145,6 @@ def test_several_licences_are_sorted_and_each_is_named_once() -> None:
     assert licenses.find(text) == ["Apache-2.0", "GPL-2.0-or-later", "MIT"]
 
 
-def test_what_only_explains_a_licence_is_no_grant() -> None:
+def test_text_that_only_explains_a_licence_is_not_a_grant() -> None:
     text = b"How to Apply These Terms to Your New Programs: ... GPL version 2 or (at your option) any later"
     assert licenses.find(text) == []

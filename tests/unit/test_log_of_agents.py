@@ -89,7 +89,7 @@ def test_breach_of_the_protocol_is_logged_once() -> None:
     assert errors(core) == [(1, "protocol violation: line over 10 bytes; killed")]
 
 
-def test_what_an_agent_says_before_its_first_ok_is_logged_with_the_job_it_was_started_for() -> None:
+def test_output_before_the_first_ok_is_logged_with_the_job_the_agent_was_started_for() -> None:
     core = make_core()
     turn(core, claim(7))
     (number,) = spawned(core)
@@ -101,7 +101,7 @@ def test_what_an_agent_says_before_its_first_ok_is_logged_with_the_job_it_was_st
     assert logged(core) == [(7, "STDERR", "no module named foo"), (7, "LOG", "loading"), (7, "ERROR", died)]
 
 
-def test_second_ok_that_is_read_later_is_logged_with_the_job_that_the_first_one_ended() -> None:
+def test_second_ok_read_later_is_logged_with_the_job_the_first_one_ended() -> None:
     core = make_core()
     slot = ready(core, claim(7))
     core.drain_commands()
@@ -111,7 +111,7 @@ def test_second_ok_that_is_read_later_is_logged_with_the_job_that_the_first_one_
 
 
 @pytest.mark.parametrize("waiting", [(), (8,)])
-def test_second_ok_in_one_read_is_logged_with_the_job_that_the_first_one_ended(waiting: tuple[int, ...]) -> None:
+def test_second_ok_in_one_read_is_logged_with_the_job_the_first_one_ended(waiting: tuple[int, ...]) -> None:
     core = make_core()
     slot = ready(core, claim(7), *map(claim, waiting))
     core.drain_commands()
@@ -121,7 +121,7 @@ def test_second_ok_in_one_read_is_logged_with_the_job_that_the_first_one_ended(w
     assert message.startswith("protocol violation: OK")
 
 
-def test_death_of_an_idle_agent_is_not_logged_with_the_job_that_it_had_last() -> None:
+def test_death_of_an_idle_agent_is_not_logged_with_its_last_job() -> None:
     core = make_core()
     slot = ready(core, claim(7))
     core.drain_commands()

@@ -69,18 +69,20 @@ def test_first_wake_ups_pass_at_once(rate_limit: NotifyRateLimit, woken: list[st
     assert len(woken) == BURST
 
 
-def test_flood_wakes_once_per_gap(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
+def test_flood_of_notifications_wakes_once_per_interval(
+    rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]
+) -> None:
     flood(rate_limit, clock, 10.0)
     assert BURST + 10 / GAP_S - 2 <= len(woken) <= BURST + 10 / GAP_S
 
 
 @pytest.mark.parametrize("gap_s", [0.02, 0.5])
-def test_the_gap_is_a_setting_j113(clock: Clock, woken: list[str], gap_s: float) -> None:
+def test_the_interval_between_wake_ups_is_a_setting_j113(clock: Clock, woken: list[str], gap_s: float) -> None:
     flood(NotifyRateLimit(clock, woken.append, gap_s), clock, 10.0)  # type: ignore[arg-type]
     assert BURST + 10 / gap_s - 2 <= len(woken) <= BURST + 10 / gap_s
 
 
-def test_last_of_a_flood_is_not_lost(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
+def test_last_notification_of_a_flood_is_not_lost(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     flood(rate_limit, clock, 1.0)
     before = len(woken)
     clock.go(102.0)
@@ -93,7 +95,7 @@ def test_channels_do_not_delay_each_other(rate_limit: NotifyRateLimit, clock: Cl
     assert woken[-1] == "other"
 
 
-def test_worthwhile_wake_ups_are_never_delayed(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
+def test_useful_wake_ups_are_never_delayed(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     for step in range(1000):
         clock.go(100.0 + step / 1000)
         rate_limit.notified("q")
@@ -101,9 +103,7 @@ def test_worthwhile_wake_ups_are_never_delayed(rate_limit: NotifyRateLimit, cloc
     assert len(woken) == 1000
 
 
-def test_delayed_wake_up_passes_once_one_was_worthwhile(
-    rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]
-) -> None:
+def test_delayed_wake_up_passes_after_a_useful_one(rate_limit: NotifyRateLimit, clock: Clock, woken: list[str]) -> None:
     flood(rate_limit, clock, 0.05)
     assert len(woken) == BURST
     rate_limit.was_worthwhile("q")

@@ -24,7 +24,7 @@ def log(text: str) -> LogRow:
     return LogRow(7, "LOG", "here", "noop", 99, text)
 
 
-def test_what_was_logged_of_a_job_is_written_before_its_end() -> None:
+def test_log_rows_of_a_job_are_saved_before_its_end() -> None:
     ledger = Outbox(Deadlines())
     ledger.log(first := log("first"))
     assert ledger.next_request([WANT], 0.0) == WriteLog([first])
@@ -41,7 +41,7 @@ def test_what_was_logged_of_a_job_is_written_before_its_end() -> None:
     assert ledger.next_request([WANT], 0.0) == EndAndClaim([END], [WANT])
 
 
-def test_endless_logs_hold_up_no_end() -> None:
+def test_endless_log_rows_do_not_delay_ends() -> None:
     ledger = Outbox(Deadlines())
     ledger.ends.append(END)
     ledger.log(log("first"))
@@ -51,7 +51,7 @@ def test_endless_logs_hold_up_no_end() -> None:
     assert ledger.next_request([], 0.0) == EndAndClaim([END], [])
 
 
-def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
+def test_settling_a_fan_delays_neither_claims_nor_other_children_r33() -> None:
     ledger, rest = Outbox(Deadlines()), Settle([1], beyond=7)
     ledger.parents = [1]
     assert ledger.next_request([WANT], 0.0) == Settle([1])
@@ -72,7 +72,7 @@ def test_a_fan_holds_up_neither_claims_nor_the_children_of_others_r33() -> None:
     assert ledger.is_empty
 
 
-def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_halved() -> None:
+def test_position_among_children_stays_with_the_first_parent_when_a_batch_is_halved() -> None:
     ledger = Outbox(Deadlines())
     ledger.unsettled.append(Settle([1, 2], beyond=7))
     ledger.next_request([], 0.0)
@@ -80,7 +80,7 @@ def test_a_place_among_children_belongs_to_the_first_parent_when_a_request_is_ha
     assert list(ledger.repeats) == [Settle([1], beyond=7), Settle([2])]
 
 
-def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> None:
+def test_a_locked_row_lets_other_requests_go_first() -> None:
     ledger = Outbox(Deadlines())
     ledger.parents = [1]
     ledger.next_request([], 0.0)
@@ -95,7 +95,7 @@ def test_a_row_that_is_locked_leaves_the_connection_to_others_for_a_while() -> N
     assert ledger.is_empty
 
 
-def test_a_row_is_not_shown_running_before_an_older_word_on_it_is_saved() -> None:
+def test_a_row_is_not_marked_running_before_an_older_save_of_it() -> None:
     ledger, older = Outbox(Deadlines()), SaveRow(8, 1, "claimed")
     ledger.log(log("first"))
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
@@ -119,7 +119,7 @@ def ends(*pks: int) -> list[End]:
     return [END._replace(pk=pk) for pk in pks]
 
 
-def test_rows_that_are_locked_hold_up_neither_others_nor_claims() -> None:
+def test_locked_rows_delay_neither_other_saves_nor_claims() -> None:
     ledger = Outbox(Deadlines())
     ledger.ends = ends(1, 2, 3)
     ledger.next_request([WANT], 0.0)
@@ -144,7 +144,7 @@ def test_rows_that_are_locked_hold_up_neither_others_nor_claims() -> None:
     assert ledger.is_empty
 
 
-def test_however_many_rows_are_locked_one_question_a_second_is_asked() -> None:
+def test_locked_rows_are_probed_once_a_second_however_many() -> None:
     ledger, now, asked = Outbox(Deadlines()), 0.0, 0
     ledger.ends = ends(*range(1000))
     ledger.next_request([], now)
@@ -158,7 +158,7 @@ def test_however_many_rows_are_locked_one_question_a_second_is_asked() -> None:
     assert asked == 10
 
 
-def test_each_kind_that_waits_for_a_lock_is_looked_at_once_a_second() -> None:
+def test_each_kind_of_blocked_save_is_probed_once_a_second() -> None:
     ledger, asked = Outbox(Deadlines()), []
     for row in SaveRow(7, 1, "failed", outcome="failed"), (8, 1):
         ledger.wait_for_lock(Save([row]) if isinstance(row, SaveRow) else Mark([row]), 0.0)
@@ -173,7 +173,7 @@ def test_each_kind_that_waits_for_a_lock_is_looked_at_once_a_second() -> None:
     assert Settle([1, 2]) in ledger.locked
 
 
-def test_what_meets_a_lock_although_its_rows_are_free_waits_for_it() -> None:
+def test_a_save_blocked_by_a_lock_that_the_probe_does_not_see_waits() -> None:
     ledger = Outbox(Deadlines())
     ledger.ends = ends(1, 2)
     ledger.next_request([], 0.0)
@@ -189,7 +189,7 @@ def test_what_meets_a_lock_although_its_rows_are_free_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("why", ["lost", "lock", "data"])
-def test_a_question_for_locks_that_fails_is_asked_again(why: str) -> None:
+def test_a_failed_lock_probe_is_repeated(why: str) -> None:
     ledger = Outbox(Deadlines())
     ledger.ends = ends(1)
     ledger.next_request([], 0.0)
@@ -206,7 +206,7 @@ def test_a_question_for_locks_that_fails_is_asked_again(why: str) -> None:
 # ---- while the database takes nothing
 
 
-def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -> None:
+def test_output_that_waits_for_a_lock_is_not_overtaken_by_later_output() -> None:
     ledger, pieces = Outbox(Deadlines()), [OutputRow(7, 1, part, "out", "x") for part in (1, 2, 3)]
     ledger.output(pieces[0])
     ledger.output(pieces[1])
@@ -221,7 +221,7 @@ def test_output_that_waits_for_a_lock_is_not_overtaken_by_what_came_after_it() -
     assert ledger.next_request([], 7.0) == WriteOutput(pieces[2:], [])
 
 
-def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
+def test_log_rows_that_wait_for_a_lock_count_against_the_limit() -> None:
     ledger, long = Outbox(Deadlines()), "x" * (LOG_SIZE // 8)
     for now in range(100):
         ledger.log(log(long))
@@ -233,7 +233,7 @@ def test_logs_that_wait_for_a_lock_are_counted_too() -> None:
     assert (ledger.log_rows, ledger.log_size, ledger.lost_logs) == (0, 0, 0)
 
 
-def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
+def test_a_log_row_refused_by_the_database_is_dropped() -> None:
     ledger = Outbox(Deadlines())
     ledger.log(log("odd"))
     ledger.next_request([], 0.0)
@@ -241,7 +241,7 @@ def test_a_log_row_that_the_database_refuses_is_forgotten() -> None:
     assert (ledger.log_rows, ledger.log_size, ledger.is_empty) == (0, 0, True)
 
 
-def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -> None:
+def test_output_is_kept_whole_and_the_outbox_stays_full_until_half_is_saved() -> None:
     ledger, rows = Outbox(Deadlines()), [OutputRow(7, 1, part, "out", "x" * (1 << 20)) for part in range(40)]
     for row in rows:
         ledger.output(row)
@@ -256,7 +256,7 @@ def test_output_is_kept_whole_and_fills_the_ledger_until_half_of_it_is_saved() -
     assert written == rows[: 40 - 16]
 
 
-def test_claims_go_on_however_much_output_there_is() -> None:
+def test_claims_go_on_however_much_output_waits() -> None:
     ledger, requests = Outbox(Deadlines()), []
     for part in range(4):
         ledger.output(OutputRow(7, 1, part, "out", "x"))
@@ -265,7 +265,7 @@ def test_claims_go_on_however_much_output_there_is() -> None:
     assert requests == [WriteOutput, EndAndClaim, WriteOutput, EndAndClaim]
 
 
-def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_other() -> None:
+def test_a_job_ends_when_its_own_output_is_saved() -> None:
     ledger, pieces = Outbox(Deadlines()), [OutputRow(job, 1, 1, "out", "x" * CHUNK) for job in (7, 9)]
     for piece in pieces:
         ledger.output(piece)
@@ -280,7 +280,7 @@ def test_a_job_ends_when_all_its_output_is_written_and_waits_for_that_of_no_othe
     assert told == [*first, EndAndClaim([END], []), *second, Save([row], []), EndAndClaim([late], [])]
 
 
-def test_failed_items_fill_the_ledger_too_until_they_are_saved_or_given_up() -> None:
+def test_failed_items_fill_the_outbox_until_saved_or_dropped() -> None:
     ledger, long = Outbox(Deadlines()), "x" * RESULT_SIZE
     ledger.save(ROW, [ItemFailure(8, 1, None, long, "here", "noop", 99, "no")])
     filled = ledger.is_full

@@ -18,11 +18,11 @@ def row_after_death(failures: int, retries: int) -> SaveRow:
 
 
 @pytest.mark.parametrize(("failures", "wait_s"), [(0, 4.0), (1, 8.0), (2, 10.0), (2000, 10.0)])
-def test_a_job_that_is_tried_again_waits_longer_each_time_with_jitter(failures: int, wait_s: float) -> None:
+def test_retry_delay_grows_with_jitter(failures: int, wait_s: float) -> None:
     row = row_after_death(failures, retries=5000)
     assert (row.state, row.failures, row.retry_in, row.jitter) == ("queued", failures + 1, wait_s, True)
 
 
 @pytest.mark.parametrize(("failures", "state"), [(0, "queued"), (1, "queued"), (2, "failed")])
-def test_a_job_is_tried_again_as_often_as_it_has_retries(failures: int, state: str) -> None:
+def test_a_job_is_retried_as_often_as_its_retries_allow(failures: int, state: str) -> None:
     assert row_after_death(failures, retries=2).state == state

@@ -36,12 +36,12 @@ PLACES = Placement(
         ("sha", b"\xff", None),
     ],
 )
-def test_a_value_becomes_a_host_f15(kind: str, value: bytes | None, host: str | None) -> None:
+def test_a_placement_value_maps_to_a_host_f15(kind: str, value: bytes | None, host: str | None) -> None:
     assert PLACES.host_of(kind, value) == host
 
 
 @pytest.mark.parametrize(("most", "urgent", "agents"), [(-1, 1, 4), (1, 1, 1), (2, 0, 2), (3, 5, 3)])
-def test_a_host_takes_as_many_agents_as_it_says_f150(most: int, urgent: int, agents: int) -> None:
+def test_a_host_runs_at_most_its_maximum_of_agents_f150(most: int, urgent: int, agents: int) -> None:
     kinds = {"sha": AgentType(command=("agent",), slots=4)}
     core = make_core(kinds, hosts={"alpha": Host(max=most, urgent=urgent)})
     turn(core, *map(claim, range(1, 9)))

@@ -17,7 +17,7 @@ def functions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_can_be_planted_and_its_tests_are_there(fault: Planted) -> None:
+def test_a_fault_can_be_planted_and_its_tests_exist(fault: Planted) -> None:
     path, text = mutated(fault)
     assert text != path.read_text()
     for test in fault.tests:
@@ -37,7 +37,7 @@ def test_a_fault_whose_text_is_gone_cannot_be_planted() -> None:
         mutated(Planted("x", "scheduler/drivers/loop.py", "", "no such text", "", (), ()))
 
 
-def test_a_fault_whose_text_is_there_twice_cannot_be_planted() -> None:
+def test_a_fault_whose_text_occurs_twice_cannot_be_planted() -> None:
     with pytest.raises(
         UnplantableError, match=r"x cannot be planted any more: .* near 'def cancel' has 'call' 2 times"
     ):

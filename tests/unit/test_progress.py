@@ -22,7 +22,7 @@ def kept(progress: KeyProgress, count: int) -> set[int]:
 
 
 @given(ORDERS)
-def test_what_is_kept_is_what_was_done(case: tuple[list[int], int]) -> None:
+def test_a_checkpoint_holds_exactly_the_finished_keys(case: tuple[list[int], int]) -> None:
     order, ended = case
     progress = KeyProgress(None)
     for number in order[:ended]:
@@ -31,7 +31,7 @@ def test_what_is_kept_is_what_was_done(case: tuple[list[int], int]) -> None:
 
 
 @given(ORDERS)
-def test_there_are_never_more_ranges_than_gaps(case: tuple[list[int], int]) -> None:
+def test_a_checkpoint_has_no_more_ranges_than_gaps(case: tuple[list[int], int]) -> None:
     order, ended = case
     progress = KeyProgress(None)
     for number in order[:ended]:
@@ -40,7 +40,7 @@ def test_there_are_never_more_ranges_than_gaps(case: tuple[list[int], int]) -> N
 
 
 @given(ORDERS)
-def test_when_all_is_done_a_watermark_is_left(case: tuple[list[int], int]) -> None:
+def test_a_finished_query_leaves_a_watermark_only(case: tuple[list[int], int]) -> None:
     order, _ = case
     progress = KeyProgress(None)
     for number in order:
@@ -59,7 +59,7 @@ def test_a_later_attempt_goes_on_from_the_checkpoint() -> None:
 
 
 @given(st.integers(2, 12).flatmap(lambda count: st.tuples(st.permutations(range(count)), st.integers(0, count))))
-def test_what_failed_and_is_done_again_moves_no_watermark_back_r7(case: tuple[list[int], int]) -> None:
+def test_retried_items_do_not_move_the_watermark_back_r7(case: tuple[list[int], int]) -> None:
     order, ended = case
     count = len(order) // 2  # the first half failed before, each second of ten that were done; the rest is new
     failed, new = [2 * n for n in range(count)], [100 + n for n in range(len(order) - count)]
@@ -73,7 +73,7 @@ def test_what_failed_and_is_done_again_moves_no_watermark_back_r7(case: tuple[li
     assert kept(later, 200) == set(range(100)) | {n for n in new if key(n) in done}
 
 
-def test_a_query_gives_what_is_to_be_done_again_too_r7() -> None:
+def test_a_query_returns_items_to_retry_r7() -> None:
     where = " where q.\"k\" is null or (q.\"k\" > E'b') or q.\"k\" in ( E'a', E'''')"
     assert cursor_query("x", "k", "b", [], ["a", "'"]).startswith(f"select * from (x\n) q{where} order by ")
     assert " in " not in cursor_query("x", "k", None, [], ["a"])

@@ -43,7 +43,7 @@ def effects(path: Path, cut: Cut) -> tuple[list[object], list[object]]:
 
 @pytest.mark.parametrize("path", read_transcripts.TRANSCRIPTS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("cut", [byte_by_byte, with_a_tail])
-def test_it_does_not_matter_how_lines_arrive_f106(path: Path, cut: Cut) -> None:
+def test_lines_are_parsed_alike_however_reads_split_them_f106(path: Path, cut: Cut) -> None:
     assert effects(path, cut) == effects(path, whole)
 
 
@@ -90,7 +90,7 @@ def test_a_second_ok_in_one_read_ends_nothing_f88() -> None:
     assert e.Kill(slot.number) in core.drain_commands()
 
 
-def test_error_is_logged_and_leaves_its_mark_f90_f160() -> None:
+def test_an_error_line_is_logged_and_sets_the_non_fatal_bit_f90_f160() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.drain_commands()
@@ -100,7 +100,7 @@ def test_error_is_logged_and_leaves_its_mark_f90_f160() -> None:
     assert (row.state, row.bits) == ("done", 5)
 
 
-def test_success_is_counted_only_f94() -> None:
+def test_success_lines_are_only_counted_f94() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.agent_output(slot.number, b"Success\nSuccess\n", 1.0)
@@ -134,7 +134,7 @@ def test_unfinished_last_line_is_passed_on_f106() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[b"x" * 101 + b"\n"], [b"x" * 60, b"x" * 60]])
-def test_a_line_over_the_limit_costs_the_agent_its_life_f102(pieces: list[bytes]) -> None:
+def test_an_agent_is_killed_for_a_line_over_the_limit_f102(pieces: list[bytes]) -> None:
     core = make_core(line_limit=100)
     slot = ready(core, claim(1))
     core.drain_commands()
@@ -152,5 +152,5 @@ def test_a_statement_is_a_name_and_json_or_sql(text: bytes, meaning: object) -> 
     assert parse_statement(text) == meaning
 
 
-def test_any_bytes_become_text_a_database_takes() -> None:
+def test_any_bytes_become_text_that_postgres_accepts() -> None:
     assert printable(b"a\xff\x00b") == "a\\xff\\x00b"

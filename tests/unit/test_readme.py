@@ -40,19 +40,19 @@ def test_the_tour_shows_the_commands_of_a_newcomer() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(IN_TEXT)))
-def test_every_command_named_in_the_text_exists(command: str) -> None:
+def test_every_command_in_the_text_exists(command: str) -> None:
     assert command in COMMANDS
 
 
 @pytest.mark.parametrize(
     "target", sorted({"make demo", "make test"} | set(re.findall(r"(?:`|^)(make [a-z]+)", README, re.MULTILINE)))
 )
-def test_every_target_shown_is_in_the_makefile(target: str) -> None:
+def test_every_make_target_in_the_text_exists(target: str) -> None:
     assert re.search(rf"^{target.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:\w+/)?\w+\.py)`", README))))
-def test_every_module_named_is_there(path: str) -> None:
+def test_every_module_in_the_text_exists(path: str) -> None:
     assert list((ROOT / "scheduler").glob(f"**/{path}"))
 
 
@@ -61,5 +61,5 @@ def test_the_two_commands_come_first() -> None:
 
 
 @pytest.mark.parametrize("path", re.findall(r"`((?:agents|etc|man|schema)/[\w./-]+)`", README))
-def test_every_file_named_is_there(path: str) -> None:
+def test_every_file_in_the_text_exists(path: str) -> None:
     assert (ROOT / path).exists()

@@ -51,16 +51,16 @@ def test_every_key_that_waits_for_a_restart_is_a_setting() -> None:
         (attrs.evolve(config(), database=Database("x")), "nothing has changed; not before a restart: database.url"),
     ],
 )
-def test_what_has_changed_is_told_in_one_line(new: Config, text: str) -> None:
+def test_changes_of_a_reload_are_reported_in_one_line(new: Config, text: str) -> None:
     assert changes(config(), new) == text
 
 
-def test_what_waits_for_a_restart_stays_as_it_is() -> None:
+def test_settings_that_need_a_restart_are_unchanged_by_a_reload() -> None:
     wanted = attrs.evolve(config(group="x", lease=99.0, hold=1.0), database=Database("y"))
     assert within_reach(config(), wanted) == config(hold=1.0)
 
 
-def test_a_host_may_go_while_its_last_row_is_worked_and_more_are_on_their_way() -> None:
+def test_a_host_may_be_removed_during_its_last_row_and_a_claim() -> None:
     core = make_core({"sha": SHA}, hosts={"alpha": Host(priorities="^[a-m]"), "beta": Host()})
     turn(core, claim(1, host="beta", msq=True))
     core.handle(e.Opened(1, (b"a",), 2), 0.0)
@@ -95,7 +95,7 @@ def flight(core: Core) -> r.EndAndClaim:
     ],
     ids=["type gone", "host gone", "not for everybody any more"],
 )
-def test_a_claim_that_comes_too_late_goes_back(host: str, new: Config) -> None:
+def test_a_late_claim_for_a_removed_type_or_host_is_given_back(host: str, new: Config) -> None:
     core = make_core(hosts=BOTH)
     flight(core)
     reload(core, new)
@@ -105,7 +105,7 @@ def test_a_claim_that_comes_too_late_goes_back(host: str, new: Config) -> None:
     assert outcomes(core) == [(7, "given back")]
 
 
-def test_a_claim_that_comes_late_for_a_type_that_stays_is_worked() -> None:
+def test_a_late_claim_for_a_type_that_stays_is_processed() -> None:
     core = make_core(hosts=BOTH)
     flight(core)
     reload(core, config())
@@ -129,7 +129,7 @@ def test_the_number_of_a_slot_is_free_only_when_its_process_is_dead() -> None:
     assert [other.number for other in core.state.pools["md5"].slots] == [1, 0]
 
 
-def test_an_answer_for_the_former_process_of_a_number_reaches_nobody() -> None:
+def test_an_answer_for_the_former_process_of_a_slot_is_dropped() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.agent_output(slot.number, b"DB: select 1\nOK\n", 0.0)
@@ -145,7 +145,7 @@ def test_an_answer_for_the_former_process_of_a_number_reaches_nobody() -> None:
     assert sent(core) == []
 
 
-def test_a_slot_that_is_gone_is_not_put_to_rest_when_its_agent_dies() -> None:
+def test_a_removed_slot_is_not_throttled_when_its_agent_dies() -> None:
     core = make_core(respawn_count=0)
     slot = ready(core, claim(1))
     reload(core, config({"md5": SHA}, respawn_count=0))
@@ -153,7 +153,7 @@ def test_a_slot_that_is_gone_is_not_put_to_rest_when_its_agent_dies() -> None:
     assert (slot.state, core.state.slots.vacant) == (ST_FREE, [slot.number])
 
 
-def test_a_slot_that_rests_is_free_once_it_is_gone() -> None:
+def test_a_throttled_slot_that_was_removed_is_free() -> None:
     core = make_core(respawn_count=0)
     slot = ready(core, claim(1))
     core.handle(e.Gone(slot.number, code=1), 0.0)
@@ -162,7 +162,7 @@ def test_a_slot_that_rests_is_free_once_it_is_gone() -> None:
     assert (slot.state, core.state.slots.vacant) == (ST_FREE, [slot.number])
 
 
-def test_a_type_whose_failed_slots_went_with_their_host_works_when_the_host_is_back() -> None:
+def test_a_type_whose_failed_slots_were_removed_with_their_host_works_when_it_is_back() -> None:
     core = make_core(respawn_count=0)
     slot = ready(core, claim(1))
     core.handle(e.Gone(slot.number, code=1), 0.0)
@@ -172,7 +172,7 @@ def test_a_type_whose_failed_slots_went_with_their_host_works_when_the_host_is_b
     assert len(spawned(core)) == 1
 
 
-def test_a_row_that_is_claimed_while_it_is_in_hand_was_put_back_by_hand_and_begins_anew() -> None:
+def test_a_row_claimed_again_while_in_hand_begins_anew() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     assert sent(core) == [b"item 1\n"]
@@ -187,7 +187,7 @@ def test_a_row_that_is_claimed_while_it_is_in_hand_was_put_back_by_hand_and_begi
     assert [(end.pk, end.attempt) for end in core.state.outbox.ends] == [(1, 2)]
 
 
-def test_tables_that_were_read_before_bring_no_type_or_host_back() -> None:
+def test_tables_read_before_a_reload_restore_no_removed_type_or_host() -> None:
     core = make_core({"sha": SHA, "md5": SHA}, hosts=BOTH)
     reload(core, config())
     hosts = [{"name": name, "max": 5, "urgent": 1, "enabled": True} | Host().filters for name in BOTH]
@@ -216,7 +216,7 @@ def look(core: Core, host: str, **filters: Any) -> None:
     core.handle(e.TablesRead(TABLES["queues"], rows, [{"type": "sha", "enabled": True}], []), 0.0)
 
 
-def test_a_filter_that_is_set_holds_at_once_and_goes_back_when_it_is_cleared() -> None:
+def test_a_filter_applies_at_once_and_is_undone_when_cleared() -> None:
     core = make_core(hosts=BOTH)
     look(core, "alpha", queues=["other"])
     assert ready(core, claim(1)).host.name == "beta"
@@ -224,14 +224,14 @@ def test_a_filter_that_is_set_holds_at_once_and_goes_back_when_it_is_cleared() -
     assert core.state.config.hosts == BOTH
 
 
-def test_a_filter_stays_through_a_reload_that_says_nothing_new_of_it() -> None:
+def test_a_filter_set_by_command_survives_an_unrelated_reload() -> None:
     core = make_core(hosts=BOTH)
     look(core, "alpha", queues=["other"], priorities="^a")
     reload(core, config(hosts={**BOTH, "alpha": Host(priorities="^b")}))
     assert core.state.config.hosts["alpha"].filters == {"types": "", "queues": ("other",), "priorities": "^b"}
 
 
-def test_a_type_that_no_host_takes_any_more_gives_its_jobs_back_and_asks_for_none() -> None:
+def test_a_type_that_no_host_takes_gives_its_jobs_back_and_claims_none() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
     assert slot.state == ST_RUNNING
@@ -245,7 +245,7 @@ def test_a_type_that_no_host_takes_any_more_gives_its_jobs_back_and_asks_for_non
     assert turn(core).wanted
 
 
-def test_a_look_that_shows_the_same_filters_makes_no_other_configuration() -> None:
+def test_reading_unchanged_filters_keeps_the_configuration() -> None:
     core = make_core(hosts=BOTH)
     before = core.state.config
     look(core, "alpha")
@@ -255,7 +255,7 @@ def test_a_look_that_shows_the_same_filters_makes_no_other_configuration() -> No
 # ---- time
 
 
-def test_an_agent_at_work_is_measured_by_the_new_limits() -> None:
+def test_a_busy_agent_is_subject_to_the_new_limits() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     assert (slot.state, slot.deadline) == (ST_RUNNING, NEVER)
@@ -264,7 +264,7 @@ def test_an_agent_at_work_is_measured_by_the_new_limits() -> None:
     assert slot.reason == "item took longer than 5 s"
 
 
-def test_an_agent_that_starts_keeps_the_hint_and_gets_the_shorter_limit() -> None:
+def test_a_starting_agent_keeps_its_hint_and_gets_the_shorter_limit() -> None:
     core = make_core(start_hint=5.0, start_limit=60.0)
     turn(core, claim(1))
     (number,) = spawned(core)
@@ -280,7 +280,7 @@ def test_an_agent_that_starts_keeps_the_hint_and_gets_the_shorter_limit() -> Non
 # ---- slices
 
 
-def test_the_rest_of_a_slice_that_was_given_back_says_nothing_of_the_next() -> None:
+def test_late_rows_of_a_slice_given_back_do_not_affect_the_next() -> None:
     core = make_core()
     checkpoint = {"watermark": "3", "beyond": []}
     turn(core, claim(1, msq=True, repeat=True, key="id", checkpoint=checkpoint))

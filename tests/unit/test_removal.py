@@ -88,14 +88,14 @@ def test_file_that_is_gone_is_no_error_r46(top: Path) -> None:
     assert not remove(top / "root/gone/deeper/file", top / "root")
 
 
-def test_what_a_link_leads_to_is_kept_when_the_link_goes_r50(top: Path) -> None:
+def test_the_target_of_a_removed_link_is_kept_r50(top: Path) -> None:
     (top / "root/alias").symlink_to(top / "outside/file")
     assert remove(top / "root/alias", top / "root")
     assert not (top / "root/alias").is_symlink()
     assert (top / "outside/file").exists()
 
 
-def test_other_name_of_a_file_is_kept_r48(top: Path) -> None:
+def test_other_hard_link_of_a_file_is_kept_r48(top: Path) -> None:
     os.link(top / "root/file", top / "root/other")
     assert remove(top / "root/file", top / "root")
     assert (top / "root/other").read_text() == "root"
@@ -107,7 +107,7 @@ def test_innermost_root_counts_r50(top: Path) -> None:
     assert remove(top / "root/link/file", top / "root", top / "root/link")
 
 
-def test_blank_steps_are_passed_over(top: Path) -> None:
+def test_empty_path_components_are_ignored(top: Path) -> None:
     assert remove(f"{top}/root/./dir//file", top / "root")
 
 
@@ -120,12 +120,12 @@ def test_file_outside_the_roots_is_refused_r50(top: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["root/../outside/file", "root/dir/../file", "root/link/../outside/file"])
-def test_way_up_is_refused_even_if_it_comes_back_r50(top: Path, path: str) -> None:
+def test_dot_dot_is_refused_even_if_the_path_returns_r50(top: Path, path: str) -> None:
     assert refused(f"{top}/{path}", top / "root") == "has .. in it"
 
 
 @pytest.mark.parametrize("path", ["root/link/file", "root/dir/link/file", "root/up/outside/file", "root/chain/file"])
-def test_way_through_a_link_is_refused_r50(top: Path, path: str) -> None:
+def test_path_through_a_link_is_refused_r50(top: Path, path: str) -> None:
     assert "is a symbolic link" in refused(top / path, top / "root")
 
 
@@ -143,18 +143,18 @@ def test_name_with_a_nul_is_refused(top: Path) -> None:
     assert refused(f"{top}/root/file\0", top / "root") == "has a NUL in it"
 
 
-def test_nothing_is_gone_where_the_root_is_not_there_r46(top: Path) -> None:
+def test_a_missing_root_is_an_error_r46(top: Path) -> None:
     assert refused(top / "none/file", top / "none") == f"its root {top}/none: No such file or directory"
 
 
 @pytest.mark.parametrize("root", ["root", "", "/srv/../etc"])
-def test_root_that_is_no_plain_absolute_path_is_refused(root: str) -> None:
+def test_root_must_be_a_plain_absolute_path(root: str) -> None:
     with pytest.raises(removal.RefusedError):
         removal.Root(root.encode())
 
 
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=8), st.booleans())
-def test_no_path_leads_out_of_a_root_r50(steps: list[str], is_below: bool) -> None:
+def test_no_path_names_a_file_outside_a_root_r50(steps: list[str], is_below: bool) -> None:
     with tree() as top:
         before = files(top)
         with suppress(removal.RefusedError, OSError):
@@ -165,7 +165,7 @@ def test_no_path_leads_out_of_a_root_r50(steps: list[str], is_below: bool) -> No
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_lead_out_of_a_root_r50(tail: bytes) -> None:
+def test_no_bytes_name_a_file_outside_a_root_r50(tail: bytes) -> None:
     with tree() as top:
         before = files(top / "outside")
         with suppress(removal.RefusedError, OSError):
@@ -173,7 +173,7 @@ def test_no_bytes_lead_out_of_a_root_r50(tail: bytes) -> None:
         assert files(top / "outside") == before
 
 
-def test_directory_that_becomes_a_link_meanwhile_leads_nowhere_r50(top: Path) -> None:
+def test_directory_replaced_by_a_link_meanwhile_is_not_followed_r50(top: Path) -> None:
     here, aside, over = top / "root/dir", top / "root/aside", threading.Event()
 
     def swap() -> None:

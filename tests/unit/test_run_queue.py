@@ -56,12 +56,12 @@ def test_a_lane_that_is_dropped_is_not_served() -> None:
     assert [lane.job.pk for lane in turns] == [2]
 
 
-def test_an_empty_one_has_no_first() -> None:
+def test_an_empty_run_queue_has_no_first() -> None:
     assert not RunQueue().first
 
 
 @pytest.mark.parametrize(("bound", "free", "first"), [(b"1a", b"1n", 1), (b"1n", b"1a", 2), (b"1n", b"1n", 1)])
-def test_a_slot_takes_the_better_of_its_host_and_anywhere(bound: bytes, free: bytes, first: int) -> None:
+def test_a_slot_takes_the_better_of_its_host_and_any_host(bound: bytes, free: bytes, first: int) -> None:
     core = make_core()
     ready(core, claim(1, rank=bound, host="alpha"), claim(2, rank=free))
     assert sent(core) == [b"item %d\n" % first]
@@ -99,7 +99,7 @@ def test_rank_goes_before_submitters() -> None:
     assert serve(fair("abab", ranks="nnaz"), 8) == [3, 3, 1, 2, 1, 2, 4, 4]
 
 
-def test_who_comes_late_goes_before_what_others_have_waiting() -> None:
+def test_a_late_submitter_goes_before_waiting_jobs_of_others() -> None:
     turns = fair("aaaaab", items=1)
     bert = list(turns)[-1]
     turns.drop(bert)

@@ -48,7 +48,7 @@ def test_scalars_and_lists_are_read_with_the_quotes_of_a_shell_r24_r27() -> None
     }
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_text_has_no_assignments() -> None:
     assert assignments(b"") == assignments(b" \n\t# only\n\n") == {}
 
 
@@ -74,26 +74,26 @@ def test_nothing_is_nothing() -> None:
         (b"a=\0", 1, "holds a NUL"),
     ],
 )
-def test_a_bad_line_is_told_with_its_number(data: bytes, line: int, reason: str) -> None:
+def test_a_bad_line_is_reported_with_its_number(data: bytes, line: int, reason: str) -> None:
     with pytest.raises(ConfigError) as told:
         assignments(data)
     assert str(told.value) == f"stdin:{line}: {reason}; nothing was set up"
 
 
 @pytest.mark.parametrize("written", ["$(touch x)", "`touch x`", "a;touch x", "a&", "a|b", "<(touch x)", "a>b", '$"a"'])
-def test_what_a_shell_would_act_on_is_refused_unless_it_is_quoted_r20(written: str) -> None:
+def test_shell_syntax_is_refused_unless_quoted_r20(written: str) -> None:
     with pytest.raises(ConfigError, match="must be quoted, for nothing is executed"):
         assignments(f"a={written}".encode())
     assert assignments(f"a='{written}'".encode()) == {"a": written}
 
 
 @given(TEXTS | SHELLISH)
-def test_what_python_quotes_comes_back_as_it_was_r27(text: str) -> None:
+def test_text_quoted_by_python_is_read_unchanged_r27(text: str) -> None:
     quoted = shlex.quote(text)
     assert assignments(f"a={quoted}\nb=({quoted} {quoted})\n".encode()) == {"a": text, "b": [text, text]}
 
 
-def test_what_bash_quotes_comes_back_as_it_was_r27() -> None:
+def test_text_quoted_by_bash_is_read_unchanged_r27() -> None:
     need("bash")
     texts = [
         "",
@@ -119,7 +119,7 @@ def test_what_bash_quotes_comes_back_as_it_was_r27() -> None:
 
 
 @given(st.binary() | SHELLISH.map(lambda text: text.encode(errors="ignore")))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
     told = refusal(data)
     assert not told or told.startswith("stdin:")
 

@@ -47,7 +47,7 @@ def test_the_whole_line_alone_is_the_command_f170() -> None:
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_a_line_put_in_by_a_macro_is_data_in_every_place_f170(line: str) -> None:
+def test_a_line_inserted_by_a_macro_is_data_in_every_place_f170(line: str) -> None:
     command = template.expand("a %{*} \"b %{*}\" 'c %{*}'", template.Macros(line, {}, AROUND))
     assert command == ('a "${1}" "b ${2}" \'c \'"${3}"\'\'', (line, line, line))
 
@@ -154,7 +154,7 @@ def test_the_number_of_words_does_not_depend_on_the_value(places: list[str], val
         ('echo "$(echo %{1}"', '" is not closed'),
     ],
 )
-def test_a_template_in_which_a_value_could_be_read_anew_is_refused(pattern: str, complaint: str) -> None:
+def test_a_template_in_which_a_value_would_be_evaluated_again_is_refused(pattern: str, complaint: str) -> None:
     with pytest.raises(quoting.TemplateError) as refused:
         template.expand(pattern, template.Macros("x", {}, AROUND))
     assert str(refused.value).startswith(complaint)
@@ -187,7 +187,7 @@ def test_a_template_in_which_a_value_could_be_read_anew_is_refused(pattern: str,
         ("echo $((%{1} + 1))", "compute with expr instead, as in: $(expr %{name} + 1)"),
     ],
 )
-def test_template_that_runs_a_value_by_a_rarer_way_to_write_it_is_refused(pattern: str, complaint: str) -> None:
+def test_template_that_runs_a_value_in_an_unusual_spelling_is_refused(pattern: str, complaint: str) -> None:
     with pytest.raises(quoting.TemplateError) as refused:
         template.refuse_unsafe(pattern)
     assert complaint in str(refused.value)
@@ -206,14 +206,14 @@ def test_template_that_runs_a_value_by_a_rarer_way_to_write_it_is_refused(patter
         "ls a[%{1}]",
     ],
 )
-def test_harmless_template_is_taken(pattern: str) -> None:
+def test_harmless_template_is_accepted(pattern: str) -> None:
     template.refuse_unsafe(pattern)
 
 
 @pytest.mark.parametrize(
     "pattern", ["eval ls", "cat <<END\nx\nEND", "echo `date` $((1)) 100%{%}", "eval %{%}", "%{*}", " %{*}\n"]
 )
-def test_a_template_without_values_may_say_anything(pattern: str) -> None:
+def test_a_template_without_values_may_hold_any_shell_text(pattern: str) -> None:
     template.refuse_unsafe(pattern)
 
 

@@ -54,7 +54,7 @@ def test_a_start_that_the_machine_refuses_counts_against_no_slot() -> None:
     assert core.state.pools["run"].failed_starts == {}
 
 
-def test_no_more_agents_are_started_than_run_until_a_pause_is_over() -> None:
+def test_no_agent_is_added_until_a_pause_is_over() -> None:
     core = make_core(RUN)
     short_of(core, 2)
     assert (spawned(core), core.state.deadlines.at[SHORTAGE]) == ([], 1.0)
@@ -81,7 +81,7 @@ def test_each_try_that_fails_doubles_the_pause(tries: int, pause: float) -> None
     assert host.pause == pause
 
 
-def test_one_more_agent_than_before_ends_the_shortage() -> None:
+def test_one_more_running_agent_than_before_ends_the_shortage() -> None:
     core = make_core(RUN)
     short_of(core, 2)
     core.tick(1.0)
@@ -91,7 +91,7 @@ def test_one_more_agent_than_before_ends_the_shortage() -> None:
     assert sum(slot.state == ST_RUNNING for slot in core.state.slots.all) == 6
 
 
-def test_a_job_that_the_machine_cannot_start_does_not_hold_up_a_drain() -> None:
+def test_a_job_that_the_machine_cannot_start_does_not_delay_a_drain() -> None:
     core = make_core(RUN)
     turn(core, claim(1, "run"))
     numbers = spawned(core)
@@ -100,7 +100,7 @@ def test_a_job_that_the_machine_cannot_start_does_not_hold_up_a_drain() -> None:
     assert [(row.pk, row.state, bool(row.interruptions)) for row in saved(settle(core))] == [(1, "queued", False)]
 
 
-def test_a_job_that_was_killed_before_it_could_not_be_started_is_killed() -> None:
+def test_a_killed_job_whose_process_cannot_start_ends_killed() -> None:
     core = make_core(RUN)
     turn(core, claim(1, "run"))
     numbers = spawned(core)
@@ -109,7 +109,7 @@ def test_a_job_that_was_killed_before_it_could_not_be_started_is_killed() -> Non
     assert [(row.pk, row.state) for row in saved(settle(core))] == [(1, "failed")]
 
 
-def test_who_asks_why_is_told_of_the_shortage() -> None:
+def test_why_names_the_shortage() -> None:
     core = make_core(RUN)
     short_of(core, 2)
     told = f"host alpha cannot start more than 2 agents, tried again within 1 s: {WHY}"

@@ -54,7 +54,7 @@ def test_only_placeholders_outside_of_quotes_and_comments_change(pieces: list[tu
 
 
 @given(st.text(alphabet="ab1:'\"$-/*\\\n eE", max_size=40))
-def test_any_text_is_bound_or_refused_as_the_operators_mistake(sql: str) -> None:
+def test_any_statement_is_bound_or_refused_as_a_configuration_error(sql: str) -> None:
     with contextlib.suppress(ConfigError):
         bound, names = bind(sql)
         assert len(set(names)) == len(names)

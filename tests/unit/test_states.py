@@ -114,28 +114,28 @@ def test_states_have_their_public_numbers_f60() -> None:
     }  # fmt: skip
 
 
-def test_cells_of_slots_are_those_of_the_stories_f61_f62_f63_f64_f66_f67() -> None:
+def test_transitions_of_slots_match_the_specification_f61_f62_f63_f64_f66_f67() -> None:
     moves = {(f"ST_{a}", event, f"ST_{b}") for a, event, b in told(SLOT_STORIES)}
     ignores = {(f"ST_{state}", event, s.IGNORE) for state, event in ignored(SLOT_IGNORES)}
     assert cells_of(s.SLOT_CELLS) == moves | ignores | {("ST_READY", "OK", s.VIOLATION)}
 
 
-def test_table_of_numbers_is_that_of_names() -> None:
+def test_table_by_numbers_equals_table_by_names() -> None:
     names = [*s.STATE_NAMES, s.IMPOSSIBLE, s.VIOLATION, s.IGNORE]  # the last three: -3, -2, -1
     assert [[names[cell] for cell in row] for row in s.SLOT_TABLE] == [list(r.values()) for r in s.SLOT_CELLS.values()]
 
 
-def test_the_end_is_only_a_marker_f69() -> None:
+def test_st_end_is_only_a_marker_f69() -> None:
     assert len(s.SLOT_TABLE) == s.ST_END
     assert all(cell < s.ST_DONE for row in s.SLOT_TABLE for cell in row)
 
 
-def test_done_is_for_rows_of_queries_and_no_slot_enters_or_leaves_it_f68() -> None:
+def test_no_slot_enters_or_leaves_st_done_f68() -> None:
     assert set(s.SLOT_TABLE[s.ST_DONE]) == {s.IS_IMPOSSIBLE}
     assert s.ST_DONE not in s.SLOT_STATES
 
 
-def test_every_state_of_a_slot_but_free_has_a_limit() -> None:
+def test_every_state_of_a_slot_but_free_has_a_deadline() -> None:
     timeouts = timeouts_of(AgentType("a", kind="line", heartbeat=60.0), Scheduler())
     assert [state for state in s.SLOT_STATES if timeouts[state] == NEVER] == [s.ST_FREE]
 
@@ -143,13 +143,13 @@ def test_every_state_of_a_slot_but_free_has_a_limit() -> None:
 # ---- what is wanted of a process
 
 
-def test_cells_of_what_is_wanted_are_those_of_the_stories() -> None:
+def test_transitions_of_wanted_match_the_specification() -> None:
     stories = "KEEP DISMISS FINISH DISMISS FINISH KILL DIE ENDED KEEP KILL DIE\nFINISH ENDED KEEP ENDED KEEP"
     ignores = {(state, event, s.IGNORE) for state, event in ignored("\nDIE DISMISS KILL\n")}
     assert cells_of(s.WANTED.cells) == told(stories) | ignores
 
 
-def test_process_that_is_to_die_is_never_kept() -> None:
+def test_a_process_to_be_killed_is_never_kept() -> None:
     assert {s.WANTED.after(s.Wanted.DIE, wish) for wish in (s.Wish.DISMISS, s.Wish.KILL)} == {None}
 
 
@@ -188,7 +188,7 @@ def steps(stories: str) -> set[tuple[str, str]]:
     return {step for line in stories.split("\n") for step in pairwise(line.split())}
 
 
-def test_moves_of_jobs_are_those_of_the_stories() -> None:
+def test_transitions_of_jobs_match_the_specification() -> None:
     assert moves_of(s.JOB_MOVES) == steps(JOB_STORIES)
 
 
@@ -248,7 +248,7 @@ STEPPING_DOWN OWNER_CHANGED RENEWAL_WANTED STEP_DOWN
 """
 
 
-def test_cells_of_the_lease_are_those_of_the_stories() -> None:
+def test_transitions_of_the_lease_match_the_specification() -> None:
     leaving = {("LEAVING", event.name, s.IGNORE) for event in s.LeaseEvent}
     ignores = {(state, event, s.IGNORE) for state, event in ignored(LEASE_IGNORES)}
     assert cells_of(s.LEASE.cells) == told(LEASE_STORIES) | ignores | leaving
@@ -278,12 +278,12 @@ EXHAUSTED DROPPED
 """
 
 
-def test_cells_of_a_query_are_those_of_the_stories() -> None:
+def test_transitions_of_a_query_match_the_specification() -> None:
     ignores = {(state, event, s.IGNORE) for state, event in ignored(QUERY_IGNORES)}
     assert cells_of(s.QUERY.cells) == told(QUERY_STORIES) | ignores
 
 
-def test_query_whose_rows_are_on_their_way_is_not_exhausted() -> None:
+def test_query_with_a_fetch_in_flight_is_not_exhausted() -> None:
     into_exhausted = {(a, event) for a, event, b in cells_of(s.QUERY.cells) if b == "EXHAUSTED"}
     assert ("FETCHING", "DROPPED") not in into_exhausted
     assert ("OPENING", "DROPPED") not in into_exhausted
@@ -324,7 +324,7 @@ CLOSED KILLED CLOSE
 """
 
 
-def test_cells_of_the_host_link_are_those_of_the_stories() -> None:
+def test_transitions_of_the_host_link_match_the_specification() -> None:
     ignores = {(state, event, s.IGNORE) for state, event in ignored(LINK_IGNORES)}
     assert cells_of(s.HOST_LINK.cells) == told(LINK_STORIES) | ignores
 

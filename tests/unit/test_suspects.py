@@ -50,7 +50,7 @@ def core() -> Core:
     return core
 
 
-def test_end_that_went_with_a_failed_claim_is_saved_and_not_given_up() -> None:
+def test_end_sent_with_a_failed_claim_is_saved_later() -> None:
     ledger, end = Outbox(Deadlines()), End(7, 1, 100_000, "here", 99, None)
     ledger.ends.append(end)
     assert ledger.next_request([WANT], 0.0) == EndAndClaim([end], [WANT])
@@ -58,7 +58,7 @@ def test_end_that_went_with_a_failed_claim_is_saved_and_not_given_up() -> None:
     assert ledger.next_request([WANT], 0.0) == EndAndClaim([end], ())
 
 
-def test_rows_are_read_before_anything_else_is_claimed(core: Core) -> None:
+def test_suspect_rows_are_read_before_other_claims(core: Core) -> None:
     assert core.next_request(0.0) == ReadContents([(1, 1), (2, 1), (3, 1)])
 
 
@@ -73,7 +73,7 @@ def test_row_that_cannot_be_read_fails_alone_with_the_reason(core: Core) -> None
     assert [(job.pk, job.args) for job in core.state.jobs.values()] == [(2, b"item 2"), (3, b"item 3")]
 
 
-def test_claims_are_made_as_ever_once_one_has_succeeded(core: Core) -> None:
+def test_claims_are_normal_again_after_one_success(core: Core) -> None:
     request(core, ReadContents)
     read(core, 1, 2, 3)
     core.state.claims.wake()
@@ -82,7 +82,7 @@ def test_claims_are_made_as_ever_once_one_has_succeeded(core: Core) -> None:
     assert not request(core, EndAndClaim).unread
 
 
-def test_claim_that_fails_without_the_data_too_is_made_for_one_row_of_one_place_after_another() -> None:
+def test_claim_that_fails_without_data_too_is_made_row_by_row() -> None:
     core = make_core()
     for _ in range(2):
         request(core, EndAndClaim)
@@ -91,14 +91,14 @@ def test_claim_that_fails_without_the_data_too_is_made_for_one_row_of_one_place_
     assert (len(asked.wanted), asked.wanted[0].most, asked.unread) == (1, 1, True)
 
 
-def test_row_that_is_given_back_before_it_was_read_keeps_its_counts_and_its_checkpoint(core: Core) -> None:
+def test_row_given_back_unread_keeps_its_counts_and_checkpoint(core: Core) -> None:
     core.handle(Stop(), 0.0)
     backs = saved(settle(core))
     assert [(row.pk, row.state) for row in backs] == [(1, "queued"), (2, "queued"), (3, "queued")]
     assert {(row.processed, row.failed, row.total, row.checkpoint) for row in backs} == {(None, None, None, None)}
 
 
-def test_suspects_say_so_and_are_read_one_after_the_other() -> None:
+def test_suspect_rows_are_marked_and_read_one_by_one() -> None:
     core = make_core()
     turn(core, unread(1, rescued=SUSPECT_AFTER), unread(2, rescued=SUSPECT_AFTER))
     (row,) = rows_of(core.next_request(0.0))
@@ -115,7 +115,7 @@ def test_suspects_say_so_and_are_read_one_after_the_other() -> None:
     assert request(core, ReadContents).rows == [(2, 1)]
 
 
-def test_suspect_begins_when_its_row_does_not_say_any_more_that_it_is_tried_alone() -> None:
+def test_suspect_row_starts_when_its_mark_is_cleared() -> None:
     core = make_core()
     turn(core, unread(1, rescued=SUSPECT_AFTER))
     core.handle(answer_to(core.next_request(0.0)), 0.0)
@@ -127,7 +127,7 @@ def test_suspect_begins_when_its_row_does_not_say_any_more_that_it_is_tried_alon
     assert core.state.pools["sha"].singles == 1 or any(slot.job for slot in core.state.slots.all)
 
 
-def test_suspect_that_is_cancelled_as_it_is_tried_lets_the_next_one_be_tried() -> None:
+def test_cancelled_suspect_row_lets_the_next_one_be_tried() -> None:
     core = make_core()
     turn(core, unread(1, rescued=SUSPECT_AFTER), unread(2, rescued=SUSPECT_AFTER))
     core.handle(answer_to(core.next_request(0.0)), 0.0)

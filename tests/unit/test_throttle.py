@@ -25,7 +25,7 @@ def starts(core: Core, times: list[float]) -> int:
     return sum(start_and_die(core, now) for now in times)
 
 
-def test_the_defaults_stand_in_one_place_f71() -> None:
+def test_throttle_defaults_are_as_specified_f71() -> None:
     assert (Scheduler().respawn_interval, Scheduler().respawn_count) == (300.0, 5)
 
 
@@ -34,7 +34,7 @@ def test_the_sixth_respawn_is_refused_f72(deaths: int, verdict: bool) -> None:
     assert is_too_fast([float(n) for n in range(deaths)], 10.0, 300.0, 5) is verdict
 
 
-def test_old_births_do_not_count_f72() -> None:
+def test_old_starts_do_not_count_f72() -> None:
     assert recent([0.0, 1.0, 2.0], 301.0, 300.0) == [2.0]
 
 
@@ -45,7 +45,7 @@ def test_an_agent_that_dies_at_once_is_started_six_times_f70_f72() -> None:
     assert core.state.slots.all[0].state == ST_FAIL
 
 
-def test_other_limits_scale_f71() -> None:
+def test_throttle_scales_with_other_limits_f71() -> None:
     core = make_core(respawn_interval=3.0, respawn_count=2)
     turn(core, claim(1))
     assert starts(core, [n / 100 for n in range(20)]) == 3
@@ -85,7 +85,7 @@ def test_a_failed_type_gives_its_jobs_back_and_blocks_no_other_f75() -> None:
 
 
 @pytest.mark.parametrize("event", [e.Gone(0, code=3), e.Gone(0, signal="SIGSEGV")])
-def test_the_end_of_an_exec_agent_is_its_items_and_does_not_count(event: e.Gone) -> None:
+def test_the_exit_of_an_exec_agent_belongs_to_its_item_and_does_not_count(event: e.Gone) -> None:
     core = make_core({"sha": AgentType(command=("agent",), kind="exec")})
     turn(core, claim(1))
     (number,) = spawned(core)
@@ -94,7 +94,7 @@ def test_the_end_of_an_exec_agent_is_its_items_and_does_not_count(event: e.Gone)
     assert (number, core.state.slots.all[number].starts) == (0, [])
 
 
-def test_an_item_whose_agent_died_is_counted_among_those_of_its_slot() -> None:
+def test_an_item_whose_agent_died_counts_as_an_item_of_its_slot() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.handle(e.Gone(slot.number, code=3), 1.0)
@@ -135,7 +135,7 @@ def test_an_agent_that_never_says_ok_is_started_six_times_however_long_each_take
     assert core.state.slots.all[0].state == ST_FAIL
 
 
-def test_after_each_rest_one_start_is_tried_until_one_says_ok() -> None:
+def test_after_each_pause_one_start_is_tried_until_one_says_ok() -> None:
     core = make_core()
     turn(core, claim(1))
     mute_starts(core, 0.0, 660.0)
@@ -146,7 +146,7 @@ def test_after_each_rest_one_start_is_tried_until_one_says_ok() -> None:
     assert core.state.slots.all[0].state == ST_FAIL
 
 
-def test_the_first_ok_forgets_the_starts_that_failed() -> None:
+def test_the_first_ok_resets_the_failed_starts() -> None:
     core = make_core()
     turn(core, claim(1))
     mute_starts(core, 0.0, 300.0)
@@ -174,7 +174,7 @@ def test_after_a_failed_start_one_agent_of_the_type_is_started_at_a_time() -> No
     assert (len(first), len(spawned(core))) == (4, 1)
 
 
-def test_after_a_failed_start_its_place_is_left_to_others_for_as_long_as_it_was_held() -> None:
+def test_after_a_failed_start_its_capacity_goes_to_others_for_as_long_as_it_was_used() -> None:
     core = make_core()
     turn(core, claim(1))
     start_limit_passes(core, spawned(core), 0.0)
@@ -183,7 +183,7 @@ def test_after_a_failed_start_its_place_is_left_to_others_for_as_long_as_it_was_
     assert len(spawned(core)) == 1
 
 
-def test_types_that_do_not_come_up_share_one_place_of_a_host() -> None:
+def test_types_whose_starts_fail_share_one_slot_of_a_host() -> None:
     mute = {f"mute{n}": LINE for n in range(4)}
     core = make_core(mute | {"sha": LINE}, hosts={"alpha": Host(max=4)})
     turn(core, *(claim(n + 1, name) for n, name in enumerate(mute)))
@@ -194,7 +194,7 @@ def test_types_that_do_not_come_up_share_one_place_of_a_host() -> None:
     assert [core.state.slots.all[number].pool.name for number in spawned(core)] == ["sha"]
 
 
-def test_no_place_is_kept_for_a_type_whose_starts_fail() -> None:
+def test_no_slot_is_reserved_for_a_type_whose_starts_fail() -> None:
     core = make_core({"mute": LINE, "sha": LINE}, hosts={"alpha": Host(max=1)})
     turn(core, claim(1, "mute"))
     (number,) = spawned(core)
@@ -205,7 +205,7 @@ def test_no_place_is_kept_for_a_type_whose_starts_fail() -> None:
     assert (host.kept_for, host.yields_to) == (None, None)
 
 
-def test_a_command_that_could_not_be_started_and_then_is_lets_the_next_begin() -> None:
+def test_a_command_that_starts_after_a_failure_lets_the_next_begin() -> None:
     core = make_core({"run": AgentType(command=("run",), kind="exec", slots=2)})
     turn(core, claim(1, "run"), claim(2, "run"), claim(3, "run"))
     first, second = spawned(core)
@@ -216,7 +216,7 @@ def test_a_command_that_could_not_be_started_and_then_is_lets_the_next_begin() -
     assert core.state.hosts["alpha"].probe is None
 
 
-def test_agent_enable_forgets_the_starts_that_failed() -> None:
+def test_agent_enable_resets_the_failed_starts() -> None:
     core = make_core()
     turn(core, claim(1))
     mute_starts(core, 0.0, 660.0)

@@ -14,7 +14,7 @@ KEYWORDS = {
 
 
 @pytest.mark.parametrize("path", read_transcripts.TRANSCRIPTS, ids=lambda path: path.stem)
-def test_every_line_means_what_its_transcript_says(path: Path) -> None:
+def test_every_transcript_line_is_parsed_as_recorded(path: Path) -> None:
     exchanges = read_transcripts.read(path)
     assert [protocol.parse(said.line) for said in exchanges] == [(said.keyword, said.text) for said in exchanges]
 

@@ -39,7 +39,7 @@ def service() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("key", WANTED)
-def test_the_unit_has_the_directives_that_were_asked_for_j120_f167(key: str) -> None:
+def test_the_unit_has_the_required_directives_j120_f167(key: str) -> None:
     assert service()[key] == WANTED[key]
 
 

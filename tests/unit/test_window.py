@@ -46,7 +46,7 @@ def lines(*numbers: int) -> bytes:
     return b"".join(b'n="%d"\n' % n for n in numbers)
 
 
-def test_an_agent_gets_the_lines_of_its_window_and_more_when_half_of_them_are_done() -> None:
+def test_an_agent_gets_its_window_of_lines_and_more_at_half() -> None:
     core = core_of()
     query(core, 12)
     (slot,) = at_work(core, 1)
@@ -56,7 +56,7 @@ def test_an_agent_gets_the_lines_of_its_window_and_more_when_half_of_them_are_do
     assert core.state.jobs[1].done == 6
 
 
-def test_the_first_line_and_those_ahead_are_worked_in_order_and_counted_once() -> None:
+def test_lines_of_a_window_are_processed_in_order_and_counted_once() -> None:
     core = core_of()
     query(core, 3)
     (slot,) = at_work(core, 1)
@@ -68,7 +68,7 @@ def test_the_first_line_and_those_ahead_are_worked_in_order_and_counted_once() -
     assert (row.state, row.processed, row.failed) == ("failed", 8, 1)
 
 
-def test_nobody_gets_more_ahead_than_its_share() -> None:
+def test_no_agent_is_sent_more_lines_ahead_than_its_share() -> None:
     core = core_of(slots=3)
     query(core, 7)
     at_work(core, 3)
@@ -100,7 +100,7 @@ def test_more_oks_than_lines_are_a_violation() -> None:
     assert "violation" in slot.reason
 
 
-def test_an_ok_before_its_lines_were_sent_takes_them_all_back() -> None:
+def test_an_ok_before_its_lines_were_sent_takes_all_lines_back() -> None:
     core = core_of()
     query(core, 4)
     (slot,) = at_work(core, 1)
@@ -112,7 +112,7 @@ def test_an_ok_before_its_lines_were_sent_takes_them_all_back() -> None:
     assert sent(core) == [lines(0, 1, 2, 3)]
 
 
-def test_rows_ahead_of_an_agent_that_dies_go_to_others_and_cost_nothing() -> None:
+def test_rows_ahead_of_a_dead_agent_go_to_others_and_count_no_try() -> None:
     core = core_of(slots=2)
     query(core, 8, tolerate=8)
     first, second = at_work(core, 2)
@@ -126,7 +126,7 @@ def test_rows_ahead_of_an_agent_that_dies_go_to_others_and_cost_nothing() -> Non
     assert second.job is job
 
 
-def test_a_job_ahead_of_an_agent_that_dies_goes_back_to_the_queue_unharmed() -> None:
+def test_a_job_ahead_of_a_dead_agent_goes_back_to_the_queue_without_an_attempt() -> None:
     core = core_of()
     slot = ready(core, claim(1), claim(2), claim(3))
     assert sent(core) == [b"item 1\nitem 2\nitem 3\n"]
@@ -160,7 +160,7 @@ def test_the_time_limit_of_a_job_ahead_begins_when_the_agent_comes_to_it() -> No
     assert core.state.jobs[2].deadline == 15.0
 
 
-def test_a_row_that_is_lost_while_its_line_is_ahead_is_not_worked() -> None:
+def test_a_row_lost_while_its_line_is_ahead_is_not_processed() -> None:
     core = core_of()
     slot = ready(core, claim(1), claim(2))
     sent(core)
@@ -172,7 +172,7 @@ def test_a_row_that_is_lost_while_its_line_is_ahead_is_not_worked() -> None:
     assert not core.state.jobs
 
 
-def test_second_tries_have_nothing_behind_them() -> None:
+def test_no_line_is_sent_ahead_behind_a_second_try() -> None:
     core = core_of()
     query(core, 5, tolerate=5)
     (slot,) = at_work(core, 1)
@@ -182,7 +182,7 @@ def test_second_tries_have_nothing_behind_them() -> None:
     assert sent(core) == [lines(0)]
 
 
-def test_a_line_that_was_told_of_as_not_read_is_no_violation_when_others_are_ahead() -> None:
+def test_a_clogged_line_is_no_violation_while_others_are_ahead() -> None:
     core = core_of()
     query(core, 3)
     (slot,) = at_work(core, 1)
@@ -194,7 +194,7 @@ def test_a_line_that_was_told_of_as_not_read_is_no_violation_when_others_are_ahe
 
 
 @pytest.mark.parametrize("ends", ["drain", "lease"])
-def test_lines_ahead_are_worked_and_no_more_are_given_when_nothing_is_to_begin(ends: str) -> None:
+def test_lines_ahead_are_processed_and_no_more_sent_during_a_drain(ends: str) -> None:
     core = core_of()
     slot = ready(core, *(claim(pk) for pk in range(1, 9)))
     sent(core)
