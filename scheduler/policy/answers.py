@@ -5,6 +5,7 @@ from typing import Final
 
 from scheduler.model import events as e
 from scheduler.model import requests as r
+from scheduler.model.states import QUEUED
 from scheduler.policy import completion, intake, serving
 from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.entities import Job
@@ -55,7 +56,8 @@ def saved(state: State, event: e.Saved, now: float) -> None:
             _fenced(state, row.pk, row.attempt, now)
     if state.trial is not None:
         _saved_of_trial(state, state.trial, [row.text for row in request.rows if row.pk == state.trial.pk])
-    if any(completion.is_back(row) for row in request.rows if row.outcome is not None):
+    ended = [row for row in request.rows if row.outcome is not None]
+    if [row for row in ended if row.state == QUEUED and row.retry_in is None]:  # they may be claimed again at once
         state.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
         state.emit(e.FindNextDue())
@@ -78,8 +80,8 @@ def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int],
         if pk not in pks:
             _fenced(state, pk, attempt, now)
             continue
-        job.marked = True
-        job.pool.marking.discard(pk)
+        job.mark()
+        job.pool.marked(job)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             intake.admit(state, job)
 

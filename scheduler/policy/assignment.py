@@ -15,9 +15,8 @@ from typing import Final
 
 from scheduler.model.expand import Item
 from scheduler.model.states import KEEP, NEXT
-from scheduler.policy.completion import conclude_if_over
+from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.entities import Job, Pool, SecondTry, Verdict, is_urgent
-from scheduler.policy.outcome import GIVEN_BACK
 from scheduler.policy.run_queue import Lane, RunQueue
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
@@ -85,7 +84,7 @@ def _suits(slot: Slot, entry: SecondTry) -> bool:
 
 def assign_second_try(slot: Slot, entry: SecondTry, now: float) -> bytes:
     """Assign an item whose first agent died to a fresh process, and return its line."""
-    slot.pool.second_tries.remove(entry)
+    slot.pool.remove_second_try(entry)
     job, item, host = entry
     slot.take(job, item, host is not None, now, is_second_try=True)
     job.assigned_again()
@@ -178,10 +177,11 @@ def _work_elsewhere(state: State, slot: Slot, job: Job, item: Item, is_bound: bo
         is_bound = is_bound and job.pool.takes(job, slot.host.name)  # or a reload has taken the type from there
         put_back(state, job, item, slot.host.name if is_bound else None)
         return
-    job.returned()
     if job.verdict is None:
-        job.where = slot.where
-        job.verdict = Verdict(GIVEN_BACK, "the agent died before it came to it")
+        job.item_ended(slot.where, 0.0)
+        job.set_verdict(Verdict(GIVEN_BACK, "the agent died before it came to it"))
+    else:
+        job.returned()
     conclude_if_over(state, job, now)
 
 

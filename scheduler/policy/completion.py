@@ -1,32 +1,62 @@
-"""How items and jobs end: done, failed, lost with their agent, killed, given back.
+"""How items and jobs end: done, failed, lost with their agent, killed, given back; and what is saved of a job.
 
 A job is concluded when nothing of it is in hand any more; only then is its row written. Items that failed for good are
 recorded with the reason; an item whose agent died gets one more try, alone in a fresh process.
+
+A plain success of one parameter is an `End` and goes with the next claim; everything else is a `SaveRow`.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from scheduler.model import events as e
-from scheduler.model.events import CloseQuery, JobEnded
-from scheduler.model.jobs import ItemFailure, SaveRow
+from scheduler.model.config import Scheduler
+from scheduler.model.events import JobEnded, Signal
+from scheduler.model.expand import Item
+from scheduler.model.jobs import End, ItemFailure, SaveRow
 from scheduler.model.protocol import printable
-from scheduler.model.states import QUEUED, ST_PREP, ST_RUNNING, ST_SPAWNED, TERMINAL
-from scheduler.policy.entities import Job, Pool, Verdict
-from scheduler.policy.outcome import ALL_DONE, BLOCKED_AGAIN, CANCELLED, FAILS, GIVEN_BACK, KILLED, judge
-from scheduler.policy.query import Query
+from scheduler.model.states import (
+    BIT_FAILURE,
+    BIT_NONFATAL,
+    BIT_SUCCESS,
+    CANCELLED,
+    CLAIMED,
+    DONE,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    ST_PREP,
+    ST_RUNNING,
+    ST_SPAWNED,
+    TERMINAL,
+    check_move,
+)
+from scheduler.policy.entities import Job, Verdict
+from scheduler.policy.query import KeyProgress, Query
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 FAILURE_LINE: Final = 8192  # characters kept of the line of an item that failed: there may be many
-KILL: Final = "killed"  # what a killed job says
+ALL_DONE: Final = "all data processed"
+NO_DATA: Final = "no data"
+MOST_DOUBLINGS: Final = 60  # of the wait before a retry; beyond 1023 it would be no number
+# How a job that ends before its work is done is written down: verdict -> (state, outcome of the attempt)
+GIVEN_BACK, BLOCKED_AGAIN, FAILS, KILLED = "given back", "blocked", "failed", "killed"
+NOT_BEGUN: Final = "not begun"  # given back, and drover.attempt says nothing of it
+_VERDICTS: Final = {
+    GIVEN_BACK: (QUEUED, "given back"),
+    NOT_BEGUN: (QUEUED, "not begun"),
+    BLOCKED_AGAIN: (QUEUED, "blocked"),
+    KILLED: (FAILED, "failed"),
+    CANCELLED: (CANCELLED, "cancelled"),
+}
 
 
+# ---- items
 def finish(state: State, slot: Slot, job: Job, now: float) -> None:
     """End the item in hand, to which its agent said OK."""
     seconds = now - slot.assigned_at
     if slot.is_second_try:
-        _end_second_try(slot, job)
+        job.end_second_try(slot.item)
     if slot.blocked is None and slot.failed is None:
         job.item_succeeded(slot.item, slot.counted, slot.where, seconds)
     else:
@@ -47,10 +77,10 @@ def finish(state: State, slot: Slot, job: Job, now: float) -> None:
 def _block(state: State, slot: Slot, job: Job) -> None:
     """Let a job wait that cannot be done now: nothing more of it is assigned, items in hand finish."""
     if job.verdict is None:
-        job.verdict = Verdict(BLOCKED_AGAIN, f"blocked: {slot.blocked}", state.timers.blocked_delay)
+        job.set_verdict(Verdict(BLOCKED_AGAIN, f"blocked: {slot.blocked}", state.timers.blocked_delay))
     else:
         state.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
-    drop_waiting(state, job)
+    job.drop_items()
 
 
 def fail_item(state: State, slot: Slot, job: Job, reason: str, *, final: bool) -> None:
@@ -58,54 +88,77 @@ def fail_item(state: State, slot: Slot, job: Job, reason: str, *, final: bool) -
     item = slot.item
     assert item is not None
     if job.query is None:
-        job.failure, job.done = reason, slot.counted or 0
+        job.fail(reason, slot.counted)
     elif final or (slot.is_second_try and item.number not in job.query.spared):
-        record_failure(state, slot, job, reason)
+        _record_failure(state, slot, job, job.query, item, reason)
     elif job.verdict is None:
-        job.query.spared.discard(item.number)
-        _try_again(state, slot, job, job.query)
+        _try_again(state, slot, job, job.query, item, spared=False)
 
 
-def _try_again(state: State, slot: Slot, job: Job, query: Query) -> None:
-    """Let the item in hand be tried once more, alone in a fresh process."""
-    assert slot.item is not None
-    query.second_tries.append(slot.item)
-    slot.pool.second_tries.append((job, slot.item, slot.host.name if slot.is_bound else None))
+def _try_again(state: State, slot: Slot, job: Job, query: Query, item: Item, *, spared: bool) -> None:
+    """Let the item in hand be tried once more, alone in a fresh process; if it is spared the first try is none."""
+    query.try_again(item, spared=spared)
+    slot.pool.add_second_try(job, item, slot.host.name if slot.is_bound else None)
     state.mark_dirty(slot.pool)
 
 
-def record_failure(state: State, slot: Slot, job: Job, reason: str) -> None:
+def _record_failure(state: State, slot: Slot, job: Job, query: Query, item: Item, reason: str) -> None:
     """Record the item in hand as failed for good."""
-    item, query = slot.item, job.query
-    assert item is not None
-    assert query is not None
-    job.item_failed(slot.counted)
-    key = None if item.key is None else printable(item.key)
-    if query.progress is not None and key is not None:
-        query.progress.finish(item.number, key)
     line = printable(item.line.rstrip(b"\n"))
-    if len(line) > FAILURE_LINE:
-        line = line[:FAILURE_LINE] + "..."
-    row = ItemFailure(job.pk, job.attempt, key, line, slot.host.name, slot.pool.name, slot.pid, reason)
-    query.failures.append(row)
-    state.log(slot, "ERROR", f"item failed: {reason}: {line[:200]}")
+    kept = line if len(line) <= FAILURE_LINE else line[:FAILURE_LINE] + "..."
+    key = None if item.key is None else printable(item.key)
+    row = ItemFailure(job.pk, job.attempt, key, kept, slot.host.name, slot.pool.name, slot.pid, reason)
+    job.item_failed(query, item, row, slot.counted)
+    state.log(slot, "ERROR", f"item failed: {reason}: {kept[:200]}")
+
+
+def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bool = False) -> None:
+    """End the item in hand of a dead process, or `interrupted`: of one whose link is lost."""
+    job = slot.job
+    if job is None:
+        return
+    job.agent_died(now - slot.assigned_at, slot.counted)
+    slot.lose_item()
+    if slot.death_counts:
+        slot.blame(not slot.is_second_try and (job.query is None or slot.items == 0))
+    if job.verdict is None or job.verdict.state == GIVEN_BACK:
+        is_said = slot.failed is not None or slot.blocked is not None
+        if state.stopping:
+            job.set_verdict(job.verdict or Verdict(GIVEN_BACK, "released for restart"))
+        elif interrupted and not is_said:
+            _interrupt(state, slot, job, why)
+        elif slot.blocked is not None:
+            _block(state, slot, job)
+        else:
+            fail_item(state, slot, job, why if slot.failed is None else slot.failed, final=slot.failed is not None)
+    release_slot(state, slot, job, now)
+
+
+def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
+    """Give an interrupted job back, or try an item of a query again; only so often, for it may be the cause."""
+    query, item = job.query, slot.item
+    if query is not None and item is not None:
+        if query.count_loss(slot.is_second_try) > job.rules.max_interruptions:
+            _record_failure(state, slot, job, query, item, why)
+        elif job.verdict is None:
+            _try_again(state, slot, job, query, item, spared=not slot.is_second_try or item.number in query.spared)
+    elif job.rules.interruptions >= job.rules.max_interruptions:
+        job.fail(f"interrupted more than {job.rules.max_interruptions} times: {why}", slot.counted)
+    else:
+        job.interrupt()
+        job.set_verdict(Verdict(GIVEN_BACK, why))
 
 
 def release_slot(state: State, slot: Slot, job: Job, now: float) -> None:
     """Take the item in hand from a slot, and conclude its job if that was its last."""
     if slot.is_second_try:
-        _end_second_try(slot, job)
+        job.end_second_try(slot.item)
     job.item_ended(slot.where, 0.0)
     slot.clear_item()
-    if not job.in_flight:
-        conclude_if_over(state, job, now)
+    conclude_if_over(state, job, now)
 
 
-def _end_second_try(slot: Slot, job: Job) -> None:
-    if job.query is not None and slot.item is not None:
-        job.query.end_second_try(slot.item)
-
-
+# ---- jobs
 def conclude_if_over(state: State, job: Job, now: float) -> None:
     """Conclude a job that has nothing in hand and nothing to come."""
     if job.in_flight:
@@ -116,32 +169,35 @@ def conclude_if_over(state: State, job: Job, now: float) -> None:
 
 def conclude(state: State, job: Job, now: float) -> None:
     """Judge a job and hand its row to the outbox; it is no longer in hand."""
-    del state.jobs[job.pk]
-    job.pool.query_jobs.pop(job.pk, None)
-    if (queue := state.queues.get(job.queue)) is not None:
-        queue.ended()
-    query = job.query
-    job.lanes.clear()  # they name the job: a ring that only the garbage collector would break
-    if query is not None and query.has_connection:
-        state.emit(CloseQuery(job.pk))
-        state.expanding.discard(job.pk)
-        waiting = [pool for pool in state.pools.values() if pool.waits_for_connection]
-        state.mark_dirty(job.pool, *waiting)
+    if state.remove_job(job):
+        state.mark_dirty(job.pool, *[pool for pool in state.pools.values() if pool.waits_for_connection])
+    job.forget_lanes()
     row = judge(job, now, state.timers)
     if not isinstance(row, SaveRow):
         state.outbox.end(row)
-        if state.reports_ends:
-            _report_end(state, job, "done", ALL_DONE)
-        return
-    job.pool.unread.pop(job.pk, None)
-    failures = query.failures if query is not None else ()
-    state.outbox.save(row, failures)
-    if row.outcome in ("failed", "retry", "blocked"):
-        if row.text != job.logged:
-            state.log_job(job, "ERROR", row.text or row.outcome)
-        state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")
-    if row.state in TERMINAL and state.reports_ends:
-        _report_end(state, job, row.state, row.text or "")
+        ended, text = DONE, ALL_DONE
+    else:
+        state.outbox.save(row, () if job.query is None else job.query.failures)
+        ended, text = row.state, row.text or ""
+        if row.outcome in ("failed", "retry", "blocked"):
+            if row.text != job.logged:
+                state.log_job(job, "ERROR", row.text or row.outcome)
+            state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")
+    if state.reports_ends and ended in TERMINAL:
+        state.emit(JobEnded(job.pk, job.pool.name, ended, text))
+
+
+def forget(state: State, job: Job, now: float) -> None:
+    """Forget a job that is no longer ours: end the agents that work on it and save nothing."""
+    job.set_verdict(Verdict(GIVEN_BACK, "no longer ours"))
+    job.drop_items()
+    state.remove_job(job)
+    if state.trial is job:
+        end_trial(state)
+    for slot in state.slots.all:
+        if slot.job is job:
+            slot.clear_item()
+            slot.kill("the row has another owner", now)
 
 
 def end_trial(state: State) -> None:
@@ -150,33 +206,17 @@ def end_trial(state: State) -> None:
     state.mark_dirty(*[pool for pool in state.pools.values() if pool.unread])
 
 
-def _report_end(state: State, job: Job, outcome: str, text: str) -> None:
-    state.emit(JobEnded(job.pk, job.pool.name, outcome, text))
-
-
-# ---- ending jobs before their time
-def drop_waiting(state: State, job: Job) -> None:
-    """Forget the items that wait; what is in hand goes on."""
-    pool, query = job.pool, job.query
-    for host, lane in job.lanes.items():
-        pool.run_queue_of(job, host).drop(lane)
-    job.drop_items()
-    if query is not None:
-        query.stop()
-        pool.drop_second_tries(job)
-
-
 def stop_job(state: State, job: Job, verdict: Verdict, now: float) -> None:
     """End a job before its time without killing: what is in hand finishes first."""
-    job.verdict = verdict
-    drop_waiting(state, job)
+    job.set_verdict(verdict)
+    job.drop_items()
     conclude_if_over(state, job, now)
 
 
 def kill_job(state: State, job: Job, verdict: Verdict, now: float) -> None:
     """End a job before its time and kill the agents that work on it; it is concluded when they are dead."""
-    job.verdict, verdict.kills = verdict, True
-    drop_waiting(state, job)
+    job.set_verdict(verdict)
+    job.drop_items()
     for slot in state.slots.all:
         if slot.job is job:
             slot.kill(verdict.text, now)
@@ -186,31 +226,6 @@ def kill_job(state: State, job: Job, verdict: Verdict, now: float) -> None:
 def give_back(state: State, job: Job, why: str, now: float) -> None:
     """Return a job to the queue; it costs nothing."""
     stop_job(state, job, Verdict(GIVEN_BACK, why), now)
-
-
-def fail_job(state: State, job: Job, why: str, now: float) -> None:
-    """Fail a job as a whole, whatever its items did."""
-    kill_job(state, job, Verdict(FAILS, why), now)
-
-
-def forget(state: State, job: Job, now: float) -> None:
-    """Forget a job that is no longer ours: end the agents that work on it and save nothing."""
-    del state.jobs[job.pk]
-    job.verdict = Verdict(GIVEN_BACK, "no longer ours")
-    drop_waiting(state, job)
-    job.pool.query_jobs.pop(job.pk, None)
-    if (queue := state.queues.get(job.queue)) is not None:
-        queue.ended()
-    job.pool.unread.pop(job.pk, None)
-    if state.trial is job:
-        end_trial(state)
-    if job.pk in state.expanding:
-        state.emit(CloseQuery(job.pk))
-        state.expanding.discard(job.pk)
-    for slot in state.slots.all:
-        if slot.job is job:
-            slot.clear_item()
-            slot.kill("the row has another owner", now)
 
 
 def give_back_all(state: State, why: str, now: float, which: Callable[[Job], bool]) -> None:
@@ -224,56 +239,9 @@ def is_untouched(job: Job) -> bool:
     return not job.started and job.verdict is None
 
 
-# ---- a process has died
-def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bool = False) -> None:
-    """End the item in hand of a dead process, or `interrupted`: of one whose link is lost."""
-    job = slot.job
-    if job is None:
-        return
-    job.busy += now - slot.assigned_at
-    slot.lose_item()
-    if job.query is None:
-        job.done = slot.counted or 0
-    if slot.death_counts:
-        slot.blame(not slot.is_second_try and (job.query is None or slot.items == 0))
-    if job.verdict is None or job.verdict.state == GIVEN_BACK:
-        is_said = slot.failed is not None or slot.blocked is not None
-        if interrupted and not is_said and not state.stopping:
-            _interrupt(state, slot, job, why)
-        else:
-            _charge(state, slot, job, why)
-    release_slot(state, slot, job, now)
-
-
-def _charge(state: State, slot: Slot, job: Job, why: str) -> None:
-    """Count a death while working as a failure, unless the daemon stops."""
-    if state.stopping:
-        job.verdict = job.verdict or Verdict(GIVEN_BACK, "released for restart")
-    elif slot.blocked is not None:
-        _block(state, slot, job)
-    else:
-        fail_item(state, slot, job, why if slot.failed is None else slot.failed, final=slot.failed is not None)
-
-
-def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
-    """Give an interrupted job back, or try an item of a query again; only so often, for it may be the cause."""
-    if job.query is not None:
-        if job.query.count_loss(slot.is_second_try) > job.rules.max_interruptions:
-            record_failure(state, slot, job, why)
-        elif job.verdict is None:
-            if slot.item is not None and not slot.is_second_try:
-                job.query.spared.add(slot.item.number)
-            _try_again(state, slot, job, job.query)
-    elif job.rules.interruptions >= job.rules.max_interruptions:
-        job.failure = f"interrupted more than {job.rules.max_interruptions} times: {why}"
-    else:
-        job.interrupted = True
-        job.verdict = Verdict(GIVEN_BACK, why)
-
-
-def is_back(row: SaveRow) -> bool:
-    """Say whether a saved row may be claimed again at once."""
-    return row.state == QUEUED and row.retry_in is None
+def fail_job(state: State, job: Job, why: str, now: float) -> None:
+    """Fail a job as a whole, whatever its items did."""
+    kill_job(state, job, Verdict(FAILS, why, kills=True), now)
 
 
 def end_late_jobs(state: State, now: float) -> None:
@@ -283,38 +251,32 @@ def end_late_jobs(state: State, now: float) -> None:
             fail_job(state, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
 
 
+def end_by_command(state: State, pk: int, verdict: Verdict, now: float) -> bool:
+    """End a job, whatever was to become of it, unless a command has; False when it is not in hand any more."""
+    job = state.jobs.get(pk)
+    if job is None:
+        return False
+    if job.verdict is not None and job.verdict.state in (KILLED, CANCELLED):
+        return True
+    kill_job(state, job, verdict, now)
+    pool = job.pool
+    state.mark_dirty(pool)  # what waited behind it, a rescued job not least, may go on
+    starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
+    live = [other for other in state.jobs.values() if other.pool is pool and other.verdict is None]
+    if not pool.arriving and not [other for other in live if other.query is not None or not other.started]:
+        for slot in starting:  # which may never be ready
+            slot.kill(verdict.text, now)
+    return True
+
+
 def kill_by_command(state: State, pk: int, now: float) -> bool:
     """Kill a job as a failure that is not tried again; False when it is not in hand any more."""
-    return _end(state, pk, Verdict(KILLED, KILL), now)
+    return end_by_command(state, pk, Verdict(KILLED, "killed", kills=True), now)
 
 
 def cancel_by_command(state: State, pk: int, text: str, now: float) -> bool:
     """Cancel a job, with a word on why; False when it is not in hand any more."""
-    return _end(state, pk, Verdict(CANCELLED, text), now)
-
-
-def _end(state: State, pk: int, verdict: Verdict, now: float) -> bool:
-    """End a job by command, whatever was to become of it, unless a command has ended it."""
-    job = state.jobs.get(pk)
-    if job is None:
-        return False
-    if job.verdict is None or job.verdict.state not in (KILLED, CANCELLED):
-        kill_job(state, job, verdict, now)
-        state.mark_dirty(job.pool)  # what waited behind it, a rescued job not least, may go on
-        _end_starting(state, job.pool, verdict.text, now)
-    return True
-
-
-def _end_starting(state: State, pool: Pool, why: str, now: float) -> None:
-    """End the agents that are not ready yet if no job waits for them any more: they may never be."""
-    starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
-    if starting and not pool.arriving and not any(_needs_agents(job, pool) for job in state.jobs.values()):
-        for slot in starting:
-            slot.kill(why, now)
-
-
-def _needs_agents(job: Job, pool: Pool) -> bool:
-    return job.pool is pool and job.verdict is None and (job.query is not None or not job.started)
+    return end_by_command(state, pk, Verdict(CANCELLED, text, kills=True), now)
 
 
 def signal(state: State, pk: int, number: int) -> int:
@@ -322,5 +284,107 @@ def signal(state: State, pk: int, number: int) -> int:
     slots = [slot for slot in state.slots.all if slot.job is not None and slot.job.pk == pk]
     working = [slot for slot in slots if slot.state == ST_RUNNING]
     for slot in working:
-        state.emit(e.Signal(slot.number, number))
+        state.emit(Signal(slot.number, number))
     return len(working)
+
+
+# ---- what is saved
+def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
+    """Return what to save of a job that has nothing left in hand."""
+    verdict = job.verdict
+    if verdict is not None and verdict.state != FAILS:
+        state, outcome = _VERDICTS[verdict.state]
+        return _row(job, now, state, outcome, verdict.text, retry_in=verdict.delay)
+    failure = job.failure if verdict is None else verdict.text
+    if failure is not None:
+        return _failure(job, now, timers, failure)
+    if job.query is not None:
+        return _slice(job, job.query, now)
+    has_more = job.code or job.signal or job.result is not None or job.nonfatal or job.rules.failures or job.shown
+    if job.done == 1 and not has_more:
+        host, _, pid = job.where or ("", "", 0)
+        return End(job.pk, job.attempt, int(job.busy * 1e6), host, pid, job.code)
+    return _row(job, now, DONE, "done", ALL_DONE)
+
+
+def progress(job: Job, now: float, text: str, counted: int = 0) -> SaveRow:
+    """Return the row that shows a job still in hand; `counted` is what agents say of items that they work on."""
+    state, remaining = RUNNING if job.marked or job.started else CLAIMED, None
+    if job.query is not None and (over := job.succeeded + job.failed - job.rules.itemsfailed):
+        remaining = (job.query.total - over) * (now - job.query.opened_at) / over  # seconds, at the rate so far
+    return _row(job, now, state, None, text, remaining=remaining, counted=counted)
+
+
+def _slice(job: Job, query: Query, now: float) -> SaveRow:
+    """Judge a multi-SQL-query whose rows are all worked."""
+    if job.failed > job.rules.tolerate:
+        text = f"{job.failed} items failed, {job.rules.tolerate} tolerated"
+        return _row(job, now, FAILED, "failed", text)
+    # If it was given back half-way: that no more of it is left, or fails, says nothing of the next slice.
+    checkpoint = job.rules.checkpoint or {}
+    is_rest = job.rules.repeat and (checkpoint.get("watermark") is not None or bool(checkpoint.get("beyond")))
+    if query.fetched == 0 and not is_rest:
+        return _row(job, now, DONE, "done", ALL_DONE if job.done else NO_DATA)
+    if not job.rules.repeat:
+        return _row(job, now, DONE, "done", ALL_DONE)
+    if job.succeeded == 0 and not is_rest:
+        return _row(job, now, FAILED, "failed", "no progress: not one item of the slice was done")
+    return _row(job, now, QUEUED, "slice", f"{job.done} items so far", back=True)
+
+
+def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
+    """Judge a failure of the job as a whole: it is tried again while it has retries."""
+    failures = job.rules.failures + 1
+    if failures > job.rules.retries:
+        return _row(job, now, FAILED, "failed", text, failures=failures)
+    delay = min(timers.retry_base * 2.0 ** min(failures - 1, MOST_DOUBLINGS), timers.retry_max)
+    return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=True)
+
+
+def _row(
+    job: Job, now: float, state: str, outcome: str | None, text: str | None,
+    *, failures: int | None = None, retry_in: float | None = None, jitter: bool = False, back: bool = False,
+    remaining: float | None = None, counted: int = 0,
+) -> SaveRow:  # fmt: skip
+    check_move(RUNNING if job.marked else CLAIMED, state)
+    host, agent, pid = job.where or (None, None, None)
+    done, failed, total, checkpoint = _counts(job, state, counted)
+    bits = None
+    if state == DONE:
+        bits = BIT_SUCCESS | (BIT_NONFATAL if job.nonfatal or job.failed else 0)
+    elif state in TERMINAL:
+        bits = BIT_FAILURE | (BIT_NONFATAL if job.nonfatal else 0)
+    in_hand = now - job.since  # of a single line its wait for an agent is no part of the attempt
+    return SaveRow(
+        pk=job.pk, attempt=job.attempt, state=state, bits=bits, text=text, outcome=outcome,
+        code=job.code, signal=job.signal, result=job.result, processed=done, failed=failed, total=total,
+        elapsed=job.rules.elapsed + in_hand, busy=job.busy, remaining=remaining,
+        took=in_hand if job.query is not None or not job.busy else job.busy,
+        failures=failures, retry_in=retry_in, jitter=jitter, checkpoint=checkpoint, back=back,
+        interruptions=job.rules.interruptions + 1 if job.interrupted else None, host=host, agent=agent, pid=pid,
+    )  # fmt: skip
+
+
+def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None, int | None, dict[str, object] | None]:
+    """Return processed, failed, total, checkpoint: with a key its progress, without one the counts to begin anew.
+
+    What a slice without a key did is not kept if it must run again, nor what a line did, nor what is `counted` of items
+    that are still worked: the checkpoint of a job with a key has the processed items without these. Of a row that is
+    not read nothing changes.
+    """
+    query = job.query
+    if job.rules.unread:
+        return None, None, None, None
+    if query is None:
+        return 0 if state == QUEUED else job.done + counted, job.failed, 1, None
+    total = job.rules.itemsprocessed + job.rules.itemsfailed + query.total if query.has_run else None
+    is_slice = state == QUEUED and job.is_fed and job.in_flight == 0 and job.verdict is None
+    if query.progress is not None:  # a checkpoint is of its slice: the next one asks anew
+        checkpoint = KeyProgress(None).checkpoint() if is_slice else query.progress.checkpoint()
+        only_done = {"itemsprocessed": job.done} if counted else {}
+        return job.done + counted, job.failed, total, checkpoint | only_done
+    old_done, old_failed = job.rules.itemsprocessed, job.rules.itemsfailed
+    if state != QUEUED:
+        return job.done + counted, job.failed, total, {"itemsprocessed": old_done, "itemsfailed": old_failed}
+    done, failed = (job.done, job.failed) if is_slice else (old_done, old_failed)
+    return done, failed, total, {"itemsprocessed": done, "itemsfailed": failed}

@@ -107,7 +107,8 @@ class Core:
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
                 if state.is_assigning and pool.may_begin:
-                    intake.mark_rescued(state, pool)
+                    for job in pool.next_marks(state.jobs):
+                        state.outbox.mark(job.pk, job.attempt)
                     if pool.unread:
                         intake.try_alone(state, pool, now)
                     waiting = intake.open_expansions(state, pool)

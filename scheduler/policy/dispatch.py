@@ -12,7 +12,7 @@ from typing import Final
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.expand import fill_template
-from scheduler.model.states import DIE, FED, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
+from scheduler.model.states import DIE, FED, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.assignment import (
     assign,
     assign_second_try,
@@ -115,7 +115,7 @@ def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) ->
     if not any(pool.free.values()):
         stop_starving(state, pool)
         return
-    pool.starving_since = min(pool.starving_since, now)
+    pool.starve(now)
     starving = False
     for run_queue in pool.run_queues():
         again = [job for job, _, at in pool.second_tries if pool.run_queue_of(job, at) is run_queue]
@@ -129,7 +129,7 @@ def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) ->
 
 def stop_starving(state: State, pool: Pool) -> None:
     """Promise no place any more to a type that does not starve."""
-    pool.starving_since = NEVER
+    pool.end_starving()
     for host in state.hosts.values():
         if host.yields_to is pool:
             host.yield_to(None)

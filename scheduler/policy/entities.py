@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from scheduler.model.config import AgentType, Host
 from scheduler.model.expand import Item, Row, as_bytes
-from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, Rules
+from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, ItemFailure, Rules
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.query import Query
 from scheduler.policy.run_queue import HostFilters, Lane, RunQueue
@@ -21,7 +21,7 @@ VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
 DISABLED: Final = "agent type disabled"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """How a job is to end before its work is done: state, text, and whether it costs a failure."""
 
@@ -82,28 +82,81 @@ class Job:
         self.args, self.rules = args, rules
         self.query = Query(rules) if rules.msq else None
         self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
-        if rules.variables is not None:
-            self._set_variables(rules.variables)
-
-    def _set_variables(self, variables: dict[str, str | None]) -> None:
-        self.pool.expect_row_bytes(2 * len(self.rules.variables_json))
-        values = {as_bytes(name): None if text is None else as_bytes(text) for name, text in variables.items()}
+        if rules.variables is None:
+            return
+        self.pool.expect_row_bytes(2 * len(rules.variables_json))
+        values = {as_bytes(name): None if text is None else as_bytes(text) for name, text in rules.variables.items()}
         if self.query is None:
             self.names, self.row = tuple(values), tuple(values.values())
         given = {VARIABLE + name: value for name, value in values.items() if value is not None}
-        self.environment = {VARIABLES: as_bytes(self.rules.variables_json), **given}
+        self.environment = {VARIABLES: as_bytes(rules.variables_json), **given}
+
+    # ---- what is noted of it
+
+    def set_verdict(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+    def interrupt(self) -> None:
+        """Note that a connection or a host was lost under it."""
+        self.interrupted = True
+
+    def fail(self, reason: str, counted: int | None) -> None:
+        """Note why a one-parameter job fails, and how many items its agent has counted."""
+        self.failure, self.done = reason, counted or 0
+
+    def agent_died(self, seconds: float, counted: int | None) -> None:
+        """Count the time of an agent, and of a one-parameter job the items that it has counted."""
+        self.busy += seconds
+        if self.query is None:
+            self.done = counted or 0
+
+    def exited(self, code: int | None, signal: str | None) -> None:
+        """Note how the process of a one-parameter job ended."""
+        if self.query is None:
+            self.code, self.signal = code, signal
+
+    def set_logged(self, why: str) -> None:
+        self.logged = why
+
+    def set_nonfatal(self) -> None:
+        self.nonfatal = True
+
+    def set_result(self, value: object) -> None:
+        self.result = value
+
+    def set_deadline(self, deadline: float) -> None:
+        self.deadline = deadline
+
+    def set_columns(self, names: tuple[bytes, ...]) -> None:
+        self.names = names
+
+    def next_piece(self) -> int:
+        """Return the number of the next piece of output in this attempt."""
+        self.pieces += 1
+        return self.pieces
+
+    def mark(self) -> None:
+        """Note that its row says running."""
+        self.marked = True
 
     def show(self, counted: int = 0) -> None:
         """Note that its row says how far it is, with so many items counted that are still worked."""
         self.marked, self.shown = self.marked or self.started, counted
 
+    # ---- its items
+
+    def end_second_try(self, item: Item | None) -> None:
+        """Note that a second try of an item is over."""
+        if self.query is not None and item is not None:
+            self.query.end_second_try(item)
+
     @property
     def is_fed(self) -> bool:
         """Say whether nothing of its query is left to hand out."""
         query = self.query
-        if query is None:
+        if query is None or self.waiting or query.second_tries:
             return False
-        return query.state is QueryState.EXHAUSTED and not (self.waiting or query.second_tries)
+        return query.state is QueryState.EXHAUSTED
 
     def add_items(self, items: Sequence[Item], host: str | None) -> "Lane[Job] | None":
         """Let items wait for a host, or for any; return their lane if it was empty."""
@@ -131,12 +184,6 @@ class Job:
         items = list(self.lanes.pop(host).items)
         self.waiting -= len(items)
         return items
-
-    def drop_items(self) -> None:
-        """Forget the items that wait."""
-        for lane in self.lanes.values():
-            lane.clear()
-        self.waiting = 0
 
     def assigned(self) -> bool:
         """Count an item that has left its lane for an agent; say whether it is the first."""
@@ -171,10 +218,25 @@ class Job:
         if self.query is not None and self.query.progress is not None and item is not None and item.key is not None:
             self.query.progress.finish(item.number, item.key.decode("utf-8", "surrogateescape"))
 
-    def item_failed(self, counted: int | None) -> None:
-        """Count an item of a query that has failed for good."""
+    def item_failed(self, query: Query, item: Item, failure: ItemFailure, counted: int | None = None) -> None:
+        """Record an item of its query that has failed for good."""
         self.failed += 1
         self.done += counted or 0
+        query.item_failed(item, failure)
+
+    def drop_items(self) -> None:
+        """Let none of its items wait any longer."""
+        for host, lane in self.lanes.items():
+            self.pool.run_queue_of(self, host).drop(lane)
+            lane.clear()
+        self.waiting = 0
+        if self.query is not None:
+            self.query.stop()
+            self.pool.drop_second_tries(self)
+
+    def forget_lanes(self) -> None:
+        """Break a ring that only the garbage collector would break: lanes name their job."""
+        self.lanes.clear()
 
 
 Prefetched = tuple[Job, Item, bool]  # a line that an agent has before it is done with another; may it run here only
@@ -221,6 +283,8 @@ class Pool:
         self.lacks_connection = False  # for DB: lines, which its agents may send
         self.set_may_begin()
 
+    # ---- what is known of it
+
     def set_kind(self, kind: AgentType) -> None:
         """Go by this configuration."""
         self.kind = kind
@@ -240,14 +304,37 @@ class Pool:
         """Note that a slot may start agents again."""
         self.blocked_until = 0.0
 
+    def starve(self, now: float) -> None:
+        """Note that its work finds no room, if it is not known since before."""
+        self.starving_since = min(self.starving_since, now)
+
+    def end_starving(self) -> None:
+        self.starving_since = NEVER
+
+    def measure(self, now: float) -> None:
+        """Work out how many items a second its agents finish: what to hold is measured in time."""
+        span = now - self.rated_at
+        if self.finished and span > 0.001:
+            self.rate = (self.rate + self.finished / min(span, 1.0)) / 2
+            self.finished, self.rated_at = 0, now
+        elif span > 1.0:
+            self.rate, self.rated_at = self.rate / 2, now
+
+    def expect_row_bytes(self, size: int) -> None:
+        """Let fewer rows be claimed at once, since one has had this size."""
+        self.row_bytes = max(self.row_bytes, size)
+
+    # ---- its jobs
+
     @property
     def singles(self) -> int:
         """The number of one-parameter jobs that wait for agents."""
         return sum([run_queue.singles for run_queue in self.run_queues()])
 
-    def drop_second_tries(self, job: Job) -> None:
-        """Forget the second tries of a job."""
-        self.second_tries = deque(entry for entry in self.second_tries if entry[0] is not job)
+    @property
+    def waits_for_connection(self) -> bool:
+        """Say whether some query of this type has no expansion connection yet."""
+        return any(job.query and not job.query.has_connection for job in self.query_jobs.values())
 
     def claimed(self, count: int, run_queue: RunQueue[Job] | None, row_bytes: float) -> None:
         """Count rows that are claimed and not unpacked yet."""
@@ -261,9 +348,137 @@ class Pool:
         self.arriving = 0
         self.coming.clear()
 
-    def expect_row_bytes(self, size: int) -> None:
-        """Let fewer rows be claimed at once, since one has had this size."""
-        self.row_bytes = max(self.row_bytes, size)
+    def add_unread(self, job: Job) -> None:
+        self.unread[job.pk] = job
+
+    def remove_unread(self, job: Job) -> None:
+        self.unread.pop(job.pk, None)
+
+    def add_query(self, job: Job) -> None:
+        self.query_jobs[job.pk] = job
+
+    def forget(self, job: Job) -> None:
+        """Note that a job is not in hand any more."""
+        self.query_jobs.pop(job.pk, None)
+        self.unread.pop(job.pk, None)
+
+    def add_rescued(self, job: Job) -> None:
+        self.rescued.append(job)
+
+    def next_marks(self, jobs: Mapping[int, Job]) -> list[Job]:
+        """Return the rescued rows, of all jobs in hand, that are to be shown as running now.
+
+        What kills the machine uses up its allowance, so this comes before their first byte. No more of them at a time
+        than could begin, but always one, so that a type without room shows that it needs some.
+        """
+        self.marking &= jobs.keys()
+        if not self.rescued:
+            return []
+        coming = self.singles + len(self.marking)
+        room = max(self.startable(urgent=False) - coming, 0 if coming else 1)
+        chosen: list[Job] = []
+        while self.rescued and len(chosen) < room:
+            job = self.rescued.popleft()
+            if jobs.get(job.pk) is job and job.verdict is None:
+                chosen.append(job)
+                self.marking.add(job.pk)
+        return chosen
+
+    def marked(self, job: Job) -> None:
+        """Note that a row is shown as running."""
+        self.marking.discard(job.pk)
+
+    def add_second_try(self, job: Job, item: Item, host: str | None) -> None:
+        """Let an item wait for a fresh process."""
+        self.second_tries.append((job, item, host))
+
+    def put_back_second_try(self, job: Job, item: Item, host: str | None) -> None:
+        """Let an item that was not worked wait again, before the others."""
+        self.second_tries.appendleft((job, item, host))
+
+    def remove_second_try(self, entry: SecondTry) -> None:
+        self.second_tries.remove(entry)
+
+    def drop_second_tries(self, job: Job) -> None:
+        self.second_tries = deque(entry for entry in self.second_tries if entry[0] is not job)
+
+    def unbind_second_tries(self) -> None:
+        """Let second tries be anywhere that their hosts do not take any more."""
+        self.second_tries = deque(
+            (job, item, host if host is None or self.takes(job, host) else None)
+            for job, item, host in self.second_tries
+        )
+
+    # ---- where they wait
+
+    def run_queue(self, hosts: frozenset[str] | None = None) -> RunQueue[Job]:
+        """Return a new run queue for work of this type."""
+        return RunQueue(hosts, is_fair=self.kind.fair)
+
+    def filter(self, hosts: Mapping[str, Host]) -> None:
+        """Make new run queues for any host: several if some host does not take every job, or there is no host."""
+        is_choosy = not hosts or any(host.is_selective for host in hosts.values())
+        self.filters = HostFilters(hosts, is_fair=self.kind.fair) if is_choosy else None
+        self.any = self.run_queue() if self.filters is None else self.filters.every
+
+    def run_queue_of(self, job: Job, host: str | None) -> RunQueue[Job]:
+        """Return the run queue in which a job waits for a host, or for any that takes it."""
+        if host is not None:
+            return self.bound[host]
+        return self.any if self.filters is None else self.filters.at(job.queue, job.letter)
+
+    def queue_claimed_for(self, job: Job) -> RunQueue[Job] | None:
+        """Return the run queue for which a job was claimed; None if a reload has removed it meanwhile."""
+        return self.run_queue_of(job, None) if job.host is None else self.bound.get(job.host)
+
+    def queue_for(self, request: ClaimRequest) -> RunQueue[Job] | None:
+        """Return the run queue for which rows are requested; None if a reload has removed it meanwhile."""
+        if request.host:
+            return self.bound.get(request.host)
+        if self.filters is None:
+            return self.any
+        return self.filters.at(request.queue, request.letters[0]) if request.letters is not None else None
+
+    def rebuild_bound(self) -> None:
+        """Let what waits for one host wait in run queues of the other kind, fair or not."""
+        for host, before in self.bound.items():
+            self.bound[host] = run_queue = self.run_queue(before.hosts)
+            for lane in sorted(before, key=lambda lane: lane.ticket):
+                run_queue.add(lane, lane.ticket)
+
+    def takes(self, job: Job, host: str) -> bool:
+        """Say whether a job may be worked on a host."""
+        return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.letter).suits(host))
+
+    def has_place(self, job: Job) -> bool:
+        """Say whether a job may be worked on its host, or on any."""
+        if job.host is not None:
+            return self.takes(job, job.host)
+        return self.filters is None or bool(self.filters.at(job.queue, job.letter).hosts)
+
+    def any_of(self, host: str) -> RunQueue[Job]:
+        """Return the run queue for any host from which agents on this host take."""
+        return self.any if self.filters is None else self.filters.by_host[host]
+
+    def run_queues(self) -> tuple[RunQueue[Job], ...]:
+        """Return all run queues."""
+        return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.queues))
+
+    # ---- its slots
+
+    def has_free(self, host: str) -> bool:
+        """Say whether a slot on a host is free."""
+        return bool(self.free[host])
+
+    def startable(self, *, urgent: bool, hosts: frozenset[str] | None = None) -> int:
+        """Return how many more items could begin at once, on idle agents and on new ones, of some hosts or of all."""
+        count = 0
+        if not urgent:
+            count = sum(map(len, self.idle.values() if hosts is None else [self.idle[name] for name in hosts]))
+        for name, slots in self.free.items():
+            if slots and (hosts is None or name in hosts) and slots[0].host.has_room(urgent):
+                count += int(min(len(slots), slots[0].host.spare(urgent)))
+        return count
 
     def add_host(self, name: str) -> None:
         """Let slots and work of this type be on a host."""
@@ -319,84 +534,6 @@ class Pool:
         """Note that a slot is READY no more."""
         self.idle[slot.host.name].remove(slot)
         del slot.host.idle[slot]
-
-    def measure(self, now: float) -> None:
-        """Work out how many items a second its agents finish: what to hold is measured in time."""
-        span = now - self.rated_at
-        if self.finished and span > 0.001:
-            self.rate = (self.rate + self.finished / min(span, 1.0)) / 2
-            self.finished, self.rated_at = 0, now
-        elif span > 1.0:
-            self.rate, self.rated_at = self.rate / 2, now
-
-    def run_queue(self, hosts: frozenset[str] | None = None) -> RunQueue[Job]:
-        """Return a new run queue for work of this type."""
-        return RunQueue(hosts, is_fair=self.kind.fair)
-
-    def filter(self, hosts: Mapping[str, Host]) -> None:
-        """Make new run queues for any host: several if some host does not take every job, or there is no host."""
-        is_choosy = not hosts or any(host.is_selective for host in hosts.values())
-        self.filters = HostFilters(hosts, is_fair=self.kind.fair) if is_choosy else None
-        self.any = self.run_queue() if self.filters is None else self.filters.every
-
-    def rebuild_bound(self) -> None:
-        """Let what waits for one host wait in run queues of the other kind, fair or not."""
-        for host, before in self.bound.items():
-            self.bound[host] = run_queue = self.run_queue(before.hosts)
-            for lane in sorted(before, key=lambda lane: lane.ticket):
-                run_queue.add(lane, lane.ticket)
-
-    def unbind_second_tries(self) -> None:
-        """Let second tries be anywhere that their hosts do not take any more."""
-        self.second_tries = deque(
-            (job, item, host if host is None or self.takes(job, host) else None)
-            for job, item, host in self.second_tries
-        )
-
-    def run_queue_of(self, job: Job, host: str | None) -> RunQueue[Job]:
-        """Return the run queue in which a job waits for a host, or for any that takes it."""
-        if host is not None:
-            return self.bound[host]
-        return self.any if self.filters is None else self.filters.at(job.queue, job.letter)
-
-    def queue_claimed_for(self, job: Job) -> RunQueue[Job] | None:
-        """Return the run queue for which a job was claimed; None if a reload has removed it meanwhile."""
-        return self.run_queue_of(job, None) if job.host is None else self.bound.get(job.host)
-
-    def queue_for(self, request: ClaimRequest) -> RunQueue[Job] | None:
-        """Return the run queue for which rows are requested; None if a reload has removed it meanwhile."""
-        if request.host:
-            return self.bound.get(request.host)
-        if self.filters is None:
-            return self.any
-        return self.filters.at(request.queue, request.letters[0]) if request.letters is not None else None
-
-    def takes(self, job: Job, host: str) -> bool:
-        """Say whether a job may be worked on a host."""
-        return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.letter).suits(host))
-
-    def has_place(self, job: Job) -> bool:
-        """Say whether a job may be worked on its host, or on any."""
-        if job.host is not None:
-            return self.takes(job, job.host)
-        return self.filters is None or bool(self.filters.at(job.queue, job.letter).hosts)
-
-    def any_of(self, host: str) -> RunQueue[Job]:
-        """Return the run queue for any host from which agents on this host take."""
-        return self.any if self.filters is None else self.filters.by_host[host]
-
-    def run_queues(self) -> tuple[RunQueue[Job], ...]:
-        """Return all run queues."""
-        return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.queues))
-
-    def has_free(self, host: str) -> bool:
-        """Say whether a slot on a host is free."""
-        return bool(self.free[host])
-
-    @property
-    def waits_for_connection(self) -> bool:
-        """Say whether some query of this type has no expansion connection yet."""
-        return any(job.query and not job.query.has_connection for job in self.query_jobs.values())
 
 
 def is_urgent(job: Job) -> bool:

@@ -5,14 +5,13 @@ A multi-SQL-query waits for an expansion connection: all types share `expansions
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Final
 
-from scheduler.model.events import EndedAndClaimed, Expand, Fetched, NotExpanded, Opened
+from scheduler.model.events import EndedAndClaimed, Fetched, NotExpanded, Opened
 from scheduler.model.expand import (
     LINE_LIMIT,
     Item,
-    Row,
     as_bytes,
     check_argument,
     check_columns,
@@ -25,12 +24,20 @@ from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_content
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, QueryEvent
 from scheduler.policy.assignment import enqueue
-from scheduler.policy.capacity import startable
-from scheduler.policy.completion import conclude, conclude_if_over, end_trial, fail_job, forget, give_back, stop_job
+from scheduler.policy.completion import (
+    GIVEN_BACK,
+    KILLED,
+    conclude,
+    conclude_if_over,
+    end_trial,
+    fail_job,
+    forget,
+    give_back,
+    progress,
+    stop_job,
+)
 from scheduler.policy.entities import Job, Pool, Verdict, is_urgent
-from scheduler.policy.outcome import GIVEN_BACK, KILLED, progress
 from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE, Query
-from scheduler.policy.run_queue import RunQueue
 from scheduler.policy.serving import missing_for, put_back
 from scheduler.policy.state import MissingConnection, State
 
@@ -77,33 +84,15 @@ def unpack_claims(state: State) -> None:
         elif job.rules.unread:
             _read(state, job)
         elif job.rules.rescued:
-            pool.rescued.append(job)
+            pool.add_rescued(job)
             state.mark_dirty(pool)
         else:
             admit(state, job)
 
 
-def mark_rescued(state: State, pool: Pool) -> None:
-    """Let rescued rows be shown as running before their first byte: what kills the machine uses up its allowance.
-
-    No more of them at a time than could begin, but always one, so that a type without room shows that it needs some.
-    """
-    pool.marking &= state.jobs.keys()
-    if not pool.rescued:
-        return
-    coming = pool.singles + len(pool.marking)
-    room = max(startable(pool, urgent=False) - coming, 0 if coming else 1)
-    while pool.rescued and room > 0:
-        job = pool.rescued.popleft()
-        if state.jobs.get(job.pk) is job and job.verdict is None:
-            state.outbox.mark(job.pk, job.attempt)
-            pool.marking.add(job.pk)
-            room -= 1
-
-
 def _read(state: State, job: Job) -> None:
     """Have the contents of a row read: at once, or when it is tried alone."""
-    job.pool.unread[job.pk] = job
+    job.pool.add_unread(job)
     if job.rules.rescued < SUSPECT_AFTER:
         state.outbox.read(job.pk, job.attempt)
     state.mark_dirty(job.pool)
@@ -115,11 +104,10 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
     The row says so first: if this daemon dies of it too, the next one fails the job and none of the others.
     """
     if state.trial is None and pool.unread:
-        suspects = (job for job in pool.unread.values() if job.rules.rescued >= SUSPECT_AFTER)
-        job = next(suspects, None)
+        job = next((job for job in pool.unread.values() if job.rules.rescued >= SUSPECT_AFTER), None)
         state.set_trial(job)
         if job is not None:
-            job.marked = True
+            job.mark()
             state.outbox.save(progress(job, now, TRIED_ALONE))
             job.show()
 
@@ -129,7 +117,7 @@ def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) 
 
     One that was tried alone begins when its row does not say so any more: else a death at work would convict it.
     """
-    job.pool.unread.pop(job.pk, None)
+    job.pool.remove_unread(job)
     job.read(args, read_contents(job.rules, more))
     if (refusal := _refusal(job)) is not None:
         _refuse(state, job, refusal, now)
@@ -137,7 +125,7 @@ def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) 
         state.outbox.save(progress(job, now, IN_PROGRESS))
         job.show()
     elif job.rules.rescued and not job.marked:
-        job.pool.rescued.append(job)
+        job.pool.add_rescued(job)
         state.mark_dirty(job.pool)
     else:
         admit(state, job)
@@ -159,7 +147,7 @@ def refuse_unreadable(state: State, pk: int, reason: str, now: float) -> None:
 
 
 def _refuse(state: State, job: Job, reason: str, now: float) -> None:
-    job.verdict = Verdict(KILLED, reason)
+    job.set_verdict(Verdict(KILLED, reason))
     conclude(state, job, now)
 
 
@@ -183,7 +171,7 @@ def admit(state: State, job: Job) -> None:
     if job.query is None:
         enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)
         return
-    job.pool.query_jobs[job.pk] = job
+    job.pool.add_query(job)
     state.mark_dirty(job.pool)
 
 
@@ -195,7 +183,9 @@ def open_expansions(state: State, pool: Pool) -> Job | None:
     for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
         if not has_connection(state, pool):
             return None
-        if _can_take_rows(pool, pool.run_queue_of(job, job.host), urgent=is_urgent(job)):
+        where = pool.run_queue_of(job, job.host)
+        has_agent = any(slot.pid is not None and where.suits(slot.host.name) for slot in pool.slots)
+        if has_agent or pool.startable(urgent=is_urgent(job), hosts=where.hosts) > 0:
             _open(state, job)
         else:
             unopened = unopened or job
@@ -210,20 +200,14 @@ def has_connection(state: State, pool: Pool) -> bool:
     return own < state.timers.expansions_per_type and len(state.expanding) < every - kept
 
 
-def _can_take_rows(pool: Pool, where: RunQueue[Job], *, urgent: bool) -> bool:
-    has_agent = any(slot.pid is not None and where.suits(slot.host.name) for slot in pool.slots)
-    return has_agent or startable(pool, urgent=urgent, hosts=where.hosts) > 0
-
-
 def _open(state: State, job: Job) -> None:
     query = job.query
     assert query is not None
     query.fire(QueryEvent.ASKED)
-    state.expanding.add(job.pk)
     progress = query.progress
     left = (progress.watermark, progress.beyond, progress.again) if progress is not None else (None, [], [])
     sql = job.args.decode("utf-8", "surrogateescape")
-    state.emit(Expand(job.pk, cursor_query(sql, job.rules.key, *left)))
+    state.expand(job, cursor_query(sql, job.rules.key, *left))
 
 
 def opened(state: State, event: Opened, now: float) -> None:
@@ -231,29 +215,26 @@ def opened(state: State, event: Opened, now: float) -> None:
     job = state.jobs.get(event.job)
     if job is None or job.query is None or job.verdict is not None:
         return
-    query = job.query
-    query.has_opened(event.total, now)
-    job.names = event.names
-    if (reason := check_columns(event.names) or _missing(job, query)) is not None:
+    query, kind = job.query, job.pool.kind
+    query.opened(event.total, now)
+    job.set_columns(event.names)
+    if (reason := check_columns(event.names) or _wrong_columns(job, event.names)) is not None:
         fail_job(state, job, reason, now)
         return
-    kind = job.pool.kind
+    key_at, place_at = (
+        None if name is None else event.names.index(as_bytes(name)) for name in (job.rules.key, job.rules.runonpfile)
+    )
     is_raw = kind.escape == "shell" and not job.pool.is_exec
-    query.set_format(line_maker(event.names, kind.escape, kind.nulls), is_raw=is_raw)
+    query.read_as(line_maker(event.names, kind.escape, kind.nulls), key_at, place_at, is_raw=is_raw)
     state.fetch_more(job)
     conclude_if_over(state, job, now)
 
 
-def _missing(job: Job, query: Query) -> str | None:
-    """Find the columns that the row names; return the reason when one is not there."""
-    names = list(job.names)
+def _wrong_columns(job: Job, names: tuple[bytes, ...]) -> str | None:
+    """Return why the columns of a query do not do for its row or its agent, or None."""
     for title, name in (("jq_key", job.rules.key), ("jq_runonpfile", job.rules.runonpfile)):
         if name is not None and as_bytes(name) not in names:
             return f"{title} names column {name!r}, and the query has none"
-    key_at, place_at = (
-        None if name is None else names.index(as_bytes(name)) for name in (job.rules.key, job.rules.runonpfile)
-    )
-    query.set_columns(key_at, place_at)
     return check_template(job.pool.kind.command, names) if job.pool.is_exec else None
 
 
@@ -271,7 +252,8 @@ def not_expanded(state: State, event: NotExpanded, now: float) -> None:
         put_back(state, job, missing_for(state, job) or MissingConnection(event.reason, now, at), now)
         return
     if event.again:
-        job.interrupted = event.interrupted
+        if event.interrupted:
+            job.interrupt()
         stop_job(state, job, Verdict(GIVEN_BACK, event.reason, state.timers.retry_base), now)
         return
     fail_job(state, job, event.reason, now)
@@ -283,72 +265,40 @@ def fetched(state: State, event: Fetched, now: float) -> None:
     job = state.jobs.get(event.job)
     if job is None or job.query is None or job.verdict is not None:
         return
-    query = job.query
+    query, rows, base = job.query, event.rows, job.query.fetched
     query.fire(QueryEvent.FETCHED if event.more else QueryEvent.FETCHED_LAST)
-    rows = event.rows
-    if _has_null_key(query, rows):
+    key_at, place_at = query.key_at, query.place_at
+    if key_at is not None and any(row[key_at] is None for row in rows):
         fail_job(state, job, "the key column is NULL in a row: every row needs a key", now)
         return
-    base = query.fetched
-    items = _items(job, query, rows)
-    query.count_rows(len(rows))
-    _size_batch(state, query, items)
+    items = query.items_of(rows, keep_rows=job.pool.is_exec)
+    query.size_batch(items, state.timers.fetch_rows, state.timers.fetch_bytes)
     items = _sendable(state, job, query, items)
-    if query.place_at is None or job.host is not None:
+    if place_at is None or job.host is not None:
         if items:
             enqueue(state, job, items, job.host)
     else:
-        places = {item.number: rows[item.number - base][query.place_at] for item in items}
-        _enqueue_by_host(state, job, items, places)
+        _enqueue_by_host(state, job, items, {item.number: rows[item.number - base][place_at] for item in items})
     conclude_if_over(state, job, now)
-
-
-def _items(job: Job, query: Query, rows: Sequence[Row]) -> list[Item]:
-    make_line, key_at = query.make_line, query.key_at
-    assert make_line is not None
-    numbers = range(query.fetched, query.fetched + len(rows))
-    keys = repeat(None) if key_at is None else [row[key_at] for row in rows]
-    kept = rows if job.pool.is_exec else repeat(())
-    return list(map(Item._make, zip(map(make_line, rows), numbers, keys, kept, strict=False)))
-
-
-def _has_null_key(query: Query, rows: Sequence[Row]) -> bool:
-    at = query.key_at
-    return at is not None and any(row[at] is None for row in rows)
-
-
-def _size_batch(state: State, query: Query, items: Sequence[Item]) -> None:
-    """Ask next for as many rows as `fetch_bytes` hold, and for more when half of them are gone."""
-    if items:
-        average = sum([len(item.line) for item in items]) / len(items)
-        query.set_batch(max(1, min(state.timers.fetch_rows, int(state.timers.fetch_bytes / average))))
 
 
 def _sendable(state: State, job: Job, query: Query, items: list[Item]) -> list[Item]:
     """Fail the items whose line is too long or, of a line agent, empty or not one; return the others."""
-    may_be_empty, is_raw = job.pool.is_exec or job.pool.kind.empty == "send", query.is_raw
-    least = 0 if may_be_empty else 1
-    bad = {
-        item.number
-        for item in items
-        if not least < len(item.line) <= LINE_LIMIT + 1 or (is_raw and b"\n" in item.line[:-1])
-    }
-    for item in items if bad else ():
-        if item.number in bad:
-            _fail_unsent(state, job, query, item)
-    return [item for item in items if item.number not in bad] if bad else items
-
-
-def _fail_unsent(state: State, job: Job, query: Query, item: Item) -> None:
-    """Record an item whose line can be sent to no agent."""
-    job.failed += 1
-    key = None if item.key is None else printable(item.key)
-    reason = check_line(item.line) or ""
-    head = printable(item.line[:1000].removesuffix(b"\n")) + ("..." if len(item.line) > 1000 else "")
-    query.failures.append(ItemFailure(job.pk, job.attempt, key, head, "", job.pool.name, None, reason))
-    if query.progress is not None and key is not None:
-        query.progress.finish(item.number, key)
-    state.log_job(job, "ERROR", f"item failed: {reason}" + (f": {head[:200]}" if head else ""))
+    least, is_raw = 0 if job.pool.is_exec or job.pool.kind.empty == "send" else 1, query.is_raw
+    bad = [
+        item for item in items if not least < len(item.line) <= LINE_LIMIT + 1 or (is_raw and b"\n" in item.line[:-1])
+    ]
+    if not bad:
+        return items
+    for item in bad:
+        key = None if item.key is None else printable(item.key)
+        reason = check_line(item.line) or ""
+        head = printable(item.line[:1000].removesuffix(b"\n")) + ("..." if len(item.line) > 1000 else "")
+        failure = ItemFailure(job.pk, job.attempt, key, head, "", job.pool.name, None, reason)
+        job.item_failed(query, item, failure)
+        state.log_job(job, "ERROR", f"item failed: {reason}" + (f": {head[:200]}" if head else ""))
+    numbers = {item.number for item in bad}
+    return [item for item in items if item.number not in numbers]
 
 
 def _enqueue_by_host(state: State, job: Job, items: Sequence[Item], values: Mapping[int, bytes | None]) -> None:

@@ -67,8 +67,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     if slot.job is not None and event.lost and not event.is_items_fault:
         completion.lose_item(state, slot, event.reason, now, interrupted=True)
     elif slot.job is not None:
-        if slot.job.query is None:
-            slot.job.code = None
+        slot.job.exited(None, slot.job.signal)
         completion.fail_item(state, slot, slot.job, event.reason, final=False)
         completion.release_slot(state, slot, slot.job, now)
     if slot.wanted is not DIE:
@@ -126,8 +125,7 @@ def _how_it_died(slot: Slot, event: e.Gone) -> str:
 def _exec_ended(state: State, slot: Slot, job: Job, how: str, now: float, *, lost: bool) -> None:
     """End the item of an exec agent that exited, whatever its status; that does not count against the slot."""
     slot.blame(False)
-    if job.query is None:
-        job.code, job.signal = slot.code, slot.signal
+    job.exited(slot.code, slot.signal)
     if slot.code == 0:
         completion.finish(state, slot, job, now)
     elif slot.code == EX_TEMPFAIL:
@@ -150,8 +148,7 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
     if slot.death_counts:
         slot.pool.set_reason(how)
     if slot.job is not None:
-        if slot.job.query is None:
-            slot.job.code, slot.job.signal = slot.code, slot.signal
+        slot.job.exited(slot.code, slot.signal)
         completion.lose_item(state, slot, how, now, interrupted=lost)
 
 
@@ -294,8 +291,7 @@ def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) 
     if job is None:
         return
     for piece in pieces:
-        job.pieces += 1
-        state.outbox.output(OutputRow(job.pk, job.attempt, job.pieces, *piece), is_followed=not is_over)
+        state.outbox.output(OutputRow(job.pk, job.attempt, job.next_piece(), *piece), is_followed=not is_over)
     serving.hold_if_full(state)
 
 

@@ -9,7 +9,8 @@ A job that was retried has keys `again`, of items that failed before. They come 
 or in a range: each is taken off the list at its end, and moves neither.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 from scheduler.model.expand import Item, Row
@@ -52,18 +53,11 @@ class KeyProgress:
         """The keys below the watermark, or in a range, that are to be done once more."""
         return sorted(self._again)
 
-    def finish(self, number: int, key: str) -> None:
+    def finish(self, number: int, key: str | None) -> None:
         """Note that item `number` with this key is done, or has failed for good."""
         if key in self._again:
             self._again.remove(key)
-            self._end(number, None)
-        else:
-            self._end(number, key)
-
-    def _end(self, number: int, key: str | None) -> None:
-        if number == self._next:
-            self._advance(number, key)
-            return
+            key = None  # which moves neither the watermark nor a range
         first, last, first_key, last_key = number, number, key, key
         if (before := self._by_end.pop(number - 1, None)) is not None:
             _, its_first, its_last = self._by_start.pop(before)
@@ -72,16 +66,11 @@ class KeyProgress:
             last, its_first, its_last = after
             first_key, last_key = _one_of(first_key, its_first), _one_of(its_last, last_key)
             del self._by_end[last]
-        self._by_start[first] = (last, first_key, last_key)
-        self._by_end[last] = first
-
-    def _advance(self, number: int, key: str | None) -> None:
-        last, last_key = number, key
-        if (run := self._by_start.pop(number + 1, None)) is not None:
-            last, _, its_last = run
-            last_key = _one_of(its_last, key)
-            del self._by_end[last]
-        self._next, self._watermark = last + 1, _one_of(last_key, self._watermark)
+        if first == self._next:
+            self._next, self._watermark = last + 1, _one_of(last_key, self._watermark)
+        else:
+            self._by_start[first] = (last, first_key, last_key)
+            self._by_end[last] = first
 
     def checkpoint(self) -> dict[str, Any]:
         """Return what a later attempt needs: JSON of a few keys."""
@@ -123,26 +112,46 @@ class Query:
         """Move the query. Errors: BugError when the event is impossible."""
         self.state = QUERY.after(self.state, event) or self.state
 
-    def has_opened(self, total: int, now: float) -> None:
+    def opened(self, total: int, now: float) -> None:
         """Note that it ran, and how many rows it has."""
         self.fire(QueryEvent.OPENED if total else QueryEvent.OPENED_EMPTY)
         self.total, self.opened_at = total, now
 
-    def set_format(self, make_line: Callable[[Row], bytes], *, is_raw: bool) -> None:
-        """Set how a row becomes a line."""
-        self.make_line, self.is_raw = make_line, is_raw
+    def read_as(
+        self, make_line: Callable[[Row], bytes], key_at: int | None, place_at: int | None, *, is_raw: bool
+    ) -> None:
+        """Set how a row becomes a line, and which columns are its key and the value that places it."""
+        self.make_line, self.key_at, self.place_at, self.is_raw = make_line, key_at, place_at, is_raw
 
-    def set_columns(self, key_at: int | None, place_at: int | None) -> None:
-        """Set which columns are the key and the value that places a row."""
-        self.key_at, self.place_at = key_at, place_at
+    def items_of(self, rows: Sequence[Row], *, keep_rows: bool) -> list[Item]:
+        """Return the items of rows that were fetched, and count them."""
+        assert self.make_line is not None
+        numbers = range(self.fetched, self.fetched + len(rows))
+        self.fetched += len(rows)
+        keys = repeat(None) if self.key_at is None else [row[self.key_at] for row in rows]
+        kept = rows if keep_rows else repeat(())
+        return list(map(Item._make, zip(map(self.make_line, rows), numbers, keys, kept, strict=False)))
 
-    def count_rows(self, rows: int) -> None:
-        """Count rows that were fetched."""
-        self.fetched += rows
+    def size_batch(self, items: Sequence[Item], most: int, most_bytes: int) -> None:
+        """Ask next for as many rows as `most_bytes` hold, and for more when half of them are gone."""
+        if items:
+            average = sum([len(item.line) for item in items]) / len(items)
+            self.batch = max(1, min(most, int(most_bytes / average)))
+            self.low = self.batch // 2
 
-    def set_batch(self, rows: int) -> None:
-        """Ask next for so many rows, and for more when half of them are gone."""
-        self.batch, self.low = rows, rows // 2
+    def item_failed(self, item: Item, failure: ItemFailure) -> None:
+        """Keep the failure of an item until it is saved."""
+        self.failures.append(failure)
+        if self.progress is not None and failure.key is not None:
+            self.progress.finish(item.number, failure.key)
+
+    def try_again(self, item: Item, *, spared: bool) -> None:
+        """Let an item have a second try; if it is spared its first one was lost with its host: it was none."""
+        self.second_tries.append(item)
+        if spared:
+            self.spared.add(item.number)
+        else:
+            self.spared.discard(item.number)
 
     def end_second_try(self, item: Item) -> None:
         """Note that a second try of an item is over."""
@@ -151,15 +160,20 @@ class Query:
             if item not in self.second_tries:
                 self.spared.discard(item.number)
 
+    def count_loss(self, is_second_try: bool) -> int:
+        """Count a host that was lost with an item on its second try; return how many were."""
+        self.losses += is_second_try
+        return self.losses
+
     def stop(self) -> None:
         """Assign nothing more of it."""
         self.fire(QueryEvent.DROPPED)
         self.second_tries = []
 
-    def count_loss(self, is_second_try: bool) -> int:
-        """Count a host that was lost with an item on its second try; return how many were."""
-        self.losses += is_second_try
-        return self.losses
+    def show(self, phase: str) -> bool:
+        """Note what its row says of it; return whether that is new."""
+        is_new, self.shown = phase != self.shown, phase
+        return is_new
 
     def take_failures(self) -> list[ItemFailure]:
         """Return the failed items that are to be saved now."""

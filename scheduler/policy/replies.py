@@ -132,7 +132,7 @@ def put_back_unsent(state: State, slot: Slot) -> None:
     host = slot.host.name if slot.is_bound else None
     if slot.is_second_try:
         job.returned()
-        slot.pool.second_tries.appendleft((job, item, host))
+        slot.pool.put_back_second_try(job, item, host)
     else:
         put_back(state, job, item, host)
     slot.clear_item()
@@ -196,7 +196,7 @@ def _error(state: State, slot: Slot, text: bytes, now: float) -> None:
     """Log an error; the item goes on, and the job ends with the non-fatal bit."""
     _write(state, slot, "ERROR", text, now)
     if slot.job is not None:
-        slot.job.nonfatal = True
+        slot.job.set_nonfatal()
 
 
 def _success(state: State, slot: Slot, text: bytes, now: float) -> None:
@@ -243,7 +243,7 @@ def _result(state: State, slot: Slot, text: bytes, now: float) -> None:
     if job is None or job.query is not None:
         return
     try:
-        job.result = _storable(text)
+        job.set_result(_storable(text))
     except (ValueError, RecursionError) as error:
         _write(state, slot, "WARNING", f"RESULT is not JSON: {error}".encode(errors="backslashreplace"), now)
 

@@ -10,11 +10,11 @@ from scheduler.model.protocol import printable
 from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy import serving
 from scheduler.policy.assignment import spill
+from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import MARK, PROGRESS
 from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection
-from scheduler.policy.outcome import progress
 from scheduler.policy.query import IN_PROGRESS, Query
 from scheduler.policy.serving import missing_for_type
 from scheduler.policy.slots import Slot
@@ -219,7 +219,7 @@ def mark_running(state: State, now: float) -> None:
     while begun and begun[0][0] + MARK_AFTER <= now:
         _, job = begun.popleft()
         if state.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
-            job.marked = True
+            job.mark()
             state.outbox.mark(job.pk, job.attempt)
     state.deadlines.set(MARK, now + MARK_AFTER if begun else NEVER)
 
@@ -237,8 +237,7 @@ def show_progress(state: State, now: float) -> None:
                 state.outbox.save(progress(job, now, IN_PROGRESS, count))
                 job.show(count)
             continue
-        before, query.shown = query.shown, _phase(state, job, query)
-        if query.has_run or query.shown != before:
+        if query.show(_phase(state, job, query)) or query.has_run:
             failures = query.take_failures()
             state.outbox.save(progress(job, now, query.shown, count), failures)
             job.show(count)

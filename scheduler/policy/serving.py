@@ -12,9 +12,9 @@ from scheduler.model import events as e
 from scheduler.model.events import ConnectionKind, ConnectionsChanged, no_connection
 from scheduler.model.states import NEVER, ST_PREP, ST_READY, ST_SPAWNED
 from scheduler.policy import completion
+from scheduler.policy.completion import NOT_BEGUN
 from scheduler.policy.dispatch import stop_starving
 from scheduler.policy.entities import Job, Pool, Verdict
-from scheduler.policy.outcome import NOT_BEGUN
 from scheduler.policy.state import QUERIES, MissingConnection, State
 
 SLACK: Final = 0.5  # seconds after the next attempt, which has failed or not by then

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Final
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.model.events import Command, ConnectionKind, Fetch, LogMessage, Send
+from scheduler.model.events import CloseQuery, Command, ConnectionKind, Expand, Fetch, LogMessage, Send
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, QueryEvent, QueryState
@@ -178,6 +178,18 @@ class State:
 
     # ---- jobs
 
+    def remove_job(self, job: Job) -> bool:
+        """Take a job out of what is in hand; return whether an expansion connection is free by that."""
+        del self.jobs[job.pk]
+        job.pool.forget(job)
+        if (queue := self.queues.get(job.queue)) is not None:
+            queue.ended()
+        if job.pk not in self.expanding:
+            return False
+        self.expanding.discard(job.pk)
+        self.emit(CloseQuery(job.pk))
+        return True
+
     def set_may_claim(self, may_claim: bool = True) -> None:
         """Note whether there may be more to claim than when that was last asked."""
         self.may_claim = may_claim
@@ -198,7 +210,7 @@ class State:
         if now + MARK_AFTER < self.deadlines.at[MARK]:
             self.deadlines.set(MARK, now + MARK_AFTER)
         if job.rules.timeout is not None and job.deadline == NEVER:
-            job.deadline = now + job.rules.timeout
+            job.set_deadline(now + job.rules.timeout)
             heappush(self.job_deadlines, (job.deadline, job.pk))
             if len(self.job_deadlines) > 2 * len(self.jobs) + _FEW:  # most have ended
                 live = [(each.deadline, pk) for pk, each in self.jobs.items() if each.deadline < NEVER]
@@ -221,11 +233,16 @@ class State:
         self.slots.resume(pause)
         self.job_deadlines = [(deadline + pause, pk) for deadline, pk in self.job_deadlines]
         for job in self.jobs.values():
-            job.deadline += pause
+            job.set_deadline(job.deadline + pause)
         self._set_time_limits()
 
     def _set_time_limits(self) -> None:
         self.deadlines.set(TIME_LIMITS, self.job_deadlines[0][0] if self.job_deadlines else NEVER)
+
+    def expand(self, job: Job, query: str) -> None:
+        """Ask for an expansion connection that runs the query of a job."""
+        self.expanding.add(job.pk)
+        self.emit(Expand(job.pk, query))
 
     def fetch_more(self, job: Job) -> None:
         """Ask for more rows of a query, as many as a batch may have of rows of this size."""
@@ -346,7 +363,7 @@ class State:
         """Write to drover.log why an agent died or is killed; the end of its job need not repeat it."""
         self.log(slot, "ERROR", f"{why}; killed" if killed else why)
         if slot.job is not None:
-            slot.job.logged = why
+            slot.job.set_logged(why)
 
     def log_job(self, job: Job, kind: str, text: str) -> None:
         """Write a line about a job to drover.log; of a job of one parameter with the process that had it last."""

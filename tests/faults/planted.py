@@ -114,7 +114,7 @@ FAULTS: Final = (
     ),
     _fault(
         "retries_ask_for_no_jitter",
-        "scheduler/policy/outcome.py",
+        "scheduler/policy/completion.py",
         "retry_in=delay, jitter=True",
         "retry_in=delay",
         "unit/test_outcome.py::test_retry_delay_grows_with_jitter",
