@@ -33,20 +33,6 @@ class StartDecision(NamedTuple):
     until: float = NEVER
 
 
-def startable(pool: Pool, *, urgent: bool, hosts: frozenset[str] | None = None) -> int:
-    """Return how many more items could begin at once, on idle agents and on new ones, of some hosts or of all."""
-    idle = new = 0
-    if not urgent:
-        idle = sum(map(len, pool.idle.values() if hosts is None else [pool.idle[name] for name in hosts]))
-    for name, slots in pool.free.items():
-        if not slots or not (hosts is None or name in hosts):
-            continue
-        host = slots[0].host
-        if host.has_room(urgent):
-            new += int(min(len(slots), host.spare(urgent)))
-    return idle + new
-
-
 def find_room(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_idle: float) -> StartDecision:
     """Return what to do for one more agent of a type, for a run queue."""
     free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]

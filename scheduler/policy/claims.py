@@ -17,7 +17,7 @@ from scheduler.model.config import Scheduler
 from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
 from scheduler.model.requests import EndAndClaim
 from scheduler.model.states import NEVER
-from scheduler.policy.capacity import kept_free, startable
+from scheduler.policy.capacity import kept_free
 from scheduler.policy.entities import Job, Pool, is_urgent
 from scheduler.policy.hosts import HostState, QueueState
 from scheduler.policy.run_queue import RunQueue
@@ -210,12 +210,12 @@ def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) 
         held += not job.query.has_connection
         feeding += job.query.has_connection
     hosts = None if where is None else where.hosts
-    room = 0 if feeding else startable(pool, urgent=False, hosts=hosts)
+    room = 0 if feeding else pool.startable(urgent=False, hosts=hosts)
     target = max(room, int(pool.rate * timers.hold), 1)
     target = min(target, timers.hold_max, max(room, 1, int(HELD_BYTES / max(pool.row_bytes, 1.0))))
     count = target - held if held < room or held * 2 <= target else 0  # many at once, while the rest is being worked
     count = max(0, min(count, timers.fetch_limit or count))
-    urgent = not count and not has_urgent(pool, where) and startable(pool, urgent=True, hosts=hosts) > 0
+    urgent = not count and not has_urgent(pool, where) and pool.startable(urgent=True, hosts=hosts) > 0
     return count, urgent
 
 

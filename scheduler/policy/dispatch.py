@@ -1,7 +1,16 @@
 """A type is scheduled: idle agents get items, agents are started for what still waits, others must make room.
 
 The order: what is in hand, on agents that live, by urgency and letter, jobs of one type in turn. Second tries of items
-whose agent died go to a fresh process, alone, before anything else.
+whose agent died go to a fresh process, alone, before anything else. What was assigned may be put back as long as it was
+not sent, or once the process is dead that it was sent to.
+
+An agent whose type has a `window` gets its next lines before it has asked for them. It works them one after the other
+and says OK to each in turn, so what it says is about the line that it got first. That one is the item in hand; those
+behind it are `slot.prefetched`. What was sent cannot be taken back: a job that is killed while its line is prefetched
+ends when the agent comes to that, and dies, or has died before. What a dead agent had prefetched is not to blame: rows
+of a query go to others, a one-parameter job back to the queue. An agent gets no more than its share of what waits, or
+others would be idle, and never more bytes than a pipe takes, so that an agent that reads only when it is done is not
+taken for one that does not read.
 """
 
 from collections.abc import Iterator
@@ -11,24 +20,18 @@ from typing import Final
 
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
-from scheduler.model.expand import fill_template
-from scheduler.model.states import DIE, FED, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
-from scheduler.policy.assignment import (
-    assign,
-    assign_second_try,
-    next_run_queue,
-    prefetch,
-    second_try,
-    startable_try,
-)
+from scheduler.model.expand import Item, fill_template
+from scheduler.model.states import DIE, FED, KEEP, NEXT, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.capacity import find_room
+from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
-from scheduler.policy.entities import Job, Pool, is_urgent
+from scheduler.policy.entities import Job, Pool, SecondTry, Verdict, is_urgent
 from scheduler.policy.run_queue import RunQueue
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 HOARD: Final = 20  # batches of rows held for busy hosts while others have nothing to do
+PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
 
 
 def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
@@ -44,13 +47,162 @@ def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None
     _start_agents(state, pool, unopened, now)
 
 
+# ---- what waits for agents
+def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None:
+    """Let items wait for agents of a host, or of any."""
+    pool, lane = job.pool, job.add_items(items, host)
+    if lane is not None:
+        run_queue = pool.any if host is None and pool.filters is None else pool.run_queue_of(job, host)
+        run_queue.add(lane, next(state.tickets))
+    state.mark_dirty(pool)
+
+
+def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
+    """Let an item that was not worked wait again, before the others of its lane."""
+    lane = job.put_back(item, host)
+    if lane is not None:
+        job.pool.run_queue_of(job, host).add(lane, lane.ticket)
+    state.mark_dirty(job.pool)
+
+
+def spill(state: State, now: float) -> None:
+    """Let rows that their host has not served for so long go to any host, where their type allows it."""
+    for pool in state.pools.values():
+        if not pool.kind.spill:
+            continue
+        for run_queue in pool.bound.values():
+            for lane in [lane for lane in run_queue if lane.job.host is None]:
+                if lane.has_waited(pool.kind.spill, now):
+                    run_queue.drop(lane)
+                    moved = lane.job.take_lane(lane.host)
+                    enqueue(state, lane.job, moved, None)
+                    state.count_spilled(len(moved))
+
+
+# ---- one agent gets its next item
+def next_run_queue(slot: Slot) -> RunQueue[Job] | None:
+    """Return the run queue that a slot takes from next: that of its host or that for any host."""
+    anywhere, here = slot.any.first, slot.bound.first
+    if not here:
+        return slot.any if anywhere else None
+    if not anywhere:
+        return slot.bound
+    a, b = anywhere[0], here[0]
+    return slot.bound if (b.job.rank, b.ticket) <= (a.job.rank, a.ticket) else slot.any
+
+
+def first_job(run_queue: RunQueue[Job] | None) -> Job | None:
+    """Return the job that is served next."""
+    return run_queue.first[0].job if run_queue is not None and run_queue.first else None
+
+
+def assign(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
+    """Assign the next item of a run queue to a slot, and return its line."""
+    job, item = run_queue.pop(next(state.tickets))
+    slot.take(job, item, run_queue is slot.bound, now)
+    if job.assigned():
+        state.job_began(job, now)
+    if job.query is not None and job.waiting <= job.query.low:
+        state.fetch_more(job)
+    return item.line
+
+
+def _second_tries(slot: Slot) -> Iterator[SecondTry]:
+    """Yield the second tries that wait for a fresh process on a slot's host."""
+    for entry in slot.pool.second_tries:
+        job, _, host = entry
+        if slot.pool.run_queue_of(job, host).suits(slot.host.name):
+            yield entry
+
+
+def _assign_second_try(slot: Slot, entry: SecondTry, now: float) -> bytes:
+    """Assign an item whose first agent died to a fresh process, and return its line."""
+    slot.pool.remove_second_try(entry)
+    job, item, host = entry
+    slot.take(job, item, host is not None, now, is_second_try=True)
+    job.assigned_again()
+    return item.line
+
+
+def prefetch(state: State, slot: Slot, now: float) -> bytes:
+    """Prefetch items, once half of those before are used up, and return their lines."""
+    pool, prefetched = slot.pool, slot.prefetched
+    most = pool.kind.window - 1
+    if prefetched is None or 2 * len(prefetched) > most or slot.host.is_tight:
+        return b""
+    is_at_work = slot.job is not None and slot.wanted is KEEP and not slot.is_second_try
+    if not (is_at_work and state.is_assigning and pool.may_begin):
+        return b""
+    waiting = pool.singles + sum(job.waiting for job in pool.query_jobs.values())
+    spare = max(0, waiting - sum(map(len, pool.idle.values())))  # beyond what idle agents are about to get
+    room = min(most - len(prefetched), spare // len(pool.slots))
+    size = sum(len(item.line) for _, item, _ in prefetched)
+    lines: list[bytes] = []
+    while len(lines) < room and (run_queue := next_run_queue(slot)) is not None:
+        size += len(run_queue.first[0].items[0].line)
+        if size > PREFETCH_BYTES:
+            break
+        job, item = run_queue.pop(next(state.tickets))
+        prefetched.append((job, item, run_queue is slot.bound))
+        lines.append(item.line)
+        is_first = job.assigned()
+        if job.query is None:
+            continue  # it begins when the agent comes to it
+        if is_first:
+            state.job_began(job, now)
+        if job.waiting <= job.query.low:
+            state.fetch_more(job)
+    return b"".join(lines)
+
+
+def next_prefetched(state: State, slot: Slot, now: float) -> None:
+    """Let the agent work on its next prefetched line; kill it if the job of that was killed or lost."""
+    assert slot.prefetched is not None
+    job, item, is_bound = slot.prefetched.popleft()
+    slot.take(job, item, is_bound, now)
+    slot.fire(NEXT, now)
+    if state.jobs.get(job.pk) is not job:
+        slot.clear_item()
+        slot.kill("the row has another owner", now)
+    elif job.verdict is not None and job.verdict.kills:
+        slot.kill(job.verdict.text, now)
+    elif job.query is None:
+        state.job_began(job, now)
+
+
+def recall_unsent(state: State, slot: Slot) -> None:
+    """Put back all prefetched items: their lines are not sent yet."""
+    while slot.prefetched:
+        job, item, is_bound = slot.prefetched.pop()
+        put_back(state, job, item, slot.host.name if is_bound else None)
+
+
+def recall_prefetched(state: State, slot: Slot, now: float) -> None:
+    """Put back the prefetched items of a dead process: other agents work on them."""
+    while slot.prefetched:
+        job, item, is_bound = slot.prefetched.pop()
+        if state.jobs.get(job.pk) is not job:
+            job.returned()
+        elif job.verdict is None and job.query is not None:
+            is_bound = is_bound and job.pool.takes(job, slot.host.name)  # or a reload has taken the type from there
+            put_back(state, job, item, slot.host.name if is_bound else None)
+        else:
+            if job.verdict is None:
+                job.item_ended(slot.where, 0.0)
+                job.set_verdict(Verdict(GIVEN_BACK, "the agent died before it came to it"))
+            else:
+                job.returned()
+            conclude_if_over(state, job, now)
+
+
+# ---- idle agents
 def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
     for slot in _idle(pool):
         if not (pool.second_tries or slot.any.first or slot.bound.first):
             if [run_queue for run_queue in pool.run_queues() if run_queue.first]:
                 continue  # others may take it
             break
-        again = second_try(slot) if pool.second_tries and not slot.items else None
+        again = next(_second_tries(slot), None) if pool.second_tries and not slot.items else None
         run_queue = next_run_queue(slot)
         if again is None and run_queue is None:
             continue
@@ -58,7 +210,7 @@ def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
             end_agent(state, slot, now)
             continue
         if again is not None:
-            line = assign_second_try(slot, again, now)
+            line = _assign_second_try(slot, again, now)
         else:
             assert run_queue is not None
             line = assign(state, slot, run_queue, now)
@@ -77,11 +229,6 @@ def _idle(pool: Pool) -> Iterator[Slot]:
         if idle and (pool.second_tries or pool.any.first or host not in pool.bound or pool.bound[host].first)
     ]
     return iter(waiting[0]) if len(waiting) == 1 else merge(*waiting, key=attrgetter("since"))
-
-
-def first_job(run_queue: RunQueue[Job] | None) -> Job | None:
-    """Return the job that is served next."""
-    return run_queue.first[0].job if run_queue is not None and run_queue.first else None
 
 
 def must_end(slot: Slot, job: Job | None) -> bool:
@@ -108,6 +255,7 @@ def end_agent(state: State, slot: Slot, now: float) -> None:
     slot.kill(why, now)
 
 
+# ---- new agents
 def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
     """Start agents for each run queue that needs more: second tries first, those of one host, that for any host."""
     for run_queue in {pool.run_queue_of(job, at) for job, _, at in pool.second_tries}:
@@ -141,7 +289,7 @@ def stop_starving(state: State, pool: Pool) -> None:
 def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[Job], now: float) -> bool:
     """Start agents for a run queue and second tries; True when some work finds no room, or no start this turn."""
     coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and run_queue.suits(slot.host.name) for slot in pool.slots)
-    while coming < len(again) or has_more_than(run_queue, 0 if pool.is_exec else coming - len(again)):
+    while coming < len(again) or _has_more_than(run_queue, 0 if pool.is_exec else coming - len(again)):
         job = first_job(run_queue) or again[0]
         if not state.may_start(pool, now):
             return True
@@ -168,7 +316,7 @@ def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: fl
     return None
 
 
-def has_more_than(run_queue: RunQueue[Job], count: int) -> bool:
+def _has_more_than(run_queue: RunQueue[Job], count: int) -> bool:
     """Say whether more than `count` items wait, without counting them all."""
     for lane in run_queue:
         count -= len(lane.items)
@@ -179,19 +327,19 @@ def has_more_than(run_queue: RunQueue[Job], count: int) -> bool:
 
 def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: float) -> None:
     """Start the process of a slot because a job waits; an exec agent gets its item with it."""
-    pool = slot.pool
+    pool, host = slot.pool, slot.host
     state.started()
-    if slot.host.kept_for is pool:
-        slot.host.keep_for_none()
-    if slot.host.name in pool.failed_starts:
-        slot.host.begin_probe(slot)
+    if host.kept_for is pool:
+        host.keep_for_none()
+    if host.name in pool.failed_starts:
+        host.begin_probe(slot)
     slot.begin_process(cause.pk, now)
     if not pool.is_exec:
-        state.emit(Spawn(slot.number, slot.serial, pool.name, slot.host.name))
+        state.emit(Spawn(slot.number, slot.serial, pool.name, host.name))
         return
-    again = startable_try(slot)
-    if again is not None:
-        assign_second_try(slot, again, now)
+    fits = (entry for entry in _second_tries(slot) if not host.is_over or is_urgent(entry[0]))  # an urgent place
+    if (again := next(fits, None)) is not None:
+        _assign_second_try(slot, again, now)
     else:
         assign(state, slot, run_queue, now)
     job, item = slot.job, slot.item
@@ -203,11 +351,8 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     except AgentError as error:
         state.emit(LogMessage("warning", f"job={job.pk}: {error}"))
         argv = (b"",)  # starts nothing, which fails the item; why stands in the log
-    state.emit(
-        Spawn(
-            slot.number, slot.serial, pool.name, slot.host.name, argv, item.line, job.pk, job.attempt, job.environment
-        )
-    )
+    whose = (job.pk, job.attempt, job.environment)
+    state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, argv, item.line, *whose))
 
 
 def _recycle(state: State, pool: Pool, where: RunQueue[Job], now: float) -> None:

@@ -23,7 +23,6 @@ from scheduler.model.expand import (
 from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, QueryEvent
-from scheduler.policy.assignment import enqueue
 from scheduler.policy.completion import (
     GIVEN_BACK,
     KILLED,
@@ -36,6 +35,7 @@ from scheduler.policy.completion import (
     progress,
     stop_job,
 )
+from scheduler.policy.dispatch import enqueue
 from scheduler.policy.entities import Job, Pool, Verdict, is_urgent
 from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE, Query
 from scheduler.policy.serving import missing_for, put_back

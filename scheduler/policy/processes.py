@@ -28,8 +28,8 @@ from scheduler.model.states import (
     THAWED,
 )
 from scheduler.policy import completion, replies, serving
-from scheduler.policy.assignment import recall_prefetched
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
+from scheduler.policy.dispatch import recall_prefetched
 from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState
 from scheduler.policy.output import Piece

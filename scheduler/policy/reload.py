@@ -18,9 +18,8 @@ from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.expand import Item
 from scheduler.model.states import NEVER
 from scheduler.policy import completion, processes, serving
-from scheduler.policy.assignment import enqueue
 from scheduler.policy.deadlines import PROGRESS
-from scheduler.policy.dispatch import stop_starving
+from scheduler.policy.dispatch import enqueue, stop_starving
 from scheduler.policy.entities import DISABLED, Job, Pool
 from scheduler.policy.hosts import QueueState
 from scheduler.policy.processes import thaw_pool

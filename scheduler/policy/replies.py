@@ -16,9 +16,18 @@ from scheduler.model.events import Echo, RunStatement
 from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
-from scheduler.policy.assignment import assign, next_prefetched, next_run_queue, prefetch, put_back, recall_unsent
 from scheduler.policy.completion import finish
-from scheduler.policy.dispatch import end_agent, first_job, must_end
+from scheduler.policy.dispatch import (
+    assign,
+    end_agent,
+    first_job,
+    must_end,
+    next_prefetched,
+    next_run_queue,
+    prefetch,
+    put_back,
+    recall_unsent,
+)
 from scheduler.policy.entities import DISABLED, Job
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State

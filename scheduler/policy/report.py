@@ -9,9 +9,9 @@ from typing import Any
 from scheduler.model.protocol import printable
 from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy import serving
-from scheduler.policy.assignment import spill
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import MARK, PROGRESS
+from scheduler.policy.dispatch import spill
 from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection

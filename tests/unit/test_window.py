@@ -7,8 +7,8 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.states import DIE
-from scheduler.policy.assignment import PREFETCH_BYTES
 from scheduler.policy.core import Core
+from scheduler.policy.dispatch import PREFETCH_BYTES
 from scheduler.policy.slots import Slot
 from tests.core_tools import claim, logged, make_core, ready, saved, sent, settle, spawned, turn
 
