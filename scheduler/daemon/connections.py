@@ -98,11 +98,11 @@ class Connections:
             settings=(SAFE_PATH, *watch_settings(timers), probe, *PLANS),
             on_up=self._watch_up, on_down=self._watch_down, on_notify=self._notified,
         )  # fmt: skip
-        self.refused.attach(self.queue, self.watch)
         self._probe = ListenProbe(
             loop, queries["probe_listen"], self.queue, self.watch, [*LISTEN, probe], self.refused, tasks.poll, log_line,
             every=timers.rescan, poll_interval=timers.poll_interval,
         )  # fmt: skip
+        self.refused.attach(self.queue, self.watch, notify_is_full=self._probe.start)
         self._is_queue_ready = False
         self._reconciling: Task[None] | None = None
         self.set_owner(tasks.owner)

@@ -91,7 +91,6 @@ class ListenProbe:
         self._task: Task[None] | None = None
         self._arrived: int | None = None  # statements of the listener when the last probe arrived
         self._resume: Callable[[], None] | None = None  # what waits for its arrival
-        refused.notify_is_full = self.start
 
     def start(self) -> None:
         """Probe now: the listener is connected, or there may be no room for notifications."""

@@ -49,8 +49,7 @@ class Daemon:
     ) -> None:
         self.config = config
         self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
-        self.loop = Loop()
-        self.loop.on_pause = self._resume
+        self.loop = Loop(on_pause=self._resume)
         self.core = Core(config, self.loop.now)
         self.core.report_ends(reads_stdin)
         self.core.log_routine(LOG.isEnabledFor(logging.DEBUG))

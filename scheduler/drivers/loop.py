@@ -111,7 +111,9 @@ class Loop:
         "_watchdog", "longest_turn", "now", "on_pause", "slow_turns",
     )  # fmt: skip
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, on_pause: Callable[[float], None] = lambda seconds: None
+    ) -> None:
         self.now = clock()
         self._clock = clock
         self._epoll = select.epoll()
@@ -121,7 +123,7 @@ class Loop:
         self._armed = 0
         self.longest_turn = 0.0  # seconds between two waits
         self.slow_turns = 0
-        self.on_pause: Callable[[float], None] = lambda seconds: None  # called before the events of that turn
+        self.on_pause = on_pause  # called before the events of that turn
         self._watchdog: Watchdog | None = None
         self._safe_until = self._restart_at = inf
 

@@ -121,17 +121,20 @@ class Statements:
 class RefusedStatements:
     """What is being refused, by the name of the statement; `changed` is called with `text` when that changes."""
 
-    __slots__ = ("_changed", "_connections", "_texts", "log", "notify_is_full")
+    __slots__ = ("_changed", "_connections", "_notify_is_full", "_texts", "log")
 
     def __init__(self, log: Callable[[str, str], None], changed: Callable[[str | None], None]) -> None:
         self.log, self._changed = log, changed
         self._texts: dict[str, str] = {}
         self._connections: tuple[Connection, ...] = ()
-        self.notify_is_full: Callable[[], object] = lambda: None
+        self._notify_is_full: Callable[[], object] = lambda: None
 
-    def attach(self, *connections: Connection) -> None:
-        """Set the connections whose statements send no notifications while there is no room for them."""
-        self._connections = connections
+    def attach(self, *connections: Connection, notify_is_full: Callable[[], object]) -> None:
+        """Set the connections whose statements send no notifications while there is no room for them.
+
+        `notify_is_full` is called when there is none.
+        """
+        self._connections, self._notify_is_full = connections, notify_is_full
 
     @property
     def text(self) -> str | None:
@@ -150,7 +153,7 @@ class RefusedStatements:
             self.log("warning", f"the database refuses {name}: {text}; it is tried again until it is taken{next_step}")
             self._changed(self.text)
             if name == NOTIFY:
-                self.notify_is_full()
+                self._notify_is_full()
 
     def accepted(self, name: str) -> None:
         """Note that a statement was carried out."""
