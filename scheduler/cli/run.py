@@ -65,7 +65,7 @@ def run(options: Namespace, config: Config) -> int:
         finally:
             guardian.end_family()
     if daemon.is_superseded:
-        upgrade.go_on(environment | ({guardian.GUARDED: str(os.getppid())} if has_guardian else {}))
+        upgrade.execute_anew(environment | ({guardian.GUARDED: str(os.getppid())} if has_guardian else {}))
     return status
 
 

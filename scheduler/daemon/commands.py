@@ -114,17 +114,17 @@ class Context:
         return rows[0]
 
     def settle(self, ended: Iterable[Cells]) -> None:
-        """Have the children settled of jobs that ended, given by number and whether they have children."""
+        """Settle the children of jobs that ended, given by number and whether they have children."""
         if pks := [int(pk or 0) for pk, is_parent in ended if is_parent == b"t"]:
             self.core.settle(pks)
 
     def settle_listed(self, parents: bytes | None) -> None:
-        """Have the children settled of jobs that ended, given as `number,number`."""
+        """Settle the children of jobs that ended, given as `number,number`."""
         if parents:
             self.core.settle([int(pk) for pk in parents.split(b",")])
 
     def follow_tables(self) -> Steps[None]:
-        """Have the core go by what the tables of hosts, types and queues say now."""
+        """Read the tables of hosts, types and queues again, and pass them to the core."""
         (row,) = yield from self.ask("read_shared_settings")
         self.core.handle(TablesRead(*(json.loads(cell or b"[]") for cell in row)), self.now())
 

@@ -82,30 +82,34 @@ class Connections:
     ) -> None:
         self._loop, self._core, self.queries, self._schedinfo = loop, core, queries, schedinfo
         self._tasks, self._changed = tasks, changed
-        self._timers = timers = config.scheduler
+        self._timers = config.scheduler
         self.log = ConnectionLog(log_line, lambda: loop.now)
         self.refused = RefusedStatements(log_line, self._refused)
-        self.rate_limit = NotifyRateLimit(loop, tasks.notified, timers.wake_interval)
-        connect = partial(Connection, loop, reconnect_max=timers.reconnect_max)
+        self.rate_limit = NotifyRateLimit(loop, tasks.notified, self._timers.wake_interval)
+        self._is_queue_ready = False
+        self._reconciling: Task[None] | None = None
+        self._create(writable(conninfo), f"listen drover_probe_{uuid4().hex}")
+        self.set_owner(tasks.owner)
+
+    def _create(self, conninfo: str, probe: str) -> None:
+        """Create both connections, and the probe that `watch` listens for; nothing is open yet."""
+        timers = self._timers
+        connect = partial(Connection, self._loop, reconnect_max=timers.reconnect_max)
         self.queue = connect(
-            "queue", with_parameters(writable(conninfo), application_name="drover queue"),
+            "queue", with_parameters(conninfo, application_name="drover queue"),
             settings=(SAFE_PATH, *queue_settings(timers.lock_limit), *PLANS),
             on_up=self._queue_up, on_down=self._queue_down,
         )  # fmt: skip
-        probe = f"listen drover_probe_{uuid4().hex}"
         self.watch = connect(
-            "watch", with_parameters(writable(conninfo), application_name="drover watch"),
+            "watch", with_parameters(conninfo, application_name="drover watch"),
             settings=(SAFE_PATH, *watch_settings(timers), probe, *PLANS),
             on_up=self._watch_up, on_down=self._watch_down, on_notify=self._notified,
         )  # fmt: skip
         self._probe = ListenProbe(
-            loop, queries["probe_listen"], self.queue, self.watch, [*LISTEN, probe], self.refused, tasks.poll, log_line,
-            every=timers.rescan, poll_interval=timers.poll_interval,
+            self._loop, self.queries["probe_listen"], self.queue, self.watch, [*LISTEN, probe], self.refused,
+            self._tasks.poll, log_line, every=timers.rescan, poll_interval=timers.poll_interval,
         )  # fmt: skip
         self.refused.attach(self.queue, self.watch, notify_is_full=self._probe.start)
-        self._is_queue_ready = False
-        self._reconciling: Task[None] | None = None
-        self.set_owner(tasks.owner)
 
     def open(self) -> None:
         """Connect, and connect again whenever a connection is lost."""

@@ -1,4 +1,4 @@
-"""What a serving daemon does from time to time: commands, due rows, tables that others change, lost rows, the display.
+"""The periodic tasks of a serving daemon: commands, due rows, shared tables, the rescan, retention, the status.
 
 Each task has the instant at which it is due, and the one that is due longest comes first, so that none starves beside
 another. They share the watch connection with the lease, which goes before them (watch.py).
@@ -73,14 +73,14 @@ class Maintenance:
         for task in ("tables", "all", "flush"):
             self.bring_forward(task)
 
-    # ---- when
+    # ---- when each is due
 
     @property
     def _is_serving(self) -> bool:
         return self._lease.state is LeaseState.SERVING
 
     def all_due(self, rescan_s: float = inf) -> None:
-        """Have everything done: we serve, and know nothing. The first rescan comes after so many seconds at most."""
+        """Make all tasks due: we serve, and know nothing. The first rescan comes after so many seconds at most."""
         now = self._loop.now
         at_once = dict.fromkeys(("commands", "tables", "due", "all", "flush"), now)
         rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
@@ -88,17 +88,17 @@ class Maintenance:
         self._core.report.show_hosts_again()
 
     def stop(self) -> None:
-        """Have nothing done, and forget the commands that were read: nothing can be asked, or it is not for us."""
+        """Make no task due and forget the commands that were read: the connection or the group is lost, or we end."""
         self._due = dict.fromkeys(self._tasks, NEVER)
         self.commands.cut_off()
 
     def bring_forward(self, task: str) -> None:
-        """Have a task done now, if we serve."""
+        """Make a task due now, if we serve."""
         if self._is_serving:
             self._due_in(task, DUE_GAP_S if task == "due" else 0.0)
 
     def read_commands_in(self, seconds: float) -> None:
-        """Have commands read after so many seconds at most, which daemons that stand by do too."""
+        """Read commands after so many seconds at most; daemons that stand by do so too."""
         if self._lease.state is not LeaseState.UNREGISTERED:
             self._due_in("commands", seconds)
 
@@ -106,7 +106,7 @@ class Maintenance:
         self._due[task] = min(self._due[task], self._loop.now + seconds)
 
     def refused(self) -> None:
-        """Have what a refused statement was for done by the next rescan."""
+        """Leave what a refused statement was for to the next rescan."""
         if self._is_serving:
             self._due_in("rescan", self._timers.rescan)
         else:
@@ -128,7 +128,7 @@ class Maintenance:
         self._due[task] = NEVER
         return self._tasks[task]()
 
-    # ---- what
+    # ---- the tasks
 
     def _release_due(self) -> Steps[None]:
         released, failed_parents, seconds = (yield from self._ask("due"))[0]
@@ -178,7 +178,7 @@ class Maintenance:
             self._flush = None
             self._due["flush"] = self._loop.now + DAY_S
 
-    # ---- what is shown
+    # ---- the status
 
     def _show_all(self) -> Steps[None]:
         self._due["all"] = self._loop.now + self._timers.status_interval

@@ -1,4 +1,4 @@
-"""Going on as another program: a daemon whose own files were replaced drains, and executes what is there now.
+"""Replacing the program of a running daemon: when its own files have changed it drains, and executes the new ones.
 
 Touches the files of the package, and one child that tries whether they can be imported at all. It is the same process
 before and after, with the same arguments and environment, so a service manager and the guardian see no end. Signals
@@ -76,7 +76,7 @@ def hold_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
-def go_on(environment: Mapping[str, str]) -> None:
+def execute_anew(environment: Mapping[str, str]) -> None:
     """Execute the program that is there now; never returns. Errors: OSError."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -70,20 +70,20 @@ class Watch:
     # ---- what the connection reports
 
     def up(self) -> None:
-        """Begin: the connection is up and listens."""
+        """Begin anew: the connection is up and listens."""
         self._is_busy = False
         self.lease.connected(self._loop.now)
         if self.lease.state is LeaseState.SERVING:
             self.maintenance.all_due()
 
     def down(self) -> None:
-        """Ask nothing: the connection is lost, and wake-ups are missed until it is back."""
+        """Stop all tasks: the connection is lost, and wake-ups are missed until it is back."""
         self._is_busy = False
         self.lease.disconnected()
         self.maintenance.stop()
 
     def notified(self, channel: str) -> None:
-        """Have done what a notification is about."""
+        """Make due what a notification is about."""
         if channel == "drover_queue":
             self._core.handle(Woken(), self._loop.now)
         elif channel == "drover_due":
@@ -95,12 +95,12 @@ class Watch:
             self.maintenance.read_commands_in(0.0)
 
     def poll(self) -> None:
-        """Have done all that notifications are about, when none arrives."""
+        """Make due all that notifications are about, when none arrives."""
         for channel in ("drover_command", "drover_queue", "drover_due", "drover_change"):
             self.notified(channel)
 
     def show_soon(self) -> None:
-        """Have what is shown of us written anew."""
+        """Write the status of the daemon as soon as possible."""
         self.maintenance.bring_forward("all")
 
     # ---- one task at a time
@@ -238,7 +238,7 @@ class Watch:
         self.connections.set_owner(self.owner)
 
     def leave(self, done: Callable[[], None]) -> None:
-        """End in order: the group has no owner any more. `done` is called in any case."""
+        """Release the group and call `done`, in any case."""
         self.lease.leave()
         self.maintenance.stop()
         values = {"group": self._config.scheduler.group, "owner": self.owner}
