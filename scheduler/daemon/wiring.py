@@ -21,7 +21,7 @@ from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Steps, Watchdog
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.queries import JobQueries
-from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile
+from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import Signals
 from scheduler.model import events as e
@@ -43,7 +43,7 @@ class Daemon:
         conninfo: str,
         *,
         reads_stdin: bool = False,
-        manager: Manager | None = None,
+        manager: ServiceManager | None = None,
         has_guardian: bool = False,
         read: Callable[[], Config] | None = None,
     ) -> None:

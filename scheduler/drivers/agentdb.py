@@ -57,16 +57,10 @@ class AgentDb:
     """Connections for the statements of agents, opened when first needed; first come, first served."""
 
     def __init__(
-        self,
-        loop: Loop,
-        conninfo: str,
-        config: Config,
-        report: Callable[[Event], None],
-        connections_changed: Callable[[ConnectionsChanged], None],
-        *,
-        is_with_queue: bool = False,
+        self, loop: Loop, conninfo: str, config: Config, report: Callable[[Event], None],
+        connections_changed: Callable[[ConnectionsChanged], None], *, is_with_queue: bool = False,
         answer_bytes: int = ANSWER_BYTES,
-    ) -> None:
+    ) -> None:  # fmt: skip
         limits = config.scheduler
         self._loop, self._report = loop, report
         self._limit, self._answer_bytes = limits.statement_limit, answer_bytes
@@ -91,7 +85,7 @@ class AgentDb:
 
     def reload(self, config: Config) -> None:
         """Let agents ask what another configuration allows."""
-        self._pool.resize(config.scheduler.agentdb_connections)
+        self._pool.resize(config.scheduler.agentdb_connections, config.scheduler.reconnect_max)
         self._set_agents(config.agents)
         self.open()
 

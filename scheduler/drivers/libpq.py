@@ -157,15 +157,9 @@ class Session:
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        name: str,
-        pg: pq.abc.PGconn,
-        answered: Callable[[Statement, Answer, float], None],
-        notified: Callable[[str], None],
-        lost: Callable[[str], None],
-        stopped: Callable[[], None],
-    ) -> None:
+        self, loop: Loop, name: str, pg: pq.abc.PGconn, answered: Callable[[Statement, Answer, float], None],
+        notified: Callable[[str], None], lost: Callable[[str], None], stopped: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.name, self.pg = name, pg
         self._answered, self._notified, self._lost, self._stopped = answered, notified, lost, stopped
         self.statement: Statement | None = None  # that is under way
@@ -205,7 +199,7 @@ class Session:
             return
         late = f"no answer within {CANCEL_GRACE_S:.0f} s of a cancel"
         seconds, why = (0.0, "dropped to stop a statement") if self.is_pooled else (CANCEL_GRACE_S, late)
-        self._drop = self._loop.at(self._loop.now + seconds, partial(self._drop_now, why))
+        self._drop = self._loop.at(self._loop.now + seconds, partial(self._lose, why))
         if not self.is_pooled:
             self._canceller = Task(self._loop, self._cancel_until_ended(self.statement)).start()
 
@@ -322,10 +316,6 @@ class Session:
         if self._drop and not self.is_cancelling:
             self._drop.cancel()
             self._drop = None
-
-    def _drop_now(self, why: str) -> None:
-        self._drop = None
-        self._lose(why)
 
 
 def _plain(error: psycopg.Error) -> str:

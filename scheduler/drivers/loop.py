@@ -1,18 +1,7 @@
-"""The event loop, and steps: generators that say what they wait for.
+"""The event loop, its watchdog, and tasks: generators that say what they wait for.
 
-Touches epoll and the monotonic clock, which is read right after the wait, for all who use `now`, and right before the
-next, to know how long the turn lasted. Refuses to know what the descriptors are and what the callbacks do: an exception
-of theirs leaves `turn`, and events that were not handled yet come again, since epoll is level-triggered.
-
-During a turn a watchdog runs, on SIGALRM and the timer of the process, without a thread. It is restarted about ten
-times in its length and stopped before a wait that may last longer, so that it expires only if a turn does not end, and
-costs a busy loop one call a second. When it expires, the C handler of faulthandler(3py) writes the stack at once, even
-inside a call that does not come back; then Python's own notes the place, as soon as Python runs again.
-
-A process that is stopped, or frozen with its container, wakes up with all its timers due and everything unread that was
-written meanwhile; epoll.poll of Python even returns nothing then, since its wait was interrupted and its time is over.
-So after a pause the descriptors are polled again, `on_pause` is called with its length, and only then are events
-handled and timers called.
+`now` is the monotonic clock, read right after the wait. An exception of a callback leaves `turn`; events that were not
+handled yet come again, since epoll is level-triggered.
 
 A routine that has to wait is straight-line code, which a `Task` resumes on the loop when what it waits for has come:
 
@@ -68,7 +57,13 @@ class Timer:
 
 
 class Watchdog:
-    """Expires once, `limit` seconds after it was restarted last; made and closed in the main thread."""
+    """Expires once, `limit` seconds after it was set last; made and closed in the main thread.
+
+    It runs on SIGALRM and the timer of the process, without a thread. The loop sets it about ten times in its length,
+    and stops it before a wait that may last longer, so that it expires only if a turn does not end, and costs a busy
+    loop one call a second. Then the C handler of faulthandler(3py) writes the stack at once, even inside a call that
+    does not come back; Python's own notes the place, as soon as Python runs again.
+    """
 
     def __init__(self, limit: float, fd: int) -> None:
         self.limit = limit
@@ -104,7 +99,13 @@ class Watchdog:
 
 
 class Loop:
-    """Descriptors and timers with their callbacks. Instants are monotonic seconds."""
+    """Descriptors and timers with their callbacks. Instants are monotonic seconds.
+
+    A process that is stopped, or frozen with its container, wakes up with all its timers due and everything unread that
+    was written meanwhile; epoll.poll of Python even returns nothing then, since its wait was interrupted and its time
+    is over. So after a pause the descriptors are polled again, `on_pause` is called with its length, and only then are
+    events handled and timers called.
+    """
 
     __slots__ = (
         "_armed", "_callbacks", "_clock", "_epoll", "_restart_at", "_safe_until", "_say_hung", "_stale", "_timers",

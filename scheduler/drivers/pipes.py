@@ -37,14 +37,9 @@ class Outputs:
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        on_output: OnOutput,
-        on_errors: OnErrors,
-        on_capture: OnCapture,
-        report: Callable[[Event], None],
-        ended: Callable[[int], None],
-    ) -> None:
+        self, loop: Loop, on_output: OnOutput, on_errors: OnErrors, on_capture: OnCapture,
+        report: Callable[[Event], None], ended: Callable[[int], None],
+    ) -> None:  # fmt: skip
         self.loop, self.report, self.ended = loop, report, ended
         self.on_output, self.on_errors, self.on_capture = on_output, on_errors, on_capture
         self._paused: dict[int, Reader] = {}
@@ -124,19 +119,24 @@ class Pipes:
                 reader(EPOLLIN)
 
     def _readers(self) -> tuple[tuple[int, Reader], tuple[int, Reader]]:
-        slot, loop, outputs, capture = self._slot, self._loop, self._outputs, self._outputs.on_capture
+        outputs, capture = self._outputs, self._outputs.on_capture
         if self._is_line:
-            errors = self._reader(self.stderr, lambda data: outputs.on_errors(slot, data, loop.now))
-            return (self.stdout, self._line_reader()), (self.stderr, errors)
-        return (
-            (self.stdout, self._reader(self.stdout, lambda data: capture(slot, "out", data, loop.now))),
-            (self.stderr, self._reader(self.stderr, lambda data: capture(slot, "err", data, loop.now))),
-        )
+            out, err = self._reader(self.stdout, outputs.on_output), self._reader(self.stderr, outputs.on_errors)
+        else:
+            out = self._reader(self.stdout, lambda slot, data, now: capture(slot, "out", data, now))
+            err = self._reader(self.stderr, lambda slot, data, now: capture(slot, "err", data, now))
+        return (self.stdout, out), (self.stderr, err)
 
-    def _line_reader(self) -> Reader:
+    def _reader(self, fd: int, pass_on: OnOutput | OnErrors) -> Reader:
         """Return the hot path: read, pass on, write the answer; everything is bound once, here."""
-        slot, fd, on_output, write, loop = self._slot, self.stdout, self._outputs.on_output, self.write, self._loop
-        read, charge = os.read, self._charge
+        slot, is_line, write, loop, read, charge = (
+            self._slot,
+            self._is_line,
+            self.write,
+            self._loop,
+            os.read,
+            self._charge,
+        )
 
         def reader(_mask: int) -> None:
             try:
@@ -146,26 +146,11 @@ class Pipes:
             if not data:
                 self._end(fd)
                 return
-            answer = on_output(slot, data, loop.now)
+            answer = pass_on(slot, data, loop.now)
             if answer is not None:
                 write(answer)
-            if len(data) > FREE:
+            if is_line and len(data) > FREE:
                 charge(fd, data, reader)
-
-        return reader
-
-    def _reader(self, fd: int, pass_on: Callable[[bytes], None]) -> Reader:
-        def reader(_mask: int) -> None:
-            try:
-                data = os.read(fd, self._chunk)
-            except BlockingIOError:
-                return
-            if not data:
-                self._end(fd)
-                return
-            pass_on(data)
-            if self._is_line:
-                self._charge(fd, data, reader)
 
         return reader
 

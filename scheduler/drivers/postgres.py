@@ -1,12 +1,8 @@
 """A Postgres connection that is kept up: statements queue up, answers come to callbacks, a lost session is replaced.
 
-Knows no table and no meaning of any statement. What is to be done about statements cut off in flight is the caller's
-business.
-
-Theory. A connection is closed, connecting (a task, which may be waiting for its next attempt), or has a session. A
-session runs one statement at a time: one of its own (settings after connecting, tidying up after use by another) or
-else the first of the queue. A cancel request counts as one: while it lasts nothing new is sent, so that it cannot hit
-the wrong statement.
+A connection is closed, connecting (a task, which may be waiting for its next attempt), or has a session. A session runs
+one statement at a time: one of its own (settings after connecting, tidying up after use by another) or else the first
+of the queue. What is to be done about statements cut off in flight is the caller's business.
 
 A pooler may answer in the server's place and take another server process for each transaction. It gives itself away by
 the process number, which is its own invention. Then nothing is prepared, since the next statement may come to a
@@ -47,18 +43,11 @@ class Connection:
     """A connection by name, kept up until closed."""
 
     def __init__(
-        self,
-        loop: Loop,
-        name: str,
-        conninfo: str,
-        *,
-        settings: Sequence[str] = (),
-        on_up: Callable[[], None] = lambda: None,
-        on_down: Callable[[str], None] = lambda reason: None,
-        on_notify: Callable[[str], None] = lambda channel: None,
-        reconnect_max: float = 30.0,
+        self, loop: Loop, name: str, conninfo: str, *, settings: Sequence[str] = (),
+        on_up: Callable[[], None] = lambda: None, on_down: Callable[[str], None] = lambda reason: None,
+        on_notify: Callable[[str], None] = lambda channel: None, reconnect_max: float = 30.0,
         chance: Callable[[], float] = random.random,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.name = name
         self.is_up = False
         self.losses = 0  # of sessions
@@ -127,14 +116,9 @@ class Connection:
         self._fail_all(self._disconnect(), "the connection was closed")
 
     def ask(
-        self,
-        query: Query,
-        values: Mapping[str, object],
-        done: Done,
-        *,
-        deadline: float | None = None,
+        self, query: Query, values: Mapping[str, object], done: Done, *, deadline: float | None = None,
         sink: Sink | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Run a named query when the connection is free, prepared once per session.
 
         `deadline` is seconds of running: then it is cancelled, and 5 s later the session is dropped. `sink` takes
@@ -280,18 +264,10 @@ class ConnectionPool:
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        name: str,
-        need: ConnectionKind,
-        conninfo: str,
-        count: int,
-        settings: Sequence[str],
-        report: Callable[[ConnectionsChanged], None],
-        *,
-        reconnect_max: float,
+        self, loop: Loop, name: str, need: ConnectionKind, conninfo: str, count: int, settings: Sequence[str],
+        report: Callable[[ConnectionsChanged], None], *, reconnect_max: float,
         on_down: Callable[[Connection, str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.login, self.count, self._reconnect_max = libpq.login_of(conninfo), count, reconnect_max
         self.connections: list[Connection] = []
         self._loop, self._name, self._need, self._conninfo = loop, name, need, conninfo

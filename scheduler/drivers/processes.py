@@ -19,12 +19,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from select import EPOLLIN
-from typing import Final, Protocol
+from typing import Final
 
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until, ready
 from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
 from scheduler.drivers.spawn import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, fingerprint, reason
-from scheduler.drivers.ssh_host import SshHost, settings_of, ssh_hosts
+from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.drivers.system import (
     TRACED_S,
     Ends,
@@ -44,25 +44,6 @@ LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes fa
 log = logging.getLogger(__name__)
 
 
-class Process(Protocol):
-    """What a slot has started, here or elsewhere."""
-
-    pid: int
-    grace_s: float  # for its output to end after its own end, beyond `exit_grace`
-
-    def signal(self, number: int) -> None:
-        """Send a signal to its group; harmless when it is gone."""
-
-    def kill(self) -> None:
-        """Kill it and its group."""
-
-    def kill_group(self) -> None:
-        """Kill what is left of its group; it is dead itself."""
-
-    def reap(self) -> None:
-        """Release it; it is of no use after that."""
-
-
 class LocalProcess:
     """A child of ours."""
 
@@ -70,7 +51,7 @@ class LocalProcess:
 
     def __init__(self, popen: "subprocess.Popen[bytes]", pidfd: int) -> None:
         self._popen, self.pidfd, self.pid = popen, pidfd, popen.pid
-        self.grace_s = 0.0
+        self.grace_s = 0.0  # for its output to end after its own end, beyond `exit_grace`
         self._was_reaped = False
 
     def signal(self, number: int) -> None:
@@ -95,7 +76,7 @@ class LocalProcess:
             self.signal(signal.SIGKILL)
 
     def reap(self) -> None:
-        """Reap it."""
+        """Reap it; it is of no use after that."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
         self._popen.returncode = 0  # else Popen would reap it too; Gone reports how it ended
@@ -153,15 +134,9 @@ class Child:
     )  # fmt: skip
 
     def __init__(
-        self,
-        loop: Loop,
-        slot: int,
-        is_line: bool,
-        process: Process,
-        pipes: Pipes,
-        exit_grace: Callable[[], float],
-        over: Callable[[int, Event], None],
-    ) -> None:
+        self, loop: Loop, slot: int, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,
+        exit_grace: Callable[[], float], over: Callable[[int, Event], None],
+    ) -> None:  # fmt: skip
         self.slot, self.process, self.pipes = slot, process, pipes
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self._loop, self._is_line, self._exit_grace, self._over = loop, is_line, exit_grace, over
@@ -246,15 +221,9 @@ class Processes:
     """All processes, by slot. `report` is called from within `spawn` and `kill` too, so it should only take a note."""
 
     def __init__(
-        self,
-        loop: Loop,
-        config: Config,
-        agents_path: Sequence[str],
-        on_output: OnOutput,
-        on_errors: OnErrors,
-        on_capture: OnCapture,
-        report: Callable[[Event], None],
-    ) -> None:
+        self, loop: Loop, config: Config, agents_path: Sequence[str], on_output: OnOutput, on_errors: OnErrors,
+        on_capture: OnCapture, report: Callable[[Event], None],
+    ) -> None:  # fmt: skip
         self._config, self._loop, self._report = config, loop, report
         self._outputs = Outputs(loop, on_output, on_errors, on_capture, report, self._output_ended)
         self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
@@ -364,7 +333,7 @@ class Processes:
             self._templates.forget()
             return start(self._templates.spec(spawn))
 
-    def _start_over_ssh(self, host: SshHost, spawn: Spawn) -> tuple[Process, Ends]:
+    def _start_over_ssh(self, host: SshHost, spawn: Spawn) -> tuple[RemoteProcess, Ends]:
         def died(end: Event) -> None:
             self._children[spawn.slot].died(end)
 

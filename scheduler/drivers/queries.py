@@ -1,15 +1,10 @@
 """The queries of jobs: each runs once, read-only, into a held cursor of its own, and its rows are fetched as asked.
 
-Touches the expansion connections, which log in under a role of their own; one job each at a time, and nothing of one
-job's session is left for the next. Knows no agents; how many rows are wanted, and when, is decided in
-policy/dispatch.py.
-
-A held cursor keeps no snapshot: its rows are materialised at commit, which statement_timeout does not bound, so the
-deadline is ours. The declaration goes through the extended protocol, which takes one statement: a bare string may
-hold `commit; update`.
-
-How large rows are is known when they have come. So the first fetch is a small one, and one that brings far more than
-it should ends the job while it is still on its way: the rows of no job fill our memory.
+One job at a time has a connection, which logs in under a role of its own, and nothing of its session is left for the
+next. A held cursor keeps no snapshot: its rows are materialised at commit, which statement_timeout does not bound, so
+the deadline is ours. The declaration goes through the extended protocol, which takes one statement: a bare string may
+hold `commit; update`. How large rows are is known when they have come. So the first fetch is a small one, and one that
+brings far more than it should ends the job while it is still on its way: the rows of no job fill our memory.
 
 Behind a pooler only a transaction is sure to stay with one server process: there the cursor is not held, and lives in
 a transaction that lasts until all rows of the job are fetched.
@@ -185,13 +180,9 @@ class JobQueries:
     """Up to `expansions` queries at once, each on a connection of its own."""
 
     def __init__(
-        self,
-        loop: Loop,
-        conninfo: str,
-        settings: Scheduler,
-        report: Callable[[Event], None],
+        self, loop: Loop, conninfo: str, settings: Scheduler, report: Callable[[Event], None],
         connections_changed: Callable[[ConnectionsChanged], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._loop, self._settings, self._report = loop, settings, report
         self._pool = ConnectionPool(
             loop, "expansion", "queries", readable(conninfo), settings.expansions, SETTINGS, connections_changed,

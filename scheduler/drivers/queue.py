@@ -49,18 +49,10 @@ class QueueConnection:
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        connection: Connection,
-        queries: Mapping[str, Query],
-        owner: str,
-        group: str,
-        schedinfo: str,
-        report: Callable[[e.Event], None],
-        refused: RefusedStatements,
-        *,
+        self, loop: Loop, connection: Connection, queries: Mapping[str, Query], owner: str, group: str,
+        schedinfo: str, report: Callable[[e.Event], None], refused: RefusedStatements, *,
         limit: float = REQUEST_LIMIT_S,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.owner = owner  # another after a loss of the lease
         self._loop, self._connection, self._queries = loop, connection, queries
         self._group, self._schedinfo, self._report, self._limit = group, schedinfo, report, limit

@@ -1,7 +1,6 @@
 """The service manager that started us, and what is sent to it over its socket: sd_notify(3), without its library.
 
-Touches one datagram socket, the environment variables that name it, and the ready file. Refuses to know what a daemon
-does. If the manager does not receive, nothing is lost but the status line; READY is sent until it is received.
+If the manager does not receive, nothing is lost but the status line; READY is sent until it is received.
 """
 
 import os
@@ -18,38 +17,43 @@ GAP_S = 1.0  # between two status lines, and two attempts to send READY
 
 
 @dataclass(frozen=True, slots=True)
-class Manager:
+class ServiceManager:
     """Where a service manager listens, and how often it expects a sign of life; `watchdog_s` 0.0 is never."""
 
     address: str  # the path of a socket, or @ and a name that is no path
     watchdog_s: float = 0.0
 
 
-def pop_manager(environment: MutableMapping[str, str]) -> Manager | None:
+def pop_manager(environment: MutableMapping[str, str]) -> ServiceManager | None:
     """Remove the manager from the environment and return it: a server that we start would send READY for us."""
     address = environment.pop("NOTIFY_SOCKET", "")
     pid, microseconds = environment.pop("WATCHDOG_PID", ""), environment.pop("WATCHDOG_USEC", "")
     if address[:1] not in ("/", "@"):
         return None
     is_ours = pid in ("", str(os.getpid())) and microseconds.isdecimal()
-    return Manager(address, int(microseconds) / 1e6 if is_ours else 0.0)
+    return ServiceManager(address, int(microseconds) / 1e6 if is_ours else 0.0)
 
 
 class Notifier:
     """Sends a service manager that we are ready, alive, reloading or stopping, and a status line."""
 
-    def __init__(self, loop: Loop, manager: Manager | None, status: Callable[[], str], *, main_pid: bool) -> None:
+    def __init__(
+        self, loop: Loop, manager: ServiceManager | None, status: Callable[[], str], *, main_pid: bool
+    ) -> None:
         self._loop, self._status = loop, status
-        self._address = _encoded(manager.address) if manager is not None else b""
-        self._beat_s = manager.watchdog_s / 2 if manager is not None else 0.0
         self._ready = f"MAINPID={os.getpid()}\nREADY=1" if main_pid else "READY=1"
         self._is_ready = self._is_received = self._is_scheduled = self._is_over = False
-        self._retry: Timer | None = None  # of READY
+        self._retry = Timer(lambda: None)  # of READY
         self._line = ""
         self._sent_at = -GAP_S
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) if manager else None
-        if self._beat_s:
-            self._beat()
+        self._socket: socket.socket | None = None
+        if manager is not None:
+            address = os.fsencode(manager.address)  # a name that is no path begins with a NUL, written as @ (unix(7))
+            self._address = b"\0" + address[1:] if address.startswith(b"@") else address
+            self._beat_s = manager.watchdog_s / 2
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            if self._beat_s:
+                self._beat()
 
     def ready(self) -> None:
         """Send READY, once, and again after `reloading`."""
@@ -65,10 +69,9 @@ class Notifier:
 
     def reloading(self) -> None:
         """Send that the configuration is read again, until `ready`; nothing before the first `ready`."""
-        if not self._is_ready or self._is_over:
-            return
-        self._is_ready = self._is_received = False
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        if self._is_ready and not self._is_over:
+            self._is_ready = self._is_received = False
+            self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         """Send that we end now; not for a drain, which may last, while a manager waits for an end only so long."""
@@ -84,13 +87,11 @@ class Notifier:
             self._socket = None
 
     def _send_ready(self) -> None:
-        if not self._is_ready or self._is_received or self._is_over:
-            return
-        self._is_received = self._send(f"{self._ready}\nSTATUS={self._status()}")
-        if not self._is_received:
-            if self._retry is not None:
-                self._retry.cancel()
-            self._retry = self._loop.at(self._loop.now + GAP_S, self._send_ready)
+        if self._is_ready and not self._is_received and not self._is_over:
+            self._is_received = self._send(f"{self._ready}\nSTATUS={self._status()}")
+            self._retry.cancel()
+            if not self._is_received:
+                self._retry = self._loop.at(self._loop.now + GAP_S, self._send_ready)
 
     def _send_status(self) -> None:
         self._is_scheduled = False
@@ -109,13 +110,12 @@ class Notifier:
         self._loop.at(self._loop.now + self._beat_s, self._beat)
 
     def _send(self, text: str) -> bool:
-        """Send a message; false if the manager did not receive it."""
-        if self._socket is None:
-            return True
-        try:
-            self._socket.sendto(text.encode("utf-8", "backslashreplace"), self._address)
-        except OSError:  # its queue is full, or it is being restarted
-            return False
+        """Send a message; false if the manager did not receive it: its queue is full, or it is being restarted."""
+        if self._socket is not None:
+            try:
+                self._socket.sendto(text.encode("utf-8", "backslashreplace"), self._address)
+            except OSError:
+                return False
         return True
 
 
@@ -136,9 +136,3 @@ class ReadyFile:
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
-
-
-def _encoded(address: str) -> bytes:
-    """Return an address as bytes: a name that is no path begins with a NUL, written as @ (unix(7))."""
-    encoded = os.fsencode(address)
-    return b"\0" + encoded[1:] if encoded.startswith(b"@") else encoded

@@ -8,7 +8,7 @@ import errno
 import os
 import pwd
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler.model.config import AgentType, Config, Contradiction, Limits
@@ -58,61 +58,53 @@ class ProcessSpec:
     files: tuple[int, int] | None = None  # limit of open files, soft and hard; None is the scheduler's own
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnTemplate:
-    """What the processes of a type on a host have in common; `programs` are the paths of words that were looked up."""
-
-    wrapper: tuple[str, ...]
-    path: str
-    directory: str | None
-    environment: dict[bytes, bytes]
-    files: tuple[int, int] | None
-    programs: dict[str, str]
-
-    def program(self, word: str) -> str:
-        """Return the path of a program, looked up once. Errors: as of find_program."""
-        if word not in self.programs:
-            self.programs[word] = find_program(word, self.path, self.directory)
-        return self.programs[word]
-
-
 class SpawnTemplates:
     """Makes the specification of each process. What the processes of a type and host share is found once."""
 
     def __init__(self, config: Config, around: Surroundings) -> None:
         self._config, self._around = config, around
-        self._templates: dict[tuple[str, str], SpawnTemplate] = {}
+        self._templates: dict[tuple[str, str], ProcessSpec] = {}  # by type and host; argv is the wrapper
+        self._programs: dict[tuple[str, str, str], str] = {}  # by type, host and word
 
     def spec(self, spawn: Spawn) -> ProcessSpec:
         """Return what a process is started with. Errors: OSError, its program is missing or may not be run."""
-        template = self._templates.get((spawn.type, spawn.host)) or self._make(spawn)
+        key = spawn.type, spawn.host
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = self._make(spawn)
         word, *arguments = command_of(self._config, spawn)
-        argv = (*template.wrapper, template.program(word), *arguments)
-        environment = template.environment | own_environment(spawn)
-        return ProcessSpec(argv, template.directory, environment, template.files)
+        program = self._programs.get((*key, word))
+        if program is None:
+            path = search_path(self._config.agents[spawn.type], self._around)
+            program = self._programs[(*key, word)] = find_program(word, path, template.directory)
+        argv = (*template.argv, program, *arguments)
+        return replace(template, argv=argv, environment=template.environment | own_environment(spawn))
 
     def forget(self) -> None:
         """Find programs anew from now on."""
         self._templates.clear()
+        self._programs.clear()
 
-    def _make(self, spawn: Spawn) -> SpawnTemplate:
+    def _make(self, spawn: Spawn) -> ProcessSpec:
         agent = self._config.agents[spawn.type]
-        path = search_path(agent, self._around)
-        directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
-        known = self._around.inherited
+        path, known = search_path(agent, self._around), self._around.inherited
         environment = {name: text for name, text in known.items() if name in KEPT or name.startswith("LC_")}
         if account := _account(agent.user):
             shell = account.pw_shell or "/bin/sh"
             environment |= {"HOME": account.pw_dir, "USER": agent.user, "LOGNAME": agent.user, "SHELL": shell}
         environment |= {**passed_environment(agent, spawn, known), "PATH": path}
-        encoded = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
-        prefix = prefix_of(self._config, spawn.host)
-        files = self._around.files if prefix or agent.limits.nofile is None else None
-        limits = () if prefix else prlimit_options(agent.limits)
-        wrapper = (*_wrapper("prlimit", limits, path), *_wrapper("setpriv", setpriv_options(agent.user), path))
-        template = SpawnTemplate(wrapper, path, directory, encoded, files, {})
-        self._templates[spawn.type, spawn.host] = template
-        return template
+        has_prefix = bool(prefix_of(self._config, spawn.host))
+        wrapper: list[str] = []
+        limits = () if has_prefix else prlimit_options(agent.limits)
+        for program, options in (("prlimit", limits), ("setpriv", setpriv_options(agent.user))):
+            if options:  # each wrapper costs a start 0.8 ms
+                wrapper += (find_program(program, path, None), *options, "--")
+        return ProcessSpec(
+            tuple(wrapper),
+            agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None),
+            {os.fsencode(name): os.fsencode(text) for name, text in environment.items()},
+            self._around.files if has_prefix or agent.limits.nofile is None else None,
+        )
 
 
 def passed_environment(agent: AgentType, spawn: Spawn, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -197,11 +189,6 @@ def interpreter_mistake(program: str, path: str) -> str:
         except OSError:
             return f"its interpreter {called} is not on PATH; install it or correct the first line"
     return ""
-
-
-def _wrapper(program: str, options: Sequence[str], path: str) -> tuple[str, ...]:
-    """Return the words that run a command below a program; none without options, since each costs a start 0.8 ms."""
-    return (find_program(program, path, None), *options, "--") if options else ()
 
 
 def prlimit_options(limits: Limits) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Final, LiteralString, NamedTuple, overload
+from typing import Any, Final, LiteralString, NamedTuple
 
 from psycopg import pq
 
@@ -183,7 +183,7 @@ def setting(wanted: Mapping[LiteralString, LiteralString]) -> LiteralString:
     )
 
 
-class Table(Sequence[Cells]):
+class Table:
     """The rows of a result, each read when it is asked for, so that what is urgent can be read first."""
 
     __slots__ = ("_columns", "_count", "_get")
@@ -194,13 +194,7 @@ class Table(Sequence[Cells]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, at: int) -> Cells: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Cells]: ...
-    def __getitem__(self, at: int | slice) -> Cells | list[Cells]:
-        if isinstance(at, slice):
-            return list(map(self._read, range(self._count)[at]))
+    def __getitem__(self, at: int) -> Cells:
         return self._read(range(self._count)[at])
 
     def __iter__(self) -> Iterator[Cells]:

@@ -58,13 +58,9 @@ def cause_of(failure: Failure) -> Literal["lost", "lock", "data"]:
 
 
 def answer_to(
-    connection: Connection,
-    query: Query | str | bytes,
-    values: Mapping[str, object] | None = None,
-    *,
-    deadline: float | None = None,
-    sink: Sink | None = None,
-) -> Steps[Answer]:
+    connection: Connection, query: Query | str | bytes, values: Mapping[str, object] | None = None, *,
+    deadline: float | None = None, sink: Sink | None = None,
+) -> Steps[Answer]:  # fmt: skip
     """Run a named query, or a text, and return its rows or why there are none; see Connection.ask and Connection.run.
 
     It cannot be taken back: a task that is stopped ignores the answer.
@@ -78,14 +74,9 @@ class Statements:
     """The named statements of one connection, as steps."""
 
     def __init__(
-        self,
-        loop: Loop,
-        connection: Connection,
-        queries: Mapping[str, Query],
-        refused: "RefusedStatements",
-        *,
+        self, loop: Loop, connection: Connection, queries: Mapping[str, Query], refused: "RefusedStatements", *,
         limit: float | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._loop, self._connection, self._queries, self._refused = loop, connection, queries, refused
         self.limit = limit  # seconds that each may run
 

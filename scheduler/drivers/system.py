@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from select import EPOLLIN
-from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -51,13 +50,13 @@ class Identity:
 def identity() -> Identity:
     """Return our own identity."""
     _, started = _state_and_start(os.getpid())
-    return Identity(socket.gethostname(), os.getpid(), _boot_id(), _pid_space(), started)
+    return Identity(socket.gethostname(), os.getpid(), *_boot_and_pid_space(), started)
 
 
 def is_gone(other: Identity) -> bool:
     """Return whether a process of this boot and pid namespace has ended; False if that cannot be known."""
-    ours, theirs = (_boot_id(), _pid_space()), (other.boot_id, other.pid_space)
-    if "" in ours or ours != theirs:
+    ours = _boot_and_pid_space()
+    if "" in ours or ours != (other.boot_id, other.pid_space):
         return False
     try:
         state, started = _state_and_start(other.pid)
@@ -86,7 +85,6 @@ def open_more_files() -> tuple[int, int]:
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close descriptors."""
     for fd in fds:
         with suppress(OSError):
             os.close(fd)
@@ -141,18 +139,15 @@ def _state_and_start(pid: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def _boot_id() -> str:
+def _boot_and_pid_space() -> tuple[str, str]:
+    boot = pid_space = ""
+    with suppress(ValueError):  # where ProcSubset=pid hides it; systemd writes it without the dashes
+        boot = str(UUID(os.environ.get("DROVER_BOOT_ID", "")))
     with suppress(OSError):
-        return BOOT_ID.read_text().strip()
-    with suppress(ValueError):  # ProcSubset=pid hides it; systemd writes it without the dashes
-        return str(UUID(os.environ.get("DROVER_BOOT_ID", "")))
-    return ""
-
-
-def _pid_space() -> str:
+        boot = BOOT_ID.read_text().strip()
     with suppress(OSError):
-        return os.readlink(PID_SPACE)
-    return ""
+        pid_space = os.readlink(PID_SPACE)
+    return boot, pid_space
 
 
 class Signals:
@@ -165,7 +160,8 @@ class Signals:
         os.set_blocking(self._writer, False)
         # the pipe comes first: a handler that is set before it would lose a signal
         self._old_writer = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._old: dict[int, Any] = {number: signal.signal(number, _wake) for number in SIGNALS}
+        # these do nothing, but without a handler in Python there would be no C handler, which writes to the pipe
+        self._old: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
         loop.register(self._reader, EPOLLIN, self._read)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a program before us may have blocked them
 
@@ -182,7 +178,3 @@ class Signals:
         for number in os.read(self._reader, MOST_AT_ONCE):
             if number in self._old:
                 self._on_signal(number)
-
-
-def _wake(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: without a handler in Python there would be no C handler, which writes to the pipe."""

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.service_manager import Manager, Notifier, ReadyFile, pop_manager
+from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager, pop_manager
 from tests.notify_tools import Ear
 
 
@@ -20,7 +20,9 @@ class Site:
         self.line = "idle"
         self.ear = ear
         self.loop = Loop(lambda: self.now)
-        self.notifier = Notifier(self.loop, Manager(ear.address, watchdog_s), lambda: self.line, main_pid=main_pid)
+        self.notifier = Notifier(
+            self.loop, ServiceManager(ear.address, watchdog_s), lambda: self.line, main_pid=main_pid
+        )
 
     def after(self, seconds: float) -> list[list[str]]:
         """Let time pass, turn once, and give what was said."""
@@ -66,7 +68,7 @@ def test_an_invalid_address_means_no_manager(address: str) -> None:
 
 def test_variables_of_the_manager_are_removed_from_the_environment() -> None:
     environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_PID": str(os.getpid()), "WATCHDOG_USEC": "30000000", "A": "b"}
-    assert (pop_manager(environment), environment) == (Manager("/run/x", 30.0), {"A": "b"})
+    assert (pop_manager(environment), environment) == (ServiceManager("/run/x", 30.0), {"A": "b"})
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_variables_of_the_manager_are_removed_from_the_environment() -> None:
 def test_watchdog_of_another_process_is_ignored(pid: str, microseconds: str, seconds: float) -> None:
     named = str(os.getpid()) if pid == "own" else pid
     environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_PID": named, "WATCHDOG_USEC": microseconds}
-    assert pop_manager(environment) == Manager("@x", seconds)
+    assert pop_manager(environment) == ServiceManager("@x", seconds)
 
 
 # ---- what is said
