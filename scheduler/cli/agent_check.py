@@ -7,11 +7,11 @@ inspected on their host, by its shell: only the host can say what a command name
 import os
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import IO, Final
+from typing import Final
 
 from scheduler.cli.check import FAIL, OK, WARN, Finding, print_findings
 from scheduler.drivers.loop import Loop
@@ -38,16 +38,16 @@ exit 0
 Programs = tuple[str, ...]  # the files that a command names, each as cksum(1) has it
 
 
-def test_agents(config: Config, out: IO[str]) -> int:
+def test_agents(config: Config) -> int:
     """Test every enabled type, a line for each host that it has; return how many failed."""
     failed = tested = 0
     with closing(Prober(config)) as prober:
         for name in (name for name, agent in config.agents.items() if agent.enabled):
             for host, reason in prober.start(name).items():
-                print(f"{name} on {host}: {reason or 'ok'}", file=out, flush=True)
+                print(f"{name} on {host}: {reason or 'ok'}", flush=True)
                 tested += 1
                 failed += reason is not None
-    print(f"{failed} of {tested} agents failed", file=out)
+    print(f"{failed} of {tested} agents failed")
     return failed
 
 
@@ -71,17 +71,15 @@ def refuse_root(options: Namespace) -> None:
 
 
 def _findings(prober: "Prober", name: str) -> Iterator[Finding]:
+    """Yield hosts where a type does not start, then each version of its program; paths may differ, not contents."""
     programs = prober.inspect(name)
     reasons = {host: reason for host, reason in prober.start(name).items() if reason}
     for host, reason in reasons.items():
         yield FAIL, f"agent {name} on {host}: {reason}"
-    yield from _versions(name, {host: found for host, found in programs.items() if host not in reasons})
-
-
-def _versions(name: str, programs: Mapping[str, Programs | str]) -> Iterator[Finding]:
-    """Yield a finding for each version; paths may differ from host to host, only contents count."""
     hosts_of: dict[Programs, list[str]] = defaultdict(list)
     for host, found in programs.items():
+        if host in reasons:
+            continue
         if isinstance(found, str):
             yield WARN, f"agent {name} on {host}: starts, but its program cannot be looked at: {found}"
         else:  # by check sum and size of each file, without its path
@@ -91,26 +89,16 @@ def _versions(name: str, programs: Mapping[str, Programs | str]) -> Iterator[Fin
         yield severity, f"agent {name} on {', '.join(hosts)}: {'; '.join(programs[hosts[0]])}{others}"
 
 
-@dataclass(slots=True)
-class Probe:
-    """One process that is started to see whether it can be: its output, and how it ended."""
-
-    host: str
-    stdin: bytes  # sent once it is started
-    out: bytes = b""
-    err: bytes = b""
-    is_started: bool = False
-    is_late: bool = False  # it was ended by us, without an end or enough output of its own
-    end: NotCreated | Gone | None = None
-
-
 class Prober:
-    """Starts the agents of a type on all their hosts at once, and ends them."""
+    """Starts the agents of a type on all their hosts at once, and ends them; each process has a slot of its own."""
 
     def __init__(self, config: Config) -> None:
-        self._config, self._loop = config, Loop()
-        self._slots = count()
-        self._probes: dict[int, Probe] = {}
+        self._config, self._loop, self._slots = config, Loop(), count()
+        self._script = b""  # for the standard input of what is being started
+        self._out: dict[int, bytes] = defaultdict(bytes)
+        self._err: dict[int, bytes] = defaultdict(bytes)
+        self._ends: dict[int, NotCreated | Gone] = {}
+        self._late: set[int] = set()  # did not end by themselves in time
         self._processes = Processes(
             self._loop, config, agent_folders(), self._on_stdout, self._on_stderr, self._on_capture, self._on_event
         )
@@ -120,71 +108,66 @@ class Prober:
         """Return for each enabled host why an agent of a type cannot be used there, or None; no command is run."""
         if self._config.agents[name].kind == "exec":
             return {host: found if isinstance(found, str) else None for host, found in self.inspect(name).items()}
-        probes = self._run(name, None, lambda probe: READY in probe.out)
-        return {probe.host: None if READY in probe.out else self._failure(probe, "OK") for probe in probes}
+        return {host: None if READY in out else why for host, out, why in self._run(name, None, "OK", READY)}
 
     def inspect(self, name: str) -> dict[str, Programs | str]:
         """Return for each enabled host what the command of a type names there, or why that cannot be said."""
-        command = map(os.fsencode, self._config.agents[name].command)
-        probes = self._run(name, (*SHELL, *command), lambda _probe: False)
-        return {
-            probe.host: tuple(printable(probe.out).splitlines()) or self._failure(probe, "answer") for probe in probes
-        }
+        argv = (*SHELL, *map(os.fsencode, self._config.agents[name].command))
+        results = self._run(name, argv, "answer", None)
+        return {host: tuple(printable(out).splitlines()) or why for host, out, why in results}
 
-    def _run(self, name: str, argv: tuple[bytes, ...] | None, is_enough: Callable[[Probe], bool]) -> list[Probe]:
-        """Start a process of a type on each host, and end it when its output is enough; `argv`: a shell to inspect."""
+    def _run(
+        self, name: str, argv: tuple[bytes, ...] | None, what: str, enough: bytes | None
+    ) -> list[tuple[str, bytes, str]]:
+        """Start a process of a type on each host, and end it when its output is enough.
+
+        `argv` is a shell to inspect with. Return each host with the output, and why that is not what was wanted.
+        """
         limits, script = self._config.scheduler, b"" if argv is None else INSPECT
-        later = script if self._config.agents[name].kind == "line" else b""  # a command gets it with its start
-        hosts = (host for host in self._config.hosts_of(name) if self._config.hosts[host].enabled)
-        probes = self._probes = {next(self._slots): Probe(host, later) for host in hosts}
-        for slot, probe in probes.items():
-            self._processes.spawn(Spawn(slot, 1, name, probe.host, argv, script))
-        self._wait(limits.start_limit, is_enough)
-        for slot, probe in probes.items():
-            probe.is_late = probe.end is None and not is_enough(probe)
+        self._script = script if self._config.agents[name].kind == "line" else b""  # a command gets it with its start
+        slots = {next(self._slots): host for host in self._config.hosts_of(name) if self._config.hosts[host].enabled}
+        for slot, host in slots.items():
+            self._processes.spawn(Spawn(slot, 1, name, host, argv, script))
+        self._wait(slots, limits.start_limit, enough)
+        self._late |= slots.keys() - self._ends.keys()
+        for slot in slots:
             self._processes.kill(Kill(slot))
-        self._wait(limits.kill_grace, lambda _probe: False)
-        for slot in probes:
+        self._wait(slots, limits.kill_grace)
+        for slot in slots:
             self._processes.force_kill(ForceKill(slot))
-        self._wait(REAP_LIMIT_S, lambda _probe: False)
-        return list(probes.values())
+        self._wait(slots, REAP_LIMIT_S)
+        return [(host, self._out[slot], self._failure(slot, what)) for slot, host in slots.items()]
 
-    def _wait(self, limit_s: float, is_enough: Callable[[Probe], bool]) -> None:
-        """Wait until each has ended or its output is enough."""
+    def _wait(self, slots: Collection[int], limit_s: float, enough: bytes | None = None) -> None:
+        """Wait until each has ended, or its output has what is enough."""
         deadline = self._loop.now + limit_s
         while self._loop.now < deadline:
-            for slot, probe in self._probes.items():
-                if probe.is_started and probe.stdin:
-                    self._processes.send(Send(slot, probe.stdin))
-                    probe.stdin = b""
-            if all(probe.end or is_enough(probe) for probe in self._probes.values()):
+            if all(slot in self._ends or (enough is not None and enough in self._out[slot]) for slot in slots):
                 return
             self._loop.turn(deadline)
 
     def _on_event(self, event: Event) -> None:
         match event:
-            case Created(slot=slot) if slot in self._probes:
-                self._probes[slot].is_started = True
-            case NotCreated(slot=slot) | Gone(slot=slot) if slot in self._probes:
-                self._probes[slot].end = event
+            case Created(slot=slot) if self._script:  # not at once: this may be called from within spawn
+                self._loop.at(self._loop.now, partial(self._processes.send, Send(slot, self._script)))
+            case NotCreated(slot=slot) | Gone(slot=slot):
+                self._ends[slot] = event
 
-    def _on_stdout(self, slot: int, data: bytes, _now: float) -> bytes | None:
-        self._probes[slot].out = (self._probes[slot].out + data)[:STDOUT_BYTES]
-        return None
+    def _on_stdout(self, slot: int, data: bytes, _now: float) -> None:
+        self._out[slot] = (self._out[slot] + data)[:STDOUT_BYTES]
 
     def _on_stderr(self, slot: int, data: bytes, _now: float) -> None:
-        self._probes[slot].err = (self._probes[slot].err + data)[-STDERR_BYTES:]
+        self._err[slot] = (self._err[slot] + data)[-STDERR_BYTES:]
 
     def _on_capture(self, slot: int, stream: str, data: bytes, now: float) -> None:
         (self._on_stdout if stream == "out" else self._on_stderr)(slot, data, now)
 
-    def _failure(self, probe: Probe, what: str) -> str:
-        """Return why there was no OK, or no answer."""
-        if probe.is_late:
+    def _failure(self, slot: int, what: str) -> str:
+        if slot in self._late:
             return f"no {what} within {self._config.scheduler.start_limit:g} s"
-        lines = printable(probe.err).strip().splitlines()
+        lines = printable(self._err[slot]).strip().splitlines()
         last_line = f": {lines[-1]}" if lines else ""
-        match probe.end:
+        match self._ends.get(slot):
             case NotCreated(reason=reason):
                 return reason
             case Gone(lost=True):

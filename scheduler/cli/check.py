@@ -7,11 +7,10 @@ Mistakes in the configuration never come here: they end every command with exit 
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -33,7 +32,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.spawn import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
 from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError
-from scheduler.model.config import AgentType, Config, Host
+from scheduler.model.config import Config
 from scheduler.model.events import Event, HostDown, HostUp
 from scheduler.model.statements import bind
 from scheduler.package_data import agent_folders
@@ -41,16 +40,19 @@ from scheduler.package_data import agent_folders
 OK: Literal["ok"] = "ok"
 WARN: Literal["WARN"] = "WARN"
 FAIL: Literal["FAIL"] = "FAIL"
-FAILED, UNREACHABLE = 1, 3
-REACH_LIMIT_S = 20.0  # for a host to be reached
-
 Finding = tuple[Literal["ok", "WARN", "FAIL"], str]
 
+FAILED, UNREACHABLE = 1, 3
+REACH_LIMIT_S: Final = 20.0  # for a host to be reached
 LOGIN_LIMIT_S: Final = 15
 VARIABLE: Final = "DROVER_DATABASE_URL"
 SCHEDULER: Final = "drover_scheduler"
 MSQ: Final = "drover_msq"
 AGENTDB: Final = "drover_agentdb"
+GROUP_ROLES: Final = ("drover_owner", "drover_frontend", "drover_frontend_sql", "drover_operator", "drover_readonly")
+ROLES: Final = [*GROUP_ROLES, SCHEDULER, MSQ, AGENTDB]
+PREPARED: Final = b"drover_check"
+ACCEPTED: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 # What a server, or libpq, says of a log-in that it refuses, and what to do next; {role} and {keys} are put in.
 ADVICE: Final = (
@@ -68,12 +70,6 @@ ADVICE: Final = (
     (r"database \".*\" does not exist", "create it, or correct {keys}"),
 )  # fmt: skip
 OTHER_ADVICE: Final = "look into the log of the server, and correct {keys}"
-SCHEDULER_CONNECTIONS: Final = ("queue", "watch")
-
-PREPARED = b"drover_check"
-ACCEPTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
-GROUP_ROLES = ["drover_owner", "drover_frontend", "drover_frontend_sql", "drover_operator", "drover_readonly"]
-ROLES = [*GROUP_ROLES, SCHEDULER, MSQ, AGENTDB]
 
 
 def check(options: Namespace, config: Config) -> int:
@@ -97,37 +93,26 @@ def print_findings(findings: Iterable[Finding]) -> int:
     return status
 
 
-# Programs
-
-
 def _programs(config: Config) -> Iterator[Finding]:
+    """Yield whether programs can be started here; not those of other hosts, and a disabled type may lack its own."""
     around = Surroundings(os.environ, agent_folders())
     for path, mistake in user_mistakes(config):
         yield WARN, f"{'.'.join(map(str, path))}: {mistake}; run by this user, drover run would refuse it"
     for name, agent in config.agents.items():
-        hosts = [config.hosts[host] for host in config.hosts_of(name)]
-        yield _program(f"agent {name}: ", agent, hosts, around)
-
-
-def _program(who: str, agent: AgentType, hosts: Sequence[Host], around: Surroundings) -> Finding:
-    """Return whether a program can be started here; not one of other hosts, and a disabled type may lack its own."""
-    word = agent.command[0]
-    if all(host.transport != "local" for host in hosts):
-        return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
-    severity = FAIL if agent.enabled else WARN
-    try:
-        program = find_program(word, search_path(agent, around), agent.cwd or None)
-    except PermissionError as error:
-        return severity, f"{who}{error.filename2} is not executable; chmod +x {error.filename2}"
-    except OSError:
-        place = "there" if "/" in word else "in agents/ or on PATH"
-        return severity, f"{who}no program {word} is {place}; install it or correct its command"
-    if problem := interpreter_mistake(program, search_path(agent, around)):
-        return severity, f"{who}{program}: {problem}"
-    return OK, who + program
-
-
-# Hosts
+        who, word, severity = f"agent {name}: ", agent.command[0], FAIL if agent.enabled else WARN
+        if all(config.hosts[host].transport != "local" for host in config.hosts_of(name)):
+            yield OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
+            continue
+        try:
+            program = find_program(word, search_path(agent, around), agent.cwd or None)
+        except PermissionError as error:
+            yield severity, f"{who}{error.filename2} is not executable; chmod +x {error.filename2}"
+        except OSError:
+            place = "there" if "/" in word else "in agents/ or on PATH"
+            yield severity, f"{who}no program {word} is {place}; install it or correct its command"
+        else:
+            problem = interpreter_mistake(program, search_path(agent, around))
+            yield (severity, f"{who}{program}: {problem}") if problem else (OK, who + program)
 
 
 def _hosts(config: Config) -> Iterator[Finding]:
@@ -151,9 +136,6 @@ def _hosts(config: Config) -> Iterator[Finding]:
         yield findings.get(name, (FAIL, f"host {name}: no answer within {REACH_LIMIT_S:g} s"))
 
 
-# The database
-
-
 def _database(config: Config, conninfo: str) -> Iterator[Finding]:
     """Yield the findings about the database; WorldError if it cannot be reached, after all log-ins were tried."""
     try:
@@ -163,68 +145,57 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
         raise
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
     with translated_errors(), open_session(conninfo) as session:
-        yield from _read_only(session)
+        problem = "the database can only be read, and a scheduler writes"
+        match session.rows("read_only"):
+            case [(True, True)]:
+                yield FAIL, f"{problem}: it is a replica: name its primary in [database] url"
+            case [(True, False)]:
+                yield FAIL, f"{problem}: default_transaction_read_only is on: reset it for the database or the role"
         missing = ", ".join(name for (name,) in session.rows("missing_roles", roles=ROLES))
         yield (WARN, f"roles: {missing} missing; run drover init --roles") if missing else (OK, "roles")
     yield from try_logins(config, conninfo_of_daemon(config, conninfo))  # with no session of ours beside them
     with translated_errors(), open_session(conninfo) as session:
-        yield from _old_database(session)
-        yield from _clean_ups(session)
-    yield from _all_statements(config, conninfo)
+        yield from _warnings(session)
+    yield from _statements(config, conninfo)
 
 
-def _read_only(session: Session) -> Iterator[Finding]:
-    """Yield why nothing can be written, and what next, if that is so."""
-    problem = "the database can only be read, and a scheduler writes"
-    match session.rows("read_only"):
-        case [(True, True)]:
-            yield FAIL, f"{problem}: it is a replica: name its primary in [database] url"
-        case [(True, False)]:
-            yield FAIL, f"{problem}: default_transaction_read_only is on: reset it for the database or the role"
-
-
-def _old_database(session: Session) -> Iterator[Finding]:
-    """Yield what `drover init` refuses now, and the rights that PostgreSQL 14 gave to all in schema public."""
+def _warnings(session: Session) -> Iterator[Finding]:
+    """Yield what `drover init` refuses now, rights that PostgreSQL 14 gave to all, and clean-ups that are not done."""
     encoding = session.connection.info.parameter_status("server_encoding")
     if encoding not in migrate.ENCODINGS:
         yield WARN, migrate.wrong_encoding(encoding)
     if session.value("public_is_open"):
         problem = "schema public: every role may create tables and functions there, SQL of jobs and agents too"
         yield WARN, f"{problem}; unless that is wanted: revoke create on schema public from public"
-
-
-def _clean_ups(session: Session) -> Iterator[Finding]:
-    """Yield files that still exist although their jobs are done, if no agent will remove them."""
     ((waiting, first, why),) = session.rows("stuck_clean_ups")
     failed = session.value("failed_clean_ups")
-    yield from ((WARN, f"clean-ups: {each}") for each in session.restrictions("jobqueue"))
+    for restriction in session.restrictions("jobqueue"):
+        yield WARN, f"clean-ups: {restriction}"
     if waiting:
         yield WARN, f"clean-ups: nobody can do {waiting} that wait, as job {first}: {why}"
     if failed:
         yield WARN, f"clean-ups: {failed} have failed; drover ls -S failed -t cleanup, and drover retry"
 
 
-def _all_statements(config: Config, conninfo: str) -> Iterator[Finding]:
+def _statements(config: Config, conninfo: str) -> Iterator[Finding]:
     """Prepare every statement of every agent as the role that will run them."""
-    agents = {name: agent for name, agent in config.agents.items() if agent.statements}
-    if not agents:
+    texts = {
+        f"agents.{name}.statements.{key}": text
+        for name, agent in config.agents.items()
+        for key, text in agent.statements.items()
+    }
+    if not texts:
         return
     try:
         url = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=AGENTDB)
         with translated_errors(), open_session(url) as session:
-            for name, agent in agents.items():
-                yield from _agent_statements(session.connection, name, agent)
+            for where, text in texts.items():
+                problem = _problem(session.connection, text)
+                yield (FAIL, f"{where}: {problem}") if problem else (OK, where)
     except WorldError:
         yield FAIL, "statements: not prepared, for want of the log-in agent-database"
     except DroverError as error:
         yield FAIL, f"statements: cannot be prepared as {AGENTDB}: {error}"
-
-
-def _agent_statements(connection: psycopg.Connection, name: str, agent: AgentType) -> Iterator[Finding]:
-    for key, text in agent.statements.items():
-        problem = _problem(connection, text)
-        where = f"agents.{name}.statements.{key}"
-        yield (FAIL, f"{where}: {problem}") if problem else (OK, where)
 
 
 def _problem(connection: psycopg.Connection, text: str) -> str:
@@ -239,15 +210,14 @@ def _problem(connection: psycopg.Connection, text: str) -> str:
     return next((result.get_error_message() for result in results if result.status not in ACCEPTED), "")
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(NamedTuple):
     """A connection that the daemon makes: purpose, connection string, and the keys that decide about it."""
 
     connection: str
     purpose: str
     conninfo: str
     keys: str
-    count: int  # of connections that are opened in this way
+    sessions: int  # that are opened in this way
 
     @property
     def role(self) -> str:
@@ -268,8 +238,8 @@ def logins(config: Config, conninfo: str) -> Iterator[Login]:
     if asking := [name for name, agent in config.agents.items() if agent.db != "off"]:
         url = found.agentdb_url or make_conninfo(conninfo, user=AGENTDB)
         keys = "agentdb_url and agentdb_password_file in [database]"
-        count = config.scheduler.agentdb_connections
-        yield Login("agent-database", f"DB: lines of {', '.join(asking)}", url, keys, count)
+        sessions = config.scheduler.agentdb_connections
+        yield Login("agent-database", f"DB: lines of {', '.join(asking)}", url, keys, sessions)
 
 
 def try_logins(config: Config, conninfo: str) -> Iterator[Finding]:
@@ -287,21 +257,16 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
     try:
         given = {"connect_timeout": LOGIN_LIMIT_S, **conninfo_to_dict(login.conninfo)}
         session = Session(held.enter_context(psycopg.connect(make_conninfo("", **given), autocommit=True)))
-        is_right = login.connection not in SCHEDULER_CONNECTIONS or session.value("may_register")
+        is_right = login.connection not in ("queue", "watch") or session.value("may_register")
         most = session.value("role_connection_limit")
     except psycopg.Error as error:
         refusal = str(error).removeprefix("connection failed: ")
-        return FAIL, f"{who}: {refusal}; {advice(login, refusal)}"
+        advice = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), OTHER_ADVICE)
+        return FAIL, f"{who}: {refusal}; {advice.format(role=login.role, keys=login.keys)}"
     if not is_right and login.keys == VARIABLE:  # perhaps a person runs the check
         return WARN, f"{who}: this role may not register a scheduler: {VARIABLE} is for no daemon, and hides its URL"
     if not is_right:
         return FAIL, f"{who}: this role may not register a scheduler; let {login.keys} name {SCHEDULER}"
-    if 0 <= most < login.count:
-        return WARN, f"{who}: its role may have {most} connections, and {login.count} may be wanted: the rest waits"
+    if 0 <= most < login.sessions:
+        return WARN, f"{who}: its role may have {most} connections, and {login.sessions} may be wanted: the rest waits"
     return OK, who
-
-
-def advice(login: Login, refusal: str) -> str:
-    """Return what to do next about a log-in that was refused."""
-    next_step = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), OTHER_ADVICE)
-    return next_step.format(role=login.role, keys=login.keys)

@@ -43,7 +43,7 @@ def run(options: Namespace, config: Config) -> int:
     hide()
     config = _with_options(config, options)
     if options.test or options.test_first:
-        failed = test_agents(config, sys.stdout)
+        failed = test_agents(config)
         if options.test or failed:
             return 1 if failed else 0
     log.LOG.info("configuration %s", locate(options.config, os.environ))
