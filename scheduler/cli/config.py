@@ -1,9 +1,7 @@
 """Find and read configuration files and the passwords they name; refuse those that others could write or read.
 
 The first file that exists: the file given with -c, DROVER_CONFIG, the user's own, the machine's, the shipped one; then
-conf.d/*.toml beside it, sorted by name. What the texts mean is in scheduler.model.config_text. A password in a file of
-its own is kept nowhere but in the connection string that it belongs to. Templates of the bundled shell agent are
-checked by its own module (agents/shell/quoting.py), which is loaded from where the agents are.
+conf.d/*.toml beside it, sorted by name. What the texts mean is in scheduler.model.config_text.
 """
 
 import importlib.util
@@ -71,7 +69,7 @@ def read(main: Path) -> list[tuple[str, str]]:
     Errors: ConfigError, naming every file and directory that cannot be read or trusted.
     """
     if main == shipped():
-        return [(str(main), _decoded(main, _content(main)[0]))]
+        return [(str(main), _text(main))]
     folder = main.parent / "conf.d"
     parts = _parts(folder)
     mistakes = [*_directory_mistakes(main.parent, [main, folder]), *_directory_mistakes(folder, parts)]
@@ -80,7 +78,7 @@ def read(main: Path) -> list[tuple[str, str]]:
     texts: list[tuple[str, str]] = []
     for path in (main, *parts):
         try:
-            texts.append((str(path), _trusted_text(path)))
+            texts.append((str(path), _text(path)))
         except ConfigError as error:
             mistakes.append(str(error))
     if mistakes:
@@ -92,10 +90,8 @@ def _exists(path: Path) -> bool:
     """Return whether a file exists; one behind a closed directory does: to skip it would run another configuration."""
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
     return True
 
 
@@ -124,24 +120,23 @@ def _directory_mistakes(folder: Path, entries: list[Path]) -> Iterator[str]:
         yield f"{path}: belongs to another user, in a directory that all may write to; move it"
 
 
-def _trusted_text(path: Path) -> str:
+def _text(path: Path) -> str:
     """Return the text of a file that its owner alone may write, and read if it holds a password."""
-    data, status = _content(path)
-    if status.st_mode & WRITABLE:
+    try:
+        with path.open("rb") as file:
+            data, status = file.read(), os.fstat(file.fileno())  # of the same file, whatever has this name now
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; see -c and DROVER_CONFIG") from error
+    if status.st_mode & WRITABLE and path != shipped():
         raise ConfigError(f"{path}: others may write to this file{_shown(status.st_mode)}; chmod go-w {path}")
-    text = _decoded(path, data)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: syntax: is not UTF-8 (got byte {data[error.start]:#x})") from None
     if holds_secret(text) and _others_may_read(status):
         raise ConfigError(f"{path}: holds a password and others may read it{_shown(status.st_mode)}; chmod 600 {path}")
     return text
-
-
-def _content(path: Path) -> tuple[bytes, os.stat_result]:
-    """Return bytes and status of the same open file, so that nobody can change one for the other between."""
-    try:
-        with path.open("rb") as file:
-            return file.read(), os.fstat(file.fileno())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}; see -c and DROVER_CONFIG") from error
 
 
 def _shown(mode: int) -> str:
@@ -151,14 +146,6 @@ def _shown(mode: int) -> str:
 def _others_may_read(status: os.stat_result) -> bool:
     """Return whether others may read a file; the group may read one of root, as root gives a daemon its password."""
     return bool(status.st_mode & (stat.S_IROTH if status.st_uid == ROOT else stat.S_IROTH | stat.S_IRGRP))
-
-
-def _decoded(path: Path, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: syntax: is not UTF-8 (got byte {data[error.start]:#x})") from None
 
 
 # Passwords in files of their own: a plain name is a file of $CREDENTIALS_DIRECTORY, where systemd puts what
@@ -237,7 +224,7 @@ def _password(where: str, name: str, environ: Mapping[str, str]) -> str:
         raise ConfigError(f"{where}: {path} is not UTF-8") from None
 
 
-# Templates of the shell agent
+# Templates of the shell agent, checked by its own module (agents/shell/quoting.py), loaded from where the agents are.
 
 
 def template_mistakes(config: Config) -> Iterator[Contradiction]:

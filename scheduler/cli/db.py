@@ -19,7 +19,6 @@ from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
-from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import set_json_loads
 
 from scheduler.cli.config import EMBEDDED, is_embedded_url, with_password
@@ -79,23 +78,24 @@ class Session:
     def __init__(self, connection: psycopg.Connection) -> None:
         self.connection = connection
 
+    def table(self, title: str, name: str, /, **parameters: Any) -> Table:
+        """Return the rows of a statement under the names of its columns."""
+        text, values = self._permitted(name, parameters)
+        cursor = psycopg.RawCursor(self.connection).execute(text, values)
+        return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
+
     def rows(self, name: str, /, **parameters: Any) -> list[Any]:
         """Return the rows of a statement, as tuples."""
-        return list(self._cursor(name, parameters))
+        return list(self.table("", name, **parameters).rows)
 
     def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
         """Return the rows of a statement, as mappings."""
-        return list(self._cursor(name, parameters, dict_row))
+        return self.table("", name, **parameters).records()
 
     def value(self, name: str, /, **parameters: Any) -> Any:
         """Return the one value of the one row of a statement."""
-        ((value,),) = self._cursor(name, parameters)
+        ((value,),) = self.rows(name, **parameters)
         return value
-
-    def table(self, title: str, name: str, /, **parameters: Any) -> Table:
-        """Return the rows of a statement under the names of its columns."""
-        cursor = self._cursor(name, parameters)
-        return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
 
     def stream(self, name: str, /, **parameters: Any) -> Iterator[Any]:
         """Yield the rows of a statement as they arrive."""
@@ -135,10 +135,6 @@ class Session:
     def numbers_by_name(self, names: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the jobs that have these names; a name without a job is left out."""
         return dict(self.rows("jobs_by_name", names=list(names))) if names else {}
-
-    def _cursor(self, name: str, parameters: Mapping[str, Any], row_factory: Any = tuple_row) -> Any:
-        text, values = self._permitted(name, parameters)
-        return psycopg.RawCursor(self.connection, row_factory=row_factory).execute(text, values)
 
     def _permitted(self, name: str, parameters: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         """Return text and values of a statement, with views in place of tables of which the role may see no more."""
