@@ -290,6 +290,6 @@ _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.RECORD: _record,
     d.PROGRESS: report.show_progress,
     d.ROOM: _find_room,
-    d.SHORTAGE: processes.uncap,
+    d.SHORTAGE: processes.try_more,
     d.TIME_LIMITS: completion.end_late_jobs,
 }

@@ -528,12 +528,12 @@ class Pool:
     def add_idle(self, slot: Any) -> None:
         """Note that a slot is READY."""
         self.idle[slot.host.name].append(slot)
-        slot.host.idle[slot] = None
+        slot.host.add_idle(slot)
 
     def remove_idle(self, slot: Any) -> None:
         """Note that a slot is READY no more."""
         self.idle[slot.host.name].remove(slot)
-        del slot.host.idle[slot]
+        slot.host.remove_idle(slot)
 
 
 def is_urgent(job: Job) -> bool:

@@ -49,6 +49,11 @@ class HostState:
         self.tried_again_at = NEVER
         self.refresh()
 
+    @property
+    def is_open(self) -> bool:
+        """Say whether agents may be started here at all."""
+        return self.enabled and self.is_up
+
     def has_room(self, urgent: bool) -> bool:
         """Say whether one more agent may be started here."""
         return self.is_open and self.spare(urgent) > 0
@@ -59,19 +64,21 @@ class HostState:
         return min(limit, self.most) - self.used
 
     @property
-    def is_open(self) -> bool:
-        """Say whether agents may be started here at all."""
-        return self.enabled and self.is_up
-
-    def is_kept_from(self, pool: StartingType) -> bool:
-        """Say whether the room here was made for another type, which can use it."""
-        other = self.kept_for
-        return other is not None and other is not pool and other.has_free(self.name)
-
-    @property
     def is_over(self) -> bool:
         """Say whether an urgent slot is in use that is not being given up already."""
         return self.max != UNLIMITED and self.used - self.leaving > self.max
+
+    def refresh(self) -> None:
+        """Work out the one question that every OK asks: whether an agent that has finished may have to go."""
+        self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
+
+    def configure(self, **settings: Any) -> None:
+        """Set max, urgent and enabled, or some of them."""
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.refresh()
+
+    # ---- its slots
 
     def slot_moved(self, used: int, leaving: int) -> None:
         """Count a slot that came into use or fell out of it, and one that is told to end."""
@@ -79,21 +86,25 @@ class HostState:
         self.leaving += leaving
         self.refresh()
 
-    def refresh(self) -> None:
-        """Work out the one question that every OK asks: whether an agent that has finished may have to go."""
-        self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
+    def add_idle(self, slot: object) -> None:
+        """Note that a slot is READY."""
+        self.idle[slot] = None
 
-    def reach(self, host: Host) -> None:
-        """Begin anew to reach it, if that is needed at all."""
-        self.is_up, self.reason = not host.is_remote, None
+    def remove_idle(self, slot: object) -> None:
+        """Note that a slot is READY no more."""
+        del self.idle[slot]
 
-    def came_up(self) -> None:
-        """Note that agents may be started here."""
-        self.is_up, self.reason = True, None
+    # ---- whether it is reached, and can start agents
+
+    def reach(self, *, is_up: bool) -> None:
+        """Note that agents may be started here, or that it is being reached."""
+        self.is_up, self.reason = is_up, None
+        self.refresh()
 
     def went_down(self, reason: str, until: float) -> None:
         """Note that it cannot be reached, and when that is tried again."""
         self.is_up, self.reason, self.down_until = False, reason, until
+        self.refresh()
 
     def run_short(self, reason: str, now: float) -> bool:
         """Let it have no more agents than it has, for a while; say whether a new pause has begun."""
@@ -113,11 +124,7 @@ class HostState:
         """Note that one more agent could be started than before."""
         self.shortage, self.pause, self.tried_again_at = None, 0.0, NEVER
 
-    def configure(self, **settings: Any) -> None:
-        """Set max, urgent and enabled, or some of them."""
-        for name, value in settings.items():
-            setattr(self, name, value)
-        self.refresh()
+    # ---- starving types, and types whose starts fail
 
     def keep_for(self, pool: StartingType | None, now: float) -> None:
         """Keep the place that is about to become free for a starving type."""
@@ -127,10 +134,20 @@ class HostState:
         """Keep no place any more."""
         self.kept_for = None
 
+    def is_kept_from(self, pool: StartingType) -> bool:
+        """Say whether the room here was made for another type, which can use it."""
+        other = self.kept_for
+        return other is not None and other is not pool and other.has_free(self.name)
+
+    def yield_to(self, pool: StartingType | None) -> None:
+        """Promise the next agent's place to a starving type, or take the promise back."""
+        self.yields_to = pool
+        self.refresh()
+
     def begin_probe(self, slot: object) -> None:
         """Note the agent that starts here of a type whose last start failed; no other such one starts meanwhile."""
         self.probe = slot
-        self.revoke_promises()
+        self._revoke_promises()
 
     def end_probe(self, slot: object) -> None:
         """Note that this agent, if it is the one, has come up or ended."""
@@ -140,15 +157,9 @@ class HostState:
     def start_failed(self, until: float) -> None:
         """Start no agent whose type failed to start here before this instant, and promise it no place."""
         self.probe_at = max(self.probe_at, until)
-        self.revoke_promises()
+        self._revoke_promises()
 
-    def yield_to(self, pool: StartingType | None) -> None:
-        """Promise the next agent's place to a starving type, or take the promise back."""
-        self.yields_to = pool
-        self.refresh()
-
-    def revoke_promises(self) -> None:
-        """Promise no place to a type that may not be started here at present, since its starts here fail."""
+    def _revoke_promises(self) -> None:
         if self.yields_to is not None and self.name in self.yields_to.failed_starts:
             self.yield_to(None)
         if self.kept_for is not None and self.name in self.kept_for.failed_starts:

@@ -20,7 +20,6 @@ from scheduler.model.states import (
     NEVER,
     NOT_CREATED,
     ST_FAIL,
-    ST_FREEING,
     ST_PREP,
     ST_READY,
     ST_RUNNING,
@@ -42,14 +41,16 @@ EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
 def created(state: State, event: e.Created, now: float) -> None:
     """Note that a process exists: an exec agent works from now on, a line agent has so long for its first OK."""
     slot = state.slots.all[event.slot]
-    if slot.host.shortage is not None and slot.host.most == NEVER:
-        recovered(state, slot.host)
+    host = slot.host
+    if host.shortage is not None and host.most == NEVER:
+        host.recover()
+        state.log_message("info", f"host {host.name}: more agents can be started again")
     slot.process_began(event.pid, now)
     if slot.state != ST_SPAWNED:
         return
     if slot.pool.is_exec:
         state.begin_capture(slot)
-        is_probe = slot.host.probe is slot
+        is_probe = host.probe is slot
         slot.launched(now)
         if is_probe:
             state.mark_dirty(slot.pool)  # and so all those that wait to be the next
@@ -78,8 +79,8 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
 
 
 def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
-    """Put back the item of an agent that the machine could not start, and start fewer agents there."""
-    job = slot.job
+    """Put back the item of an agent that the machine could not start, and start no more agents there for a while."""
+    job, host = slot.job, slot.host
     if job is not None and job.verdict is None:
         replies.put_back_unsent(state, slot)
         if state.draining and job.query is None:
@@ -88,7 +89,9 @@ def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
         completion.release_slot(state, slot, job, now)
     slot.blame(False)
     _process_ended(state, slot, now, NOT_CREATED)
-    run_short(state, slot.host, reason, now)
+    if host.run_short(reason, now):
+        state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
+    state.deadlines.bring_forward(SHORTAGE, host.tried_again_at)
 
 
 def gone(state: State, event: e.Gone, now: float) -> None:
@@ -97,29 +100,24 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     slot.exited(event.code, event.signal)
     if event.lost:
         slot.blame(False)
-    how = _how_it_died(slot, event)
+    how = "the link to the agent was lost" if event.lost else "agent terminated prematurely, "
+    if not event.lost:
+        how += f"by {event.signal}" if event.signal else f"with exit status {event.code}"
+    if slot.wanted is DIE:
+        how = slot.reason
     if last := slot.output.last_line():
         slot.starve()
         if slot.wanted is not DIE:
             replies.agent_output(state, slot, last + b"\n", now)
     if slot.output.partial_stderr:
         replies.agent_stderr(state, slot, b"\n", now)
-    if slot.pool.is_exec:
-        _end_capture(state, slot)
+    if (capture := state.end_capture(slot)) is not None:  # who follows it is notified of the end of the job
+        _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
     if slot.state == ST_RUNNING and slot.pool.is_exec and slot.job is not None:
         _exec_ended(state, slot, slot.job, how, now, lost=event.lost)
     else:
         _died(state, slot, how, now, lost=event.lost)
     _process_ended(state, slot, now, GONE)
-
-
-def _how_it_died(slot: Slot, event: e.Gone) -> str:
-    if slot.wanted is DIE:
-        return slot.reason
-    if event.lost:
-        return "the link to the agent was lost"
-    end = f"by {event.signal}" if event.signal else f"with exit status {event.code}"
-    return f"agent terminated prematurely, {end}"
 
 
 def _exec_ended(state: State, slot: Slot, job: Job, how: str, now: float, *, lost: bool) -> None:
@@ -160,42 +158,38 @@ def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
         pool.block(now)
         state.log_message("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
-        completion.give_back_all(
-            state,
-            f"agent failed: {pool.reason}",
-            now,
-            lambda job: job.pool is pool and completion.is_untouched(job),
-        )
+        why = f"agent failed: {pool.reason}"
+        completion.give_back_all(state, why, now, lambda job: job.pool is pool and completion.is_untouched(job))
     state.mark_dirty(pool)
+
+
+# ---- deadlines
 
 
 def end_overdue(state: State, now: float) -> None:
     """Act on the slots whose deadline has come."""
     for slot in state.slots.overdue(now):
-        late(state, slot, now)
+        _late(state, slot, now)
 
 
-def late(state: State, slot: Slot, now: float) -> None:
-    """Act on a slot whose deadline has come."""
-    timers = state.timers
-    current = slot.state
-    if current == ST_SPAWNED and now < slot.since + timers.start_limit:
+def _late(state: State, slot: Slot, now: float) -> None:
+    start_limit, is_made = state.timers.start_limit, slot.state == ST_SPAWNED
+    if is_made and now < slot.since + start_limit:
         state.log(slot, "WARNING", "no OK yet; is stdout flushed?")
         slot.say("warning", "no OK yet; is stdout flushed?")
-        slot.set_deadline(slot.since + timers.start_limit)
-    elif current in (ST_PREP, ST_SPAWNED):
-        is_made = current == ST_SPAWNED
-        what = f"no OK within {timers.start_limit:g} s" if is_made else f"not started within {timers.start_limit:g} s"
+        slot.set_deadline(slot.since + start_limit)
+    elif slot.state in (ST_PREP, ST_SPAWNED):
+        what = f"{'no OK' if is_made else 'not started'} within {start_limit:g} s"
         state.log(slot, "ERROR", f"{what}; killed")
         why = f"{what} of the start; is stdout flushed?" if is_made else what
         slot.pool.set_reason(why)
         slot.say("warning", why)
         slot.kill(why, now, counts=True)
-    elif current == ST_READY:
+    elif slot.state == ST_READY:
         slot.kill("idle", now)
-    elif current == ST_RUNNING:
+    elif slot.state == ST_RUNNING:
         _late_while_working(state, slot, now)
-    elif current in (ST_FREEING, ST_FAIL):
+    else:
         slot.fire(LATE, now)
         thaw_pool(state, slot.pool)
         state.mark_dirty(slot.pool)
@@ -204,21 +198,29 @@ def late(state: State, slot: Slot, now: float) -> None:
 def _late_while_working(state: State, slot: Slot, now: float) -> None:
     """Kill an agent that is silent, slow or does not read; the time of each is measured from another instant."""
     kind = slot.pool.kind
-    limits = (
+    silent_at = max(slot.output.at, slot.assigned_at) + (kind.heartbeat or NEVER)
+    slow_at = slot.assigned_at + (kind.item_timeout or NEVER)
+    deadline, why, counts = min(
         (slot.clogged_until, "does not read its line", False),
-        (
-            max(slot.output.at, slot.assigned_at) + (kind.heartbeat or NEVER),
-            f"no heartbeat for {kind.heartbeat:g} s",
-            True,
-        ),
-        (slot.assigned_at + (kind.item_timeout or NEVER), f"item took longer than {kind.item_timeout:g} s", False),
+        (silent_at, f"no heartbeat for {kind.heartbeat:g} s", True),
+        (slow_at, f"item took longer than {kind.item_timeout:g} s", False),
     )
-    deadline, why, counts = min(limits)
     if deadline > now:
         slot.set_deadline(deadline)
         return
     state.log_death(slot, why, killed=True)
     slot.kill(why, now, counts=counts)
+
+
+def thaw(state: State, pools: Iterable[Pool], now: float) -> int:
+    """Let slots that have failed start agents again; return how many there are."""
+    thawed = 0
+    for pool in pools:
+        pool.forget_failed_starts()
+        thawed += sum([slot.thaw(now) for slot in pool.slots])
+        thaw_pool(state, pool)
+        state.mark_dirty(pool)
+    return thawed
 
 
 def thaw_pool(state: State, pool: Pool) -> None:
@@ -242,10 +244,12 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
     state.mark_dirty(pool)
 
 
+# ---- what agents read
+
+
 def clogged(state: State, event: e.Clogged, now: float) -> None:
     """Limit the time of an agent that does not read its line, from the first byte that is not read."""
-    slot = state.slots.all[event.slot]
-    slot.clog(now + state.timers.write_limit)
+    state.slots.all[event.slot].clog(now + state.timers.write_limit)
 
 
 def unclogged(state: State, event: e.Unclogged, now: float) -> None:
@@ -265,6 +269,8 @@ def answered(state: State, event: e.StatementAnswered, now: float) -> None:
 
 
 # ---- output of exec agents
+
+
 def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> None:
     """Keep the output of a command; what of it is to be stored now waits a moment for more."""
     capture = state.captures.get(slot.number)
@@ -279,13 +285,6 @@ def store_output(state: State, now: float) -> None:
         _store(state, state.slots.all[number], capture.take(), is_over=False)
 
 
-def _end_capture(state: State, slot: Slot) -> None:
-    """Store the rest of the output; those who follow it are notified of the end of the job."""
-    capture = state.end_capture(slot)
-    if capture is not None:
-        _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
-
-
 def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) -> None:
     job = slot.job
     if job is None:
@@ -295,10 +294,13 @@ def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) 
     serving.hold_if_full(state)
 
 
+# ---- hosts
+
+
 def host_up(state: State, event: e.HostUp, now: float) -> None:
     """Let agents be started on a host that is reached."""
     host = state.hosts[event.host]
-    host.came_up()
+    host.reach(is_up=True)
     state.log_message("info", f"host {host.name}: reached")
     _host_changed(state, host)
 
@@ -307,50 +309,23 @@ def host_down(state: State, event: e.HostDown, now: float) -> None:
     """Start nothing on a host that is down; the end of each process there is an event of its own."""
     host = state.hosts[event.host]
     host.went_down(event.reason, now + event.seconds)
-    state.log_message(
-        "warning", f"host {host.name} cannot be reached: {event.reason}; next attempt in {event.seconds:.1f} s"
-    )
-    completion.give_back_all(
-        state, f"host {host.name} is down", now, lambda job: job.host == host.name and completion.is_untouched(job)
-    )
+    what = f"host {host.name} cannot be reached: {event.reason}; next attempt in {event.seconds:.1f} s"
+    state.log_message("warning", what)
+    why = f"host {host.name} is down"
+    completion.give_back_all(state, why, now, lambda job: job.host == host.name and completion.is_untouched(job))
     _host_changed(state, host)
 
 
-def run_short(state: State, host: HostState, reason: str, now: float) -> None:
-    """Let a host have no more agents than it has: its machine could not start one more. It is tried again later."""
-    if host.run_short(reason, now):
-        state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
-    state.deadlines.bring_forward(SHORTAGE, host.tried_again_at)
+def _host_changed(state: State, host: HostState) -> None:
+    state.show_hosts(host)
+    state.claims.wake()
+    state.mark_dirty(*[pool for pool in state.pools.values() if host.name in pool.free])
 
 
-def uncap(state: State, now: float) -> None:
+def try_more(state: State, now: float) -> None:
     """Try again to start more agents where the machine could not."""
     for host in state.hosts.values():
         host.try_more(now)
     again = min((host.tried_again_at for host in state.hosts.values() if host.most < NEVER), default=NEVER)
     state.deadlines.set(SHORTAGE, again)
     state.retry_starving()
-
-
-def recovered(state: State, host: HostState) -> None:
-    """Log that one more agent could be started than before."""
-    host.recover()
-    state.log_message("info", f"host {host.name}: more agents can be started again")
-
-
-def _host_changed(state: State, host: HostState) -> None:
-    host.refresh()
-    state.show_hosts(host)
-    state.claims.wake()
-    state.mark_dirty(*[pool for pool in state.pools.values() if host.name in pool.free])
-
-
-def thaw(state: State, pools: Iterable[Pool], now: float) -> int:
-    """Let slots that have failed start agents again; return how many there are."""
-    thawed = 0
-    for pool in pools:
-        pool.forget_failed_starts()
-        thawed += sum([slot.thaw(now) for slot in pool.slots])
-        thaw_pool(state, pool)
-        state.mark_dirty(pool)
-    return thawed
