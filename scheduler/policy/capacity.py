@@ -21,7 +21,7 @@ from scheduler.model.states import NEVER
 from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import UNLIMITED, HostState
 from scheduler.policy.run_queue import RunQueue
-from scheduler.policy.slots import Slot, start_from
+from scheduler.policy.slots import Slot
 
 
 class StartDecision(NamedTuple):
@@ -38,7 +38,7 @@ def find_room(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_id
     free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
     if not pool.failed_starts:
         return _find_among(free, pool, urgent, now, min_idle)
-    begin_job = {slot: start_from(pool, slot.host) for slot in free}
+    begin_job = {slot: slot.host.start_from(pool) for slot in free}
     room = _find_among([slot for slot in free if begin_job[slot] <= now], pool, urgent, now, min_idle)
     later = min((instant for instant in begin_job.values() if instant > now), default=NEVER)
     return room._replace(until=min(room.until, later))

@@ -154,6 +154,12 @@ class HostState:
         if self.probe is slot:
             self.probe = None
 
+    def start_from(self, pool: StartingType) -> float:
+        """Return the instant from which an agent of a type may be started here; NEVER if another is to end first."""
+        if self.name not in pool.failed_starts:
+            return -NEVER
+        return self.probe_at if self.probe is None else NEVER
+
     def start_failed(self, until: float) -> None:
         """Start no agent whose type failed to start here before this instant, and promise it no place."""
         self.probe_at = max(self.probe_at, until)

@@ -97,7 +97,6 @@ def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
 def gone(state: State, event: e.Gone, now: float) -> None:
     """Read the last output of a dead process, settle its item, free its slot."""
     slot = state.slots.all[event.slot]
-    slot.exited(event.code, event.signal)
     if event.lost:
         slot.blame(False)
     how = "the link to the agent was lost" if event.lost else "agent terminated prematurely, "
@@ -113,26 +112,27 @@ def gone(state: State, event: e.Gone, now: float) -> None:
         replies.agent_stderr(state, slot, b"\n", now)
     if (capture := state.end_capture(slot)) is not None:  # who follows it is notified of the end of the job
         _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
+    if slot.job is not None:
+        slot.job.exited(event.code, event.signal)
     if slot.state == ST_RUNNING and slot.pool.is_exec and slot.job is not None:
-        _exec_ended(state, slot, slot.job, how, now, lost=event.lost)
+        _exec_ended(state, slot, slot.job, event, how, now)
     else:
         _died(state, slot, how, now, lost=event.lost)
     _process_ended(state, slot, now, GONE)
 
 
-def _exec_ended(state: State, slot: Slot, job: Job, how: str, now: float, *, lost: bool) -> None:
+def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now: float) -> None:
     """End the item of an exec agent that exited, whatever its status; that does not count against the slot."""
     slot.blame(False)
-    job.exited(slot.code, slot.signal)
-    if slot.code == 0:
+    if event.code == 0:
         completion.finish(state, slot, job, now)
-    elif slot.code == EX_TEMPFAIL:
+    elif event.code == EX_TEMPFAIL:
         slot.say_item_blocked("exit status 75")
         completion.finish(state, slot, job, now)
-    elif lost:
+    elif event.lost:
         completion.lose_item(state, slot, how, now, interrupted=True)
     else:
-        reason = f"exit status {slot.code}" if slot.signal is None else f"killed by {slot.signal}"
+        reason = f"exit status {event.code}" if event.signal is None else f"killed by {event.signal}"
         completion.lose_item(state, slot, reason, now)
 
 
@@ -145,9 +145,7 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
         slot.say("warning", how)
     if slot.death_counts:
         slot.pool.set_reason(how)
-    if slot.job is not None:
-        slot.job.exited(slot.code, slot.signal)
-        completion.lose_item(state, slot, how, now, interrupted=lost)
+    completion.lose_item(state, slot, how, now, interrupted=lost)
 
 
 def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:

@@ -3,7 +3,8 @@
 A slot moves itself (entities.py); what may happen stands in the tables SLOT_TABLE and WANTED of model/states.py. This
 module knows no jobs: the caller settles what a slot had in hand before its process ends.
 
-Throttle: deaths of agents that had said OK count per slot, those of the last respawn_interval. A start that ended
+Throttle: deaths of agents that had said OK count per slot, those of the last respawn_interval: the first start and
+respawn_count respawns are allowed (F71, F72: six starts in five minutes, then no more). A start that ended
 before the first OK tells something of the program and not of the slot: those count for all slots of a type on a host,
 in a row, however far apart they are, since an agent that never says OK is killed by start_limit only, and one of these
 after the other fills no interval. One first OK forgets them. After the last that is allowed all slots of the type on
@@ -15,7 +16,7 @@ of a host, half of the time, once their first starts are over.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from scheduler.model.config import AgentType, Scheduler
@@ -72,9 +73,9 @@ class Slot:
     """A place for one agent, and its process; `fire` moves its state and sets the deadline of that."""
 
     __slots__ = (
-        "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "code", "counted",
+        "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "counted",
         "deadline", "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up",
-        "item", "items", "job", "number", "output", "pid", "pool", "prefetched", "reason", "serial", "shown", "signal",
+        "item", "items", "job", "number", "output", "pid", "pool", "prefetched", "reason", "serial", "shown",
         "since", "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
     )  # fmt: skip
 
@@ -111,8 +112,6 @@ class Slot:
         self.items = 0  # finished by this process
         self.output = AgentOutput(0.0)
         self.clogged_until = NEVER
-        self.code: int | None = None
-        self.signal: str | None = None
         self.prefetched: deque[Prefetched] | None = None  # lines behind that of the item in hand; None: it has none
         self.is_unsent = False  # the line of the item in hand is still among the commands
         if self.host.name in self.pool.bound:
@@ -137,8 +136,6 @@ class Slot:
     def is_vacant(self) -> bool:
         """Say whether this was a slot: it has no process any more, and its number may be another's."""
         return self.is_removed and self.state == ST_FREE
-
-    # ---- states
 
     def fire(self, event: int, now: float) -> bool:
         """Move the slot; False when the event changed nothing. A violation or a bug of ours ends in a kill."""
@@ -204,8 +201,6 @@ class Slot:
         where = f"slot={self.number} agent={self.pool.name} host={self.host.name}{pid}{job}"
         self.slots.emit(LogMessage(level, f"{text} {where}"))
 
-    # ---- what is wanted of its process
-
     def _want(self, wish: Wish, reason: str) -> None:
         wanted = WANTED.after(self.wanted, wish)
         if wanted is not None:
@@ -233,8 +228,6 @@ class Slot:
     def blame(self, counts: bool) -> None:
         """Say whether the death of the process counts against its slot."""
         self.death_counts = counts
-
-    # ---- the life of its process
 
     def begin_process(self, job: int, now: float) -> None:
         """Note that a process is being made because a job waits."""
@@ -266,22 +259,15 @@ class Slot:
             self.set_deadline(min(self.deadline, self.clogged_until))
 
     def unclog(self) -> None:
-        """Note that all that was written is read."""
         self.clogged_until = NEVER
-
-    def exited(self, code: int | None, signal: str | None) -> None:
-        """Note how the process ended."""
-        self.code, self.signal = code, signal
 
     def process_ended(self, event: int, now: float) -> None:
         """Be free after a process that is dead (GONE) or was never made, or rest when that is too often."""
         host, pool, timers = self.host, self.pool, self.slots.timers
         is_charged = self.death_counts and not self.is_removed
         is_failed_start = is_charged and not self.is_up
-        if is_charged:
-            self.starts = [*recent(self.starts, now, timers.respawn_interval), self.born]
-        elif self.wanted is DIE:
-            self.starts = []
+        starts = [*self.starts, self.born] if is_charged else [] if self.wanted is DIE else self.starts
+        self.starts = [start for start in starts if now - start < timers.respawn_interval]
         if is_failed_start:
             pool.start_failed(host.name)
             host.start_failed(now + (now - self.born))  # its place is left to others for as long as it held it
@@ -289,7 +275,7 @@ class Slot:
         if self.wanted is not KEEP:
             self._want(Wish.ENDED, "")
         self.clear()
-        resting = [self] if is_too_fast(self.starts, now, timers.respawn_interval, timers.respawn_count) else []
+        resting = [self] if len(self.starts) > timers.respawn_count else []
         if is_failed_start and pool.failed_starts[host.name] > timers.respawn_count:
             resting = list(pool.free[host.name])
         for slot in resting:
@@ -314,8 +300,6 @@ class Slot:
         if self.job is not None and not self.pool.takes(self.job, self.host.name):
             self.unbind()
 
-    # ---- its items
-
     def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:
         """Take an item in hand."""
         self.job, self.item, self.is_bound, self.assigned_at = job, item, is_bound, now
@@ -330,11 +314,9 @@ class Slot:
         self.is_bound = False
 
     def say_item_failed(self, why: str) -> None:
-        """Note that the item in hand fails, as its agent says."""
         self.failed = why
 
     def say_item_blocked(self, why: str) -> None:
-        """Note that the item in hand cannot be done now."""
         self.blocked = why
 
     def count_items(self, number: int) -> None:
@@ -374,7 +356,6 @@ class Slots:
         self.logs_routine = True  # whether the log has the level at which starts and ends of commands are told
 
     def configure(self, timers: Scheduler) -> None:
-        """Go by other limits."""
         self.timers = timers
 
     def log_routine(self, wanted: bool) -> None:
@@ -400,7 +381,6 @@ class Slots:
         slot.dismiss(why, now)
 
     def show_again(self, slot: Slot) -> None:
-        """Let the status show a slot anew."""
         self.changed.add(slot)
 
     def take_changed(self) -> set[Slot]:
@@ -439,26 +419,3 @@ class Slots:
             if slot.state > ST_FREE:
                 slot.resume(pause)
         self.deadlines.set(SLOTS, min((slot.deadline for slot in self.all), default=NEVER))
-
-
-# ---- the throttle
-
-
-def recent(starts: Sequence[float], now: float, interval: float) -> list[float]:
-    """Return the starts that still count: those of the last `interval` seconds."""
-    return [start for start in starts if now - start < interval]
-
-
-def is_too_fast(starts: Sequence[float], now: float, interval: float, count: int) -> bool:
-    """Say whether one more start would be the respawn too many: the first start and `count` respawns are allowed.
-
-    **source**: F71, F72 (six starts in five minutes, then no more).
-    """
-    return len(recent(starts, now, interval)) > count
-
-
-def start_from(pool: Pool, host: HostState) -> float:
-    """Return the instant from which an agent of a type may be started on a host; NEVER if another is to end first."""
-    if host.name not in pool.failed_starts:
-        return -NEVER
-    return host.probe_at if host.probe is None else NEVER

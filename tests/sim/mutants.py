@@ -47,7 +47,7 @@ MUTANTS: Final = (
     _one("no_throttle_wake_up", "everything_ends reload_frees_what_failed", _POLICY + "processes",
          "        pool.unblock()\n", "        pass\n"),
     _one("throttle_never_closes", "respawns_are_limited", _POLICY + "slots",
-         "return len(recent(starts, now, interval)) > count", "return False"),
+         "[self] if len(self.starts) > timers.respawn_count else []", "[]"),
     _one("finish_before_claim", "done_means_worked only_ready_agents_get_lines", _POLICY + "replies",
          "elif answer is None:", "elif True:"),
     _one("what_is_locked_is_forgotten", "rows_are_memory exit_leaves_nothing has_future done_means_worked",

@@ -7,7 +7,7 @@ from scheduler.model.config import AgentType, Host, Scheduler
 from scheduler.model.states import ST_FAIL, ST_FREE
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import ROOM
-from scheduler.policy.slots import is_too_fast, recent
+from scheduler.policy.slots import Slot
 from tests.core_tools import claim, make_core, ready, settle, spawned, turn
 
 
@@ -25,17 +25,28 @@ def starts(core: Core, times: list[float]) -> int:
     return sum(start_and_die(core, now) for now in times)
 
 
+def up_and_dead(times: list[float]) -> Slot:
+    """Let an agent come up and die at each of these times; give its slot."""
+    core = make_core()
+    for pk, now in enumerate(times, start=1):
+        slot = ready(core, claim(pk), now=now)
+        core.drain_commands()
+        core.handle(e.Gone(slot.number, code=3), now)
+    return core.state.slots.all[0]
+
+
 def test_throttle_defaults_are_as_specified_f71() -> None:
     assert (Scheduler().respawn_interval, Scheduler().respawn_count) == (300.0, 5)
 
 
-@pytest.mark.parametrize(("deaths", "verdict"), [(5, False), (6, True)])
-def test_the_sixth_respawn_is_refused_f72(deaths: int, verdict: bool) -> None:
-    assert is_too_fast([float(n) for n in range(deaths)], 10.0, 300.0, 5) is verdict
+@pytest.mark.parametrize(("deaths", "state"), [(5, ST_FREE), (6, ST_FAIL)])
+def test_the_sixth_respawn_is_refused_f72(deaths: int, state: int) -> None:
+    slot = up_and_dead([float(n) for n in range(deaths)])
+    assert slot.state == state
 
 
 def test_old_starts_do_not_count_f72() -> None:
-    assert recent([0.0, 1.0, 2.0], 301.0, 300.0) == [2.0]
+    assert up_and_dead([0.0, 1.0, 2.0, 301.0]).starts == [2.0, 301.0]
 
 
 def test_an_agent_that_dies_at_once_is_started_six_times_f70_f72() -> None:
