@@ -8,7 +8,6 @@ left out, and whoever goes on and on all the same is killed.
 """
 
 import json
-from collections.abc import Callable
 from typing import Final
 
 from scheduler.model import protocol
@@ -28,11 +27,10 @@ from scheduler.policy.dispatch import (
     put_back,
     recall_unsent,
 )
-from scheduler.policy.entities import DISABLED, Job
+from scheduler.policy.entities import DISABLED
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
-Act = Callable[[State, Slot, bytes, float], None]
 _FLOOD: Final = 64  # times the output that is written out
 _SPARE_DEPTH: Final = 50
 
@@ -41,7 +39,7 @@ def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | N
     """Act on what an agent printed; return the line to send it next, or None."""
     if data == b"OK\n" and not slot.output.partial_line and slot.wanted is not DIE:
         answer = ok(state, slot, now)
-        return answer if slot.prefetched is None else _with_more(state, slot, answer, now)
+        return answer if slot.prefetched is None else (answer or b"") + prefetch(state, slot, now) or None
     limit, answer, before = state.timers.line_limit, None, slot.job
     for line in slot.output.lines(data, now):
         if slot.wanted is DIE:
@@ -55,45 +53,31 @@ def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | N
             before = slot.job or before
             answer = ok(state, slot, now)
         else:
-            _second_ok(state, slot, before, now)
+            why = "protocol violation: OK for a line that was not sent yet"
+            pk = before.pk if before is not None else slot.about_job  # not the job that has got that line
+            state.outbox.log(LogRow(pk, "ERROR", slot.host.name, slot.pool.name, slot.pid, f"{why}; killed"))
+            slot.kill(why, now, counts=True)
     if len(slot.output.partial_line) > limit and slot.wanted is not DIE:
         _violate(state, slot, f"line over {limit} bytes", now)
-    if slot.wanted is not DIE:
-        return answer if slot.prefetched is None else _with_more(state, slot, answer, now)
-    if answer is not None:
-        put_back_unsent(state, slot)
-    return None
-
-
-def _with_more(state: State, slot: Slot, answer: bytes | None, now: float) -> bytes | None:
-    """Add lines ahead to the answer, if there is room for any."""
-    return (answer or b"") + prefetch(state, slot, now) or None
+    if slot.wanted is DIE:
+        if answer is not None:
+            put_back_unsent(state, slot)
+        return None
+    return answer if slot.prefetched is None else (answer or b"") + prefetch(state, slot, now) or None
 
 
 def ok(state: State, slot: Slot, now: float) -> bytes | None:
     """Finish the item of an agent that said OK, and return the line of the next one if one waits."""
     job = slot.job
     if job is None:
-        was_wanted = slot.wanted
-        if not slot.fire(OK, now):
-            if was_wanted is not DIE:
-                state.log(slot, "ERROR", f"{slot.reason}; killed")
-            return None
-        slot.output.heartbeat(now)
-        slot.pool.set_reason(None)
-        slot.pool.add_idle(slot)
-        if not slot.pool.enabled:
-            slot.kill(DISABLED, now)
-        state.mark_dirty(slot.pool)
+        _came_up(state, slot, now)
         return None
     if slot.is_unsent:
-        _refuse_early(state, slot, now)
+        state.withdraw_line(slot)
+        _violate(state, slot, "OK for a line that was not sent yet", now)
+        put_back_unsent(state, slot)
         return None
-    if (
-        slot.clogged_until != NEVER
-        and slot.clogged_until <= slot.assigned_at + state.timers.write_limit
-        and not slot.prefetched
-    ):
+    if NEVER != slot.clogged_until <= slot.assigned_at + state.timers.write_limit and not slot.prefetched:
         _violate(state, slot, "OK for a line that was not read", now)  # it has not read since before that was sent
         return None
     finish(state, slot, job, now)
@@ -107,6 +91,20 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
     slot.set_about_job(job.pk)
     _rest(state, slot, now)
     return None
+
+
+def _came_up(state: State, slot: Slot, now: float) -> None:
+    """Let an agent that said its first OK be idle; an OK that answers nothing is a violation."""
+    was_wanted = slot.wanted
+    if slot.fire(OK, now):
+        slot.output.heartbeat(now)
+        slot.pool.set_reason(None)
+        slot.pool.add_idle(slot)
+        if not slot.pool.enabled:
+            slot.kill(DISABLED, now)
+        state.mark_dirty(slot.pool)
+    elif was_wanted is not DIE:
+        state.log(slot, "ERROR", f"{slot.reason}; killed")
 
 
 def _rest(state: State, slot: Slot, now: float) -> None:
@@ -123,13 +121,6 @@ def _rest(state: State, slot: Slot, now: float) -> None:
         end_agent(state, slot, now)
     state.mark_dirty(slot.pool)
     state.retry_starving()
-
-
-def _refuse_early(state: State, slot: Slot, now: float) -> None:
-    """Kill an agent that said OK to a line that was to be sent at the end of this turn."""
-    state.withdraw_line(slot)
-    _violate(state, slot, "OK for a line that was not sent yet", now)
-    put_back_unsent(state, slot)
 
 
 def put_back_unsent(state: State, slot: Slot) -> None:
@@ -153,20 +144,35 @@ def _violate(state: State, slot: Slot, what: str, now: float) -> None:
     slot.kill(why, now, counts=True)
 
 
-def _second_ok(state: State, slot: Slot, job: Job | None, now: float) -> None:
-    """Kill an agent that said OK twice in one read: the job that the first one ended is to blame."""
-    why = "protocol violation: OK for a line that was not sent yet"
-    pk = job.pk if job is not None else slot.about_job
-    state.outbox.log(LogRow(pk, "ERROR", slot.host.name, slot.pool.name, slot.pid, f"{why}; killed"))
-    slot.kill(why, now, counts=True)
-
-
 # ---- everything but OK
+
+
 def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
     """Act on a line other than OK."""
     slot.fire(SAID, now)
     slot.output.heartbeat(now)
-    _ACTS.get(keyword, _debug)(state, slot, text, now)
+    match keyword:
+        case protocol.HEARTBEAT:
+            pass  # as every line is one
+        case protocol.SUCCESS:
+            state.count_success()
+        case protocol.ITEMS:
+            _count_items(state, slot, text, now)
+        case protocol.ECHO:
+            _show(state, slot, "", text, now)
+        case protocol.DEBUG:
+            _show(state, slot, f"DEBUG[{slot.number}]: ", text, now)
+        case protocol.FAIL | protocol.BLOCKED:
+            _end_item(state, slot, keyword, text, now)
+        case protocol.RESULT:
+            _keep_result(state, slot, text, now)
+        case protocol.DB:  # answers come in order, and never more than two wait
+            slot.output.add_statement(text)
+            ask_next(state, slot)
+        case _:
+            _write(state, slot, keyword.decode(), text, now)
+            if keyword == protocol.ERROR and slot.job is not None:  # the job ends with the non-fatal bit
+                slot.job.set_nonfatal()
     if slot.output.statement_bytes > state.timers.line_limit:
         _violate(state, slot, f"over {state.timers.line_limit} bytes of DB: lines that wait for answers", now)
 
@@ -194,26 +200,7 @@ def _show(state: State, slot: Slot, prefix: str, text: bytes, now: float) -> Non
         state.emit(Echo(prefix + printable(text)))
 
 
-def _log(kind: str) -> Act:
-    def act(state: State, slot: Slot, text: bytes, now: float) -> None:
-        _write(state, slot, kind, text, now)
-
-    return act
-
-
-def _error(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Log an error; the item goes on, and the job ends with the non-fatal bit."""
-    _write(state, slot, "ERROR", text, now)
-    if slot.job is not None:
-        slot.job.set_nonfatal()
-
-
-def _success(state: State, slot: Slot, text: bytes, now: float) -> None:
-    state.count_success()
-
-
-def _items(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Count the items that an agent says it has processed, in place of one."""
+def _count_items(state: State, slot: Slot, text: bytes, now: float) -> None:
     if slot.job is None:
         _write(state, slot, "WARNING", b"ItemsProcessed without an item in hand: it is to come before the OK", now)
     elif text.isdigit() and len(text) < 10:
@@ -222,79 +209,40 @@ def _items(state: State, slot: Slot, text: bytes, now: float) -> None:
         _write(state, slot, "WARNING", b"ItemsProcessed without a number: " + text[:100], now)
 
 
-def _heartbeat(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Do nothing: any line is a heartbeat."""
+def _end_item(state: State, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
+    """Keep why the item fails, or cannot be done now, until its end; of several reasons all but the last are logged."""
+    if slot.job is None:
+        return
+    word, is_failure = keyword.decode(), keyword == protocol.FAIL
+    before = slot.failed if is_failure else slot.blocked
+    if _is_written(state, slot, text, now) and before is not None:
+        state.log(slot, "ERROR" if is_failure else "WARNING", f"{word} {before}")
+    why = printable(text) or f"the agent said {word}"
+    if is_failure:
+        slot.say_item_failed(why)
+    else:
+        slot.say_item_blocked(why)
 
 
-def _echo(state: State, slot: Slot, text: bytes, now: float) -> None:
-    _show(state, slot, "", text, now)
-
-
-def _fail(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Keep the reason why the item fails, to be logged at its end; of several all but the last are logged now."""
-    if slot.job is not None:
-        if _is_written(state, slot, text, now) and slot.failed is not None:
-            state.log(slot, "ERROR", f"FAIL {slot.failed}")
-        slot.say_item_failed(printable(text) or "the agent said FAIL")
-
-
-def _blocked(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Keep the reason why the item cannot be done now, likewise."""
-    if slot.job is not None:
-        if _is_written(state, slot, text, now) and slot.blocked is not None:
-            state.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
-        slot.say_item_blocked(printable(text) or "the agent said BLOCKED")
-
-
-def _result(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Keep the result of a one-parameter job."""
+def _keep_result(state: State, slot: Slot, text: bytes, now: float) -> None:
+    """Keep the result of a one-parameter job; it must be possible to write it again inside of other things."""
     job = slot.job
     if job is None or job.query is not None:
         return
     try:
-        job.set_result(_storable(text))
+        value: object = json.loads(text)
+        json.loads(b"[" * _SPARE_DEPTH + text + b"]" * _SPARE_DEPTH)
+        json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError) as error:
         _write(state, slot, "WARNING", f"RESULT is not JSON: {error}".encode(errors="backslashreplace"), now)
-
-
-def _storable(text: bytes) -> object:
-    """Return the value of a JSON text. Errors: ValueError, RecursionError when it could not be written again."""
-    value: object = json.loads(text)
-    json.loads(b"[" * _SPARE_DEPTH + text + b"]" * _SPARE_DEPTH)  # it is written inside of other things, elsewhere
-    json.dumps(value, allow_nan=False)
-    return value
-
-
-def _db(state: State, slot: Slot, text: bytes, now: float) -> None:
-    """Queue a DB: line: answers come in order, and never more than two wait."""
-    slot.output.add_statement(text)
-    ask_next(state, slot)
+    else:
+        job.set_result(value)
 
 
 def ask_next(state: State, slot: Slot) -> None:
     """Run the next DB: line of an agent, once it has read the last answer."""
     if slot.clogged_until == NEVER and (text := slot.output.next_statement()) is not None:
         state.emit(RunStatement(slot.number, slot.serial, slot.pool.name, text))
-
-
-def _debug(state: State, slot: Slot, text: bytes, now: float) -> None:
-    _show(state, slot, f"DEBUG[{slot.number}]: ", text, now)
-
-
-_ACTS: Final[dict[bytes, Act]] = {
-    protocol.ERROR: _error,
-    protocol.WARNING: _log("WARNING"),
-    protocol.FATAL: _log("FATAL"),
-    protocol.LOG: _log("LOG"),
-    protocol.SUCCESS: _success,
-    protocol.ITEMS: _items,
-    protocol.HEARTBEAT: _heartbeat,
-    protocol.ECHO: _echo,
-    protocol.DB: _db,
-    protocol.FAIL: _fail,
-    protocol.BLOCKED: _blocked,
-    protocol.RESULT: _result,
-}
 
 
 def agent_stderr(state: State, slot: Slot, data: bytes, now: float) -> None:
