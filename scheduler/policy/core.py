@@ -16,6 +16,7 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model import requests as r
 from scheduler.model.config import Config
+from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import NEVER, ST_FREE
 from scheduler.policy import answers, completion, intake, processes, reload, replies, report, serving
 from scheduler.policy import deadlines as d
@@ -48,7 +49,7 @@ class Core:
     @property
     def is_ending(self) -> bool:
         """Say whether we drain, stop or give the group up."""
-        return self.state.draining > 0 or self.state.stopping
+        return self.is_draining or self.state.stopping
 
     @property
     def is_stepping_down(self) -> bool:
@@ -134,15 +135,7 @@ class Core:
             return None  # others are in hand and will end soon
         if state.outbox.is_record_due:
             return state.outbox.record_in_hand(self.live_rows())
-        wanted = []
-        if state.is_assigning and not state.draining:
-            for pool in state.pools.values():
-                pool.measure(now)
-            books, queues = list(state.hosts.values()), list(state.queues.values())
-            if [queue for queue in queues if queue.reserved]:
-                self.unpack_claims()  # what is in hand counts
-            pools, jobs = state.pools.values(), state.jobs.values()
-            wanted = state.claims.next_requests(pools, queues, books, jobs, state.timers, now)
+        wanted = self._wanted(now) if state.is_assigning and not state.draining else []
         state.set_may_claim(bool(wanted))
         if not wanted and state.jobs and state.outbox.gathers(now):
             return None
@@ -150,6 +143,17 @@ class Core:
         if isinstance(request, r.EndAndClaim):
             state.claims.sent(request, now)
         return request
+
+    def _wanted(self, now: float) -> list[ClaimRequest]:
+        """Return what is to be claimed now."""
+        state = self.state
+        for pool in state.pools.values():
+            pool.measure(now)
+        hosts, queues = list(state.hosts.values()), list(state.queues.values())
+        if any(queue.reserved for queue in queues):
+            self.unpack_claims()  # what is in hand counts
+        pools, jobs = state.pools.values(), state.jobs.values()
+        return state.claims.next_requests(pools, queues, hosts, jobs, state.timers, now)
 
     def live_rows(self) -> list[int]:
         """Return the rows that are ours in memory, or whose end is on its way to the database."""
@@ -213,29 +217,26 @@ class Core:
         state.outbox.expire(now)
         for name, act in _ON_DEADLINE.items():
             if state.deadlines.at[name] <= now:
+                state.deadlines.set(name, NEVER)
                 act(state, now)
         state.allow_starts()
         self.schedule_dirty(now)
-        self._exit_when_over()
+        self.is_over()
 
     def resume(self, pause: float, now: float) -> None:
         """Go on after a pause, before any output is read: agents get that time back, while the lease ran on."""
         serving.judge_lease(self.state, now)
         self.state.resume(pause)
 
-    def _exit_when_over(self) -> None:
-        state = self.state
-        if state.has_ended or not (state.draining or state.stopping):
-            return
-        is_at_work = state.jobs or state.claimed or any(slot.state > ST_FREE for slot in self._slots)
-        if not is_at_work and state.outbox.is_empty:
-            state.end()
-            state.emit(e.ReleaseGroup() if state.steps_down else e.Exit())
-
     def is_over(self) -> bool:
-        """Say whether nothing is left to do after a drain or a stop."""
-        self._exit_when_over()
-        return self.state.has_ended
+        """Say whether nothing is left to do after a drain or a stop; a command tells so once."""
+        state = self.state
+        if self.is_ending and not state.has_ended:
+            is_at_work = state.jobs or state.claimed or any(slot.state > ST_FREE for slot in self._slots)
+            if not is_at_work and state.outbox.is_empty:
+                state.end()
+                state.emit(e.ReleaseGroup() if state.steps_down else e.Exit())
+        return state.has_ended
 
 
 _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
@@ -271,17 +272,15 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
 
 
 def _record(state: State, now: float) -> None:
-    state.deadlines.set(d.RECORD, NEVER)
     state.outbox.want_record()
 
 
 def _find_room(state: State, now: float) -> None:
-    state.deadlines.set(d.ROOM, NEVER)
     state.retry_starving()
 
 
-# What is done when a deadline of policy/deadlines.py has come, in this order. What waits for the others (GATHER, LOCKS,
-# STARTS) goes on at every tick.
+# What is done when a deadline of policy/deadlines.py has come and is cleared, in this order. What waits for the others
+# (GATHER, LOCKS, STARTS) goes on at every tick.
 _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.LEASE: serving.judge_lease,
     d.SLOTS: processes.end_overdue,

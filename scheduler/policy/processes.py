@@ -278,7 +278,6 @@ def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> N
 
 def store_output(state: State, now: float) -> None:
     """Store the output that has waited, and notify those who follow it."""
-    state.deadlines.set(OUTPUT, NEVER)
     for number, capture in state.captures.items():
         _store(state, state.slots.all[number], capture.take(), is_over=False)
 

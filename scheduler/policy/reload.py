@@ -128,8 +128,7 @@ def _go_on(state: State, new: Config, now: float) -> None:
         slot.set_timeouts(timeouts_of(slot.pool.kind, state.timers))
     if state.deadlines.at[PROGRESS] != NEVER:
         state.deadlines.bring_forward(PROGRESS, now + state.timers.progress_interval)
-    state.claims.wake()
-    state.mark_dirty(*state.pools.values())
+    state.wake_all()
 
 
 def _take_host(state: State, name: str, before: Host | None, host: Host) -> None:
@@ -247,8 +246,7 @@ def _follow_tables(state: State, event: e.TablesRead, now: float) -> None:
     for row in event.types:
         if row["type"] in state.config.agents:
             _enable(state, state.pools[row["type"]], row["enabled"], now)
-    state.claims.wake()
-    state.mark_dirty(*state.pools.values())
+    state.wake_all()
 
 
 def _enable(state: State, pool: Pool, enabled: bool, now: float) -> None:

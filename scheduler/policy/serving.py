@@ -40,8 +40,7 @@ def go_on(state: State, now: float) -> None:
     """Assign work again, unless something forbids it."""
     if not state.is_assigning and _may_assign(state, now):
         state.set_assigning(True)
-        state.claims.wake()
-        state.mark_dirty(*state.pools.values())
+        state.wake_all()
 
 
 def judge_lease(state: State, now: float) -> None:
@@ -55,10 +54,8 @@ def hold_if_full(state: State) -> None:
     """Assign no work while too many results wait to be saved."""
     if state.is_assigning and state.outbox.is_full:
         state.set_assigning(False)
-        size = state.outbox.result_size >> 20
-        state.log_message(
-            "warning", f"{size} MiB of results wait to be saved: no agent is given work until half of it is"
-        )
+        size = f"{state.outbox.result_size >> 20} MiB"
+        state.log_message("warning", f"{size} of results wait to be saved: no agent is given work until half of it is")
 
 
 def disowned(state: State, event: e.LeaseLost, now: float) -> None:
@@ -115,9 +112,7 @@ def step_down(state: State, now: float) -> bool:
 
 
 def _let_go(state: State, why: str, now: float) -> None:
-    for job in list(state.jobs.values()):
-        if job.verdict is None:
-            completion.give_back(state, job, "released for restart", now)
+    completion.give_back_all(state, "released for restart", now, lambda job: True)
     for slot in state.slots.all:
         slot.kill(why, now)
 
@@ -138,10 +133,10 @@ def connections_changed(state: State, event: ConnectionsChanged, now: float) -> 
     state.connections_missing(event.need, missing, NEVER if event.reason is None else event.up)
     hold_types(state)
     for job in list(state.jobs.values()):
-        if (lacking := missing_for(state, job)) is not None and _is_waiting(job):
+        has_begun = not completion.is_untouched(job) or (job.query is not None and job.query.has_connection)
+        if not has_begun and (lacking := missing_for(state, job)) is not None:
             put_back(state, job, lacking, now)
-    state.claims.wake()
-    state.mark_dirty(*state.pools.values())
+    state.wake_all()
 
 
 def hold_types(state: State) -> None:
@@ -159,9 +154,8 @@ def missing_for_type(state: State, pool: Pool) -> MissingConnection | None:
 
 def missing_for(state: State, job: Job) -> MissingConnection | None:
     """Return what keeps a job from being begun, if it is a connection."""
-    return (state.missing_connections.get(QUERIES) if job.query is not None else None) or missing_for_type(
-        state, job.pool
-    )
+    of_query = state.missing_connections.get(QUERIES) if job.query is not None else None
+    return of_query or missing_for_type(state, job.pool)
 
 
 def put_back(state: State, job: Job, missing: MissingConnection, now: float) -> None:
@@ -169,8 +163,3 @@ def put_back(state: State, job: Job, missing: MissingConnection, now: float) -> 
     lasted = min(now - missing.since, state.timers.reconnect_max)  # an attempt may take long
     delay = None if job.pool.lacks_connection else max(missing.until - now, lasted) + SLACK
     completion.stop_job(state, job, Verdict(NOT_BEGUN, missing.reason, delay), now)
-
-
-def _is_waiting(job: Job) -> bool:
-    """Say whether nothing of a job was begun, its query included."""
-    return completion.is_untouched(job) and (job.query is None or not job.query.has_connection)

@@ -406,8 +406,6 @@ class Slots:
 
     def overdue(self, now: float) -> list[Slot]:
         """Return the slots whose deadline has come, and search for the soonest deadline of the others."""
-        if now < self.deadlines.at[SLOTS]:
-            return []
         due = [slot for slot in self.all if slot.deadline <= now]
         waiting = (slot.deadline for slot in self.all if slot.deadline > now)
         self.deadlines.set(SLOTS, min(waiting, default=NEVER))

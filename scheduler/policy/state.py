@@ -301,6 +301,11 @@ class State:
         """Schedule these pools before the turn of the loop ends."""
         self.dirty.update(pools)
 
+    def wake_all(self) -> None:
+        """Claim and schedule for every type."""
+        self.claims.wake()
+        self.dirty.update(self.pools.values())
+
     def take_dirty(self) -> set[Pool]:
         """Return the pools to schedule now: those that changed, and those that found no room before."""
         pools = self.dirty | self.starving
