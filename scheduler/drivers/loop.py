@@ -3,7 +3,8 @@
 `now` is the monotonic clock, read right after the wait. An exception of a callback leaves `turn`; events that were not
 handled yet come again, since epoll is level-triggered.
 
-A routine that has to wait is straight-line code, which a `Task` resumes on the loop when what it waits for has come:
+A routine that has to wait is straight-line code, which a task resumes when what it waits for has come. Between two
+steps everything else runs, so state that others change is read again after a `yield`.
 
     def greet(loop: Loop, fd: int) -> Steps[bytes]:
         yield from ready(fd, EPOLLIN, loop.now + 5.0)  # TimeoutError after 5 s
@@ -11,9 +12,6 @@ A routine that has to wait is straight-line code, which a `Task` resumes on the 
         return os.read(fd, 100)
 
     Task(loop, greet(loop, fd), print).start()
-
-Steps call each other by `yield from` and clean up in `finally`, which is run too when the task is stopped. Between two
-steps everything else runs, so state that others change is read again after a `yield`.
 """
 
 import faulthandler
@@ -50,7 +48,6 @@ class Timer:
         self.call = None
 
     def fire(self) -> None:
-        """Make the call, once."""
         call, self.call = self.call, None
         if call is not None:
             call()
@@ -140,7 +137,6 @@ class Loop:
         self._callbacks[fd] = callback
 
     def modify(self, fd: int, mask: int) -> None:
-        """Wait for other events of a registered descriptor."""
         self._epoll.modify(fd, mask)
 
     def unregister(self, fd: int) -> None:
@@ -164,7 +160,8 @@ class Loop:
             self.longest_turn = took
         if took > SLOW_S:
             self.slow_turns += 1
-            self._say_if_hung(took)
+            if self._watchdog is not None and (where := self._watchdog.pop_place()) is not None:
+                self._say_hung(took, where)
         wait_s = self._wait_s(until, left)
         if self._watchdog is not None and left + wait_s > self._safe_until:
             self._watchdog.set(0.0)
@@ -192,10 +189,6 @@ class Loop:
         self._callbacks.clear()
         self._timers.clear()
         self._epoll.close()
-
-    def _say_if_hung(self, seconds: float) -> None:
-        if self._watchdog is not None and (where := self._watchdog.pop_place()) is not None:
-            self._say_hung(seconds, where)
 
     def _restart_watchdog(self, now: float) -> None:
         if self._watchdog is None:
@@ -237,7 +230,6 @@ class Until:
     instant: float
 
     def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
-        """Arm a timer."""
         return loop.at(self.instant, partial(resume, None)).cancel
 
 
@@ -273,7 +265,6 @@ class Callback:
     function: Callable[[Callable[[Any], None]], Stop | None]
 
     def begin(self, loop: Loop, resume: Callable[[Any], None]) -> Stop:
-        """Call the function."""
         return self.function(resume) or (lambda: None)
 
 
@@ -302,7 +293,7 @@ class Task(Generic[T]):
         return self
 
     def stop(self) -> None:
-        """End it: neither the steps go on nor `done` is called; harmless when it has ended. The steps may call it."""
+        """End it: its `finally` is run, `done` is not called; harmless when it has ended. The steps may call it."""
         self._is_stopped, self._wait = True, None
         self._stop_wait()
         if not self._is_running:

@@ -240,7 +240,6 @@ class Connection:
             self._on_down(reason)
 
     def _disconnect(self) -> Session | None:
-        """Close the session and return it."""
         session, self._session, self.is_up = self._session, None, False
         if session is not None:
             session.close()
@@ -282,7 +281,6 @@ class ConnectionPool:
         self.count, self._reconnect_max = count, reconnect_max or self._reconnect_max
 
     def add(self) -> Connection:
-        """Open one more connection."""
         self._opened += 1
         connection = Connection(
             self._loop, f"{self._name} {self._opened}", self._conninfo, settings=self._settings, on_up=self._up,
@@ -293,7 +291,6 @@ class ConnectionPool:
         return connection
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection for good."""
         connection.close()
         self.connections.remove(connection)
         self._report_if_reachable()

@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 class LocalProcess:
     """A child of ours."""
 
-    __slots__ = ("_popen", "_was_reaped", "grace_s", "pid", "pidfd")
-
     def __init__(self, popen: "subprocess.Popen[bytes]", pidfd: int) -> None:
         self._popen, self.pidfd, self.pid = popen, pidfd, popen.pid
         self.grace_s = 0.0  # for its output to end after its own end, beyond `exit_grace`
@@ -127,11 +125,6 @@ def start(spec: ProcessSpec) -> tuple[LocalProcess, Ends]:
 
 class Child:
     """The process of a slot and its pipes; `over` is called with its end when it is dead and its output has ended."""
-
-    __slots__ = (
-        "_death", "_exit_grace", "_grace", "_is_line", "_is_over", "_loop", "_mute", "_over", "end", "pipes",
-        "process", "slot",
-    )  # fmt: skip
 
     def __init__(
         self, loop: Loop, slot: int, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,

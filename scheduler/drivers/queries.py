@@ -165,7 +165,6 @@ class Cursor:
         return self._rows_of(answer)
 
     def _rows_of(self, answer: Answer) -> Rows:
-        """Return the rows of an answer. Errors: _QueryError."""
         if isinstance(answer, Rows):
             return answer
         if self._loop.now >= self._ends_at:  # even if the connection had to be dropped: it would happen again
@@ -220,7 +219,6 @@ class JobQueries:
             self._pool.drop(connection)  # no cursor has it
 
     def close(self) -> None:
-        """Close every connection."""
         for job in list(self._cursors):
             self.close_query(job)
         self._pool.close()

@@ -158,7 +158,6 @@ def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed
 
 
 def _numbers(cell: bytes | None) -> tuple[int, ...]:
-    """Read comma-separated numbers."""
     return tuple(map(int, cell.split(b","))) if cell else ()
 
 

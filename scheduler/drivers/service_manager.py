@@ -80,7 +80,6 @@ class Notifier:
             self._send(f"STOPPING=1\nSTATUS={self._status()}")
 
     def close(self) -> None:
-        """Send nothing more."""
         self._is_over = True
         if self._socket is not None:
             self._socket.close()

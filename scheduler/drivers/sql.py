@@ -204,7 +204,6 @@ class Table:
         return list(self) == (list(other) if isinstance(other, Table) else other)
 
     def column(self, at: int) -> list[bytes | None]:
-        """Return the cells of one column."""
         return list(map(self._get, range(self._count), repeat(at)))
 
     def _read(self, row: int) -> Cells:
@@ -253,7 +252,6 @@ class Stat:
     max_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one run."""
         self.count += 1
         self.total_s += seconds
         self.max_s = max(self.max_s, seconds)
@@ -265,7 +263,6 @@ def read_rows(result: pq.abc.PGresult) -> Rows:
 
 
 def read_failure(result: pq.abc.PGresult) -> Failure:
-    """Return what the server reports to be wrong, and where."""
     field = pq.DiagnosticField
     wanted = (field.SQLSTATE, field.MESSAGE_PRIMARY, field.STATEMENT_POSITION, field.SOURCE_FILE)
     state, message, position, source = ((result.error_field(key) or b"").decode("utf-8", "replace") for key in wanted)

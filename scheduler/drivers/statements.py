@@ -133,7 +133,6 @@ class RefusedStatements:
         return "; ".join(f"{name}: {text}" for name, text in self._texts.items()) or None
 
     def refused(self, name: str, failure: Failure) -> None:
-        """Note that a statement was refused."""
         if failure.is_of_notify:
             name = NOTIFY
             self._switch_notify("off")
@@ -147,7 +146,6 @@ class RefusedStatements:
                 self._notify_is_full()
 
     def accepted(self, name: str) -> None:
-        """Note that a statement was carried out."""
         if self._texts and self._texts.pop(name, None) is not None:
             if name == NOTIFY:
                 self._switch_notify("on")

@@ -48,7 +48,6 @@ class Identity:
 
 
 def identity() -> Identity:
-    """Return our own identity."""
     _, started = _state_and_start(os.getpid())
     return Identity(socket.gethostname(), os.getpid(), *_boot_and_pid_space(), started)
 
@@ -104,7 +103,6 @@ def pipes() -> tuple[Ends, Ends]:
 
 
 def signal_name(number: int) -> str:
-    """Return SIGTERM and the like."""
     try:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name
