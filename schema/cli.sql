@@ -5,7 +5,8 @@
 -- The role and the server
 
 -- name: access
--- How much the role may see of each table: all, all rows but not what jobs work on (masked), its own, or nothing.
+-- Return how much the role may read of each table: all, all rows without the data of jobs (masked), its own rows, or
+-- nothing.
 select name, case when has_table_privilege('drover.' || name, 'select') then 'all'
                   when has_any_column_privilege('drover.' || masked, 'select') then 'masked'
                   when has_table_privilege('drover.' || own, 'select') then 'own'
@@ -41,14 +42,14 @@ select * from drover.my_why
 select * from drover.my_log
 
 -- name: allow_idle
--- Let the session be idle for as long as it likes; return whether the server announces anything: a replica does not.
+-- Switch idle_session_timeout off; return whether the server sends notifications: a replica does not.
 select not pg_is_in_recovery() from set_config('idle_session_timeout', '0', false)
 
 -- name: name_session
 select set_config('application_name', :name, false)
 
 -- name: read_only
--- Whether nothing can be written, and whether that is because the server is a replica.
+-- Return whether the session can write nothing, and whether the server is a replica.
 select current_setting('transaction_read_only')::boolean, pg_is_in_recovery()
 
 -- Jobs
@@ -57,7 +58,7 @@ select current_setting('transaction_read_only')::boolean, pg_is_in_recovery()
 select jq_name, jq_pk from drover.jobqueue where jq_name = any (:names)
 
 -- name: list_jobs
--- Named columns only: a site may add its own. Sorted from the newest.
+-- Return jobs, the newest first. Columns are named, since a site may add its own.
 select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::text as state,
        jq_urgent as urgent, jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter,
        jq_attempt as attempt, jq_queued as queued, jq_starttime as start, jq_endtime as end,
@@ -77,11 +78,11 @@ select jq_endtime is not null, jq_state::text, jq_end_bits & :failure <> 0, jq_e
   from drover.jobqueue where jq_pk = :job
 
 -- name: job_attempt
--- Its attempt, whether it has ended, and whether a scheduler works on it.
+-- Return the attempt of a job, whether it has ended, and whether a scheduler has it in hand.
 select jq_attempt, jq_endtime is not null, jq_owner is not null from drover.jobqueue where jq_pk = :job
 
 -- name: job_output
--- What one stream wrote after a place (attempt, part), up to an attempt.
+-- Return the output of one stream after a position (attempt, part), up to an attempt.
 select out_attempt, out_part, out_data from drover.output o
  where out_jq_fk = :job and (out_attempt, out_part) > (:attempt, :part) and out_attempt <= :until_attempt
    and out_stream = :stream
@@ -91,7 +92,8 @@ select out_attempt, out_part, out_data from drover.output o
 select jq_endtime is not null from drover.jobqueue where jq_pk = :job
 
 -- name: log_rows
--- Rows are numbered as they are written: of two writers at once, the later commit may be overtaken and not be followed.
+-- Return log lines after a number. Numbers are assigned before the commit: if a transaction commits after one with
+-- higher numbers was read, its lines are not followed.
 select * from (
   select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
          log_pid as pid, log_message as message
@@ -101,7 +103,7 @@ select * from (
  order by pk
 
 -- name: ended_jobs
--- How those of the jobs ended that have ended, or do not exist.
+-- Return the outcome of those of the jobs that have ended, or do not exist.
 select pk as job, coalesce(jq_type, '-') as type, coalesce(jq_state::text, 'gone') as state,
        case when jq_pk is null then 'there is no such job' else coalesce(jq_endtext, '') end as text,
        coalesce(jq_end_bits, 2) as bits
@@ -110,7 +112,7 @@ select pk as job, coalesce(jq_type, '-') as type, coalesce(jq_state::text, 'gone
  where jq_pk is null or jq_endtime is not null order by jq_endtime, pk
 
 -- name: job_outcome
--- All that came of a job.
+-- Return the outcome of a job, with its output.
 select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_endtext as text,
        case when jq_end_bits & 2 = 0 then 'ok' else 'fail' end as result, jq_exitcode as code, jq_signal as signal,
        stdout, stderr, jq_result as value
@@ -122,7 +124,7 @@ select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, 
  where jq_pk = :job
 
 -- name: inactive_groups
--- The groups of these jobs that no scheduler is active for.
+-- Return the groups of these jobs that have no active scheduler.
 select distinct q.queue_group
   from drover.jobqueue j join drover.queue q on q.queue_name = j.jq_queue
   left join drover.scheduler_group g on g.group_name = q.queue_group
@@ -131,7 +133,7 @@ select distinct q.queue_group
 -- New jobs
 
 -- name: known_names
--- Whether there are agent types at all, those that are served, and whether queue and host are known.
+-- Return the number of agent types, those that are served, and whether queue and host are known.
 select (select count(*) from drover.agent),
        (select coalesce(array_agg(distinct agent_type order by agent_type), '{}')
           from drover.agent where agent_present and agent_enabled),
@@ -142,7 +144,7 @@ select (select count(*) from drover.agent),
 select jq_pk, existed from drover.job_setup(:name, :settings)
 
 -- name: read_columns
--- Fails on a value that its column cannot hold.
+-- Fail on a value that its column cannot hold.
 select jsonb_populate_record(null::drover.jobqueue, :settings)
 
 -- name: resubmit_jobs
@@ -162,7 +164,7 @@ select jq_pk as command, jq_args as words, jq_state = 'done' as ok, coalesce(jq_
   from drover.jobqueue where jq_pk = any (:commands) and jq_endtime is not null order by jq_pk
 
 -- name: list_queue
--- The scheduler of a queue, host or agent type is the owner of its group, if its lease holds.
+-- The scheduler of a queue, host or agent type is the owner of its group, if the lease has not run out.
 select queue_name as queue, queue_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        queue_concurrency as concurrency, queue_reserved as reserved, queue_priority as priority, queue_paused as paused,
        count(jq_pk) filter (where jq_state = 'queued') as queued,
@@ -255,7 +257,7 @@ select j.jq_type as type, q.queue_group as group, count(*) as jobs,
  group by 1, 2, 4 order by 1, 2, 4
 
 -- name: unknown_queues
--- Jobs in queues that do not exist.
+-- Return the queues that jobs name and that do not exist.
 select j.jq_queue as queue, count(*) as jobs, string_agg(distinct j.jq_type, ', ' order by j.jq_type) as types
   from drover.jobqueue j
  where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
@@ -278,10 +280,10 @@ select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 
  where scheduler_group = :group and status_slot = -1 order by t.key
 
 -- name: waiting_clients
--- Commands of ours that wait for an end, on this server; other clients that wait may use that name too.
+-- Count the `drover` commands that wait for an end, on this server; other clients that wait may use the same name.
 select count(*) from pg_stat_activity where application_name = :name and datname = current_database()
 
--- Warnings of drover status: what keeps the work of a group waiting. Each returns (who, age, what).
+-- Warnings of drover status: why the work of a group waits. Each returns (who, age, what).
 
 -- name: no_scheduler
 select 'group ' || name, now() - group_lease_until, 'no scheduler is active; jobs that wait: ' || jobs
@@ -318,7 +320,7 @@ select scheduler_host || '.' || scheduler_pid, null::interval, status_reason
  order by 1
 
 -- name: connections_failed
--- Connections that the active scheduler cannot make.
+-- Return the connections that the active scheduler cannot make.
 select t.value ->> 'what',
        now() - status_updated + make_interval(secs => (t.value ->> 'seconds')::float8), t.value ->> 'reason'
   from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler,
@@ -326,13 +328,14 @@ select t.value ->> 'what',
  where group_name = :group and status_slot = -1 and group_lease_until > now()
  order by 2 desc
 
--- Warnings of drover status: what hurts the database. Each returns (who, age, what); parameters are health.Limits.
+-- Warnings of drover status: what slows or endangers the database. Each returns (who, age, what); parameters are those
+-- of health.Limits.
 
 -- name: limit_statement
 select set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :timeout_ms::text, true)
 
 -- name: statistics_hidden
--- Without pg_read_all_stats, of sessions of other users only pid, user, application and xmin are to be seen.
+-- Without pg_read_all_stats a role sees only pid, user, application and xmin of the sessions of other users.
 select 'role ' || current_user, null::interval,
        'sees little of the sessions of others: warnings are missing'
  where not pg_has_role(current_user, 'pg_read_all_stats', 'usage')
@@ -355,8 +358,8 @@ select 'table ' || c.oid::regclass, null::interval, 'autovacuum is switched off 
  order by 1
 
 -- name: old_transactions
--- A transaction that is idle has a snapshot only if it is repeatable read; any that has written keeps rows as well,
--- and from another database too.
+-- An idle transaction has a snapshot only if it is repeatable read; one that has written keeps dead rows as well, also
+-- from another database.
 select format('pid %s, user %s, application %s%s', pid, usename, coalesce(nullif(application_name, ''), '?'),
               ', from ' || host(client_addr)),
        now() - xact_start,
@@ -374,8 +377,7 @@ select format('prepared transaction %L, user %s, database %s', gid, owner, datab
   from pg_prepared_xacts where now() - prepared > :transaction order by prepared
 
 -- name: replicas_behind
--- Neither slots nor replicas tell a time, and a replica a little behind is a healthy one: they count only beside
--- dead rows.
+-- Slots and replicas show no time, and a replica may be a little behind: they are reported only if there are dead rows.
 select who, null::interval, 'dead rows stay and slow claims; ' || age(xmin) || ' transactions behind'
   from (select 'replication slot ' || slot_name || case when active then '' else ', unused' end, xmin
           from pg_replication_slots
@@ -396,8 +398,8 @@ select 'table ' || relid::regclass, now() - vacuumed,
  order by relid::regclass::text
 
 -- name: queue_scans
--- Counted since the statistics were reset or, at the earliest, the table was made. A parallel scan counts several
--- times, rows may have become fewer since: the lesser count is right.
+-- Scans are counted since the statistics were reset or, at the earliest, the schema was created. A parallel scan counts
+-- several times, and the rows read divided by those of today may be too many: the lesser count is right.
 select 'unknown', now() - since,
        'reads all ' || n_live_tup || ' rows of drover.jobqueue ' || round(scans / hours)
          || ' times an hour, on the average: no index serves its query'
@@ -409,7 +411,7 @@ select 'unknown', now() - since,
  where relid = 'drover.jobqueue'::regclass and n_live_tup >= :scanned_rows and scans / hours > :scans_per_hour
 
 -- name: slow_queries
--- Sessions that have a lock on the queue and only read; a dump does nothing else.
+-- Return sessions that only read the queue, as their lock shows, for too long; a dump is left out.
 select format('pid %s, user %s, application %s', pid, usename, coalesce(nullif(application_name, ''), '?')),
        now() - query_start, 'still reads the queue: ' || left(query, 120)
   from pg_stat_activity
@@ -434,7 +436,7 @@ select format('pid %s, user %s, application %s', pid, usename, coalesce(nullif(a
  order by 2 desc
 
 -- name: notify_queue_filling
--- A session that listens and stays in a transaction keeps all that was announced since: nobody sees which one it is.
+-- A session that listens and stays in a transaction keeps all notifications since then; no view shows which one it is.
 select 'NOTIFY queue', (select max(now() - xact_start) from pg_stat_activity where state like 'idle in transaction%'),
        round((100 * usage)::numeric) || ' % full: when it is full, commits that tell of anything fail'
   from pg_notification_queue_usage() as usage where usage > :notifications
@@ -445,12 +447,12 @@ select 'NOTIFY queue', (select max(now() - xact_start) from pg_stat_activity whe
 select name from unnest(:roles::text[]) as name where name not in (select rolname from pg_roles) order by name
 
 -- name: public_is_open
--- Whether every role may create objects in schema public.
+-- Return whether every role may create objects in schema public.
 select exists (select from pg_namespace, aclexplode(coalesce(nspacl, acldefault('n', nspowner)))
                 where nspname = 'public' and grantee = 0 and privilege_type = 'CREATE')
 
 -- name: stuck_clean_ups
--- Clean-ups that no agent can do, the first of them, and why.
+-- Return the number of clean-ups that no agent can do, the first of them, and the reason.
 select count(*), min(j.jq_pk), (select reason from drover.why where jq_pk = min(j.jq_pk))
   from drover.jobqueue j
   left join drover.queue q on q.queue_name = j.jq_queue

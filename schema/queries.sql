@@ -1,7 +1,7 @@
 -- Every statement of the daemon, by name. Parameters are `:name`. A fragment is a text that queries share: it stands
 -- above its uses, and drivers/sql.py puts it where a query has its name in double braces.
 --
--- Time is that of the database. Each statement is a transaction of its own, at read committed.
+-- Time is that of the database. Each statement is a transaction of its own, at isolation level read committed.
 -- Lock order: scheduler_group, then rows of jobqueue.
 -- Fencing: an update of a job in hand names pk, attempt and owner, and the state it expects. A daemon that has lost the
 -- row changes nothing (0 rows). A statement that claims rows also inserts them into drover.in_hand.
@@ -627,7 +627,7 @@ changed as (
 select jq_pk from changed
 
 -- name: cancel_job
--- Cancel a job that is in nobody's hand. No row: the job is in another state, another session has the job or the
+-- Cancel a job that no daemon has in hand. No row: the job is in another state, another session has the job or the
 -- command locked, or the group is not ours any more.
 with {{command}},
 changed as (
@@ -678,9 +678,9 @@ announced as materialized (
 select jq_pk, jq_has_children from changed left join announced on true
 
 -- name: release_job
--- Queue a held job and all held jobs below it, but no manual ones; if the submitter of the command is no operator, his
--- own only. All or none of them. Return how many, and whether the job itself is manual; 0 if another session has one of
--- them locked, or the state of one has changed.
+-- Queue a held job and all held jobs below it, but no manual ones; if the submitter of the command is not an operator,
+-- only that submitter's jobs. All or none of them are queued. Return how many, and whether the job itself is manual; 0
+-- if another session has one of them locked, or the state of one has changed.
 with recursive below(pk) as (
   select jq_pk from drover.jobqueue where jq_pk = :job::bigint and jq_state = 'held' and jq_mode = 'background'
    union
@@ -761,7 +761,7 @@ announced as materialized (
 select why from refused left join announced on true
 
 -- name: unblock
--- Let a job, or all jobs that are blocked on a condition, be tried again now. Return how many they are, and how many of
+-- Make a job, or all jobs that are blocked on a condition, claimable now. Return how many they are, and how many of
 -- them were not locked.
 with {{command}},
 wanted as materialized (
@@ -890,17 +890,17 @@ announced as materialized (
 select jq_pk, jq_has_children from ended left join announced on true
 
 -- name: acknowledge
--- Note what this daemon has done about a command for every scheduler.
+-- Record the answer of this daemon to a command for every scheduler.
 insert into drover.command_ack (ack_jq_fk, ack_scheduler, ack_name, ack_ok, ack_text)
 select :command::bigint, scheduler_uuid, scheduler_host || '.' || scheduler_pid, :ok::boolean, :text::text
   from drover.scheduler where scheduler_uuid = :owner::uuid
 on conflict do nothing
 
 -- name: close_commands
--- End the commands for every scheduler that all schedulers of that time have acknowledged, or died. It is a statement
--- of its own after each acknowledgement, so that the last of two at the same time sees both. A scheduler that was not
--- seen for two of its leases is dead. Return the commands that ended, and whether they have children. A command that
--- another session has locked is skipped.
+-- End the commands for every scheduler that all schedulers registered before them have acknowledged, the dead ones
+-- excepted: a scheduler that was not seen for two of its leases is dead. It is a statement of its own after each
+-- acknowledgement, so that the last of two at the same time sees both. Return the commands that ended, and whether they
+-- have children. A command that another session has locked is skipped.
 with waiting as materialized (
   select c.jq_pk, c.jq_host
     from drover.claimable w,
@@ -1100,8 +1100,8 @@ select string_agg(jq_pk::text, ',')
       and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip') offset 0)
 
 -- name: read_shared_settings
--- Return what others may have changed: queues, hosts and agent types of the group, and placements, as a JSON value
--- each.
+-- Return the settings that commands and operators may have changed: queues, hosts and agent types of the group, and
+-- placements, as a JSON value each.
 select (select coalesce(json_agg(json_build_object(
                  'name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
                  'reserved', queue_reserved)), '[]')
@@ -1199,8 +1199,8 @@ select pk from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
                       and jq_state in ('claimed', 'running'))
 
 -- name: probe_listen
--- Notify our own channel: if the connection that listens receives this, it receives what others send. Return whether
--- the queue of notifications has space left; that is asked for even while none are sent.
+-- Notify our own channel: if the connection that listens receives this, it receives all notifications. Return whether
+-- the queue of notifications has space left; that is read even while no notifications are sent.
 select set_config('drover.notify', 'on', true), drover.notify(:channel::text, ''), pg_notification_queue_usage() < 0.9
 
 -- name: end_backend

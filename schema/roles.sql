@@ -197,7 +197,7 @@ grant execute on function drover.settle(bigint[], bigint, integer, boolean), dro
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 
--- drover_operator is warned of other sessions that hurt the queue, so it must see their age and their statements.
+-- drover_operator gets warnings about sessions that slow the queue, so it must see their age and their statements.
 do $$ begin
   if not pg_has_role('drover_operator', 'pg_read_all_stats', 'usage') then
     grant pg_read_all_stats to drover_operator;
