@@ -38,9 +38,8 @@ class Claims:
     def __init__(self) -> None:
         self.empty: set[ClaimKey] = set()
         self.reached: dict[ClaimKey, ClaimPosition] = {}
-        self._open: dict[
-            tuple[str, str, bool], list[ClaimKey]
-        ] = {}  # by type and queue: places not dry when last asked
+        # by type, queue and urgency: places not empty when last asked
+        self._open: dict[tuple[str, str, bool], list[ClaimKey]] = {}
         self._woken = False  # since we last asked: what came then, the answer may not have seen
         self._rotation = 0  # which type is asked for first
         self._start_at = 0.0  # when whole places may be asked for again
@@ -75,16 +74,11 @@ class Claims:
         if not left:
             return []
         pools = list(pools)
-        wanted = [
-            request
-            for pool in pools
-            if pool.may_begin and pool.blocked_until == 0.0
-            for request in (
-                self._of_pool(pool, left, hosts, timers)
-                if pool.filters is None
-                else self._of_filters(pool, left, hosts, timers)
-            )
-        ]
+        wanted: list[ClaimRequest] = []
+        for pool in pools:
+            if pool.may_begin and pool.blocked_until == 0.0:
+                of_pool = self._of_pool if pool.queues.filters is None else self._of_filters
+                wanted += of_pool(pool, left, hosts, timers)
         self._rotation += 1
         first = self._rotation % (len(wanted) or 1)
         wanted = wanted[first:] + wanted[:first]
@@ -95,27 +89,22 @@ class Claims:
     def _of_pool(
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
     ) -> Iterator[ClaimRequest]:
+        """Ask for a type as a whole, or for each host by itself if work waits for one: others may take what is left."""
         if not [queue for queue in queues if self._open.get((pool.name, queue, False)) != []]:
             return  # every place is empty, of urgent rows too
-        if len(pool.bound) > 1 and pool.singles and [run_queue for run_queue in pool.bound.values() if run_queue.first]:
-            yield from self._of_hosts(pool, queues, hosts, timers)
+        bound = pool.queues.bound
+        if len(bound) > 1 and pool.singles and [run_queue for run_queue in bound.values() if run_queue.first]:
+            each = {name: how_many(pool, timers, where) for name, where in (("", pool.queues.any), *bound.items())}
+            for queue, is_urgent_only in product(queues, (False, True)):
+                for place in self._places(pool, queue, hosts, is_urgent_only):
+                    count, urgent = each[place[2]]
+                    if urgent if is_urgent_only else count:
+                        yield from self._of_place(pool, place, count)
             return
         count, urgent = how_many(pool, timers)
-        if not count and not urgent:
-            return
-        for queue in queues:
-            for place in self._places(pool, queue, hosts, not count):
-                yield from self._of_place(pool, place, count)
-
-    def _of_hosts(
-        self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
-    ) -> Iterator[ClaimRequest]:
-        """Ask for each host by itself: what waits for one that is busy holds up nothing that others could take."""
-        each = {name: how_many(pool, timers, run_queue) for name, run_queue in (("", pool.any), *pool.bound.items())}
-        for queue, is_urgent_only in product(queues, (False, True)):
-            for place in self._places(pool, queue, hosts, is_urgent_only):
-                count, urgent = each[place[2]]
-                if urgent if is_urgent_only else count:
+        if count or urgent:
+            for queue in queues:
+                for place in self._places(pool, queue, hosts, not count):
                     yield from self._of_place(pool, place, count)
 
     def _of_place(self, pool: Pool, place: ClaimKey, count: int) -> list[ClaimRequest]:
@@ -129,16 +118,17 @@ class Claims:
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
     ) -> Iterator[ClaimRequest]:
         """Ask for each run queue of a type with host filters by itself, urgent rows and others apart."""
-        assert pool.filters is not None
+        filters, bound = pool.queues.filters, pool.queues.bound
+        assert filters is not None
         is_open = {host.name for host in hosts if host.is_open}
         for queue in queues:
-            for letters, run_queue in pool.filters.runs(queue):
+            for letters, run_queue in filters.runs(queue):
                 for name in ("", *sorted(is_open.intersection(run_queue.hosts or ()))):
                     quick = ClaimRequest(pool.name, queue, name, True, 1, START, pool.is_guarded, letters)
                     rest = quick._replace(urgent=False)
                     if {quick.key, rest.key} <= self.empty:
                         continue
-                    count, urgent = how_many(pool, timers, pool.bound[name] if name else run_queue)
+                    count, urgent = how_many(pool, timers, bound[name] if name else run_queue)
                     if (count or urgent) and quick.key not in self.empty:
                         yield quick._replace(most=count or 1, after=quick.start)
                     if count and rest.key not in self.empty:
@@ -164,8 +154,12 @@ class Claims:
     ) -> None:
         """Note from an answer how many rows each request found, and how far the claim got."""
         rows = len(sent.ends) + sum(found.values())
-        if rows >= ENOUGH:
-            self._time(now - self._asked_at, rows, now)
+        if rows >= ENOUGH:  # after a slow look at whole places pause
+            took = now - self._asked_at
+            self._each = min(self._each * FORGETTING, took / rows)
+            extra = took - SLOWER * self._each * rows
+            if now >= self._start_at and extra > 0:
+                self._start_at = now + min(PAUSE * extra, LONGEST_PAUSE)
         is_proof = not (sent.ends or self._woken)  # what ends beside a claim, or comes meanwhile, it cannot see
         for request in sent.wanted:
             place = (*request[:4], request.letters)
@@ -175,13 +169,6 @@ class Claims:
             self.reached.pop(place, None)  # from the start then, for that alone proves it empty
             if request.after.queued == START.queued and is_proof:
                 self.empty.add(place)
-
-    def _time(self, took: float, rows: int, now: float) -> None:
-        """Pause after a search of whole places that was slow."""
-        self._each = min(self._each * FORGETTING, took / rows)
-        extra = took - SLOWER * self._each * rows
-        if now >= self._start_at and extra > 0:
-            self._start_at = now + min(PAUSE * extra, LONGEST_PAUSE)
 
 
 def _within(left: dict[str, int | None], wanted: Iterable[ClaimRequest]) -> Iterator[ClaimRequest]:
@@ -205,7 +192,7 @@ def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) 
     held += len(pool.marking) + len(pool.unread)
     feeding = 0
     for job in pool.query_jobs.values():
-        if job.query is None or job.is_fed or (where is not None and pool.queue_claimed_for(job) is not where):
+        if job.query is None or job.is_fed or (where is not None and pool.queues.of_claim(job) is not where):
             continue
         held += not job.query.has_connection
         feeding += job.query.has_connection
@@ -215,19 +202,16 @@ def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) 
     target = min(target, timers.hold_max, max(room, 1, int(HELD_BYTES / max(pool.row_bytes, 1.0))))
     count = target - held if held < room or held * 2 <= target else 0  # many at once, while the rest is being worked
     count = max(0, min(count, timers.fetch_limit or count))
-    urgent = not count and not has_urgent(pool, where) and pool.startable(urgent=True, hosts=hosts) > 0
-    return count, urgent
+    if count:
+        return count, False
+    run_queues = (pool.queues.any, *pool.queues.bound.values()) if where is None else (where,)
+    has_urgent = any(run_queue.first and is_urgent(run_queue.first[0].job) for run_queue in run_queues)
+    return 0, not has_urgent and pool.startable(urgent=True, hosts=hosts) > 0
 
 
 def _held(pool: Pool, where: RunQueue[Job]) -> int:
     """Return how many one-parameter jobs wait there, or are about to, but for those that are being marked."""
-    rescued = sum(pool.queue_claimed_for(job) is where for job in pool.rescued)
+    rescued = sum(pool.queues.of_claim(job) is where for job in pool.rescued)
     lanes = (lane for job in pool.query_jobs.values() for lane in job.lanes.values() if lane.items)
-    queries = sum(pool.run_queue_of(lane.job, lane.host) is where for lane in lanes)
+    queries = sum(pool.queues.of(lane.job, lane.host) is where for lane in lanes)
     return where.count() - queries + pool.coming.get(where, 0) + rescued
-
-
-def has_urgent(pool: Pool, where: RunQueue[Job] | None = None) -> bool:
-    """Say whether urgent work of this type waits in hand, there or anywhere."""
-    lanes = [run_queue.first for run_queue in ((where,) if where is not None else (pool.any, *pool.bound.values()))]
-    return any(first and is_urgent(first[0].job) for first in lanes)

@@ -52,7 +52,7 @@ def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None
     """Let items wait for agents of a host, or of any."""
     pool, lane = job.pool, job.add_items(items, host)
     if lane is not None:
-        run_queue = pool.any if host is None and pool.filters is None else pool.run_queue_of(job, host)
+        run_queue = pool.queues.any if host is None and pool.queues.filters is None else pool.queues.of(job, host)
         run_queue.add(lane, next(state.tickets))
     state.mark_dirty(pool)
 
@@ -61,7 +61,7 @@ def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
     """Let an item that was not worked wait again, before the others of its lane."""
     lane = job.put_back(item, host)
     if lane is not None:
-        job.pool.run_queue_of(job, host).add(lane, lane.ticket)
+        job.pool.queues.of(job, host).add(lane, lane.ticket)
     state.mark_dirty(job.pool)
 
 
@@ -70,7 +70,7 @@ def spill(state: State, now: float) -> None:
     for pool in state.pools.values():
         if not pool.kind.spill:
             continue
-        for run_queue in pool.bound.values():
+        for run_queue in pool.queues.bound.values():
             for lane in [lane for lane in run_queue if lane.job.host is None]:
                 if lane.has_waited(pool.kind.spill, now):
                     run_queue.drop(lane)
@@ -111,7 +111,7 @@ def _second_tries(slot: Slot) -> Iterator[SecondTry]:
     """Yield the second tries that wait for a fresh process on a slot's host."""
     for entry in slot.pool.second_tries:
         job, _, host = entry
-        if slot.pool.run_queue_of(job, host).suits(slot.host.name):
+        if slot.pool.queues.of(job, host).suits(slot.host.name):
             yield entry
 
 
@@ -184,8 +184,8 @@ def recall_prefetched(state: State, slot: Slot, now: float) -> None:
         if state.jobs.get(job.pk) is not job:
             job.returned()
         elif job.verdict is None and job.query is not None:
-            is_bound = is_bound and job.pool.takes(job, slot.host.name)  # or a reload has taken the type from there
-            put_back(state, job, item, slot.host.name if is_bound else None)
+            host = slot.host.name  # from where a reload may have taken the type
+            put_back(state, job, item, host if is_bound and job.pool.queues.takes(job, host) else None)
         else:
             if job.verdict is None:
                 job.item_ended(slot.where, 0.0)
@@ -199,7 +199,7 @@ def recall_prefetched(state: State, slot: Slot, now: float) -> None:
 def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
     for slot in _idle(pool):
         if not (pool.second_tries or slot.any.first or slot.bound.first):
-            if [run_queue for run_queue in pool.run_queues() if run_queue.first]:
+            if [run_queue for run_queue in pool.queues.all() if run_queue.first]:
                 continue  # others may take it
             break
         again = next(_second_tries(slot), None) if pool.second_tries and not slot.items else None
@@ -223,10 +223,9 @@ def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
 
 def _idle(pool: Pool) -> Iterator[Slot]:
     """Return the idle agents that may have something to do, the one idle longest first, whatever its host."""
+    bound, is_wanted = pool.queues.bound, bool(pool.second_tries or pool.queues.any.first)
     waiting = [
-        list(idle)
-        for host, idle in pool.idle.items()
-        if idle and (pool.second_tries or pool.any.first or host not in pool.bound or pool.bound[host].first)
+        list(idle) for host, idle in pool.idle.items() if idle and (is_wanted or host not in bound or bound[host].first)
     ]
     return iter(waiting[0]) if len(waiting) == 1 else merge(*waiting, key=attrgetter("since"))
 
@@ -258,19 +257,19 @@ def end_agent(state: State, slot: Slot, now: float) -> None:
 # ---- new agents
 def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
     """Start agents for each run queue that needs more: second tries first, those of one host, that for any host."""
-    for run_queue in {pool.run_queue_of(job, at) for job, _, at in pool.second_tries}:
+    for run_queue in {pool.queues.of(job, at) for job, _, at in pool.second_tries}:
         _recycle(state, pool, run_queue, now)
     if not any(pool.free.values()):
         stop_starving(state, pool)
         return
     pool.starve(now)
     starving = False
-    for run_queue in pool.run_queues():
-        again = [job for job, _, at in pool.second_tries if pool.run_queue_of(job, at) is run_queue]
+    for run_queue in pool.queues.all():
+        again = [job for job, _, at in pool.second_tries if pool.queues.of(job, at) is run_queue]
         if run_queue.first or again:
             starving |= _start_for(state, pool, run_queue, again, now)
     if unopened is not None and not starving:
-        starving = _find_room(state, pool, pool.run_queue_of(unopened, unopened.host), unopened, now) is None
+        starving = _find_room(state, pool, pool.queues.of(unopened, unopened.host), unopened, now) is None
     if not starving:
         stop_starving(state, pool)
 

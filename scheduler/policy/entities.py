@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler.model.config import AgentType, Host
+from scheduler.model.config import AgentType
 from scheduler.model.expand import Item, Row, as_bytes
-from scheduler.model.jobs import PLAIN, Claim, ClaimRequest, ItemFailure, Rules
+from scheduler.model.jobs import PLAIN, Claim, ItemFailure, Rules
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.query import Query
-from scheduler.policy.run_queue import HostFilters, Lane, RunQueue
+from scheduler.policy.run_queue import Lane, RunQueue, RunQueues
 
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
@@ -227,7 +227,7 @@ class Job:
     def drop_items(self) -> None:
         """Let none of its items wait any longer."""
         for host, lane in self.lanes.items():
-            self.pool.run_queue_of(self, host).drop(lane)
+            self.pool.queues.of(self, host).drop(lane)
             lane.clear()
         self.waiting = 0
         if self.query is not None:
@@ -247,20 +247,17 @@ class Pool:
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "any", "arriving", "blocked_since", "blocked_until", "bound", "coming", "enabled", "failed_starts", "filters",
-        "finished", "free", "idle", "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin", "name",
-        "query_jobs", "rate", "rated_at", "reason", "rescued", "row_bytes", "second_tries", "slots", "starving_since",
-        "unread",
+        "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
+        "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin", "name", "query_jobs", "queues",
+        "rate", "rated_at", "reason", "rescued", "row_bytes", "second_tries", "slots", "starving_since", "unread",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
         self.name = name
+        self.queues: RunQueues[Job] = RunQueues()
         self.set_kind(kind)
         self.enabled = enabled
         self.slots: list[Any] = []  # of class Slot, as are those below
-        self.any: RunQueue[Job] = self.run_queue()  # lanes for any host
-        self.filters: HostFilters[Job] | None = None  # instead, where some host does not take every job
-        self.bound: dict[str, RunQueue[Job]] = {}  # lanes for one host
         self.idle: dict[str, list[Any]] = {}  # READY, by host; the one idle longest first
         self.free: dict[str, deque[Any]] = {}
         self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
@@ -288,6 +285,7 @@ class Pool:
     def set_kind(self, kind: AgentType) -> None:
         """Go by this configuration."""
         self.kind = kind
+        self.queues.set_fair(kind.fair)
         self.is_guarded = "*" not in kind.submitters
 
     def set_may_begin(self, enabled: bool | None = None, lacks_connection: bool | None = None) -> None:
@@ -329,7 +327,7 @@ class Pool:
     @property
     def singles(self) -> int:
         """The number of one-parameter jobs that wait for agents."""
-        return sum([run_queue.singles for run_queue in self.run_queues()])
+        return sum([run_queue.singles for run_queue in self.queues.all()])
 
     @property
     def waits_for_connection(self) -> bool:
@@ -405,64 +403,9 @@ class Pool:
     def unbind_second_tries(self) -> None:
         """Let second tries be anywhere that their hosts do not take any more."""
         self.second_tries = deque(
-            (job, item, host if host is None or self.takes(job, host) else None)
+            (job, item, host if host is None or self.queues.takes(job, host) else None)
             for job, item, host in self.second_tries
         )
-
-    # ---- where they wait
-
-    def run_queue(self, hosts: frozenset[str] | None = None) -> RunQueue[Job]:
-        """Return a new run queue for work of this type."""
-        return RunQueue(hosts, is_fair=self.kind.fair)
-
-    def filter(self, hosts: Mapping[str, Host]) -> None:
-        """Make new run queues for any host: several if some host does not take every job, or there is no host."""
-        is_choosy = not hosts or any(host.is_selective for host in hosts.values())
-        self.filters = HostFilters(hosts, is_fair=self.kind.fair) if is_choosy else None
-        self.any = self.run_queue() if self.filters is None else self.filters.every
-
-    def run_queue_of(self, job: Job, host: str | None) -> RunQueue[Job]:
-        """Return the run queue in which a job waits for a host, or for any that takes it."""
-        if host is not None:
-            return self.bound[host]
-        return self.any if self.filters is None else self.filters.at(job.queue, job.letter)
-
-    def queue_claimed_for(self, job: Job) -> RunQueue[Job] | None:
-        """Return the run queue for which a job was claimed; None if a reload has removed it meanwhile."""
-        return self.run_queue_of(job, None) if job.host is None else self.bound.get(job.host)
-
-    def queue_for(self, request: ClaimRequest) -> RunQueue[Job] | None:
-        """Return the run queue for which rows are requested; None if a reload has removed it meanwhile."""
-        if request.host:
-            return self.bound.get(request.host)
-        if self.filters is None:
-            return self.any
-        return self.filters.at(request.queue, request.letters[0]) if request.letters is not None else None
-
-    def rebuild_bound(self) -> None:
-        """Let what waits for one host wait in run queues of the other kind, fair or not."""
-        for host, before in self.bound.items():
-            self.bound[host] = run_queue = self.run_queue(before.hosts)
-            for lane in sorted(before, key=lambda lane: lane.ticket):
-                run_queue.add(lane, lane.ticket)
-
-    def takes(self, job: Job, host: str) -> bool:
-        """Say whether a job may be worked on a host."""
-        return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.letter).suits(host))
-
-    def has_place(self, job: Job) -> bool:
-        """Say whether a job may be worked on its host, or on any."""
-        if job.host is not None:
-            return self.takes(job, job.host)
-        return self.filters is None or bool(self.filters.at(job.queue, job.letter).hosts)
-
-    def any_of(self, host: str) -> RunQueue[Job]:
-        """Return the run queue for any host from which agents on this host take."""
-        return self.any if self.filters is None else self.filters.by_host[host]
-
-    def run_queues(self) -> tuple[RunQueue[Job], ...]:
-        """Return all run queues."""
-        return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.queues))
 
     # ---- its slots
 
@@ -482,13 +425,14 @@ class Pool:
 
     def add_host(self, name: str) -> None:
         """Let slots and work of this type be on a host."""
-        self.bound[name] = self.run_queue(frozenset((name,)))
+        self.queues.add_host(name)
         self.free[name] = deque()
         self.idle[name] = []
 
     def remove_host(self, name: str) -> None:
         """Have nothing of this type on a host; of `idle` an empty list stays, for agents that finish there."""
-        del self.bound[name], self.free[name]
+        self.queues.remove_host(name)
+        del self.free[name]
 
     def add_slot(self, slot: Any) -> None:
         """Have one more slot, which is free."""

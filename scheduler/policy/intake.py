@@ -53,7 +53,7 @@ def note_claims(state: State, event: EndedAndClaimed, now: float) -> None:
     row_bytes = event.size / sum(event.found.values())
     for request, count in event.found.items():
         pool = state.pools[request.type]
-        pool.claimed(count, pool.queue_for(request), row_bytes)
+        pool.claimed(count, pool.queues.of_request(request), row_bytes)
         if (queue := state.queues.get(request.queue)) is not None:
             queue.claimed(count)
 
@@ -70,8 +70,8 @@ def unpack_claims(state: State) -> None:
             state.log_message("warning", f"job={claim.pk}: somebody put the row back in the queue while it was in hand")
             forget(state, former, now)
         jobs[claim.pk] = job = Job(claim, pool, now)
-        is_bound = request.host or pool.filters is not None
-        if request.guarded is not pool.is_guarded or (is_bound and not pool.has_place(job)):
+        is_bound = request.host or pool.queues.filters is not None
+        if request.guarded is not pool.is_guarded or (is_bound and not pool.queues.has_place(job)):
             give_back(state, job, "asked for before a reload", now)
         elif state.missing_connections and (missing := missing_for(state, job)) is not None:
             put_back(state, job, missing, now)
@@ -183,7 +183,7 @@ def open_expansions(state: State, pool: Pool) -> Job | None:
     for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
         if not has_connection(state, pool):
             return None
-        where = pool.run_queue_of(job, job.host)
+        where = pool.queues.of(job, job.host)
         has_agent = any(slot.pid is not None and where.suits(slot.host.name) for slot in pool.slots)
         if has_agent or pool.startable(urgent=is_urgent(job), hosts=where.hosts) > 0:
             _open(state, job)
@@ -304,7 +304,8 @@ def _sendable(state: State, job: Job, query: Query, items: list[Item]) -> list[I
 def _enqueue_by_host(state: State, job: Job, items: Sequence[Item], values: Mapping[int, bytes | None]) -> None:
     """Let each item wait for the host its value names; a host without slots of this type means any host."""
     by_host: dict[str | None, list[Item]] = {}
-    taking = job.pool.bound if job.pool.filters is None else job.pool.filters.at(job.queue, job.letter).hosts or ()
+    queues = job.pool.queues
+    taking = queues.bound if queues.filters is None else queues.filters.at(job.queue, job.letter).hosts or ()
     for item in items:
         host = state.places.host_of(job.pool.name, values[item.number])
         by_host.setdefault(host if host in taking else None, []).append(item)

@@ -159,13 +159,11 @@ def _take_type(state: State, name: str, old: Config, new: Config, now: float) ->
         pool = state.add_pool(name, kind, _merged(before, kind, {"enabled": was_enabled})["enabled"])
     hosts = {host: new.hosts[host] for host in new.hosts_of(name)}
     is_other_turn = before is not None and before.fair != kind.fair
-    are_other_queues = is_other_turn or not hosts or pool.filters is not None
+    are_other_queues = is_other_turn or not hosts or pool.queues.filters is not None
     if are_other_queues or any(host.is_selective for host in hosts.values()):
-        pool.filter(hosts)
+        pool.queues.filter(hosts)
     _fit_slots(state, pool, tuple(hosts), now)
-    if is_other_turn:
-        pool.rebuild_bound()
-    if are_other_queues or pool.filters is not None:
+    if are_other_queues or pool.queues.filters is not None:
         _sort_lanes(state, pool)
     pool.unbind_second_tries()
     for slot in pool.slots:
@@ -207,19 +205,19 @@ def _sort_lanes(state: State, pool: Pool) -> None:
     lanes = [lane for job in state.jobs.values() if job.pool is pool and (lane := job.lanes.get(None)) is not None]
     for lane in sorted(lanes, key=lambda lane: lane.ticket):
         if lane.items:
-            pool.run_queue_of(lane.job, None).add(lane, lane.ticket)
+            pool.queues.of(lane.job, None).add(lane, lane.ticket)
 
 
 def _find_another_place(state: State, job: Job, now: float) -> None:
     """Let rows whose host is removed go anywhere; give a job back whose own host or type is."""
     pool, query = job.pool, job.query
     moved: list[Item] = []
-    for host in [host for host in job.lanes if host is not None and not pool.takes(job, host)]:
-        if host in pool.bound:
-            pool.bound[host].drop(job.lanes[host])
+    for host in [host for host in job.lanes if host is not None and not pool.queues.takes(job, host)]:
+        if host in pool.queues.bound:
+            pool.queues.bound[host].drop(job.lanes[host])
         moved += job.take_lane(host)
     is_served = state.pools[pool.name] is pool and pool.name in state.config.agents
-    if is_served and pool.has_place(job):
+    if is_served and pool.queues.has_place(job):
         if moved:
             enqueue(state, job, moved, None)
     elif job.verdict is None and (query is not None or completion.is_untouched(job)):

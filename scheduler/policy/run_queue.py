@@ -17,14 +17,25 @@ from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scheduler.model.config import Host
 from scheduler.model.expand import Item
 from scheduler.model.filters import LETTERS
-from scheduler.model.jobs import Letters
+from scheduler.model.jobs import ClaimRequest, Letters
 
-JobT = TypeVar("JobT")
+
+class Waiting(Protocol):
+    """What a run queue knows of a job."""
+
+    queue: str
+    host: str | None  # its own
+
+    @property
+    def letter(self) -> str: ...
+
+
+JobT = TypeVar("JobT", bound=Waiting)
 _END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
 
 
@@ -158,6 +169,29 @@ class RunQueue(Generic[JobT]):
         return (lane for rank in self._ranks for lanes in self._lines[rank].values() for lane in lanes)
 
 
+class MergedQueue(RunQueue[JobT]):
+    """The run queues of one host seen as one: the best lane of any is first, and what is served is served there."""
+
+    __slots__ = ("queues",)
+
+    def __init__(self) -> None:
+        self.queues: list[RunQueue[JobT]] = []
+
+    @property
+    def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
+        """The deque to serve next, empty when none waits."""
+        waiting = (run_queue.first for run_queue in self.queues if run_queue.first)
+        return min(waiting, key=lambda lanes: (lanes[0].rank, lanes[0].ticket), default=_NOTHING)
+
+    def pop(self, ticket: int) -> tuple[JobT, Item]:
+        """Return the next item and its job from the run queue whose first lane is the best."""
+        first = self.first
+        return next(run_queue for run_queue in self.queues if run_queue.first is first).pop(ticket)
+
+    def __iter__(self) -> Iterator[Lane[JobT]]:
+        return chain.from_iterable(self.queues)
+
+
 class HostFilters(Generic[JobT]):
     """The run queues of one type by the hosts that take from them; each is made when it is first needed."""
 
@@ -204,27 +238,74 @@ class HostFilters(Generic[JobT]):
         return runs
 
 
-class MergedQueue(RunQueue[JobT]):
-    """The run queues of one host seen as one: the best lane of any is first, and what is served is served there."""
+class RunQueues(Generic[JobT]):
+    """All run queues of one agent type: one for each host, one for any, or several by what hosts take."""
 
-    __slots__ = ("queues",)
+    __slots__ = ("_is_fair", "any", "bound", "filters")
 
     def __init__(self) -> None:
-        self.queues: list[RunQueue[JobT]] = []
+        self._is_fair = False
+        self.any: RunQueue[JobT] = RunQueue()  # lanes for any host
+        self.filters: HostFilters[JobT] | None = None  # instead, where some host does not take every job
+        self.bound: dict[str, RunQueue[JobT]] = {}  # lanes for one host
 
-    @property
-    def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
-        """The deque to serve next, empty when none waits."""
-        waiting = (run_queue.first for run_queue in self.queues if run_queue.first)
-        return min(waiting, key=lambda lanes: (lanes[0].rank, lanes[0].ticket), default=_NOTHING)
+    def add_host(self, name: str) -> None:
+        self.bound[name] = RunQueue(frozenset((name,)), is_fair=self._is_fair)
 
-    def pop(self, ticket: int) -> tuple[JobT, Item]:
-        """Return the next item and its job from the run queue whose first lane is the best."""
-        first = self.first
-        return next(run_queue for run_queue in self.queues if run_queue.first is first).pop(ticket)
+    def remove_host(self, name: str) -> None:
+        del self.bound[name]
 
-    def __iter__(self) -> Iterator[Lane[JobT]]:
-        return chain.from_iterable(self.queues)
+    def filter(self, hosts: Mapping[str, Host]) -> None:
+        """Make new run queues for any host: several if some host does not take every job, or there is no host."""
+        is_choosy = not hosts or any(host.is_selective for host in hosts.values())
+        self.filters = HostFilters(hosts, is_fair=self._is_fair) if is_choosy else None
+        self.any = RunQueue(is_fair=self._is_fair) if self.filters is None else self.filters.every
+
+    def set_fair(self, is_fair: bool) -> None:
+        """Let what waits for one host wait in run queues of this kind; `filter` does so with the others."""
+        if is_fair == self._is_fair:
+            return
+        self._is_fair = is_fair
+        for host, before in self.bound.items():
+            run_queue: RunQueue[JobT] = RunQueue(before.hosts, is_fair=is_fair)
+            self.bound[host] = run_queue
+            for lane in sorted(before, key=lambda lane: lane.ticket):
+                run_queue.add(lane, lane.ticket)
+
+    def of(self, job: JobT, host: str | None) -> RunQueue[JobT]:
+        """Return the run queue in which a job waits for a host, or for any that takes it."""
+        if host is not None:
+            return self.bound[host]
+        return self.any if self.filters is None else self.filters.at(job.queue, job.letter)
+
+    def of_claim(self, job: JobT) -> RunQueue[JobT] | None:
+        """Return the run queue for which a job was claimed; None if a reload has removed it meanwhile."""
+        return self.of(job, None) if job.host is None else self.bound.get(job.host)
+
+    def of_request(self, request: ClaimRequest) -> RunQueue[JobT] | None:
+        """Return the run queue for which rows are requested; None if a reload has removed it meanwhile."""
+        if request.host:
+            return self.bound.get(request.host)
+        if self.filters is None:
+            return self.any
+        return self.filters.at(request.queue, request.letters[0]) if request.letters is not None else None
+
+    def any_of(self, host: str) -> RunQueue[JobT]:
+        """Return the run queue for any host from which agents on this host take."""
+        return self.any if self.filters is None else self.filters.by_host[host]
+
+    def all(self) -> tuple[RunQueue[JobT], ...]:
+        return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.queues))
+
+    def takes(self, job: JobT, host: str) -> bool:
+        """Say whether a job may be worked on a host."""
+        return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.letter).suits(host))
+
+    def has_place(self, job: JobT) -> bool:
+        """Say whether a job may be worked on its host, or on any."""
+        if job.host is not None:
+            return self.takes(job, job.host)
+        return self.filters is None or bool(self.filters.at(job.queue, job.letter).hosts)
 
 
 class Placement:

@@ -114,8 +114,8 @@ class Slot:
         self.clogged_until = NEVER
         self.prefetched: deque[Prefetched] | None = None  # lines behind that of the item in hand; None: it has none
         self.is_unsent = False  # the line of the item in hand is still among the commands
-        if self.host.name in self.pool.bound:
-            self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
+        if self.host.name in self.pool.queues.bound:
+            self.any, self.bound = self.pool.queues.any_of(self.host.name), self.pool.queues.bound[self.host.name]
         self.clear_item()
 
     def clear_item(self, finished: int = 0) -> None:
@@ -296,8 +296,8 @@ class Slot:
     def find_run_queues(self) -> None:
         """Take from the run queues of now, after a reload, unless the process is given nothing more."""
         if self.any is not self.bound:
-            self.any, self.bound = self.pool.any_of(self.host.name), self.pool.bound[self.host.name]
-        if self.job is not None and not self.pool.takes(self.job, self.host.name):
+            self.any, self.bound = self.pool.queues.any_of(self.host.name), self.pool.queues.bound[self.host.name]
+        if self.job is not None and not self.pool.queues.takes(self.job, self.host.name):
             self.unbind()
 
     def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:

@@ -94,7 +94,7 @@ class State:
         self.unstarted: set[Pool] = set()  # pools whose next agent waits for the next tick
         for name, kind in config.agents.items():
             pool, hosts = self.add_pool(name, kind, kind.enabled), config.hosts_of(name)
-            pool.filter({host_name: config.hosts[host_name] for host_name in hosts})
+            pool.queues.filter({host_name: config.hosts[host_name] for host_name in hosts})
             for host_name in hosts:
                 self.add_slots(pool, host_name, kind.slots, now)
 
@@ -124,7 +124,7 @@ class State:
 
     def add_slots(self, pool: Pool, host_name: str, count: int, now: float) -> None:
         """Add slots of a type on a host."""
-        if host_name not in pool.bound:
+        if host_name not in pool.queues.bound:
             pool.add_host(host_name)
         timeouts = timeouts_of(pool.kind, self.timers)
         for _ in range(count):

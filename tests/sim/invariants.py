@@ -167,7 +167,7 @@ def lanes_are_right(world: State) -> None:
                 "lanes_are_right", f"pool {pool.name}: a second try waits for a host that is gone: {pool.second_tries}"
             )
         count = 0
-        for turns in pool.run_queues():
+        for turns in pool.queues.all():
             lanes = list(turns)
             if (lanes[0] if lanes else None) is not (turns.first[0] if turns.first else None):
                 broken("lanes_are_right", f"pool {pool.name}: first is not the best of {lanes}")

@@ -54,7 +54,7 @@ def test_urgent_rows_of_a_range_are_a_range_of_their_own_r55(urgent: bool, bound
 
 
 def test_a_type_without_filters_has_no_host_filters() -> None:
-    assert make_core().state.pools["sha"].filters is None
+    assert make_core().state.pools["sha"].queues.filters is None
 
 
 def choosy() -> Core:

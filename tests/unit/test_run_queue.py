@@ -20,7 +20,7 @@ def order(ranks: list[bytes], *, rounds: int) -> list[int]:
     """Serve lanes of two items each, of jobs with these ranks; give whose turn it was, by number from 1."""
     core = make_core()
     claim_turn(core, *(claim(n + 1, rank=rank) for n, rank in enumerate(ranks)))
-    turns: RunQueue = core.state.pools["sha"].any
+    turns: RunQueue = core.state.pools["sha"].queues.any
     for lane in turns:
         lane.items.append(Item(b"second\n", 1))
     return serve(turns, rounds)
@@ -51,7 +51,7 @@ def test_rank_goes_first_and_equals_take_turns(ranks: list[bytes], served: list[
 def test_a_lane_that_is_dropped_is_not_served() -> None:
     core = make_core()
     claim_turn(core, claim(1), claim(2))
-    turns = core.state.pools["sha"].any
+    turns = core.state.pools["sha"].queues.any
     turns.drop(turns.first[0])
     assert [lane.job.pk for lane in turns] == [2]
 
@@ -75,7 +75,7 @@ def fair(submitters: str, *, items: int = 2, ranks: str = "nnnnnnnnn") -> RunQue
     core = make_core(FAIR)
     given = enumerate(zip(submitters, ranks, strict=False))
     claim_turn(core, *(claim(n + 1, rank=b"1" + letter.encode(), submitter=who) for n, (who, letter) in given))
-    turns = core.state.pools["sha"].any
+    turns = core.state.pools["sha"].queues.any
     for lane in turns:
         lane.items.extend(Item(b"more\n", n) for n in range(1, items))
     return turns
@@ -128,5 +128,5 @@ def test_a_reload_changes_whether_submitters_take_turns(
     claim_turn(core, *(claim(n + 1, host=host, submitter=who) for n, who in enumerate("aab")))
     core.handle(Reloaded(Config(hosts={"alpha": Host()}, agents={"sha": attrs.evolve(kind, fair=after)})), 0.0)
     pool = core.state.pools["sha"]
-    assert serve(pool.bound["alpha"] if host else pool.any, 3) == served
-    assert {slot.bound for slot in pool.slots} == {pool.bound["alpha"]}
+    assert serve(pool.queues.bound["alpha"] if host else pool.queues.any, 3) == served
+    assert {slot.bound for slot in pool.slots} == {pool.queues.bound["alpha"]}
