@@ -8,7 +8,7 @@ from scheduler.model import requests as r
 from scheduler.model.states import QUEUED
 from scheduler.policy import completion, intake, serving
 from scheduler.policy.deadlines import PROGRESS, RECORD
-from scheduler.policy.entities import Job
+from scheduler.policy.job import Job
 from scheduler.policy.query import TRIED_ALONE
 from scheduler.policy.state import State
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import NEVER
-from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import UNLIMITED, HostState
+from scheduler.policy.job import Job, Pool
 from scheduler.policy.run_queue import RunQueue
 from scheduler.policy.slots import Slot
 

@@ -18,8 +18,8 @@ from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, C
 from scheduler.model.requests import EndAndClaim
 from scheduler.model.states import NEVER
 from scheduler.policy.capacity import kept_free
-from scheduler.policy.entities import Job, Pool, is_urgent
 from scheduler.policy.hosts import HostState, QueueState
+from scheduler.policy.job import Job, Pool
 from scheduler.policy.run_queue import RunQueue
 
 PAUSE: Final = 9  # times what a look at whole places cost more than it should: so long until the next
@@ -205,7 +205,7 @@ def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) 
     if count:
         return count, False
     run_queues = (pool.queues.any, *pool.queues.bound.values()) if where is None else (where,)
-    has_urgent = any(run_queue.first and is_urgent(run_queue.first[0].job) for run_queue in run_queues)
+    has_urgent = any(run_queue.first and run_queue.first[0].job.is_urgent for run_queue in run_queues)
     return 0, not has_urgent and pool.startable(urgent=True, hosts=hosts) > 0
 
 

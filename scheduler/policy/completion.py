@@ -30,7 +30,7 @@ from scheduler.model.states import (
     TERMINAL,
     check_move,
 )
-from scheduler.policy.entities import Job, Verdict
+from scheduler.policy.job import Job, Verdict
 from scheduler.policy.query import KeyProgress, Query
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State

@@ -25,7 +25,7 @@ from scheduler.model.states import DIE, FED, KEEP, NEXT, ST_FREE, ST_PREP, ST_RE
 from scheduler.policy.capacity import find_room
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
-from scheduler.policy.entities import Job, Pool, SecondTry, Verdict, is_urgent
+from scheduler.policy.job import Job, Pool, SecondTry, Verdict
 from scheduler.policy.run_queue import RunQueue
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
@@ -237,7 +237,7 @@ def must_end(slot: Slot, job: Job | None) -> bool:
         return False
     if not host.is_open:
         return True
-    if host.is_over and (job is None or not is_urgent(job)):
+    if host.is_over and (job is None or not job.is_urgent):
         return True
     return slot.items > 0 and host.yields_to not in (None, slot.pool)  # one item at least, or nobody gets anywhere
 
@@ -302,7 +302,7 @@ def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[J
 
 def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: float) -> Slot | None:
     """Return a slot to start an agent in; None, and the type starves, while room is still to be made."""
-    room = find_room(pool, where, is_urgent(job), now, state.timers.min_idle)
+    room = find_room(pool, where, job.is_urgent, now, state.timers.min_idle)
     if room.slot is not None:
         return room.slot
     if room.victim is not None:
@@ -336,7 +336,7 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     if not pool.is_exec:
         state.emit(Spawn(slot.number, slot.serial, pool.name, host.name))
         return
-    fits = (entry for entry in _second_tries(slot) if not host.is_over or is_urgent(entry[0]))  # an urgent place
+    fits = (entry for entry in _second_tries(slot) if not host.is_over or entry[0].is_urgent)  # an urgent place
     if (again := next(fits, None)) is not None:
         _assign_second_try(slot, again, now)
     else:

@@ -36,7 +36,7 @@ from scheduler.policy.completion import (
     stop_job,
 )
 from scheduler.policy.dispatch import enqueue
-from scheduler.policy.entities import Job, Pool, Verdict, is_urgent
+from scheduler.policy.job import Job, Pool, Verdict
 from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE, Query
 from scheduler.policy.serving import missing_for, put_back
 from scheduler.policy.state import MissingConnection, State
@@ -185,7 +185,7 @@ def open_expansions(state: State, pool: Pool) -> Job | None:
             return None
         where = pool.queues.of(job, job.host)
         has_agent = any(slot.pid is not None and where.suits(slot.host.name) for slot in pool.slots)
-        if has_agent or pool.startable(urgent=is_urgent(job), hosts=where.hosts) > 0:
+        if has_agent or pool.startable(urgent=job.is_urgent, hosts=where.hosts) > 0:
             _open(state, job)
         else:
             unopened = unopened or job

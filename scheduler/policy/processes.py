@@ -29,8 +29,8 @@ from scheduler.model.states import (
 from scheduler.policy import completion, replies, serving
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
-from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState
+from scheduler.policy.job import Job, Pool
 from scheduler.policy.output import Piece
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State

@@ -20,8 +20,9 @@ from scheduler.model.states import NEVER
 from scheduler.policy import completion, processes, serving
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
-from scheduler.policy.entities import DISABLED, Job, Pool
 from scheduler.policy.hosts import QueueState
+from scheduler.policy.job import Job, Pool
+from scheduler.policy.pool import DISABLED
 from scheduler.policy.processes import thaw_pool
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, timeouts_of

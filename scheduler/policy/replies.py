@@ -27,7 +27,7 @@ from scheduler.policy.dispatch import (
     put_back,
     recall_unsent,
 )
-from scheduler.policy.entities import DISABLED
+from scheduler.policy.pool import DISABLED
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 

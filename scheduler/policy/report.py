@@ -12,9 +12,9 @@ from scheduler.policy import serving
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import MARK, PROGRESS
 from scheduler.policy.dispatch import spill
-from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection
+from scheduler.policy.job import Job, Pool
 from scheduler.policy.query import IN_PROGRESS, Query
 from scheduler.policy.serving import missing_for_type
 from scheduler.policy.slots import Slot

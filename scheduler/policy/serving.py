@@ -14,7 +14,7 @@ from scheduler.model.states import NEVER, ST_PREP, ST_READY, ST_SPAWNED
 from scheduler.policy import completion
 from scheduler.policy.completion import NOT_BEGUN
 from scheduler.policy.dispatch import stop_starving
-from scheduler.policy.entities import Job, Pool, Verdict
+from scheduler.policy.job import Job, Pool, Verdict
 from scheduler.policy.state import QUERIES, MissingConnection, State
 
 SLACK: Final = 0.5  # seconds after the next attempt, which has failed or not by then

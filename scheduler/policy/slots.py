@@ -1,6 +1,6 @@
 """The slots of all agents, the soonest of their deadlines, and when no process may be started in them.
 
-A slot moves itself (entities.py); what may happen stands in the tables SLOT_TABLE and WANTED of model/states.py. This
+A slot moves itself; what may happen stands in the tables SLOT_TABLE and WANTED of model/states.py. This
 module knows no jobs: the caller settles what a slot had in hand before its process ends.
 
 Throttle: deaths of agents that had said OK count per slot, those of the last respawn_interval: the first start and
@@ -49,8 +49,8 @@ from scheduler.model.states import (
     Wish,
 )
 from scheduler.policy.deadlines import SLOTS, Deadlines
-from scheduler.policy.entities import Job, Pool, Prefetched
 from scheduler.policy.hosts import HostState
+from scheduler.policy.job import Job, Pool, Prefetched
 from scheduler.policy.output import AgentOutput
 from scheduler.policy.run_queue import RunQueue
 

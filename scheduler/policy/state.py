@@ -18,8 +18,8 @@ from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, QueryEvent, QueryState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, STARTS, TIME_LIMITS, Deadlines
-from scheduler.policy.entities import Job, Pool
 from scheduler.policy.hosts import HostState, QueueState
+from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output import Capture
 from scheduler.policy.run_queue import Placement

@@ -28,8 +28,8 @@ from scheduler.model.states import (
     QueryState,
 )
 from scheduler.policy.deadlines import SLOTS
-from scheduler.policy.entities import Job, is_urgent
 from scheduler.policy.hosts import UNLIMITED, HostState
+from scheduler.policy.job import Job
 from scheduler.policy.query import TRIED_ALONE
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
@@ -247,7 +247,7 @@ def hosts_keep_their_limits(sim: "Sim", world: State) -> None:
 def urgent_places_are_for_urgent_work(sim: "Sim", world: State) -> None:
     """Never do more agents than the maximum begin items that are not urgent."""
     working = (s for s in world.slots.all if s.job is not None and s.state != ST_FREEING)
-    plain = Counter(s.host.name for s in working if s.job is not None and not is_urgent(s.job))
+    plain = Counter(s.host.name for s in working if s.job is not None and not s.job.is_urgent)
     before = sim.memory.used
     for host in world.hosts.values():
         count, label = plain[host.name], "plain " + host.name
