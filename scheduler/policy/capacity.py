@@ -45,32 +45,23 @@ def find_room(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_id
 
 
 def _find_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle: float) -> StartDecision:
-    ready = [slot for slot in free if slot.host.has_room(urgent) and not slot.host.is_kept_from(pool)]
-    if ready:
+    open_to_it = [slot for slot in free if not slot.host.is_kept_from(pool)]
+    if ready := [slot for slot in open_to_it if slot.host.has_room(urgent)]:
         return StartDecision(slot=min(ready, key=_load))
-    hosts = list(dict.fromkeys(slot.host for slot in free if slot.host.is_open and not slot.host.is_kept_from(pool)))
+    hosts = list(dict.fromkeys(slot.host for slot in open_to_it if slot.host.is_open))
     if any(host.leaving for host in hosts):
         return StartDecision()  # one is on its way out: its end brings us back
-    idle = [slot for host in hosts if (slot := _longest_idle(host, pool)) is not None]
-    due = {host: may_take(pool, host, min_idle) for host in hosts}
-    if not idle:
-        first = min(due, key=lambda host: due[host], default=None)
-        if first is None:
-            return StartDecision()
-        return StartDecision(yields=first) if due[first] <= now else StartDecision(until=due[first])
-    oldest = min(idle, key=lambda slot: slot.since)
-    until = min(oldest.since + min_idle, due[oldest.host])
-    return StartDecision(victim=oldest) if until <= now else StartDecision(until=until)
-
-
-def may_take(pool: Pool, host: HostState, min_idle: float) -> float:
-    """Return the instant from which a starving type may take a busy type's next free agent on a host."""
-    return max(pool.starving_since, host.yielded_at) + min_idle
-
-
-def _longest_idle(host: HostState, pool: Pool) -> Slot | None:
-    """Return the agent of another type that has had nothing to do for longest on a host."""
-    return next((slot for slot in host.idle if slot.pool is not pool and _is_spare(slot)), None)
+    # the instants from which it may take a busy type's next free agent
+    due = {host: max(pool.starving_since, host.yielded_at) + min_idle for host in hosts}
+    others = [next((slot for slot in host.idle if slot.pool is not pool and _is_spare(slot)), None) for host in hosts]
+    oldest = min((slot for slot in others if slot is not None), key=lambda slot: slot.since, default=None)
+    if oldest is not None:
+        until = min(oldest.since + min_idle, due[oldest.host])
+        return StartDecision(victim=oldest) if until <= now else StartDecision(until=until)
+    first = min(hosts, key=lambda host: due[host], default=None)
+    if first is None:
+        return StartDecision()
+    return StartDecision(yields=first) if due[first] <= now else StartDecision(until=due[first])
 
 
 def _is_spare(slot: Slot) -> bool:
@@ -86,69 +77,33 @@ def _load(slot: Slot) -> tuple[float, int, float]:
 
 
 def kept_free(
-    wanted: Sequence[ClaimRequest],
-    reserved: Mapping[str, int],
-    pools: Sequence[Pool],
-    hosts: Sequence[HostState],
+    wanted: Sequence[ClaimRequest], reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostState],
     jobs: Iterable[Job],
-) -> Iterator[ClaimRequest]:
+) -> Iterator[ClaimRequest]:  # fmt: skip
     """Yield the requests that leave to each queue what is reserved for it; jobs: all that are in hand."""
-    room, total = _Reservations(reserved, pools, hosts, jobs), sum(reserved.values())
+    sizes, total = _sizes(pools, hosts)
+    in_hand = Counter((job.pool.name, job.queue if job.queue in reserved else "") for job in jobs)  # "": all others
     for request in wanted:
-        others = total - reserved.get(request.queue, 0)
+        name, queue = request.type, request.queue
+        others = sum(reserved.values()) - reserved.get(queue, 0)
         if not others:
             yield request
-        elif (most := room.beside(request, others)) > 0:
-            room.use(request, most)
+            continue
+        of_type = sizes[name] - in_hand[name, ""] - in_hand[name, queue]
+        of_all = total - sum(count for (_, whose), count in in_hand.items() if whose in ("", queue))
+        most = min(request.most, of_type - min(others, sizes[name] - 1), of_all - min(others, total - 1))
+        if most > 0:
+            in_hand[name, queue if queue in reserved else ""] += most
             yield request._replace(most=most)
 
 
-class _Reservations:
-    """How many jobs could be worked at once, by type and in all, and how many of the common queues are in hand."""
-
-    __slots__ = ("_common", "_own", "_reserved", "_sizes", "_total")
-
-    def __init__(
-        self, reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostState], jobs: Iterable[Job]
-    ) -> None:
-        most = {host.name: host.max for host in hosts if host.is_open}
-        on_host = dict.fromkeys(most, 0)
-        self._sizes: dict[str, int] = {}
-        for pool in pools:
-            slots = [slot.host.name for slot in pool.slots if slot.host.name in most]
-            self._sizes[pool.name] = sum(_at_most(slots.count(name), most[name]) for name in set(slots))
-            for name in slots:
-                on_host[name] += 1
-        self._total = sum(_at_most(on_host[name], limit) for name, limit in most.items())
-        self._reserved = reserved
-        self._own = {(pool.name, queue): 0 for pool in pools for queue in reserved}
-        self._common = dict.fromkeys(self._sizes, 0)
-        for (name, queue), count in Counter((job.pool.name, job.queue) for job in jobs).items():
-            self._use(name, queue, count)
-
-    def beside(self, request: ClaimRequest, others: int) -> int:
-        """Return how many rows may be claimed for a request where so many agents are for other queues."""
-        of_type = (
-            self._sizes[request.type] - self._common[request.type] - self._own.get((request.type, request.queue), 0)
-        )
-        of_all = self._total - sum(self._common.values())
-        of_all -= sum(count for (_, queue), count in self._own.items() if queue == request.queue)
-        return min(
-            request.most,
-            of_type - min(others, self._sizes[request.type] - 1),
-            of_all - min(others, self._total - 1),
-        )
-
-    def use(self, request: ClaimRequest, count: int) -> None:
-        """Count rows that are going to be claimed."""
-        self._use(request.type, request.queue, count)
-
-    def _use(self, name: str, queue: str, count: int) -> None:
-        if queue in self._reserved:
-            self._own[name, queue] += count
-        else:
-            self._common[name] += count
-
-
-def _at_most(count: int, limit: int) -> int:
-    return count if limit == UNLIMITED else min(count, limit)
+def _sizes(pools: Sequence[Pool], hosts: Sequence[HostState]) -> tuple[dict[str, int], int]:
+    """Return how many jobs could be worked at once, by type and in all."""
+    slots = Counter((pool.name, slot.host.name) for pool in pools for slot in pool.slots)
+    limits = {host.name: slots.total() if host.max == UNLIMITED else host.max for host in hosts if host.is_open}
+    sizes, on_host = dict.fromkeys([pool.name for pool in pools], 0), Counter[str]()
+    for (name, host), count in slots.items():
+        if host in limits:
+            sizes[name] += min(count, limits[host])
+            on_host[host] += count
+    return sizes, sum(min(count, limits[host]) for host, count in on_host.items())

@@ -8,7 +8,8 @@ UTF-8 become `\\xHH`, but a character that comes in two reads is one, and none i
 
 from codecs import getincrementaldecoder
 from collections import deque
-from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from scheduler.model.protocol import printable
@@ -49,7 +50,11 @@ class Capture:
     def take(self) -> list[Piece]:
         """Return what is to be stored by now and was not given before."""
         taken, self._waiting = self._waiting, []
-        return list(_joined(taken))
+        pieces: list[Piece] = []
+        for name, run in groupby(taken, attrgetter("stream")):  # as few as possible, but none over PIECE
+            text = "".join(piece.text for piece in run)
+            pieces += [Piece(name, text[at : at + PIECE]) for at in range(0, len(text), PIECE)]
+        return pieces
 
     def end(self) -> list[Piece]:
         """Return all that is left, each tail behind a mark that says how much was left out."""
@@ -71,42 +76,23 @@ class _Stream:
         self._head_left -= len(head)
         text = self._decoder.decode(head)
         if rest:
-            self._hold(rest)
+            unfinished, _ = self._decoder.getstate()  # the character that the head has no room for
+            self._decoder.reset()
+            self._tail_most += len(unfinished)
+            self._tail += unfinished + rest
+            surplus = max(0, len(self._tail) - self._tail_most)
+            del self._tail[:surplus]
+            self._dropped += surplus
         return text.replace("\0", r"\x00")
-
-    def _hold(self, data: bytes) -> None:
-        unfinished, _ = self._decoder.getstate()  # the character that the head has no room for
-        self._decoder.reset()
-        self._tail_most += len(unfinished)
-        self._tail += unfinished + data
-        surplus = max(0, len(self._tail) - self._tail_most)
-        del self._tail[:surplus]
-        self._dropped += surplus
 
     def end(self) -> str:
         text = self._decoder.decode(b"", final=True)
         if not self._dropped:
             return text + printable(bytes(self._tail))
-        begin = _next_character(self._tail)
+        # the first character that is there from its first byte on; 0 if that is no text anyway
+        starts = (at for at, byte in enumerate(self._tail[: _MOST_OF_REST + 1]) if byte & 0xC0 != 0x80)
+        begin = next(starts, len(self._tail) if len(self._tail) <= _MOST_OF_REST else 0)
         return f"\n[... {self._dropped + begin} bytes left out ...]\n{printable(bytes(self._tail[begin:]))}"
-
-
-def _next_character(data: bytearray) -> int:
-    """Where the first character begins that is there from its first byte on; 0 if that is no text anyway."""
-    for place, byte in enumerate(data[: _MOST_OF_REST + 1]):
-        if byte & 0xC0 != 0x80:
-            return place
-    return len(data) if len(data) <= _MOST_OF_REST else 0
-
-
-def _joined(pieces: list[Piece]) -> Iterator[Piece]:
-    """What follows each other in one stream as one, but none over PIECE."""
-    begin = 0
-    for here, piece in enumerate(pieces, start=1):
-        if here == len(pieces) or pieces[here].stream != piece.stream:
-            text = "".join(each.text for each in pieces[begin:here])
-            yield from (Piece(piece.stream, text[at : at + PIECE]) for at in range(0, len(text), PIECE))
-            begin = here
 
 
 class AgentOutput:
@@ -129,7 +115,6 @@ class AgentOutput:
         self._counted_item = 0
 
     def heartbeat(self, now: float) -> None:
-        """Note that the process has printed something."""
         self.at = now
 
     def lines(self, data: bytes, now: float) -> list[bytes]:
