@@ -180,7 +180,7 @@ class Commands:
         return self._is_read and not self._rows and not self._is_more
 
     def begin(self) -> None:
-        """Forget that they were read: there may be some that nobody carried out while the group had no daemon."""
+        """Forget that they were read: some may have come while the group had no daemon."""
         self._is_read = False
 
     def cut_off(self) -> None:

@@ -79,7 +79,15 @@ def guard(daemon: int) -> None:
     _hang_up()
     end_family()
     _write(table)  # last: a reader that blocks must keep no process alive
-    _end_like(end)
+    # Exit with the same status, or die of the same signal.
+    if end.si_code == os.CLD_EXITED:
+        os._exit(end.si_status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core dump to keep is the daemon's
+    with suppress(OSError):  # of SIGKILL there is nothing to restore
+        signal.signal(end.si_status, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.kill(os.getpid(), end.si_status)
+    os._exit(128 + end.si_status)  # the first process of a container does not die of its own signals
 
 
 def _hang_up() -> None:
@@ -152,18 +160,6 @@ def _write(text: bytes) -> None:
 def _kill(child: int, number: int) -> None:
     with suppress(OSError):  # dead already, or another user's by now
         os.kill(child, number)
-
-
-def _end_like(end: os.waitid_result) -> None:
-    """Exit with the same status, or die of the same signal."""
-    if end.si_code == os.CLD_EXITED:
-        os._exit(end.si_status)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core dump to keep is the daemon's
-    with suppress(OSError):  # of SIGKILL there is nothing to restore
-        signal.signal(end.si_status, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.kill(os.getpid(), end.si_status)
-    os._exit(128 + end.si_status)  # the first process of a container does not die of its own signals
 
 
 if __name__ == "__main__":

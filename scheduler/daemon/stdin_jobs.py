@@ -7,7 +7,7 @@ A line gets its jq_pk before it is inserted, so that an insert whose answer was 
 there already is left as it is. One line is under way at a time, for the lease is renewed over the same connection.
 
 The core reports the ends of jobs in hand. Rows that end where they wait, or elsewhere, or are removed, are looked up
-again and again while they are open.
+every LOOK_UP_S while they are open.
 """
 
 import os

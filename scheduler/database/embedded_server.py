@@ -1,8 +1,8 @@
 """The guardian of an embedded Postgres: a process that runs the server as long as it is used.
 
 Touches the processes of the server, its files and its socket; decides only when to start and when to stop;
-refuses to know who the users are: it sees only that their lock on `users` is gone (embedded.py tells the
-locks). Should the guardian itself be killed, the kernel sends postgres SIGINT, its fast shutdown; should
+refuses to know who the users are: it sees only that their lock on `users` is gone (embedded.py describes
+the locks). Should the guardian itself be killed, the kernel sends postgres SIGINT, its fast shutdown; should
 postgres be killed, the guardian starts it again at the same address.
 """
 

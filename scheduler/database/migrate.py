@@ -114,7 +114,7 @@ def check(conninfo: str, directory: Path | None = None) -> None:
 
 
 def apply_roles(conninfo: str, lock_timeout: str = "60s") -> None:
-    """Create the roles and their grants: schema/roles.sql, which may be run again and again."""
+    """Create the roles and their grants: schema/roles.sql, which may be run repeatedly."""
     text = (schema_dir() / "roles.sql").read_bytes()
     with _connection(conninfo) as connection, connection.transaction(), _blamed("roles.sql"):
         connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
