@@ -179,12 +179,8 @@ class Commands:
         """Return whether all commands were carried out, or passed over, that were there when they were read last."""
         return self._is_read and not self._rows and not self._is_more
 
-    def begin(self) -> None:
-        """Forget that they were read: some may have come while the group had no daemon."""
-        self._is_read = False
-
-    def cut_off(self) -> None:
-        """Forget what was read: the connection or the group was lost."""
+    def forget(self) -> None:
+        """Forget what was read: the connection or the group was lost, or we have just taken the group."""
         self._rows.clear()
         self._is_read = False
 

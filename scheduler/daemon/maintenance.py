@@ -90,7 +90,7 @@ class Maintenance:
     def stop(self) -> None:
         """Make no task due and forget the commands that were read: the connection or the group is lost, or we end."""
         self._due = dict.fromkeys(self._tasks, NEVER)
-        self.commands.cut_off()
+        self.commands.forget()
 
     def bring_forward(self, task: str) -> None:
         """Make a task due now, if we serve."""

@@ -63,7 +63,7 @@ class StdinJobs:
             loop.register(0, select.EPOLLIN, self._read)
         except PermissionError:  # a file cannot be waited for: it is always ready
             self._is_file = True
-            loop.at(loop.now, self._read_file)
+            loop.at(loop.now, self._read)
 
     def has_just_ended(self) -> bool:
         """Return True once: the input has ended, and every job of it too."""
@@ -83,17 +83,14 @@ class StdinJobs:
 
     # ---- lines
 
-    def _read_file(self) -> None:
-        while not self._is_ended:
-            self._read(0)
-
-    def _read(self, _mask: int) -> None:
+    def _read(self, _mask: int = 0) -> None:
         data = os.read(0, READ_BYTES)
         if not data:
-            if not self._is_file:
-                self._loop.unregister(0)
+            self._loop.unregister(0)
             self._is_ended = True
             data = b"\n" if self._unread else b""
+        elif self._is_file:
+            self._loop.at(self._loop.now, self._read)
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._number += 1

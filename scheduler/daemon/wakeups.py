@@ -128,7 +128,7 @@ class ListenProbe:
         if isinstance(answer, Failure):
             if answer.is_of_notify:
                 self._refused.refused(NOTIFY, answer)
-                self._start_polling(FULL)
+                Task(self._loop, self._poll_repeatedly(FULL)).start()
             return AGAIN_S
         if answer.rows[0][-1] == b"t":
             self._refused.accepted(NOTIFY)
@@ -136,7 +136,8 @@ class ListenProbe:
             return self._has_arrived(sent)
         if not self._listener.is_idle:  # nothing arrives before its statement has ended
             return AGAIN_S
-        self._start_polling(POOLER if self._listener.is_pooled else SILENCE)
+        why = POOLER if self._listener.is_pooled else SILENCE
+        Task(self._loop, self._poll_repeatedly(why)).start()
         return self._every
 
     def _call_when_arrived(self, resume: Callable[[bool], None]) -> None:
@@ -154,13 +155,11 @@ class ListenProbe:
             self._log("info", "LISTEN is heard again")
         return self._every
 
-    def _start_polling(self, why: str) -> None:
-        if not self.is_polling:
-            self.is_polling = True
-            self._log("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
-            Task(self._loop, self._poll_repeatedly()).start()
-
-    def _poll_repeatedly(self) -> Steps[None]:
+    def _poll_repeatedly(self, why: str) -> Steps[None]:
+        if self.is_polling:
+            return
+        self.is_polling = True
+        self._log("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
         while self.is_polling:
             self._poll()
             yield Until(self._loop.now + self._poll_interval)

@@ -202,7 +202,7 @@ class Watch:
         yield from self.maintenance.give_back_lost(0.0)
         self.lease.rescued(self._loop.now)
         self._is_opening = True
-        self.maintenance.commands.begin()
+        self.maintenance.commands.forget()  # some may have come while the group had no daemon
         self.maintenance.all_due(LOCKED_S)  # rows may have been locked when the others were given back
         log_line("info", f"serving group {self._config.scheduler.group} as {self.owner}")
 
