@@ -37,8 +37,8 @@ class Ear:
             told += self._socket.recv(65_536).decode().split("\n")
         return told
 
-    def silent_for(self, seconds: float) -> None:
-        """Nothing comes for so long."""
+    def assert_silent(self, seconds: float) -> None:
+        """Fail if a datagram arrives within so many seconds."""
         assert not self._is_readable(seconds), self.heard()
 
     def _is_readable(self, within_s: float) -> bool:

@@ -9,6 +9,9 @@ insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, s
                               scheduler_pid_start, scheduler_version, scheduler_started)
 values ('00000000-0000-0000-0000-000000000002', 'default', 'here', 7, 'b', 's', 1, '0', now() - interval '1 h');
 
+insert into drover.host (host_name, host_group, host_max, host_enabled, host_queues, host_types)
+  values ('here', 'default', 3, false, '{fast}', '^a');
+insert into drover.placement (placement_type, placement_from, placement_to, placement_host) values ('a', 'disk1', 'disk9', 'here');
 insert into drover.job (job_name, job_data) values ('group', '{"a": 1}');
 insert into drover.jobqueue (jq_type, jq_name, jq_job_fk, jq_args)
 select 'a', 'a.' || name, 1, name from unnest('{queued,parent,child,skipped,ignored}'::text[] || '{claimed,running,wanted,done,failed,cancelled,blocked,waiting,sliced}') as name;

@@ -164,10 +164,12 @@ def twins(conninfo: str, queries: Mapping[str, Query] = QUERIES) -> Iterator[Twi
         twins.close()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 7, 8])  # seed 6 never takes the lease, so it claims nothing
 def test_the_fake_queue_answers_as_the_real_one_does(database: str, seed: int) -> None:
     with twins(database) as both:
-        Program(both, seed).run(STATEMENTS)
+        program = Program(both, seed)
+        program.run(STATEMENTS)  # raises DiffersError
+    assert program.claims
 
 
 FAULTS: Final = {  # in a query: this text becomes that one

@@ -79,6 +79,7 @@ def test_daemon_refuses_an_older_schema_and_says_what_to_run_f143(old: str) -> N
 def test_an_upgrade_keeps_every_row_and_value_t34(old: str, table: str) -> None:
     not_in_turn = "where claim_type <> 'command'" if table == "claimable" else ""  # see below
     before = fetch(old, f"select to_jsonb(t) from drover.{table} t {not_in_turn}")
+    assert before
     migrate.apply(old)
     for (row,) in before:
         kept = fetch(

@@ -319,7 +319,7 @@ def test_an_agent_that_sends_heartbeats_may_work_longer_than_its_interval_f157(s
     assert shared.wait(shared.insert(jq_type="beating", jq_args=beats))["jq_end_bits"] == 1
 
 
-def test_an_agent_silent_for_longer_than_its_heartbeat_is_killed_f157(shared: Daemon, meeting: Meeting) -> None:
+def test_an_agent_assert_silent_longer_than_its_heartbeat_is_killed_f157(shared: Daemon, meeting: Meeting) -> None:
     row = shared.wait(shared.insert(jq_type="beating", jq_args=meeting.wait), "failed")
     assert row["jq_endtext"] == "no heartbeat for 0.5 s"
     said(shared, "every slot of agent beating has failed: no heartbeat for 0.5 s")

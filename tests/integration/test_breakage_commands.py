@@ -86,7 +86,9 @@ def test_a_lock_on_a_host_delays_only_commands_about_it(launch: Launch, text: st
         other.execute("select from drover.host for update")
         waits = command(daemon, "host-max alpha 5")
         daemon.wait(command(daemon, "poll"), timeout=5)
+        assert daemon.row(waits)["jq_state"] == "queued"
     daemon.wait(waits, timeout=5)
+    assert daemon.value("select host_max from drover.host where host_name = 'alpha'") == 5
 
 
 @pytest.mark.slow

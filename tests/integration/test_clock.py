@@ -56,7 +56,7 @@ def test_commands_for_every_scheduler_are_carried_out_after_the_clock_was_set_ba
         site.set_clock("-1h")
         for words in ("verbose 1", "reload", "shutdown"):
             told(daemon, words)
-        daemon.wait_exit()
+        assert daemon.wait_exit() == 0
 
 
 def test_step_down_is_carried_out_after_the_clock_was_set_back(site: Site) -> None:

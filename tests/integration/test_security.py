@@ -431,14 +431,16 @@ def test_front_end_can_neither_forge_rows_nor_block_the_daemon(daemon: Daemon, s
 
 
 def test_advisory_lock_of_another_role_does_not_block_edges(daemon: Daemon) -> None:
-    """Whoever may connect may take any advisory lock; so ours is none."""
-    watcher = daemon.login("drover_readonly")
-    with watcher.transaction():
+    """Any role may take any advisory lock, so inserting an edge takes none."""
+    held = "select count(*) from pg_locks where locktype = 'advisory' and pid = %s"
+    watcher, ui = daemon.login("drover_readonly"), daemon.login("drover_frontend_sql")
+    ui.execute("set lock_timeout = '5s'")
+    with watcher.transaction(), ui.transaction():
         watcher.execute("select pg_advisory_xact_lock(hashtext('drover.jobdepends'))")
         parent, child = (daemon.insert(jq_type="none", jq_args="x", jq_state="held") for _ in range(2))
-        ui = daemon.login("drover_frontend_sql")
-        ui.execute("set lock_timeout = '5s'")
         ui.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, parent))
+        assert daemon.value(held, ui.info.backend_pid) == 0
+    assert daemon.row(child)["jq_unmet"] == 1
 
 
 def test_a_child_locked_by_its_owner_delays_no_other_job(launch: Launch, tmp_path: Path) -> None:

@@ -475,7 +475,8 @@ def test_a_job_is_killed_while_its_remote_start_is_in_flight(
 def test_a_broken_connection_does_not_count_against_slots_while_another_is_refused(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
-    daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=12))
+    once = "[scheduler]\nrespawn_count = 0\n"  # a death that counts blocks its slot for minutes
+    daemon = launch(once + table("beta", beta) + agent("rec", rec(record), slots=12))
     reached(daemon)
     pks = daemon.insert_all(numbered(9, f"gate:{gate}"))
     daemon.until(lambda: len(lines(record)) == 9)
@@ -490,6 +491,7 @@ def test_a_broken_connection_does_not_count_against_slots_while_another_is_refus
     beta.begin()
     gate.touch()
     assert_each_done_once(daemon, pks, record)
+    assert "ST_FAIL" not in daemon.stderr()
 
 
 def test_slots_beyond_the_session_limit_wait_while_no_other_connection_can_be_made(

@@ -112,6 +112,9 @@ def test_a_missing_remote_program_is_named_by_why_c25(launch: Launch, beta: Serv
     daemon = launch("[scheduler]\nrespawn_count = 1\n" + table("beta", beta) + agent("none", ["no-such-program"]))
     pk = daemon.insert(jq_type="none", jq_args="x")
     daemon.until(lambda: "no-such-program: not found" in daemon.why(pk), what="why does not say so")
+    row = daemon.row(pk)
+    assert (row["jq_state"] in ("queued", "claimed"), row["jq_end_bits"], row["jq_failures"]) == (True, 0, 0)
+    assert {attempt["att_outcome"] for attempt in daemon.attempts(pk)} <= {"given back"}
 
 
 @pytest.mark.parametrize("host", ["alpha", "beta"])

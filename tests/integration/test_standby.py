@@ -257,7 +257,8 @@ def test_the_standby_takes_over_at_once_when_the_active_daemon_exits_in_order_c9
     first = launch(patient)
     second = standby(launch, patient)
     first.stop()
-    second.wait(second.insert(jq_type="a", jq_args="x"))
+    assert second.wait(second.insert(jq_type="a", jq_args="x"))["jq_attempt"] == 1
+    assert serving(second)
 
 
 @pytest.mark.slow

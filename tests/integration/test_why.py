@@ -12,11 +12,12 @@ from tests.integration.puppets import Meeting, puppet, rows, settings
 from tests.integration.test_commands import told
 
 TWO = "[hosts.h1]\nmax = 2\n[hosts.h2]\n"
+DONE = "done: all data processed"
 STALE = settings(status_interval=3600, min_idle=60, lease=4)  # nothing is told but what changes
 
 
-def says(daemon: Daemon, pk: int, reason: str) -> None:
-    """Wait until the reason is exactly this."""
+def assert_why(daemon: Daemon, pk: int, reason: str) -> None:
+    """Fail unless the reason becomes exactly this."""
     daemon.until(lambda: daemon.why(pk) == reason, what=f"why does not say {reason!r}, but {daemon.why(pk)!r}")
 
 
@@ -30,20 +31,23 @@ def busy(daemon: Daemon, meeting: Meeting, **columns: object) -> int:
 def test_why_says_that_the_type_has_no_slots_on_the_host_until_it_has_c35(launch: Launch) -> None:
     daemon = launch(TWO + puppet("a", hosts=["h2"]))
     pk = daemon.insert(jq_type="a", jq_args=":", jq_host="h1")
-    says(daemon, pk, "agent type a has no slots on host h1")
+    assert_why(daemon, pk, "agent type a has no slots on host h1")
     (daemon.folder / "conf.d" / "test.toml").write_text(TWO + puppet("a", hosts=["h1", "h2"]))
     told(daemon, "reload")
-    daemon.wait(pk)
+    assert daemon.wait(pk)["jq_done_host"] == "h1"
+    assert daemon.why(pk) == DONE
 
 
 def test_why_shows_a_full_host_with_its_numbers_until_it_has_capacity_j18(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(STALE + TWO + puppet("a", slots=2) + puppet("b"))
     here = [busy(daemon, meeting, jq_type="a", jq_host="h1") for _ in range(2)]
     first, second = (daemon.insert(jq_type="b", jq_args=":", jq_host="h1") for _ in range(2))
-    says(daemon, first, "in hand, waits for an agent: host h1 is full: 2 of 2 agents")
-    says(daemon, second, "host h1 is full: 2 of 2 agents")
+    assert_why(daemon, first, "in hand, waits for an agent: host h1 is full: 2 of 2 agents")
+    assert_why(daemon, second, "host h1 is full: 2 of 2 agents")
     told(daemon, "host-max h1 3")
     daemon.wait_all([first, second])
+    assert [daemon.why(pk) for pk in (first, second)] == [DONE, DONE]
+    assert [daemon.row(pk)["jq_state"] for pk in here] == ["running", "running"]
     meeting.let_go(2)
     daemon.wait_all(here)
 
@@ -52,10 +56,11 @@ def test_why_shows_a_host_with_maximum_zero_as_full_at_once_j18(launch: Launch) 
     daemon = launch(STALE + "[hosts.h1]\nmax = 2\nurgent = 0\n" + puppet("a"))
     told(daemon, "host-max h1 0")
     first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
-    says(daemon, first, "in hand, waits for an agent: host h1 is full: 0 of 0 agents")
-    says(daemon, second, "host h1 is full: 0 of 0 agents")
+    assert_why(daemon, first, "in hand, waits for an agent: host h1 is full: 0 of 0 agents")
+    assert_why(daemon, second, "host h1 is full: 0 of 0 agents")
     told(daemon, "host-max h1 1")
     daemon.wait_all([first, second])
+    assert [daemon.why(pk) for pk in (first, second)] == [DONE, DONE]
 
 
 def test_why_names_every_full_host_j18(launch: Launch, meeting: Meeting) -> None:
@@ -63,7 +68,7 @@ def test_why_names_every_full_host_j18(launch: Launch, meeting: Meeting) -> None
     here = [busy(daemon, meeting, jq_type="a", jq_host=host) for host in ("h1", "h2")]
     first, second = (daemon.insert(jq_type="b", jq_args=":") for _ in range(2))
     daemon.wait(first, "claimed")
-    says(daemon, second, "host h1 is full: 1 of 1 agents; host h2 is full: 1 of 1 agents")
+    assert_why(daemon, second, "host h1 is full: 1 of 1 agents; host h2 is full: 1 of 1 agents")
     told(daemon, "host-max h2 2")
     daemon.wait_all([first, second])
     meeting.let_go(2)
@@ -75,9 +80,9 @@ def test_why_says_that_every_agent_of_the_type_is_busy_f43(launch: Launch, meeti
     here = [busy(daemon, meeting, jq_type="a", jq_host=host) for host in ("h1", "h2")]
     first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
     bound = daemon.insert_all([{"jq_type": "a", "jq_args": ":", "jq_host": "h1"} for _ in range(2)])
-    says(daemon, first, "in hand, waits for an agent: every agent of the type is busy")
-    says(daemon, second, "waits its turn: every agent of the type is busy")
-    says(daemon, bound[1], "waits its turn: every agent of the type is busy on host h1")
+    assert_why(daemon, first, "in hand, waits for an agent: every agent of the type is busy")
+    assert_why(daemon, second, "waits its turn: every agent of the type is busy")
+    assert_why(daemon, bound[1], "waits its turn: every agent of the type is busy on host h1")
     meeting.let_go(2)
     daemon.wait_all([*here, first, second, *bound])
 
@@ -87,7 +92,7 @@ def test_why_says_that_agents_of_the_type_are_starting_f43(launch: Launch, meeti
     daemon = launch(STALE + "[hosts.h1]\n" + agent("a", slow))
     first, second = (daemon.insert(jq_type="a", jq_args="x") for _ in range(2))
     meeting.hear()
-    says(daemon, first, "in hand, waits for an agent: its agents are starting")
+    assert_why(daemon, first, "in hand, waits for an agent: its agents are starting")
     meeting.let_go()
     daemon.wait_all([first, second])
 
@@ -98,8 +103,8 @@ def test_why_names_a_disabled_host_for_claimed_jobs_as_well_c35(launch: Launch, 
     first, second = (daemon.insert(jq_type="a", jq_args=":", jq_host="h1") for _ in range(2))
     daemon.wait(first, "claimed")
     told(daemon, "host-disable h1")
-    says(daemon, first, "in hand, waits for an agent: host h1 is disabled")
-    says(daemon, second, "host h1 is disabled")
+    assert_why(daemon, first, "in hand, waits for an agent: host h1 is disabled")
+    assert_why(daemon, second, "host h1 is disabled")
     meeting.let_go()
     told(daemon, "host-enable h1")
     daemon.wait_all([here, first, second])
@@ -110,8 +115,8 @@ def test_why_names_all_disabled_hosts_for_jobs_of_any_host_c35(launch: Launch) -
     told(daemon, "host-disable h1")
     told(daemon, "host-disable h2")
     first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
-    says(daemon, first, "in hand, waits for an agent: host h1 is disabled; host h2 is disabled")
-    says(daemon, second, "host h1 is disabled; host h2 is disabled")
+    assert_why(daemon, first, "in hand, waits for an agent: host h1 is disabled; host h2 is disabled")
+    assert_why(daemon, second, "host h1 is disabled; host h2 is disabled")
     told(daemon, "host-enable h2")
     daemon.wait_all([first, second])
 
@@ -123,10 +128,10 @@ def test_why_says_that_a_query_rests_while_its_type_or_hosts_are_disabled_c35(la
     meeting.hear()
     daemon.until(lambda: "of 3 items" in daemon.why(pk), what="its items are not counted")
     told(daemon, "agent-disable a")
-    says(daemon, pk, "running: 0 of 3 items, and no more is begun: agent type a is disabled")
+    assert_why(daemon, pk, "running: 0 of 3 items, and no more is begun: agent type a is disabled")
     told(daemon, "host-disable h1")
     told(daemon, "agent-enable a")
-    says(daemon, pk, "running: 0 of 3 items, and no more is begun: host h1 is disabled")
+    assert_why(daemon, pk, "running: 0 of 3 items, and no more is begun: host h1 is disabled")
     told(daemon, "host-enable h1")
     meeting.let_go(3)
     daemon.wait(pk)
@@ -136,7 +141,7 @@ def test_why_names_the_queue_for_which_agents_are_reserved_t45(launch: Launch, m
     daemon = launch(STALE + "[hosts.h1]\n[queues.high]\nreserved = 1\n" + puppet("a", slots=2))
     here = busy(daemon, meeting, jq_type="a")
     waiting = [daemon.insert(jq_type="a", jq_args=":") for _ in range(2)]
-    says(daemon, waiting[1], "waits its turn; agents are reserved for queue high")
+    assert_why(daemon, waiting[1], "waits its turn; agents are reserved for queue high")
     meeting.let_go()
     daemon.wait_all([here, *waiting])
 
@@ -144,7 +149,7 @@ def test_why_names_the_queue_for_which_agents_are_reserved_t45(launch: Launch, m
 def test_why_says_that_the_queue_is_paused_until_it_is_resumed_j79(launch: Launch) -> None:
     daemon = launch(TWO + puppet("a") + "[queues.heavy]\nconcurrency = 1\npaused = true\n")
     pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
-    says(daemon, pk, "queue heavy is paused")
+    assert_why(daemon, pk, "queue heavy is paused")
     daemon.execute("update drover.queue set queue_paused = false where queue_name = 'heavy'")
     daemon.wait(pk)
 
@@ -153,7 +158,7 @@ def test_why_says_that_the_queue_is_full_until_it_is_not_j18(launch: Launch, mee
     daemon = launch(TWO + puppet("a", slots=2) + "[queues.heavy]\nconcurrency = 1\n")
     here = busy(daemon, meeting, jq_type="a", jq_queue="heavy")
     waiting = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
-    says(daemon, waiting, "queue heavy is full")
+    assert_why(daemon, waiting, "queue heavy is full")
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
     meeting.let_go()
     daemon.wait_all([here, waiting])
@@ -170,12 +175,12 @@ def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(
     meeting.hear()
     slow = "select 1 as n, ':' as act, pg_sleep(2)::text as z"
     second, third = (daemon.insert(jq_type="a", jq_msq=True, jq_args=slow) for _ in range(2))
-    says(daemon, second, "in hand: waits for an expansion connection")
-    says(daemon, third, "waits its turn: others of its type wait for an expansion connection")
+    assert_why(daemon, second, "in hand: waits for an expansion connection")
+    assert_why(daemon, third, "waits its turn: others of its type wait for an expansion connection")
     meeting.let_go()
     daemon.wait(first)
-    says(daemon, second, "in hand: its query is running")
-    says(daemon, third, "in hand: waits for an expansion connection")
+    assert_why(daemon, second, "in hand: its query is running")
+    assert_why(daemon, third, "in hand: waits for an expansion connection")
     daemon.wait_all([second, third])
 
 
