@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.errors import ConfigError
-from scheduler.model.config import Config, Contradiction, Database
+from scheduler.model.config import Config, Database, Mistake
 from scheduler.model.config_text import holds_secret, parse
 from scheduler.package_data import agents_dir, etc_dir
 
@@ -33,7 +33,7 @@ SHELL_AGENT: Final = "drover-agent-shell"
 WHOLE_LINE: Final = "%{*}"
 WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may be the next word
 
-Check = Callable[[Config], Iterable[Contradiction]]
+Check = Callable[[Config], Iterable[Mistake]]
 
 
 def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, checks: Sequence[Check] = ()) -> Config:
@@ -227,7 +227,7 @@ def _password(where: str, name: str, environ: Mapping[str, str]) -> str:
 # Templates of the shell agent, checked by its own module (agents/shell/quoting.py), loaded from where the agents are.
 
 
-def template_mistakes(config: Config) -> Iterator[Contradiction]:
+def template_mistakes(config: Config) -> Iterator[Mistake]:
     """Yield every type whose template could run, split or expand what is in an item: the path to blame, a message."""
     for name, agent in config.agents.items():
         if Path(agent.command[0]).name == SHELL_AGENT and (quoting := _quoting()):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.model.config import AgentType, Config, Contradiction, Limits
+from scheduler.model.config import AgentType, Config, Limits, Mistake
 from scheduler.model.events import Spawn
 
 KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
@@ -221,7 +221,7 @@ def own_environment(spawn: Spawn) -> dict[bytes, bytes]:
     return {**unique, **attempt, **(spawn.environment or {})}
 
 
-def user_mistakes(config: Config) -> Iterator[Contradiction]:
+def user_mistakes(config: Config) -> Iterator[Mistake]:
     """Return every type whose user does not exist, or whose processes we may not start and end."""
     missing = [name for name, bit in NEEDED.items() if not capabilities(EFFECTIVE) >> bit & 1]
     for name, agent in config.agents.items():

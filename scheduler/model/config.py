@@ -1,8 +1,7 @@
 """The configuration: every table, key, default and limit, and which values contradict each other.
 
-Decides what a valid configuration is. Knows nothing of TOML, files or line numbers (config_text reads texts,
-cli/config finds them). Each key's own limit is its validator; what two keys say against each other is a row of
-the tables below.
+Each key's own limit is its validator; what two keys say against each other is a row of the tables below. Knows nothing
+of TOML, files or line numbers (config_text reads texts, cli/config finds them).
 """
 
 import re
@@ -26,7 +25,7 @@ from scheduler.model.filters import (
 from scheduler.model.statements import bind
 
 Path = tuple[str | int, ...]
-Contradiction = tuple[Path, str]
+Mistake = tuple[Path, str]  # the value to blame, and a message
 Check = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 Argv = Annotated[tuple[str, ...], "a text is split by shell rules"]
 
@@ -39,6 +38,7 @@ ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # The daemon's own login at the database: an agent gets one of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
+SECRET_RULE = "is the scheduler's own login; give the agent one of its own, with database or env"
 RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
 
 
@@ -273,74 +273,48 @@ AGENT_RULES: tuple[Rule, ...] = (
 )
 
 
-def contradictions(config: Config) -> Iterator[Contradiction]:
+def contradictions(config: Config) -> Iterator[Mistake]:
     """Yield every mistake of values that are right by themselves: the path to blame, and a message."""
     if not config.hosts:
         yield ("hosts",), "no host is configured; add a table like [hosts.local]"
     if not config.agents:
         yield ("agents",), "no agent is configured; add a table like [agents.sha256]"
-    yield from _names(config)
+    for table in ("hosts", "agents", "queues"):
+        yield from (((table, name), NAME_RULE) for name in getattr(config, table) if not NAME.fullmatch(name))
     yield from _broken(SCHEDULER_RULES, ("scheduler",), config.scheduler)
     for name, host in config.hosts.items():
         yield from _broken(HOST_RULES, ("hosts", name), host)
-        for number, queue in enumerate(host.queues):
-            if not NAME.fullmatch(queue):
-                yield ("hosts", name, "queues", number), NAME_RULE
+        wrong = [number for number, queue in enumerate(host.queues) if not NAME.fullmatch(queue)]
+        yield from ((("hosts", name, "queues", number), NAME_RULE) for number in wrong)
     for name, agent in config.agents.items():
-        yield from _broken(AGENT_RULES, ("agents", name), agent)
-        yield from _agent_names(("agents", name), agent)
-        yield from _agent_hosts(("agents", name), agent, config)
+        path = ("agents", name)
+        if name == "command":
+            yield path, "is the type of the scheduler's own commands; choose another name"
+        if "." in name:
+            yield path, "must not have a dot: job names are type.nonce"
+        yield from _broken(AGENT_RULES, path, agent)
+        yield from (((*path, *key), message) for key, message in _names_in(agent) if message)
+        yield from _agent_hosts(path, agent, config)
 
 
-def _broken(rules: tuple[Rule, ...], path: Path, table: object) -> Iterator[Contradiction]:
+def _broken(rules: tuple[Rule, ...], path: Path, table: object) -> Iterator[Mistake]:
     return (((*path, key), message) for key, holds, message in rules if not holds(table))
 
 
-def _names(config: Config) -> Iterator[Contradiction]:
-    tables: dict[str, Iterable[str]] = {"hosts": config.hosts, "agents": config.agents, "queues": config.queues}
-    for table, names in tables.items():
-        yield from (((table, name), NAME_RULE) for name in names if not NAME.fullmatch(name))
-    for name in config.agents:
-        if name == "command":
-            yield ("agents", name), "is the type of the scheduler's own commands; choose another name"
-        if "." in name:
-            yield ("agents", name), "must not have a dot: job names are type.nonce"
-
-
-def _agent_names(path: Path, agent: AgentType) -> Iterator[Contradiction]:
-    """Yield mistakes in the names of environment variables and statements, and in the statements."""
+def _names_in(agent: AgentType) -> Iterator[Mistake]:
+    """Yield what is wrong with each name of an environment variable, and with each statement; "" is nothing."""
     for variable in agent.env:
-        if message := _variable_mistake(variable):
-            yield (*path, "env", variable), message
+        yield ("env", variable), _variable_mistake(variable)
     for number, variable in enumerate(agent.pass_env):
-        if message := _variable_mistake(variable) or _secret_mistake(variable):
-            yield (*path, "pass_env", number), message
+        yield ("pass_env", number), _variable_mistake(variable) or (SECRET_RULE if variable in SECRET else "")
     for name, sql in agent.statements.items():
-        if message := _statement_mistake(name, sql):
-            yield (*path, "statements", name), message
-
-
-def _agent_hosts(path: Path, agent: AgentType, config: Config) -> Iterator[Contradiction]:
-    unknown = [number for number, host in enumerate(agent.hosts) if host not in config.hosts]
-    yield from (((*path, "hosts", number), "no such host is configured") for number in unknown)
-    if unknown or not config.hosts:
-        return
-    hosts = config.hosts_of(str(path[1]))
-    if not hosts:
-        yield path, "no host takes it: the key types of each leaves it out"
-    remote = [host for host in hosts if config.hosts[host].transport != "local"]
-    if agent.user and remote:
-        yield (*path, "user"), f"is for local hosts, which {remote[0]} is not; name others in its key hosts"
+        yield ("statements", name), _statement_mistake(name, sql)
 
 
 def _variable_mistake(name: str) -> str:
     if not VARIABLE.fullmatch(name):
         return "is not the name of an environment variable"
     return "is set by the scheduler itself" if name in RESERVED else ""
-
-
-def _secret_mistake(name: str) -> str:
-    return "is the scheduler's own login; give the agent one of its own, with database or env" if name in SECRET else ""
 
 
 def _statement_mistake(name: str, sql: str) -> str:
@@ -351,3 +325,16 @@ def _statement_mistake(name: str, sql: str) -> str:
     except ConfigError as error:
         return str(error)
     return "" if bound.strip() else "must not be empty"
+
+
+def _agent_hosts(path: Path, agent: AgentType, config: Config) -> Iterator[Mistake]:
+    unknown = [number for number, host in enumerate(agent.hosts) if host not in config.hosts]
+    yield from (((*path, "hosts", number), "no such host is configured") for number in unknown)
+    if unknown or not config.hosts:
+        return
+    hosts = config.hosts_of(str(path[1]))
+    if not hosts:
+        yield path, "no host takes it: the key types of each leaves it out"
+    remote = [host for host in hosts if config.hosts[host].transport != "local"]
+    if agent.user and remote:
+        yield (*path, "user"), f"is for local hosts, which {remote[0]} is not; name others in its key hosts"

@@ -7,26 +7,17 @@ import difflib
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 import attrs
-from cattrs import Converter
-from cattrs.errors import (
-    AttributeValidationNote,
-    BaseValidationError,
-    ForbiddenExtraKeysError,
-    IterableValidationNote,
-)
-from cattrs.gen import make_dict_structure_fn, override
+from attrs import NOTHING
 
-from scheduler.model.config import Argv, Config, ConfigMistakes, Contradiction, Path, contradictions
-from scheduler.model.toml_lines import key_lines
+from scheduler.model.config import Argv, Config, ConfigMistakes, Mistake, Path, contradictions
 
 Tree = dict[str, Any]
-Place = tuple[int, int]
+Place = tuple[int, int]  # number of the file, line
 
 SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), (column \d+)|end of document)\)$")
 PASSWORD = re.compile(
@@ -37,38 +28,44 @@ SECRET_VALUE = re.compile(r"(secret|token|credential|api[_-]?key)s?[\"']?\s*=\s*
 SECRET_KEY = re.compile(r"password|secret|token|credential", re.IGNORECASE)
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SHOWN_CHARACTERS = 60
+NO_NUL = "must not hold a NUL"
+SCALARS: dict[Any, tuple[Any, str]] = {  # what TOML must have for a type, and the mistake otherwise
+    str: (str, "must be a text in quotes"),
+    bool: (bool, "must be true or false"),
+    int: (int, "must be a whole number"),
+    float: (int | float, "must be a number"),
+}
+TOKEN = re.compile(
+    r'''
+    [ \t\r]+ | \#[^\n]*
+  | (?P<token>
+      """(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}
+    | \'\'\'(?:[^']|'{1,2}(?!'))*'{3,5}
+    | "(?:[^"\\]|\\.)*"
+    | '[^']*'
+    | [^\s\[\]{},=."'#]+
+    | [\n\[\]{},=.]
+    )''',
+    re.VERBOSE | re.DOTALL,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """A message about the value at a path of the tree."""
-
-    path: Path
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """All texts as one tree, the files' names, and where each path stands: (file number, line)."""
-
-    files: tuple[str, ...]
-    tree: Tree
-    places: dict[Path, Place]
-
-
-def parse(texts: Sequence[tuple[str, str]], *checks: Callable[[Config], Iterable[Contradiction]]) -> Config:
+def parse(texts: Sequence[tuple[str, str]], *checks: Callable[[Config], Iterable[Mistake]]) -> Config:
     """Return the configuration of (file name, TOML text) pairs, the main file first; `checks` find further mistakes.
 
     Later texts add tables and keys; a key given twice has its later value, arrays whole.
     Errors: ConfigMistakes, with every mistake.
     """
-    document = _read(texts)
-    config, mistakes = _structure(document.tree)
-    reported = {mistake.path for mistake in mistakes}
+    tree, places = _read(texts)
+    mistakes: list[Mistake] = []
+    config: Config = _table(Config, tree, (), mistakes)
+    reported = {path for path, _ in mistakes}
     found = (each for check in (contradictions, *checks) for each in check(config))
-    mistakes += [Mistake(*each) for each in found if each[0] not in reported]
+    mistakes += [(path, message) for path, message in found if path not in reported]
     if mistakes:
-        raise ConfigMistakes(_report(document, mistakes))
+        placed = sorted((_place(places, path), _line(tree, path, message)) for path, message in mistakes)
+        names = [name for name, _ in texts] or ["(no file)"]
+        raise ConfigMistakes(f"{names[number]}:{line}: {text}" for (number, line), text in placed)
     return config
 
 
@@ -78,10 +75,10 @@ def holds_secret(text: str) -> bool:
     return any(PASSWORD.search(line) or SECRET_VALUE.search(line) for line in lines)
 
 
-# Reading: texts to one tree.
+# ---- texts to one tree, and the place of each path
 
 
-def _read(texts: Sequence[tuple[str, str]]) -> Document:
+def _read(texts: Sequence[tuple[str, str]]) -> tuple[Tree, dict[Path, Place]]:
     tree: Tree = {}
     places: dict[Path, Place] = {}
     mistakes: list[str] = []
@@ -90,232 +87,180 @@ def _read(texts: Sequence[tuple[str, str]]) -> Document:
             tree = _merged(tree, tomllib.loads(text))
             places.update({path: (number, line) for path, line in key_lines(text).items()})
         except (ValueError, RecursionError) as error:
-            mistakes.append(_syntax_mistake(name, text, error))
+            mistakes.append(f"{name}:{_syntax_mistake(text, error)}")
     if mistakes:
         raise ConfigMistakes(mistakes)
-    return Document(tuple(name for name, _ in texts), tree, places)
+    return tree, places
 
 
-def _merged(low: Tree, high: Tree) -> Tree:
-    if not low:
+def _merged(low: Any, high: Any) -> Any:
+    if not isinstance(low, dict) or not isinstance(high, dict):
         return high
-    return {**low, **{key: _merged_value(low.get(key), value) for key, value in high.items()}}
+    return low | {key: _merged(low.get(key), value) for key, value in high.items()}
 
 
-def _merged_value(low: Any, high: Any) -> Any:
-    return _merged(low, high) if isinstance(low, dict) and isinstance(high, dict) else high
-
-
-def _syntax_mistake(name: str, text: str, error: Exception) -> str:
-    """Return a mistake without the line itself: it may hold a password."""
+def _syntax_mistake(text: str, error: Exception) -> str:
+    """Return the line and the mistake, but not what the line says: it may hold a password."""
     if isinstance(error, RecursionError):
-        return f"{name}:1: syntax: nested too deep"
+        return "1: syntax: nested too deep"
     message = str(error)
     place = SYNTAX_PLACE.search(message)
     if not place:
-        return f"{name}:1: syntax: {message}"
+        return f"1: syntax: {message}"
     line = place[1] or max(1, len(text.splitlines()))
-    return f"{name}:{line}: syntax: {message[: place.start()]} at {place[2] or 'the end of the file'}"
+    return f"{line}: syntax: {message[: place.start()]} at {place[2] or 'the end of the file'}"
 
 
-# Structuring: the tree to classes, with every mistake.
+def key_lines(text: str) -> dict[Path, int]:
+    """Return the line, from 1, of every table, key and array element of a TOML text that tomllib has accepted.
+
+    tomllib keeps no line numbers. An array of tables, which no key of ours is, counts as a table.
+    """
+    lines: dict[Path, int] = {}
+    tokens, line = [], 1
+    for found in TOKEN.finditer(text):
+        if found["token"]:
+            tokens.append((found["token"], line))
+        line += found[0].count("\n")
+    tokens = [("", 0), *reversed(tokens)]  # the next one is the last
+
+    def read_path(path: Path, end: str) -> Path:
+        """Read a dotted key below `path`; a table named on its way gets this line, unless it had one."""
+        first = tokens[-1][1]
+        while (token := tokens.pop())[0] != end:
+            if token[0] != ".":
+                key = tomllib.loads(f"key = {token[0]}")["key"] if token[0][0] in "\"'" else token[0]
+                path = (*path, key)
+                lines.setdefault(path, token[1])
+        lines[path] = first
+        return path
+
+    def read_value(path: Path) -> None:
+        opener, number = tokens.pop()[0], 0
+        if opener not in ("[", "{"):
+            while tokens[-1][0] not in ("", "\n", ",", "]", "}"):
+                tokens.pop()
+            return
+        while tokens[-1][0] not in ("]", "}"):
+            if tokens[-1][0] in ("\n", ","):
+                tokens.pop()
+            elif opener == "{":
+                read_value(read_path(path, "="))
+            else:
+                lines[*path, number] = tokens[-1][1]
+                read_value((*path, number))
+                number += 1
+        tokens.pop()
+
+    table: Path = ()
+    while start := tokens[-1][0]:
+        if start not in ("\n", "[", "]"):
+            read_value(read_path(table, "="))
+        elif tokens.pop()[0] == "[" and tokens[-1][0] != "[":
+            table = read_path((), "]")
+    return lines
 
 
-def _structure(tree: Tree) -> tuple[Config, list[Mistake]]:
-    """Return a Config in any case: with mistakes, that of the tree without them, so that the rest is checked too."""
-    converter = _converter()
+# ---- the tree to classes
+
+
+def _table(kind: Any, table: Tree, path: Path, mistakes: list[Mistake]) -> Any:
+    """Return a table without what is wrong in it, so that the rest is checked too; its mistakes are added."""
+    fields = {field.name: field for field in attrs.fields(kind)}
+    for key in table.keys() - fields.keys():
+        near = difflib.get_close_matches(key, fields, n=1)
+        mistakes.append(((*path, key), "unknown key" + (f"; did you mean {near[0]}?" if near else "")))
+    values: Tree = {}
+    for name, field in fields.items():
+        if name in table:
+            values[name] = _value(field.type, table[name], (*path, name), mistakes, field)
+        elif field.default is NOTHING:
+            mistakes.append(((*path, name), "is missing"))
+        if field.default is NOTHING and values.get(name, NOTHING) is NOTHING:
+            values[name] = ("-",)  # only a command is required
+    return kind(**{name: value for name, value in values.items() if value is not NOTHING})
+
+
+def _value(kind: Any, value: Any, path: Path, mistakes: list[Mistake], field: Any = None) -> Any:
+    """Return a value as its type, or NOTHING if it is wrong or its field does not allow it; its mistakes are added."""
     try:
-        return converter.structure(tree, Config), []
-    except BaseValidationError as error:
-        mistakes = list(_mistakes(error, ()))
-    for mistake in mistakes:
-        tree = _repaired(tree, mistake.path)
-    return converter.structure(tree, Config), mistakes
+        found = _typed(kind, value, path, mistakes)
+        if field is not None and field.validator and found is not NOTHING:
+            field.validator(None, field, found)
+    except (ValueError, OverflowError) as error:
+        mistakes.append((path, str(error)))
+        return _table(kind, {}, path, []) if attrs.has(kind) else NOTHING
+    return found
 
 
-def _converter() -> Converter:
-    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
-    converter.register_structure_hook(str, _text)
-    converter.register_structure_hook(bool, _scalar(bool, bool, "must be true or false"))
-    converter.register_structure_hook(int, _scalar(int, int, "must be a whole number"))
-    converter.register_structure_hook(float, _scalar(float, int | float, "must be a number"))
-    converter.register_structure_hook_func(_is_literal, _choice)
-    converter.register_structure_hook_factory(attrs.has, partial(_table_hook, converter))
-    return converter
+def _typed(kind: Any, value: Any, path: Path, mistakes: list[Mistake]) -> Any:
+    """Return a value as its type, or NOTHING if one in it is wrong. Errors: ValueError if it is wrong itself."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if attrs.has(kind) or origin is dict:
+        if not isinstance(value, dict):
+            raise ValueError("must be a table")
+        return _entries(inner[1], value, path, mistakes) if inner else _table(kind, value, path, mistakes)
+    if kind == Argv or origin is tuple:
+        words = _words(value) if kind == Argv and isinstance(value, str) else value
+        if not isinstance(words, list):
+            raise ValueError("must be an array of texts")
+        items = tuple(_value(str, word, (*path, number), mistakes) for number, word in enumerate(words))
+        return NOTHING if NOTHING in items else items
+    if origin is Literal:
+        if value not in inner:
+            raise ValueError("must be one of " + ", ".join(f'"{choice}"' for choice in inner))
+        return value
+    kind = inner[0] if origin is UnionType else kind  # or None, which TOML does not have
+    accepted, message = SCALARS[kind]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(message)
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(NO_NUL)
+    return kind(value)
 
 
-def _is_literal(kind: Any) -> bool:
-    return get_origin(kind) is Literal
+def _entries(kind: Any, table: Tree, path: Path, mistakes: list[Mistake]) -> Tree:
+    """Return the right entries of a table whose names are free."""
+    entries: Tree = {}
+    for name, value in table.items():
+        known = len(mistakes)
+        entry = _value(kind, value, (*path, name), mistakes)
+        if "\0" not in name and entry is not NOTHING:
+            entries[name] = entry
+        elif len(mistakes) == known:
+            mistakes.append(((*path, name), NO_NUL))
+    return entries
 
 
-def _table_hook(converter: Converter, kind: type[Any]) -> Any:
-    """Return what structures a table, each field checked by its validator at once: __init__ stops at the first."""
-    fields: Any = {f.name: override(struct_hook=_field_hook(converter, f)) for f in attrs.fields(kind)}
-    inner = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **fields)
-    return lambda value, asked: inner(_table(value), asked)
-
-
-def _field_hook(converter: Converter, attribute: "attrs.Attribute[Any]") -> Any:
-    kind: Any = attribute.type
-    before = _before(kind)
-
-    def structure(value: Any, _kind: Any) -> Any:
-        found = converter.structure(before(value), kind)
-        if attribute.validator:
-            attribute.validator(None, attribute, found)
-        return found
-
-    return structure
-
-
-def _before(kind: Any) -> Any:
-    """Return the check of a raw value before cattrs, which would take any iterable for an array."""
-    if kind == Argv:
-        return _words
-    return {tuple: _array, dict: _table}.get(get_origin(kind), lambda value: value)
-
-
-def _text(value: Any, _kind: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be a text in quotes")
-    if "\0" in value:
-        raise ValueError("must not hold a NUL")
-    return value
-
-
-def _scalar(kind: Any, accepted: Any, message: str) -> Callable[[Any, Any], Any]:
-    """Return what structures a value; true and false are no numbers."""
-
-    def structure(value: Any, _kind: Any) -> Any:
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise ValueError(message)
-        return kind(value)
-
-    return structure
-
-
-def _choice(value: Any, kind: Any) -> Any:
-    choices = get_args(kind)
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError("must be one of " + ", ".join(f'"{choice}"' for choice in choices))
-    return value
-
-
-def _table(value: Any) -> Tree:
-    if not isinstance(value, dict):
-        raise ValueError("must be a table")
-    return value
-
-
-def _array(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("must be an array of texts")
-    return value
-
-
-def _words(value: Any) -> list[Any]:
-    """Return a command: an array as it is, a text split by the shell's rules for quotes (J44)."""
-    if not isinstance(value, str):
-        return _array(value)
+def _words(command: str) -> list[str]:
+    """Return the words of a command, split by the shell's rules for quotes (J44)."""
     try:
-        return shlex.split(value)
+        return shlex.split(command)
     except ValueError as error:
         raise ValueError(f"cannot be split into words: {str(error).lower()}") from None
 
 
-def _mistakes(error: BaseException, path: Path) -> Iterator[Mistake]:
-    """Yield the leaves of an error of cattrs, each with the path in its notes."""
-    match error:
-        case BaseValidationError():
-            for inner in error.exceptions:
-                yield from _mistakes(inner, path + _step(inner))
-        case ForbiddenExtraKeysError():
-            for key in sorted(error.extra_fields):
-                yield Mistake((*path, key), "unknown key" + _suggestion(key, error.cl))
-        case KeyError():
-            yield Mistake(path, "is missing")
-        case _:
-            yield Mistake(path, str(error))
+# ---- mistakes to lines of text
 
 
-def _step(error: BaseException) -> Path:
-    for note in getattr(error, "__notes__", ()):
-        if isinstance(note, AttributeValidationNote):
-            return (note.name,)
-        if isinstance(note, IterableValidationNote):
-            return (note.index,)
-    return ()
-
-
-def _suggestion(key: str, kind: type[Any]) -> str:
-    near = difflib.get_close_matches(key, [f.name for f in attrs.fields(kind)], n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _repaired(tree: Tree, path: Path) -> Tree:
-    """Return the tree with something harmless, or nothing, for a mistake; a name with NUL goes with all below it."""
-    for length, key in enumerate(path, 1):
-        if "\0" in str(key):
-            return _without(tree, path[:length])
-    match path:
-        case ("agents", str(), "command", *_):
-            return _with(tree, path[:3], ["-"])
-        case ("agents", str()):
-            return _with(tree, path, {"command": ["-"]})
-        case ("hosts" | "queues", str()):
-            return _with(tree, path, {})
-        case _:
-            return _without(tree, path)
-
-
-def _with(tree: Tree, path: Path, value: Any) -> Tree:
-    key, *rest = path
-    return {**tree, str(key): _with(tree[str(key)], tuple(rest), value) if rest else value}
-
-
-def _without(tree: Tree, path: Path) -> Tree:
-    """Return the tree without a path; an array with a mistake in it goes as a whole."""
-    key, *rest = path
-    below = tree.get(str(key))
-    if rest and isinstance(below, dict):
-        return {**tree, str(key): _without(below, tuple(rest))}
-    return {name: value for name, value in tree.items() if name != key}
-
-
-# Reporting: mistakes to lines of text.
-
-
-def _report(document: Document, mistakes: list[Mistake]) -> list[str]:
-    placed = sorted((_place(document, mistake.path), _line(document.tree, mistake)) for mistake in mistakes)
-    return [f"{_file(document, number)}:{line}: {text}" for (number, line), text in placed]
-
-
-def _place(document: Document, path: Path) -> Place:
+def _place(places: dict[Path, Place], path: Path) -> Place:
     """Return the place of the path, else of the table it belongs to, else the first line of all."""
     for length in range(len(path), 0, -1):
-        if place := document.places.get(path[:length]):
+        if place := places.get(path[:length]):
             return place
     return 0, 1
 
 
-def _file(document: Document, number: int) -> str:
-    return document.files[number] if document.files else "(no file)"
+def _line(tree: Tree, path: Path, message: str) -> str:
+    keys = (f"[{key}]" if isinstance(key, int) else "." + _bare_or_quoted(key) for key in path)
+    return f"{''.join(keys).removeprefix('.')}: {message} (got {_shown(tree, path)})"
 
 
-def _line(tree: Tree, mistake: Mistake) -> str:
-    return f"{_dotted(mistake.path)}: {mistake.message} (got {_shown(tree, mistake.path)})"
+def _bare_or_quoted(key: str) -> str:
+    return key if BARE_KEY.fullmatch(key) else _quoted(key)
 
 
-def _dotted(path: Path) -> str:
-    parts = [f"[{part}]" if isinstance(part, int) else f".{_quoted(part)}" for part in path]
-    return "".join(parts).removeprefix(".")
-
-
-def _quoted(key: str) -> str:
-    return key if BARE_KEY.fullmatch(key) else _escaped(key)
-
-
-def _escaped(text: str) -> str:
+def _quoted(text: str) -> str:
     """Return a text in double quotes on one line, control characters escaped, as an operator can read it."""
     return '"' + repr("'" + text)[2:-1].replace('"', '\\"') + '"'
 
@@ -330,7 +275,8 @@ def _shown(tree: Tree, path: Path) -> str:
             return "nothing"
     if SECRET_KEY.search(str(path[-1])) or path[2:3] == ("env",):
         return "***"
-    return _clipped(PASSWORD.sub(r"\g<before>***", _formatted(value)))
+    text = PASSWORD.sub(r"\g<before>***", _formatted(value))
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
 def _formatted(value: Any) -> str:
@@ -342,10 +288,5 @@ def _formatted(value: Any) -> str:
         case list():
             return "[" + ", ".join("[...]" if isinstance(item, list) else _formatted(item) for item in value) + "]"
         case str():
-            return _escaped(value)
-        case _:
-            return str(value)
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+            return _quoted(value)
+    return str(value)

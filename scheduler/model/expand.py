@@ -151,11 +151,6 @@ def quote_literal(value: str) -> str:
     return " E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-def quote_name(name: str) -> str:
-    """Return an SQL identifier exactly as written."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def cursor_query(
     sql: str, key: str | None, watermark: str | None, beyond: Sequence[tuple[str, str]], again: Sequence[str] = ()
 ) -> str:
@@ -169,7 +164,7 @@ def cursor_query(
     query = f"select * from ({inner}\n) q"
     if key is None:
         return query
-    column = "q." + quote_name(key)
+    column = 'q."' + key.replace('"', '""') + '"'
     wheres = [] if watermark is None else [f"{column} >{quote_literal(watermark)}"]
     wheres += [f"{column} not between{quote_literal(first)} and{quote_literal(last)}" for first, last in beyond]
     # A NULL key must be seen to fail the job, so no condition may hide it.

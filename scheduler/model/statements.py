@@ -1,6 +1,6 @@
 """Placeholders of registered statements: `:name` becomes `$1`, as Postgres prepares it.
 
-Knows of SQL only where a colon is not a placeholder: quotes, comments, dollar quotes, casts and array slices.
+Knows of SQL only where a colon is no placeholder: quotes, comments, dollar quotes, casts and array slices.
 """
 
 import re
@@ -47,24 +47,15 @@ def _end(sql: str, token: re.Match[str]) -> int:
     if token["number"]:
         raise ConfigError(f"write :name instead of {token['number']}")
     if token["comment"]:
-        return _comment_end(sql, token.end())
-    if token["tag"]:
+        depth = 1  # Postgres nests them
+        for edge in COMMENT_EDGE.finditer(sql, token.end()):
+            depth += 1 if edge[0] == "/*" else -1
+            if depth == 0:
+                return edge.end()
+    elif token["tag"]:
         close = sql.find(token["tag"], token.end())
-        return close + len(token["tag"]) if close >= 0 else _unclosed(token["tag"])
-    if any(token[end] == "" for end in ENDS):
-        return _unclosed(token[0][0])
-    return token.end()
-
-
-def _comment_end(sql: str, start: int) -> int:
-    """Return the end of a comment; Postgres nests them."""
-    depth = 1
-    for edge in COMMENT_EDGE.finditer(sql, start):
-        depth += 1 if edge[0] == "/*" else -1
-        if depth == 0:
-            return edge.end()
-    return _unclosed("/*")
-
-
-def _unclosed(opener: str) -> int:
-    raise ConfigError(f"{opener} is never closed")
+        if close >= 0:
+            return close + len(token["tag"])
+    elif all(token[end] != "" for end in ENDS):
+        return token.end()
+    raise ConfigError(f"{token['comment'] or token['tag'] or token[0][0]} is never closed")

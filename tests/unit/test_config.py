@@ -21,8 +21,7 @@ from scheduler.model.config import (
     Queue,
     Scheduler,
 )
-from scheduler.model.config_text import parse
-from scheduler.model.toml_lines import key_lines
+from scheduler.model.config_text import key_lines, parse
 from scheduler.package_data import etc_dir
 from tests.needs import need
 

@@ -60,7 +60,7 @@ CONCERNS = {
         "daemon/upgrade.py", "drivers/libpq.py", "drivers/processes.py", "drivers/ssh_host.py",
     ),
     r"\bsignal\.set_wakeup_fd\(": ("drivers/system.py",),
-    r"\btomllib\.loads\(": ("model/config_text.py", "model/toml_lines.py"),  # configuration
+    r"\btomllib\.loads\(": ("model/config_text.py",),  # configuration
     r"\bProcesses\(": ("daemon/wiring.py",),  # main: what puts the others together
 }  # fmt: skip
 BEFORE_OR_BESIDE = ("cli/", "database/")
@@ -145,7 +145,7 @@ def test_each_audience_has_a_manual_page_f11(page: str) -> None:
 
 def test_the_daemon_depends_on_drivers_of_the_database_and_ssh_only_t18_t33() -> None:
     names = {line.split(">")[0].split("[")[0] for line in _project()["dependencies"]}
-    assert names == {"psycopg", "paramiko", "rich", "attrs", "cattrs"}
+    assert names == {"psycopg", "paramiko", "rich", "attrs"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
