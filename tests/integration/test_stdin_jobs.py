@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, lines, rec, records
+from tests.integration.daemon import RUN, Daemon, agent, lines, rec, records
 
 HOST = "[hosts.alpha]\n"
 WATCH = """
@@ -58,6 +58,15 @@ def test_line_from_stdin_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
     assert (status, told) == (0, ["1 rec done all data processed"])
     assert lines(record) == ["hello"]
     assert daemon.row(1)["jq_submitter"] == "drover_scheduler"
+
+
+def test_file_on_stdin_is_read_to_its_end(launch: Launch, text: str, record: Path, tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_bytes(b"rec | one\n" + b"# more than is read at once\n" * 10_000 + b"rec | two")
+    program = ["sh", "-c", f'exec "$@" < {tmp_path / "jobs"}', "sh", *RUN]
+    daemon = launch(text, options=["-I"], stdin=b"", wait=False, program=program)
+    assert sorted(output(daemon)) == ["1 rec done all data processed", "2 rec done all data processed"]
+    assert daemon.wait_exit() == 0
+    assert lines(record) == ["one", "two"]
 
 
 def test_every_line_is_a_job_except_blank_lines_and_comments_f123(launch: Launch, record: Path) -> None:
