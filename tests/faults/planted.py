@@ -110,7 +110,7 @@ FAULTS: Final = (
         QUERIES,
         "0.5 + random() / 2",
         "0.75",
-        "drivers/test_queue.py::test_jobs_that_fail_together_do_not_all_come_back_together",
+        "drivers/test_queue_saves.py::test_jobs_that_fail_together_do_not_all_come_back_together",
     ),
     _fault(
         "retries_ask_for_no_jitter",
@@ -233,7 +233,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_queued = case when u.back then now() else j.jq_queued end",
         "jq_queued = j.jq_queued",
-        "drivers/test_queue.py::test_row_given_back_keeps_its_position_unless_it_did_a_slice",
+        "drivers/test_queue_saves.py::test_row_given_back_keeps_its_position_unless_it_did_a_slice",
         near="-- name: save",
     ),
     _fault(
@@ -241,7 +241,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_queued = case when u.back then now() else j.jq_queued end",
         "jq_queued = now()",
-        "drivers/test_queue.py::test_row_given_back_keeps_its_position_unless_it_did_a_slice",
+        "drivers/test_queue_saves.py::test_row_given_back_keeps_its_position_unless_it_did_a_slice",
         near="-- name: save",
     ),
     _fault(
