@@ -15,7 +15,7 @@ So a new verb is an entry here, its SQL (or, where one statement is not enough, 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from scheduler.model.filters import FILTERS, NAME, NAME_RULE, filter_mistake
@@ -29,7 +29,6 @@ MOST_DAYS: Final = 36_500
 SEE_RESULT: Final = "see jq_result"  # the text of an answer that a line cannot hold
 
 Value = int | str | tuple[int | str, ...] | None  # of several words a tuple, but of a text
-_Reader = Callable[[str, str], int | str]
 
 
 class CommandError(ValueError):
@@ -122,63 +121,56 @@ def parse(text: str) -> Command:
     if name not in VERBS:
         raise CommandError(f"unknown command {name!r}: there are {', '.join(VERBS)}")
     wanted = VERBS[name].usage.split()
-    return Command(name, dict(_read(name, wanted, rest)))
-
-
-def _read(name: str, wanted: Sequence[str], words: Sequence[str]) -> list[tuple[str, Value]]:
     usage = " ".join([name, *wanted])
-    if len(words) < sum(not each.startswith("[") for each in wanted):
+    if len(rest) < sum(not each.startswith("[") for each in wanted):
         raise CommandError(f"too few words: {usage}")
-    if len(words) > len(wanted) and not (wanted and "..." in wanted[-1]):
+    if len(rest) > len(wanted) and not (wanted and "..." in wanted[-1]):
         raise CommandError(f"too many words: {usage}")
-    values: list[tuple[str, Value]] = []
-    for place, each in enumerate(wanted):
-        kind = each.strip("[].").lower()
-        key = kind.partition("|")[0]
-        if place >= len(words):
-            values.append((key, None))
-        elif kind == "text":
-            values.append((key, " ".join(words[place:])))
-        elif "..." in each:
-            values.append((key, tuple(_READERS[kind](word, usage) for word in words[place:])))
-        else:
-            values.append((key, _READERS[kind](words[place], usage)))
-    return values
+    return Command(name, dict(_read(each, rest[place:], usage) for place, each in enumerate(wanted)))
 
 
-def _number(least: int, most: int, what: str) -> _Reader:
-    def read(word: str, usage: str) -> int:
+def _read(wanted: str, words: Sequence[str], usage: str) -> tuple[str, Value]:
+    """Return the name and the value of one word of a usage, which stands first among these words."""
+    kind = wanted.strip("[].").lower()
+    key = kind.partition("|")[0]
+    if not words:
+        return key, None
+    if kind == "text":
+        return key, " ".join(words)
+    if "..." in wanted:
+        return key, tuple(_read_word(kind, word, usage) for word in words)
+    return key, _read_word(kind, words[0], usage)
+
+
+def _read_word(kind: str, word: str, usage: str) -> int | str:
+    """Return the value of a word of this kind. Errors: CommandError."""
+    number, _, other = kind.partition("|")
+    if number in _NUMBERS and not (other and not re.fullmatch("-?[0-9]+", word)):
+        least, most, what = _NUMBERS[number]
         if not re.fullmatch(r"-?[0-9]{1,19}", word) or not least <= int(word) <= most:
             raise CommandError(f"{what} (got {word!r}): {usage}")
         return int(word)
-
-    return read
-
-
-def _either(number: _Reader) -> _Reader:
-    def read(word: str, usage: str) -> int | str:
-        return number(word, usage) if re.fullmatch("-?[0-9]+", word) else word
-
-    return read
-
-
-def _queue(word: str, usage: str) -> str:
-    if not NAME.fullmatch(word):
+    if kind in ("now", "failed") and word != kind:
+        raise CommandError(f"only `{kind}` may follow (got {word!r}): {usage}")
+    if kind == "queue" and not NAME.fullmatch(word):
         raise CommandError(f"{NAME_RULE} (got {word!r}): {usage}")
+    if kind == "filter":
+        try:
+            filter_of(word)
+        except ValueError as mistake:
+            raise CommandError(f"{mistake}: {usage}") from None
     return word
 
 
-def _word(word: str, _usage: str) -> str:
-    return word
-
-
-def _filter(word: str, usage: str) -> str:
-    """Read `types=`, `queues=` or `priorities=`, with what the configuration allows."""
-    try:
-        filter_of(word)
-    except ValueError as mistake:
-        raise CommandError(f"{mistake}: {usage}") from None
-    return word
+_NUMBERS: Final = {  # least, most, and what to say of others
+    "days": (0, MOST_DAYS, f"a number of days, at most {MOST_DAYS}, is wanted"),
+    "job": (1, LARGEST_PK, "the number of a job is wanted"),
+    "level": (0, LARGEST_NUMBER, "a level is a number from 0"),
+    "max": (-1, LARGEST_NUMBER, "a maximum is a number, -1 for none"),
+    "urgent": (0, LARGEST_NUMBER, "the number for urgent jobs is at least 0"),
+    "concurrency": (1, LARGEST_NUMBER, "a concurrency is a number from 1"),
+    "priority": (-LARGEST_NUMBER, LARGEST_NUMBER, "a priority is a number"),
+}
 
 
 def filter_of(word: str) -> tuple[str, str | tuple[str, ...]]:
@@ -190,34 +182,3 @@ def filter_of(word: str) -> tuple[str, str | tuple[str, ...]]:
     if mistake := filter_mistake(key, value):
         raise ValueError(f"{key}: {mistake} (got {text!r})")
     return key, value
-
-
-def _only(wanted: str) -> _Reader:
-    def read(word: str, usage: str) -> str:
-        if word != wanted:
-            raise CommandError(f"only `{wanted}` may follow (got {word!r}): {usage}")
-        return word
-
-    return read
-
-
-_JOB: Final = _number(1, LARGEST_PK, "the number of a job is wanted")
-_READERS: Final[Mapping[str, _Reader]] = {
-    "now": _only("now"),
-    "failed": _only("failed"),
-    "days": _number(0, MOST_DAYS, f"a number of days, at most {MOST_DAYS}, is wanted"),
-    "job": _JOB,
-    "job|name": _either(_JOB),
-    "job|condition": _either(_JOB),
-    "level": _number(0, LARGEST_NUMBER, "a level is a number from 0"),
-    "max": _number(-1, LARGEST_NUMBER, "a maximum is a number, -1 for none"),
-    "urgent": _number(0, LARGEST_NUMBER, "the number for urgent jobs is at least 0"),
-    "concurrency": _number(1, LARGEST_NUMBER, "a concurrency is a number from 1"),
-    "priority": _number(-LARGEST_NUMBER, LARGEST_NUMBER, "a priority is a number"),
-    "queue": _queue,
-    "signal": _word,
-    "more": _word,
-    "name": _word,
-    "filter": _filter,
-    "group": _word,
-}
