@@ -26,27 +26,24 @@ State = TypeVar("State", bound=Enum)
 Event = TypeVar("Event", bound=Enum)
 
 
-def filled(states: Iterable[str], events: Iterable[str], rows: Rows, otherwise: str = IMPOSSIBLE) -> Rows:
+def filled(states: Iterable[str], events: Iterable[str], rows: Rows) -> Rows:
     """Return every cell of a table: state -> event -> next state, IGNORE, VIOLATION or IMPOSSIBLE.
 
     **errors**: BugError for a state without its row, an event that does not exist or is named twice, and a cell that is
     no state.
     """
-    states, events = list(states), list(events)
+    states, events, table = list(states), list(events), {}
     if list(rows) != states:
         raise BugError(f"the rows {list(rows)} are not those of {states}")
-    return {state: _filled_row(state, states, events, {OTHERWISE: otherwise, **rows[state]}) for state in states}
-
-
-def _filled_row(state: str, states: list[str], events: list[str], row: dict[str, str]) -> dict[str, str]:
-    others = row.pop(OTHERWISE)
-    named = [(event, cell) for key, cell in row.items() for event in key.split()]
-    cells = dict.fromkeys(events, others) | dict(named)
-    if list(cells) != events or len(dict(named)) < len(named):
-        raise BugError(f"row {state} names an event twice, or one that is not of {events}")
-    if wrong := set(cells.values()) - {*states, IGNORE, VIOLATION, IMPOSSIBLE}:
-        raise BugError(f"row {state} leads to {wrong}, which is no state")
-    return cells
+    for state, row in rows.items():
+        named = [(event, cell) for key, cell in row.items() if key != OTHERWISE for event in key.split()]
+        cells = dict.fromkeys(events, row.get(OTHERWISE, IMPOSSIBLE)) | dict(named)
+        if list(cells) != events or len(dict(named)) < len(named):
+            raise BugError(f"row {state} names an event twice, or one that is not of {events}")
+        if wrong := set(cells.values()) - {*states, IGNORE, VIOLATION, IMPOSSIBLE}:
+            raise BugError(f"row {state} leads to {wrong}, which is no state")
+        table[state] = cells
+    return table
 
 
 class Machine(Generic[State, Event]):
@@ -124,7 +121,7 @@ _SLOT_ROWS: Final = {
     },
     "ST_DONE": {},
 }  # fmt: skip
-SLOT_CELLS: Final = filled(STATE_NAMES[:ST_END], EVENT_NAMES, _SLOT_ROWS, otherwise=IMPOSSIBLE)
+SLOT_CELLS: Final = filled(STATE_NAMES[:ST_END], EVENT_NAMES, _SLOT_ROWS)
 
 # The same as numbers, for the hot path: SLOT_TABLE[state][event] is a state, or negative.
 TO_IGNORE, IS_VIOLATION, IS_IMPOSSIBLE = -1, -2, -3

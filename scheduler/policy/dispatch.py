@@ -76,7 +76,7 @@ def spill(state: State, now: float) -> None:
                     run_queue.drop(lane)
                     moved = lane.job.take_lane(lane.host)
                     enqueue(state, lane.job, moved, None)
-                    state.count_spilled(len(moved))
+                    state.count("spilled", len(moved))
 
 
 # ---- one agent gets its next item

@@ -22,11 +22,6 @@ class StartingType(Protocol):
 class HostState:
     """A host and how much of it is in use."""
 
-    __slots__ = (
-        "down_until", "enabled", "idle", "is_tight", "is_up", "kept_for", "leaving", "max", "most", "name", "pause",
-        "probe", "probe_at", "reason", "shortage", "tried_again_at", "urgent", "used", "yielded_at", "yields_to",
-    )  # fmt: skip
-
     def __init__(self, name: str, host: Host) -> None:
         self.name = name
         self.max = host.max
@@ -87,11 +82,9 @@ class HostState:
         self.refresh()
 
     def add_idle(self, slot: object) -> None:
-        """Note that a slot is READY."""
         self.idle[slot] = None
 
     def remove_idle(self, slot: object) -> None:
-        """Note that a slot is READY no more."""
         del self.idle[slot]
 
     # ---- whether it is reached, and can start agents
@@ -131,7 +124,6 @@ class HostState:
         self.kept_for, self.yielded_at = pool, now
 
     def keep_for_none(self) -> None:
-        """Keep no place any more."""
         self.kept_for = None
 
     def is_kept_from(self, pool: StartingType) -> bool:

@@ -311,5 +311,5 @@ def _enqueue_by_host(state: State, job: Job, items: Sequence[Item], values: Mapp
         by_host.setdefault(host if host in taking else None, []).append(item)
     for host, some in by_host.items():
         if host is not None:
-            state.count_placed(len(some))
+            state.count("placed", len(some))
         enqueue(state, job, some, host)

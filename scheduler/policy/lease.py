@@ -63,11 +63,6 @@ class Owner:
 class Lease:
     """The lease of the group, as one daemon sees it."""
 
-    __slots__ = (
-        "_asked_at", "_connected_at", "_due", "_refusals", "_running", "_taken", "_timers", "_yields_until", "owner",
-        "state", "until",
-    )  # fmt: skip
-
     def __init__(self, timers: Scheduler) -> None:
         self._timers = timers
         self.state = LeaseState.UNREGISTERED

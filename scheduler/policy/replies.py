@@ -155,7 +155,7 @@ def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float
         case protocol.HEARTBEAT:
             pass  # as every line is one
         case protocol.SUCCESS:
-            state.count_success()
+            state.count("successes")
         case protocol.ITEMS:
             _count_items(state, slot, text, now)
         case protocol.ECHO:

@@ -4,6 +4,7 @@ Only what has changed since it was shown last is returned again, so that an idle
 """
 
 import json
+from collections import Counter
 from typing import Any
 
 from scheduler.model.protocol import printable
@@ -75,8 +76,7 @@ class Report:
     ) -> dict[str, Any]:
         """Return the row of the scheduler, slot -1: its state, what is in hand, its statements, how it is."""
         held = {
-            "jobs": len(self._state.jobs), "expansions": len(self._state.expanding), "successes": self._state.successes,
-            "placed": self._state.placed, "spilled": self._state.spilled,
+            "jobs": len(self._state.jobs), "expansions": len(self._state.expanding), **self._state.counts,
             "shortages": [_shortage(host) for host in self._state.hosts.values() if host.most < NEVER],
         } | vitals  # fmt: skip
         return {
@@ -227,9 +227,12 @@ def mark_running(state: State, now: float) -> None:
 def show_progress(state: State, now: float) -> None:
     """Once a second: how far the queries in hand are, and lines of which agents say ItemsProcessed."""
     state.deadlines.set(PROGRESS, now + state.timers.progress_interval if state.jobs else NEVER)
-    counted = _counted(state)
+    counted: Counter[int] = Counter()  # what agents have counted so far of the items that they work on, by job
+    for slot in state.slots.all:
+        if slot.counted and slot.job is not None:
+            counted[slot.job.pk] += slot.counted
     for job in state.jobs.values():
-        query, count = job.query, counted.get(job.pk, 0)
+        query, count = job.query, counted[job.pk]
         if job.verdict is not None or job.pk in job.pool.marking:
             continue
         if query is None:
@@ -246,15 +249,6 @@ def show_progress(state: State, now: float) -> None:
     for slot in state.slots.all:
         if slot.state == ST_RUNNING or (slot.shown is not None and slot.shown[0] != slot.state):
             state.slots.show_again(slot)
-
-
-def _counted(state: State) -> dict[int, int]:
-    """Return what agents have counted so far of the items that they work on, by job."""
-    counted: dict[int, int] = {}
-    for slot in state.slots.all:
-        if slot.counted and slot.job is not None:
-            counted[slot.job.pk] = counted.get(slot.job.pk, 0) + slot.counted
-    return counted
 
 
 def _phase(state: State, job: Job, query: Query) -> str:

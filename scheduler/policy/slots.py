@@ -310,7 +310,6 @@ class Slot:
         self.is_unsent = is_unsent
 
     def unbind(self) -> None:
-        """Let the item in hand be tried again on any host."""
         self.is_bound = False
 
     def say_item_failed(self, why: str) -> None:
@@ -320,7 +319,6 @@ class Slot:
         self.blocked = why
 
     def count_items(self, number: int) -> None:
-        """Count items that the agent says it has processed, in place of one."""
         self.counted = (self.counted or 0) + number
 
     def lose_item(self) -> None:
@@ -328,7 +326,6 @@ class Slot:
         self.total += 1
 
     def set_about_job(self, pk: int | None) -> None:
-        """Note which job what the process says is about while it has none in hand."""
         self.about_job = pk
 
     @property
@@ -337,7 +334,6 @@ class Slot:
         return (self.state, self.pid, self.job.pk if self.job is not None else None, self.total)
 
     def set_shown(self) -> None:
-        """Note that the status shows the slot as it is now."""
         self.shown = self.look
 
 

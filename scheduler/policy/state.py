@@ -43,14 +43,6 @@ class MissingConnection:
 class State:
     """Slots, pools, hosts, queues, jobs in hand, and what is to be done and saved."""
 
-    __slots__ = (
-        "captures", "claimed", "claimed_at", "claims", "commands", "config", "deadlines", "dirty", "draining",
-        "expanding", "file_hosts", "has_ended", "hosts", "hosts_changed", "is_assigning", "job_deadlines", "jobs",
-        "max_starts", "may_claim", "missing_connections", "most_queries", "outbox", "placed", "places", "pools",
-        "queues", "reports_ends", "serving_until", "slots", "spilled", "started_jobs", "starting", "starving",
-        "steps_down", "stopping", "successes", "tickets", "timers", "trial", "unstarted",
-    )  # fmt: skip
-
     def __init__(self, config: Config, now: float) -> None:
         self.config = config  # with the filters of hosts that commands have set
         self.file_hosts = config.hosts  # as the file has them
@@ -73,9 +65,8 @@ class State:
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.dirty: set[Pool] = set()
         self.tickets = count(1)  # numbers for lanes that begin to wait or are served
-        self.successes = 0  # Success lines heard
-        self.placed = 0  # rows that came with a host of theirs
-        self.spilled = 0  # of these, rows that did not wait for it
+        # lines Success, rows that came with a host of theirs, and of these those that did not wait for it
+        self.counts = {"successes": 0, "placed": 0, "spilled": 0}
         self.is_assigning = False  # whether agents may be given work
         self.serving_until = -NEVER
         self.draining = 0  # how often we were asked to drain
@@ -101,7 +92,6 @@ class State:
     # ---- the configuration, and what follows from it
 
     def set_config(self, config: Config) -> None:
-        """Go by another configuration."""
         self.config = config
 
     def set_file(self, config: Config) -> None:
@@ -165,7 +155,6 @@ class State:
         self.outbox, self.trial = Outbox(self.deadlines, self.outbox), None
 
     def end(self) -> None:
-        """Note that nothing is left to do after a drain or a stop."""
         self.has_ended = True
 
     def connections_missing(self, need: ConnectionKind, missing: MissingConnection | None, up: float) -> None:
@@ -253,24 +242,15 @@ class State:
             self.emit(Fetch(job.pk, query.batch))
 
     def set_trial(self, job: Job | None) -> None:
-        """Note which row is tried alone."""
         self.trial = job
 
     def report_ends(self, wanted: bool) -> None:
         """Tell of the end of each job by a command JobEnded, or of none."""
         self.reports_ends = wanted
 
-    def count_success(self) -> None:
-        """Count a line Success."""
-        self.successes += 1
-
-    def count_placed(self, rows: int) -> None:
-        """Count rows that came with a host of theirs."""
-        self.placed += rows
-
-    def count_spilled(self, rows: int) -> None:
-        """Count rows that did not wait for their host any longer."""
-        self.spilled += rows
+    def count(self, what: str, number: int = 1) -> None:
+        """Count what the status shows the sum of."""
+        self.counts[what] += number
 
     # ---- commands
 
@@ -313,7 +293,6 @@ class State:
         return pools
 
     def add_starving(self, pool: Pool) -> None:
-        """Note that the work of a pool found no room."""
         self.starving.add(pool)
 
     def retry_starving(self) -> None:
@@ -329,7 +308,6 @@ class State:
         return False
 
     def started(self) -> None:
-        """Count an agent that is started."""
         self.starting += 1
 
     def allow_starts(self) -> None:

@@ -157,7 +157,7 @@ def test_rows_of_a_host_without_slots_run_anywhere_if_their_type_allows_it(spill
     core.handle(e.Opened(1, (b"at",), 2), 0.0)
     core.handle(e.Fetched(1, [(b"beta",), (b"beta",)], more=False), 0.0)
     assert (given(core, 1, 3), given(core, 4, 6)) == ([], later)
-    assert (core.state.placed, core.state.spilled) == (2, 2 if spill else 0)
+    assert core.state.counts == {"successes": 0, "placed": 2, "spilled": 2 if spill else 0}
 
 
 def test_a_host_shows_until_when_it_is_down_and_why() -> None:

@@ -104,7 +104,7 @@ def test_success_lines_are_only_counted_f94() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.agent_output(slot.number, b"Success\nSuccess\n", 1.0)
-    assert (core.state.successes, slot.job is not None, logged(core)) == (2, True, [])
+    assert (core.state.counts["successes"], slot.job is not None, logged(core)) == (2, True, [])
 
 
 @pytest.mark.parametrize(("lines", "count"), [(b"OK\n", 1), (b"ItemsProcessed 7\nOK\n", 7)])
