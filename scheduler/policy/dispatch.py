@@ -21,7 +21,7 @@ from typing import Final
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.expand import Item, fill_template
-from scheduler.model.states import DIE, FED, KEEP, NEXT, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
+from scheduler.model.states import DIE, FED, KEEP, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.capacity import find_room
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
@@ -143,7 +143,7 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
         if size > PREFETCH_BYTES:
             break
         job, item = run_queue.pop(next(state.tickets))
-        prefetched.append((job, item, run_queue is slot.bound))
+        slot.add_prefetched(job, item, run_queue is slot.bound)
         lines.append(item.line)
         is_first = job.assigned()
         if job.query is None:
@@ -157,10 +157,7 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
 
 def next_prefetched(state: State, slot: Slot, now: float) -> None:
     """Let the agent work on its next prefetched line; kill it if the job of that was killed or lost."""
-    assert slot.prefetched is not None
-    job, item, is_bound = slot.prefetched.popleft()
-    slot.take(job, item, is_bound, now)
-    slot.fire(NEXT, now)
+    job = slot.take_prefetched(now)
     if state.jobs.get(job.pk) is not job:
         slot.clear_item()
         slot.kill("the row has another owner", now)
@@ -172,15 +169,13 @@ def next_prefetched(state: State, slot: Slot, now: float) -> None:
 
 def recall_unsent(state: State, slot: Slot) -> None:
     """Put back all prefetched items: their lines are not sent yet."""
-    while slot.prefetched:
-        job, item, is_bound = slot.prefetched.pop()
+    for job, item, is_bound in slot.recall_prefetched():
         put_back(state, job, item, slot.host.name if is_bound else None)
 
 
 def recall_prefetched(state: State, slot: Slot, now: float) -> None:
     """Put back the prefetched items of a dead process: other agents work on them."""
-    while slot.prefetched:
-        job, item, is_bound = slot.prefetched.pop()
+    for job, item, is_bound in slot.recall_prefetched():
         if state.jobs.get(job.pk) is not job:
             job.returned()
         elif job.verdict is None and job.query is not None:

@@ -151,7 +151,7 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
 def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
     recall_prefetched(state, slot, now)
-    slot.process_ended(event, now)
+    slot.process_ended(event, state.timers, now)
     pool = slot.pool
     if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
         pool.block(now)
@@ -247,13 +247,14 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
 
 def clogged(state: State, event: e.Clogged, now: float) -> None:
     """Limit the time of an agent that does not read its line, from the first byte that is not read."""
-    state.slots.all[event.slot].clog(now + state.timers.write_limit)
+    slot = state.slots.all[event.slot]
+    slot.clog(min(slot.clogged_until, now + state.timers.write_limit))
 
 
 def unclogged(state: State, event: e.Unclogged, now: float) -> None:
     """Clear the deadline of an agent that has read all, and run its next DB: line."""
     slot = state.slots.all[event.slot]
-    slot.unclog()
+    slot.clog(NEVER)
     replies.ask_next(state, slot)
 
 

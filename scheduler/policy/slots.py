@@ -32,6 +32,7 @@ from scheduler.model.states import (
     KILLED,
     LAUNCHED,
     NEVER,
+    NEXT,
     SLOT_TABLE,
     ST_END,
     ST_FAIL,
@@ -253,17 +254,14 @@ class Slot:
         self.fire(LAUNCHED, now)
 
     def clog(self, until: float) -> None:
-        """Note until when all that was written is to be read."""
-        self.clogged_until = min(self.clogged_until, until)
+        """Note until when all that was written is to be read; NEVER when it is."""
+        self.clogged_until = until
         if self.state == ST_RUNNING:
-            self.set_deadline(min(self.deadline, self.clogged_until))
+            self.set_deadline(min(self.deadline, until))
 
-    def unclog(self) -> None:
-        self.clogged_until = NEVER
-
-    def process_ended(self, event: int, now: float) -> None:
+    def process_ended(self, event: int, timers: Scheduler, now: float) -> None:
         """Be free after a process that is dead (GONE) or was never made, or rest when that is too often."""
-        host, pool, timers = self.host, self.pool, self.slots.timers
+        host, pool = self.host, self.pool
         is_charged = self.death_counts and not self.is_removed
         is_failed_start = is_charged and not self.is_up
         starts = [*self.starts, self.born] if is_charged else [] if self.wanted is DIE else self.starts
@@ -279,8 +277,12 @@ class Slot:
         if is_failed_start and pool.failed_starts[host.name] > timers.respawn_count:
             resting = list(pool.free[host.name])
         for slot in resting:
-            slot.starts = []
-            slot.fire(THROTTLED, now)
+            slot.rest(now)
+
+    def rest(self, now: float) -> None:
+        """Start nothing here for a while, and begin to count anew."""
+        self.starts = []
+        self.fire(THROTTLED, now)
 
     def thaw(self, now: float) -> bool:
         """Forget the deaths that count against the slot; say whether it rested for them."""
@@ -304,6 +306,26 @@ class Slot:
         """Take an item in hand."""
         self.job, self.item, self.is_bound, self.assigned_at = job, item, is_bound, now
         self.is_second_try = is_second_try
+
+    def add_prefetched(self, job: Job, item: Item, is_bound: bool) -> None:
+        """Keep an item behind the one in hand."""
+        assert self.prefetched is not None
+        self.prefetched.append((job, item, is_bound))
+
+    def take_prefetched(self, now: float) -> Job:
+        """Take the next prefetched item in hand, and return its job."""
+        assert self.prefetched is not None
+        job, item, is_bound = self.prefetched.popleft()
+        self.take(job, item, is_bound, now)
+        self.fire(NEXT, now)
+        return job
+
+    def recall_prefetched(self) -> list[Prefetched]:
+        """Return all prefetched items, the last first, and keep none."""
+        recalled = list(reversed(self.prefetched or ()))
+        if self.prefetched is not None:
+            self.prefetched.clear()
+        return recalled
 
     def set_unsent(self, is_unsent: bool) -> None:
         """Note whether the line of the item in hand is still among the commands."""
@@ -340,19 +362,15 @@ class Slot:
 class Slots:
     """All slots."""
 
-    __slots__ = ("all", "changed", "deadlines", "emit", "logs_routine", "timers", "vacant")
+    __slots__ = ("all", "changed", "deadlines", "emit", "logs_routine", "vacant")
 
-    def __init__(self, timers: Scheduler, emit: Callable[[Command], None], deadlines: Deadlines) -> None:
+    def __init__(self, emit: Callable[[Command], None], deadlines: Deadlines) -> None:
         self.all: list[Slot] = []
         self.vacant: list[int] = []  # numbers of slots that were removed
-        self.timers = timers
         self.deadlines = deadlines
         self.emit = emit
         self.changed: set[Slot] = set()  # moved since the status was last shown
         self.logs_routine = True  # whether the log has the level at which starts and ends of commands are told
-
-    def configure(self, timers: Scheduler) -> None:
-        self.timers = timers
 
     def log_routine(self, wanted: bool) -> None:
         """Log the starts and ends of commands too, or not."""

@@ -49,7 +49,7 @@ class State:
         self.timers: Scheduler = config.scheduler
         self.commands: list[Command] = []
         self.deadlines = Deadlines()
-        self.slots = Slots(self.timers, self.emit, self.deadlines)
+        self.slots = Slots(self.emit, self.deadlines)
         self.outbox = Outbox(self.deadlines)
         self.claims = Claims()
         self.places = Placement((), ())
@@ -97,7 +97,6 @@ class State:
     def set_file(self, config: Config) -> None:
         """Note what the file says now."""
         self.file_hosts, self.timers = config.hosts, config.scheduler
-        self.slots.configure(self.timers)
 
     def set_tables(self, queues: Iterable[QueueState], places: Placement) -> None:
         """Note what the tables of queues and placements say now."""
