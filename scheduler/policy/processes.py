@@ -12,20 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from scheduler.model import events as e
+from scheduler.model import states as s
 from scheduler.model.jobs import OutputRow
-from scheduler.model.states import (
-    DIE,
-    GONE,
-    LATE,
-    NEVER,
-    NOT_CREATED,
-    ST_FAIL,
-    ST_PREP,
-    ST_READY,
-    ST_RUNNING,
-    ST_SPAWNED,
-    THAWED,
-)
 from scheduler.policy import completion, replies, serving
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
@@ -42,11 +30,11 @@ def created(state: State, event: e.Created, now: float) -> None:
     """Note that a process exists: an exec agent works from now on, a line agent has so long for its first OK."""
     slot = state.slots.all[event.slot]
     host = slot.host
-    if host.shortage is not None and host.most == NEVER:
+    if host.shortage is not None and host.most == s.NEVER:
         host.recover()
         state.log_message("info", f"host {host.name}: more agents can be started again")
     slot.process_began(event.pid, now)
-    if slot.state != ST_SPAWNED:
+    if slot.state != s.ST_SPAWNED:
         return
     if slot.pool.is_exec:
         state.begin_capture(slot)
@@ -71,11 +59,11 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
         slot.job.exited(None, slot.job.signal)
         completion.fail_item(state, slot, slot.job, event.reason, final=False)
         completion.release_slot(state, slot, slot.job, now)
-    if slot.wanted is not DIE:
+    if slot.wanted is not s.DIE:
         slot.blame(not event.is_items_fault and slot.host.is_up)
     if slot.death_counts:
         slot.pool.set_reason(event.reason)
-    _process_ended(state, slot, now, NOT_CREATED)
+    _process_ended(state, slot, now, s.NOT_CREATED)
 
 
 def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
@@ -88,7 +76,7 @@ def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
     elif job is not None:
         completion.release_slot(state, slot, job, now)
     slot.blame(False)
-    _process_ended(state, slot, now, NOT_CREATED)
+    _process_ended(state, slot, now, s.NOT_CREATED)
     if host.run_short(reason, now):
         state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
     state.deadlines.bring_forward(SHORTAGE, host.tried_again_at)
@@ -102,11 +90,11 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     how = "the link to the agent was lost" if event.lost else "agent terminated prematurely, "
     if not event.lost:
         how += f"by {event.signal}" if event.signal else f"with exit status {event.code}"
-    if slot.wanted is DIE:
+    if slot.wanted is s.DIE:
         how = slot.reason
     if last := slot.output.last_line():
         slot.starve()
-        if slot.wanted is not DIE:
+        if slot.wanted is not s.DIE:
             replies.agent_output(state, slot, last + b"\n", now)
     if slot.output.partial_stderr:
         replies.agent_stderr(state, slot, b"\n", now)
@@ -114,11 +102,11 @@ def gone(state: State, event: e.Gone, now: float) -> None:
         _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
     if slot.job is not None:
         slot.job.exited(event.code, event.signal)
-    if slot.state == ST_RUNNING and slot.pool.is_exec and slot.job is not None:
+    if slot.state == s.ST_RUNNING and slot.pool.is_exec and slot.job is not None:
         _exec_ended(state, slot, slot.job, event, how, now)
     else:
         _died(state, slot, how, now, lost=event.lost)
-    _process_ended(state, slot, now, GONE)
+    _process_ended(state, slot, now, s.GONE)
 
 
 def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now: float) -> None:
@@ -138,8 +126,8 @@ def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now
 
 def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None:
     """Log a death that we did not ask for, and settle the item."""
-    if slot.wanted is not DIE:
-        if slot.state == ST_READY:
+    if slot.wanted is not s.DIE:
+        if slot.state == s.ST_READY:
             slot.set_about_job(None)  # the job that it had last has nothing to do with this
         state.log_death(slot, how, killed=False)
         slot.say("warning", how)
@@ -153,7 +141,7 @@ def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     recall_prefetched(state, slot, now)
     slot.process_ended(event, state.timers, now)
     pool = slot.pool
-    if slot.state == ST_FAIL and all(other.state == ST_FAIL for other in pool.slots):
+    if slot.state == s.ST_FAIL and all(other.state == s.ST_FAIL for other in pool.slots):
         pool.block(now)
         state.log_message("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
         why = f"agent failed: {pool.reason}"
@@ -171,24 +159,24 @@ def end_overdue(state: State, now: float) -> None:
 
 
 def _late(state: State, slot: Slot, now: float) -> None:
-    start_limit, is_made = state.timers.start_limit, slot.state == ST_SPAWNED
+    start_limit, is_made = state.timers.start_limit, slot.state == s.ST_SPAWNED
     if is_made and now < slot.since + start_limit:
         state.log(slot, "WARNING", "no OK yet; is stdout flushed?")
         slot.say("warning", "no OK yet; is stdout flushed?")
         slot.set_deadline(slot.since + start_limit)
-    elif slot.state in (ST_PREP, ST_SPAWNED):
+    elif slot.state in (s.ST_PREP, s.ST_SPAWNED):
         what = f"{'no OK' if is_made else 'not started'} within {start_limit:g} s"
         state.log(slot, "ERROR", f"{what}; killed")
         why = f"{what} of the start; is stdout flushed?" if is_made else what
         slot.pool.set_reason(why)
         slot.say("warning", why)
         slot.kill(why, now, counts=True)
-    elif slot.state == ST_READY:
+    elif slot.state == s.ST_READY:
         slot.kill("idle", now)
-    elif slot.state == ST_RUNNING:
+    elif slot.state == s.ST_RUNNING:
         _late_while_working(state, slot, now)
     else:
-        slot.fire(LATE, now)
+        slot.fire(s.LATE, now)
         thaw_pool(state, slot.pool)
         state.mark_dirty(slot.pool)
 
@@ -196,8 +184,8 @@ def _late(state: State, slot: Slot, now: float) -> None:
 def _late_while_working(state: State, slot: Slot, now: float) -> None:
     """Kill an agent that is silent, slow or does not read; the time of each is measured from another instant."""
     kind = slot.pool.kind
-    silent_at = max(slot.output.at, slot.assigned_at) + (kind.heartbeat or NEVER)
-    slow_at = slot.assigned_at + (kind.item_timeout or NEVER)
+    silent_at = max(slot.output.at, slot.assigned_at) + (kind.heartbeat or s.NEVER)
+    slow_at = slot.assigned_at + (kind.item_timeout or s.NEVER)
     deadline, why, counts = min(
         (slot.clogged_until, "does not read its line", False),
         (silent_at, f"no heartbeat for {kind.heartbeat:g} s", True),
@@ -223,7 +211,7 @@ def thaw(state: State, pools: Iterable[Pool], now: float) -> int:
 
 def thaw_pool(state: State, pool: Pool) -> None:
     """Let a type be claimed for again when not all of its slots have failed."""
-    if pool.blocked_until and not (pool.slots and all(slot.state == ST_FAIL for slot in pool.slots)):
+    if pool.blocked_until and not (pool.slots and all(slot.state == s.ST_FAIL for slot in pool.slots)):
         pool.unblock()
         state.claims.wake()
 
@@ -234,9 +222,9 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
     state.log_message("info", f"the program of agent type {pool.name} was replaced")
     pool.forget_failed_starts()
     for slot in pool.slots:
-        if slot.state == ST_FAIL:
-            slot.fire(THAWED, now)
-        elif slot.state in (ST_READY, ST_RUNNING) and not pool.is_exec:
+        if slot.state == s.ST_FAIL:
+            slot.fire(s.THAWED, now)
+        elif slot.state in (s.ST_READY, s.ST_RUNNING) and not pool.is_exec:
             slot.dismiss("program replaced", now)
     thaw_pool(state, pool)
     state.mark_dirty(pool)
@@ -254,14 +242,14 @@ def clogged(state: State, event: e.Clogged, now: float) -> None:
 def unclogged(state: State, event: e.Unclogged, now: float) -> None:
     """Clear the deadline of an agent that has read all, and run its next DB: line."""
     slot = state.slots.all[event.slot]
-    slot.clog(NEVER)
+    slot.clog(s.NEVER)
     replies.ask_next(state, slot)
 
 
 def answered(state: State, event: e.StatementAnswered, now: float) -> None:
     """Send the answer to a DB: line to the process that asked, if it still lives."""
     slot = state.slots.all[event.slot]
-    if slot.serial == event.serial and slot.state in (ST_SPAWNED, ST_READY, ST_RUNNING):
+    if slot.serial == event.serial and slot.state in (s.ST_SPAWNED, s.ST_READY, s.ST_RUNNING):
         slot.output.statement_answered()
         state.emit(e.Send(slot.number, event.lines))
         replies.ask_next(state, slot)
@@ -324,6 +312,6 @@ def try_more(state: State, now: float) -> None:
     """Try again to start more agents where the machine could not."""
     for host in state.hosts.values():
         host.try_more(now)
-    again = min((host.tried_again_at for host in state.hosts.values() if host.most < NEVER), default=NEVER)
+    again = min((host.tried_again_at for host in state.hosts.values() if host.most < s.NEVER), default=s.NEVER)
     state.deadlines.set(SHORTAGE, again)
     state.retry_starving()

@@ -1,14 +1,14 @@
 """The slots of all agents, the soonest of their deadlines, and when no process may be started in them.
 
-A slot moves itself; what may happen stands in the tables SLOT_TABLE and WANTED of model/states.py. This
-module knows no jobs: the caller settles what a slot had in hand before its process ends.
+A slot moves itself; what may happen stands in the tables SLOT_TABLE and WANTED of model/states.py. This module settles
+no item: the caller does, before a process ends.
 
 Throttle: deaths of agents that had said OK count per slot, those of the last respawn_interval: the first start and
-respawn_count respawns are allowed (F71, F72: six starts in five minutes, then no more). A start that ended
-before the first OK tells something of the program and not of the slot: those count for all slots of a type on a host,
-in a row, however far apart they are, since an agent that never says OK is killed by start_limit only, and one of these
-after the other fills no interval. One first OK forgets them. After the last that is allowed all slots of the type on
-the host rest; then one start after each rest is allowed, until one says OK.
+respawn_count respawns are allowed (F71, F72). A start that ended before the first OK tells something of the program and
+not of the slot: those count for all slots of a type on a host, in a row, however far apart they are, since an agent
+that never says OK is killed by start_limit only, and one of these after the other fills no interval. One first OK
+forgets them. After the last that is allowed all slots of the type on the host rest; then one start after each rest is
+allowed, until one says OK.
 
 A type whose last start on a host failed so is on probation there: of all such types one agent at a time is started on
 a host, and after one that failed none for as long as it held its place. So agents that do not come up hold one place
@@ -19,36 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import Command, ForceKill, Kill, LogMessage
 from scheduler.model.expand import Item
-from scheduler.model.states import (
-    CHOSEN,
-    CREATED,
-    DIE,
-    EVENT_NAMES,
-    IS_IMPOSSIBLE,
-    KEEP,
-    KILLED,
-    LAUNCHED,
-    NEVER,
-    NEXT,
-    SLOT_TABLE,
-    ST_END,
-    ST_FAIL,
-    ST_FREE,
-    ST_FREEING,
-    ST_PREP,
-    ST_READY,
-    ST_RUNNING,
-    ST_SPAWNED,
-    STATE_NAMES,
-    THAWED,
-    THROTTLED,
-    TO_IGNORE,
-    WANTED,
-    Wish,
-)
 from scheduler.policy.deadlines import SLOTS, Deadlines
 from scheduler.policy.hosts import HostState
 from scheduler.policy.job import Job, Pool, Prefetched
@@ -56,17 +30,17 @@ from scheduler.policy.output import AgentOutput
 from scheduler.policy.run_queue import RunQueue
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
-_UNUSED: Final = (ST_FAIL, ST_FREE)
+_UNUSED: Final = (s.ST_FAIL, s.ST_FREE)
 
 
 def timeouts_of(kind: AgentType, timers: Scheduler) -> tuple[float, ...]:
     """Return the seconds that each state may last, by state; of ST_RUNNING the lesser of heartbeat and item_timeout."""
-    timeouts = [NEVER] * ST_END
-    timeouts[ST_FAIL] = timers.respawn_interval
-    timeouts[ST_FREEING] = timers.kill_grace
-    timeouts[ST_PREP] = timeouts[ST_SPAWNED] = timers.start_limit
-    timeouts[ST_READY] = timers.max_idle
-    timeouts[ST_RUNNING] = min(kind.heartbeat or NEVER, kind.item_timeout or NEVER)
+    timeouts = [s.NEVER] * s.ST_END
+    timeouts[s.ST_FAIL] = timers.respawn_interval
+    timeouts[s.ST_FREEING] = timers.kill_grace
+    timeouts[s.ST_PREP] = timeouts[s.ST_SPAWNED] = timers.start_limit
+    timeouts[s.ST_READY] = timers.max_idle
+    timeouts[s.ST_RUNNING] = min(kind.heartbeat or s.NEVER, kind.item_timeout or s.NEVER)
     return tuple(timeouts)
 
 
@@ -74,10 +48,10 @@ class Slot:
     """A place for one agent, and its process; `fire` moves its state and sets the deadline of that."""
 
     __slots__ = (
-        "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "counted",
-        "deadline", "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up",
-        "item", "items", "job", "number", "output", "pid", "pool", "prefetched", "reason", "serial", "shown",
-        "since", "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
+        "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "counted", "deadline",
+        "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up", "item",
+        "items", "job", "number", "output", "pid", "pool", "prefetched", "reason", "serial", "shown", "since", "slots",
+        "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
     )  # fmt: skip
 
     def __init__(
@@ -89,8 +63,8 @@ class Slot:
         self.host = host
         self.timeouts = timeouts  # seconds a state may last, by state
         self.slots = slots
-        self.state = ST_FREE
-        self.deadline = NEVER
+        self.state = s.ST_FREE
+        self.deadline = s.NEVER
         self.since = now  # of the state
         self.starts: list[float] = []  # instants: of processes whose death counts, see the throttle
         self.spawns = 0
@@ -98,7 +72,7 @@ class Slot:
         self.serial = serial  # of the process
         self.shown: tuple[int, int | None, int | None, int] | None = None  # what scheduler_status has
         self.is_removed = False  # no other process is started here
-        self.wanted = KEEP  # of its process
+        self.wanted = s.KEEP  # of its process
         self.reason = ""  # why that is wanted
         self.clear()
 
@@ -112,7 +86,7 @@ class Slot:
         self.is_up = False  # it said its first OK, or is a command that runs
         self.items = 0  # finished by this process
         self.output = AgentOutput(0.0)
-        self.clogged_until = NEVER
+        self.clogged_until = s.NEVER
         self.prefetched: deque[Prefetched] | None = None  # lines behind that of the item in hand; None: it has none
         self.is_unsent = False  # the line of the item in hand is still among the commands
         if self.host.name in self.pool.queues.bound:
@@ -136,35 +110,35 @@ class Slot:
     @property
     def is_vacant(self) -> bool:
         """Say whether this was a slot: it has no process any more, and its number may be another's."""
-        return self.is_removed and self.state == ST_FREE
+        return self.is_removed and self.state == s.ST_FREE
 
     def fire(self, event: int, now: float) -> bool:
         """Move the slot; False when the event changed nothing. A violation or a bug of ours ends in a kill."""
         old = self.state
-        new = SLOT_TABLE[old][event]
+        new = s.SLOT_TABLE[old][event]
         if new < 0:
-            if new != TO_IGNORE:
+            if new != s.TO_IGNORE:
                 self._refuse(event, new, now)
             return False
         self.state = new
         self.since = now
         deadline = now + self.timeouts[new]
-        if new == ST_RUNNING and self.clogged_until < deadline:  # it has not read yet what it was sent before
+        if new == s.ST_RUNNING and self.clogged_until < deadline:  # it has not read yet what it was sent before
             deadline = self.clogged_until
         self.deadline = deadline
         deadlines = self.slots.deadlines
         if deadline < deadlines.at[SLOTS]:
             deadlines.set(SLOTS, deadline)
-        if old < ST_READY or new < ST_READY:  # moves between READY and RUNNING, the last two, are not displayed (F77)
-            self.is_up = self.is_up or (old == ST_SPAWNED and new >= ST_READY)
+        if old < s.ST_READY or new < s.ST_READY:  # moves between these last two states are not displayed (F77)
+            self.is_up = self.is_up or (old == s.ST_SPAWNED and new >= s.ST_READY)
             self.slots.moved(self, old, new)
-            if old == new == ST_FREEING:
+            if old == new == s.ST_FREEING:
                 self.deadline = max(deadline, now + LEAST_GRACE)
         return True
 
     def _refuse(self, event: int, verdict: int, now: float) -> None:
-        what = f"{EVENT_NAMES[event]} in {STATE_NAMES[self.state]}"
-        if verdict == IS_IMPOSSIBLE:
+        what = f"{s.EVENT_NAMES[event]} in {s.STATE_NAMES[self.state]}"
+        if verdict == s.IS_IMPOSSIBLE:
             self.say("error", f"impossible: {what}; the slot is quarantined, please report this")
             self.kill(f"impossible: {what}", now)
         else:
@@ -182,9 +156,9 @@ class Slot:
             return
         self.timeouts = timeouts
         deadline = self.since + timeouts[self.state]
-        if self.state in (ST_PREP, ST_SPAWNED):
+        if self.state in (s.ST_PREP, s.ST_SPAWNED):
             deadline = min(deadline, self.deadline)  # which may be of the hint, before the limit
-        elif self.state == ST_RUNNING:
+        elif self.state == s.ST_RUNNING:
             deadline = min(deadline, self.clogged_until)
         self.set_deadline(deadline)
 
@@ -202,8 +176,8 @@ class Slot:
         where = f"slot={self.number} agent={self.pool.name} host={self.host.name}{pid}{job}"
         self.slots.emit(LogMessage(level, f"{text} {where}"))
 
-    def _want(self, wish: Wish, reason: str) -> None:
-        wanted = WANTED.after(self.wanted, wish)
+    def _want(self, wish: s.Wish, reason: str) -> None:
+        wanted = s.WANTED.after(self.wanted, wish)
         if wanted is not None:
             self.wanted, self.reason = wanted, reason
 
@@ -212,7 +186,7 @@ class Slot:
         if self.job is None:
             self.kill(why, now)
         else:
-            self._want(Wish.DISMISS, why)
+            self._want(s.Wish.DISMISS, why)
             self.starve()
 
     def starve(self) -> None:
@@ -221,10 +195,10 @@ class Slot:
 
     def kill(self, why: str, now: float, *, counts: bool = False) -> None:
         """Ask the process to die, unless it was. `counts`: the death is its own fault, and counts against its slot."""
-        if SLOT_TABLE[self.state][KILLED] != TO_IGNORE:
-            self._want(Wish.KILL, why)
+        if s.SLOT_TABLE[self.state][s.KILLED] != s.TO_IGNORE:
+            self._want(s.Wish.KILL, why)
             self.death_counts = counts
-            self.fire(KILLED, now)
+            self.fire(s.KILLED, now)
 
     def blame(self, counts: bool) -> None:
         """Say whether the death of the process counts against its slot."""
@@ -238,7 +212,7 @@ class Slot:
         self.about_job = job
         if self.pool.kind.window > 1:
             self.prefetched = deque()
-        self.fire(CHOSEN, now)
+        self.fire(s.CHOSEN, now)
 
     def process_began(self, pid: int, now: float) -> None:
         """Note that the process exists."""
@@ -246,17 +220,17 @@ class Slot:
         self.where = (self.host.name, self.pool.name, pid)
         self.born = now
         self.output.heartbeat(now)
-        self.fire(CREATED, now)
+        self.fire(s.CREATED, now)
 
     def launched(self, now: float) -> None:
         """Note that an exec agent works on its item, which it has from the start."""
         self.assigned_at = now
-        self.fire(LAUNCHED, now)
+        self.fire(s.LAUNCHED, now)
 
     def clog(self, until: float) -> None:
         """Note until when all that was written is to be read; NEVER when it is."""
         self.clogged_until = until
-        if self.state == ST_RUNNING:
+        if self.state == s.ST_RUNNING:
             self.set_deadline(min(self.deadline, until))
 
     def process_ended(self, event: int, timers: Scheduler, now: float) -> None:
@@ -264,14 +238,14 @@ class Slot:
         host, pool = self.host, self.pool
         is_charged = self.death_counts and not self.is_removed
         is_failed_start = is_charged and not self.is_up
-        starts = [*self.starts, self.born] if is_charged else [] if self.wanted is DIE else self.starts
+        starts = [*self.starts, self.born] if is_charged else [] if self.wanted is s.DIE else self.starts
         self.starts = [start for start in starts if now - start < timers.respawn_interval]
         if is_failed_start:
             pool.start_failed(host.name)
             host.start_failed(now + (now - self.born))  # its place is left to others for as long as it held it
         self.fire(event, now)
-        if self.wanted is not KEEP:
-            self._want(Wish.ENDED, "")
+        if self.wanted is not s.KEEP:
+            self._want(s.Wish.ENDED, "")
         self.clear()
         resting = [self] if len(self.starts) > timers.respawn_count else []
         if is_failed_start and pool.failed_starts[host.name] > timers.respawn_count:
@@ -282,17 +256,17 @@ class Slot:
     def rest(self, now: float) -> None:
         """Start nothing here for a while, and begin to count anew."""
         self.starts = []
-        self.fire(THROTTLED, now)
+        self.fire(s.THROTTLED, now)
 
     def thaw(self, now: float) -> bool:
         """Forget the deaths that count against the slot; say whether it rested for them."""
         self.starts = []
-        return self.state == ST_FAIL and self.fire(THAWED, now)
+        return self.state == s.ST_FAIL and self.fire(s.THAWED, now)
 
     def remove(self, now: float) -> None:
         """Start no process here any more."""
-        if self.state == ST_FAIL:
-            self.fire(THAWED, now)
+        if self.state == s.ST_FAIL:
+            self.fire(s.THAWED, now)
         self.is_removed = True
 
     def find_run_queues(self) -> None:
@@ -317,7 +291,7 @@ class Slot:
         assert self.prefetched is not None
         job, item, is_bound = self.prefetched.popleft()
         self.take(job, item, is_bound, now)
-        self.fire(NEXT, now)
+        self.fire(s.NEXT, now)
         return job
 
     def recall_prefetched(self) -> list[Prefetched]:
@@ -362,8 +336,6 @@ class Slot:
 class Slots:
     """All slots."""
 
-    __slots__ = ("all", "changed", "deadlines", "emit", "logs_routine", "vacant")
-
     def __init__(self, emit: Callable[[Command], None], deadlines: Deadlines) -> None:
         self.all: list[Slot] = []
         self.vacant: list[int] = []  # numbers of slots that were removed
@@ -390,7 +362,7 @@ class Slots:
         """Start no process in a slot any more, and dismiss the one that it has."""
         slot.remove(now)
         slot.pool.remove_slot(slot)
-        if slot.state == ST_FREE:
+        if slot.state == s.ST_FREE:
             self.vacant.append(slot.number)
         slot.dismiss(why, now)
 
@@ -405,29 +377,29 @@ class Slots:
     def moved(self, slot: Slot, old: int, new: int) -> None:
         """Keep the books of host and type, and carry out what the move means."""
         self.changed.add(slot)
-        slot.host.slot_moved((old in _UNUSED) - (new in _UNUSED), (new == ST_FREEING) - (old == ST_FREEING))
-        if slot.is_up or new == ST_FREE:
+        slot.host.slot_moved((old in _UNUSED) - (new in _UNUSED), (new == s.ST_FREEING) - (old == s.ST_FREEING))
+        if slot.is_up or new == s.ST_FREE:
             slot.host.end_probe(slot)
         slot.pool.slot_moved(slot, old, new)
-        if new == ST_FREE and slot.is_removed:
+        if new == s.ST_FREE and slot.is_removed:
             self.vacant.append(slot.number)
-        if new == ST_FREEING and old != ST_PREP:
-            self.emit(ForceKill(slot.number) if old == ST_FREEING else Kill(slot.number))
-        is_routine = slot.pool.is_exec and slot.wanted is not DIE and new != ST_FAIL
+        if new == s.ST_FREEING and old != s.ST_PREP:
+            self.emit(ForceKill(slot.number) if old == s.ST_FREEING else Kill(slot.number))
+        is_routine = slot.pool.is_exec and slot.wanted is not s.DIE and new != s.ST_FAIL
         if not is_routine or self.logs_routine:
-            why = f" reason={slot.reason!r}" if slot.wanted is DIE else ""
-            slot.say("debug" if is_routine else "info", f"{STATE_NAMES[old]} -> {STATE_NAMES[new]}{why}")
+            why = f" reason={slot.reason!r}" if slot.wanted is s.DIE else ""
+            slot.say("debug" if is_routine else "info", f"{s.STATE_NAMES[old]} -> {s.STATE_NAMES[new]}{why}")
 
     def overdue(self, now: float) -> list[Slot]:
         """Return the slots whose deadline has come, and search for the soonest deadline of the others."""
         due = [slot for slot in self.all if slot.deadline <= now]
         waiting = (slot.deadline for slot in self.all if slot.deadline > now)
-        self.deadlines.set(SLOTS, min(waiting, default=NEVER))
+        self.deadlines.set(SLOTS, min(waiting, default=s.NEVER))
         return due
 
     def resume(self, pause: float) -> None:
         """Go on after a pause, in which nothing was read from any process."""
         for slot in self.all:
-            if slot.state > ST_FREE:
+            if slot.state > s.ST_FREE:
                 slot.resume(pause)
-        self.deadlines.set(SLOTS, min((slot.deadline for slot in self.all), default=NEVER))
+        self.deadlines.set(SLOTS, min((slot.deadline for slot in self.all), default=s.NEVER))
