@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from scheduler.drivers.queries import CURSOR
 from scheduler.errors import BugError
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
@@ -289,7 +290,7 @@ def test_query_with_a_fetch_in_flight_is_not_exhausted() -> None:
     assert ("OPENING", "DROPPED") not in into_exhausted
 
 
-@pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, s.LEASE], ids=lambda machine: str(machine.name))
+@pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, CURSOR, s.LEASE], ids=lambda machine: str(machine.name))
 def test_every_state_of_a_machine_can_be_reached_from_its_first(machine: s.Machine[Enum, Enum]) -> None:
     reached = {next(iter(machine.cells))}
     for _ in machine.cells:
@@ -297,9 +298,29 @@ def test_every_state_of_a_machine_can_be_reached_from_its_first(machine: s.Machi
     assert reached == set(machine.cells)
 
 
-@pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, s.LEASE], ids=lambda machine: str(machine.name))
+@pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, CURSOR, s.LEASE], ids=lambda machine: str(machine.name))
 def test_every_state_of_a_machine_says_what_ends_it(machine: s.Machine[Enum, Enum]) -> None:
     assert all(state.value for state in machine.states)
+
+
+# ---- the cursor of a query
+
+CURSOR_STORIES = """
+OPENING OPENED OPEN FETCHED OPEN FETCHED_LAST READ FETCHED_LAST READ LOST CLOSED
+OPENING NOT_CONNECTED REFUSED
+OPEN LOST CUT_OFF
+OPEN NOT_CONNECTED CUT_OFF
+READ NOT_CONNECTED CLOSED
+"""
+
+
+def test_transitions_of_a_cursor_match_the_specification() -> None:
+    assert cells_of(CURSOR.cells) == told(CURSOR_STORIES) | {("OPENING", "LOST", s.IGNORE)}
+
+
+def test_cursor_whose_rows_are_all_fetched_loses_nothing_with_its_connection() -> None:
+    into_closed = {a for a, _, b in cells_of(CURSOR.cells) if b == "CLOSED"}
+    assert into_closed == {"READ"}
 
 
 # ---- the link to a host
