@@ -37,14 +37,14 @@ class Meter:
         self._since = 0
         self._waited = 0
 
-    def poll(self, timeout: float) -> Any:
+    def poll(self, timeout: float, maxevents: int = -1) -> Any:
         if self._since:
             gap = time.monotonic_ns() - self._since
             if gap > WORTH_NS:
                 gap -= self._kernel_ns() - self._waited
             self._cells[max(gap, 1000).bit_length() - 10] += 1
             self._cells[BUCKETS] = max(self._cells[BUCKETS], gap)
-        found = self._epoll.poll(timeout)
+        found = self._epoll.poll(timeout, maxevents)
         self._waited, self._since = self._kernel_ns(), time.monotonic_ns()
         return found
 
