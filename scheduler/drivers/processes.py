@@ -134,13 +134,11 @@ class Child:
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self._loop, self._is_line, self._exit_grace, self._over = loop, is_line, exit_grace, over
         self._is_over = False
-        self._death: Task[None] | None = None  # of a process of this machine, which is waited for
         self._grace: Timer | None = None  # for the end of its output, once it is dead
         self._mute: Timer | None = None  # for its death, once it has closed its stdout
-
-    def await_death(self, process: LocalProcess) -> None:
-        """Call `died` when a process of this machine is dead."""
-        self._death = Task(self._loop, self._await_death(process)).start()
+        self._death: Task[None] | None = None  # of a process of this machine
+        if isinstance(process, LocalProcess):
+            self._death = Task(loop, self._await_death(process)).start()
 
     def hang_up(self) -> None:
         """Ask it to end: close its pipes, SIGHUP to its group. Only a command's output is read to its end."""
@@ -243,11 +241,10 @@ class Processes:
             self._report(refusal)
             return
         pipes = Pipes(self._outputs, spawn.slot, is_line, ends)
-        child = self._children[spawn.slot] = Child(
+        self._children[spawn.slot] = Child(
             self._loop, spawn.slot, is_line, process, pipes, lambda: self._config.scheduler.exit_grace, self._over
         )
-        if isinstance(process, LocalProcess):
-            child.await_death(process)
+        if host is None:
             self._started(spawn)
 
     def send(self, send: Send) -> None:
