@@ -251,32 +251,25 @@ def end_late_jobs(state: State, now: float) -> None:
             fail_job(state, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
 
 
-def end_by_command(state: State, pk: int, verdict: Verdict, now: float) -> bool:
-    """End a job, whatever was to become of it, unless a command has; False when it is not in hand any more."""
+def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bool:
+    """Kill or cancel a job whatever was to become of it, unless a command has; False when it is not in hand any more.
+
+    One that is KILLED has failed and is not tried again; it and one that is CANCELLED say `text`.
+    """
     job = state.jobs.get(pk)
     if job is None:
         return False
     if job.verdict is not None and job.verdict.state in (KILLED, CANCELLED):
         return True
-    kill_job(state, job, verdict, now)
+    kill_job(state, job, Verdict(how, text, kills=True), now)
     pool = job.pool
     state.mark_dirty(pool)  # what waited behind it, a rescued job not least, may go on
     starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
     live = [other for other in state.jobs.values() if other.pool is pool and other.verdict is None]
     if not pool.arriving and not [other for other in live if other.query is not None or not other.started]:
         for slot in starting:  # which may never be ready
-            slot.kill(verdict.text, now)
+            slot.kill(text, now)
     return True
-
-
-def kill_by_command(state: State, pk: int, now: float) -> bool:
-    """Kill a job as a failure that is not tried again; False when it is not in hand any more."""
-    return end_by_command(state, pk, Verdict(KILLED, "killed", kills=True), now)
-
-
-def cancel_by_command(state: State, pk: int, text: str, now: float) -> bool:
-    """Cancel a job, with a word on why; False when it is not in hand any more."""
-    return end_by_command(state, pk, Verdict(CANCELLED, text, kills=True), now)
 
 
 def signal(state: State, pk: int, number: int) -> int:

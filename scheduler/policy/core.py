@@ -17,7 +17,7 @@ from scheduler.model import events as e
 from scheduler.model import requests as r
 from scheduler.model.config import Config
 from scheduler.model.jobs import ClaimRequest
-from scheduler.model.states import NEVER, ST_FREE
+from scheduler.model.states import CANCELLED, NEVER, ST_FREE
 from scheduler.policy import answers, completion, intake, processes, reload, replies, report, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
@@ -181,13 +181,13 @@ class Core:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
         self.unpack_claims()
         self.state.set_may_claim()
-        return completion.kill_by_command(self.state, pk, now)
+        return completion.end_by_command(self.state, pk, completion.KILLED, "killed", now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
         self.unpack_claims()
         self.state.set_may_claim()
-        return completion.cancel_by_command(self.state, pk, text, now)
+        return completion.end_by_command(self.state, pk, CANCELLED, text, now)
 
     def signal(self, pk: int, number: int) -> int:
         """Send a signal to all agents that work on a job; return how many there are."""

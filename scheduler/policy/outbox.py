@@ -17,24 +17,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from scheduler.model import requests as r
 from scheduler.model.events import NotSaved
 from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
-from scheduler.model.requests import (
-    EndAndClaim,
-    FindLocked,
-    Mark,
-    ReadContents,
-    RecordInHand,
-    Request,
-    Save,
-    Settle,
-    WriteLog,
-    WriteOutput,
-    about_rows,
-    careful,
-    halves_of,
-    joined,
-)
 from scheduler.model.states import BIT_FAILURE, FAILED, NEVER
 from scheduler.policy.deadlines import GATHER, LOCKS, Deadlines
 
@@ -50,13 +35,6 @@ LOCK_PAUSE: Final = 1.0  # seconds until what waits for a lock has had another t
 class Outbox:
     """Everything that waits to be saved."""
 
-    __slots__ = (
-        "_deadlines", "_explained_ends", "_explained_saves", "_given_up", "_is_foreign", "_logged_last", "_rest_last",
-        "_settled_last", "_wrote_last", "claims_failed", "ends", "failures", "followed", "gather_until", "in_flight",
-        "is_full", "is_record_due", "locked", "locked_until", "log_rows", "log_size", "logs", "lost_logs", "marks",
-        "outputs", "parents", "reads", "repeats", "resent", "result_size", "saves", "unsettled",
-    )  # fmt: skip
-
     def __init__(self, deadlines: Deadlines, former: "Outbox | None" = None) -> None:
         """Begin with nothing but the logs of a former owner; an answer to its request is still to come."""
         self._deadlines = deadlines
@@ -67,7 +45,7 @@ class Outbox:
         self.reads: dict[int, int] = {}  # attempts of rows that were claimed without what they hold
         self.claims_failed = 0  # on their data, since the last one that did not
         self.parents: list[int] = []
-        self.unsettled: deque[Settle] = deque()  # what was left of parents with many children
+        self.unsettled: deque[r.Settle] = deque()  # what was left of parents with many children
         self.gather_until = 0.0  # ends that come before go together; 0 is at once
         self.is_record_due = False  # what is in hand is to be said anew
         self.logs: list[LogRow] = [] if former is None else former.logs
@@ -78,15 +56,15 @@ class Outbox:
         self.followed: set[int] = set()  # jobs of them whose output somebody may follow
         self.result_size = 0  # characters of output and of failed items, likewise
         self.is_full = False  # so many that no agent is given work, until half of them are saved
-        self.repeats: deque[Request] = deque()
-        self.in_flight: Request | None = None if former is None else former.in_flight
+        self.repeats: deque[r.Request] = deque()
+        self.in_flight: r.Request | None = None if former is None else former.in_flight
         self._is_foreign = self.in_flight is not None  # the one in flight was sent in the name of a former owner
         self.resent = False  # the one in flight may have been carried out before
         self._logged_last = self._wrote_last = self._settled_last = self._rest_last = False
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
-        self.locked: deque[Request] = deque()  # what met a lock, one of each kind, but for parts of a Settle
+        self.locked: deque[r.Request] = deque()  # what met a lock, one of each kind, but for parts of a r.Settle
         self.locked_until = 0.0  # when the first of them may be tried again; 0 is at once
         self._set_deadlines()
 
@@ -101,13 +79,15 @@ class Outbox:
     def pending(self) -> list[int]:
         """Return the rows whose end waits or is on its way."""
         requests = [*self.repeats, *self.locked, *([self.in_flight] if self.in_flight is not None else [])]
-        sent = [pk for about in map(about_rows, requests) if isinstance(about, EndAndClaim | Save) for pk in about.pks]
+        sent = [
+            pk for about in map(r.about_rows, requests) if isinstance(about, r.EndAndClaim | r.Save) for pk in about.pks
+        ]
         return [*(end.pk for end in self.ends), *self.saves, *sent]
 
     # ---- what is to be written
 
     def end(self, row: End) -> None:
-        """Save the plain success of a job, with others that end soon."""
+        """r.Save the plain success of a job, with others that end soon."""
         self.ends.append(row)
         if len(self.ends) == 1:
             self._set_deadlines()
@@ -125,7 +105,7 @@ class Outbox:
         self._deadlines.set(LOCKS, (self.locked and self.locked_until) or NEVER)
 
     def save(self, row: SaveRow, failures: Sequence[ItemFailure] = ()) -> None:
-        """Save a row; a newer save of the same row replaces an older one that still waits."""
+        """r.Save a row; a newer save of the same row replaces an older one that still waits."""
         self.saves[row.pk] = row
         self._explained_saves.discard(row.pk)
         if failures:
@@ -135,21 +115,18 @@ class Outbox:
             self.marks.pop(row.pk, None)
 
     def mark(self, pk: int, attempt: int) -> None:
-        """Show a row as running."""
         self.marks[pk] = attempt
 
     def read(self, pk: int, attempt: int) -> None:
-        """Read what a row holds that was claimed without it."""
         self.reads[pk] = attempt
 
-    def settle(self, parents: Iterable[int], rest: Settle | None = None) -> None:
-        """Settle the dependencies on ended rows, and what was left of one with many children."""
+    def settle(self, parents: Iterable[int], rest: r.Settle | None = None) -> None:
+        """r.Settle the dependencies on ended rows, and what was left of one with many children."""
         self.parents.extend(parents)
         if rest is not None:
             self.unsettled.append(rest)
 
     def want_record(self) -> None:
-        """Record anew which rows are in hand."""
         self.is_record_due = True
 
     def log(self, row: LogRow) -> None:
@@ -182,43 +159,43 @@ class Outbox:
         )  # fmt: skip
         return now < self.gather_until and len(self.ends) < BATCH and not any(others)
 
-    def record_in_hand(self, rows: Sequence[int]) -> Request:
+    def record_in_hand(self, rows: Sequence[int]) -> r.Request:
         """Return the request that records anew which rows are in hand; nothing else is in flight."""
         self.is_record_due = False
-        self.in_flight = RecordInHand([*rows, *self._given_up])
+        self.in_flight = r.RecordInHand([*rows, *self._given_up])
         return self.in_flight
 
-    def next_request(self, wanted: Sequence[ClaimRequest], now: float) -> Request | None:
+    def next_request(self, wanted: Sequence[ClaimRequest], now: float) -> r.Request | None:
         """Return what to send now, if anything; it is in flight until `answered`, `found_locked` or `failed`."""
         assert self.in_flight is None
         self.resent = True
         if self.repeats:
             self.in_flight = self.repeats.popleft()
         elif self.locked and now >= self.locked_until:
-            self.in_flight = careful(self.locked.popleft())
+            self.in_flight = r.careful(self.locked.popleft())
         else:
             self.resent, self.in_flight = False, self._beside_locks(self._choose(wanted))
         self.gather_until = now + GATHER_S
         self._set_deadlines()
         return self.in_flight
 
-    def _beside_locks(self, request: Request | None) -> Request | None:
+    def _beside_locks(self, request: r.Request | None) -> r.Request | None:
         """Send nothing about rows while some are locked before it is known which others are: claims go at once."""
-        if request is None or not any(map(about_rows, self.locked)):
+        if request is None or not any(map(r.about_rows, self.locked)):
             return request
-        if isinstance(request, EndAndClaim) and request.ends and request.wanted:
-            self.repeats.append(FindLocked(request))
+        if isinstance(request, r.EndAndClaim) and request.ends and request.wanted:
+            self.repeats.append(r.FindLocked(request))
             return replace(request, ends=())
-        return careful(request)
+        return r.careful(request)
 
-    def _choose(self, wanted: Sequence[ClaimRequest]) -> Request | None:
+    def _choose(self, wanted: Sequence[ClaimRequest]) -> r.Request | None:
         """Choose the next request; logs, output or children not twice in a row."""
         if self.reads:
             reads, self.reads = list(self.reads.items()), {}
-            return ReadContents(reads)
+            return r.ReadContents(reads)
         saves, marks, ends = self._ready()
         family, others = self.parents or self.unsettled, saves or marks or ends or wanted
-        is_held = bool([request for request in self.locked if isinstance(request, WriteOutput)])
+        is_held = bool([request for request in self.locked if isinstance(request, r.WriteOutput)])
         if self.outputs and not is_held and not (self._wrote_last and (family or others or self.logs)):
             self._wrote_last = True
             return self._write_output()
@@ -227,7 +204,7 @@ class Outbox:
             self._logged_last = True
             logs, self.logs = self.logs[:BATCH], self.logs[BATCH:]
             self._explained_ends, self._explained_saves = len(self.ends), set(self.saves)
-            return WriteLog(logs)
+            return r.WriteLog(logs)
         self._logged_last = False
         if family and not (self._settled_last and others):
             self._settled_last = True
@@ -235,44 +212,47 @@ class Outbox:
         self._settled_last = False
         if saves:
             rows = [self.saves.pop(pk) for pk in saves[:BATCH]]
-            return Save(rows, [failure for row in rows for failure in self.failures.pop(row.pk, ())])
+            return r.Save(rows, [failure for row in rows for failure in self.failures.pop(row.pk, ())])
         if marks:
-            return Mark([(pk, self.marks.pop(pk)) for pk in marks])
+            return r.Mark([(pk, self.marks.pop(pk)) for pk in marks])
         return self._end_and_claim(ends, wanted) if ends or wanted else None
 
     def _ready(self) -> tuple[list[int], list[int], list[End]]:
         """Return the rows to save, to mark and to end that wait for nothing: logs and output of an end go before it."""
         again = [*self.repeats, *self.locked]
-        held = {pk for about in map(about_rows, again) if isinstance(about, Save | Mark) for pk in about.pks}
+        held = {pk for about in map(r.about_rows, again) if isinstance(about, r.Save | r.Mark) for pk in about.pks}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
         marks = [pk for pk in self.marks if pk not in held and pk not in self.saves]
         ends = self.ends
         if self.logs:
             saves = [pk for pk in saves if pk in self._explained_saves]
             ends = ends[: self._explained_ends]
-        rows = [*self.outputs, *(row for request in again if isinstance(request, WriteOutput) for row in request.rows)]
+        rows = [
+            *self.outputs,
+            *(row for request in again if isinstance(request, r.WriteOutput) for row in request.rows),
+        ]
         if unwritten := {row.job for row in rows}:
             saves = [pk for pk in saves if pk not in unwritten]
             ends = [end for end in ends if end.pk not in unwritten]
         return saves, marks, ends
 
-    def _write_output(self) -> WriteOutput:
+    def _write_output(self) -> r.WriteOutput:
         count = _chunk(len(row.text) for row in self.outputs)
         rows, self.outputs = self.outputs[:count], self.outputs[count:]
         followed = sorted(self.followed.intersection(row.job for row in rows))
         if not self.outputs:
             self.followed.clear()
-        return WriteOutput(rows, followed)
+        return r.WriteOutput(rows, followed)
 
-    def _settle(self) -> Settle:
-        """Settle what was left of earlier parents every other time: newer parents do not wait for all of it."""
+    def _settle(self) -> r.Settle:
+        """r.Settle what was left of earlier parents every other time: newer parents do not wait for all of it."""
         self._rest_last = bool(self.unsettled) and not (self.parents and self._rest_last)
         if self._rest_last:
             return self.unsettled.popleft()
         parents, self.parents = self.parents, []
-        return Settle(parents)
+        return r.Settle(parents)
 
-    def _end_and_claim(self, ends: list[End], wanted: Sequence[ClaimRequest]) -> EndAndClaim:
+    def _end_and_claim(self, ends: list[End], wanted: Sequence[ClaimRequest]) -> r.EndAndClaim:
         """Return a claim without contents, after one failed on data; if that failed too, for one row of one place."""
         self._explained_ends = 0
         if len(ends) < len(self.ends):
@@ -282,7 +262,7 @@ class Outbox:
             self.ends = []
         if self.claims_failed > 1:
             wanted = [request._replace(most=1) for request in wanted[:1]]
-        return EndAndClaim(ends, wanted, unread=bool(self.claims_failed and wanted))
+        return r.EndAndClaim(ends, wanted, unread=bool(self.claims_failed and wanted))
 
     # ---- its answer
 
@@ -293,50 +273,50 @@ class Outbox:
         self._is_foreign, self.in_flight = False, None
         return True
 
-    def answered(self) -> Request | None:
+    def answered(self) -> r.Request | None:
         """Forget the request in flight, which is carried out, and return it; None if it was foreign."""
         if self.drop_foreign():
             return None
         request = self._landed()
         self._forget(request)
-        if isinstance(request, EndAndClaim) and request.wanted:
+        if isinstance(request, r.EndAndClaim) and request.wanted:
             self.claims_failed = 0
         return request
 
-    def _landed(self) -> Request:
+    def _landed(self) -> r.Request:
         request, self.in_flight = self.in_flight, None
         assert request is not None
         return request
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: r.Request) -> None:
         """Free the memory that the rows of a request are counted for."""
         match request:
-            case WriteLog(rows):
+            case r.WriteLog(rows):
                 self.log_rows -= len(rows)
                 self.log_size -= sum(len(row.message) for row in rows)
                 if self.lost_logs and not self.log_rows:
                     text = f"{self.lost_logs} log lines were dropped: the database took none"
                     self.lost_logs = 0
                     self.log(LogRow(None, "WARNING", None, None, None, text))
-            case WriteOutput(rows, _):
+            case r.WriteOutput(rows, _):
                 self._weigh(-sum(len(row.text) for row in rows))
-            case Save(_, failures):
+            case r.Save(_, failures):
                 self._weigh(-_weight_of(failures))
 
     def found_locked(self, pks: frozenset[int], now: float) -> None:
         """Let the locked rows of the request in flight wait, and send the others."""
-        about = about_rows(self._landed())
+        about = r.about_rows(self._landed())
         assert about is not None
         if free := set(about.pks) - pks:
             self.repeats.append(about.part(free))
         if pks:
             self.wait_for_lock(about.part(pks), now)
 
-    def wait_for_lock(self, request: Request, now: float) -> None:
+    def wait_for_lock(self, request: r.Request, now: float) -> None:
         """Send a request again when the lock that it met may be gone."""
-        request = about_rows(request) or request
+        request = r.about_rows(request) or request
         for place, other in enumerate(self.locked):
-            if (both := joined(other, request)) is not None:
+            if (both := r.joined(other, request)) is not None:
                 self.locked[place] = both
                 break
         else:
@@ -348,7 +328,7 @@ class Outbox:
         """Send the request that failed again, in parts or later; return a complaint when something is given up."""
         request = self._landed()
         complaint = None
-        if isinstance(request, EndAndClaim):
+        if isinstance(request, r.EndAndClaim):
             if request.wanted and why.why == "data":
                 self.claims_failed += 1
                 next_step = "rows are claimed first and read one by one"
@@ -356,34 +336,36 @@ class Outbox:
                 complaint = f"a claim failed on the data of a row: {why.reason}: {next_step}"
             if not request.ends:
                 return complaint
-            request = EndAndClaim(request.ends, ())  # what is wanted is asked for anew: it may be something else by now
-        if isinstance(request, RecordInHand):
+            request = r.EndAndClaim(
+                request.ends, ()
+            )  # what is wanted is asked for anew: it may be something else by now
+        if isinstance(request, r.RecordInHand):
             return None  # the next one will do
         if why.why == "lost" or complaint is not None:  # it may have failed of the claim alone
             self.repeats.appendleft(request)
             return complaint
-        if why.why == "lock" or isinstance(request, FindLocked):
-            question = careful(request)  # which rows are locked, unless that was asked: the others go on at once
+        if why.why == "lock" or isinstance(request, r.FindLocked):
+            question = r.careful(request)  # which rows are locked, unless that was asked: the others go on at once
             if self.resent or question is request:
                 self.wait_for_lock(request, now)
             else:
                 self.repeats.append(question)
             return None
-        if halves := halves_of(request):
+        if halves := r.halves_of(request):
             self.repeats.extendleft(reversed(halves))
             return None
         return self._give_up(request, why.reason)
 
-    def _give_up(self, request: Request, reason: str) -> str:
+    def _give_up(self, request: r.Request, reason: str) -> str:
         """Give up one row that the database refuses: a job ends failed with the reason, a log line is dropped."""
         what = f"the database refuses a {type(request).__name__} of one row: {reason}"
         self._forget(request)
         match request:
-            case Save(rows, _) if rows[0].text == what:
+            case r.Save(rows, _) if rows[0].text == what:
                 self._given_up.append(rows[0].pk)
-            case Save(rows, _):
+            case r.Save(rows, _):
                 self.saves.setdefault(rows[0].pk, _without_data(rows[0], what))
-            case EndAndClaim(ends, _):
+            case r.EndAndClaim(ends, _):
                 end = ends[0]
                 self.saves[end.pk] = SaveRow(end.pk, end.attempt, FAILED, BIT_FAILURE, what, "failed")
         return what

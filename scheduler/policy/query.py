@@ -25,22 +25,16 @@ TRIED_ALONE: Final = "tried alone"  # query `rescue` fails a running job of whic
 class KeyProgress:
     """How far one slice of a keyed job has got."""
 
-    __slots__ = ("_again", "_by_end", "_by_start", "_next", "_old_beyond", "_watermark")
+    __slots__ = ("_again", "_by_end", "_by_start", "_next", "_old_beyond", "watermark")
 
     def __init__(self, checkpoint: dict[str, Any] | None) -> None:
+        kept = checkpoint or {}
+        self.watermark: str | None = kept.get("watermark")  # every key up to here is done; None while nothing is
+        self._old_beyond: list[tuple[str, str]] = [(a, b) for a, b in kept.get("beyond", ())]
+        self._again: set[str] = set(kept.get("again", ()))
         self._next = 0  # the first number not yet done
-        self._watermark: str | None = (checkpoint or {}).get("watermark")
-        self._old_beyond: list[tuple[str, str]] = [(a, b) for a, b in (checkpoint or {}).get("beyond", ())]
-        self._again: set[str] = set((checkpoint or {}).get("again", ()))
-        self._by_start: dict[
-            int, tuple[int, str | None, str | None]
-        ] = {}  # first number -> last one, first and last key
+        self._by_start: dict[int, tuple[int, str | None, str | None]] = {}  # -> last number, first and last key
         self._by_end: dict[int, int] = {}  # last number -> first number
-
-    @property
-    def watermark(self) -> str | None:
-        """Every key up to here is done; None while nothing is."""
-        return self._watermark
 
     @property
     def beyond(self) -> list[tuple[str, str]]:
@@ -67,14 +61,14 @@ class KeyProgress:
             first_key, last_key = _one_of(first_key, its_first), _one_of(its_last, last_key)
             del self._by_end[last]
         if first == self._next:
-            self._next, self._watermark = last + 1, _one_of(last_key, self._watermark)
+            self._next, self.watermark = last + 1, _one_of(last_key, self.watermark)
         else:
             self._by_start[first] = (last, first_key, last_key)
             self._by_end[last] = first
 
     def checkpoint(self) -> dict[str, Any]:
         """Return what a later attempt needs: JSON of a few keys."""
-        kept: dict[str, Any] = {"watermark": self._watermark, "beyond": [list(run) for run in self.beyond]}
+        kept: dict[str, Any] = {"watermark": self.watermark, "beyond": [list(run) for run in self.beyond]}
         return kept | {"again": self.again} if self._again else kept
 
 

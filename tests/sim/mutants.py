@@ -60,7 +60,7 @@ MUTANTS: Final = (
         Patch(_POLICY + "outbox", "        assert self.in_flight is None\n", ""),
     )),
     _one("killed_job_works_on", "commands_are_kept", _POLICY + "completion",
-         "    kill_job(state, job, verdict, now)\n    pool", "    stop_job(state, job, verdict, now)\n    pool",
+         "    kill_job(state, job, Verdict(how, ", "    stop_job(state, job, Verdict(how, ",
          "command_job"),
     _one("kill_forgotten_by_a_stop", "commands_are_kept", _POLICY + "completion",
          "if which(job) and job.verdict is None]", "if which(job)]", "command_job", "stop_daemon"),
