@@ -8,7 +8,6 @@ from scheduler.model import requests as r
 from scheduler.model.states import QUEUED
 from scheduler.policy import completion, intake, serving
 from scheduler.policy.deadlines import PROGRESS, RECORD
-from scheduler.policy.job import Job
 from scheduler.policy.query import TRIED_ALONE
 from scheduler.policy.state import State
 
@@ -54,21 +53,17 @@ def saved(state: State, event: e.Saved, now: float) -> None:
     for row in request.rows:
         if row.pk not in event.pks and not (state.outbox.resent and row.outcome is not None):
             _fenced(state, row.pk, row.attempt, now)
-    if state.trial is not None:
-        _saved_of_trial(state, state.trial, [row.text for row in request.rows if row.pk == state.trial.pk])
+    if (trial := state.trial) is not None:
+        texts = [row.text for row in request.rows if row.pk == trial.pk]
+        if TRIED_ALONE in texts:
+            state.outbox.read(trial.pk, trial.attempt)
+        elif any(text is not None for text in texts):
+            intake.trial_is_over(state)  # the row does not say so any more: let the next one be tried
     ended = [row for row in request.rows if row.outcome is not None]
     if [row for row in ended if row.state == QUEUED and row.retry_in is None]:  # they may be claimed again at once
         state.claims.wake()
     if any(row.retry_in is not None for row in request.rows):
         state.emit(e.FindNextDue())
-
-
-def _saved_of_trial(state: State, job: Job, texts: Sequence[str | None]) -> None:
-    """Read a row once it says that it is tried alone; once it does not any more let the next one be tried."""
-    if TRIED_ALONE in texts:
-        state.outbox.read(job.pk, job.attempt)
-    elif any(text is not None for text in texts):
-        intake.trial_is_over(state)
 
 
 def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int], now: float) -> None:
@@ -134,9 +129,8 @@ def settled(state: State, event: e.Settled, now: float) -> None:
     state.outbox.answered()
     if event.left is not None:
         first, *others = event.left.parents
-        state.outbox.settle(
-            others, r.Settle([first], event.left.beyond)
-        )  # they do not wait for all of the first one's children
+        # the others do not wait for all of the first one's children
+        state.outbox.settle(others, r.Settle([first], event.left.beyond))
     if event.locked:
         state.outbox.wait_for_lock(r.Settle(event.locked), now)
     if event.released:

@@ -4,7 +4,7 @@ A multi-SQL-query waits for an expansion connection: all types share `expansions
 `expansions_per_type`, and one is kept for types that have none. It is opened only when agents can take its rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
@@ -80,22 +80,17 @@ def unpack_claims(state: State) -> None:
         elif not state.is_assigning or state.draining or not pool.enabled or pool.blocked_until:
             give_back(state, job, "released for restart", now)
         elif job.rules is PLAIN:
-            enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)
+            enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)  # as `admit` does: most are such
         elif job.rules.unread:
-            _read(state, job)
+            pool.add_unread(job)
+            if job.rules.rescued < SUSPECT_AFTER:  # else it is read when it is tried alone
+                state.outbox.read(job.pk, job.attempt)
+            state.mark_dirty(pool)
         elif job.rules.rescued:
             pool.add_rescued(job)
             state.mark_dirty(pool)
         else:
             admit(state, job)
-
-
-def _read(state: State, job: Job) -> None:
-    """Have the contents of a row read: at once, or when it is tried alone."""
-    job.pool.add_unread(job)
-    if job.rules.rescued < SUSPECT_AFTER:
-        state.outbox.read(job.pk, job.attempt)
-    state.mark_dirty(job.pool)
 
 
 def try_alone(state: State, pool: Pool, now: float) -> None:
@@ -278,7 +273,7 @@ def fetched(state: State, event: Fetched, now: float) -> None:
         if items:
             enqueue(state, job, items, job.host)
     else:
-        _enqueue_by_host(state, job, items, {item.number: rows[item.number - base][place_at] for item in items})
+        _enqueue_by_host(state, job, [(item, rows[item.number - base][place_at]) for item in items])
     conclude_if_over(state, job, now)
 
 
@@ -301,13 +296,13 @@ def _sendable(state: State, job: Job, query: Query, items: list[Item]) -> list[I
     return [item for item in items if item.number not in numbers]
 
 
-def _enqueue_by_host(state: State, job: Job, items: Sequence[Item], values: Mapping[int, bytes | None]) -> None:
+def _enqueue_by_host(state: State, job: Job, items: Sequence[tuple[Item, bytes | None]]) -> None:
     """Let each item wait for the host its value names; a host without slots of this type means any host."""
     by_host: dict[str | None, list[Item]] = {}
     queues = job.pool.queues
     taking = queues.bound if queues.filters is None else queues.filters.at(job.queue, job.letter).hosts or ()
-    for item in items:
-        host = state.places.host_of(job.pool.name, values[item.number])
+    for item, value in items:
+        host = state.places.host_of(job.pool.name, value)
         by_host.setdefault(host if host in taking else None, []).append(item)
     for host, some in by_host.items():
         if host is not None:

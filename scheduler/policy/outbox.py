@@ -64,7 +64,7 @@ class Outbox:
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
-        self.locked: deque[r.Request] = deque()  # what met a lock, one of each kind, but for parts of a r.Settle
+        self.locked: deque[r.Request] = deque()  # what met a lock, one of each kind, but for parts of a Settle
         self.locked_until = 0.0  # when the first of them may be tried again; 0 is at once
         self._set_deadlines()
 
@@ -87,7 +87,7 @@ class Outbox:
     # ---- what is to be written
 
     def end(self, row: End) -> None:
-        """r.Save the plain success of a job, with others that end soon."""
+        """Save the plain success of a job, with others that end soon."""
         self.ends.append(row)
         if len(self.ends) == 1:
             self._set_deadlines()
@@ -121,7 +121,7 @@ class Outbox:
         self.reads[pk] = attempt
 
     def settle(self, parents: Iterable[int], rest: r.Settle | None = None) -> None:
-        """r.Settle the dependencies on ended rows, and what was left of one with many children."""
+        """Settle the dependencies on ended rows, and what was left of one with many children."""
         self.parents.extend(parents)
         if rest is not None:
             self.unsettled.append(rest)
