@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from scheduler.drivers.loop import Loop
@@ -10,6 +11,7 @@ from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.child_tools import LONG_S, Family, Make
 from tests.connection_tools import OWNER, PATIENT, QUERIES, ask, opened, take_group
 from tests.queue_tools import Desk
+from tests.schema_tools import Connection
 
 
 @pytest.fixture
@@ -53,3 +55,10 @@ def watch(database: str) -> Iterator[Any]:
     )
     connection.close()
     loop.close()
+
+
+@pytest.fixture
+def queue(database: str) -> Iterator[Connection]:
+    """Give a connection of the owner that commits each statement."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection

@@ -1,0 +1,82 @@
+"""A claim reads as many index entries as it takes jobs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from scheduler.drivers.sql import load
+from scheduler.model.jobs import SUSPECT_AFTER
+from scheduler.package_data import schema_dir
+from tests.schema_tools import Connection, read_column
+
+OWNER = "00000000-0000-0000-0000-000000000001"
+END_AND_CLAIM = load((schema_dir() / "queries.sql").read_text())["end_and_claim"]
+
+
+def _claims(queue: Connection, mode: str, beyond: int = 0) -> dict[str, Any]:
+    """Claim 100 jobs of a number `beyond`, as the daemon does, take it back, and give the plan that was run."""
+    values = {
+        "group": "default", "owner": OWNER, "schedinfo": "here.1", "want_types": ["noop"], "want_queues": ["default"],
+        "want_hosts": [""], "want_below": ["2"], "want_ranks": ["1n" if beyond else ""],
+        "want_queued": [read_column(queue, beyond, "jq_queued::text") if beyond else "-infinity"], "want_pks": [beyond],
+        "want_counts": [100], "unread": SUSPECT_AFTER,
+    }  # fmt: skip
+    cursor = psycopg.ClientCursor(queue)
+    with queue.transaction(force_rollback=True):
+        cursor.execute(f"set local plan_cache_mode = force_{mode}_plan".encode())
+        cursor.execute(f"prepare end_and_claim as {END_AND_CLAIM.sql}".encode())
+        marks = ", ".join("%s" for _ in END_AND_CLAIM.names)
+        given = [values.get(name, []) for name in END_AND_CLAIM.names]
+        cursor.execute(f"explain (analyze, buffers, format json) execute end_and_claim ({marks})".encode(), given)
+        plan: dict[str, Any] = cursor.fetchall()[0][0][0]["Plan"]
+        cursor.execute("deallocate end_and_claim")
+    return plan
+
+
+def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+    """Give index, rows and pages of every index scan in a plan."""
+    if "Index Name" in plan:
+        pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        yield plan["Index Name"], plan["Actual Rows"] * plan["Actual Loops"], pages
+    for part in plan.get("Plans", []):
+        yield from _scans(part)
+
+
+def _pages(plan: dict[str, Any]) -> int:
+    return sum(pages for index, _, pages in _scans(plan) if index == "claimable_order")
+
+
+def _fill(queue: Connection, rows: int, unmet: int = 0) -> None:
+    queue.execute(
+        """insert into drover.jobqueue (jq_type, jq_args, jq_unmet, jq_queued)
+           select 'noop', n::text, %s, now() - %s * interval '1 day' from generate_series(1, %s) n""",
+        (unmet, unmet, rows),
+    )
+    queue.execute("vacuum analyze drover.jobqueue")
+
+
+@pytest.fixture
+def active(queue: Connection) -> Connection:
+    """Give the queue of a group that has an active daemon."""
+    queue.execute(
+        "insert into drover.scheduler_group values ('default', %s, now() + interval '1 hour', now())", (OWNER,)
+    )
+    return queue
+
+
+@pytest.mark.parametrize("beyond", [0, 50_000])
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+def test_claim_reads_what_it_takes_from_the_index_j36_t3(active: Connection, mode: str, beyond: int) -> None:
+    _fill(active, 100_000)
+    plan = _claims(active, mode, beyond)
+    assert [rows for index, rows, _ in _scans(plan) if index == "claimable_order"] == [100]
+    assert _pages(plan) < 20
+
+
+def test_claim_costs_the_same_with_many_waiting_jobs_j36(active: Connection) -> None:
+    _fill(active, 1000)
+    before = _pages(_claims(active, "custom"))
+    _fill(active, 100_000, unmet=1)
+    assert _pages(_claims(active, "custom")) <= before + 8
