@@ -6,7 +6,7 @@ repeated, or its row is marked by the statement with the effect. A command for e
 the daemon that finds that all have acknowledged ends the row. Between two commands the connection is free for others,
 and one that is refused or finds what it needs locked is tried again later, after those behind it.
 
-What carries a verb out is named by its entry in model/commands.py: an action (actions.py), or else a query. A command
+The entry of a verb in model/commands.py names what carries it out: an action (command_actions.py) or a query. A command
 `run` goes on by itself once it has begun: it is not read again, and query `close_runs` ends it when its jobs have
 ended. The command to step down is ended by the daemon that takes the group over: the time of that shows it that the
 command is obeyed.

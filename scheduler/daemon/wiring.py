@@ -15,7 +15,7 @@ from typing import Any, Final
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Upgrade, hold_signals
-from scheduler.daemon.watch import Watch
+from scheduler.daemon.watch_connection import Watch
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Steps, Watchdog
@@ -94,7 +94,7 @@ class Daemon:
             e.LogMessage: lambda c: log_line(c.level, c.text),
             e.Echo: lambda c: echo(c.text),
             **({} if self.stdin_jobs is None else {e.JobEnded: self.stdin_jobs.job_ended}),
-            e.FindNextDue: lambda c: self.watch.maintenance.bring_forward("due"),
+            e.FindNextDue: lambda c: self.watch.periodic.bring_forward("due"),
             e.RenewLease: lambda c: self.watch.lease.renew(self.loop.now),
             e.ReleaseGroup: lambda c: self._release_group(self.watch.owner),
             e.Exit: lambda c: self._leave(),
@@ -130,6 +130,18 @@ class Daemon:
             signals.close()
             self.close()
         return 1 if self.stdin_jobs is not None and self.stdin_jobs.failed else 0
+
+    # What is left for a later step, by whom, and where it is picked up: in the same turn of the loop, or at the next
+    # deadline of the core or of the watch connection.
+    #
+    #   left by                        what                                  picked up by
+    #   an event of a driver           commands of the core                  _carry_out, at once
+    #   an answer to a claim           claimed rows that are not read yet    core.drain_commands -> intake.unpack_claims
+    #   an OK, a death, a new row      types to schedule (state.dirty)       core.drain_commands -> core.schedule_dirty
+    #   the end of a job, its log      rows to save (policy/outbox.py)       send_request -> core.next_request
+    #   a notification                 a periodic task that is due           watch.step -> PeriodicTasks.next_steps
+    #   a command that was read        the next command to carry out         watch.step -> Commands.carry_out_next
+    #   a change of a slot or a host   what report.py has to show            PeriodicTasks.next_deadline
 
     def turn(self) -> None:
         """Carry out all commands of the core, then wait for the next event or deadline."""

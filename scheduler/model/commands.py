@@ -7,8 +7,8 @@ and what carries it out. From VERBS follow:
 * which daemon reads the command: `about`, for query `read_commands`;
 * who may give it: table drover.verb, which `drover init` writes and the SQL function drover.command reads;
 * `drover VERB`, `drover queue ACTION` and so on, with help and completion: scheduler/cli/options.py and admin.py;
-* what is done: `carried_out_by` is a function of scheduler/daemon/actions.py; what is none there is the query of that
-  name in schema/queries.sql;
+* what is done: `carried_out_by` is a function of scheduler/daemon/command_actions.py, or else the query of that name
+  in schema/queries.sql;
 * tests that fail while drover(1) or drover-jobqueue(7) have no text about it.
 
 So a new verb is an entry here, its SQL (or, where one statement is not enough, an action) and its text in the manual.

@@ -180,7 +180,7 @@ FAULTS: Final = (
     ),
     _fault(
         "retention_removes_failed_jobs",
-        "scheduler/daemon/maintenance.py",
+        "scheduler/daemon/periodic_tasks.py",
         "failed_too=False",
         "failed_too=True",
         "integration/test_retention.py::test_retention_keeps_jobs_that_failed_r52",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.daemon.actions import ACTIONS
+from scheduler.daemon.command_actions import ACTIONS
 from scheduler.daemon.commands import AGAIN_S, REFUSED_S, Commands, Context
 from scheduler.drivers.loop import Steps
 from scheduler.drivers.sql import Failure

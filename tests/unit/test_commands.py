@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.daemon.actions import ACTIONS
+from scheduler.daemon.command_actions import ACTIONS
 from scheduler.drivers.sql import load
 from scheduler.model.commands import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
 from scheduler.model.filters import NAME_RULE

@@ -1,8 +1,8 @@
 """The watch connection: the lease, wake-ups and everything slow, so that a lock on a job row cannot make a lease lapse.
 
 Decisions about the lease are policy/lease.py's; here they are carried out, as steps (drivers/loop.py). One task runs
-at a time, and none of maintenance (maintenance.py) comes before the lease. A task whose statement is refused ends: what
-it was for is tried again by the lease, or by the next rescan.
+at a time, and the lease comes before the periodic tasks (periodic_tasks.py). A task whose statement is refused ends:
+what it was for is tried again by the lease, or by the next rescan.
 """
 
 import uuid
@@ -16,7 +16,7 @@ import attrs
 from scheduler.daemon.commands import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
-from scheduler.daemon.maintenance import LOCKED_S, Maintenance
+from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.spawn import EXEC_DIRECTORY
 from scheduler.drivers.sql import Query
@@ -54,7 +54,7 @@ class Watch:
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
         self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.show_state)
         self._statements = self._statements_within(config.scheduler.statement_limit)
-        self.maintenance = Maintenance(loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon)
+        self.periodic = PeriodicTasks(loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon)
 
     def _statements_within(self, limit_s: float) -> Statements:
         each = self.connections
@@ -65,7 +65,7 @@ class Watch:
         self._config = config
         self._statements = self._statements_within(config.scheduler.statement_limit)
         self.connections.rate_limit.set_gap(config.scheduler.wake_interval)
-        self.maintenance.set_timers(config.scheduler)
+        self.periodic.set_timers(config.scheduler)
 
     # ---- what the connection reports
 
@@ -74,25 +74,25 @@ class Watch:
         self._is_busy = False
         self.lease.connected(self._loop.now)
         if self.lease.state is LeaseState.SERVING:
-            self.maintenance.all_due()
+            self.periodic.all_due()
 
     def down(self) -> None:
         """Stop all tasks: the connection is lost, and wake-ups are missed until it is back."""
         self._is_busy = False
         self.lease.disconnected()
-        self.maintenance.stop()
+        self.periodic.stop()
 
     def notified(self, channel: str) -> None:
         """Make due what a notification is about."""
         if channel == "drover_queue":
             self._core.handle(Woken(), self._loop.now)
         elif channel == "drover_due":
-            self.maintenance.bring_forward("due")
+            self.periodic.bring_forward("due")
         elif channel == "drover_change":
             self.lease.owner_changed(self._loop.now)
-            self.maintenance.bring_forward("tables")
+            self.periodic.bring_forward("tables")
         elif channel == "drover_command":
-            self.maintenance.read_commands_in(0.0)
+            self.periodic.read_commands_in(0.0)
 
     def poll(self) -> None:
         """Make due all that notifications are about, when none arrives."""
@@ -101,7 +101,7 @@ class Watch:
 
     def show_soon(self) -> None:
         """Write the status of the daemon as soon as possible."""
-        self.maintenance.bring_forward("all")
+        self.periodic.bring_forward("all")
 
     # ---- one task at a time
 
@@ -109,19 +109,19 @@ class Watch:
         """Return the instant of the next task."""
         if self._is_busy or not self.connections.watch.is_up:
             return NEVER
-        return min(self.lease.next_deadline(), self.maintenance.next_deadline())
+        return min(self.lease.next_deadline(), self.periodic.next_deadline())
 
     def step(self) -> None:
         """Begin the next task, if it is time."""
         if self._is_busy or not self.connections.watch.is_up:
             return
-        if self._is_opening and self.maintenance.commands.is_caught_up:
+        if self._is_opening and self.periodic.commands.is_caught_up:
             self._is_opening = False
             steps: Steps[None] | None = self._open()
         elif statement := self.lease.step(self._loop.now):
             steps = self._lease_steps(statement)
         else:
-            steps = self.maintenance.next_steps()
+            steps = self.periodic.next_steps()
         if steps is not None:
             self._is_busy = True
             Task(self._loop, self._carry_out(steps)).start()
@@ -130,7 +130,7 @@ class Watch:
         try:
             yield from steps
         except RefusedError:
-            self.maintenance.refused()
+            self.periodic.refused()
         self._is_busy = False
         self._daemon.show_state()
 
@@ -164,7 +164,7 @@ class Watch:
     def _register(self) -> Steps[None]:
         yield from self.register(self._config)
         self.lease.registered(self._loop.now)
-        self.maintenance.read_commands_in(0.0)
+        self.periodic.read_commands_in(0.0)
 
     def _look_at_owner(self) -> Steps[None]:
         rows = yield from self.ask("read_owner")
@@ -199,11 +199,11 @@ class Watch:
 
     def _rescue(self) -> Steps[None]:
         """Give back what former owners had; then, and only then, serve: first the commands that waited."""
-        yield from self.maintenance.give_back_lost(0.0)
+        yield from self.periodic.give_back_lost(0.0)
         self.lease.rescued(self._loop.now)
         self._is_opening = True
-        self.maintenance.commands.forget()  # some may have come while the group had no daemon
-        self.maintenance.all_due(LOCKED_S)  # rows may have been locked when the others were given back
+        self.periodic.commands.forget()  # some may have come while the group had no daemon
+        self.periodic.all_due(LOCKED_S)  # rows may have been locked when the others were given back
         log_line("info", f"serving group {self._config.scheduler.group} as {self.owner}")
 
     def _open(self) -> Steps[None]:
@@ -213,7 +213,7 @@ class Watch:
         cancelled, or whose queue was paused, does not begin. A flood of them holds up the first job until the lease is
         renewed, and no longer.
         """
-        yield from self.maintenance.context.follow_tables()
+        yield from self.periodic.context.follow_tables()
         self._core.handle(Serve(self.lease.until), self._loop.now)
 
     def _renew_lease(self) -> Steps[None]:
@@ -233,14 +233,14 @@ class Watch:
         why = "is given up" if was_stepping_down else "has another owner"
         log_line("warning", f"group {self._config.scheduler.group} {why}: standing by")
         self._core.handle(LeaseLost(), now)
-        self.maintenance.stop()
+        self.periodic.stop()
         self.owner = str(uuid.uuid4())
         self.connections.set_owner(self.owner)
 
     def leave(self, done: Callable[[], None]) -> None:
         """Release the group and call `done`, in any case."""
         self.lease.leave()
-        self.maintenance.stop()
+        self.periodic.stop()
         values = {"group": self._config.scheduler.group, "owner": self.owner}
         self.connections.watch.ask(self.connections.queries["unregister"], values, lambda _: done(), deadline=LEAVE_S)
 

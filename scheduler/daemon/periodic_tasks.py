@@ -1,7 +1,7 @@
 """The periodic tasks of a serving daemon: commands, due rows, shared tables, the rescan, retention, the status.
 
 Each task has the instant at which it is due, and the one that is due longest comes first, so that none starves beside
-another. They share the watch connection with the lease, which goes before them (watch.py).
+another. They share the watch connection with the lease, which goes before them (watch_connection.py).
 """
 
 import os
@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from scheduler.daemon.actions import ACTIONS, PAUSE_S, FlushPass
+from scheduler.daemon.command_actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
@@ -32,7 +32,7 @@ OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was 
 DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
 
 
-class Maintenance:
+class PeriodicTasks:
     """The tasks of a daemon, and when each is due. `ask` runs a query on the watch connection."""
 
     def __init__(
@@ -50,12 +50,12 @@ class Maintenance:
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
         self._flush: FlushPass | None = None  # under way
         self._began = loop.now
-        rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "command", 0.0)
+        rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
         self.context = Context(core, lambda: loop.now, ask, rescan, daemon)
         self.commands = Commands(self.context, ACTIONS, self.read_commands_in, go_on)
         self._tasks: dict[str, Callable[[], Steps[None]]] = {
-            "command": self.commands.carry_out_next,
-            "commands": self.commands.read,
+            "next command": self.commands.carry_out_next,
+            "read commands": self.commands.read,
             "tables": self.context.follow_tables,
             "due": self._release_due,
             "rescan": self._rescan,
@@ -82,7 +82,7 @@ class Maintenance:
     def all_due(self, rescan_s: float = inf) -> None:
         """Make all tasks due: we serve, and know nothing. The first rescan comes after so many seconds at most."""
         now = self._loop.now
-        at_once = dict.fromkeys(("commands", "tables", "due", "all", "flush"), now)
+        at_once = dict.fromkeys(("read commands", "tables", "due", "all", "flush"), now)
         rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | rescan
         self._core.report.show_hosts_again()
@@ -100,7 +100,7 @@ class Maintenance:
     def read_commands_in(self, seconds: float) -> None:
         """Read commands after so many seconds at most; daemons that stand by do so too."""
         if self._lease.state is not LeaseState.UNREGISTERED:
-            self._due_in("commands", seconds)
+            self._due_in("read commands", seconds)
 
     def _due_in(self, task: str, seconds: float) -> None:
         self._due[task] = min(self._due[task], self._loop.now + seconds)
