@@ -64,11 +64,11 @@ def _signals(session: Session, verb: str, words: Sequence[str]) -> Iterator[tupl
     """Return each job with its signal: JOB=SIGNAL, or the last word for all. Errors: ConfigError."""
     pairs = [word.rpartition("=")[::2] for word in words] if "=" in words[-1] else [(w, words[-1]) for w in words[:-1]]
     if not pairs or not all(job for job, _ in pairs):
-        raise ConfigError(f"drover {verb}: JOB... SIGNAL or JOB=SIGNAL... is wanted; nothing was commanded")
+        raise ConfigError(f"drover {verb}: expected JOB... SIGNAL or JOB=SIGNAL...; no command was sent")
     try:
         jobs = session.job_numbers([job_number_or_name(job) for job, _ in pairs])
     except ArgumentTypeError as error:
-        raise ConfigError(f"drover {verb}: a job {error}; nothing was commanded") from None
+        raise ConfigError(f"drover {verb}: a job {error}; no command was sent") from None
     return zip(jobs, (signal for _, signal in pairs), strict=True)
 
 
@@ -96,12 +96,12 @@ def send(session: Session, commands: Sequence[str], limit_s: float) -> list[Answ
             words.encode()
             parse(words)
     except UnicodeEncodeError:
-        raise ConfigError("the words are not UTF-8; nothing was commanded") from None
+        raise ConfigError("the words are not UTF-8; no command was sent") from None
     except CommandError as mistake:
-        raise ConfigError(f"{mistake}; nothing was commanded") from None
+        raise ConfigError(f"{mistake}; no command was sent") from None
     pks = [pk for (pk,) in session.rows("insert_commands", commands=list(commands))]
     if not session.value("is_any_scheduler_active"):
-        warn("no scheduler is active: what is commanded waits until one is; start it with drover run")
+        warn("no scheduler is active: the commands wait until one is; start one with drover run")
     for _ in job_ends(session, pks, limit_s):
         pass
     return [Answer(*row) for row in session.rows("answers", commands=pks)]
@@ -151,5 +151,5 @@ def init(options: Namespace, config: Config) -> int:
             migrate.apply_roles(conninfo)
             print("applied roles")
         elif applied not in ([], ["applied commands"]) and migrate.has_roles(conninfo):
-            print("the roles have no rights yet on what is new: run drover init --roles")
+            print("the roles have no rights yet on the new tables and functions; run drover init --roles")
     return 0

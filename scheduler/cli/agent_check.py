@@ -81,7 +81,7 @@ def _findings(prober: "Prober", name: str) -> Iterator[Finding]:
         if host in reasons:
             continue
         if isinstance(found, str):
-            yield WARN, f"agent {name} on {host}: starts, but its program cannot be looked at: {found}"
+            yield WARN, f"agent {name} on {host}: starts, but its program cannot be inspected: {found}"
         else:  # by check sum and size of each file, without its path
             hosts_of[tuple(" ".join(line.split()[:2]) for line in found)].append(host)
     for hosts in hosts_of.values():
@@ -171,11 +171,11 @@ class Prober:
             case NotCreated(reason=reason):
                 return reason
             case Gone(lost=True):
-                return f"the way to it was lost before its first {what}"
+                return f"the connection to its host was lost before its first {what}"
             case Gone(code=127) if lines:  # of a shell, env(1) or the like: they say what does not exist
                 return lines[-1]
             case Gone(signal=str(name)):
                 return f"died before its first {what}, killed by {name}{last_line}"
             case Gone(code=code):
                 return f"died before its first {what}, exit status {code}{last_line}"
-        return f"it said no {what} and cannot be killed"
+        return f"sent no {what}, and did not end when it was killed"

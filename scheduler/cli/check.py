@@ -145,7 +145,7 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
         raise
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
     with translated_errors(), open_session(conninfo) as session:
-        problem = "the database can only be read, and a scheduler writes"
+        problem = "the database is read-only, but a scheduler must write"
         match session.rows("read_only"):
             case [(True, True)]:
                 yield FAIL, f"{problem}: it is a replica: name its primary in [database] url"
@@ -172,7 +172,7 @@ def _warnings(session: Session) -> Iterator[Finding]:
     for restriction in session.restrictions("jobqueue"):
         yield WARN, f"clean-ups: {restriction}"
     if waiting:
-        yield WARN, f"clean-ups: nobody can do {waiting} that wait, as job {first}: {why}"
+        yield WARN, f"clean-ups: no agent can do {waiting} that wait, such as job {first}: {why}"
     if failed:
         yield WARN, f"clean-ups: {failed} have failed; drover ls -S failed -t cleanup, and drover retry"
 
@@ -193,7 +193,7 @@ def _statements(config: Config, conninfo: str) -> Iterator[Finding]:
                 problem = _problem(session.connection, text)
                 yield (FAIL, f"{where}: {problem}") if problem else (OK, where)
     except WorldError:
-        yield FAIL, "statements: not prepared, for want of the log-in agent-database"
+        yield FAIL, "statements: not checked, because the log-in agent-database failed; correct that first"
     except DroverError as error:
         yield FAIL, f"statements: cannot be prepared as {AGENTDB}: {error}"
 
@@ -264,9 +264,11 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
         advice = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), OTHER_ADVICE)
         return FAIL, f"{who}: {refusal}; {advice.format(role=login.role, keys=login.keys)}"
     if not is_right and login.keys == VARIABLE:  # perhaps a person runs the check
-        return WARN, f"{who}: this role may not register a scheduler: {VARIABLE} is for no daemon, and hides its URL"
+        problem = f"this role may not register a scheduler: {VARIABLE} is not a daemon's login"
+        return WARN, f"{who}: {problem}; unset it to check [database] url"
     if not is_right:
         return FAIL, f"{who}: this role may not register a scheduler; let {login.keys} name {SCHEDULER}"
     if 0 <= most < login.sessions:
-        return WARN, f"{who}: its role may have {most} connections, and {login.sessions} may be wanted: the rest waits"
+        problem = f"the role is limited to {most} connections, and the daemon may open {login.sessions}"
+        return WARN, f"{who}: {problem}; alter role {login.role} connection limit {login.sessions}, or the rest waits"
     return OK, who

@@ -117,7 +117,7 @@ def _directory_mistakes(folder: Path, entries: list[Path]) -> Iterator[str]:
     if not mode & stat.S_ISVTX:
         yield f"{folder}: others may write to this directory{_shown(mode)}; chmod go-w {folder}"
     for path in strangers:
-        yield f"{path}: belongs to another user, in a directory that all may write to; move it"
+        yield f"{path}: belongs to another user, where every user may write; move it to a directory of yours"
 
 
 def _text(path: Path) -> str:
@@ -168,9 +168,13 @@ def without_password(url: str) -> str:
     try:
         has_password = not is_embedded_url(url) and "password" in conninfo_to_dict(url)
     except psycopg.Error:
-        raise ConfigError("-d: the connection string cannot be read") from None
+        raise ConfigError(
+            "-d: not a connection string; write key=value pairs, or a URL that starts with postgresql://"
+        ) from None
     if has_password:
-        raise ConfigError("-d: everybody may see a command line; put the password into ~/.pgpass or a password_file")
+        raise ConfigError(
+            "-d: every user of this machine can read a command line; put the password into ~/.pgpass or a password_file"
+        )
     return url
 
 
@@ -189,7 +193,9 @@ def _with_password(database: Database, key: str, role: str, environ: Mapping[str
     try:
         has_password = bool(conninfo_to_dict(url).get("password"))
     except psycopg.Error:
-        raise ConfigError(f"{where}: the connection string that it belongs to cannot be read") from None  # nor shown
+        raise ConfigError(
+            f"{where}: its url is not a connection string; write key=value pairs, or a URL"
+        ) from None  # nor shown
     if has_password and own:
         raise ConfigError(f"{where}: the connection string has a password already; keep one of them")
     login = {} if own else {"user": role}
@@ -236,7 +242,7 @@ def template_mistakes(config: Config) -> Iterator[Mistake]:
                 if template.strip() != WHOLE_LINE:
                     quoting.check(template)
             except ValueError as error:
-                yield ("agents", name, "command"), f"is no safe template: {error}"
+                yield ("agents", name, "command"), f"is not a safe template: {error}"
 
 
 def _template(command: Sequence[str]) -> str:

@@ -40,26 +40,26 @@ RESTRICTIONS: Final = {
     ("scheduler_status", NOTHING): "does not see slots and agents, nor how schedulers fare",
 }
 RULES: Final = {  # what a row breaks, in words for those who do not know the constraints
-    "jobqueue_jq_priority_check": "a priority is up to 16 letters and digits",
-    "jobqueue_jq_retries_check": "jq_retries is a number from 0 on",
-    "jobqueue_jq_max_interruptions_check": "jq_max_interruptions is a number from 0 on",
-    "jobqueue_jq_tolerate_check": "jq_tolerate is a number from 0 on",
-    "jobqueue_jq_timeout_check": "jq_timeout is longer than 0, and 100 years at most",
-    "jobqueue_start_window_is_of_dates": "a time is of a year from 1 to 9999; what has no limit is left out",
-    "job_queued_is_a_date": "a time is of a year from 1 to 9999",
-    "jobqueue_key_needs_sql": "a key is a column of SQL: give --sql, or jq_msq, too",
-    "jobqueue_repeat_needs_sql": "jq_repeat is for SQL: give jq_msq too",
-    "jobqueue_name_is_type_dot_nonce": "a name is the type of the job, a dot, and something without a dot or a blank",
-    "jobqueue_jq_name_key": "there is a job of this name already; see drover why",
+    "jobqueue_jq_priority_check": "a priority must be 1 to 16 letters and digits",
+    "jobqueue_jq_retries_check": "jq_retries must be 0 or more",
+    "jobqueue_jq_max_interruptions_check": "jq_max_interruptions must be 0 or more",
+    "jobqueue_jq_tolerate_check": "jq_tolerate must be 0 or more",
+    "jobqueue_jq_timeout_check": "jq_timeout must be longer than 0, and 100 years at most",
+    "jobqueue_start_window_is_of_dates": "a time must be in the years 1 to 9999; leave out a limit that is not wanted",
+    "job_queued_is_a_date": "a time must be in the years 1 to 9999",
+    "jobqueue_key_needs_sql": "a key names a column of a query: give --sql, or jq_msq, too",
+    "jobqueue_repeat_needs_sql": "jq_repeat is for queries: give jq_msq too",
+    "jobqueue_name_is_type_dot_nonce": "a name must be TYPE.NONCE: the type, a dot, a word without dot or blank",
+    "jobqueue_jq_name_key": "a job of this name exists already; see drover why NAME",
     "jobqueue_one_live_row_per_key": "a job with this jq_unique_key has not ended yet",
-    "jobqueue_jq_job_fk_fkey": "there is no such job group",
-    "jobdepends_not_on_itself": "no job waits for itself",
+    "jobqueue_jq_job_fk_fkey": "this job group does not exist",
+    "jobdepends_not_on_itself": "a job cannot depend on itself",
 }
 # What to do next where a login has not the right, or is refused.
-BE_ANOTHER: Final = "connect as a role that may, see drover-jobqueue(7)"
+BE_ANOTHER: Final = "connect as a role that has the right; see drover-jobqueue(7)"
 SET_PEOPLE_URL: Final = (
     "[database] url is the login of the daemon: set people_url beside it, or DROVER_DATABASE_URL, "
-    "to a login that may, see drover.toml(5)"
+    "to a login that has the right; see drover.toml(5)"
 )
 REFUSED_LOGIN: Final = re.compile("password_file|authentication failed|password supplied|pg_hba.conf|permitted to log")
 TEXTS: Final = ("text", "varchar", "name", "bpchar", '"char"', 0)  # 0: types that psycopg does not know, as an enum
@@ -129,7 +129,7 @@ class Session:
         names = [job for job in jobs if isinstance(job, str)]
         numbers = self.numbers_by_name(names)
         if missing := [name for name in names if name not in numbers]:
-            raise DroverError(f"no job {', '.join(missing)}; drover ls --all lists those there are")
+            raise DroverError(f"no job {', '.join(missing)}; drover ls --all lists all jobs")
         return [job if isinstance(job, int) else numbers[job] for job in jobs]
 
     def numbers_by_name(self, names: Sequence[str]) -> dict[str, int]:
@@ -261,8 +261,8 @@ def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
             case psycopg.errors.ReadOnlySqlTransaction():
                 raise ConfigError(f"{said}: {READ_ONLY}") from error
             case psycopg.errors.SerializationFailure():
-                advice = "ask again, or raise max_standby_streaming_delay of the replica"
-                raise WorldError(f"the database gave up: {said}; {advice}") from error
+                advice = "try again, or raise max_standby_streaming_delay of the replica"
+                raise WorldError(f"the database cancelled the query: {said}; {advice}") from error
             case psycopg.errors.QueryCanceled():
                 raise WorldError(migrate.cancelled(error)) from error
             case psycopg.IntegrityError() | psycopg.DataError():

@@ -84,7 +84,7 @@ def run_demo(options: Namespace, config: Config) -> int:
             seconds, failed = _run_jobs(connection, console)
         _print_summary(connection, console, seconds)
         if options.keep:
-            console.print(f"To go on with it: export DROVER_CONFIG={config_file}", soft_wrap=True)
+            console.print(f"To use this database: export DROVER_CONFIG={config_file}", soft_wrap=True)
     return 1 if failed else 0
 
 
@@ -147,7 +147,7 @@ def _daemon(config: Path, log: Path) -> Iterator[None]:
     try:
         yield
     except WorldError as error:
-        raise WorldError(f"{error}; the scheduler said: {log.read_text()[-2000:]}") from error
+        raise WorldError(f"{error}; the end of the log of the scheduler: {log.read_text()[-2000:]}") from error
     finally:
         child.terminate()
         try:

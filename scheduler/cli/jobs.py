@@ -61,7 +61,7 @@ def _list(session: Session, options: Namespace) -> None:
     else:
         print_table(brief(newest))
     if len(jobs.rows) > len(newest.rows):
-        warn(f"these are the newest {limit}; -n 0 lists all")
+        warn(f"only the newest {limit} are listed; -n 0 lists all")
 
 
 def states(options: Namespace) -> list[str]:
@@ -106,7 +106,7 @@ def show_exit_status(options: Namespace, config: Config) -> int:
         return no_such_job(job)
     has_ended, state, has_failed, code, signal = rows[0]
     if not has_ended:
-        return failed(f"job {job} has not stopped: it is {state}")
+        return failed(f"job {job} has not ended: it is {state}")
     status = code or int(has_failed)
     if signal:
         digits = signal.removeprefix("SIG")  # of SIG40, which has no name of its own
@@ -159,7 +159,7 @@ def show_output(options: Namespace, config: Config) -> int:
         latest = rows[0][0]
         attempt: int = options.attempt or latest
         if attempt > latest and not options.follow:
-            return failed(f"job {job} has had {latest} attempts")
+            return failed(f"job {job} has had only {latest} attempts")
         stream, place = "err" if options.errors else "out", (attempt, 0)
         if not options.follow:
             _print_output(session, job, stream, place, attempt)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 INTERRUPTED = 130
 ALONE = {
-    "database": "drover {}: only wants to know the database: with -d URL, or DROVER_DATABASE_URL, no file is read",
-    "group": "drover {}: only wants to know database and group: with -d URL and GROUP no file is read",
+    "database": "drover {}: needs only the database: with -d URL, or DROVER_DATABASE_URL, it reads no file",
+    "group": "drover {}: needs only database and group: with -d URL and GROUP it reads no file",
 }
 
 

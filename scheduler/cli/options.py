@@ -144,24 +144,24 @@ def _tests_of_run(parser: ArgumentParser) -> None:
 OR_NULL: Final = {"action": "store_const", "const": True}  # not given is no value for the column
 STATES: Final = {"action": "append", "default": [], "choices": JOB_STATES}
 JSON_LINES: Final = _argument("--json", "one JSON object a line")
-WATCH: Final = _argument("--watch", "go on, and show it anew when something happens")
+WATCH: Final = _argument("--watch", "repeat when something has changed, until Ctrl-C")
 ANSWER: Final = (
     _argument("--json", "print the answer as JSON"),
-    _argument("--wait SECONDS", "--wait=9: for 9 s; else as long as it takes", type=_seconds, default=inf),
+    _argument("--wait SECONDS", "wait at most so long for the answer; default: no limit", type=_seconds, default=inf),
 )
 
 # For words in the usage of a verb of the registry: the attribute of the parsed options, and the argument that sets it.
-CONDITIONS: Final = "a job, or what jobs are blocked on"
-SIGNALS: Final = "jobs, then the name or number of a signal; or JOB=SIGNAL, each its own"
+CONDITIONS: Final = "a job, or a condition that jobs are blocked on"
+SIGNALS: Final = "jobs, then the name or number of a signal; or JOB=SIGNAL for each"
 ARGUMENTS: Final[dict[str, tuple[str, Declaration]]] = {
     "JOB": ("jobs", _job("jobs", "+")),  # as many command rows
     "JOB|NAME": ("jobs", _job("jobs", "+")),
     "JOB SIGNAL [MORE...]": ("signals", _argument("signals WORD", SIGNALS, nargs="+")),
     "JOB|CONDITION": ("conditions", _argument("conditions JOB|CONDITION", CONDITIONS, nargs="+")),
-    "[TEXT...]": ("reason", _argument("--reason TEXT", "what its row says; default: cancelled", default="")),
-    "[QUEUE...]": ("queues", _argument("queues QUEUE", "these queues; default: every one", nargs="*")),
-    "DAYS": ("days", _argument("days DAYS", "what ended more than so many days ago", type=COUNT)),
-    "[failed]": ("failed", _argument("--failed", "failed jobs too", action="store_const", const="failed")),
+    "[TEXT...]": ("reason", _argument("--reason TEXT", "the text in its row; default: cancelled", default="")),
+    "[QUEUE...]": ("queues", _argument("queues QUEUE", "these queues; default: all", nargs="*")),
+    "DAYS": ("days", _argument("days DAYS", "remove jobs that ended more than so many days ago", type=COUNT)),
+    "[failed]": ("failed", _argument("--failed", "remove failed jobs too", action="store_const", const="failed")),
 }
 
 
@@ -183,35 +183,35 @@ def _list_command(name: str, help: str) -> Command:
     actions = [verb.cli.removeprefix(f"{name} ") for verb in VERBS.values() if verb.cli.startswith(f"{name} ")]
     return Command("admin.list_or_change", help, (
         _argument("action", "default: list", nargs="?", default="list", choices=["list", *actions]),
-        _argument("words WORD", "a name, then what is to be", nargs="*"),
+        _argument("words WORD", "the name, then the new values", nargs="*"),
         *ANSWER,
     ))  # fmt: skip
 
 
 COMMANDS: Final[dict[str, Command]] = {
-    "run": Command("run.run", "be the scheduler daemon, in the foreground; or run jobs by hand", (
+    "run": Command("run.run", "run the scheduler daemon, in the foreground; or run jobs by hand", (
         _job("jobs", "*"),
         *ANSWER,
         _argument("-I", "also read `type | args` lines from stdin", dest="read_stdin"),
         _argument("-H", "ignore hosts: run everything here", dest="ignore_hosts"),
-        _argument("-R", "give abandoned rows back before READY", dest="rescue"),
+        _argument("-R", "give the rows of dead schedulers back before READY", dest="rescue"),
         _tests_of_run,
         _argument("--allow-root", "run although the user is root"),
-        _argument("-v", "say more; may be given again", dest="verbose", action="count", default=0),
+        _argument("-v", "log more; may be repeated", dest="verbose", action="count", default=0),
     ), "all"),
     "init": Command("admin.init", "create the schema in the database, or bring it up to date", (
         _argument("--roles", "create the roles and their grants too"),
     )),
-    "check": Command("check.check", "look whether everything is there that a scheduler needs", (), "all"),
+    "check": Command("check.check", "check that everything is there that a scheduler needs", (), "all"),
     "agent-check": Command("agent_check.check_agents", "start each agent on each host, and compare their programs", (
         _argument("types TYPE", "these types, enabled or not; default: all enabled", nargs="*"),
-        _argument("--allow-root", "although the user is root, as agents are then too"),
+        _argument("--allow-root", "run although the user is root; agents are root too then"),
     ), "all"),
-    "demo": Command("demo.run_demo", "show it at work on real files, in a database of its own", (
-        _argument("directory DIR", "whose files; default: the Python library", nargs="?"),
-        _argument("--keep", "keep the database, and say how to go on with it"),
-        _argument("--agents N", "agents of each type", type=POSITIVE),
-        _argument("--limit N", "at most so many files", type=POSITIVE),
+    "demo": Command("demo.run_demo", "process real files, with a temporary database", (
+        _argument("directory DIR", "process the files below it; default: the Python library", nargs="?"),
+        _argument("--keep", "keep the database, and print how to use it"),
+        _argument("--agents N", "start so many agents of each type", type=POSITIVE),
+        _argument("--limit N", "process at most so many files", type=POSITIVE),
     ), "nothing"),
     "status": Command("status.show_status", "show schedulers, slots, jobs and queues", (
         _argument("group GROUP", "default: that of the configuration", nargs="?"),
@@ -220,68 +220,68 @@ COMMANDS: Final[dict[str, Command]] = {
     ), "group"),
     "submit": Command("submit.submit_jobs", "queue a job, or many", (
         _argument("type TYPE", "agent type, or command"),
-        _argument("args ARGS", "joined by blanks; - reads one job a line from stdin", nargs="*"),
-        _argument("--wait SECONDS", "wait for the end; --wait=9: 9 s", nargs="?", type=_seconds),
-        _argument("--json", "one JSON object a line: of each job, with --wait of its end"),
-        _argument("--force", "queue it even if nobody serves the type"),
+        _argument("args ARGS", "the parameter, joined by blanks; - reads one job a line from stdin", nargs="*"),
+        _argument("--wait SECONDS", "wait for the end; --wait=9: at most 9 s", nargs="?", type=_seconds),
+        _argument("--json", "one JSON object a line for each job; with --wait for its end too"),
+        _argument("--force", "queue it even if no scheduler serves the type, or queue or host do not exist"),
         _argument("--sql", "ARGS is a query: one work item a row", **OR_NULL),
-        _argument("--runonpfile COLUMN", "like --sql; this column places each row on a host"),
+        _argument("--runonpfile COLUMN", "like --sql; this column decides on which host each row is processed"),
         _argument("--key COLUMN", "unique, ordered column: progress is checkpointed by it"),
         _argument("--host HOST", "run on this host only"),
-        _argument("--queue QUEUE", "named queue"),
-        _argument("--urgent", "before all that are not urgent", **OR_NULL),
-        _argument("--priority LETTERS", "a before z; default n"),
+        _argument("--queue QUEUE", "use this named queue"),
+        _argument("--urgent", "run it before all jobs that are not urgent", **OR_NULL),
+        _argument("--priority LETTERS", "letters and digits, a before z; default n"),
         _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_INTEGER)),
         _argument("--name TYPE.NONCE", "unique name of the job"),
-        _argument("--delete FILE", "remove this file after success; may be given again", action="append"),
+        _argument("--delete FILE", "remove this file after success; may be repeated", action="append"),
     )),
     "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", (
-        _argument("name TYPE.NONCE", "unique name of the job; its variables come on stdin"),
-        _argument("-p LETTERS", "a before z; default n", dest="priority"),
-        _argument("--force", "set it up even if nobody serves the type"),
+        _argument("name TYPE.NONCE", "unique name of the job; its variables are read from stdin"),
+        _argument("-p LETTERS", "letters and digits, a before z; default n", dest="priority"),
+        _argument("--force", "set it up even if no scheduler serves the type, or queue or host do not exist"),
     )),
-    "resubmit": Command("submit.resubmit_jobs", "queue a job that has ended once more, as a new one", (
+    "resubmit": Command("submit.resubmit_jobs", "queue jobs that have ended once more, as new jobs", (
         _job("jobs", "+"),
-        _argument("--json", "one JSON object a line: of each job"),
+        _argument("--json", "one JSON object a line for each job"),
     )),
     **{verb.cli: _verb_command(verb) for verb in VERBS.values() if verb.cli and " " not in verb.cli},
     "queue": _list_command("queue", "list queues, or change one"),
     "host": _list_command("host", "list hosts, or change one"),
-    "agent": _list_command("agent", "list agent types; serve one, or not"),
-    "command": Command("admin.send_commands", "tell the scheduler to do anything else", (
-        _argument("args WORD", "a verb and what it is about", nargs="+"),
+    "agent": _list_command("agent", "list agent types, or enable or disable one"),
+    "command": Command("admin.send_commands", "give the scheduler any command", (
+        _argument("args WORD", "a verb and its arguments; see COMMANDS in drover-jobqueue(7)", nargs="+"),
         *ANSWER,
     )),
     "ls": Command("jobs.list_jobs", "list jobs", (
-        _argument("-s STATE", "list jobs in this state too; may be given again", dest="also", **STATES),
-        _argument("-S STATE", "list jobs in this state only; may be given again", dest="only", **STATES),
-        _argument("-t TYPE", "jobs of this type only", dest="types", action="append"),
-        _argument("--all", "jobs in every state, and of hidden groups"),
-        _argument("-n N", "the newest N, 0 for all; 1000", dest="rows", type=COUNT, default=1000),
+        _argument("-s STATE", "list jobs in this state too; may be repeated", dest="also", **STATES),
+        _argument("-S STATE", "list jobs in this state only; may be repeated", dest="only", **STATES),
+        _argument("-t TYPE", "jobs of this type only; may be repeated", dest="types", action="append"),
+        _argument("--all", "list jobs in every state, and of hidden groups"),
+        _argument("-n N", "list the newest N, 0 for all; default 1000", dest="rows", type=COUNT, default=1000),
         JSON_LINES,
         WATCH,
     )),
-    "log": Command("jobs.show_log", "show what was logged, of a job or of all", (
+    "log": Command("jobs.show_log", "print the log lines about a job, or about all", (
         _job("job", "?"),
-        _argument("-n LINES", "the last LINES; 100 without a job", dest="lines", type=COUNT),
-        _argument("-f", "go on with what is logged from now on", dest="follow"),
+        _argument("-n LINES", "print the last LINES; default: 100, or all of a job", dest="lines", type=COUNT),
+        _argument("-f", "continue with new lines until the job ends", dest="follow"),
         JSON_LINES,
     )),
-    "why": Command("jobs.show_reason", "say why a job is not running", (_job("job"),)),
+    "why": Command("jobs.show_reason", "print why a job is not running, or how it ended", (_job("job"),)),
     "out": Command("jobs.show_output", "print the output of a job", (
         _job("job"),
-        _argument("-e", "its error output instead", dest="errors"),
-        _argument("-t", "go on with what is written from now on", dest="follow"),
-        _argument("--attempt K", "of this attempt; default: the latest", type=POSITIVE),
+        _argument("-e", "print its error output instead", dest="errors"),
+        _argument("-t", "continue with new output until the job ends", dest="follow"),
+        _argument("--attempt K", "print the output of this attempt; default: the latest", type=POSITIVE),
     )),
-    "wait": Command("wait.wait_for_jobs", "wait until jobs have ended, and show how", (
+    "wait": Command("wait.wait_for_jobs", "wait until jobs have ended, and print how each ended", (
         _job("jobs", "+"),
-        _argument("--timeout SECONDS", "wait no longer than that", type=_seconds, default=inf),
-        _argument("--json", "one JSON object a line, with what the job wrote"),
+        _argument("--timeout SECONDS", "wait at most so long", type=_seconds, default=inf),
+        _argument("--json", "one JSON object a line, with the output of the job"),
     )),
     "exit": Command("jobs.show_exit_status", "print the exit status of a job", (
         _job("job"),
-        _argument("-q", "print nothing, exit with the status of the job", dest="quiet"),
+        _argument("-q", "print nothing and exit with that status", dest="quiet"),
         _argument("-w", "wait until the job has ended", dest="wait"),
     )),
     "completion": Command("options.print_completion", "print a script that completes commands in a shell", (

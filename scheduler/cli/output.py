@@ -73,7 +73,7 @@ def failed(message: str) -> int:
 
 def no_such_job(job: int | str) -> int:
     """Print that the job does not exist, or was flushed; return the exit status for that."""
-    return failed(f"no job {job}; drover ls --all lists those there are")
+    return failed(f"no job {job}; drover ls --all lists all jobs")
 
 
 def print_records(records: Iterable[Mapping[str, Any]]) -> None:

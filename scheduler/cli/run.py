@@ -115,7 +115,7 @@ def _end_alone(loop: Loop, guardian_fd: int) -> None:
     """End in order when the guardian was killed."""
     loop.unregister(guardian_fd)
     guardian.adopt_orphans()  # of the agents that are killed now; `run` ends them
-    log.LOG.error("the guardian is gone: stopping, for nobody would end what a killed daemon leaves")
+    log.LOG.error("the guardian has ended: stopping, since no process would end the agents of a daemon that is killed")
     signal.raise_signal(signal.SIGTERM)
 
 
@@ -142,7 +142,7 @@ def _print_result(result: Mapping[str, Any]) -> None:
     """Print a line for each job, then its output as it was written; its stderr, and errors, on stderr."""
     for pk, job in result["jobs"].items():
         if job is None:
-            warn(f"job {pk} is gone")
+            warn(f"job {pk} does not exist any more")
             continue
         facts = [pk, job["result"], *(str(job[key]) for key in ("code", "signal") if job[key] is not None)]
         print(printable(" ".join(facts)))

@@ -51,7 +51,7 @@ def assignments(data: bytes) -> dict[str, Value]:
         if not name and stop == len(text):
             break
         if not name:
-            raise _mistake(text[:stop], "NAME=value or NAME=(a b) is wanted")
+            raise _mistake(text[:stop], "expected NAME=value or NAME=(a b)")
         if part["open"] and not part["close"] and stop == len(text):
             raise _mistake(text[: part.start("open")], "the list is not closed")
         line_end = LINE_END.match(text, stop)
@@ -81,7 +81,7 @@ def _problem(text: str, stop: int) -> ConfigError:
         return _mistake(text[:at], "the quote is not closed")
     if PIECE.match(rest):
         return _mistake(text[:at], "a value with blanks must be quoted")
-    return _mistake(text[:at], f"{rest.strip()!r} must be quoted, for nothing is executed")
+    return _mistake(text[:at], f"{rest.strip()!r} must be quoted, since nothing is executed here")
 
 
 def _meaning(piece: re.Match[str]) -> str:

@@ -132,7 +132,7 @@ def headline(group: dict[str, Any]) -> str:
 def standby_notes(group: dict[str, Any]) -> list[str]:
     """Return a note if no scheduler would go on when the owner of the group dies."""
     is_alone = group["active"] and not group["standbys"]
-    return ["no other scheduler of the group stands by to take over"] if is_alone else []
+    return ["the group has no standby, which would take over if this scheduler ended"] if is_alone else []
 
 
 def _parts(session: Session, name: str) -> Iterator[tuple[str, Table]]:
@@ -142,7 +142,7 @@ def _parts(session: Session, name: str) -> Iterator[tuple[str, Table]]:
     yield "schedulers", session.table("Schedulers", "schedulers", group=name)
     yield "slots", session.table("Slots", "slots", group=name)
     yield "jobs", pivot(session.rows("job_counts"))
-    yield "unserved", session.table("Types that nobody serves", "unserved_types")
+    yield "unserved", session.table("Types that no scheduler serves", "unserved_types")
     yield "unknown_queues", session.table("Jobs in queues that do not exist", "unknown_queues")
     yield "queues", session.table("Queues", "queues", group=name)
     yield "statements", session.table("Statements of the schedulers", "statements", group=name)

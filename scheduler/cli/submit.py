@@ -30,7 +30,7 @@ select {values}, args from unnest(%s::text[]) with ordinality as u(args, n) orde
 returning jq_pk
 """
 COMMAND, CLEANUP = "command", "cleanup"
-ANYWAY: Final = "--force queues it all the same"
+FORCE: Final = "queue it nevertheless with --force"
 
 
 def submit_jobs(options: Namespace, config: Config) -> int:
@@ -121,7 +121,7 @@ def resubmit_jobs(options: Namespace, config: Config) -> int:
             given = dict.fromkeys(session.job_numbers(options.jobs))  # a job that is given twice is queued once
             jobs = session.rows("resubmit_jobs", jobs=list(given))
         except psycopg.errors.NoDataFound as error:
-            raise DroverError(f"{error.diag.message_primary}; drover ls --all lists those there are") from error
+            raise DroverError(f"{error.diag.message_primary}; drover ls --all lists all jobs") from error
         except psycopg.errors.CheckViolation as error:
             raise DroverError(f"{error.diag.message_primary}; nothing was queued") from error
     for old, new in jobs:
@@ -135,14 +135,16 @@ def refusal(session: Session, kind: str, queue: str | None, host: str | None, *,
     A type, queue or host that does not exist is most often misspelt. Clean-ups are queued by Drover alone.
     """
     if kind == CLEANUP:
-        return "a clean-up comes from the files that a job was to delete, after it is done: it is not queued"
+        return "jobs of type cleanup are created by Drover alone, when a job with --delete is done; see submit --delete"
     if force or kind == COMMAND:
         return ""
     ((agents, served, has_queue, has_host),) = session.rows("known_names", queue=queue, host=host)
     if not agents:
-        return f"nobody serves type {kind}: no scheduler has been here yet, start one with drover run; {ANYWAY}"
+        return (
+            f"no scheduler serves type {kind}: none has used this database yet; start one with drover run, or {FORCE}"
+        )
     if kind not in served:
-        return f"nobody serves type {kind} (served: {', '.join(served) or 'none'}); {ANYWAY}"
+        return f"no scheduler serves type {kind} (served: {', '.join(served) or 'none'}); correct it, or {FORCE}"
     if not has_queue:
-        return f"no queue {queue}; {ANYWAY}"
-    return "" if has_host else f"no host {host}; {ANYWAY}"
+        return f"there is no queue {queue}; correct it, or {FORCE}"
+    return "" if has_host else f"there is no host {host}; correct it, or {FORCE}"

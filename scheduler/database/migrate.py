@@ -94,7 +94,7 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
 def check(conninfo: str, directory: Path | None = None) -> None:
     """Raise WorldError unless every migration is applied, nothing else is, and both know the same states."""
     files = _files(directory or schema_dir() / "migrations")
-    with _connection(conninfo, "connect as a role that may, see drover-jobqueue(7)") as connection:
+    with _connection(conninfo, "connect as a role that has the right; see drover-jobqueue(7)") as connection:
         states = {state for (state,) in connection.execute(SELECT_STATES)}
         try:
             missing = _missing(files, connection)
@@ -196,7 +196,7 @@ def _unwritten_verbs(connection: psycopg.Connection) -> dict[str, tuple[object, 
 def cancelled(error: psycopg.errors.QueryCanceled) -> str:
     """Return why the server cancelled a statement: a time limit, unless it was ended by hand."""
     reason = error.diag.message_primary or str(error)
-    return f"a statement was cancelled: {reason}; ask again, or raise statement_timeout of the role or the database"
+    return f"a statement was cancelled: {reason}; try again, or raise statement_timeout of the role or the database"
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_every_mistake_of_the_configuration_is_reported_with_its_line(drover: Dr
     assert [line.split(": ")[:2] for line in done.err.splitlines()] == [
         [f"{config}:2", "hosts.a.max"],
         [f"{config}:4", "agents.b.command"],
-        ["drover ls", "only wants to know the database"],
+        ["drover ls", "needs only the database"],
     ]
 
 
@@ -64,7 +64,7 @@ def test_missing_schema_exits_with_3(drover: Drover, empty_database: str, monkey
 @pytest.mark.parametrize("command", ["why", "log", "out"])
 def test_missing_job_exits_with_1(drover: Drover, connection: psycopg.Connection, command: str) -> None:
     done = drover(command, "4711")
-    assert (done.status, done.out, done.err) == (1, "", "drover: no job 4711; drover ls --all lists those there are\n")
+    assert (done.status, done.out, done.err) == (1, "", "drover: no job 4711; drover ls --all lists all jobs\n")
 
 
 @pytest.mark.parametrize("words", ["submit --force noop x", "setup --force noop.1", "log", "out 1", "wait --json 1"])
@@ -75,11 +75,11 @@ def test_role_without_rights_gets_an_error_that_says_so(
     done = _as(database_with_roles, config, "readonly", words)
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("permission denied for ")
-    assert done.err.endswith(": connect as a role that may, see drover-jobqueue(7)\n")
+    assert done.err.endswith(": connect as a role that has the right; see drover-jobqueue(7)\n")
 
 
 def test_role_without_rights_on_the_queue_gets_an_error_that_says_so(database_with_roles: str, config: Path) -> None:
-    refused = "permission denied for schema drover: connect as a role that may, see drover-jobqueue(7)\n"
+    refused = "permission denied for schema drover: connect as a role that has the right; see drover-jobqueue(7)\n"
     assert _as(database_with_roles, config, "msq", "ls").err.endswith(refused)
 
 
@@ -91,7 +91,7 @@ def test_where_the_database_is_named_no_configuration_is_read(
     assert [drover(*words.split()).status for words in ("ls", "why 1", "queue", "status default")] == [0] * 4
     told = drover("status")
     assert (told.status, told.out) == (2, "")
-    assert told.err.splitlines()[-1].startswith("drover status: only wants to know database and group: ")
+    assert told.err.splitlines()[-1].startswith("drover status: needs only database and group: ")
     assert [drover(command).status for command in ("check", "agent-check")] == [2] * 2
 
 
@@ -136,7 +136,7 @@ def test_a_statement_timeout_is_not_reported_as_a_missing_database(
         active.execute(sql.SQL("lock table drover.{}").format(sql.Identifier(table)))
         done = drover(command)
     reason = "a statement was cancelled: canceling statement due to statement timeout"
-    advice = "ask again, or raise statement_timeout of the role or the database"
+    advice = "try again, or raise statement_timeout of the role or the database"
     assert (done.status, (done.out + done.err).count(f"{reason}; {advice}\n")) == (3, 1)
     assert "not reachable" not in done.out + done.err
 
@@ -247,7 +247,9 @@ def test_check_by_a_front_end_runs_to_its_end(
     done = _as(database_with_roles, config, "frontend", "check")
     assert (done.status, done.err) == (0, "")
     queue, watch, *others = [line for line in done.out.splitlines() if not line.startswith("ok ")]
-    assert all("WARN log-in" in line and "DROVER_DATABASE_URL is for no daemon" in line for line in (queue, watch))
+    assert all(
+        "WARN log-in" in line and "DROVER_DATABASE_URL is not a daemon's login" in line for line in (queue, watch)
+    )
     assert others == ["WARN clean-ups: role drover_frontend sees its own jobs alone: no others are listed or counted"]
 
 
@@ -293,7 +295,7 @@ def test_init_that_extends_a_schema_with_grants_says_that_grants_must_follow(
         connection.execute("grant usage on schema drover to drover_scheduler")
     *added, advice = drover("init").out.splitlines()
     assert added[0] == "applied 0002_harden_queue.sql"
-    assert advice == "the roles have no rights yet on what is new: run drover init --roles"
+    assert advice == "the roles have no rights yet on the new tables and functions; run drover init --roles"
 
 
 def test_init_changes_no_tables_of_the_site_t105(
@@ -348,7 +350,7 @@ def test_ls_lists_the_selected_jobs_r59_r60_r61(
 
 
 def test_ls_says_that_there_are_more(drover: Drover, many: psycopg.Connection) -> None:
-    assert drover("ls", "-n", "2").err == "drover: these are the newest 2; -n 0 lists all\n"
+    assert drover("ls", "-n", "2").err == "drover: only the newest 2 are listed; -n 0 lists all\n"
     assert drover("ls", "-n", "3").err == ""
 
 
@@ -528,7 +530,7 @@ def test_status_shows_owner_slots_jobs_and_queues(drover: Drover, many: psycopg.
     text = drover("status").out
     assert text.startswith("group default: alpha.77 is active since ")
     assert "   1  alpha  noop   ST_RUNNING" in text
-    assert "Types that nobody serves" not in text
+    assert "Types that no scheduler serves" not in text
 
 
 def test_status_shows_a_draining_owner_and_its_slots_only(drover: Drover, many: psycopg.Connection) -> None:
@@ -576,7 +578,7 @@ def test_status_notes_a_missing_standby_and_succeeds_c1(drover: Drover, active: 
     alone = drover("status")
     assert (alone.status, alone.out.splitlines()[1]) == (
         0,
-        "note: no other scheduler of the group stands by to take over",
+        "note: the group has no standby, which would take over if this scheduler ended",
     )
     active.execute(
         """insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid,
@@ -675,7 +677,9 @@ def test_check_warns_of_unserved_and_failed_clean_ups(drover: Drover, active: ps
     active.execute(query)
     finish(active, 3, "failed", 2)
     done = drover("check")
-    why = "clean-ups: nobody can do 2 that wait, as job 1: no agent type 'cleanup' is configured in group default"
+    why = (
+        "clean-ups: no agent can do 2 that wait, such as job 1: no agent type 'cleanup' is configured in group default"
+    )
     vain = "clean-ups: 1 have failed; drover ls -S failed -t cleanup, and drover retry"
     assert (done.status, [line for line in done.out.splitlines() if "clean-ups" in line]) == (
         0,
@@ -764,7 +768,9 @@ def test_check_accepts_a_program_whose_interpreter_exists(
 def test_a_database_that_is_read_only_is_not_called_a_replica(drover: Drover, connection: psycopg.Connection) -> None:
     connection.execute(f"alter database {connection.info.dbname} set default_transaction_read_only = on".encode())
     done = drover("check")
-    assert "a scheduler writes: default_transaction_read_only is on: reset it for the database or the role" in done.out
+    assert (
+        "a scheduler must write: default_transaction_read_only is on: reset it for the database or the role" in done.out
+    )
     (told,) = (line for line in done.out.splitlines() if " log-in queue " in line)
     assert told.endswith("if this is a replica, else reset default_transaction_read_only")
     done = drover("submit", "--force", "noop", "x")

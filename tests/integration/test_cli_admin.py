@@ -97,8 +97,8 @@ def test_setup_twice_gives_the_same_job_and_says_so_r10(launch: Launch, text: st
             'jq_retries: invalid input syntax for type integer: "many"; nothing was set up',
         ),
         ("a.1", "jq_timeout=soon\njq_retries=1\n", "jq_timeout: invalid input syntax for type interval"),
-        ("a.1", "x=1\nnonsense\n", "stdin:2: NAME=value or NAME=(a b) is wanted; nothing was set up"),
-        ("a.1", "x=$(touch x)\n", "stdin:1: '$(' must be quoted, for nothing is executed; nothing was set up"),
+        ("a.1", "x=1\nnonsense\n", "stdin:2: expected NAME=value or NAME=(a b); nothing was set up"),
+        ("a.1", "x=$(touch x)\n", "stdin:1: '$(' must be quoted, since nothing is executed here; nothing was set up"),
         ("a.1", "rjm_frobnicate=1\n", "names that begin with jq_ or rjm_ are reserved"),
         ("a.1", "jq_state=done\n", "names that begin with jq_ or rjm_ are reserved"),
         ("a.1", "rjm_blocks=(a.nosuch)\n", "no job 'a.nosuch'"),
@@ -119,13 +119,18 @@ def test_setup_refuses_an_unserved_type_but_not_an_existing_job(launch: Launch, 
     daemon = launch(text)
     refused = ask("setup nosuch.1", "x=1")
     assert refused == Done(
-        1, "", "drover: nobody serves type nosuch (served: a, nap); --force queues it all the same\n"
+        1,
+        "",
+        "drover: no scheduler serves type nosuch (served: a, nap); correct it, or queue it nevertheless with --force\n",
     )
     forced = ask("setup --force nosuch.1", "x=1")
     assert (forced.status, daemon.row(int(forced.out))["jq_state"]) == (0, "held")
     assert ask("setup nosuch.1", "x=1").out == forced.out
     for where in ("queue", "host"):
-        assert ask("setup a.1", f"jq_{where}=far").err == f"drover: no {where} far; --force queues it all the same\n"
+        assert (
+            ask("setup a.1", f"jq_{where}=far").err
+            == f"drover: there is no {where} far; correct it, or queue it nevertheless with --force\n"
+        )
 
 
 # ---- one command for each job
@@ -225,7 +230,7 @@ def test_signals_of_their_own_for_several_jobs_by_number_and_name_j84_j85(launch
     for wrong in (f"{one}", f"{one} {two}=9", "=9", "x=9"):
         refused = ask(f"signal {wrong}")
         assert (refused.status, refused.out) == (2, "")
-        assert refused.err.endswith("; nothing was commanded\n")
+        assert refused.err.endswith("; no command was sent\n")
     assert daemon.value("select count(*) from drover.jobqueue") == before
 
 
@@ -258,7 +263,7 @@ def test_invalid_arguments_exit_with_2_and_queue_nothing(launch: Launch, text: s
     ):
         done = ask(line)
         assert (done.status, done.out) == (2, "")
-        assert done.err.endswith("; nothing was commanded\n")
+        assert done.err.endswith("; no command was sent\n")
     assert daemon.value("select count(*) from drover.jobqueue") == 0
 
 
@@ -283,7 +288,7 @@ def test_a_command_without_a_scheduler_says_so_and_waits_as_long_as_asked(databa
     done = ask("poll --wait=0")
     assert (done.status, done.out) == (1, "")
     assert [line.split(";")[0] for line in done.err.splitlines()] == [
-        "drover: no scheduler is active: what is commanded waits until one is",
+        "drover: no scheduler is active: the commands wait until one is",
         "drover: after 0 s, 1 of 1 commands have no answer",
     ]
 
@@ -397,7 +402,7 @@ def test_any_command_given_on_the_command_line_is_answered_j119(launch: Launch, 
     assert refused == Done(1, "", "drover: no other scheduler of the group stands by\n")
     before = daemon.value("select count(*) from drover.jobqueue")
     assert ask("command frobnicate").status == 2
-    assert ask("command host-max alpha").err.endswith("; nothing was commanded\n")
+    assert ask("command host-max alpha").err.endswith("; no command was sent\n")
     assert daemon.value("select count(*) from drover.jobqueue") == before
 
 
@@ -530,7 +535,7 @@ def test_a_password_on_the_command_line_is_refused_j117(ask: Ask) -> None:
     done = ask("-d postgresql://me:secret@localhost/x queue")
     assert (done.status, done.out) == (2, "")
     assert "secret" not in done.err
-    assert "everybody may see a command line" in done.err
+    assert "every user of this machine can read a command line" in done.err
 
 
 def test_version_and_help_name_every_command_j9_j117(ask: Ask) -> None:

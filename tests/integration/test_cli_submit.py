@@ -55,7 +55,8 @@ def test_unserved_type_is_refused(drover: Drover, active: psycopg.Connection, ki
     )
     done = drover("submit", kind, "shutdown")
     assert (done.status, done.out) == (1, "")
-    assert done.err == (f"drover: nobody serves type {kind} (served: noop, sha256); --force queues it all the same\n")
+    refusal = f"no scheduler serves type {kind} (served: noop, sha256)"
+    assert done.err == f"drover: {refusal}; correct it, or queue it nevertheless with --force\n"
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
 
 
@@ -63,7 +64,7 @@ def test_unserved_type_is_refused(drover: Drover, active: psycopg.Connection, ki
 def test_unknown_queue_and_host_are_refused(drover: Drover, active: psycopg.Connection, words: str) -> None:
     what = words.removeprefix("--")
     assert drover("submit", "noop", "x", *words.split()) == Done(
-        1, "", f"drover: no {what}; --force queues it all the same\n"
+        1, "", f"drover: there is no {what}; correct it, or queue it nevertheless with --force\n"
     )
     assert drover("submit", "noop", "x", *words.split(), "--force").status == 0
     active.execute("insert into drover.host (host_name, host_group) values ('alpha', 'default')")
@@ -74,8 +75,8 @@ def test_refusal_without_any_scheduler_says_how_to_start_one(drover: Drover, con
     done = drover("submit", "noop", "x")
     assert (done.status, done.out) == (1, "")
     assert done.err == (
-        "drover: nobody serves type noop: no scheduler has been here yet, start one with drover run;"
-        " --force queues it all the same\n"
+        "drover: no scheduler serves type noop: none has used this database yet; start one with drover run,"
+        " or queue it nevertheless with --force\n"
     )
 
 
@@ -85,7 +86,7 @@ def test_clean_ups_cannot_be_queued_even_by_a_superuser_r43(
 ) -> None:
     done = _piped(database, config, words, b"")
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(b"drover: a clean-up comes from the files that a job was to delete")
+    assert done.stderr.startswith(b"drover: jobs of type cleanup are created by Drover alone")
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
 
 
@@ -135,9 +136,12 @@ def test_command_is_a_row_f129(drover: Drover, connection: psycopg.Connection) -
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--priority", "!!"), "a priority is up to 16 letters and digits"),
-        (("--key", "k"), "a key is a column of SQL: give --sql, or jq_msq, too"),
-        (("--name", "other.1"), "a name is the type of the job, a dot, and something without a dot or a blank"),
+        (("--priority", "!!"), "a priority must be 1 to 16 letters and digits"),
+        (("--key", "k"), "a key names a column of a query: give --sql, or jq_msq, too"),
+        (
+            ("--name", "other.1"),
+            "a name must be TYPE.NONCE: the type, a dot, a word without dot or blank",
+        ),
         (("a\udcff",), "not UTF-8"),
     ],
 )
@@ -154,7 +158,7 @@ def test_name_can_be_used_once(drover: Drover, active: psycopg.Connection) -> No
     again = drover("submit", "noop", "--name", "noop.setup")
     assert (again.status, again.err) == (
         2,
-        "the database refuses it: there is a job of this name already; see drover why\n",
+        "the database refuses it: a job of this name exists already; see drover why NAME\n",
     )
     assert one(active.execute("select count(*) from drover.jobqueue")) == (1,)
 
@@ -239,7 +243,7 @@ def test_end_without_a_notification_is_seen_by_polling(
 
 def test_wait_for_an_unknown_name_fails_j57(drover: Drover, active: psycopg.Connection) -> None:
     done = drover("wait", "noop.nosuch")
-    assert done == Done(1, "", "drover: no job noop.nosuch; drover ls --all lists those there are\n")
+    assert done == Done(1, "", "drover: no job noop.nosuch; drover ls --all lists all jobs\n")
 
 
 @pytest.mark.parametrize("gone", ["group_owner = null", "group_lease_until = now() - interval '1 s'"])

@@ -159,7 +159,7 @@ def test_a_daemon_whose_guardian_is_killed_stops_in_order_and_leaves_no_process_
     members, itself = family(kind), watched(daemon.pid)
     daemon.process.kill()
     assert all(map(is_gone, [itself, *members]))
-    assert said(daemon, "the guardian is gone: stopping").endswith("ended\n")
+    assert said(daemon, "the guardian has ended: stopping").endswith("ended\n")
     assert daemon.execute("select jq_state::text, jq_endtext from drover.jobqueue") == [
         {"jq_state": "queued", "jq_endtext": "released for restart"}
     ]

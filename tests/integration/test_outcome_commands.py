@@ -98,7 +98,7 @@ def test_drover_exit_of_a_live_job_says_so_r66(
 ) -> None:
     job = shell_job(daemon, meeting.wait)
     daemon.wait(job, "running")
-    assert drover(*words, str(job)) == Done(1, "", f"drover: job {job} has not stopped: it is running\n")
+    assert drover(*words, str(job)) == Done(1, "", f"drover: job {job} has not ended: it is running\n")
     meeting.let_go()
     daemon.wait(job)
 
@@ -155,7 +155,7 @@ def test_wait_reports_failed_and_missing_jobs_and_the_rest_j57(daemon: Daemon, d
     assert done.status == 1
     assert sorted(done.out.splitlines()) == [f"{named} sh done all data processed", f"{bad} sh failed exit status 3"]
     assert sorted(done.err.splitlines()) == [
-        f"drover: no job {job}; drover ls --all lists those there are" for job in ("4711", "sh.nosuch")
+        f"drover: no job {job}; drover ls --all lists all jobs" for job in ("4711", "sh.nosuch")
     ]
 
 
@@ -246,7 +246,7 @@ def test_out_of_a_named_job_and_of_any_attempt_r7_r68(daemon: Daemon, drover: Dr
     job = shell_job(daemon, "echo $DROVER_ATTEMPT; exit 1", jq_retries=1, jq_name="sh.out")
     daemon.wait(job, "failed")
     assert [drover("out", "sh.out", *words).out for words in ([], ["--attempt", "1"])] == ["2\n", "1\n"]
-    assert drover("out", str(job), "--attempt", "3") == Done(1, "", f"drover: job {job} has had 2 attempts\n")
+    assert drover("out", str(job), "--attempt", "3") == Done(1, "", f"drover: job {job} has had only 2 attempts\n")
 
 
 @pytest.mark.parametrize(("flags", "to"), [([], ""), (["-e"], ">&2")])
@@ -304,7 +304,7 @@ def test_a_front_end_sees_results_of_its_own_jobs_only(
     assert json.loads(drover("wait", "--json", str(mine)).out)["stderr"] == "err\n"
     assert (drover("exit", "-w", str(mine)).out, drover("out", str(mine)).out) == ("3\n", "out\n")
     assert (drover("why", str(mine)).out, drover("log", str(mine)).status) == ("failed: exit status 3\n", 0)
-    nothing = Done(1, "", f"drover: no job {other}; drover ls --all lists those there are\n")
+    nothing = Done(1, "", f"drover: no job {other}; drover ls --all lists all jobs\n")
     for command in ("wait", "exit", "out", "why", "log"):
         assert drover(command, str(other)) == nothing
     monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(daemon.database, user="drover_readonly"))

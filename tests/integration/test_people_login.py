@@ -59,7 +59,10 @@ def test_command_that_the_daemons_login_may_not_give_says_what_to_set(
     done = drover(*words.split())
     assert done.status == 2
     assert "permission denied" in done.err
-    assert "set people_url beside it, or DROVER_DATABASE_URL, to a login that may, see drover.toml(5)" in done.err
+    assert (
+        "set people_url beside it, or DROVER_DATABASE_URL, to a login that has the right; see drover.toml(5)"
+        in done.err
+    )
 
 
 def test_a_person_without_the_right_is_not_advised_to_set_people_url_again(
@@ -68,7 +71,7 @@ def test_a_person_without_the_right_is_not_advised_to_set_people_url_again(
     configure(url=daemon, people_url=make_conninfo(database_with_roles, user="drover_readonly"))
     done = drover("submit", "noop", "--force", "x")
     assert (done.status, "people_url" in done.err) == (2, False)
-    assert "connect as a role that may" in done.err
+    assert "connect as a role that has the right" in done.err
 
 
 def test_database_of_the_environment_is_used_instead_of_people_url(

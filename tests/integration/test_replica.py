@@ -187,7 +187,7 @@ def test_check_says_that_no_scheduler_can_serve_a_replica(copy: str, ask: Ask) -
     done = ask(copy, "check")
     assert done.status == 1
     failed = [line for line in done.out.splitlines() if line.startswith("FAIL")]
-    what = "FAIL the database can only be read, and a scheduler writes"
+    what = "FAIL the database is read-only, but a scheduler must write"
     assert failed[0] == f"{what}: it is a replica: name its primary in [database] url"
     assert all("is read-only; name the primary" in line for line in failed[1:])
 
@@ -203,7 +203,9 @@ def test_query_cancelled_by_a_replica_is_not_reported_as_a_wrong_url(primary: st
         reading = pool.submit(read)
         until(copy, ASLEEP)
         _execute(primary, LOCK)
-        with pytest.raises(WorldError, match="gave up: canceling statement due to conflict with recovery; ask again"):
+        with pytest.raises(
+            WorldError, match="cancelled the query: canceling statement due to conflict with recovery; try again"
+        ):
             reading.result(PATIENCE_S)
 
 

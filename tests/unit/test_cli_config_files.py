@@ -236,7 +236,7 @@ def test_all_untrusted_files_are_reported_at_once(own: Path) -> None:
 def test_template_that_would_run_an_item_is_refused_with_its_line(own: Path, command: str) -> None:
     own.write_text(f"{LEAST}[agents.clean]\ncommand = {command}\n")
     told = refusal(own)
-    assert told.startswith(f"{own}:5: agents.clean.command: is no safe template: %{{path}} is a word of trap")
+    assert told.startswith(f"{own}:5: agents.clean.command: is not a safe template: %{{path}} is a word of trap")
 
 
 def test_safe_template_is_accepted(own: Path) -> None:

@@ -104,4 +104,4 @@ def test_url_and_file_that_both_give_a_password_are_refused(file: Path, url: str
 
 
 def test_connection_string_that_cannot_be_read_is_not_shown(file: Path) -> None:
-    assert "cannot be read" in refusal(with_file(file, "host=there hush"))
+    assert "its url is not a connection string" in refusal(with_file(file, "host=there hush"))

@@ -55,10 +55,10 @@ def test_empty_text_has_no_assignments() -> None:
 @pytest.mark.parametrize(
     ("data", "line", "reason"),
     [
-        (b"x", 1, "NAME=value or NAME=(a b) is wanted"),
-        (b"a=1\nexport b=2", 2, "NAME=value or NAME=(a b) is wanted"),
-        (b"a-b=2", 1, "NAME=value or NAME=(a b) is wanted"),
-        (b"1a=2", 1, "NAME=value or NAME=(a b) is wanted"),
+        (b"x", 1, "expected NAME=value or NAME=(a b)"),
+        (b"a=1\nexport b=2", 2, "expected NAME=value or NAME=(a b)"),
+        (b"a-b=2", 1, "expected NAME=value or NAME=(a b)"),
+        (b"1a=2", 1, "expected NAME=value or NAME=(a b)"),
         (b"a=1\nb= c", 2, "a value with blanks must be quoted"),
         (b"a=b c", 1, "a value with blanks must be quoted"),
         (b"a=(b) c", 1, "a value with blanks must be quoted"),
@@ -67,7 +67,7 @@ def test_empty_text_has_no_assignments() -> None:
         (b'a="x', 1, "the quote is not closed"),
         (b"a=$'x", 1, "the quote is not closed"),
         (b"a=(b\nc", 1, "the list is not closed"),
-        (b"a=(b;c)", 1, "';c' must be quoted, for nothing is executed"),
+        (b"a=(b;c)", 1, "';c' must be quoted, since nothing is executed here"),
         (b"a=x\\", 1, "nothing follows the backslash"),
         (b"a=(b) \\\n", 2, "nothing follows the backslash"),
         (b"a=1\r\nb='\xff'", 2, "is not UTF-8"),
@@ -82,7 +82,7 @@ def test_a_bad_line_is_reported_with_its_number(data: bytes, line: int, reason: 
 
 @pytest.mark.parametrize("written", ["$(touch x)", "`touch x`", "a;touch x", "a&", "a|b", "<(touch x)", "a>b", '$"a"'])
 def test_shell_syntax_is_refused_unless_quoted_r20(written: str) -> None:
-    with pytest.raises(ConfigError, match="must be quoted, for nothing is executed"):
+    with pytest.raises(ConfigError, match="must be quoted, since nothing is executed here"):
         assignments(f"a={written}".encode())
     assert assignments(f"a='{written}'".encode()) == {"a": written}
 
