@@ -1,16 +1,20 @@
 """What tests of several drivers share."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.child_tools import LONG_S, Family, Make
 from tests.connection_tools import OWNER, PATIENT, QUERIES, ask, opened, take_group
 from tests.queue_tools import Desk
+from tests.role_tools import Login
 from tests.schema_tools import Connection
 
 
@@ -62,3 +66,29 @@ def queue(database: str) -> Iterator[Connection]:
     """Give a connection of the owner that commits each statement."""
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture
+def login(database_with_roles: str) -> Iterator[Login]:
+    """Give what connects as a role, committing each statement; the empty name is the superuser."""
+    with ExitStack() as stack:
+
+        def connect(role: str) -> Connection:
+            conninfo = make_conninfo(database_with_roles, **({"user": role} if role else {}))
+            return stack.enter_context(psycopg.connect(conninfo, autocommit=True))
+
+        yield connect
+
+
+@pytest.fixture
+def tenants(login: Login) -> Iterator[list[Connection]]:
+    """Give the connections of two logins that are members of drover_frontend."""
+    names = [f"tenant_{uuid4().hex}" for _ in range(2)]
+    admin = login("")
+    for name in names:
+        admin.execute(f"create role {name} login in role drover_frontend".encode())
+    connections = [login(name) for name in names]
+    yield connections
+    for name, connection in zip(names, connections, strict=True):
+        connection.close()
+        admin.execute(f"drop role {name}".encode())

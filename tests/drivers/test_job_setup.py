@@ -1,7 +1,7 @@
 """Set-up of jobs and graphs in SQL, the same once more, and the views for people who know other queues; no daemon."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,26 +21,10 @@ from psycopg.errors import (
 from scheduler.model.expand import line_maker
 from scheduler.model.states import JOB_STATES
 from tests.conftest import _database
-
-Connection = psycopg.Connection[Any]
-Login = Callable[[str], Connection]
+from tests.role_tools import Login
+from tests.schema_tools import Connection
 
 ENDS = {"done": 1, "failed": 2, "cancelled": 2, "ignored": 2, "skipped": 2}
-
-
-@pytest.fixture
-def login(database_with_roles: str) -> Iterator[Login]:
-    """Connect as a role, or as the owner; each statement is committed."""
-    opened: list[Connection] = []
-
-    def connect(role: str) -> Connection:
-        conninfo = make_conninfo(database_with_roles, user=role) if role else database_with_roles
-        opened.append(psycopg.connect(conninfo, autocommit=True))
-        return opened[-1]
-
-    yield connect
-    for connection in opened:
-        connection.close()
 
 
 @pytest.fixture

@@ -64,14 +64,14 @@ FAULTS: Final = (
         MIGRATIONS,
         "% nullif(entry.verb_job_every, 0) = 0)",
         "% nullif(entry.verb_job_every, 0) = 0 and entry.verb_job_every <> 2)",
-        "drivers/test_roles.py::test_a_command_about_several_jobs_needs_ownership_of_all",
+        "drivers/test_role_front_ends.py::test_a_command_about_several_jobs_needs_ownership_of_all",
     ),
     _fault(
         "owner_check_of_the_first_run_only",
         MIGRATIONS,
         "% nullif(entry.verb_job_every, 0) = 0)",
         "% nullif(entry.verb_job_every, 0) = 0 and entry.verb_job_every <> 1)",
-        "drivers/test_roles.py::test_a_command_about_several_jobs_needs_ownership_of_all",
+        "drivers/test_role_front_ends.py::test_a_command_about_several_jobs_needs_ownership_of_all",
     ),
     *(
         _fault(
