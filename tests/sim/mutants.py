@@ -123,7 +123,7 @@ MUTANTS: Final = (
          "new == s.ST_FREE and slot.is_removed:\n            pass", "reload"),
     _one("number_is_given_away_at_work", "books_are_right", _POLICY + "slots",
          "        slot.remove(now)\n",
-         "        slot.remove(now)\n        self.vacant += [slot.number] * (slot.state > ST_FREE)\n", "reload"),
+         "        slot.remove(now)\n        self.vacant += [slot.number] * (slot.state > s.ST_FREE)\n", "reload"),
     _one("removed_type_keeps_its_queries", "has_future lanes_are_right", _POLICY + "reload",
          "(query is not None or completion.is_untouched(job))", "completion.is_untouched(job)", "reload"),
     _one("late_claim_is_taken", "has_future KeyError filters_hold", _POLICY + "intake",
