@@ -150,7 +150,7 @@ class Core:
         for pool in state.pools.values():
             pool.measure(now)
         hosts, queues = list(state.hosts.values()), list(state.queues.values())
-        if any(queue.reserved for queue in queues):
+        if [queue for queue in queues if queue.reserved]:
             self.unpack_claims()  # what is in hand counts
         pools, jobs = state.pools.values(), state.jobs.values()
         return state.claims.next_requests(pools, queues, hosts, jobs, state.timers, now)
@@ -231,7 +231,7 @@ class Core:
     def is_over(self) -> bool:
         """Say whether nothing is left to do after a drain or a stop; a command tells so once."""
         state = self.state
-        if self.is_ending and not state.has_ended:
+        if (state.draining or state.stopping) and not state.has_ended:
             is_at_work = state.jobs or state.claimed or any(slot.state > ST_FREE for slot in self._slots)
             if not is_at_work and state.outbox.is_empty:
                 state.end()

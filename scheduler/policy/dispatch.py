@@ -54,7 +54,8 @@ def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None
     if lane is not None:
         run_queue = pool.queues.any if host is None and pool.queues.filters is None else pool.queues.of(job, host)
         run_queue.add(lane, next(state.tickets))
-    state.mark_dirty(pool)
+    if pool not in state.dirty:  # it is most often: this is called for each row
+        state.mark_dirty(pool)
 
 
 def put_back(state: State, job: Job, item: Item, host: str | None) -> None:

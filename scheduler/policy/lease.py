@@ -129,7 +129,7 @@ class Lease:
     def _may_take(self) -> bool:
         owner = self.owner
         if owner.uuid is None:
-            return self.owner_is_known and self._asked_at >= self._yields_until
+            return owner.is_lapsed and self._asked_at >= self._yields_until  # else it was not looked at yet
         return owner.is_dead or (owner.is_lapsed and self.has_waited_a_lease)
 
     @property
@@ -142,11 +142,6 @@ class Lease:
     def shown(self) -> str:
         """Return the state in words for people."""
         return _WORDS[self.state]
-
-    @property
-    def owner_is_known(self) -> bool:
-        """Say whether the owner was looked at since the last take-over was tried."""
-        return self.owner.uuid is not None or self.owner.is_lapsed
 
     @property
     def has_waited_a_lease(self) -> bool:
@@ -168,15 +163,14 @@ class Lease:
         self.owner = owner
         if owner.uuid is not None or owner.taken != self._taken:
             self._yields_until = -NEVER
-        wait = YIELD_LOOK_S if now < self._yields_until else self._wait_for_a_lease(now)
+        wait = NEVER
+        if now < self._yields_until:
+            wait = YIELD_LOOK_S
+        elif owner.is_lapsed:  # a take-over waits until the connection has lasted one lease
+            wait = max(self._connected_at + self._timers.lease - now, 0.1)
         self._fire(LeaseEvent.OWNER_SEEN, now + min(self._timers.lease_renewal, wait))
         if self._may_take():
             self._fire(LeaseEvent.MAY_TAKE, now)
-
-    def _wait_for_a_lease(self, now: float) -> float:
-        """Return the seconds until the connection has lasted one lease, if that is what a take-over waits for."""
-        left = self._connected_at + self._timers.lease - now
-        return max(left, 0.1) if self.owner.is_lapsed else NEVER
 
     def taken(self, at: str | None, now: float) -> None:
         """We asked for the lease and got it, at this instant of the database's clock; None: another was faster."""

@@ -92,16 +92,22 @@ class Report:
         }
 
     def agent_rows(self, now: float) -> list[dict[str, Any]]:
-        """Return, for each type, since and until when all its slots have failed, and why its jobs wait."""
-        return [
-            {
-                "type": pool.name,
-                **self._held(pool, now),
-                "reason": "the scheduler drains" if self._state.draining else self._why_waiting(pool),
-                "queries_wait": pool.waits_for_connection and not has_connection(self._state, pool),
-            }
-            for pool in self._state.pools.values()
-        ]
+        """Return, for each type, since and until when nothing of it is begun, and why its jobs wait."""
+        return [self._agent_row(pool, now) for pool in self._state.pools.values()]
+
+    def _agent_row(self, pool: Pool, now: float) -> dict[str, Any]:
+        missing = missing_for_type(self._state, pool)
+        since, until = (pool.blocked_since, pool.blocked_until) if pool.blocked_until else (None, None)
+        if missing is not None:
+            since, until = missing.since, missing.until
+        reason = self._why_waiting(pool) if missing is None else missing.reason
+        return {
+            "type": pool.name,
+            "since": None if since is None else now - since,
+            "seconds": None if until is None else until - now,
+            "reason": "the scheduler drains" if self._state.draining else reason,
+            "queries_wait": pool.waits_for_connection and not has_connection(self._state, pool),
+        }
 
     def take_changed_hosts(self, now: float) -> list[dict[str, Any]]:
         """Return the hosts that came up or went down: until when not, and why; and forget that they changed."""
@@ -120,18 +126,8 @@ class Report:
         remote = [name for name, host in self._state.config.hosts.items() if host.is_remote]
         self._state.show_hosts(*[self._state.hosts[name] for name in remote])
 
-    def _held(self, pool: Pool, now: float) -> dict[str, float | None]:
-        """Return since and until when nothing of a type is begun: it lacks a connection, or all its slots rest."""
-        if (missing := missing_for_type(self._state, pool)) is not None:
-            return {"since": now - missing.since, "seconds": missing.until - now}
-        if pool.blocked_until:
-            return {"since": now - pool.blocked_since, "seconds": pool.blocked_until - now}
-        return {"since": None, "seconds": None}
-
     def _why_waiting(self, pool: Pool) -> str | None:
         """Return what drover.why cannot see from the slots that are shown."""
-        if (missing := missing_for_type(self._state, pool)) is not None:
-            return missing.reason
         hosts = {slot.host for slot in pool.slots}
         if not any(host.enabled for host in hosts):
             return "every host of the type is disabled"

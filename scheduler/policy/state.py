@@ -312,9 +312,10 @@ class State:
     def allow_starts(self) -> None:
         """Let as many agents be started until the next tick, and begin with the types that had to wait."""
         self.starting = 0
-        self.deadlines.set(STARTS, NEVER)
-        self.dirty |= self.unstarted
-        self.unstarted.clear()
+        if self.unstarted:
+            self.deadlines.set(STARTS, NEVER)
+            self.dirty |= self.unstarted
+            self.unstarted.clear()
 
     def begin_capture(self, slot: Slot) -> None:
         """Keep the output of a command from now on."""
