@@ -85,7 +85,7 @@ def saved(requests: list[r.Request]) -> list[Any]:
 
 def spawned(core: Core) -> list[int]:
     """Carry out the commands as far as making processes; give the slots."""
-    return [command.slot for command in core.drain_commands() if isinstance(command, e.Spawn)]
+    return [effect.slot for effect in core.take_effects() if isinstance(effect, e.Spawn)]
 
 
 def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
@@ -100,7 +100,7 @@ def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
 
 def sent(core: Core) -> list[bytes]:
     """Return the lines sent by command since the last look."""
-    return [command.data for command in core.drain_commands() if isinstance(command, e.Send)]
+    return [effect.data for effect in core.take_effects() if isinstance(effect, e.Send)]
 
 
 def logged(core: Core) -> list[tuple[int | None, str, str]]:

@@ -1,6 +1,6 @@
-"""The wiring: events of the drivers go to the core, its commands and requests go to the drivers; one thread, one loop.
+"""The wiring: events of the drivers go to the core, its effects and requests go to the drivers; one thread, one loop.
 
-Nothing is decided here but the order of a turn: commands are carried out until there are none, the queue connection
+Nothing is decided here but the order of a turn: effects are carried out until there are none, the queue connection
 gets its next request, the watch connection its next statement, then the loop waits for whatever comes first.
 """
 
@@ -61,7 +61,7 @@ class Daemon:
         self._ready_file = ReadyFile(config.scheduler.ready_file)
         self.processes = Processes(
             self.loop, config, agent_folders(), self.core.agent_output, self.core.agent_stderr,
-            self.core.command_output, self._handle,
+            self.core.exec_output, self._handle,
         )  # fmt: skip
         self._connect(config, conninfo, reads_stdin)
         self._drivers = self._driver_table()
@@ -80,7 +80,7 @@ class Daemon:
         self.agentdb = AgentDb(self.loop, agentdb_url, config, self._handle, changed, is_with_queue=is_with_queue)
 
     def _driver_table(self) -> dict[type, Callable[[Any], None]]:
-        """Return what carries out each command of the core."""
+        """Return what carries out each effect of the core."""
         return {
             e.Spawn: self.processes.spawn,
             e.Send: self.processes.send,
@@ -135,16 +135,16 @@ class Daemon:
     # deadline of the core or of the watch connection.
     #
     #   left by                        what                                  picked up by
-    #   an event of a driver           commands of the core                  _carry_out, at once
-    #   an answer to a claim           claimed rows that are not read yet    core.drain_commands -> intake.unpack_claims
-    #   an OK, a death, a new row      types to schedule (state.dirty)       core.drain_commands -> core.schedule_dirty
+    #   an event of a driver           effects of the core                   _carry_out, at once
+    #   an answer to a claim           claimed rows that are not read yet    core.take_effects -> intake.unpack_claims
+    #   an OK, a death, a new row      types to schedule (state.dirty)       core.take_effects -> core.schedule_dirty
     #   the end of a job, its log      rows to save (policy/outbox.py)       send_request -> core.next_request
     #   a notification                 a periodic task that is due           watch.step -> PeriodicTasks.next_steps
     #   a command that was read        the next command to carry out         watch.step -> Commands.carry_out_next
     #   a change of a slot or a host   what report.py has to show            PeriodicTasks.next_deadline
 
     def turn(self) -> None:
-        """Carry out all commands of the core, then wait for the next event or deadline."""
+        """Carry out all effects of the core, then wait for the next event or deadline."""
         loop, core = self.loop, self.core
         self.connections.send_request()  # first: the database works while we do
         if core.has_work:
@@ -165,18 +165,18 @@ class Daemon:
     def _carry_out(self) -> None:
         core, is_traced = self.core, LOG.isEnabledFor(TRACE)
         while core.has_work:
-            for command in core.drain_commands():
+            for effect in core.take_effects():
                 if is_traced:
-                    log_line("trace", str(command))
+                    log_line("trace", str(effect))
                 try:
-                    self._drivers[type(command)](command)
-                except Exception:  # the one place: a bug in one command must not stop the others
-                    LOG.exception("bug: %s failed; please report this", command)
-                    # What the command was about is given up: its state is not known any more.
-                    if isinstance(command, e.Spawn):
-                        self._handle(e.NotCreated(command.slot, BUG))
-                    elif isinstance(command, e.Expand | e.Fetch):
-                        self._handle(e.NotExpanded(command.job, BUG))
+                    self._drivers[type(effect)](effect)
+                except Exception:  # the one place: a bug in one effect must not stop the others
+                    LOG.exception("bug: %s failed; please report this", effect)
+                    # What the effect was about is given up: its state is not known any more.
+                    if isinstance(effect, e.Spawn):
+                        self._handle(e.NotCreated(effect.slot, BUG))
+                    elif isinstance(effect, e.Expand | e.Fetch):
+                        self._handle(e.NotExpanded(effect.job, BUG))
 
     def _check_programs(self) -> None:
         """Check periodically whether programs of agents, or ours, were replaced."""

@@ -262,10 +262,10 @@ class Processes:
         if child := self._children.get(force.slot):
             child.process.kill()
 
-    def signal(self, command: Signal) -> None:
+    def signal(self, effect: Signal) -> None:
         """Send a signal to the process group of an agent; harmless when it is gone."""
-        if child := self._children.get(command.slot):
-            child.process.signal(command.number)
+        if child := self._children.get(effect.slot):
+            child.process.signal(effect.number)
 
     def reload(self, config: Config) -> None:
         """Start processes by another configuration from now on; those of before live on, as hosts of theirs do."""

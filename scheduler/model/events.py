@@ -1,6 +1,7 @@
 """What happened and what to do about it: the two vocabularies between the core and the drivers.
 
-Events are facts, commands are imperatives. What an agent prints is no event: `Core.agent_output` is the hot path.
+Events are facts, effects are imperatives for the drivers (a command is what an operator gives). What an agent prints is
+no event: `Core.agent_output` is the hot path.
 Slots are named by number and, where an answer may come late, by the serial of the process it belongs to.
 """
 
@@ -251,7 +252,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The configuration is another one; every command given before was carried out by the old one."""
+    """The configuration is another one; every effect before it was carried out by the old one."""
 
     config: Config
 
@@ -392,7 +393,7 @@ class Exit:
     """All is saved and every child is dead."""
 
 
-Command = (
+Effect = (
     Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | RunStatement | LogMessage | Echo
     | JobEnded | FindNextDue | RenewLease | ReleaseGroup | Exit
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""The brain: events and the time come in, commands come out.
+"""The brain: events and the time come in, effects come out.
 
     core.handle(event, now)              facts, answers of drivers, signals
     core.agent_output(slot, data, now)   the hot path: what an agent printed -> the line it gets next
     core.tick(now)                       deadlines that have come; `next_deadline` says when to call again
-    core.drain_commands()                the commands since the last call
+    core.take_effects()                the effects since the last call
     core.next_request(now)               what the queue connection is to do next, one at a time
 
 It is pure: it knows no bytes but lines, no clock but `now`, no chance. Which module handles which event, and what is
@@ -57,7 +57,7 @@ class Core:
         return self.state.steps_down
 
     def report_ends(self, wanted: bool) -> None:
-        """Tell of the end of each job by a command JobEnded, or of none."""
+        """Tell of the end of each job by an effect JobEnded, or of none."""
         self.state.report_ends(wanted)
 
     def log_routine(self, wanted: bool) -> None:
@@ -77,7 +77,7 @@ class Core:
     def agent_output(self, number: int, data: bytes, now: float) -> bytes | None:
         """Act on what an agent printed; return the line to send it next, or None.
 
-        Types that this changes are scheduled once for all output of a turn of the loop, by `drain_commands`.
+        Types that this changes are scheduled once for all output of a turn of the loop, by `take_effects`.
         """
         self._heard_at = now
         return replies.agent_output(self.state, self._slots[number], data, now)
@@ -86,18 +86,18 @@ class Core:
         """Act on what a line agent printed on stderr."""
         replies.agent_stderr(self.state, self._slots[number], data, now)
 
-    def command_output(self, number: int, stream: str, data: bytes, now: float) -> None:
+    def exec_output(self, number: int, stream: str, data: bytes, now: float) -> None:
         """Keep what an exec agent printed on "out" or "err"."""
         processes.capture(self.state, self._slots[number], stream, data, now)
 
-    def drain_commands(self) -> list[e.Command]:
-        """Schedule what has changed, and return the commands since the last call."""
+    def take_effects(self) -> list[e.Effect]:
+        """Schedule what has changed, and return the effects since the last call."""
         self.unpack_claims()
         self.schedule()
-        return self.state.take_commands()
+        return self.state.take_effects()
 
     def schedule(self) -> None:
-        """Schedule the types that agents' output has changed; `drain_commands` does so by itself."""
+        """Schedule the types that agents' output has changed; `take_effects` does so by itself."""
         if self.state.dirty:
             self.schedule_dirty(self._heard_at)
 
@@ -119,8 +119,8 @@ class Core:
 
     @property
     def has_work(self) -> bool:
-        """Say whether `drain_commands` would return something, or has something to unpack or to schedule."""
-        return bool(self.state.commands or self.state.claimed or self.state.dirty)
+        """Say whether `take_effects` would return something, or has something to unpack or to schedule."""
+        return bool(self.state.effects or self.state.claimed or self.state.dirty)
 
     # ---- the queue
 
@@ -229,7 +229,7 @@ class Core:
         self.state.resume(pause)
 
     def is_over(self) -> bool:
-        """Say whether nothing is left to do after a drain or a stop; a command tells so once."""
+        """Say whether nothing is left to do after a drain or a stop; an effect tells so once."""
         state = self.state
         if (state.draining or state.stopping) and not state.has_ended:
             is_at_work = state.jobs or state.claimed or any(slot.state > ST_FREE for slot in self._slots)

@@ -21,7 +21,7 @@ from typing import Final
 
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
-from scheduler.model.events import Command, ForceKill, Kill, LogMessage
+from scheduler.model.events import Effect, ForceKill, Kill, LogMessage
 from scheduler.model.expand import Item
 from scheduler.policy.deadlines import SLOTS, Deadlines
 from scheduler.policy.hosts import HostState
@@ -88,7 +88,7 @@ class Slot:
         self.output = AgentOutput(0.0)
         self.clogged_until = s.NEVER
         self.prefetched: deque[Prefetched] | None = None  # lines behind that of the item in hand; None: it has none
-        self.is_unsent = False  # the line of the item in hand is still among the commands
+        self.is_unsent = False  # the line of the item in hand is still among the effects
         if self.host.name in self.pool.queues.bound:
             self.any, self.bound = self.pool.queues.any_of(self.host.name), self.pool.queues.bound[self.host.name]
         self.clear_item()
@@ -302,7 +302,7 @@ class Slot:
         return recalled
 
     def set_unsent(self, is_unsent: bool) -> None:
-        """Note whether the line of the item in hand is still among the commands."""
+        """Note whether the line of the item in hand is still among the effects."""
         self.is_unsent = is_unsent
 
     def unbind(self) -> None:
@@ -336,7 +336,7 @@ class Slot:
 class Slots:
     """All slots."""
 
-    def __init__(self, emit: Callable[[Command], None], deadlines: Deadlines) -> None:
+    def __init__(self, emit: Callable[[Effect], None], deadlines: Deadlines) -> None:
         self.all: list[Slot] = []
         self.vacant: list[int] = []  # numbers of slots that were removed
         self.deadlines = deadlines

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Final
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.model.events import CloseQuery, Command, ConnectionKind, Expand, Fetch, LogMessage, Send
+from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
 from scheduler.model.jobs import Claim, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, QueryEvent, QueryState
@@ -25,7 +25,7 @@ from scheduler.policy.output import Capture
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, Slots, timeouts_of
 
-MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, commands and the lease wait for at most, twice
+MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, effects and the lease wait for at most, twice
 QUERIES: Final[ConnectionKind] = "queries"
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
 _FEW: Final = 100  # deadlines of jobs that have ended are kept up to here
@@ -47,7 +47,7 @@ class State:
         self.config = config  # with the filters of hosts that commands have set
         self.file_hosts = config.hosts  # as the file has them
         self.timers: Scheduler = config.scheduler
-        self.commands: list[Command] = []
+        self.effects: list[Effect] = []
         self.deadlines = Deadlines()
         self.slots = Slots(self.emit, self.deadlines)
         self.outbox = Outbox(self.deadlines)
@@ -244,34 +244,34 @@ class State:
         self.trial = job
 
     def report_ends(self, wanted: bool) -> None:
-        """Tell of the end of each job by a command JobEnded, or of none."""
+        """Tell of the end of each job by an effect JobEnded, or of none."""
         self.reports_ends = wanted
 
     def count(self, what: str, number: int = 1) -> None:
         """Count what the status shows the sum of."""
         self.counts[what] += number
 
-    # ---- commands
+    # ---- effects
 
-    def emit(self, command: Command) -> None:
-        """Add a command to those that the daemon is to carry out."""
-        self.commands.append(command)
+    def emit(self, effect: Effect) -> None:
+        """Add an effect to those that the drivers are to carry out."""
+        self.effects.append(effect)
 
     def send(self, slot: Slot, line: bytes) -> None:
         """Send a line to an agent at the end of this turn."""
         slot.set_unsent(True)
-        self.commands.append(Send(slot.number, line))
+        self.effects.append(Send(slot.number, line))
 
     def withdraw_line(self, slot: Slot) -> None:
         """Do not send to an agent what was to be sent at the end of this turn."""
-        self.commands = [each for each in self.commands if not (isinstance(each, Send) and each.slot == slot.number)]
+        self.effects = [each for each in self.effects if not (isinstance(each, Send) and each.slot == slot.number)]
 
-    def take_commands(self) -> list[Command]:
-        """Return the commands since the last call; lines among them are as good as sent."""
-        taken, self.commands = self.commands, []
-        for command in taken:
-            if type(command) is Send:
-                self.slots.all[command.slot].set_unsent(False)
+    def take_effects(self) -> list[Effect]:
+        """Return the effects since the last call; lines among them are as good as sent."""
+        taken, self.effects = self.effects, []
+        for effect in taken:
+            if type(effect) is Send:
+                self.slots.all[effect.slot].set_unsent(False)
         return taken
 
     # ---- pools, slots and hosts

@@ -112,8 +112,8 @@ class Lockstep:
 
     def _carry_out(self) -> None:
         while self.core.has_work:
-            for command in self.core.drain_commands():
-                self._acts[type(command)](command)
+            for effect in self.core.take_effects():
+                self._acts[type(effect)](effect)
 
     def _spawn(self, spawn: e.Spawn) -> None:
         self.core.handle(e.Created(spawn.slot, 1000 + spawn.slot), self.now)

@@ -112,8 +112,8 @@ class Daemon:
         """Ask the queue for the next thing, carry out the commands, ask again: as the daemon does."""
         self._request()
         while self.core.has_work and self.is_alive:
-            for command in self.core.drain_commands():
-                self._acts[type(command)](command)
+            for effect in self.core.take_effects():
+                self._acts[type(effect)](effect)
         self._request()
         if self.is_alive and not self.core.has_work and self.core.is_over() and self.core.has_work:
             self.pump()
@@ -248,7 +248,7 @@ class Daemon:
     def captured(self, process: Process, stream: str, data: bytes) -> None:
         """An exec agent has printed something."""
         if process.heard:
-            self.core.command_output(process.slot, stream, data, self.sim.now)
+            self.core.exec_output(process.slot, stream, data, self.sim.now)
 
     def ended(self, process: Process, code: int | None, signal: str | None) -> None:
         """A process is dead; it is gone when its output is read."""

@@ -311,7 +311,7 @@ def cursors_match_expanding(sim: "Sim", world: State) -> None:
     timers, before = world.timers, sim.memory.used
     if len(world.expanding) > max(timers.expansions, before.get("expansions", 0)):
         broken("cursors_match_expanding", f"{len(world.expanding)} queries are open")
-    if not world.commands and set(sim.daemon.cursors) != world.expanding:
+    if not world.effects and set(sim.daemon.cursors) != world.expanding:
         broken("cursors_match_expanding", f"{set(sim.daemon.cursors)} are open, {world.expanding} are known")
     for pool in world.pools.values():
         count = sum(1 for job in pool.query_jobs.values() if job.query is not None and job.query.has_connection)

@@ -207,8 +207,8 @@ class Site:
     def _act(self) -> None:
         self._request()
         while self.core.has_work:
-            for command in self.core.drain_commands():
-                self._acts[type(command)](command)
+            for effect in self.core.take_effects():
+                self._acts[type(effect)](effect)
             self._request()
 
     def _later(self, delay: float, call: Callable[[float], None]) -> None:
@@ -318,5 +318,5 @@ class Site:
             self._fed(slot)
 
 
-def _nothing(_: e.Command) -> None:
+def _nothing(_: e.Effect) -> None:
     """Costs nothing that counts here."""

@@ -48,16 +48,16 @@ def test_agents_exit_when_a_drain_has_finished_its_last_slice() -> None:
     core.handle(e.Fetched(1, [(b"x",)], False), 0.0)
     core.handle(e.Created(0, 100), 0.0)
     core.agent_output(0, b"OK\n", 0.0)
-    core.drain_commands()
+    core.take_effects()
     core.handle(e.Drain(), 0.0)
     core.agent_output(0, b"OK\n", 1.0)
-    assert e.Kill(0) in core.drain_commands()
+    assert e.Kill(0) in core.take_effects()
 
 
 def test_ok_from_an_agent_being_killed_is_ignored() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.drain_commands()
+    core.take_effects()
     slot.kill("test", 1.0)
     assert core.agent_output(slot.number, b"OK\n", 1.0) is None
     assert (slot.state, sorted(core.state.jobs)) == (ST_FREEING, [1, 2])
@@ -74,7 +74,7 @@ def test_an_ok_before_its_line_was_sent_is_refused() -> None:  # seed 171
 def test_ok_in_the_last_output_of_an_agent_ends_its_item_and_sends_no_other() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.drain_commands()
+    core.take_effects()
     core.agent_output(slot.number, b"OK", 1.0)
     core.handle(e.Gone(slot.number, code=0), 1.0)
     assert list(core.state.jobs) == [2]
@@ -84,7 +84,7 @@ def test_ok_in_the_last_output_of_an_agent_ends_its_item_and_sends_no_other() ->
 def test_a_job_taken_back_before_its_line_was_sent_is_given_back_by_a_drain() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.drain_commands()
+    core.take_effects()
     core.agent_output(slot.number, b"OK\nOK\n", 1.0)
     core.handle(e.Drain(), 1.0)
     assert list(core.state.jobs) == []
@@ -93,7 +93,7 @@ def test_a_job_taken_back_before_its_line_was_sent_is_given_back_by_a_drain() ->
 def test_a_complete_line_over_the_limit_is_refused() -> None:  # seed 7
     core = make_core(line_limit=10)
     slot = ready(core, claim(1))
-    core.drain_commands()
+    core.take_effects()
     core.agent_output(slot.number, b"x" * 20 + b"\nOK\n", 1.0)
     assert (slot.state, list(core.state.jobs)) == (ST_FREEING, [1])
 
@@ -135,7 +135,7 @@ def test_a_slice_refused_by_the_database_ends_failed() -> None:  # seed 26
 def test_a_plain_end_refused_by_the_database_is_not_lost() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.drain_commands()
+    core.take_effects()
     core.agent_output(slot.number, b"OK\n", 1.0)
     settled: list[Any] = []
     while not isinstance(request := core.next_request(1.0), r.EndAndClaim):
@@ -151,7 +151,7 @@ def test_a_plain_end_refused_by_the_database_is_not_lost() -> None:
 def test_a_time_limit_of_an_earlier_attempt_does_not_end_a_later_one() -> None:
     core = make_core()
     slot = ready(core, claim(1, timeout=5.0))
-    core.drain_commands()
+    core.take_effects()
     core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(1, attempt=2), now=2.0)
     core.tick(6.0)
@@ -162,13 +162,13 @@ def test_a_query_whose_type_has_no_free_slot_evicts_an_idle_agent() -> None:  # 
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
     core = make_core(kinds, hosts={"alpha": Host(max=1)})
     slot = ready(core, claim(1))
-    core.drain_commands()
+    core.take_effects()
     core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(2, "mime", msq=True), now=2.0)
     core.tick(22.0)
-    assert e.Kill(slot.number) in core.drain_commands()
+    assert e.Kill(slot.number) in core.take_effects()
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 22.0)
-    assert [command.job for command in core.drain_commands() if isinstance(command, e.Expand)] == [2]
+    assert [effect.job for effect in core.take_effects() if isinstance(effect, e.Expand)] == [2]
 
 
 def test_failed_items_of_an_earlier_attempt_count_when_no_item_is_left() -> None:
@@ -186,7 +186,7 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
     for number in spawned(core):
         core.handle(e.Created(number, 100), 0.0)
         core.agent_output(number, b"OK\n", 0.0)
-    core.drain_commands()
+    core.take_effects()
     core.agent_output(0, b"OK\n", 1.0)
     core.handle(e.Gone(1, code=1), 2.0)
     (fresh,) = spawned(core)
@@ -243,6 +243,6 @@ def test_an_urgent_query_opens_when_only_an_urgent_slot_is_free(urgent_rank: byt
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
     core = make_core(kinds, hosts={"alpha": Host(max=1, urgent=1)})
     ready(core, claim(1))
-    core.drain_commands()
+    core.take_effects()
     turn(core, claim(2, "mime", rank=urgent_rank, msq=True), now=1.0)
-    assert [command.job for command in core.drain_commands() if isinstance(command, e.Expand)] == [2]
+    assert [effect.job for effect in core.take_effects() if isinstance(effect, e.Expand)] == [2]

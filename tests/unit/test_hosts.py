@@ -123,7 +123,7 @@ def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
     (fresh,) = spawned(core)
     core.handle(e.Created(fresh, 101), 2.0)
     core.agent_output(fresh, b"OK\n", 2.0)
-    core.drain_commands()
+    core.take_effects()
     core.agent_output(fresh, b"OK\n", 3.0)
     (row,) = saved(settle(core, 4.0))
     assert (row.state, row.processed, row.failed) == ("done", 1, 0)

@@ -293,7 +293,7 @@ def test_agents_are_given_no_work_while_too_much_output_waits() -> None:
     core = make_core({"sha": AgentType(command=("agent",), kind="exec", output_limit=2 * RESULT_SIZE)})
     turn(core, claim(1), claim(2))
     core.handle(e.Created(0, 100), 0.0)
-    core.command_output(0, "out", b"x" * (RESULT_SIZE + 1), 0.0)
+    core.exec_output(0, "out", b"x" * (RESULT_SIZE + 1), 0.0)
     core.handle(e.Gone(0, 0), 0.0)
     waiting = spawned(core)
     settle(core)

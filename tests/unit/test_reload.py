@@ -122,7 +122,7 @@ def test_the_number_of_a_slot_is_free_only_when_its_process_is_dead() -> None:
     reload(core, config({"md5": SHA}))
     assert [other.number for other in core.state.pools["md5"].slots] == [1]
     core.agent_output(slot.number, b"OK\n", 0.0)
-    core.drain_commands()
+    core.take_effects()
     assert slot.state == ST_FREEING
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
     reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
@@ -133,7 +133,7 @@ def test_an_answer_for_the_former_process_of_a_slot_is_dropped() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.agent_output(slot.number, b"DB: select 1\nOK\n", 0.0)
-    (ask,) = [command for command in core.drain_commands() if isinstance(command, e.RunStatement)]
+    (ask,) = [effect for effect in core.take_effects() if isinstance(effect, e.RunStatement)]
     reload(core, config({"md5": SHA}))
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
     reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
@@ -284,7 +284,7 @@ def test_late_rows_of_a_slice_given_back_do_not_affect_the_next() -> None:
     core = make_core()
     checkpoint = {"watermark": "3", "beyond": []}
     turn(core, claim(1, msq=True, repeat=True, key="id", checkpoint=checkpoint))
-    core.drain_commands()
+    core.take_effects()
     core.handle(e.Opened(1, (b"id",), 0), 0.0)
     (row,) = saved(settle(core))
     assert (row.state, row.outcome, row.checkpoint["watermark"]) == ("queued", "slice", None)

@@ -30,7 +30,7 @@ def up_and_dead(times: list[float]) -> Slot:
     core = make_core()
     for pk, now in enumerate(times, start=1):
         slot = ready(core, claim(pk), now=now)
-        core.drain_commands()
+        core.take_effects()
         core.handle(e.Gone(slot.number, code=3), now)
     return core.state.slots.all[0]
 
@@ -75,7 +75,7 @@ def test_a_failed_slot_is_tried_again_after_the_interval_f73() -> None:
 def test_kills_by_the_scheduler_reset_the_count_f74() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.drain_commands()
+    core.take_effects()
     slot.starts = [0.0] * 5
     core.agent_output(slot.number, b"OK\n", 1.0)
     slot.kill("idle", 1.0)
