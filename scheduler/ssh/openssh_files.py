@@ -49,14 +49,11 @@ class Hop:
 
 def route(settings: SshSettings) -> list[Hop]:
     """Return the hops to a host, by OpenSSH's configuration. Errors: WorldError."""
-    name, _, port = (settings.address or settings.host).rpartition(":")
-    if not name or not port.isdigit() or name.count(":"):  # a bare name, or an IPv6 address
-        name, port = settings.address or settings.host, ""
-    name = name.strip("[]")
+    _, name, port = _split(settings.address or settings.host)
     config = _ssh_config(Path(settings.ssh_config).expanduser())
     try:
         options = config.lookup(name)
-        *jumps, _ = _jumps_and_host(config, name)
+        jumps = _jumps(config, name)
     except (paramiko.SSHException, OSError, ValueError) as error:
         raise WorldError(f"{settings.ssh_config}: {error}") from error
     hops = []
@@ -75,8 +72,8 @@ def _ssh_config(path: Path) -> paramiko.SSHConfig:
         raise WorldError(f"cannot read {path}: {error}") from error
 
 
-def _jumps_and_host(config: paramiko.SSHConfig, name: str, depth: int = 0) -> list[str]:
-    """Return the jumps before a host and the host; the jumps of the first jump come before it."""
+def _jumps(config: paramiko.SSHConfig, name: str, depth: int = 0) -> list[str]:
+    """Return the jumps before a host; the jumps of the first jump come before it."""
     options = config.lookup(name)
     if options.get("proxycommand", "none") not in (None, "none"):
         raise ValueError(f"ProxyCommand of {name} is not supported; use ProxyJump")
@@ -84,17 +81,18 @@ def _jumps_and_host(config: paramiko.SSHConfig, name: str, depth: int = 0) -> li
         raise ValueError(f"ProxyJump of {name} has no end")
     jumps = options.get("proxyjump", "none")
     if jumps == "none":
-        return [name]
+        return []
     first, *others = (word.strip() for word in jumps.split(","))
-    *before, _ = _jumps_and_host(config, _split(first)[1], depth + 1)
-    return [*before, first, *others, name]
+    return [*_jumps(config, _split(first)[1], depth + 1), first, *others]
 
 
 def _split(word: str) -> tuple[str, str, str]:
     """Return user, name and port of [ssh://][user@]host[:port]."""
     user, _, rest = word.removeprefix("ssh://").rpartition("@")
     name, _, port = rest.rpartition(":")
-    return (user, name.strip("[]"), port) if name and port.isdigit() else (user, rest.strip("[]"), "")
+    if not name or not port.isdigit() or (":" in name and not name.endswith("]")):  # a bare name, or an IPv6 address
+        name, port = rest, ""
+    return user, name.strip("[]"), port
 
 
 def _hop(options: dict[str, Any], settings: SshSettings, user: str, port: str, identity: str) -> Hop:

@@ -1,12 +1,13 @@
-"""Claims about the patterns of known_hosts: which names a line is about, as sshd(8) says; no server is asked."""
+"""Claims about the files of OpenSSH: which names a line of known_hosts is about, and what an address means."""
 
 from pathlib import Path
 
 import paramiko
 import pytest
 
+from scheduler.drivers.ssh_protocol import SshSettings
 from scheduler.errors import WorldError
-from scheduler.ssh.openssh_files import HostKeys
+from scheduler.ssh.openssh_files import HostKeys, route
 
 KEY = paramiko.ECDSAKey.generate()
 
@@ -56,3 +57,18 @@ def test_a_host_matched_by_a_pattern_is_trusted_f8(tmp_path: Path, name: str, pa
 )
 def test_a_host_matched_by_no_pattern_is_refused_f8(tmp_path: Path, name: str, pattern: str) -> None:
     assert not is_trusted(name, pattern, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "port"),
+    [
+        ("a.example", "a.example", 22),
+        ("a.example:2222", "a.example", 2222),
+        ("::1", "::1", 22),
+        ("[::1]", "::1", 22),
+        ("[::1]:2222", "::1", 2222),
+    ],
+)
+def test_an_address_is_a_host_with_or_without_a_port_f8(address: str, name: str, port: int) -> None:
+    (hop,) = route(SshSettings("alpha", address, "me", ssh_config="/nonexistent"))
+    assert (hop.address, hop.port) == (name, port)
