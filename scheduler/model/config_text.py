@@ -18,6 +18,7 @@ from scheduler.model.config import Argv, Config, ConfigMistakes, Mistake, Path, 
 
 Tree = dict[str, Any]
 Place = tuple[int, int]  # number of the file, line
+Token = tuple[str, int]  # text, line
 
 SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), (column \d+)|end of document)\)$")
 PASSWORD = re.compile(
@@ -117,48 +118,50 @@ def key_lines(text: str) -> dict[Path, int]:
     tomllib keeps no line numbers. An array of tables, which no key of ours is, counts as a table.
     """
     lines: dict[Path, int] = {}
-    tokens, line = [], 1
+    tokens: list[Token] = []
+    line = 1
     for found in TOKEN.finditer(text):
         if found["token"]:
             tokens.append((found["token"], line))
         line += found[0].count("\n")
     tokens = [("", 0), *reversed(tokens)]  # the next one is the last
-
-    def read_path(path: Path, end: str) -> Path:
-        """Read a dotted key below `path`; a table named on its way gets this line, unless it had one."""
-        first = tokens[-1][1]
-        while (token := tokens.pop())[0] != end:
-            if token[0] != ".":
-                key = tomllib.loads(f"key = {token[0]}")["key"] if token[0][0] in "\"'" else token[0]
-                path = (*path, key)
-                lines.setdefault(path, token[1])
-        lines[path] = first
-        return path
-
-    def read_value(path: Path) -> None:
-        opener, number = tokens.pop()[0], 0
-        if opener not in ("[", "{"):
-            while tokens[-1][0] not in ("", "\n", ",", "]", "}"):
-                tokens.pop()
-            return
-        while tokens[-1][0] not in ("]", "}"):
-            if tokens[-1][0] in ("\n", ","):
-                tokens.pop()
-            elif opener == "{":
-                read_value(read_path(path, "="))
-            else:
-                lines[*path, number] = tokens[-1][1]
-                read_value((*path, number))
-                number += 1
-        tokens.pop()
-
     table: Path = ()
     while start := tokens[-1][0]:
         if start not in ("\n", "[", "]"):
-            read_value(read_path(table, "="))
+            _read_value(tokens, lines, _read_path(tokens, lines, table, "="))
         elif tokens.pop()[0] == "[" and tokens[-1][0] != "[":
-            table = read_path((), "]")
+            table = _read_path(tokens, lines, (), "]")
     return lines
+
+
+def _read_path(tokens: list[Token], lines: dict[Path, int], path: Path, end: str) -> Path:
+    """Read a dotted key below `path`; a table named on its way gets this line, unless it had one."""
+    first = tokens[-1][1]
+    while (token := tokens.pop())[0] != end:
+        text, line = token
+        if text != ".":
+            path = (*path, tomllib.loads(f"key = {text}")["key"] if text[0] in "\"'" else text)
+            lines.setdefault(path, line)
+    lines[path] = first
+    return path
+
+
+def _read_value(tokens: list[Token], lines: dict[Path, int], path: Path) -> None:
+    opener, number = tokens.pop()[0], 0
+    if opener not in ("[", "{"):
+        while tokens[-1][0] not in ("", "\n", ",", "]", "}"):
+            tokens.pop()
+        return
+    while tokens[-1][0] not in ("]", "}"):
+        if tokens[-1][0] in ("\n", ","):
+            tokens.pop()
+        elif opener == "{":
+            _read_value(tokens, lines, _read_path(tokens, lines, path, "="))
+        else:
+            lines[*path, number] = tokens[-1][1]
+            _read_value(tokens, lines, (*path, number))
+            number += 1
+    tokens.pop()
 
 
 # ---- the tree to classes
@@ -252,12 +255,10 @@ def _place(places: dict[Path, Place], path: Path) -> Place:
 
 
 def _line(tree: Tree, path: Path, message: str) -> str:
-    keys = (f"[{key}]" if isinstance(key, int) else "." + _bare_or_quoted(key) for key in path)
-    return f"{''.join(keys).removeprefix('.')}: {message} (got {_shown(tree, path)})"
-
-
-def _bare_or_quoted(key: str) -> str:
-    return key if BARE_KEY.fullmatch(key) else _quoted(key)
+    dotted = ""
+    for key in path:
+        dotted += f"[{key}]" if isinstance(key, int) else f".{key if BARE_KEY.fullmatch(key) else _quoted(key)}"
+    return f"{dotted.removeprefix('.')}: {message} (got {_shown(tree, path)})"
 
 
 def _quoted(text: str) -> str:
