@@ -327,8 +327,7 @@ class Processes:
         def died(end: Event) -> None:
             self._children[spawn.slot].died(end)
 
-        process = host.start(spawn, self._config.agents[spawn.type], lambda: self._started(spawn), died)
-        return process, (process.ends.stdin, process.ends.stdout, process.ends.stderr)
+        return host.start(spawn, self._config.agents[spawn.type], lambda: self._started(spawn), died)
 
     def _started(self, spawn: Spawn) -> None:
         child = self._children[spawn.slot]

@@ -21,7 +21,7 @@ from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.spawn import EXEC_DIRECTORY, own_environment, passed_environment, prlimit_options
 from scheduler.drivers.ssh_protocol import PacketSocket
-from scheduler.drivers.system import TRACED_S, close_all, pidfd_of, pipes, signal_name
+from scheduler.drivers.system import TRACED_S, Ends, close_all, pidfd_of, pipes, signal_name
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
@@ -34,15 +34,6 @@ LAST_WAIT_MS: Final = 1000
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Our ends of the pipes of an agent, which never block; the caller who starts it closes them."""
-
-    stdin: int
-    stdout: int
-    stderr: int
-
-
 @dataclass(eq=False, slots=True)
 class RemoteProcess:
     """An agent on another host; its pid is that host's, 0 until it has one."""
@@ -50,23 +41,19 @@ class RemoteProcess:
     host_process: "SshProcess"
     id: int
     slot: int
-    ends: Ends
     grace_s: float
     on_start: Callable[[], None]
     on_end: Callable[[Event], None]
     pid: int = 0
 
     def started(self, pid: int) -> None:
-        """Note that it runs."""
         self.pid = pid
         self.on_start()
 
     def signal(self, number: int) -> None:
-        """Send a signal to its group; harmless when it is gone."""
         self.host_process.signal(self.id, signal_name(number).removeprefix("SIG"))
 
     def kill(self) -> None:
-        """Kill it and its group."""
         self.host_process.signal(self.id, "KILL")
 
     def kill_group(self) -> None:
@@ -89,11 +76,11 @@ class SshHost:
 
     def start(
         self, spawn: Spawn, agent: AgentType, on_start: Callable[[], None], on_end: Callable[[Event], None]
-    ) -> RemoteProcess:
+    ) -> tuple[RemoteProcess, Ends]:
         """Start an agent; `on_start` and then `on_end` are called later, or `on_end` alone.
 
-        Its program is found on the host, and its limits are set by the prlimit(1) there.
-        Errors: OSError when we can open no more files.
+        Its program is found on the host, and its limits are set by the prlimit(1) there. The caller closes our ends of
+        its pipes. Errors: OSError when we can open no more files.
         """
         id = self._last_id = self._last_id + 1
         words = spawn.argv if spawn.argv is not None else tuple(map(os.fsencode, agent.command))
@@ -104,8 +91,8 @@ class SshHost:
         directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")
         ends = self._ssh.start(ssh.Start(id, tuple(words), environment, os.fsencode(directory)))
         grace_s = 3 * self.settings.orphan_s  # the SSH process ends the output in two of these
-        process = self._processes[id] = RemoteProcess(self._ssh, id, spawn.slot, ends, grace_s, on_start, on_end)
-        return process
+        process = self._processes[id] = RemoteProcess(self._ssh, id, spawn.slot, grace_s, on_start, on_end)
+        return process, ends
 
     def retire(self) -> None:
         """Serve the agents that run, and then close; the host is not reported up or down any more."""
@@ -123,7 +110,6 @@ class SshHost:
         self._ssh.kill()
 
     def close(self) -> None:
-        """End at once, with all agents of the host."""
         self._ssh.close()
 
     def _handle(self, report: ssh.Report) -> None:
@@ -154,13 +140,11 @@ class SshHost:
 
 
 def settings_of(name: str, host: Host) -> ssh.SshSettings:
-    """Return how a host is reached."""
     return ssh.SshSettings(name, host.address, host.user, host.identity, host.known_hosts)
 
 
 def ssh_hosts(config: Config) -> dict[str, Host]:
-    """Return the hosts that are reached over SSH."""
-    return {name: host for name, host in config.hosts.items() if host.transport == "ssh"}
+    return {name: host for name, host in config.hosts.items() if host.is_remote}
 
 
 class SshProcess:
@@ -186,11 +170,10 @@ class SshProcess:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the process, while there is one."""
         return self._popen.pid if self._popen is not None else None
 
     def start(self, start: ssh.Start) -> Ends:
-        """Start an agent. Errors: OSError when we can open no more files."""
+        """Start an agent and return our ends of its pipes, which never block. Errors: OSError."""
         ours, theirs = pipes()
         for fd in ours:
             os.set_blocking(fd, False)
@@ -204,7 +187,7 @@ class SshProcess:
             self._loop.at(self._loop.now, lambda: self._end(refusal))
         else:
             self._socket.send(packet, theirs)
-        return Ends(*ours)
+        return ours
 
     def signal(self, id: int, name: str) -> None:
         """Send a signal to the process group of an agent; harmless when it is gone."""
@@ -329,7 +312,7 @@ class SshProcess:
 
     def _receive(self, packet: bytes, _fds: tuple[int, ...]) -> None:
         self._pings = 0
-        match report := ssh.unpack_report(packet):
+        match report := ssh.unpack(packet, ssh.REPORTS):
             case ssh.Pong():
                 return
             case ssh.NotStarted() | ssh.Ended() | ssh.Lost():

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from select import EPOLLIN, EPOLLOUT
-from typing import Any, Final, get_args
+from typing import Final, TypeVar, get_args
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.system import close_all
@@ -140,12 +140,13 @@ class Note:
 
 Report = Started | NotStarted | Ended | Lost | LinkUp | LinkDown | Note | Pong
 
-REQUESTS: Final = {kind.__name__: kind for kind in get_args(Request)}
-REPORTS: Final = {kind.__name__: kind for kind in get_args(Report)}
+REQUESTS: Final[dict[str, type[Request]]] = {kind.__name__: kind for kind in get_args(Request)}
+REPORTS: Final[dict[str, type[Report]]] = {kind.__name__: kind for kind in get_args(Report)}
+
+Message = TypeVar("Message", bound=Request | Report)
 
 
 def pack(message: Request | Report) -> bytes:
-    """Return the packet of a message."""
     name = type(message).__name__
     if not isinstance(message, Start):
         return json.dumps([name, asdict(message)]).encode()
@@ -154,19 +155,8 @@ def pack(message: Request | Report) -> bytes:
     return b"\0".join((head, message.directory, *message.argv, *variables))
 
 
-def unpack_request(packet: bytes) -> Request:
-    """Return the request of a packet. Errors: BugError."""
-    request: Request = _unpack(packet, REQUESTS)
-    return request
-
-
-def unpack_report(packet: bytes) -> Report:
-    """Return the report of a packet. Errors: BugError."""
-    report: Report = _unpack(packet, REPORTS)
-    return report
-
-
-def _unpack(packet: bytes, kinds: dict[str, Any]) -> Any:
+def unpack(packet: bytes, kinds: dict[str, type[Message]]) -> Message:
+    """Return the message of a packet, which is one of these kinds. Errors: BugError."""
     head, *words = packet.split(b"\0")
     try:
         name, fields = json.loads(head)

@@ -44,7 +44,7 @@ class SshHostProcess:
         self._supervisor.send(ssh.pack(report))
 
     def _receive(self, packet: bytes, fds: tuple[int, ...]) -> None:
-        match request := ssh.unpack_request(packet):
+        match request := ssh.unpack(packet, ssh.REQUESTS):
             case ssh.Start():
                 self._start(request, fds)
             case ssh.Signal():

@@ -48,7 +48,6 @@ class Connection:
 
     @property
     def sock(self) -> ParamikoSocket:
-        """The socket of the last hop."""
         return self._socks[-1]
 
     def abort(self) -> None:

@@ -96,10 +96,11 @@ class ConnectionPool:
         post, transport = self._relay.calls.post, connection.transport
         try:
             agent.open_session(transport, self._settings.connect_s)
+        except WorldError as error:
+            post(partial(agent.refuse, str(error)))
         except BROKEN as error:
-            if agent.has_session:
-                post(partial(agent.refuse, f"the host runs no command: {error}"))
-            elif transport.is_active() and "Timeout" not in str(error):  # the second of two refusals looks like one
+            # Of refusals at once paramiko explains only one.
+            if transport.is_active() and "Timeout" not in str(error):
                 post(partial(self._session_refused, connection, agent, str(error)))
             else:
                 post(partial(agent.refuse, f"no session: {error or 'the connection broke'}"))

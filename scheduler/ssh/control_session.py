@@ -93,7 +93,6 @@ class Answer:
     text: str = ""
 
     def come(self, text: str) -> None:
-        """Note the answer."""
         self.text = text
         self.on_come()
 

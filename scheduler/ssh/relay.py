@@ -25,12 +25,11 @@ CLOSED = -1
 
 
 class Relay:
-    """All streams of the process."""
+    """What all streams of the process share."""
 
     def __init__(self, loop: Loop, calls: CallQueue) -> None:
         self.loop, self.calls = loop, calls
         self._corked: set[ParamikoSocket] = set()
-        self._held_up: dict[Stream, None] = {}  # those that hold bytes which their channel does not take
 
     def cork(self, sock: ParamikoSocket) -> None:
         """Have what is sent in this iteration of the loop leave at its end, in one piece."""
@@ -42,17 +41,6 @@ class Relay:
         """Send what was kept back; to be called after each iteration of the loop."""
         while self._corked:
             self._corked.pop().uncork()
-
-    def retry_soon(self, stream: "Stream") -> None:
-        """Try again soon to send what a stream holds."""
-        if not self._held_up:
-            self.loop.at(self.loop.now + RETRY_S, self._retry)
-        self._held_up[stream] = None
-
-    def _retry(self) -> None:
-        streams, self._held_up = self._held_up, {}
-        for stream in streams:
-            stream.send_unsent()
 
 
 class Stream:
@@ -100,7 +88,7 @@ class Stream:
             on_end, self._on_end = self._on_end, lambda: None
             on_end()
 
-    def send_unsent(self) -> None:
+    def _send_unsent(self) -> None:
         """Send what is in memory, unless the window is shut, the socket is full, or new keys are being exchanged."""
         if self._stdin == CLOSED:
             return
@@ -115,7 +103,7 @@ class Stream:
             return
         if self._unsent:
             self._pause_input()
-            self._relay.retry_soon(self)
+            self._relay.loop.at(self._relay.loop.now + RETRY_S, self._send_unsent)
         else:
             self._read_input()
 
@@ -127,7 +115,7 @@ class Stream:
         except OSError:  # a socket that was reset
             self._unsent = b""
         if self._unsent:
-            self.send_unsent()
+            self._send_unsent()
             return
         self._relay.cork(self._sock)
         with suppress(*BROKEN):

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import paramiko
 
-from scheduler.drivers.loop import Callback, Steps, Task
+from scheduler.drivers.loop import Callback, Steps, Task, Until
 from scheduler.drivers.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
 from scheduler.drivers.system import close_all
-from scheduler.errors import AgentError
+from scheduler.errors import AgentError, WorldError
 from scheduler.ssh.control_session import NOISE_BYTES, PID_LINE, ControlSession, shell_command
 from scheduler.ssh.paramiko_adapters import BROKEN, EXIT_SIGNAL, ON_EXIT, BufferEvent, ParamikoSocket
 from scheduler.ssh.relay import WINDOW_BYTES, Relay, Stream
@@ -23,7 +23,7 @@ from scheduler.ssh.relay import WINDOW_BYTES, Relay, Stream
 COMMAND_BYTES: Final = 131_000  # one word of an argv on Linux, less a few: sshd gives the command as one to a shell
 VARIABLE: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 MESSAGE_BYTES: Final = 300  # of the output of a shim that failed
-CHECKS: Final = 5  # whether a group that was killed is gone, one a second
+CHECKS: Final = 6  # whether a group that was killed is gone, one a second
 
 GO: Final = b"\n"
 # sshd has made it the leader of a session and a group of its own, which it checks, since signals go to that group.
@@ -42,9 +42,8 @@ exec "$@"
 
 def agent_command(argv: Sequence[bytes], environment: Mapping[bytes, bytes], directory: bytes) -> bytes:
     """Return the command that starts an agent behind the shim. Errors: AgentError when there can be none."""
-    for name in environment:
-        if not VARIABLE.fullmatch(name):
-            raise AgentError(f"{name!r} is not the name of an environment variable")
+    if wrong := [name for name in environment if not VARIABLE.fullmatch(name)]:
+        raise AgentError(f"{wrong[0]!r} is not the name of an environment variable")
     variables = [name + b"=" + text for name, text in environment.items()]
     command = shell_command(SHIM, directory or b".", *variables, b"--", *argv)
     if len(command) > COMMAND_BYTES:
@@ -82,15 +81,13 @@ class RemoteAgent:
 
     # ---- called by the connection pool, and for requests of the supervisor
 
-    @property
-    def has_session(self) -> bool:
-        """Whether its host has opened a session for it."""
-        return self._channel is not None
-
     def open_session(self, transport: paramiko.Transport, limit_s: float) -> None:
-        """Open a session and start the shim; blocks, in a thread of its own. Errors: one of BROKEN."""
+        """Open a session and start the shim; blocks. Errors: one of BROKEN, or WorldError once it has a session."""
         self._channel = transport.open_session(WINDOW_BYTES, timeout=limit_s)  # it can be closed from now on
-        self._channel.exec_command(self._command)
+        try:
+            self._channel.exec_command(self._command)
+        except BROKEN as error:
+            raise WorldError(f"the host runs no command: {error}") from error
 
     def session_opened(self, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool) -> None:
         """Go on: the shim starts. A control session of the same connection gets requests before the agent its input."""
@@ -98,7 +95,7 @@ class RemoteAgent:
             self._abandon()
             return
         self.control = control
-        self._task = Task(self._loop, self._life(self._channel, sock, control, is_same_connection)).start()
+        self._task = Task(self._loop, self._life(sock, control, is_same_connection)).start()
 
     def refuse(self, why: str) -> None:
         """Report that it was not started, unless it is over; no session is being opened for it any more."""
@@ -128,9 +125,8 @@ class RemoteAgent:
 
     # ---- its life
 
-    def _life(
-        self, channel: paramiko.Channel, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool
-    ) -> Steps[None]:
+    def _life(self, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool) -> Steps[None]:
+        channel: paramiko.Channel = self._channel
         event = BufferEvent(self._relay.calls, self._notify)
         channel.settimeout(0.0)
         channel.in_buffer.set_event(event)
@@ -195,14 +191,24 @@ class RemoteAgent:
 
     def _await_output(self, pid: int) -> Steps[None]:
         """Wait until all output was passed on; at a deadline kill what holds the pipes, at the next cut it off."""
-        yield from self._wait(self._orphan_s, lambda: self._is_drained)
+        yield from self._await_drained()
         if not self._is_drained and self.control is not None:
             self.control.signal(pid, "KILL")
-        yield from self._wait(self._orphan_s, lambda: self._is_drained)
+        yield from self._await_drained()
         if not self._is_drained:
             self._close_channel()
         while not self._is_drained:
             yield self._change
+
+    def _await_drained(self) -> Steps[None]:
+        """Wait until all output was passed on, but no longer than `orphan_s`."""
+        if self._is_drained:
+            return
+        deadline = self._loop.now + self._orphan_s
+        timer = self._loop.at(deadline, self._notify)
+        while not self._is_drained and self._loop.now < deadline:
+            yield self._change
+        timer.cancel()
 
     def _end_group(self, pid: int) -> Steps[None]:
         """Kill what is left of its group, and check that it is gone: that takes a moment, as zombies count as alive."""
@@ -212,27 +218,15 @@ class RemoteAgent:
             return
         answer = control.end(pid, self._notify)
         self._release(self)
-        for _ in range(CHECKS):
+        for check in range(CHECKS):
+            if check > 0:
+                yield Until(self._loop.now + 1.0)
+                answer = control.signal(pid, "0", self._notify)
             while not answer.text:
                 yield self._change
             if answer.text == "gone":
                 return
-            yield from self._wait(1.0, lambda: False)
-            answer = control.signal(pid, "0", self._notify)
-        while not answer.text:
-            yield self._change
-        if answer.text != "gone":
-            self._report(Note(f"something is left of process group {pid} though it was killed"))
-
-    def _wait(self, seconds: float, is_so: Callable[[], bool]) -> Steps[None]:
-        """Wait until something is so, but no longer than so many seconds."""
-        if is_so():
-            return
-        deadline = self._loop.now + seconds
-        timer = self._loop.at(deadline, self._notify)
-        while not is_so() and self._loop.now < deadline:
-            yield self._change
-        timer.cancel()
+        self._report(Note(f"something is left of process group {pid} though it was killed"))
 
     def _notify(self) -> None:
         self._resume(None)

@@ -7,8 +7,9 @@ from select import EPOLLIN, EPOLLOUT
 from typing import Any
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.ssh_host import Ends, SshProcess
+from scheduler.drivers.ssh_host import SshProcess
 from scheduler.drivers.ssh_protocol import Ended, Lost, NotStarted, Report, SshSettings, Start, Started
+from scheduler.drivers.system import Ends
 from tests.loop_tools import turn_until
 
 
@@ -31,7 +32,7 @@ class Host:
         """Start an agent and read its output."""
         words = tuple(word.encode() if isinstance(word, str) else word for word in argv)
         ends = self.ends[id] = self.process.start(Start(id, words, **keys))
-        self._fds |= {ends.stdin, ends.stdout, ends.stderr}
+        self._fds |= set(ends)
         if is_heard:
             self.hear(id)
         return ends
@@ -42,8 +43,8 @@ class Host:
     def hear(self, id: int) -> None:
         """Read what it says from now on."""
         for fd, name, store in (
-            (self.ends[id].stdout, "out", self.said),
-            (self.ends[id].stderr, "err", self.errors),
+            (self.ends[id][1], "out", self.said),
+            (self.ends[id][2], "err", self.errors),
         ):
             self.open.add((id, name))
             self.loop.register(fd, EPOLLIN, self._ear(id, fd, name, store))
@@ -62,13 +63,13 @@ class Host:
     def write(self, id: int, data: bytes) -> int:
         """Write what the pipe takes; how much that was."""
         try:
-            return os.write(self.ends[id].stdin, data)
+            return os.write(self.ends[id][0], data)
         except BlockingIOError:
             return 0
 
     def feed(self, id: int, data: bytes) -> None:
         """Write as the pipe takes it; `fed` tells how much that was."""
-        fd = self.ends[id].stdin
+        fd = self.ends[id][0]
         self.fed[id] = 0
 
         def go_on(_mask: int) -> None:
@@ -82,7 +83,7 @@ class Host:
         self.loop.register(fd, EPOLLOUT, go_on)
 
     def close_stdin(self, id: int = 0) -> None:
-        self._close(self.ends[id].stdin)
+        self._close(self.ends[id][0])
 
     def over(self, id: int = 0) -> list[Report]:
         """What was told of the end of an agent; empty while it lives."""

@@ -352,7 +352,7 @@ def test_supervisor_does_not_block_on_an_ssh_process_that_does_not_read(server: 
     finally:
         process.close()
         for end in ends:
-            for fd in (end.stdin, end.stdout, end.stderr):
+            for fd in end:
                 os.close(fd)
         loop.close()
     assert process.pid is None
