@@ -1,7 +1,7 @@
 """The nouns on a job's way: wanted, claimed, in hand, ended; each is made in exactly one place.
 
 `ClaimRequest` is made by policy/claims.py, `Claim` from a row by `read_claim`, the job in hand by policy/intake.py,
-`SaveRow` by policy/outcome.py.
+`SaveRow` by policy/completion.py.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""The slots of all agents, the soonest of their deadlines, and when no process may be started in them.
-
-A slot moves itself; what may happen stands in the tables SLOT_TABLE and WANTED of model/states.py. This module settles
-no item: the caller does, before a process ends.
+"""Slots, places for agents: each moves itself by the tables SLOT_TABLE and WANTED of model/states.py.
 
 Throttle: deaths of agents that had said OK count per slot, those of the last respawn_interval: the first start and
 respawn_count respawns are allowed (F71, F72). A start that ended before the first OK tells something of the program and
@@ -30,7 +27,6 @@ from scheduler.policy.output import AgentOutput
 from scheduler.policy.run_queue import RunQueue
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
-_UNUSED: Final = (s.ST_FAIL, s.ST_FREE)
 
 
 def timeouts_of(kind: AgentType, timers: Scheduler) -> tuple[float, ...]:
@@ -345,7 +341,6 @@ class Slots:
         self.logs_routine = True  # whether the log has the level at which starts and ends of commands are told
 
     def log_routine(self, wanted: bool) -> None:
-        """Log the starts and ends of commands too, or not."""
         self.logs_routine = wanted
 
     def add(self, pool: Pool, host: HostState, timeouts: tuple[float, ...], now: float) -> None:
@@ -377,7 +372,7 @@ class Slots:
     def moved(self, slot: Slot, old: int, new: int) -> None:
         """Keep the books of host and type, and carry out what the move means."""
         self.changed.add(slot)
-        slot.host.slot_moved((old in _UNUSED) - (new in _UNUSED), (new == s.ST_FREEING) - (old == s.ST_FREEING))
+        slot.host.slot_moved((old <= s.ST_FREE) - (new <= s.ST_FREE), (new == s.ST_FREEING) - (old == s.ST_FREEING))
         if slot.is_up or new == s.ST_FREE:
             slot.host.end_probe(slot)
         slot.pool.slot_moved(slot, old, new)
