@@ -31,7 +31,7 @@ from scheduler.model.states import (
     check_move,
 )
 from scheduler.policy.job import Job, Verdict
-from scheduler.policy.query import KeyProgress, Query
+from scheduler.policy.job_query import JobQuery, KeyProgress
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
@@ -95,14 +95,14 @@ def fail_item(state: State, slot: Slot, job: Job, reason: str, *, final: bool) -
         _try_again(state, slot, job, job.query, item, spared=False)
 
 
-def _try_again(state: State, slot: Slot, job: Job, query: Query, item: Item, *, spared: bool) -> None:
+def _try_again(state: State, slot: Slot, job: Job, query: JobQuery, item: Item, *, spared: bool) -> None:
     """Let the item in hand be tried once more, alone in a fresh process; if it is spared the first try is none."""
     query.try_again(item, spared=spared)
     slot.pool.add_second_try(job, item, slot.host.name if slot.is_bound else None)
     state.mark_dirty(slot.pool)
 
 
-def _record_failure(state: State, slot: Slot, job: Job, query: Query, item: Item, reason: str) -> None:
+def _record_failure(state: State, slot: Slot, job: Job, query: JobQuery, item: Item, reason: str) -> None:
     """Record the item in hand as failed for good."""
     line = printable(item.line.rstrip(b"\n"))
     kept = line if len(line) <= FAILURE_LINE else line[:FAILURE_LINE] + "..."
@@ -131,7 +131,7 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
             _block(state, slot, job)
         else:
             fail_item(state, slot, job, why if slot.failed is None else slot.failed, final=slot.failed is not None)
-    release_slot(state, slot, job, now)
+    take_item_from(state, slot, job, now)
 
 
 def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
@@ -149,7 +149,7 @@ def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
         job.set_verdict(Verdict(GIVEN_BACK, why))
 
 
-def release_slot(state: State, slot: Slot, job: Job, now: float) -> None:
+def take_item_from(state: State, slot: Slot, job: Job, now: float) -> None:
     """Take the item in hand from a slot, and conclude its job if that was its last."""
     if slot.is_second_try:
         job.end_second_try(slot.item)
@@ -308,7 +308,7 @@ def progress(job: Job, now: float, text: str, counted: int = 0) -> SaveRow:
     return _row(job, now, state, None, text, remaining=remaining, counted=counted)
 
 
-def _slice(job: Job, query: Query, now: float) -> SaveRow:
+def _slice(job: Job, query: JobQuery, now: float) -> SaveRow:
     """Judge a multi-SQL-query whose rows are all worked."""
     if job.failed > job.rules.tolerate:
         text = f"{job.failed} items failed, {job.rules.tolerate} tolerated"

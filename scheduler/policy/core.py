@@ -18,7 +18,7 @@ from scheduler.model import requests as r
 from scheduler.model.config import Config
 from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import CANCELLED, NEVER, ST_FREE
-from scheduler.policy import answers, completion, intake, processes, reload, replies, report, serving
+from scheduler.policy import agent_replies, completion, intake, processes, queue_answers, reload, report, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
 from scheduler.policy.report import Report
@@ -80,11 +80,11 @@ class Core:
         Types that this changes are scheduled once for all output of a turn of the loop, by `take_effects`.
         """
         self._heard_at = now
-        return replies.agent_output(self.state, self._slots[number], data, now)
+        return agent_replies.agent_output(self.state, self._slots[number], data, now)
 
     def agent_stderr(self, number: int, data: bytes, now: float) -> None:
         """Act on what a line agent printed on stderr."""
-        replies.agent_stderr(self.state, self._slots[number], data, now)
+        agent_replies.agent_stderr(self.state, self._slots[number], data, now)
 
     def exec_output(self, number: int, stream: str, data: bytes, now: float) -> None:
         """Keep what an exec agent printed on "out" or "err"."""
@@ -248,21 +248,21 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
     e.Replaced: processes.replaced,
-    e.StatementAnswered: processes.answered,
+    e.StatementAnswered: processes.statement_answered,
     e.Opened: intake.opened,
     e.Fetched: intake.fetched,
     e.NotExpanded: intake.not_expanded,
     e.ConnectionsChanged: serving.connections_changed,
-    e.Woken: answers.woken,
-    e.RowsLost: answers.strayed,
+    e.Woken: queue_answers.woken,
+    e.RowsLost: queue_answers.rows_lost,
     e.TablesRead: reload.tables_read,
-    e.EndedAndClaimed: answers.ended_and_claimed,
-    e.Saved: answers.saved,
-    e.NotSaved: answers.not_saved,
-    e.Settled: answers.settled,
-    e.LockedFound: answers.found_locked,
-    e.ContentsRead: answers.have_read,
-    e.Written: answers.written,
+    e.EndedAndClaimed: queue_answers.ended_and_claimed,
+    e.Saved: queue_answers.saved,
+    e.NotSaved: queue_answers.not_saved,
+    e.Settled: queue_answers.settled,
+    e.LockedFound: queue_answers.found_locked,
+    e.ContentsRead: queue_answers.contents_read,
+    e.Written: queue_answers.written,
     e.Serve: serving.serve,
     e.LeaseLost: serving.disowned,
     e.Drain: serving.drain,

@@ -37,8 +37,8 @@ from scheduler.policy.completion import (
 )
 from scheduler.policy.dispatch import enqueue
 from scheduler.policy.job import Job, Pool, Verdict
-from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE, Query
-from scheduler.policy.serving import missing_for, put_back
+from scheduler.policy.job_query import IN_PROGRESS, TRIED_ALONE, JobQuery
+from scheduler.policy.serving import give_back_unbegun, missing_for
 from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
@@ -74,7 +74,7 @@ def unpack_claims(state: State) -> None:
         if request.guarded is not pool.is_guarded or (is_bound and not pool.queues.has_place(job)):
             give_back(state, job, "asked for before a reload", now)
         elif state.missing_connections and (missing := missing_for(state, job)) is not None:
-            put_back(state, job, missing, now)
+            give_back_unbegun(state, job, missing, now)
         elif (refusal := _refusal(job)) is not None:
             _refuse(state, job, refusal, now)
         elif not state.is_assigning or state.draining or not pool.enabled or pool.blocked_until:
@@ -244,7 +244,7 @@ def not_expanded(state: State, event: NotExpanded, now: float) -> None:
     if event.retry_in is not None:
         is_partial = 0 < state.most_queries < NEVER  # it may have one of the connections that there are
         at = now if is_partial else now + event.retry_in
-        put_back(state, job, missing_for(state, job) or MissingConnection(event.reason, now, at), now)
+        give_back_unbegun(state, job, missing_for(state, job) or MissingConnection(event.reason, now, at), now)
         return
     if event.again:
         if event.interrupted:
@@ -277,7 +277,7 @@ def fetched(state: State, event: Fetched, now: float) -> None:
     conclude_if_over(state, job, now)
 
 
-def _sendable(state: State, job: Job, query: Query, items: list[Item]) -> list[Item]:
+def _sendable(state: State, job: Job, query: JobQuery, items: list[Item]) -> list[Item]:
     """Fail the items whose line is too long or, of a line agent, empty or not one; return the others."""
     least, is_raw = 0 if job.pool.is_exec or job.pool.kind.empty == "send" else 1, query.is_raw
     bad = [

@@ -8,7 +8,7 @@ from scheduler.model.expand import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ItemFailure, Rules
 from scheduler.model.states import NEVER, QueryState
 from scheduler.policy import pool
-from scheduler.policy.query import Query
+from scheduler.policy.job_query import JobQuery
 from scheduler.policy.run_queue import Lane
 
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
@@ -29,7 +29,7 @@ class Job:
     """A row that we hold, from claim to end. Most of it is never set on most jobs: the defaults are the class's."""
 
     deadline = NEVER
-    query: Query | None = None
+    query: JobQuery | None = None
     names: tuple[bytes, ...] = ()  # of its variables, or the columns of its query: placeholders of an exec agent
     row: Row = ()  # the values of its variables
     environment: Mapping[bytes, bytes] | None = None  # of an exec agent
@@ -79,7 +79,7 @@ class Job:
     def read(self, args: bytes, rules: Rules) -> None:
         """Set what the row holds."""
         self.args, self.rules = args, rules
-        self.query = Query(rules) if rules.msq else None
+        self.query = JobQuery(rules) if rules.msq else None
         self.done, self.failed = rules.itemsprocessed, rules.itemsfailed
         if rules.variables is None:
             return
@@ -217,7 +217,7 @@ class Job:
         if self.query is not None and self.query.progress is not None and item is not None and item.key is not None:
             self.query.progress.finish(item.number, item.key.decode("utf-8", "surrogateescape"))
 
-    def item_failed(self, query: Query, item: Item, failure: ItemFailure, counted: int | None = None) -> None:
+    def item_failed(self, query: JobQuery, item: Item, failure: ItemFailure, counted: int | None = None) -> None:
         """Record an item of its query that has failed for good."""
         self.failed += 1
         self.done += counted or 0

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from scheduler.model.config import AgentType
 from scheduler.model.expand import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
-from scheduler.policy.query import Query
+from scheduler.policy.job_query import JobQuery
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 
 DISABLED: Final = "agent type disabled"
@@ -17,7 +17,7 @@ class Held(Waiting, Protocol):
     """What a pool knows of a job."""
 
     pk: int
-    query: Query | None
+    query: JobQuery | None
     verdict: Any  # None while its work is to be done
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from scheduler.model import events as e
 from scheduler.model import states as s
 from scheduler.model.jobs import OutputRow
-from scheduler.policy import completion, replies, serving
+from scheduler.policy import agent_replies, completion, serving
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
 from scheduler.policy.hosts import HostState
@@ -58,7 +58,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     elif slot.job is not None:
         slot.job.exited(None, slot.job.signal)
         completion.fail_item(state, slot, slot.job, event.reason, final=False)
-        completion.release_slot(state, slot, slot.job, now)
+        completion.take_item_from(state, slot, slot.job, now)
     if slot.wanted is not s.DIE:
         slot.blame(not event.is_items_fault and slot.host.is_up)
     if slot.death_counts:
@@ -70,11 +70,11 @@ def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
     """Put back the item of an agent that the machine could not start, and start no more agents there for a while."""
     job, host = slot.job, slot.host
     if job is not None and job.verdict is None:
-        replies.put_back_unsent(state, slot)
+        agent_replies.put_back_unsent(state, slot)
         if state.draining and job.query is None:
             completion.give_back(state, job, "released for restart", now)
     elif job is not None:
-        completion.release_slot(state, slot, job, now)
+        completion.take_item_from(state, slot, job, now)
     slot.blame(False)
     _process_ended(state, slot, now, s.NOT_CREATED)
     if host.run_short(reason, now):
@@ -95,9 +95,9 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     if last := slot.output.last_line():
         slot.starve()
         if slot.wanted is not s.DIE:
-            replies.agent_output(state, slot, last + b"\n", now)
+            agent_replies.agent_output(state, slot, last + b"\n", now)
     if slot.output.partial_stderr:
-        replies.agent_stderr(state, slot, b"\n", now)
+        agent_replies.agent_stderr(state, slot, b"\n", now)
     if (capture := state.end_capture(slot)) is not None:  # who follows it is notified of the end of the job
         _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
     if slot.job is not None:
@@ -243,16 +243,16 @@ def unclogged(state: State, event: e.Unclogged, now: float) -> None:
     """Clear the deadline of an agent that has read all, and run its next DB: line."""
     slot = state.slots.all[event.slot]
     slot.clog(s.NEVER)
-    replies.ask_next(state, slot)
+    agent_replies.ask_next(state, slot)
 
 
-def answered(state: State, event: e.StatementAnswered, now: float) -> None:
+def statement_answered(state: State, event: e.StatementAnswered, now: float) -> None:
     """Send the answer to a DB: line to the process that asked, if it still lives."""
     slot = state.slots.all[event.slot]
     if slot.serial == event.serial and slot.state in (s.ST_SPAWNED, s.ST_READY, s.ST_RUNNING):
         slot.output.statement_answered()
         state.emit(e.Send(slot.number, event.lines))
-        replies.ask_next(state, slot)
+        agent_replies.ask_next(state, slot)
 
 
 # ---- output of exec agents

@@ -16,7 +16,7 @@ from scheduler.policy.dispatch import spill
 from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection
 from scheduler.policy.job import Job, Pool
-from scheduler.policy.query import IN_PROGRESS, Query
+from scheduler.policy.job_query import IN_PROGRESS, JobQuery
 from scheduler.policy.serving import missing_for_type
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import MARK_AFTER, State
@@ -247,7 +247,7 @@ def show_progress(state: State, now: float) -> None:
             state.slots.show_again(slot)
 
 
-def _phase(state: State, job: Job, query: Query) -> str:
+def _phase(state: State, job: Job, query: JobQuery) -> str:
     """Return what a query in hand waits for before it has rows, as far as agents have nothing to do with it."""
     if query.has_run or (not query.has_connection and has_connection(state, job.pool)):
         return IN_PROGRESS

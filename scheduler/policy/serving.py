@@ -135,7 +135,7 @@ def connections_changed(state: State, event: ConnectionsChanged, now: float) -> 
     for job in list(state.jobs.values()):
         has_begun = not completion.is_untouched(job) or (job.query is not None and job.query.has_connection)
         if not has_begun and (lacking := missing_for(state, job)) is not None:
-            put_back(state, job, lacking, now)
+            give_back_unbegun(state, job, lacking, now)
     state.wake_all()
 
 
@@ -158,7 +158,7 @@ def missing_for(state: State, job: Job) -> MissingConnection | None:
     return of_query or missing_for_type(state, job.pool)
 
 
-def put_back(state: State, job: Job, missing: MissingConnection, now: float) -> None:
+def give_back_unbegun(state: State, job: Job, missing: MissingConnection, now: float) -> None:
     """Return a job to the queue, at no cost; where its type goes on, not to be claimed before the next attempt."""
     lasted = min(now - missing.since, state.timers.reconnect_max)  # an attempt may take long
     delay = None if job.pool.lacks_connection else max(missing.until - now, lasted) + SLACK

@@ -27,7 +27,7 @@ from scheduler.model.states import (
     SKIPPED,
     TERMINAL,
 )
-from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE
+from scheduler.policy.job_query import IN_PROGRESS, TRIED_ALONE
 from tests.sim.broken import Broken
 
 IN_HAND = (CLAIMED, RUNNING)

@@ -30,7 +30,7 @@ from scheduler.model.states import (
 from scheduler.policy.deadlines import SLOTS
 from scheduler.policy.hosts import UNLIMITED, HostState
 from scheduler.policy.job import Job
-from scheduler.policy.query import TRIED_ALONE
+from scheduler.policy.job_query import TRIED_ALONE
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
 from tests.sim.broken import Broken

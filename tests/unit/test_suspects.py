@@ -9,8 +9,8 @@ from scheduler.model.jobs import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRo
 from scheduler.model.requests import EndAndClaim, ReadContents, Request, Save
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import Deadlines
+from scheduler.policy.job_query import IN_PROGRESS, TRIED_ALONE
 from scheduler.policy.outbox import Outbox
-from scheduler.policy.query import IN_PROGRESS, TRIED_ALONE
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn, turned
 
 WANT = ClaimRequest("sha", "default", "", False, 1)

@@ -8,7 +8,7 @@ from scheduler.model import requests as r
 from scheduler.model.states import QUEUED
 from scheduler.policy import completion, intake, serving
 from scheduler.policy.deadlines import PROGRESS, RECORD
-from scheduler.policy.query import TRIED_ALONE
+from scheduler.policy.job_query import TRIED_ALONE
 from scheduler.policy.state import State
 
 STOCK_AFTER: Final = 1.0  # seconds of claims after which is said anew what is in hand
@@ -81,7 +81,7 @@ def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int],
             intake.admit(state, job)
 
 
-def have_read(state: State, event: e.ContentsRead, now: float) -> None:
+def contents_read(state: State, event: e.ContentsRead, now: float) -> None:
     """Go on with rows whose contents are read; forget those that are no longer ours."""
     request = state.outbox.answered()
     if request is None:
@@ -97,7 +97,7 @@ def have_read(state: State, event: e.ContentsRead, now: float) -> None:
             _fenced(state, pk, attempt, now)
 
 
-def strayed(state: State, event: e.RowsLost, now: float) -> None:
+def rows_lost(state: State, event: e.RowsLost, now: float) -> None:
     """Forget rows that the database, back after a loss, has otherwise: nothing of them is to be saved."""
     for pk, attempt in event.rows:
         _fenced(state, pk, attempt, now)

@@ -76,7 +76,7 @@ def _one_of(key: str | None, other: str | None) -> str | None:
     return other if key is None else key
 
 
-class Query:
+class JobQuery:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
