@@ -1,7 +1,7 @@
 """Every deadline of the core by name: the instant at which the core is to be called again for it.
 
-Whoever has something to do later sets it here; what is done then stands in one table of core.py. The deadline of a slot
-or of a job is its own, here stands the soonest of all slots and of all jobs.
+What is done when one has come stands in one table of core.py. The deadline of a slot or of a job is its own; here is
+the soonest of all slots and of all jobs.
 """
 
 from typing import Final

@@ -89,7 +89,7 @@ class HostState:
 
     # ---- whether it is reached, and can start agents
 
-    def reach(self, *, is_up: bool) -> None:
+    def set_up(self, is_up: bool) -> None:
         """Note that agents may be started here, or that it is being reached."""
         self.is_up, self.reason = is_up, None
         self.refresh()

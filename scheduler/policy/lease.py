@@ -31,22 +31,14 @@ class LeaseStatement(Enum):
     LEAVE = "unregister"
 
 
-_STATEMENTS: Final = {
-    LeaseState.UNREGISTERED: LeaseStatement.REGISTER,
-    LeaseState.STANDBY: LeaseStatement.LOOK,
-    LeaseState.TAKING: LeaseStatement.TAKE,
-    LeaseState.RESCUING: LeaseStatement.RESCUE,
-    LeaseState.SERVING: LeaseStatement.RENEW,
-    LeaseState.STEPPING_DOWN: LeaseStatement.LEAVE,
-}
-_WORDS: Final = {
-    LeaseState.UNREGISTERED: "unregistered",
-    LeaseState.STANDBY: "standing by",
-    LeaseState.TAKING: "standing by",
-    LeaseState.RESCUING: "taking over",
-    LeaseState.SERVING: "serving",
-    LeaseState.STEPPING_DOWN: "stepping down",
-    LeaseState.LEAVING: "leaving",
+_STATES: Final = {  # words for people, and the statement that is run in a state
+    LeaseState.UNREGISTERED: ("unregistered", LeaseStatement.REGISTER),
+    LeaseState.STANDBY: ("standing by", LeaseStatement.LOOK),
+    LeaseState.TAKING: ("standing by", LeaseStatement.TAKE),
+    LeaseState.RESCUING: ("taking over", LeaseStatement.RESCUE),
+    LeaseState.SERVING: ("serving", LeaseStatement.RENEW),
+    LeaseState.STEPPING_DOWN: ("stepping down", LeaseStatement.LEAVE),
+    LeaseState.LEAVING: ("leaving", None),
 }
 
 
@@ -122,7 +114,7 @@ class Lease:
         """Return the statement to run now, if any; the next step waits for its answer."""
         if self._running is not None or now < self._due:
             return None
-        self._running = _STATEMENTS[self.state]
+        self._running = _STATES[self.state][1]
         self._asked_at = now
         return self._running
 
@@ -141,7 +133,7 @@ class Lease:
     @property
     def shown(self) -> str:
         """Return the state in words for people."""
-        return _WORDS[self.state]
+        return _STATES[self.state][0]
 
     @property
     def has_waited_a_lease(self) -> bool:

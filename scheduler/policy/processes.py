@@ -3,9 +3,9 @@
 A death is settled in three steps: the last output of the process is read, its item is settled, its slot is freed.
 
 A host that has to be reached may be down: work for any host goes elsewhere meanwhile, and what is bound to it waits in
-the queue as far as it can, so that everybody sees why. A machine that has no descriptor, process or memory for one more
-agent keeps those that it has; items are put back at no cost. More are tried after a pause, which doubles each time that
-it fails at once.
+the queue as far as it can, where drover.why tells the reason. A machine that has no descriptor, process or memory for
+one more agent keeps those that it has; items are put back at no cost. More are tried after a pause, which doubles each
+time that it fails at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -286,7 +286,7 @@ def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) 
 def host_up(state: State, event: e.HostUp, now: float) -> None:
     """Let agents be started on a host that is reached."""
     host = state.hosts[event.host]
-    host.reach(is_up=True)
+    host.set_up(True)
     state.log_message("info", f"host {host.name}: reached")
     _host_changed(state, host)
 

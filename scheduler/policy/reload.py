@@ -136,7 +136,7 @@ def _take_host(state: State, name: str, before: Host | None, host: Host) -> None
     """Add a host, or change it; one that was removed before may still have agents."""
     book = state.add_host(name, host)
     if before is None or not REACHED_BY.isdisjoint(_differences(before, host)):
-        book.reach(is_up=not host.is_remote)
+        book.set_up(not host.is_remote)
         state.show_hosts(book)
     book.configure(**_merged(before, host, {"max": book.max, "urgent": book.urgent, "enabled": book.enabled}))
 

@@ -11,7 +11,7 @@ from scheduler.model.protocol import printable
 from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy import serving
 from scheduler.policy.completion import progress
-from scheduler.policy.deadlines import MARK, PROGRESS
+from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import spill
 from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection
@@ -19,7 +19,7 @@ from scheduler.policy.job import Job, Pool
 from scheduler.policy.job_query import IN_PROGRESS, JobQuery
 from scheduler.policy.serving import missing_for_type
 from scheduler.policy.slots import Slot
-from scheduler.policy.state import MARK_AFTER, State
+from scheduler.policy.state import State
 
 PARAMETER_BYTES = 200  # of the line in hand
 ATTEMPT_S = 60.0  # that a host counts as down beyond its next attempt, which takes its time
@@ -210,18 +210,15 @@ def _shortage(host: HostState) -> str:
 
 
 def mark_running(state: State, now: float) -> None:
-    """Rows that have been worked on for a moment are shown as running; a moment later those that are younger now."""
-    begun = state.started_jobs
-    while begun and begun[0][0] + MARK_AFTER <= now:
-        _, job = begun.popleft()
+    """Show the rows as running that have been worked on for a moment."""
+    for job in state.take_begun_jobs(now):
         if state.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
             job.mark()
             state.outbox.mark(job.pk, job.attempt)
-    state.deadlines.set(MARK, now + MARK_AFTER if begun else NEVER)
 
 
 def show_progress(state: State, now: float) -> None:
-    """Once a second: how far the queries in hand are, and lines of which agents say ItemsProcessed."""
+    """Save how far the queries in hand are, and jobs of whose lines agents say ItemsProcessed."""
     state.deadlines.set(PROGRESS, now + state.timers.progress_interval if state.jobs else NEVER)
     counted: Counter[int] = Counter()  # what agents have counted so far of the items that they work on, by job
     for slot in state.slots.all:

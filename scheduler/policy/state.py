@@ -79,7 +79,7 @@ class State:
         self.started_jobs: deque[tuple[float, Job]] = deque()  # jobs not looked at since, and when they began
         self.starving: set[Pool] = set()  # pools whose work found no room
         self.job_deadlines: list[tuple[float, int]] = []  # a heap: when jobs that have begun are late; some have ended
-        self.reports_ends = False  # whether somebody inside the daemon waits for ends
+        self.reports_ends = False  # whether a part of the daemon waits for ends
         self.max_starts = MOST_STARTS  # agents started between two ticks
         self.starting = 0  # agents started since the last tick
         self.unstarted: set[Pool] = set()  # pools whose next agent waits for the next tick
@@ -204,6 +204,14 @@ class State:
                 live = [(each.deadline, pk) for pk, each in self.jobs.items() if each.deadline < NEVER]
                 self.job_deadlines = sorted(live)
             self._set_time_limits()
+
+    def take_begun_jobs(self, now: float) -> list[Job]:
+        """Return the jobs that began a moment ago; the younger ones are looked at a moment later."""
+        begun = []
+        while self.started_jobs and self.started_jobs[0][0] + MARK_AFTER <= now:
+            begun.append(self.started_jobs.popleft()[1])
+        self.deadlines.set(MARK, now + MARK_AFTER if self.started_jobs else NEVER)
+        return begun
 
     def take_late_jobs(self, now: float) -> list[Job]:
         """Return the jobs in hand whose time limit is over, and forget it."""
