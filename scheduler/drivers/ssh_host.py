@@ -238,7 +238,7 @@ class SshProcess:
         try:
             self._spawn()
         except OSError as error:
-            self._fell(LinkEvent.NOT_STARTED, f"its SSH process cannot be started: {error.strerror}")
+            self._restart_later(LinkEvent.NOT_STARTED, f"its SSH process cannot be started: {error.strerror}")
             return
         self._loop.register(self._pidfd, EPOLLIN, lambda _mask: self._ended())
         self._fire(LinkEvent.STARTED, 0.0, self._ping)
@@ -280,7 +280,7 @@ class SshProcess:
         if self._popen is not None and self._popen.poll() is not None:
             status = self._reap()
             how = f"has exited with {status}" if status >= 0 else f"died of {signal_name(-status)}"
-            self._fell(LinkEvent.REAPED, f"its SSH process {how}")
+            self._restart_later(LinkEvent.REAPED, f"its SSH process {how}")
 
     def _reap(self) -> int:
         assert self._popen is not None
@@ -288,7 +288,7 @@ class SshProcess:
         os.close(self._pidfd)
         return popen.wait()
 
-    def _fell(self, event: LinkEvent, why: str) -> None:
+    def _restart_later(self, event: LinkEvent, why: str) -> None:
         """Lose all agents, and start another process after a back-off, unless it was to close."""
         if self._loop.now - self._started_at > LONG_LIFE_S:
             self._deaths = 0

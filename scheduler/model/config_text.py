@@ -223,7 +223,7 @@ def _typed(kind: Any, value: Any, path: Path, mistakes: list[Mistake]) -> Any:
 
 
 def _entries(kind: Any, table: Tree, path: Path, mistakes: list[Mistake]) -> Tree:
-    """Return the right entries of a table whose names are free."""
+    """Return a table whose names are free, without its wrong entries."""
     entries: Tree = {}
     for name, value in table.items():
         known = len(mistakes)

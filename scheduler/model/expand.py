@@ -177,6 +177,6 @@ def cursor_query(
 
 
 def doubled_key(message: str) -> str | None:
-    """Find what `cursor_query` tells of a key that comes twice in a message of the database, in any language."""
+    """Return what the query of `cursor_query` reports of a key that comes twice, out of a message of the database."""
     found = re.search(f"key '.*' {TWICE}", message, re.DOTALL)
     return found and found[0]

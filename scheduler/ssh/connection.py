@@ -79,7 +79,7 @@ class Connection:
         except WorldError as error:
             raise WorldError(f"{hop}: {error}") from error
         except (*BROKEN, ValueError) as error:
-            raise WorldError(f"{hop}: {_sentence(error, self._settings, hop)}") from error
+            raise WorldError(f"{hop}: {_explain(error, self._settings, hop)}") from error
 
     def _tcp_socket(self, hop: Hop) -> socket.socket:
         sock = socket.create_connection((hop.address, hop.port), self._settings.connect_s)
@@ -161,7 +161,6 @@ class Connection:
         self._sessions -= 1
 
     def release(self, agent: RemoteAgent) -> None:
-        """Free the session of an agent."""
         self.agents.discard(agent)
         self._idle_since = self._released_at = self._relay.loop.now
 
@@ -183,7 +182,7 @@ class Connection:
         return f"the connection broke: {error}"
 
 
-def _sentence(error: Exception, settings: SshSettings, hop: Hop) -> str:
+def _explain(error: Exception, settings: SshSettings, hop: Hop) -> str:
     match error:
         case paramiko.PasswordRequiredException():
             return "its key is protected by a passphrase, and nobody is there to type it; load it into an SSH agent"

@@ -92,7 +92,7 @@ class ConnectionPool:
                 agent.refuse(self._why_down)
 
     def _open_session(self, connection: Connection, agent: RemoteAgent, control: ControlSession) -> None:
-        """Blocks; in a thread of its own."""
+        """Open a session for an agent; blocks, so it runs in a thread of its own."""
         post, transport = self._relay.calls.post, connection.transport
         try:
             agent.open_session(transport, self._settings.connect_s)
@@ -136,7 +136,7 @@ class ConnectionPool:
         Thread(target=self._make, args=(connection, not is_one_each), daemon=True).start()
 
     def _make(self, connection: Connection, with_control: bool) -> None:
-        """Blocks; in a thread of its own."""
+        """Make a connection; blocks, so it runs in a thread of its own."""
         post = self._relay.calls.post
         try:
             connection.make(with_control)
