@@ -230,15 +230,15 @@ class ConnectionPool:
         unguarded = []
         if connection.control and not self._control():
             unguarded = [each for each in self._connections if not each.control]
+        if self._loop.now - connection.up_at > self._settings.retry_max_s:
+            self._failures = 0
+        if not self._control():
+            self._retry_later(why)  # first, as a start that fails on a host that is up counts as a death
         for agent, its in list(self._connection_of.items()):
             if its is connection or (connection.control and agent.control is connection.control):
                 agent.lose(why)
         for each in unguarded:
             self._drop(each)
-        if self._loop.now - connection.up_at > self._settings.retry_max_s:
-            self._failures = 0
-        if not self._control():
-            self._retry_later(why)
 
     def _drop(self, connection: Connection) -> None:
         self._connections.remove(connection)
