@@ -18,7 +18,7 @@ from scheduler.model import requests as r
 from scheduler.model.config import Config
 from scheduler.model.jobs import ClaimRequest
 from scheduler.model.states import CANCELLED, NEVER, ST_FREE
-from scheduler.policy import agent_replies, completion, intake, processes, queue_answers, reload, report, serving
+from scheduler.policy import agent_replies, completion, intake, processes, progress, queue_answers, reload, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
 from scheduler.policy.report import Report
@@ -284,10 +284,10 @@ def _find_room(state: State, now: float) -> None:
 _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.LEASE: serving.judge_lease,
     d.SLOTS: processes.end_overdue,
-    d.MARK: report.mark_running,
+    d.MARK: progress.mark_running,
     d.OUTPUT: processes.store_output,
     d.RECORD: _record,
-    d.PROGRESS: report.show_progress,
+    d.PROGRESS: progress.show_progress,
     d.ROOM: _find_room,
     d.SHORTAGE: processes.try_more,
     d.TIME_LIMITS: completion.end_late_jobs,
