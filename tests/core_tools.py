@@ -41,7 +41,6 @@ def turn(core: Core, *claims: Claim, now: float = 0.0, **more: Any) -> r.EndAndC
         assert request is not None
         core.handle(answer_to(request), now)
     core.handle(turned(*claims, **more), now)
-    core.unpack_claims()
     return request
 
 

@@ -47,8 +47,10 @@ class Desk:
         self.events.clear()
         self.courier.send(request)
         turn_until(self.loop, lambda: self.events)
-        (event,) = self.events
-        return replace(event, claims=list(event.claims)) if isinstance(event, EndedAndClaimed) else event
+        event, *rows = self.events
+        if not isinstance(event, EndedAndClaimed):
+            return event
+        return replace(event, claims=[claim for each in rows for claim in each.claims])
 
     def turn(self, *wants: ClaimRequest) -> EndedAndClaimed:
         """Claim and give the answer."""

@@ -190,10 +190,14 @@ class Connections:
             self.rate_limit.notified(channel)
 
     def _answered(self, event: e.Event) -> None:
-        """Report the answer to a request; a claim that finds something was worth its wake-up."""
+        """Report the answer to a request; a claim that finds something was worth its wake-up.
+
+        Its rows follow: the next request is sent before they are read.
+        """
         self._core.handle(event, self._loop.now)
         if isinstance(event, e.EndedAndClaimed) and event.found:
             self.rate_limit.was_worthwhile("drover_queue")
+            self.send_request()
 
     def _refused(self, text: str | None) -> None:
         """Show that other statements are refused than before."""

@@ -136,7 +136,6 @@ class Daemon:
     #
     #   left by                        what                                  picked up by
     #   an event of a driver           effects of the core                   _carry_out, at once
-    #   an answer to a claim           claimed rows that are not read yet    core.take_effects -> intake.unpack_claims
     #   an OK, a death, a new row      types to schedule (state.dirty)       core.take_effects -> core.schedule_dirty
     #   the end of a job, its log      rows to save (policy/outbox.py)       send_request -> core.next_request
     #   a notification                 a periodic task that is due           watch.step -> PeriodicTasks.next_steps

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, Final, assert_never
 
 from scheduler.drivers.loop import Loop
@@ -105,6 +105,8 @@ class QueueConnection:
             self._pause = FIRST_PAUSE_S
             self._refused.accepted(name)
             self._report(_event(request, answer.rows))
+            if isinstance(request, r.EndAndClaim) and len(answer.rows) > 1:  # read while the next request is on its way
+                self._report(e.Claimed([read_claim(row, request.wanted) for row in islice(answer.rows, 1, None)]))
             return
         event = e.NotSaved(cause_of(answer), answer.sentence)
         if event.why == "lost" and not answer.lost:
@@ -147,14 +149,13 @@ def _event(request: r.Request, rows: Table) -> e.Event:
 
 
 def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed:
-    """Return the event in the rows of query `end_and_claim`: first about ends and wants, then a claim each."""
+    """Return the event in the rows of query `end_and_claim`: the first is about ends and wants, each other a claim."""
     _, _, reached, parents, lapsed, kept = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in request.ends} - set(_numbers(kept))))
     places = {request.wanted[number - 1]: ClaimPosition(*place) for number, *place in json.loads(reached or b"[]")}
-    claims = map(read_claim, islice(rows, 1, None), repeat(request.wanted))
     found = {request.wanted[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
     size = sum(map(len, filter(None, rows.column(3)[1:])))
-    return e.EndedAndClaimed(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
+    return e.EndedAndClaimed((), _numbers(parents), fenced, places, found, size, lapsed is not None)
 
 
 def _numbers(cell: bytes | None) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ no event: `Core.agent_output` is the hot path.
 Slots are named by number and, where an answer may come late, by the serial of the process it belongs to.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -169,16 +169,24 @@ class EndedAndClaimed:
     """The answer to EndAndClaim: what was claimed, which parents to settle, which ends had been lost to another owner.
 
     For each request that found something, `reached` is how far the claim got in the order and `found` how many rows it
-    gave. The claims are read once, when they are unpacked: the next request does not wait for that.
+    gave. The rows themselves are `claims`, or follow in an event Claimed: then the next request is sent before they are
+    read, so that the database works meanwhile.
     """
 
-    claims: Iterable[Claim]
+    claims: Sequence[Claim] = ()
     parents: Sequence[int] = ()
     fenced: Sequence[int] = ()
     reached: Mapping[ClaimRequest, ClaimPosition] = field(default_factory=dict)
     found: Mapping[ClaimRequest, int] = field(default_factory=dict)
     size: int = 0  # bytes of their parameters
     has_lapsed: bool = False  # the lease has run out by the clock of the database: to find nothing proves nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The rows that the last EndedAndClaimed has counted."""
+
+    claims: Sequence[Claim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +273,7 @@ def no_connection(login: str, reason: str) -> str:
 Event = (
     Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
     | Opened | Fetched | NotExpanded | ConnectionsChanged | StatementAnswered
-    | Woken | RowsLost | TablesRead | EndedAndClaimed | Saved | Settled | Written | LockedFound | ContentsRead
+    | Woken | RowsLost | TablesRead | EndedAndClaimed | Claimed | Saved | Settled | Written | LockedFound | ContentsRead
     | NotSaved | Serve | LeaseLost | Drain | Stop | Reloaded
 )  # fmt: skip
 

@@ -68,7 +68,6 @@ class Core:
 
     def handle(self, event: e.Event, now: float) -> None:
         """Act on an event."""
-        self.unpack_claims()
         self.state.set_may_claim()
         _HANDLERS[type(event)](self.state, event, now)
         if self.state.dirty:
@@ -92,7 +91,6 @@ class Core:
 
     def take_effects(self) -> list[e.Effect]:
         """Schedule what has changed, and return the effects since the last call."""
-        self.unpack_claims()
         self.schedule()
         return self.state.take_effects()
 
@@ -119,8 +117,8 @@ class Core:
 
     @property
     def has_work(self) -> bool:
-        """Say whether `take_effects` would return something, or has something to unpack or to schedule."""
-        return bool(self.state.effects or self.state.claimed or self.state.dirty)
+        """Say whether `take_effects` would return something, or has something to schedule."""
+        return bool(self.state.effects or self.state.dirty)
 
     # ---- the queue
 
@@ -133,7 +131,7 @@ class Core:
             return None
         if not state.may_claim and state.jobs and state.outbox.gathers(now):
             return None  # others are in hand and will end soon
-        if state.outbox.is_record_due:
+        if state.outbox.is_record_due and not state.is_receiving:
             return state.outbox.record_in_hand(self.live_rows())
         wanted = self._wanted(now) if state.is_assigning and not state.draining else []
         state.set_may_claim(bool(wanted))
@@ -150,26 +148,18 @@ class Core:
         for pool in state.pools.values():
             pool.measure(now)
         hosts, queues = list(state.hosts.values()), list(state.queues.values())
-        if [queue for queue in queues if queue.reserved]:
-            self.unpack_claims()  # what is in hand counts
+        if state.is_receiving and [queue for queue in queues if queue.reserved]:
+            return []  # what is in hand counts
         pools, jobs = state.pools.values(), state.jobs.values()
         return state.claims.next_requests(pools, queues, hosts, jobs, state.timers, now)
 
     def live_rows(self) -> list[int]:
         """Return the rows that are ours in memory, or whose end is on its way to the database."""
-        self.unpack_claims()
         return [*self.state.jobs, *self.state.outbox.pending()]
 
     def in_hand(self) -> list[tuple[int, int]]:
         """Return pk and attempt of the jobs that have not ended."""
-        self.unpack_claims()
         return [(job.pk, job.attempt) for job in self.state.jobs.values()]
-
-    def unpack_claims(self) -> None:
-        """Make jobs of claimed rows. Every other method that needs the jobs in hand does so first."""
-        if self.state.claimed:
-            intake.unpack_claims(self.state)
-            self.schedule_dirty(self.state.claimed_at)
 
     def settle(self, parents: list[int]) -> None:
         """Settle the dependencies on rows that others ended."""
@@ -179,13 +169,11 @@ class Core:
 
     def kill(self, pk: int, now: float) -> bool:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
-        self.unpack_claims()
         self.state.set_may_claim()
         return completion.end_by_command(self.state, pk, completion.KILLED, "killed", now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
-        self.unpack_claims()
         self.state.set_may_claim()
         return completion.end_by_command(self.state, pk, CANCELLED, text, now)
 
@@ -195,7 +183,6 @@ class Core:
 
     def step_down(self, now: float) -> bool:
         """Kill the children, give their rows back, then release the group; False when we are ending anyway."""
-        self.unpack_claims()
         self.state.set_may_claim()
         return serving.step_down(self.state, now)
 
@@ -213,7 +200,6 @@ class Core:
     def tick(self, now: float) -> None:
         """Act on the deadlines that have come; whichever they are, agents may be started again."""
         state = self.state
-        self.unpack_claims()
         state.outbox.expire(now)
         for name, act in _ON_DEADLINE.items():
             if state.deadlines.at[name] <= now:
@@ -232,7 +218,7 @@ class Core:
         """Say whether nothing is left to do after a drain or a stop; an effect tells so once."""
         state = self.state
         if (state.draining or state.stopping) and not state.has_ended:
-            is_at_work = state.jobs or state.claimed or any(slot.state > ST_FREE for slot in self._slots)
+            is_at_work = state.jobs or state.is_receiving or any(slot.state > ST_FREE for slot in self._slots)
             if not is_at_work and state.outbox.is_empty:
                 state.end()
                 state.emit(e.ReleaseGroup() if state.steps_down else e.Exit())
@@ -257,6 +243,7 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.RowsLost: queue_answers.rows_lost,
     e.TablesRead: reload.tables_read,
     e.EndedAndClaimed: queue_answers.ended_and_claimed,
+    e.Claimed: intake.receive,
     e.Saved: queue_answers.saved,
     e.NotSaved: queue_answers.not_saved,
     e.Settled: queue_answers.settled,

@@ -5,10 +5,9 @@ A multi-SQL-query waits for an expansion connection: all types share `expansions
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final
 
-from scheduler.model.events import EndedAndClaimed, Fetched, NotExpanded, Opened
+from scheduler.model.events import Claimed, EndedAndClaimed, Fetched, NotExpanded, Opened
 from scheduler.model.expand import (
     LINE_LIMIT,
     Item,
@@ -45,25 +44,28 @@ OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_clai
 
 
 # ---- claims
-def note_claims(state: State, event: EndedAndClaimed, now: float) -> None:
-    """Note rows that are ours now; they are unpacked once the next request is on its way: both sides work then."""
+def count_claims(state: State, event: EndedAndClaimed, now: float) -> None:
+    """Count rows that are ours now, which may still be to come, and take in those that are here."""
     if not event.found:
         return
-    state.add_claimed(event.claims, now)
+    state.receive(True)
     row_bytes = event.size / sum(event.found.values())
     for request, count in event.found.items():
         pool = state.pools[request.type]
         pool.claimed(count, pool.queues.of_request(request), row_bytes)
         if (queue := state.queues.get(request.queue)) is not None:
             queue.claimed(count)
+    if event.claims:
+        receive(state, event, now)
 
 
-def unpack_claims(state: State) -> None:
+def receive(state: State, event: EndedAndClaimed | Claimed, now: float) -> None:
     """Make jobs of the claimed rows, and let them wait for agents, contents, a mark or a connection."""
+    state.receive(False)
     for pool in state.pools.values():
-        pool.unpacked()
-    pools, jobs, now = state.pools, state.jobs, state.claimed_at
-    for claim in chain.from_iterable(state.take_claimed()):
+        pool.received()
+    pools, jobs = state.pools, state.jobs
+    for claim in event.claims:
         request = claim.request
         pool = pools[request.type]
         if (former := jobs.get(claim.pk)) is not None:

@@ -44,7 +44,7 @@ class Pool(Generic[JobT]):
         self.free: dict[str, deque[Any]] = {}
         self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
         self.second_tries: deque[SecondTry[JobT]] = deque()  # each waits for a fresh process
-        self.arriving = 0  # rows claimed and not unpacked yet
+        self.arriving = 0  # rows claimed that are still to come
         self.coming: dict[RunQueue[JobT], int] = {}  # the same, by where they are going to wait
         self.rescued: deque[JobT] = deque()  # rows rescued before, to be shown as running before they begin
         self.marking: set[int] = set()  # of these, rows whose mark is on its way
@@ -117,14 +117,14 @@ class Pool(Generic[JobT]):
         return any(job.query and not job.query.has_connection for job in self.query_jobs.values())
 
     def claimed(self, count: int, run_queue: RunQueue[JobT] | None, row_bytes: float) -> None:
-        """Count rows that are claimed and not unpacked yet."""
+        """Count rows that are claimed, and may still be to come."""
         self.arriving += count
         if run_queue is not None:
             self.coming[run_queue] = self.coming.get(run_queue, 0) + count
         self.row_bytes = max(row_bytes, self.row_bytes / 2)
 
-    def unpacked(self) -> None:
-        """Note that all claimed rows are unpacked."""
+    def received(self) -> None:
+        """Note that all claimed rows are here."""
         self.arriving = 0
         self.coming.clear()
 

@@ -34,7 +34,7 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
         state.deadlines.bring_forward(RECORD, now + STOCK_AFTER)
     if event.fenced and not state.outbox.resent:
         state.log_message("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
-    intake.note_claims(state, event, now)
+    intake.count_claims(state, event, now)
     if event.found or state.jobs:
         state.deadlines.bring_forward(PROGRESS, now + state.timers.progress_interval)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
-from scheduler.model.jobs import Claim, LogRow
+from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, QueryEvent, QueryState
 from scheduler.policy.claims import Claims
@@ -74,8 +74,7 @@ class State:
         self.steps_down = False  # `stopping` is to give the group up, and to live on
         self.has_ended = False  # after a drain or a stop nothing is left to do, and that was told
         self.may_claim = True  # what to claim may be more than when nothing was wanted
-        self.claimed: list[Iterable[Claim]] = []  # rows that are ours and not unpacked yet
-        self.claimed_at = 0.0
+        self.is_receiving = False  # rows are claimed that are still to come, in an event Claimed
         self.started_jobs: deque[tuple[float, Job]] = deque()  # jobs not looked at since, and when they began
         self.starving: set[Pool] = set()  # pools whose work found no room
         self.job_deadlines: list[tuple[float, int]] = []  # a heap: when jobs that have begun are late; some have ended
@@ -182,15 +181,9 @@ class State:
         """Note whether there may be more to claim than when that was last asked."""
         self.may_claim = may_claim
 
-    def add_claimed(self, claims: Iterable[Claim], now: float) -> None:
-        """Keep rows that are ours until they are unpacked."""
-        self.claimed.append(claims)
-        self.claimed_at = now
-
-    def take_claimed(self) -> list[Iterable[Claim]]:
-        """Return the rows that are to be unpacked now."""
-        claimed, self.claimed = self.claimed, []
-        return claimed
+    def receive(self, is_receiving: bool) -> None:
+        """Note whether rows are claimed that are still to come."""
+        self.is_receiving = is_receiving
 
     def job_began(self, job: Job, now: float) -> None:
         """Note that an agent has the first item of a job: its time limit runs, and soon its row is to say running."""

@@ -5,6 +5,7 @@ and nothing else takes time. The order of a turn is that of scheduler/daemon/wir
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
@@ -106,6 +107,10 @@ class Lockstep:
 
     def _answered(self, event: e.Event) -> None:
         self._is_asking = False
+        if isinstance(event, e.EndedAndClaimed) and event.claims:  # as daemon/connections.py does
+            self.core.handle(replace(event, claims=()), self.now)
+            self._request()
+            event = e.Claimed(event.claims)
         self.core.handle(event, self.now)
 
     # ---- agents

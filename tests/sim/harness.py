@@ -5,7 +5,7 @@ a lost connection compares rows with memory before anything else is asked. It de
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 import attrs
@@ -403,6 +403,10 @@ class Daemon:
         if self.flight is flight:
             self.flight = None
             self.sim.memory.limits |= flight.limits
+            if isinstance(event, e.EndedAndClaimed) and event.claims:  # as daemon/connections.py does
+                self.tell(replace(event, claims=()))
+                self._request()
+                event = e.Claimed(event.claims)
             self.tell(event)
 
     def _fails(self, flight: Flight) -> None:

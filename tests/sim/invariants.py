@@ -6,11 +6,10 @@ I1 to I5 are RELIABILITY 3's: no job lost, rows in hand are core memory, one end
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.jobs import SUSPECT_AFTER, Claim, OutputRow
+from scheduler.model.jobs import SUSPECT_AFTER, OutputRow
 from scheduler.model.requests import EndAndClaim, ReadContents, Save
 from scheduler.model.states import (
     DIE,
@@ -258,9 +257,7 @@ def urgent_places_are_for_urgent_work(sim: "Sim", world: State) -> None:
 
 def queues_keep_their_limits(sim: "Sim", world: State) -> None:
     """Jobs in hand of a queue are counted right and never grow beyond its concurrency."""
-    in_hand = Counter(
-        [*(job.queue for job in world.jobs.values()), *(claim.request.queue for claim in _arrived(world))]
-    )
+    in_hand = Counter(job.queue for job in world.jobs.values())
     before = sim.memory.used
     for queue in world.queues.values():
         count, label = in_hand[queue.name], "queue " + queue.name
@@ -272,15 +269,9 @@ def queues_keep_their_limits(sim: "Sim", world: State) -> None:
         before[label] = count
 
 
-def _arrived(world: State) -> Iterator[Claim]:
-    """The rows that are ours and not unpacked yet; the database of the simulation gives them as lists."""
-    return chain.from_iterable(world.claimed)
-
-
 def claims_leave_what_is_reserved(world: State, turn: EndAndClaim) -> None:
     """Queues without a reservation claim nothing that would be in the way of one that has some."""
     in_hand = Counter((job.pool, job.queue) for job in world.jobs.values())
-    in_hand += Counter((world.pools[claim.request.type], claim.request.queue) for claim in _arrived(world))
     kept = {q.name: q.reserved for q in world.queues.values() if q.reserved and not q.paused}
     for pool in world.pools.values():
         own = Counter({queue: count for (of, queue), count in in_hand.items() if of is pool})
@@ -301,7 +292,7 @@ def rows_are_memory(sim: "Sim") -> None:
             continue
         if live is None:
             pending = daemon.core.state.outbox.pending()
-            live = {*(claim.pk for claim in _arrived(daemon.core.state)), *daemon.core.state.jobs, *pending}
+            live = {*daemon.core.state.jobs, *pending}
         if row.pk not in live and not daemon.may_have_lost(row):
             broken("rows_are_memory", f"job {row.pk} attempt {row.attempt} is {row.state}, and nobody knows it")
 

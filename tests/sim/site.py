@@ -6,6 +6,7 @@ as there are agents. What the core decides is real; what anything costs is in CO
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count, islice
 from typing import Any, Final, NamedTuple
@@ -235,6 +236,10 @@ class Site:
 
     def _answered(self, event: e.Event) -> None:
         self.is_asking = False
+        if isinstance(event, e.EndedAndClaimed) and event.claims:  # as daemon/connections.py does
+            self.core.handle(replace(event, claims=()), self.now)
+            self._request()
+            event = e.Claimed(event.claims)
         self.core.handle(event, self.now)
 
     def _answer(self, request: r.Request) -> tuple[e.Event, float]:

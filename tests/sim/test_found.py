@@ -37,7 +37,6 @@ def test_a_drain_claims_nothing_and_gives_back_late_claims() -> None:  # seed 5
     core.next_request(0.0)
     core.handle(e.Drain(), 0.0)
     core.handle(turned(claim(1)), 0.0)
-    core.unpack_claims()
     assert [row.state for row in saved(settle(core))] == ["queued"]
 
 

@@ -289,8 +289,10 @@ class Twins:
         self.courier.owner = owner
         self.courier.send(request)
         turn_until(self.loop, lambda: self.events)
-        (event,) = self.events
-        return replace(event, claims=list(event.claims)) if isinstance(event, EndedAndClaimed) else event
+        event, *rows = self.events
+        if not isinstance(event, EndedAndClaimed):
+            return event
+        return replace(event, claims=[claim for each in rows for claim in each.claims])
 
     def _ask(self, query: Query, **values: object) -> list[tuple[bytes | None, ...]]:
         return list(rows_of(ask(self.loop, self.connection, query, **values)))

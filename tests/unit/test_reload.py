@@ -100,7 +100,6 @@ def test_a_late_claim_for_a_removed_type_or_host_is_given_back(host: str, new: C
     flight(core)
     reload(core, new)
     core.handle(turned(claim(7, host=host)), 0.0)
-    core.unpack_claims()
     assert spawned(core) == []
     assert outcomes(core) == [(7, "given back")]
 

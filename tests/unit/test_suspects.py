@@ -46,7 +46,6 @@ def core() -> Core:
     core.handle(REFUSED, 0.0)
     assert request(core, EndAndClaim).unread
     core.handle(turned(unread(1), unread(2), unread(3)), 0.0)
-    core.unpack_claims()
     return core
 
 
