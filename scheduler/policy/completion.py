@@ -171,7 +171,8 @@ def conclude(state: State, job: Job, now: float) -> None:
     """Judge a job and hand its row to the outbox; it is no longer in hand."""
     if state.remove_job(job):
         state.mark_dirty(job.pool, *[pool for pool in state.pools.values() if pool.waits_for_connection])
-    job.forget_lanes()
+    if job.lanes:
+        job.forget_lanes()
     row = judge(job, now, state.timers)
     if not isinstance(row, SaveRow):
         state.outbox.end(row)

@@ -68,7 +68,8 @@ class Core:
 
     def handle(self, event: e.Event, now: float) -> None:
         """Act on an event."""
-        self.state.set_may_claim()
+        if not self.state.may_claim:
+            self.state.set_may_claim(True)
         _HANDLERS[type(event)](self.state, event, now)
         if self.state.dirty:
             self.schedule_dirty(now)
@@ -102,7 +103,8 @@ class Core:
     def schedule_dirty(self, now: float) -> None:
         """Assign items and start agents for every type that has changed."""
         state = self.state
-        state.set_may_claim()
+        if not state.may_claim:
+            state.set_may_claim(True)
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
                 if state.is_assigning and pool.may_begin:
@@ -134,7 +136,8 @@ class Core:
         if state.outbox.is_record_due and not state.is_receiving:
             return state.outbox.record_in_hand(self.live_rows())
         wanted = self._wanted(now) if state.is_assigning and not state.draining else []
-        state.set_may_claim(bool(wanted))
+        if state.may_claim is not bool(wanted):
+            state.set_may_claim(bool(wanted))
         if not wanted and state.jobs and state.outbox.gathers(now):
             return None
         request = state.outbox.next_request(wanted, now)
@@ -169,12 +172,12 @@ class Core:
 
     def kill(self, pk: int, now: float) -> bool:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
-        self.state.set_may_claim()
+        self.state.set_may_claim(True)
         return completion.end_by_command(self.state, pk, completion.KILLED, "killed", now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
-        self.state.set_may_claim()
+        self.state.set_may_claim(True)
         return completion.end_by_command(self.state, pk, CANCELLED, text, now)
 
     def signal(self, pk: int, number: int) -> int:
@@ -183,7 +186,7 @@ class Core:
 
     def step_down(self, now: float) -> bool:
         """Kill the children, give their rows back, then release the group; False when we are ending anyway."""
-        self.state.set_may_claim()
+        self.state.set_may_claim(True)
         return serving.step_down(self.state, now)
 
     def thaw(self, name: str | None, now: float) -> int:
@@ -200,7 +203,6 @@ class Core:
     def tick(self, now: float) -> None:
         """Act on the deadlines that have come; whichever they are, agents may be started again."""
         state = self.state
-        state.outbox.expire(now)
         for name, act in _ON_DEADLINE.items():
             if state.deadlines.at[name] <= now:
                 state.deadlines.set(name, NEVER)
@@ -266,13 +268,19 @@ def _find_room(state: State, now: float) -> None:
     state.retry_starving()
 
 
-# What is done when a deadline of policy/deadlines.py has come and is cleared, in this order. What waits for the others
-# (GATHER, LOCKS, STARTS) goes on at every tick.
+def _send_next(state: State, now: float) -> None:
+    """Do nothing: the next request is asked for after every tick."""
+
+
+# What is done when a deadline of policy/deadlines.py has come and is cleared, in this order. What waits for STARTS
+# goes on at every tick.
 _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.LEASE: serving.judge_lease,
     d.SLOTS: processes.end_overdue,
     d.MARK: progress.mark_running,
     d.OUTPUT: processes.store_output,
+    d.GATHER: _send_next,
+    d.LOCKS: _send_next,
     d.RECORD: _record,
     d.PROGRESS: progress.show_progress,
     d.ROOM: _find_room,

@@ -21,7 +21,7 @@ from typing import Final
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.expand import Item, fill_template
-from scheduler.model.states import DIE, FED, KEEP, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
+from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.capacity import find_room
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
@@ -272,7 +272,8 @@ def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) ->
 
 def stop_starving(state: State, pool: Pool) -> None:
     """Promise no place any more to a type that does not starve."""
-    pool.end_starving()
+    if pool.starving_since < NEVER:
+        pool.end_starving()
     for host in state.hosts.values():
         if host.yields_to is pool:
             host.yield_to(None)

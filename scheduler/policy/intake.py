@@ -72,12 +72,14 @@ def receive(state: State, event: EndedAndClaimed | Claimed, now: float) -> None:
             state.log_message("warning", f"job={claim.pk}: somebody put the row back in the queue while it was in hand")
             forget(state, former, now)
         jobs[claim.pk] = job = Job(claim, pool, now)
+        is_plain_line = job.rules is PLAIN and not (pool.is_guarded or pool.is_exec)
+        refusal = check_argument(job.args, pool.kind.empty) if is_plain_line else _refusal(job)
         is_bound = request.host or pool.queues.filters is not None
         if request.guarded is not pool.is_guarded or (is_bound and not pool.queues.has_place(job)):
             give_back(state, job, "asked for before a reload", now)
         elif state.missing_connections and (missing := missing_for(state, job)) is not None:
             give_back_unbegun(state, job, missing, now)
-        elif (refusal := _refusal(job)) is not None:
+        elif refusal is not None:
             _refuse(state, job, refusal, now)
         elif not state.is_assigning or state.draining or not pool.enabled or pool.blocked_until:
             give_back(state, job, "released for restart", now)

@@ -159,24 +159,23 @@ class Job:
 
     def add_items(self, items: Sequence[Item], host: str | None) -> "Lane[Job] | None":
         """Let items wait for a host, or for any; return their lane if it was empty."""
-        lane = self._lane(host)
         self.waiting += len(items)
-        return lane if lane.add(items) else None
+        lane = self.lanes.get(host)
+        if lane is not None:
+            return lane if lane.add(items) else None
+        lane = self.lanes[host] = Lane(self, self.rank, self.rules.submitter, host, items, is_single=self.query is None)
+        return lane
 
     def put_back(self, item: Item, host: str | None) -> "Lane[Job] | None":
         """Let an item that was not worked wait again, before the others; return its lane if that was empty."""
-        lane = self._lane(host)
-        self.waiting += 1
         self.in_flight -= 1
         if self.query is None:
             self.started, self.deadline = False, NEVER  # its time limit begins anew
-        return lane if lane.put_back(item) else None
-
-    def _lane(self, host: str | None) -> "Lane[Job]":
         lane = self.lanes.get(host)
         if lane is None:
-            lane = self.lanes[host] = Lane(self, self.rank, self.rules.submitter, host, is_single=self.query is None)
-        return lane
+            return self.add_items([item], host)
+        self.waiting += 1
+        return lane if lane.put_back(item) else None
 
     def take_lane(self, host: str | None) -> list[Item]:
         """Return the items that waited for a host, which are to wait elsewhere."""
@@ -214,7 +213,9 @@ class Job:
         self.busy += seconds
         self.done += 1 if counted is None else counted
         self.succeeded += 1
-        if self.query is not None and self.query.progress is not None and item is not None and item.key is not None:
+        if self.query is None:
+            self.lanes.clear()  # see forget_lanes
+        elif self.query.progress is not None and item is not None and item.key is not None:
             self.query.progress.finish(item.number, item.key.decode("utf-8", "surrogateescape"))
 
     def item_failed(self, query: JobQuery, item: Item, failure: ItemFailure, counted: int | None = None) -> None:

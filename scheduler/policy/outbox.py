@@ -46,7 +46,7 @@ class Outbox:
         self.claims_failed = 0  # on their data, since the last one that did not
         self.parents: list[int] = []
         self.unsettled: deque[r.Settle] = deque()  # what was left of parents with many children
-        self.gather_until = 0.0  # ends that come before go together; 0 is at once
+        self.gather_until = 0.0  # ends that come before go together
         self.is_record_due = False  # what is in hand is to be said anew
         self.logs: list[LogRow] = [] if former is None else former.logs
         self.log_rows = len(self.logs)  # not saved yet, those on their way included
@@ -65,8 +65,9 @@ class Outbox:
         self._explained_saves: set[int] = set()
         self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
         self.locked: deque[r.Request] = deque()  # what met a lock, one of each kind, but for parts of a Settle
-        self.locked_until = 0.0  # when the first of them may be tried again; 0 is at once
-        self._set_deadlines()
+        self.locked_until = 0.0  # when the first of them may be tried again
+        deadlines.set(GATHER, NEVER)
+        deadlines.set(LOCKS, NEVER)
 
     @property
     def is_empty(self) -> bool:
@@ -89,23 +90,9 @@ class Outbox:
     def end(self, row: End) -> None:
         """Save the plain success of a job, with others that end soon."""
         self.ends.append(row)
-        if len(self.ends) == 1:
-            self._set_deadlines()
-
-    def expire(self, now: float) -> None:
-        """Let nothing wait any longer for other ends, or for a lock, if its time is over."""
-        if now >= self.gather_until:
-            self.gather_until = 0.0
-        if now >= self.locked_until:
-            self.locked_until = 0.0
-        self._set_deadlines()
-
-    def _set_deadlines(self) -> None:
-        self._deadlines.set(GATHER, (self.ends and self.gather_until) or NEVER)
-        self._deadlines.set(LOCKS, (self.locked and self.locked_until) or NEVER)
 
     def save(self, row: SaveRow, failures: Sequence[ItemFailure] = ()) -> None:
-        """r.Save a row; a newer save of the same row replaces an older one that still waits."""
+        """Save a row; a newer save of the same row replaces an older one that still waits."""
         self.saves[row.pk] = row
         self._explained_saves.discard(row.pk)
         if failures:
@@ -152,12 +139,16 @@ class Outbox:
     # ---- the next request
 
     def gathers(self, now: float) -> bool:
-        """Say whether nothing but ends waits, and they wait for others."""
+        """Say whether nothing but ends waits, and they wait for others: until the deadline that is set."""
         others = (
             self.is_record_due, self.saves, self.marks, self.reads, self.parents, self.unsettled, self.logs,
             self.outputs, self.repeats,
         )  # fmt: skip
-        return now < self.gather_until and len(self.ends) < BATCH and not any(others)
+        if now >= self.gather_until or len(self.ends) >= BATCH or any(others):
+            return False
+        if self.ends and self._deadlines.at[GATHER] != self.gather_until:
+            self._deadlines.set(GATHER, self.gather_until)
+        return True
 
     def record_in_hand(self, rows: Sequence[int]) -> r.Request:
         """Return the request that records anew which rows are in hand; nothing else is in flight."""
@@ -174,9 +165,12 @@ class Outbox:
         elif self.locked and now >= self.locked_until:
             self.in_flight = r.careful(self.locked.popleft())
         else:
-            self.resent, self.in_flight = False, self._beside_locks(self._choose(wanted))
+            self.resent, self.in_flight = False, self._choose(wanted)
+            if self.locked:
+                self.in_flight = self._beside_locks(self.in_flight)
         self.gather_until = now + GATHER_S
-        self._set_deadlines()
+        if self._deadlines.at[GATHER] < NEVER:
+            self._deadlines.set(GATHER, NEVER)
         return self.in_flight
 
     def _beside_locks(self, request: r.Request | None) -> r.Request | None:
@@ -193,7 +187,8 @@ class Outbox:
         if self.reads:
             reads, self.reads = list(self.reads.items()), {}
             return r.ReadContents(reads)
-        saves, marks, ends = self._ready()
+        is_plain = not (self.saves or self.marks or self.logs or self.outputs or self.repeats or self.locked)
+        saves, marks, ends = ([], [], self.ends) if is_plain else self._ready()
         family, others = self.parents or self.unsettled, saves or marks or ends or wanted
         is_held = bool([request for request in self.locked if isinstance(request, r.WriteOutput)])
         if self.outputs and not is_held and not (self._wrote_last and (family or others or self.logs)):
@@ -215,7 +210,17 @@ class Outbox:
             return r.Save(rows, [failure for row in rows for failure in self.failures.pop(row.pk, ())])
         if marks:
             return r.Mark([(pk, self.marks.pop(pk)) for pk in marks])
-        return self._end_and_claim(ends, wanted) if ends or wanted else None
+        if not (ends or wanted):
+            return None
+        self._explained_ends = 0
+        if len(ends) == len(self.ends):
+            self.ends = []
+        else:
+            sent = {end.pk for end in ends}
+            self.ends = [end for end in self.ends if end.pk not in sent]
+        if self.claims_failed > 1:  # without contents too: for one row of one place
+            wanted = [request._replace(most=1) for request in wanted[:1]]
+        return r.EndAndClaim(ends, wanted, unread=bool(self.claims_failed and wanted))
 
     def _ready(self) -> tuple[list[int], list[int], list[End]]:
         """Return the rows to save, to mark and to end that wait for nothing: logs and output of an end go before it."""
@@ -227,10 +232,9 @@ class Outbox:
         if self.logs:
             saves = [pk for pk in saves if pk in self._explained_saves]
             ends = ends[: self._explained_ends]
-        rows = [
-            *self.outputs,
-            *(row for request in again if isinstance(request, r.WriteOutput) for row in request.rows),
-        ]
+        rows = list(self.outputs)
+        for request in again:
+            rows += request.rows if isinstance(request, r.WriteOutput) else ()
         if unwritten := {row.job for row in rows}:
             saves = [pk for pk in saves if pk not in unwritten]
             ends = [end for end in ends if end.pk not in unwritten]
@@ -245,24 +249,12 @@ class Outbox:
         return r.WriteOutput(rows, followed)
 
     def _settle(self) -> r.Settle:
-        """r.Settle what was left of earlier parents every other time: newer parents do not wait for all of it."""
+        """Settle what was left of earlier parents every other time: newer parents do not wait for all of it."""
         self._rest_last = bool(self.unsettled) and not (self.parents and self._rest_last)
         if self._rest_last:
             return self.unsettled.popleft()
         parents, self.parents = self.parents, []
         return r.Settle(parents)
-
-    def _end_and_claim(self, ends: list[End], wanted: Sequence[ClaimRequest]) -> r.EndAndClaim:
-        """Return a claim without contents, after one failed on data; if that failed too, for one row of one place."""
-        self._explained_ends = 0
-        if len(ends) < len(self.ends):
-            sent = {end.pk for end in ends}
-            self.ends = [end for end in self.ends if end.pk not in sent]
-        else:
-            self.ends = []
-        if self.claims_failed > 1:
-            wanted = [request._replace(most=1) for request in wanted[:1]]
-        return r.EndAndClaim(ends, wanted, unread=bool(self.claims_failed and wanted))
 
     # ---- its answer
 
@@ -322,7 +314,7 @@ class Outbox:
         else:
             self.locked.append(request)
         self.locked_until = now + LOCK_PAUSE / len(self.locked)
-        self._set_deadlines()
+        self._deadlines.set(LOCKS, self.locked_until)
 
     def failed(self, why: NotSaved, now: float) -> str | None:
         """Send the request that failed again, in parts or later; return a complaint when something is given up."""

@@ -21,7 +21,8 @@ def woken(state: State, event: e.Woken, now: float) -> None:
 
 def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> None:
     """Take the claimed rows in hand, and forget the ends that are saved."""
-    state.outbox.settle(event.parents)
+    if event.parents:
+        state.outbox.settle(event.parents)
     request = state.outbox.answered()
     if request is None:
         return
@@ -41,7 +42,8 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
 
 def saved(state: State, event: e.Saved, now: float) -> None:
     """Go on with rows that are saved or marked; forget those that are no longer ours."""
-    state.outbox.settle(event.parents)
+    if event.parents:
+        state.outbox.settle(event.parents)
     request = state.outbox.answered()
     if request is None:
         return

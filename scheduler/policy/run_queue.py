@@ -52,10 +52,12 @@ class Lane(Generic[JobT]):
 
     __slots__ = ("_checked_at", "_checked_ticket", "host", "is_single", "items", "job", "rank", "submitter", "ticket")
 
-    def __init__(self, job: JobT, rank: bytes, submitter: str, host: str | None, *, is_single: bool) -> None:
+    def __init__(
+        self, job: JobT, rank: bytes, submitter: str, host: str | None, items: Iterable[Item], *, is_single: bool
+    ) -> None:
         self.job, self.rank, self.submitter, self.host = job, rank, submitter, host
         self.is_single = is_single  # of a one-parameter job
-        self.items: deque[Item] | SingleItem = SingleItem() if is_single else deque()
+        self.items: deque[Item] | SingleItem = SingleItem(items) if is_single else deque(items)
         self.ticket = 0  # numbers its last assignment, or when it began to wait: lower goes first
         self._checked_ticket, self._checked_at = 0, 0.0  # its ticket at an earlier check, and when that was
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
-from scheduler.model.jobs import LogRow
+from scheduler.model.jobs import PLAIN, LogRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import NEVER, QueryEvent, QueryState
 from scheduler.policy.claims import Claims
@@ -168,7 +168,8 @@ class State:
     def remove_job(self, job: Job) -> bool:
         """Take a job out of what is in hand; return whether an expansion connection is free by that."""
         del self.jobs[job.pk]
-        job.pool.forget(job)
+        if job.rules is not PLAIN:
+            job.pool.forget(job)
         if (queue := self.queues.get(job.queue)) is not None:
             queue.ended()
         if job.pk not in self.expanding:
@@ -177,7 +178,7 @@ class State:
         self.emit(CloseQuery(job.pk))
         return True
 
-    def set_may_claim(self, may_claim: bool = True) -> None:
+    def set_may_claim(self, may_claim: bool) -> None:
         """Note whether there may be more to claim than when that was last asked."""
         self.may_claim = may_claim
 
