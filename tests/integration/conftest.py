@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.main import main
 from tests import warm
-from tests.cli_tools import ACTIVE, CONFIG, DROVER, Done, Drover, environment
+from tests.cli_tools import ACTIVE, CONFIG, DROVER, Done, Drover, environment, finish, insert
 from tests.conftest import _database
 from tests.integration.daemon import Daemon, start
 from tests.integration.puppets import Meeting
@@ -98,3 +98,20 @@ def meeting(tmp_path: Path) -> Iterator[Meeting]:
     """Give two named pipes at which a test and its agents wait for each other."""
     with Meeting(tmp_path) as meeting:
         yield meeting
+
+
+@pytest.fixture
+def active_for_roles(database_with_roles: str) -> Iterator[psycopg.Connection]:
+    """Connect to a database with all grants, and with a scheduler that serves noop and sha256."""
+    with psycopg.connect(database_with_roles, autocommit=True) as connection:
+        connection.execute(ACTIVE.encode())
+        yield connection
+
+
+@pytest.fixture
+def many(active: psycopg.Connection) -> psycopg.Connection:
+    """Jobs 1 to 4: done, failed, queued, queued for sha256."""
+    jobs = [insert(active, kind) for kind in ("noop", "noop", "noop", "sha256")]
+    finish(active, jobs[0])
+    finish(active, jobs[1], "failed", 2, "no")
+    return active

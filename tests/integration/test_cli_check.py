@@ -1,0 +1,154 @@
+"""drover check, on a real database."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from scheduler.database import migrate
+from tests.cli_tools import CONFIG, Drover, finish
+
+STATEMENTS = """
+db = "statements"
+[agents.noop.statements]
+good = "update site.pfile set size = :size where pfile_pk = :pk"
+wrong = "update site.pfile set nosuch = :size"
+secret = "select * from site.secret where pk = :pk"
+"""
+SITE = """
+create schema site;
+create table site.pfile (pfile_pk int, size bigint);
+create table site.secret (pk int);
+grant usage on schema site to drover_agentdb;
+grant select, update on site.pfile to drover_agentdb
+"""
+
+
+def test_check_prepares_every_statement_as_the_role_that_runs_it(
+    drover: Drover, config: Path, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
+    config.write_text(CONFIG + STATEMENTS)
+    config.chmod(0o600)  # one is called secret
+    with psycopg.connect(database_with_roles) as connection:
+        connection.execute(SITE)
+    done = drover("check")
+    assert done.status == 1
+    assert [line[:4] for line in done.out.splitlines()] == ["ok  "] * 9 + ["FAIL"] * 2
+    assert 'agents.noop.statements.wrong: column "nosuch" of relation "pfile" does not exist' in done.out
+    assert "agents.noop.statements.secret: permission denied for table secret" in done.out
+
+
+def test_check_of_a_good_installation_finds_no_fault(
+    drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
+    done = drover("check")
+    assert (done.status, {line.split()[0] for line in done.out.splitlines()}) == (0, {"ok"})
+
+
+def test_check_warns_if_every_role_may_create_in_schema_public(
+    drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
+    with psycopg.connect(database_with_roles, autocommit=True) as connection:
+        connection.execute("grant create on schema public to public")
+    migrate.apply_roles(database_with_roles)
+    (warning,) = [line for line in drover("check").out.splitlines() if "schema public" in line]
+    assert warning.startswith("WARN schema public: every role may create tables and functions there")
+
+
+def test_check_warns_of_unserved_and_failed_clean_ups(drover: Drover, active: psycopg.Connection) -> None:
+    query = (
+        "insert into drover.jobqueue (jq_type, jq_name) select 'cleanup', 'cleanup.' || n from generate_series(1, 3) n"
+    )
+    active.execute(query)
+    finish(active, 3, "failed", 2)
+    done = drover("check")
+    why = (
+        "clean-ups: no agent can do 2 that wait, such as job 1: no agent type 'cleanup' is configured in group default"
+    )
+    vain = "clean-ups: 1 have failed; drover ls -S failed -t cleanup, and drover retry"
+    assert (done.status, [line for line in done.out.splitlines() if "clean-ups" in line]) == (
+        0,
+        [f"WARN {why}", f"WARN {vain}"],
+    )
+    active.execute("insert into drover.agent (agent_group, agent_type) values ('default', 'cleanup')")
+    assert [line for line in drover("check").out.splitlines() if "clean-ups" in line] == [f"WARN {vain}"]
+
+
+def test_check_fails_for_a_missing_program_unless_it_is_switched_off(
+    drover: Drover, config: Path, connection: psycopg.Connection
+) -> None:
+    config.write_text(
+        CONFIG
+        + """
+[agents.lost]
+command = ["no-such-program"]
+[agents.idle]
+command = ["no-such-program"]
+enabled = false
+[agents.far]
+command = ["no-such-program"]
+hosts = ["remote"]
+[hosts.remote]
+transport = "ssh"
+address = "remote"
+"""
+    )
+    done = drover("check")
+    assert done.status == 1
+    told = dict(line.split(": ")[0].split(" agent ")[::-1] for line in done.out.splitlines() if " agent " in line)
+    assert {name: severity.strip() for name, severity in told.items()} == {
+        "noop": "ok",
+        "lost": "FAIL",
+        "idle": "WARN",
+        "far": "ok",
+    }
+
+
+@pytest.mark.parametrize(("word", "place"), [("/no/such", "there"), ("no-such", "in agents/ or on PATH")])
+def test_check_says_where_a_missing_program_was_looked_for(
+    drover: Drover, config: Path, connection: psycopg.Connection, word: str, place: str
+) -> None:
+    config.write_text(f'{CONFIG}[agents.lost]\ncommand = ["{word}"]\n')
+    assert f"FAIL agent lost: no program {word} is {place}; install it or correct" in drover("check").out
+
+
+def test_missing_role_is_reported_with_who_may_create_it(drover: Drover, connection: psycopg.Connection) -> None:
+    conninfo = make_conninfo(connection.info.dsn, user="drover_nobody")
+    assert "; run drover init --roles by a login that may create roles" in drover("ls", "-d", conninfo).err
+
+
+@pytest.mark.parametrize(
+    ("mode", "head", "complaint"),
+    [
+        (0o644, "#!/bin/sh", "is not executable; chmod +x "),
+        (0o755, "#!/no/such/interpreter -x", "its interpreter /no/such/interpreter is not there or not executable"),
+        (0o755, "#!/usr/bin/env -S A=b no-such-python -u", "its interpreter no-such-python is not on PATH"),
+        (0o755, "#! ", "its first line names no interpreter"),
+    ],
+)
+def test_check_says_why_an_existing_program_cannot_start(
+    drover: Drover, config: Path, connection: psycopg.Connection, tmp_path: Path, mode: int, head: str, complaint: str
+) -> None:
+    program = tmp_path / "agent"
+    program.write_text(f"{head}\n")
+    program.chmod(mode)
+    config.write_text(f'{CONFIG}[agents.mine]\ncommand = ["{program}"]\n')
+    done = drover("check")
+    (told,) = (line for line in done.out.splitlines() if "agent mine" in line)
+    assert told.startswith("FAIL agent mine: ")
+    assert complaint in told
+    assert str(program) in told
+
+
+@pytest.mark.parametrize("head", ["#!/bin/sh", "#!/usr/bin/env sh", "#! /usr/bin/env -S sh -u", "\x7fELF"])
+def test_check_accepts_a_program_whose_interpreter_exists(
+    drover: Drover, config: Path, connection: psycopg.Connection, tmp_path: Path, head: str
+) -> None:
+    (tmp_path / "agent").write_text(f"{head}\n")
+    (tmp_path / "agent").chmod(0o755)
+    config.write_text(f'{CONFIG}[agents.mine]\ncommand = ["{tmp_path / "agent"}"]\n')
+    assert f"ok   agent mine: {tmp_path / 'agent'}\n" in drover("check").out

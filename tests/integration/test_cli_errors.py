@@ -1,0 +1,151 @@
+"""How commands end when the configuration, the database or a right is missing."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.cli_tools import DROVER, Done, Drover, environment, finish, insert, run_as, write_log
+
+
+def test_every_mistake_of_the_configuration_is_reported_with_its_line(drover: Drover, config: Path) -> None:
+    config.write_text("[hosts.a]\nmax = 0\n[agents.b]\ncommand = 7\n")
+    done = drover("ls")
+    assert (done.status, done.out) == (2, "")
+    assert [line.split(": ")[:2] for line in done.err.splitlines()] == [
+        [f"{config}:2", "hosts.a.max"],
+        [f"{config}:4", "agents.b.command"],
+        ["drover ls", "needs only the database"],
+    ]
+
+
+@pytest.mark.parametrize("command", ["status", "ls", "init", "check"])
+def test_missing_database_exits_with_3(drover: Drover, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", "host=/nonexistent dbname=x")
+    done = drover(command)
+    assert done.status == 3
+    assert [line for line in (done.out + done.err).splitlines() if "not reachable" in line]
+
+
+def test_missing_schema_exits_with_3(drover: Drover, empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
+    done = drover("ls")
+    assert (done.status, len(done.err.splitlines())) == (3, 1)
+    assert "run drover init" in done.err
+
+
+@pytest.mark.parametrize("command", ["why", "log", "out"])
+def test_missing_job_exits_with_1(drover: Drover, connection: psycopg.Connection, command: str) -> None:
+    done = drover(command, "4711")
+    assert (done.status, done.out, done.err) == (1, "", "drover: no job 4711; drover ls --all lists all jobs\n")
+
+
+@pytest.mark.parametrize("words", ["submit --force noop x", "setup --force noop.1", "log", "out 1", "wait --json 1"])
+def test_role_without_rights_gets_an_error_that_says_so(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection, words: str
+) -> None:
+    insert(active_for_roles)
+    done = run_as(database_with_roles, config, "readonly", words)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("permission denied for ")
+    assert done.err.endswith(": connect as a role that has the right; see drover-jobqueue(7)\n")
+
+
+def test_role_without_rights_on_the_queue_gets_an_error_that_says_so(database_with_roles: str, config: Path) -> None:
+    refused = "permission denied for schema drover: connect as a role that has the right; see drover-jobqueue(7)\n"
+    assert run_as(database_with_roles, config, "msq", "ls").err.endswith(refused)
+
+
+def test_where_the_database_is_named_no_configuration_is_read(
+    drover: Drover, active: psycopg.Connection, config: Path
+) -> None:
+    config.write_text("nonsense")
+    assert drover("submit", "noop", "x") == Done(0, "1\n", "")
+    assert [drover(*words.split()).status for words in ("ls", "why 1", "queue", "status default")] == [0] * 4
+    told = drover("status")
+    assert (told.status, told.out) == (2, "")
+    assert told.err.splitlines()[-1].startswith("drover status: needs only database and group: ")
+    assert [drover(command).status for command in ("check", "agent-check")] == [2] * 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("DateStyle", "SQL, DMY"),
+        ("DateStyle", "German"),
+        ("DateStyle", "Postgres, MDY"),
+        ("IntervalStyle", "iso_8601"),
+        ("IntervalStyle", "postgres_verbose"),
+        ("IntervalStyle", "sql_standard"),
+        ("bytea_output", "escape"),
+        ("search_path", "nowhere"),
+        ("TimeZone", "Asia/Kathmandu"),
+    ],
+)
+def test_commands_work_whatever_the_database_sets_for_its_sessions(
+    drover: Drover, active: psycopg.Connection, setting: str, value: str
+) -> None:
+    job = insert(active)
+    finish(active, job, "failed", 2, "no")
+    write_log(active, job, "said")
+    _set_for_sessions(active, setting, value)
+    words = ("status", "status --json", "ls --all --json", f"why {job}", f"log {job}", "log --json", f"out {job}")
+    told = [drover(*each.split()) for each in words]
+    assert [(each.status, each.err) for each in told] == [(0, "")] * len(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "table"),
+    [("ls", "jobqueue"), ("status", "scheduler_group"), *((each, "migration") for each in ("ls", "init", "check"))],
+)
+def test_a_statement_timeout_is_not_reported_as_a_missing_database(
+    drover: Drover, active: psycopg.Connection, command: str, table: str
+) -> None:
+    _set_for_sessions(active, "statement_timeout", "0.5s")
+    with active.transaction():
+        active.execute(sql.SQL("lock table drover.{}").format(sql.Identifier(table)))
+        done = drover(command)
+    reason = "a statement was cancelled: canceling statement due to statement timeout"
+    advice = "try again, or raise statement_timeout of the role or the database"
+    assert (done.status, (done.out + done.err).count(f"{reason}; {advice}\n")) == (3, 1)
+    assert "not reachable" not in done.out + done.err
+
+
+def _set_for_sessions(connection: psycopg.Connection, setting: str, value: str) -> None:
+    """Set it for those who connect to this database from now on."""
+    names = map(sql.Identifier, (connection.info.dbname, setting))
+    connection.execute(sql.SQL("alter database {} set {} = {}").format(*names, sql.Literal(value)))
+
+
+def test_version_needs_no_configuration(drover: Drover, config: Path) -> None:
+    config.unlink()
+    done = drover("version")
+    assert (done.status, done.out.split()[0]) == (0, "drover")
+
+
+def test_closed_standard_output_causes_no_traceback(
+    database: str, config: Path, connection: psycopg.Connection
+) -> None:
+    connection.execute("insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, 5000)")
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv, variables = [*DROVER, "ls", "-n", "0"], environment(database, config)
+    done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, env=variables, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_database_that_is_read_only_is_not_called_a_replica(drover: Drover, connection: psycopg.Connection) -> None:
+    connection.execute(f"alter database {connection.info.dbname} set default_transaction_read_only = on".encode())
+    done = drover("check")
+    assert (
+        "a scheduler must write: default_transaction_read_only is on: reset it for the database or the role" in done.out
+    )
+    (told,) = (line for line in done.out.splitlines() if " log-in queue " in line)
+    assert told.endswith("if this is a replica, else reset default_transaction_read_only")
+    done = drover("submit", "--force", "noop", "x")
+    assert done.status == 2
+    assert "if this is a replica, else look at default_transaction_read_only" in done.err
