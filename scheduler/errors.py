@@ -10,20 +10,20 @@ class DroverError(Exception):
 
 
 class ConfigError(DroverError):
-    """The operator's: a mistake in a file, an option or the environment. Print all of them, exit 2."""
+    """A mistake of the operator in a file, an option or the environment. Print all of them, exit 2."""
 
 
 class AgentError(DroverError):
-    """An agent's: it broke the protocol or could not be started. Kill it and count it."""
+    """An agent broke the protocol or could not be started. Kill it and count it."""
 
 
 class WorldError(DroverError):
-    """The world's: database, network or disk. Retry with back-off; exit 3 if there is no way to start."""
+    """The database, the network or the disk failed. Retry with back-off; exit 3 if there is no way to start."""
 
 
-class AbsentError(WorldError):
-    """Of the world's: the database does not answer yet; a daemon waits for it."""
+class DatabaseAbsentError(WorldError):
+    """The database does not answer yet; a daemon waits for it."""
 
 
 class BugError(DroverError):
-    """Ours: quarantine what it touched and say so loudly."""
+    """A mistake in Drover: quarantine what it touched, and log an error that asks for a report."""

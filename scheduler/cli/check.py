@@ -31,7 +31,7 @@ from scheduler.drivers.libpq import login_of, readable, writable
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.spawn import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
-from scheduler.errors import AbsentError, ConfigError, DroverError, WorldError
+from scheduler.errors import ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.events import Event, HostDown, HostUp
 from scheduler.model.statements import bind
@@ -140,7 +140,7 @@ def _database(config: Config, conninfo: str) -> Iterator[Finding]:
     """Yield the findings about the database; WorldError if it cannot be reached, after all log-ins were tried."""
     try:
         update_or_check(config, conninfo)
-    except (AbsentError, ConfigError):
+    except (DatabaseAbsentError, ConfigError):
         yield from try_logins(config, conninfo_of_daemon(config, conninfo))
         raise
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"

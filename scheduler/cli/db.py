@@ -26,7 +26,7 @@ from scheduler.cli.output import Table
 from scheduler.database import migrate
 from scheduler.database.embedded import default_directory, join
 from scheduler.drivers.sql import STANDARD, Query, setting, texts
-from scheduler.errors import AbsentError, BugError, ConfigError, DroverError, WorldError
+from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.statements import bind
 from scheduler.package_data import schema_dir
@@ -215,10 +215,10 @@ def _people_login(config: Config) -> Iterator[tuple[Config, str]]:
     else:
         try:
             yield with_password(config, os.environ), SET_PEOPLE_URL
-        except (ConfigError, AbsentError) as error:
+        except (ConfigError, DatabaseAbsentError) as error:
             if not REFUSED_LOGIN.search(str(error)) or SET_PEOPLE_URL in str(error):
                 raise
-            kind = ConfigError if isinstance(error, ConfigError) else AbsentError
+            kind = ConfigError if isinstance(error, ConfigError) else DatabaseAbsentError
             raise kind(f"{error}; {SET_PEOPLE_URL}") from error
 
 

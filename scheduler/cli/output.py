@@ -1,6 +1,6 @@
 """What commands print: tables, JSON, messages on stderr, and text made safe for a terminal.
 
-What others wrote must neither steer a terminal nor forge a line. Source: RELIABILITY threat 3.
+What others wrote must neither steer a terminal nor forge a line.
 """
 
 import json

@@ -26,7 +26,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.service_manager import pop_manager
 from scheduler.drivers.spawn import user_mistakes
 from scheduler.drivers.system import hide
-from scheduler.errors import AbsentError, ConfigError
+from scheduler.errors import ConfigError, DatabaseAbsentError
 from scheduler.model.config import Config, Database
 
 FIRST_WAIT_S: Final = 0.2
@@ -79,7 +79,7 @@ def _wait_for_database(config: Config, conninfo: str) -> None:
         try:
             update_or_check(config, conninfo)
             return
-        except AbsentError as error:
+        except DatabaseAbsentError as error:
             log.LOG.warning("%s; trying again in %.1f s", " ".join(str(error).split()), wait_s)
         time.sleep(wait_s)
 

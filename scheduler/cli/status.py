@@ -38,7 +38,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is too much. Ages; transactions; rows; scans of the whole queue in an hour, on the average."""
+    """Limits of the warnings: ages; transactions; rows; scans of the whole queue in an hour, on the average."""
 
     transaction: timedelta = timedelta(minutes=5)
     behind: int = 10_000  # of a replica or a slot; a warning only where dead rows are many

@@ -72,7 +72,7 @@ class Upgrade:
 
 
 def hold_signals() -> None:
-    """Keep what comes from now on for the program that is executed next; its Signals lets it come."""
+    """Block signals: they stay pending for the program that is executed next, whose Signals unblocks them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 

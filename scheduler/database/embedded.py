@@ -36,7 +36,7 @@ TAIL_BYTES = 2000
 
 
 def default_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory used when no database is configured (SPEC 4)."""
+    """Return the directory used when no database is configured."""
     state = environment.get("STATE_DIRECTORY", "").split(":")[0]
     return Path(state) / "pg" if state else Path.home() / ".local/share/drover/pg"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 
 from scheduler.drivers.sql import STANDARD, setting
-from scheduler.errors import AbsentError, BugError, ConfigError, WorldError
+from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, WorldError
 from scheduler.model.commands import VERBS
 from scheduler.model.states import JOB_STATES
 from scheduler.package_data import schema_dir
@@ -219,9 +219,9 @@ def _connection(
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"{error}: {next_step}") from error
     except psycopg.errors.QueryCanceled as error:
-        raise AbsentError(cancelled(error)) from error
+        raise DatabaseAbsentError(cancelled(error)) from error
     except psycopg.OperationalError as error:
-        raise AbsentError(f"database not reachable: {error}; {advice(error)}") from error
+        raise DatabaseAbsentError(f"database not reachable: {error}; {advice(error)}") from error
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"database: {error}; check [database] url") from error
 

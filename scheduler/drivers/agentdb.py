@@ -1,4 +1,4 @@
-"""`DB:` lines: runs what an agent asks of the database and answers in lines it can read (SPEC 2).
+"""`DB:` lines: runs what an agent asks of the database and answers in lines it can read.
 
 The connections log in under a role of their own. A JSON value becomes a parameter: null, truth values, numbers and
 texts as they are, lists and objects as their JSON text; keys that the statement does not name are ignored. Every line

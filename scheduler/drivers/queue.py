@@ -109,10 +109,10 @@ class QueueConnection:
                 self._report(e.Claimed([read_claim(row, request.wanted) for row in islice(answer.rows, 1, None)]))
             return
         event = e.NotSaved(cause_of(answer), answer.sentence)
-        if event.why == "lost" and not answer.lost:
+        if event.why == "again" and not answer.lost:
             self._refused.refused(name, answer)
         is_claim = isinstance(request, r.EndAndClaim) and not request.ends  # no rows to halve: the core claims again
-        if answer.lost or (event.why != "lost" and not is_claim):
+        if answer.lost or (event.why != "again" and not is_claim):
             self._report(event)
             return
         self._loop.at(self._loop.now + self._pause, partial(self._report, event))

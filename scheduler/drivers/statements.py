@@ -47,14 +47,14 @@ class RefusedError(WorldError):
         self.failure = failure
 
 
-def cause_of(failure: Failure) -> Literal["lost", "lock", "data"]:
-    """Return what is to be done about it: send it again (lost), again in parts (lock), or find the row (data)."""
+def cause_of(failure: Failure) -> Literal["again", "lock", "data"]:
+    """Return how to recover: send the request `again`, in parts for a `lock`, or to find the row of bad `data`."""
     state = failure.sqlstate or ""
     if failure.lost or state in FORM or failure.is_of_notify:
-        return "lost"
+        return "again"
     if state in LOCK:
         return "lock"
-    return "data" if state[:2] in DATA_CLASSES else "lost"
+    return "data" if state[:2] in DATA_CLASSES else "again"
 
 
 def answer_to(

@@ -25,7 +25,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """The process of a slot could not be made; a fault of the item, of the way there or of the machine is not its own.
+    """The process of a slot could not be started: its fault, or that of its item, of the connection or of the machine.
 
     `is_machines_fault`: there was no descriptor, process or memory for one more, and nothing of it has begun.
     """
@@ -149,7 +149,7 @@ class Woken:
 
 @dataclass(frozen=True, slots=True)
 class RowsLost:
-    """Rows in hand, as pk and attempt, that the database has otherwise."""
+    """Rows in memory, as (pk, attempt), that the database does not record as claimed by this daemon."""
 
     rows: Sequence[tuple[int, int]]
 
@@ -232,7 +232,7 @@ class ContentsRead:
 class NotSaved:
     """A request to the queue failed: of its data, of a lock, or because the connection was lost."""
 
-    why: str  # "data" | "lock" | "lost"
+    why: str  # "data" | "lock" | "again": also if nothing was lost, as when the disk is full
     reason: str
 
 

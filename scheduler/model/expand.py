@@ -1,9 +1,9 @@
-r"""How a row becomes one line for a line agent, or the arguments of an exec agent (SPEC 2).
+r"""How a row becomes one line for a line agent, or the arguments of an exec agent.
 
 A line is `column="value" column="value"`, in select order, NULLs left out. In values a backslash stands before each of
 `" \ ' $` and the backquote; newline, CR and tab are `\n \r \t`, other control bytes `\xHH`. A type with
 `escape = "shell"` gets the control bytes as they are, one with `nulls = "empty"` a NULL as `column=""`. One template
-serves a whole query; a row is searched once and escaped only when the search hits (DESIGN 2: 2.1M rows/s).
+serves a whole query; a row is searched once and escaped only when the search hits (2.1M rows/s).
 """
 
 import re

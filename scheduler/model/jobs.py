@@ -1,7 +1,7 @@
-"""The nouns on a job's way: wanted, claimed, in hand, ended; each is made in exactly one place.
+"""What is exchanged with the queue: claim requests, claims, ends, saves, and rows of log and output.
 
 `ClaimRequest` is made by policy/claims.py, `Claim` from a row by `read_claim`, the job in hand by policy/intake.py,
-`SaveRow` by policy/completion.py.
+`SaveRow` by policy/completion.py and, for a row that the database refuses, by model/requests.py.
 """
 
 import json

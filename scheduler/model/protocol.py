@@ -1,6 +1,6 @@
-"""The grammar of agents' lines: one line of bytes in, a keyword and its text out (SPEC 2).
+"""The grammar of agents' lines: one line of bytes in, a keyword and its text out.
 
-What a keyword does to a slot or a job is decided in policy/core.py.
+What a keyword does to a slot or a job is decided in policy/agent_replies.py.
 """
 
 import re

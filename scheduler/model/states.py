@@ -83,7 +83,7 @@ SLOT_UNTIL: Final = {
     "ST_END": "it is no state: it ends the list",
 }
 STATE_NAMES: Final = tuple(SLOT_UNTIL)
-# The numbers are public (drover.scheduler_status): SPEC 2, F60.
+# The numbers are public (drover.scheduler_status).
 ST_FAIL, ST_FREE, ST_FREEING, ST_PREP, ST_SPAWNED, ST_READY, ST_RUNNING, ST_DONE, ST_END = range(9)
 SLOT_STATES: Final = (ST_FAIL, ST_FREE, ST_FREEING, ST_PREP, ST_SPAWNED, ST_READY, ST_RUNNING)
 

@@ -1,7 +1,7 @@
 """What agents print, and what that does to a slot and its item; `agent_output` is the hot path of the core.
 
 Bytes of an agent's output come in, the line to send it next goes out. Only OK ends an item. An OK that answers nothing,
-a second OK in one read, an OK for a line that was not read, a line without end, a flood: each costs the agent its life.
+a second OK in one read, an OK for a line that was not read, a line without end, a flood: each has the agent killed.
 
 What an agent says of one item is written out up to the `output_limit` of its type; then a warning says that the rest is
 left out, and whoever goes on and on all the same is killed.

@@ -38,9 +38,9 @@ def find_room(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_id
     free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
     if not pool.failed_starts:
         return _find_among(free, pool, urgent, now, min_idle)
-    begin_job = {slot: slot.host.start_from(pool) for slot in free}
-    room = _find_among([slot for slot in free if begin_job[slot] <= now], pool, urgent, now, min_idle)
-    later = min((instant for instant in begin_job.values() if instant > now), default=NEVER)
+    start_at = {slot: slot.host.start_from(pool) for slot in free}
+    room = _find_among([slot for slot in free if start_at[slot] <= now], pool, urgent, now, min_idle)
+    later = min((instant for instant in start_at.values() if instant > now), default=NEVER)
     return room._replace(until=min(room.until, later))
 
 
@@ -50,7 +50,7 @@ def _find_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle
         return StartDecision(slot=min(ready, key=_load))
     hosts = list(dict.fromkeys(slot.host for slot in open_to_it if slot.host.is_open))
     if any(host.leaving for host in hosts):
-        return StartDecision()  # one is on its way out: its end brings us back
+        return StartDecision()  # an agent is being ended: its end schedules the type again
     # the instants from which it may take a busy type's next free agent
     due = {host: max(pool.starving_since, host.yielded_at) + min_idle for host in hosts}
     others = [next((slot for slot in host.idle if slot.pool is not pool and _is_spare(slot)), None) for host in hosts]

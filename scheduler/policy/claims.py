@@ -22,12 +22,12 @@ from scheduler.policy.hosts import HostState, QueueState
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.run_queue import RunQueue
 
-PAUSE: Final = 9  # times what a look at whole places cost more than it should: so long until the next
+PAUSE: Final = 9  # times the excess time of a slow scan from the start: how long none is made
 LONGEST_PAUSE: Final = 10.0  # seconds
 HELD_BYTES: Final = 16 << 20  # of parameters of a type, if they are as long as those of late
 ENOUGH: Final = 100  # rows of an answer that tell what a row costs
-SLOWER: Final = 1.25  # times what they cost at best is still as it should be; the best is forgotten slowly
-FORGETTING: Final = 1.01
+SLOWER: Final = 1.25  # times the least time a row has cost: a scan that costs more is slow
+FORGETTING: Final = 1.01  # by which the least time grows with each answer
 
 
 class Claims:

@@ -1,13 +1,13 @@
-"""The brain: events and the time come in, effects come out.
+"""Decides what the daemon does: events and the time come in, effects come out.
 
     core.handle(event, now)              facts, answers of drivers, signals
     core.agent_output(slot, data, now)   the hot path: what an agent printed -> the line it gets next
     core.tick(now)                       deadlines that have come; `next_deadline` says when to call again
-    core.take_effects()                the effects since the last call
+    core.take_effects()                  the effects since the last call
     core.next_request(now)               what the queue connection is to do next, one at a time
 
-It is pure: it knows no bytes but lines, no clock but `now`, no chance. Which module handles which event, and what is
-done when which deadline has come, stands in the two tables at the end.
+It does no input or output, reads no clock but its argument `now`, and uses no random numbers. Two tables at the end
+name the function that handles each event, and what is done when each deadline has come.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""A type is scheduled: idle agents get items, agents are started for what still waits, others must make room.
+"""Schedules a type: idle agents get items, agents are started for what still waits, others are ended to make room.
 
-The order: what is in hand, on agents that live, by urgency and letter, jobs of one type in turn. Second tries of items
-whose agent died go to a fresh process, alone, before anything else. What was assigned may be put back as long as it was
-not sent, or once the process is dead that it was sent to.
+Items go to running agents first, by rank (urgent ones first, then by letter); jobs of equal rank take turns. Second
+tries of items whose agent died go to a fresh process, alone, before anything else. What was assigned may be put back as
+long as it was not sent, or once the process is dead that it was sent to.
 
 An agent whose type has a `window` gets its next lines before it has asked for them. It works them one after the other
 and says OK to each in turn, so what it says is about the line that it got first. That one is the item in hand; those

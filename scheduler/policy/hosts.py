@@ -64,7 +64,7 @@ class HostState:
         return self.max != UNLIMITED and self.used - self.leaving > self.max
 
     def refresh(self) -> None:
-        """Work out the one question that every OK asks: whether an agent that has finished may have to go."""
+        """Note whether an agent that has finished may have to be ended; it is kept, because every OK asks."""
         self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
 
     def configure(self, **settings: Any) -> None:

@@ -114,7 +114,7 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
 def contents_read(state: State, job: Job, args: bytes, more: bytes, now: float) -> None:
     """Go on with a row whose contents are read as with any that was claimed.
 
-    One that was tried alone begins when its row does not say so any more: else a death at work would convict it.
+    One that was read alone begins when its row no longer says so: if the daemon died, `rescue` would fail the job.
     """
     job.pool.remove_unread(job)
     job.read(args, read_contents(job.rules, more))

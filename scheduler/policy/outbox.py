@@ -63,7 +63,7 @@ class Outbox:
         self._logged_last = self._wrote_last = self._settled_last = self._rest_last = False
         self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
         self._explained_saves: set[int] = set()
-        self._given_up: list[int] = []  # rows that are ours and that the database refused: for the belt to find
+        self._given_up: list[int] = []  # rows in hand that the database refused: in the records, for `rescue`
         self.locked: deque[r.Request] = deque()  # what met a lock, one of each kind, but for parts of a Settle
         self.locked_until = 0.0  # when the first of them may be tried again
         deadlines.set(GATHER, NEVER)
@@ -333,7 +333,7 @@ class Outbox:
             )  # what is wanted is asked for anew: it may be something else by now
         if isinstance(request, r.RecordInHand):
             return None  # the next one will do
-        if why.why == "lost" or complaint is not None:  # it may have failed of the claim alone
+        if why.why == "again" or complaint is not None:  # it may have failed of the claim alone
             self.repeats.appendleft(request)
             return complaint
         if why.why == "lock" or isinstance(request, r.FindLocked):

@@ -11,7 +11,7 @@ from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.job_query import TRIED_ALONE
 from scheduler.policy.state import State
 
-STOCK_AFTER: Final = 1.0  # seconds of claims after which is said anew what is in hand
+RECORD_AFTER: Final = 1.0  # seconds from a claim until what is in hand is recorded anew
 
 
 def woken(state: State, event: e.Woken, now: float) -> None:
@@ -32,7 +32,7 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
     else:
         state.claims.answered(request, event.found, event.reached, now)
     if event.found:
-        state.deadlines.bring_forward(RECORD, now + STOCK_AFTER)
+        state.deadlines.bring_forward(RECORD, now + RECORD_AFTER)
     if event.fenced and not state.outbox.resent:
         state.log_message("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
     intake.count_claims(state, event, now)

@@ -134,11 +134,13 @@ def _go_on(state: State, new: Config, now: float) -> None:
 
 def _take_host(state: State, name: str, before: Host | None, host: Host) -> None:
     """Add a host, or change it; one that was removed before may still have agents."""
-    book = state.add_host(name, host)
+    host_state = state.add_host(name, host)
     if before is None or not REACHED_BY.isdisjoint(_differences(before, host)):
-        book.set_up(not host.is_remote)
-        state.show_hosts(book)
-    book.configure(**_merged(before, host, {"max": book.max, "urgent": book.urgent, "enabled": book.enabled}))
+        host_state.set_up(not host.is_remote)
+        state.show_hosts(host_state)
+    host_state.configure(
+        **_merged(before, host, {"max": host_state.max, "urgent": host_state.urgent, "enabled": host_state.enabled})
+    )
 
 
 def _take_type(state: State, name: str, old: Config, new: Config, now: float) -> None:

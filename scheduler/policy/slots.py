@@ -370,7 +370,7 @@ class Slots:
         return changed
 
     def moved(self, slot: Slot, old: int, new: int) -> None:
-        """Keep the books of host and type, and carry out what the move means."""
+        """Count the slot in its host and its type after a move, and emit the effect or log line of the move."""
         self.changed.add(slot)
         slot.host.slot_moved((old <= s.ST_FREE) - (new <= s.ST_FREE), (new == s.ST_FREEING) - (old == s.ST_FREEING))
         if slot.is_up or new == s.ST_FREE:

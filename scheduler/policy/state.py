@@ -25,7 +25,7 @@ from scheduler.policy.output import Capture
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, Slots, timeouts_of
 
-MOST_STARTS: Final = 32  # at 0.8 ms each: what ends, effects and the lease wait for at most, twice
+MOST_STARTS: Final = 32  # of agents in one tick: a start takes 0.8 ms, for which all else waits
 QUERIES: Final[ConnectionKind] = "queries"
 MARK_AFTER: Final = 0.05  # seconds of work after which a row is shown as running
 _FEW: Final = 100  # deadlines of jobs that have ended are kept up to here

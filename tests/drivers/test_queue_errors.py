@@ -17,25 +17,25 @@ from tests.queue_tools import WANT, Desk, end, insert, locked, many, states
 @pytest.mark.parametrize(
     ("sqlstate", "lost", "fault"),
     [
-        (None, True, "lost"),
-        ("57P01", False, "lost"),
-        ("57014", False, "lost"),
-        ("08006", False, "lost"),
-        ("53100", False, "lost"),
-        ("XX000", False, "lost"),
-        ("25006", False, "lost"),
-        ("42501", False, "lost"),
-        ("42P01", False, "lost"),
+        (None, True, "again"),
+        ("57P01", False, "again"),
+        ("57014", False, "again"),
+        ("08006", False, "again"),
+        ("53100", False, "again"),
+        ("XX000", False, "again"),
+        ("25006", False, "again"),
+        ("42501", False, "again"),
+        ("42P01", False, "again"),
         ("55P03", False, "lock"),
         ("40P01", False, "lock"),
         ("40001", False, "lock"),
-        ("22P02", False, "lost"),
+        ("22P02", False, "again"),
         ("22P05", False, "data"),
         ("23514", False, "data"),
         ("P0001", False, "data"),
-        ("42804", False, "lost"),
+        ("42804", False, "again"),
         ("54000", False, "data"),
-        ("22P02", True, "lost"),
+        ("22P02", True, "again"),
     ],
 )
 def test_every_database_error_maps_to_a_cause_t2(sqlstate: str | None, lost: bool, fault: str) -> None:
@@ -43,8 +43,8 @@ def test_every_database_error_maps_to_a_cause_t2(sqlstate: str | None, lost: boo
 
 
 def test_a_full_notify_queue_is_not_blamed_on_a_row_in_any_language() -> None:
-    assert cause_of(Failure("54000", "too many notifications in the NOTIFY queue")) == "lost"
-    assert cause_of(Failure("54000", "zu viele Benachrichtigungen", source="async.c")) == "lost"
+    assert cause_of(Failure("54000", "too many notifications in the NOTIFY queue")) == "again"
+    assert cause_of(Failure("54000", "zu viele Benachrichtigungen", source="async.c")) == "again"
     assert cause_of(Failure("54000", "zu lang", source="stringinfo.c")) == "data"
 
 
@@ -86,7 +86,7 @@ def test_read_only_database_is_reported_after_a_growing_pause_t2(desk: Desk, dat
     began = desk.loop.now
     first, second = desk.ask(EndAndClaim((), (WANT,))), desk.ask(EndAndClaim((), (WANT,)))
     assert isinstance(first, NotSaved)
-    assert (first.why, first.reason[-7:]) == ("lost", "(25006)")
+    assert (first.why, first.reason[-7:]) == ("again", "(25006)")
     assert second == first
     assert desk.loop.now - began >= 0.3
 
@@ -98,7 +98,7 @@ def test_lost_connection_is_reported_and_repeated_requests_wait_for_it_t2(desk: 
         desk.courier.send(EndAndClaim((), (WANT,)))
         desk.loop.turn(desk.loop.now)
         _end_backend(desk, database)
-    assert [event.why for event in desk.events if isinstance(event, NotSaved)] == ["lost"]
+    assert [event.why for event in desk.events if isinstance(event, NotSaved)] == ["again"]
     assert [claim.attempt for claim in desk.claim()] == [1]
 
 

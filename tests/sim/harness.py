@@ -422,7 +422,7 @@ class Daemon:
         self.is_queue_up = False
         self.sim.note("queue connection lost")
         if self.flight is not None:
-            self._answer(self.flight, e.NotSaved("lost", "simulated loss"))
+            self._answer(self.flight, e.NotSaved("again", "simulated loss"))
         self.later(5 * self.sim.rng.random(), self._reconnected)
 
     def _reconnected(self) -> None:

@@ -109,7 +109,7 @@ def test_an_answer_to_a_former_owner_is_dropped() -> None:  # seed 1
 def test_a_claim_is_computed_anew_after_a_lost_answer() -> None:  # seed 63
     core = make_core()
     core.next_request(0.0)
-    core.handle(e.NotSaved("lost", ""), 0.0)
+    core.handle(e.NotSaved("again", ""), 0.0)
     core.handle(e.TablesRead([{"name": "default", "concurrency": 1, "paused": True, "reserved": 0}], [], [], []), 0.0)
     assert core.next_request(0.0) is None
 

@@ -188,7 +188,7 @@ def test_a_save_blocked_by_a_lock_that_the_probe_does_not_see_waits() -> None:
     assert ledger.next_request([], ledger.locked_until) == FindLocked(EndAndClaim(ends(1, 2), ()))
 
 
-@pytest.mark.parametrize("why", ["lost", "lock", "data"])
+@pytest.mark.parametrize("why", ["again", "lock", "data"])
 def test_a_failed_lock_probe_is_repeated(why: str) -> None:
     ledger = Outbox(Deadlines())
     ledger.ends = ends(1)
@@ -197,7 +197,7 @@ def test_a_failed_lock_probe_is_repeated(why: str) -> None:
     question = ledger.next_request([], 0.0)
     assert ledger.failed(NotSaved(why, "it failed"), 0.0) is None
     assert (
-        ledger.next_request([], 0.0 if why == "lost" else ledger.locked_until)
+        ledger.next_request([], 0.0 if why == "again" else ledger.locked_until)
         == question
         == FindLocked(EndAndClaim(ends(1), ()))
     )
