@@ -9,7 +9,7 @@ import psycopg
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
-from scheduler.drivers.statements import RefusedStatements
+from scheduler.drivers.statement_runner import RefusedStatements
 from scheduler.model.events import EndedAndClaimed, Event
 from scheduler.model.jobs import Claim, ClaimRequest, End
 from scheduler.model.requests import EndAndClaim, Request

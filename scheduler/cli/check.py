@@ -16,8 +16,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
 
-from scheduler.cli.config import locate, with_logins
-from scheduler.cli.db import (
+from scheduler.cli.config_files import locate, with_logins
+from scheduler.cli.output import printable
+from scheduler.cli.session import (
     Session,
     conninfo_of_daemon,
     open_session,
@@ -25,16 +26,15 @@ from scheduler.cli.db import (
     translated_errors,
     update_or_check,
 )
-from scheduler.cli.output import printable
 from scheduler.database import migrate
 from scheduler.drivers.libpq import login_of, readable, writable
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.spawn import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
+from scheduler.drivers.process_spec import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
 from scheduler.errors import ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.events import Event, HostDown, HostUp
-from scheduler.model.statements import bind
+from scheduler.model.sql_placeholders import bind
 from scheduler.package_data import agent_folders
 
 OK: Literal["ok"] = "ok"

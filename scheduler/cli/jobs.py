@@ -11,7 +11,6 @@ from math import inf
 from signal import Signals
 from typing import Any
 
-from scheduler.cli.db import Session, connect
 from scheduler.cli.output import (
     Table,
     as_json,
@@ -25,6 +24,7 @@ from scheduler.cli.output import (
     printable_lines,
     warn,
 )
+from scheduler.cli.session import Session, connect
 from scheduler.cli.wait import FAILURE, job_ends, redraw, wait_for_any, wake_ups, warn_of_inactive_groups
 from scheduler.model.config import Config
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING

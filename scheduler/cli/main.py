@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: Namespace) -> int:
     if options.database is not None:
-        from scheduler.cli.config import without_password  # not for --help, as below
+        from scheduler.cli.config_files import without_password  # not for --help, as below
 
         os.environ["DROVER_DATABASE_URL"] = without_password(options.database)
     module, _, function = COMMANDS[options.command].function.partition(".")
@@ -68,8 +68,8 @@ def _configuration(options: Namespace) -> "Config":
     needs = COMMANDS[options.command].needs
     if needs == "nothing":
         return Config()
-    from scheduler.cli.config import load
-    from scheduler.drivers.spawn import user_mistakes
+    from scheduler.cli.config_files import load
+    from scheduler.drivers.process_spec import user_mistakes
 
     is_enough = needs == "database" or getattr(options, "group", None) or getattr(options, "jobs", None)
     if is_enough and (url := os.environ.get("DROVER_DATABASE_URL")):

@@ -17,14 +17,14 @@ import attrs
 
 from scheduler.cli.admin import send, status_of
 from scheduler.cli.agent_check import refuse_root, test_agents
-from scheduler.cli.config import load, locate, with_logins
-from scheduler.cli.db import connect, conninfo_of_daemon, running_database, update_or_check
+from scheduler.cli.config_files import load, locate, with_logins
 from scheduler.cli.output import as_json, printable, printable_lines, warn
+from scheduler.cli.session import connect, conninfo_of_daemon, running_database, update_or_check
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.process_spec import user_mistakes
 from scheduler.drivers.service_manager import pop_manager
-from scheduler.drivers.spawn import user_mistakes
 from scheduler.drivers.system import hide
 from scheduler.errors import ConfigError, DatabaseAbsentError
 from scheduler.model.config import Config, Database

@@ -14,8 +14,8 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from scheduler.cli.db import Session, connect
 from scheduler.cli.output import as_json, failed, warn
+from scheduler.cli.session import Session, connect
 from scheduler.cli.shell_assignments import Value, assignments
 from scheduler.cli.wait import print_ends
 from scheduler.errors import ConfigError, DroverError

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
-from scheduler.drivers.statements import RefusedError
+from scheduler.drivers.statement_runner import RefusedError
 from scheduler.model.commands import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.model.events import TablesRead
 from scheduler.model.jobs import Cells

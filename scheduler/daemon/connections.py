@@ -2,7 +2,7 @@
 
 While a connection fails it is tried again every few seconds, and a line for each try would bury all others: it is
 logged when that begins, when the reason changes and when it is over (ConnectionLog). `drover status` shows it as long
-as it lasts. Statements that are refused are the matter of drivers/statements.py.
+as it lasts. Statements that are refused are the matter of drivers/statement_runner.py.
 
 After the queue connection was lost its old server process is ended, and rows and memory are compared (`_reconcile`).
 Nothing is claimed before. A row of ours that is not in memory, whose claim was cut off, is given back. A row in memory
@@ -24,7 +24,7 @@ from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting
-from scheduler.drivers.statements import RefusedStatements, Statements, answer_to
+from scheduler.drivers.statement_runner import RefusedStatements, Statements, answer_to
 from scheduler.model import events as e
 from scheduler.model.config import Config, Scheduler
 from scheduler.policy.core import Core

@@ -16,7 +16,7 @@ from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop, Steps
 from scheduler.drivers.sql import to_json
-from scheduler.drivers.statements import RefusedError
+from scheduler.drivers.statement_runner import RefusedError
 from scheduler.drivers.system import resident_mb
 from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken

@@ -17,7 +17,7 @@ from typing import Final
 from scheduler.drivers.loop import Callback, Loop, Steps, Task, Timer, Until
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Failure, Query
-from scheduler.drivers.statements import NOTIFY, RefusedStatements, answer_to
+from scheduler.drivers.statement_runner import NOTIFY, RefusedStatements, answer_to
 
 BURST: Final = 5
 WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at most

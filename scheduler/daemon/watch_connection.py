@@ -18,9 +18,9 @@ from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
 from scheduler.drivers.loop import Loop, Steps, Task
-from scheduler.drivers.spawn import EXEC_DIRECTORY
+from scheduler.drivers.process_spec import EXEC_DIRECTORY
 from scheduler.drivers.sql import Query
-from scheduler.drivers.statements import LOCK_TIMEOUT, RefusedError, Statements
+from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements
 from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue

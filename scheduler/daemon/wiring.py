@@ -17,10 +17,10 @@ from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Upgrade, hold_signals
 from scheduler.daemon.watch_connection import Watch
 from scheduler.drivers.agentdb import AgentDb
+from scheduler.drivers.job_queries import JobQueries
 from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Steps, Watchdog
 from scheduler.drivers.processes import Processes
-from scheduler.drivers.queries import JobQueries
 from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import Signals

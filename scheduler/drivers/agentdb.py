@@ -12,13 +12,13 @@ from typing import Any, Final
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection, ConnectionPool
 from scheduler.drivers.sql import THEIRS, Failure, Query, Rows, one_line, setting
-from scheduler.drivers.statements import answer_to
+from scheduler.drivers.statement_runner import answer_to
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
-from scheduler.model.expand import Row, check_columns, line_maker
+from scheduler.model.items import Row, check_columns, line_maker
 from scheduler.model.protocol import parse_statement
-from scheduler.model.statements import bind
+from scheduler.model.sql_placeholders import bind
 
 ANSWER_BYTES: Final = 8 << 20
 OVER_S: Final = 1.0  # the server's statement_timeout comes first; ours is for statements that switch it off

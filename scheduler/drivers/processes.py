@@ -23,7 +23,7 @@ from typing import Final
 
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until, ready
 from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.spawn import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, fingerprint, reason
+from scheduler.drivers.process_spec import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, fingerprint, reason
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.drivers.system import (
     TRACED_S,

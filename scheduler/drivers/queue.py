@@ -15,7 +15,7 @@ from typing import Any, Final, assert_never
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import OURS, Answer, Query, Rows, Table, setting, to_json
-from scheduler.drivers.statements import RefusedStatements, cause_of
+from scheduler.drivers.statement_runner import RefusedStatements, cause_of
 from scheduler.model import events as e
 from scheduler.model import requests as r
 from scheduler.model.jobs import SUSPECT_AFTER, ClaimPosition, read_claim

@@ -19,7 +19,7 @@ from typing import Final
 
 from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.spawn import EXEC_DIRECTORY, own_environment, passed_environment, prlimit_options
+from scheduler.drivers.process_spec import EXEC_DIRECTORY, own_environment, passed_environment, prlimit_options
 from scheduler.drivers.ssh_protocol import PacketSocket
 from scheduler.drivers.system import TRACED_S, Ends, close_all, pidfd_of, pipes, signal_name
 from scheduler.model.config import AgentType, Config, Host

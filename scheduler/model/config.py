@@ -22,7 +22,7 @@ from scheduler.model.filters import (
     is_pattern,
     letters_matching,
 )
-from scheduler.model.statements import bind
+from scheduler.model.sql_placeholders import bind
 
 Path = tuple[str | int, ...]
 Mistake = tuple[Path, str]  # the value to blame, and a message

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scheduler.model.config import Config
-from scheduler.model.expand import Row
+from scheduler.model.items import Row
 from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
 from scheduler.model.requests import Settle
 

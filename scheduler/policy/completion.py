@@ -11,7 +11,7 @@ from typing import Final
 
 from scheduler.model.config import Scheduler
 from scheduler.model.events import JobEnded, Signal
-from scheduler.model.expand import Item
+from scheduler.model.items import Item
 from scheduler.model.jobs import End, ItemFailure, SaveRow
 from scheduler.model.protocol import printable
 from scheduler.model.states import (

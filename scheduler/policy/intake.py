@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model.events import Claimed, EndedAndClaimed, Fetched, NotExpanded, Opened
-from scheduler.model.expand import (
+from scheduler.model.items import (
     LINE_LIMIT,
     Item,
     as_bytes,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.model.expand import Item, Row, as_bytes
+from scheduler.model.items import Item, Row, as_bytes
 from scheduler.model.jobs import PLAIN, Claim, ItemFailure, Rules
 from scheduler.model.states import NEVER, QueryState
 from scheduler.policy import pool

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from scheduler.model.expand import Item, Row
+from scheduler.model.items import Item, Row
 from scheduler.model.jobs import ItemFailure, Rules
 from scheduler.model.states import QUERY, QueryEvent, QueryState
 

@@ -20,8 +20,8 @@ from itertools import chain, groupby
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scheduler.model.config import Host
-from scheduler.model.expand import Item
 from scheduler.model.filters import LETTERS
+from scheduler.model.items import Item
 from scheduler.model.jobs import ClaimRequest, Letters
 
 

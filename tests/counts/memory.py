@@ -5,7 +5,7 @@ from typing import Any
 
 from scheduler.model import events as e
 from scheduler.model import requests as r
-from scheduler.model.expand import Row
+from scheduler.model.items import Row
 from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
 from tests.core_tools import answer_to, claim
 from tests.counts.lockstep import TYPE

@@ -5,7 +5,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.drivers.sql import Failure
-from scheduler.drivers.statements import cause_of
+from scheduler.drivers.statement_runner import cause_of
 from scheduler.model.events import EndedAndClaimed, LockedFound, NotSaved
 from scheduler.model.jobs import SaveRow
 from scheduler.model.requests import EndAndClaim, FindLocked, Mark, Save

@@ -154,8 +154,8 @@ SQL_WORDS = re.compile(
     """,
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
-# model/expand.py wraps the SQL of jobs, which is data to it; the others run before the daemon, or are clients of it.
-MAY_SPEAK_SQL = ("drivers/", "model/expand.py", "cli/", "web/", "database/")
+# model/items.py wraps the SQL of jobs, which is data to it; the others run before the daemon, or are clients of it.
+MAY_SPEAK_SQL = ("drivers/", "model/items.py", "cli/", "web/", "database/")
 SILENT = sorted(
     path.relative_to(PACKAGE).as_posix()
     for path in PACKAGE.rglob("*.py")

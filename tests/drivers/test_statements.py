@@ -8,7 +8,7 @@ import pytest
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps, Task
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Query, Rows
-from scheduler.drivers.statements import RefusedError, RefusedStatements, Statements
+from scheduler.drivers.statement_runner import RefusedError, RefusedStatements, Statements
 from tests.connection_tools import end_backends, fetch, opened, rows_of
 from tests.loop_tools import turn_until
 
@@ -73,7 +73,7 @@ def test_lock_timeout_is_logged_and_delays_nothing(desk: Desk, database: str) ->
 def test_required_statement_is_repeated_until_accepted(
     desk: Desk, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.drivers.statements.AGAIN_S", 0.01)
+    monkeypatch.setattr("scheduler.drivers.statement_runner.AGAIN_S", 0.01)
     results: list[Rows] = []
     Task(desk.loop, desk.statements.insist("table"), results.append).start()
     turn_until(desk.loop, lambda: desk.connection.sent > 5)

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[2]
 # Prints every function of the drivers that arming replaces; in a process of its own, for there is no disarming.
 REPLACED = """
 import inspect
-from scheduler.drivers import agentdb, libpq, pipes, postgres, processes, queries
-from scheduler.drivers import queue, spawn
+from scheduler.drivers import agentdb, libpq, pipes, job_queries, postgres, process_spec
+from scheduler.drivers import processes, queue
 from tests.faults.failpoints import arm
-modules = (agentdb, libpq, pipes, postgres, processes, queries, queue, spawn)
+modules = (agentdb, libpq, pipes, job_queries, postgres, process_spec, processes, queue)
 def functions():
     classes = [c for m in modules for _, c in inspect.getmembers(m, inspect.isclass) if c.__module__ == m.__name__]
     found = [(o.__name__, n, f) for o in (*modules, *classes) for n, f in vars(o).items() if inspect.isfunction(f)]

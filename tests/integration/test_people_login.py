@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.config import load
-from scheduler.cli.db import running_database
+from scheduler.cli.config_files import load
+from scheduler.cli.session import running_database
 from tests.cli_tools import CONFIG, Drover
 
 Configure = Callable[..., None]

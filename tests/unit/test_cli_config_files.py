@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli.config import load, locate, read, shipped
+from scheduler.cli.config_files import load, locate, read, shipped
 from scheduler.errors import ConfigError
 from tests.needs import need
 

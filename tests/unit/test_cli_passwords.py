@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.cli.config import CREDENTIALS, with_logins, with_password
+from scheduler.cli.config_files import CREDENTIALS, with_logins, with_password
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Database
 

@@ -9,7 +9,7 @@ from scheduler.daemon.command_actions import ACTIONS
 from scheduler.daemon.commands import AGAIN_S, REFUSED_S, Commands, Context
 from scheduler.drivers.loop import Steps
 from scheduler.drivers.sql import Failure
-from scheduler.drivers.statements import RefusedError
+from scheduler.drivers.statement_runner import RefusedError
 from scheduler.model.jobs import Cells
 from tests.core_tools import make_core
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.cli import config as config_files
+from scheduler.cli import config_files
 from scheduler.errors import ConfigError
 from scheduler.model.config import AgentType, Config, ConfigMistakes, Database, Host, Limits, Queue, Scheduler
 from scheduler.model.config_text import key_lines, parse

@@ -19,10 +19,10 @@ from scheduler.drivers.libpq import readable
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection, ConnectionPool
 from scheduler.drivers.sql import THEIRS, Answer, Failure, Rows, setting
-from scheduler.drivers.statements import answer_to
+from scheduler.drivers.statement_runner import answer_to
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
-from scheduler.model.expand import doubled_key
+from scheduler.model.items import doubled_key
 from scheduler.model.jobs import Cells
 from scheduler.model.states import IGNORE, Machine
 

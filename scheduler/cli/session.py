@@ -21,14 +21,14 @@ from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
-from scheduler.cli.config import EMBEDDED, is_embedded_url, with_password
+from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table
 from scheduler.database import migrate
 from scheduler.database.embedded import default_directory, join
 from scheduler.drivers.sql import STANDARD, Query, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
-from scheduler.model.statements import bind
+from scheduler.model.sql_placeholders import bind
 from scheduler.package_data import schema_dir
 
 # How much a role may see of a table: all rows but not what jobs work on, its own rows, or nothing.
