@@ -206,7 +206,7 @@ LINES: list[tuple[int, str, str]] = [
     (1, "out a.nobody", "no job a.nobody"),
     (1, "why a.nobody", "no job a.nobody"),
     (1, "log a.nobody", "no job a.nobody"),
-    (1, "exit {running}", "job {running} has not stopped: it is running"),
+    (1, "exit {running}", "job {running} has not ended: it is running"),
 ]
 
 
