@@ -346,7 +346,7 @@ select 'setting ' || name, null::interval, effect
     ('fsync', 'a crash of the machine may destroy the database'),
     ('full_page_writes', 'a crash of the machine may destroy pages of the database'),
     ('synchronous_commit', 'jobs that were just handed in may be lost at a crash'),
-    ('autovacuum', 'nobody removes dead rows: tables grow, and every statement becomes slower'),
+    ('autovacuum', 'dead rows are not removed: tables grow, and every statement becomes slower'),
     ('track_counts', 'autovacuum does not know where dead rows are, and removes none')) as s(name, effect) using (name)
  where setting = 'off' and source not in ('user', 'database user', 'client', 'session')
  order by name
@@ -438,7 +438,7 @@ select format('pid %s, user %s, application %s', pid, usename, coalesce(nullif(a
 -- name: notify_queue_filling
 -- A session that listens and stays in a transaction keeps all notifications since then; no view shows which one it is.
 select 'NOTIFY queue', (select max(now() - xact_start) from pg_stat_activity where state like 'idle in transaction%'),
-       round((100 * usage)::numeric) || ' % full: when it is full, commits that tell of anything fail'
+       round((100 * usage)::numeric) || ' % full: when it is full, commits with a notification fail'
   from pg_notification_queue_usage() as usage where usage > :notifications
 
 -- drover check

@@ -1185,7 +1185,7 @@ values (:pk::bigint, :type::text, :args::text, :urgent::boolean) on conflict (jq
 -- name: read_stdin_ends
 -- Return which of these jobs have ended or were removed, their state and end text, and whether they succeeded.
 select pk, coalesce(jq_state::text, 'removed'),
-       case when jq_pk is null then 'its row is there no more' else jq_endtext end,
+       case when jq_pk is null then 'its row was removed' else jq_endtext end,
        coalesce(jq_end_bits & 1 = 1, false)
   from unnest(:pks::bigint[]) as pk left join drover.jobqueue on jq_pk between pk and pk
  where jq_pk is null or jq_endtime is not null

@@ -328,7 +328,7 @@ class Commands:
         rows = yield from self._ask("may_step_down", command=row.pk, name=command.values["group"])
         verdict, us = map(text_of, rows[0]) if rows else ("elsewhere", "")
         if verdict == "past":
-            again = ", for nobody else took it" if row.pk in self._obeyed else ""
+            again = ", for no other scheduler took the group over" if row.pk in self._obeyed else ""
             return Done(f"served by {us}{again}", ok=not again)
         if verdict == "elsewhere" or row.pk in self._obeyed:
             return Later()

@@ -152,7 +152,7 @@ class Sink(logging.Handler):
         try:
             while data and self._poll.poll(0):
                 data = data[os.write(self.fd, data[: self._most]) :]
-            self._trouble = "nobody reads them"
+            self._trouble = "no process reads them"
         except OSError as error:
             self._trouble = error.strerror or "it failed"
         return data

@@ -159,7 +159,7 @@ class ListenProbe:
         if self.is_polling:
             return
         self.is_polling = True
-        self._log("warning", f"LISTEN is not heard ({why}): the queue is looked at every {self._poll_interval:g} s")
+        self._log("warning", f"LISTEN gets nothing ({why}): the queue is polled every {self._poll_interval:g} s")
         while self.is_polling:
             self._poll()
             yield Until(self._loop.now + self._poll_interval)

@@ -219,9 +219,7 @@ class Daemon:
         return f"{what}, group {self.config.scheduler.group}{where}: {self.core.report.in_short()}"
 
     def _resume(self, pause: float) -> None:
-        log_line(
-            "warning", f"nothing was heard for {pause:.1f} s, the daemon did not run: time limits of agents are put off"
-        )
+        log_line("warning", f"the daemon did not run for {pause:.1f} s: time limits of agents are put off")
         self.core.resume(pause, self.loop.now)
 
     # ---- what an operator asks of it

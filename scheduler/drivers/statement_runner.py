@@ -140,7 +140,7 @@ class RefusedStatements:
         if self._texts.get(name) != text:
             self._texts[name] = text
             next_step = NO_RIGHT if failure.sqlstate == "42501" else ""
-            self.log("warning", f"the database refuses {name}: {text}; it is tried again until it is taken{next_step}")
+            self.log("warning", f"the database refuses {name}: {text}; tried again until accepted{next_step}")
             self._changed(self.text)
             if name == NOTIFY:
                 self._notify_is_full()

@@ -206,7 +206,7 @@ class Written:
 class Settled:
     """Some of what a Settle asks for is done: `released` children got nearer, and this is left.
 
-    `locked` are parents with children that were passed over, for somebody keeps them locked.
+    `locked` are parents with children that were passed over, for another session has them locked.
     """
 
     released: int = 0

@@ -66,7 +66,7 @@ class ReadContents:
 
 @dataclass(frozen=True, slots=True)
 class FindLocked:
-    """Find out, without waiting, which rows that a request is about somebody else keeps locked."""
+    """Find out, without waiting, which rows that a request is about another session has locked."""
 
     request: "RowRequest"
 

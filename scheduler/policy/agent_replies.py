@@ -4,7 +4,7 @@ Bytes of an agent's output come in, the line to send it next goes out. Only OK e
 a second OK in one read, an OK for a line that was not read, a line without end, a flood: each has the agent killed.
 
 What an agent says of one item is written out up to the `output_limit` of its type; then a warning says that the rest is
-left out, and whoever goes on and on all the same is killed.
+left out, and an agent that goes on all the same is killed.
 """
 
 import json

@@ -4,7 +4,7 @@ Held for a type is what its agents finish in about `hold` seconds, measured, and
 row is always asked for, so that a type without room shows that it needs some. A (type, queue, host) that proved
 empty is not asked for again until something wakes us.
 
-A claim looks at whole places, from their start. While somebody holds a snapshot the index still names all that was
+A claim looks at whole places, from their start. While a session holds a snapshot the index still names all that was
 claimed since, and such a look gets dear: then claims go on where the last one of their place ended, for a while, and
 look from the start for urgent rows only.
 """

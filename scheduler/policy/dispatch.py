@@ -235,7 +235,7 @@ def must_end(slot: Slot, job: Job | None) -> bool:
         return True
     if host.is_over and (job is None or not job.is_urgent):
         return True
-    return slot.items > 0 and host.yields_to not in (None, slot.pool)  # one item at least, or nobody gets anywhere
+    return slot.items > 0 and host.yields_to not in (None, slot.pool)  # one item at least, or no type makes progress
 
 
 def end_agent(state: State, slot: Slot, now: float) -> None:

@@ -69,7 +69,7 @@ def receive(state: State, event: EndedAndClaimed | Claimed, now: float) -> None:
         request = claim.request
         pool = pools[request.type]
         if (former := jobs.get(claim.pk)) is not None:
-            state.log_message("warning", f"job={claim.pk}: somebody put the row back in the queue while it was in hand")
+            state.log_message("warning", f"job={claim.pk}: the row was put back in the queue while in hand")
             forget(state, former, now)
         jobs[claim.pk] = job = Job(claim, pool, now)
         is_plain_line = job.rules is PLAIN and not (pool.is_guarded or pool.is_exec)

@@ -2,13 +2,13 @@
 
 A request that fails on its data is halved until the culprit is found, which then ends failed with the reason. A claim
 that does so is made again without what the rows hold, which is read afterwards, in halves where it fails again. What
-waits for a lock goes on without the rows that are locked; these are looked at again now and then, and as long as there
-are some nothing is sent about rows before the locked ones among them are found: nobody waits for what another keeps
-locked, however many rows that are. A request whose connection was lost is sent again: every statement names the attempt
-and the owner, so the second time changes nothing.
+waits for a lock goes on without the rows that are locked; these are tried again now and then. While there are some,
+nothing is sent about rows before the locked ones among them are found, so that no job waits for a lock on another. A
+request whose connection was lost is sent again: every statement names the attempt and the owner, so the second time
+changes nothing.
 
-However long the database takes nothing, memory is bounded: of logs so much is kept, counted until it is saved; of
-output and failed items, which are results, all is kept, and nobody is given work while there is too much of them.
+However long the database refuses everything, memory is bounded: of logs so much is kept, counted until it is saved; of
+output and failed items, which are results, all is kept, and no work is assigned while there is too much of them.
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ class Outbox:
         self.log_size = sum(len(row.message) for row in self.logs)  # characters of them
         self.lost_logs: int = 0 if former is None else former.lost_logs
         self.outputs: list[OutputRow] = []
-        self.followed: set[int] = set()  # jobs of them whose output somebody may follow
+        self.followed: set[int] = set()  # jobs of them whose output a session may follow
         self.result_size = 0  # characters of output and of failed items, likewise
         self.is_full = False  # so many that no agent is given work, until half of them are saved
         self.repeats: deque[r.Request] = deque()

@@ -275,7 +275,7 @@ sys.stdout.buffer.write(got)
     *whole, loss, last = lines
     assert [line for line in whole if len(line) != 10_005] == []
     assert int(loss.split(": ")[1]) == 300 - len(whole)
-    assert (loss.endswith("nobody reads them"), last) == (True, "after")
+    assert (loss.endswith("no process reads them"), last) == (True, "after")
 
 
 def test_a_terminal_that_others_use_too_keeps_its_mode(said: Said) -> None:

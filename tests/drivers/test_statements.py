@@ -56,7 +56,7 @@ def test_refused_statement_is_reported_and_raises(desk: Desk) -> None:
         desk.run(desk.statements.ask("table"))
     assert desk.refused.text == 'table: relation "t" does not exist (42P01)'
     assert desk.logged == [
-        'warning the database refuses table: relation "t" does not exist (42P01); it is tried again until it is taken'
+        'warning the database refuses table: relation "t" does not exist (42P01); tried again until accepted'
     ]
 
 

@@ -377,7 +377,7 @@ def test_a_running_row_put_back_by_hand_runs_again_and_ends_once(site: Daemon, g
     site.execute(UNCLAIM, pk)
     site.execute("set session_replication_role = origin")
     site.execute(RELEASE, pk)
-    site.until(lambda: "job=1: somebody put the row back in the queue while it was in hand" in site.stderr())
+    site.until(lambda: "job=1: the row was put back in the queue while in hand" in site.stderr())
     gate.touch()
     site.wait(pk)
     assert (lines(record), [each["att_outcome"] for each in site.attempts(pk)]) == ([f"gate:{gate}"] * 2, ["done"])
@@ -684,10 +684,10 @@ def test_a_daemon_behind_a_transaction_pooler_polls_and_says_so_once(
     with pooler(database_with_roles, "transaction") as via:
         timers = "[scheduler]\npoll_interval = 0.1\nrescan = 600\n"
         daemon = launch(timers + HOST + agent("a", rec(record)), via=via)
-        daemon.until(lambda: "LISTEN is not heard" in daemon.stderr())
+        daemon.until(lambda: "LISTEN gets nothing" in daemon.stderr())
         for n in range(3):
             daemon.wait(daemon.insert(jq_type="a", jq_args=str(n)))
-        assert daemon.stderr().count("LISTEN is not heard") == 1
+        assert daemon.stderr().count("LISTEN gets nothing") == 1
         daemon.stop()
 
 

@@ -255,7 +255,7 @@ def test_a_standby_without_notifications_takes_over_after_the_lease_c8(
     first = launch(text)
     with pooler(database_with_roles, "transaction") as deaf:
         second = launch(text, wait=False, via=deaf)
-        second.until(lambda: "standing by" in second.stderr() and "LISTEN is not heard" in second.stderr())
+        second.until(lambda: "standing by" in second.stderr() and "LISTEN gets nothing" in second.stderr())
         first.signal(SIGSTOP)
         second.wait(second.insert(jq_type="a", jq_args="x"))
         assert serving(second)

@@ -146,7 +146,7 @@ def test_lost_notifications_behind_a_transaction_pooler_are_logged_once_and_repl
     probed = Probed(loop, open_connection, one)
     turn_until(loop, lambda: probed.polls > 60)  # several times as long as between two arrivals
     why = "a pooler gives each transaction another connection"
-    assert probed.logged == [f"LISTEN is not heard ({why}): the queue is looked at every 0.05 s"]
+    assert probed.logged == [f"LISTEN gets nothing ({why}): the queue is polled every 0.05 s"]
 
 
 def test_probe_that_arrives_with_an_answer_proves_nothing_j46(
@@ -171,7 +171,7 @@ def test_lost_listen_is_noticed_and_repeated_j46(loop: Loop, module_database: st
     turn_until(loop, lambda: probed.arrivals > arrivals + 2)
     why = "the database tells us nothing"
     assert probed.logged == [
-        f"LISTEN is not heard ({why}): the queue is looked at every 0.05 s",
+        f"LISTEN gets nothing ({why}): the queue is polled every 0.05 s",
         "LISTEN is heard again",
     ]
     assert probed.polls <= polls + 1

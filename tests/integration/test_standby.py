@@ -292,7 +292,7 @@ def test_a_group_that_no_standby_takes_is_taken_back_c9(launch: Launch, record: 
     second = standby(launch, text)
     second.signal(SIGSTOP)
     said = stepped_down(first, state="failed")
-    assert said.endswith(f".{first.pid}, for nobody else took it")
+    assert said.endswith(f".{first.pid}, for no other scheduler took the group over")
     assert first.stderr().count("serving group") == 2
     first.wait(first.insert(jq_type="a", jq_args="x"))
     second.signal(SIGCONT)

@@ -129,7 +129,7 @@ def test_jobs_of_other_clients_run_and_are_not_printed_f123(
     [
         ("cancel", 1, "1 rec cancelled cancelled"),
         ("ice", 0, "1 rec skipped on ice"),
-        ("remove", 1, "1 rec removed its row is there no more"),
+        ("remove", 1, "1 rec removed its row was removed"),
     ],
 )
 def test_end_of_a_job_that_had_to_wait_is_printed_f123(
