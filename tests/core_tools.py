@@ -4,9 +4,9 @@ from collections import Counter
 from typing import Any
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.model.jobs import PLAIN, Claim, ClaimPosition, ClaimRequest, Rules
+from scheduler.model.queue_rows import PLAIN, Claim, ClaimPosition, ClaimRequest, Rules
 from scheduler.policy.core import Core
 from scheduler.policy.slots import Slot
 

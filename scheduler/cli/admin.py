@@ -1,6 +1,6 @@
 """`drover release`, `hold`, `flush`, `queue`, `host`, `agent`, `command` and others that become command rows.
 
-Which verbs there are and what follows them is in scheduler.model.commands, what they do is the scheduler's. Rows go in
+Which verbs there are and what follows them is in scheduler.model.verbs, what they do is the scheduler's. Rows go in
 through drover.command, so that a role that is no operator may command its own jobs. Queues, hosts and agent types are
 changed by command rows too: the scheduler obeys at once, and answers what was wrong with them. `drover init` sends no
 row: it migrates the schema itself.
@@ -16,8 +16,8 @@ from scheduler.cli.session import MASKED, NOTHING, Session, connect, running_dat
 from scheduler.cli.wait import job_ends
 from scheduler.database import migrate
 from scheduler.errors import ConfigError
-from scheduler.model.commands import SEE_RESULT, VERBS, CommandError, parse
 from scheduler.model.config import Config
+from scheduler.model.verbs import SEE_RESULT, VERBS, CommandError, parse
 
 VERB_OF: Final = {verb.cli: verb for verb in VERBS.values() if verb.cli}  # by what follows `drover`
 COUNTED: Final = {"slots", "agents"}  # columns of lists that are counted from drover.scheduler_status

@@ -1,7 +1,7 @@
 """Every command and every option, as argparse declares them; drover(1) and drover(8) describe the same.
 
 The table COMMANDS names the function that runs each command; those that become command rows are the verbs of the
-registry, scheduler.model.commands. Imports nothing slow, so that a usage message comes at once.
+registry, scheduler.model.verbs. Imports nothing slow, so that a usage message comes at once.
 """
 
 import re
@@ -11,8 +11,8 @@ from math import inf, isnan
 from operator import methodcaller
 from typing import Any, Final, Literal, NamedTuple
 
-from scheduler.model.commands import VERBS, Verb
 from scheduler.model.states import JOB_STATES
+from scheduler.model.verbs import VERBS, Verb
 
 LARGEST: Final = 2**63 - 1
 LARGEST_INTEGER: Final = 2**31 - 1

@@ -6,7 +6,7 @@ repeated, or its row is marked by the statement with the effect. A command for e
 the daemon that finds that all have acknowledged ends the row. Between two commands the connection is free for others,
 and one that is refused or finds what it needs locked is tried again later, after those behind it.
 
-The entry of a verb in model/commands.py names what carries it out: an action (command_actions.py) or a query. A command
+The entry of a verb in model/verbs.py names what carries it out: an action (verb_actions.py) or a query. A command
 `run` goes on by itself once it has begun: it is not read again, and query `close_runs` ends it when its jobs have
 ended. The command to step down is ended by the daemon that takes the group over: the time of that shows it that the
 command is obeyed.
@@ -21,9 +21,9 @@ from typing import Final, NamedTuple, Protocol
 from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
-from scheduler.model.commands import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.model.events import TablesRead
-from scheduler.model.jobs import Cells
+from scheduler.model.queue_rows import Cells
+from scheduler.model.verbs import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.policy.core import Core
 
 AGAIN_S: Final = 0.2  # until a job that is between two states, or a row that is locked, is tried again

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from scheduler.daemon.log import log_line
-from scheduler.daemon.wakeups import ListenProbe, NotifyRateLimit
+from scheduler.daemon.notifications import ListenProbe, NotifyRateLimit
 from scheduler.drivers.libpq import with_parameters, writable
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection

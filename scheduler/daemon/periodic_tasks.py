@@ -10,10 +10,10 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from scheduler.daemon.command_actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
+from scheduler.daemon.verb_actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.drivers.loop import Loop, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError

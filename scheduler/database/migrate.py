@@ -15,8 +15,8 @@ import psycopg
 
 from scheduler.drivers.sql import STANDARD, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, WorldError
-from scheduler.model.commands import VERBS
 from scheduler.model.states import JOB_STATES
+from scheduler.model.verbs import VERBS
 from scheduler.package_data import schema_dir
 
 FILE_NAME = re.compile(r"(\d{4})_[a-z0-9]+(_[a-z0-9]+)+\.sql")

@@ -16,7 +16,7 @@ from scheduler.drivers.statement_runner import answer_to
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
-from scheduler.model.items import Row, check_columns, line_maker
+from scheduler.model.item_lines import Row, check_columns, line_maker
 from scheduler.model.protocol import parse_statement
 from scheduler.model.sql_placeholders import bind
 

@@ -12,7 +12,7 @@ import attrs
 from attrs import field, frozen
 
 from scheduler.errors import ConfigError
-from scheduler.model.filters import (
+from scheduler.model.host_filters import (
     FILTERS,
     LETTERS,
     NAME,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scheduler.model.config import Config
-from scheduler.model.items import Row
-from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
-from scheduler.model.requests import Settle
+from scheduler.model.item_lines import Row
+from scheduler.model.queue_requests import Settle
+from scheduler.model.queue_rows import Claim, ClaimPosition, ClaimRequest
 
 
 @dataclass(frozen=True, slots=True)

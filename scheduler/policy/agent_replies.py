@@ -12,8 +12,8 @@ from typing import Final
 
 from scheduler.model import protocol
 from scheduler.model.events import Echo, RunStatement
-from scheduler.model.jobs import LogRow
 from scheduler.model.protocol import parse, printable
+from scheduler.model.queue_rows import LogRow
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
 from scheduler.policy.completion import finish
 from scheduler.policy.dispatch import (

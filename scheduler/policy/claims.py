@@ -14,8 +14,8 @@ from itertools import product
 from typing import Final
 
 from scheduler.model.config import Scheduler
-from scheduler.model.jobs import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
-from scheduler.model.requests import EndAndClaim
+from scheduler.model.queue_requests import EndAndClaim
+from scheduler.model.queue_rows import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
 from scheduler.model.states import NEVER
 from scheduler.policy.capacity import kept_free
 from scheduler.policy.hosts import HostState, QueueState

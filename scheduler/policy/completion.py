@@ -11,9 +11,9 @@ from typing import Final
 
 from scheduler.model.config import Scheduler
 from scheduler.model.events import JobEnded, Signal
-from scheduler.model.items import Item
-from scheduler.model.jobs import End, ItemFailure, SaveRow
+from scheduler.model.item_lines import Item
 from scheduler.model.protocol import printable
+from scheduler.model.queue_rows import End, ItemFailure, SaveRow
 from scheduler.model.states import (
     BIT_FAILURE,
     BIT_NONFATAL,
@@ -31,8 +31,8 @@ from scheduler.model.states import (
     check_move,
 )
 from scheduler.policy.job import Job, Verdict
-from scheduler.policy.job_query import JobQuery, KeyProgress
 from scheduler.policy.slots import Slot
+from scheduler.policy.sql_job import JobQuery, KeyProgress
 from scheduler.policy.state import State
 
 FAILURE_LINE: Final = 8192  # characters kept of the line of an item that failed: there may be many

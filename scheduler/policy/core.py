@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
-from scheduler.model.jobs import ClaimRequest
+from scheduler.model.queue_rows import ClaimRequest
 from scheduler.model.states import CANCELLED, NEVER, ST_FREE
-from scheduler.policy import agent_replies, completion, intake, processes, progress, queue_answers, reload, serving
+from scheduler.policy import agent_replies, completion, intake, processes, queue_answers, reload, row_progress, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
 from scheduler.policy.report import Report
@@ -277,12 +277,12 @@ def _send_next(state: State, now: float) -> None:
 _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.LEASE: serving.judge_lease,
     d.SLOTS: processes.end_overdue,
-    d.MARK: progress.mark_running,
+    d.MARK: row_progress.mark_running,
     d.OUTPUT: processes.store_output,
     d.GATHER: _send_next,
     d.LOCKS: _send_next,
     d.RECORD: _record,
-    d.PROGRESS: progress.show_progress,
+    d.PROGRESS: row_progress.show_progress,
     d.ROOM: _find_room,
     d.SHORTAGE: processes.try_more,
     d.TIME_LIMITS: completion.end_late_jobs,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model.events import Claimed, EndedAndClaimed, Fetched, NotExpanded, Opened
-from scheduler.model.items import (
+from scheduler.model.item_lines import (
     LINE_LIMIT,
     Item,
     as_bytes,
@@ -19,8 +19,8 @@ from scheduler.model.items import (
     cursor_query,
     line_maker,
 )
-from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.protocol import printable
+from scheduler.model.queue_rows import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.states import NEVER, QueryEvent
 from scheduler.policy.completion import (
     GIVEN_BACK,
@@ -36,8 +36,8 @@ from scheduler.policy.completion import (
 )
 from scheduler.policy.dispatch import enqueue
 from scheduler.policy.job import Job, Pool, Verdict
-from scheduler.policy.job_query import IN_PROGRESS, TRIED_ALONE, JobQuery
 from scheduler.policy.serving import give_back_unbegun, missing_for
+from scheduler.policy.sql_job import IN_PROGRESS, TRIED_ALONE, JobQuery
 from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.model.items import Item, Row, as_bytes
-from scheduler.model.jobs import PLAIN, Claim, ItemFailure, Rules
+from scheduler.model.item_lines import Item, Row, as_bytes
+from scheduler.model.queue_rows import PLAIN, Claim, ItemFailure, Rules
 from scheduler.model.states import NEVER, QueryState
 from scheduler.policy import pool
-from scheduler.policy.job_query import JobQuery
 from scheduler.policy.run_queue import Lane
+from scheduler.policy.sql_job import JobQuery
 
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON

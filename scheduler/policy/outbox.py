@@ -17,9 +17,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.events import NotSaved
-from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
+from scheduler.model.queue_rows import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 from scheduler.model.states import BIT_FAILURE, FAILED, NEVER
 from scheduler.policy.deadlines import GATHER, LOCKS, Deadlines
 

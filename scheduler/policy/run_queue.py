@@ -20,9 +20,9 @@ from itertools import chain, groupby
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scheduler.model.config import Host
-from scheduler.model.filters import LETTERS
-from scheduler.model.items import Item
-from scheduler.model.jobs import ClaimRequest, Letters
+from scheduler.model.host_filters import LETTERS
+from scheduler.model.item_lines import Item
+from scheduler.model.queue_rows import ClaimRequest, Letters
 
 
 class Waiting(Protocol):

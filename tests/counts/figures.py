@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from scheduler.model.config_text import parse
-from scheduler.model.requests import EndAndClaim
+from scheduler.model.queue_requests import EndAndClaim
 from scheduler.policy.core import Core
 from tests.core_tools import make_core
 from tests.counts.lockstep import TYPE, Lockstep

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
 from scheduler.policy.core import Core
 from tests.core_tools import make_core

@@ -19,7 +19,7 @@ from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queue import QueueConnection, settings
 from scheduler.drivers.sql import Answer, Query, Rows, encode, load, read_failure, read_rows
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import Scheduler
 from scheduler.package_data import schema_dir
 from tests.queue_tools import quiet

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.policy.core import Core
 from tests.core_tools import make_core
 from tests.counts import figures, limits

@@ -10,8 +10,8 @@ import pytest
 
 from scheduler.database import migrate
 from scheduler.errors import BugError, ConfigError, WorldError
-from scheduler.model.commands import VERBS
 from scheduler.model.states import JOB_STATES
+from scheduler.model.verbs import VERBS
 from tests.dump_schema import dump
 
 ONE = "create table drover.thing (thing_pk int primary key, label text);"

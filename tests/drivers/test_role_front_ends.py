@@ -5,7 +5,7 @@ from itertools import takewhile
 import pytest
 from psycopg.errors import CheckViolation, InsufficientPrivilege, InvalidParameterValue
 
-from scheduler.model.commands import VERBS
+from scheduler.model.verbs import VERBS
 from tests.role_tools import FRONTEND, PLAIN, SQL_ONLY, Login, add_edge, insertable
 from tests.schema_tools import Connection, fetch_all, fetch_one
 

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege, InvalidParameterValue
 
-from scheduler.model.commands import HOST as HOST_VERB
-from scheduler.model.commands import TYPE as TYPE_VERB
-from scheduler.model.commands import VERBS
+from scheduler.model.verbs import HOST as HOST_VERB
+from scheduler.model.verbs import TYPE as TYPE_VERB
+from scheduler.model.verbs import VERBS
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 

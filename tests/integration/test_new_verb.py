@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # The registry and the queries with an entry more, before anything reads them.
 NEW = """
 import sys
-from scheduler.model import commands
+from scheduler.model import verbs
 commands.VERBS["tell-args"] = commands.Verb(
     "tell-args", commands.JOB, "JOB TEXT", "say what a job works on", "tell_args", "args", True
 )

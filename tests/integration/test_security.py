@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.main import main
-from scheduler.daemon.wakeups import BURST
+from scheduler.daemon.notifications import BURST
 from scheduler.model.config import Scheduler
 from tests.integration.conftest import Launch
 from tests.integration.daemon import RUN, Daemon, agent, lines, python, rec, start

@@ -12,8 +12,8 @@ from typing import Any
 
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndedAndClaimed, Settled
-from scheduler.model.jobs import PLAIN, SUSPECT_AFTER, Claim, ClaimPosition, ClaimRequest, Rules, SaveRow
-from scheduler.model.requests import EndAndClaim, Mark, Save, Settle
+from scheduler.model.queue_requests import EndAndClaim, Mark, Save, Settle
+from scheduler.model.queue_rows import PLAIN, SUSPECT_AFTER, Claim, ClaimPosition, ClaimRequest, Rules, SaveRow
 from scheduler.model.states import (
     BLOCKED,
     CANCELLED,
@@ -27,7 +27,7 @@ from scheduler.model.states import (
     SKIPPED,
     TERMINAL,
 )
-from scheduler.policy.job_query import IN_PROGRESS, TRIED_ALONE
+from scheduler.policy.sql_job import IN_PROGRESS, TRIED_ALONE
 from tests.sim.broken import Broken
 
 IN_HAND = (CLAIMED, RUNNING)

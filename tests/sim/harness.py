@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, assert_never
 import attrs
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
-from scheduler.model.filters import FILTERS
+from scheduler.model.host_filters import FILTERS
 from scheduler.model.states import DIE, ST_SPAWNED, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.lease import Lease, LeaseStatement, Owner

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.jobs import SUSPECT_AFTER, OutputRow
-from scheduler.model.requests import EndAndClaim, ReadContents, Save
+from scheduler.model.queue_requests import EndAndClaim, ReadContents, Save
+from scheduler.model.queue_rows import SUSPECT_AFTER, OutputRow
 from scheduler.model.states import (
     DIE,
     DONE,
@@ -29,8 +29,8 @@ from scheduler.model.states import (
 from scheduler.policy.deadlines import SLOTS
 from scheduler.policy.hosts import UNLIMITED, HostState
 from scheduler.policy.job import Job
-from scheduler.policy.job_query import TRIED_ALONE
 from scheduler.policy.slots import Slot, timeouts_of
+from scheduler.policy.sql_job import TRIED_ALONE
 from scheduler.policy.state import State
 from tests.sim.broken import Broken
 from tests.sim.database import IN_HAND, Row

@@ -81,7 +81,7 @@ MUTANTS: Final = (
          _POLICY + "hosts", "(self.urgent if urgent else 0)", "self.urgent"),
     _one("drain_starts_work", "drain_starts_nothing", _POLICY + "intake",
          "not state.is_assigning or state.draining or", "not state.is_assigning or", "drain_daemon"),
-    _one("watermark_beyond_undone_items", "done_means_worked", _POLICY + "job_query",
+    _one("watermark_beyond_undone_items", "done_means_worked", _POLICY + "sql_job",
          "if first == self._next:", "if first >= self._next:"),
     _one("room_costs_work", "room_costs_no_work", _POLICY + "dispatch",
          "room.victim.kill(f",

@@ -12,9 +12,9 @@ from itertools import count, islice
 from typing import Any, Final, NamedTuple
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
-from scheduler.model.jobs import Claim, ClaimPosition, ClaimRequest
+from scheduler.model.queue_rows import Claim, ClaimPosition, ClaimRequest
 from tests.core_tools import answer_to, claim, make_core
 
 ENDLESS: Final = 10**15  # items

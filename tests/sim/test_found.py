@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
-from scheduler.model.jobs import SaveRow
+from scheduler.model.queue_rows import SaveRow
 from scheduler.model.states import ST_FREEING, ST_RUNNING
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import Outbox

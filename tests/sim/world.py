@@ -11,10 +11,10 @@ from random import Random
 from typing import Any, Final
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import Config, Host
-from scheduler.model.filters import FILTERS
-from scheduler.model.jobs import ClaimRequest
+from scheduler.model.host_filters import FILTERS
+from scheduler.model.queue_rows import ClaimRequest
 from scheduler.policy.slots import Slot
 from tests.sim import configs, frontend, invariants
 from tests.sim.agents import CALM, CHARACTERS, Character, read_item

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.daemon.command_actions import ACTIONS
+from scheduler.daemon.verb_actions import ACTIONS
 from scheduler.drivers.sql import load
-from scheduler.model.commands import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
-from scheduler.model.filters import NAME_RULE
+from scheduler.model.host_filters import NAME_RULE
+from scheduler.model.verbs import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
 from scheduler.package_data import schema_dir
 
 MANUAL = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()

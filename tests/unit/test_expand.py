@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import AgentError
-from scheduler.model.items import (
+from scheduler.model.item_lines import (
     LINE_LIMIT,
     Item,
     check_argument,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.model import events as e
 from scheduler.model import protocol
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType
 from scheduler.model.states import DIE, SLOT_STATES, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED
 from scheduler.policy.core import Core

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType
 from scheduler.policy.core import Core
 from tests.core_tools import claim, logged, make_core, ready, settle, spawned, turn

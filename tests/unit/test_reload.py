@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from scheduler.model import events as e
-from scheduler.model import requests as r
+from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Config, Database, Host, Scheduler
 from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_FREEING, ST_RUNNING
 from scheduler.policy.core import Core

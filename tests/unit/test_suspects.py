@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from scheduler.model.events import ContentsRead, NotSaved, Stop
-from scheduler.model.jobs import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRow
-from scheduler.model.requests import EndAndClaim, ReadContents, Request, Save
+from scheduler.model.queue_requests import EndAndClaim, ReadContents, Request, Save
+from scheduler.model.queue_rows import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRow
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import Deadlines
-from scheduler.policy.job_query import IN_PROGRESS, TRIED_ALONE
 from scheduler.policy.outbox import Outbox
+from scheduler.policy.sql_job import IN_PROGRESS, TRIED_ALONE
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn, turned
 
 WANT = ClaimRequest("sha", "default", "", False, 1)

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from scheduler.model.jobs import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
+from scheduler.model.queue_rows import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 
 T = TypeVar("T")
 

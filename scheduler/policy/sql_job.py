@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from scheduler.model.items import Item, Row
-from scheduler.model.jobs import ItemFailure, Rules
+from scheduler.model.item_lines import Item, Row
+from scheduler.model.queue_rows import ItemFailure, Rules
 from scheduler.model.states import QUERY, QueryEvent, QueryState
 
 FIRST_BATCH: Final = 16  # rows whose size is not known yet

@@ -9,7 +9,7 @@ from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import spill
 from scheduler.policy.intake import has_connection
 from scheduler.policy.job import Job
-from scheduler.policy.job_query import IN_PROGRESS, JobQuery
+from scheduler.policy.sql_job import IN_PROGRESS, JobQuery
 from scheduler.policy.state import State
 
 

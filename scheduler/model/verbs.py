@@ -7,7 +7,7 @@ and what carries it out. From VERBS follow:
 * which daemon reads the command: `about`, for query `read_commands`;
 * who may give it: table drover.verb, which `drover init` writes and the SQL function drover.command reads;
 * `drover VERB`, `drover queue ACTION` and so on, with help and completion: scheduler/cli/options.py and admin.py;
-* what is done: `carried_out_by` is a function of scheduler/daemon/command_actions.py, or else the query of that name
+* what is done: `carried_out_by` is a function of scheduler/daemon/verb_actions.py, or else the query of that name
   in schema/queries.sql;
 * tests that fail while drover(1) or drover-jobqueue(7) have no text about it.
 
@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from scheduler.model.filters import FILTERS, NAME, NAME_RULE, filter_mistake
+from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
 
 EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
 GROUP, ANY = "a group", "the active scheduler"

@@ -21,10 +21,10 @@ from scheduler.daemon import log
 from scheduler.daemon.commands import Action, Ask, CommandRow, Context, Done, GoesOn, Later, Outcome, job_of, text_of
 from scheduler.drivers.loop import Steps
 from scheduler.errors import ConfigError
-from scheduler.model.commands import SEE_RESULT, Command, CommandError, filter_of
 from scheduler.model.events import Woken
-from scheduler.model.filters import FILTERS, letters_matching
+from scheduler.model.host_filters import FILTERS, letters_matching
 from scheduler.model.states import CANCELLED, HELD, IN_HAND, SKIPPED, TERMINAL, states_before
+from scheduler.model.verbs import SEE_RESULT, Command, CommandError, filter_of
 
 PIECE: Final = 1000  # rows that one statement of a flush looks at, which takes tens of milliseconds
 PAUSE_S: Final = 0.05  # between two of them

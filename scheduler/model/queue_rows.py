@@ -1,7 +1,7 @@
 """What is exchanged with the queue: claim requests, claims, ends, saves, and rows of log and output.
 
 `ClaimRequest` is made by policy/claims.py, `Claim` from a row by `read_claim`, the job in hand by policy/intake.py,
-`SaveRow` by policy/completion.py and, for a row that the database refuses, by model/requests.py.
+`SaveRow` by policy/completion.py and, for a row that the database refuses, by model/queue_requests.py.
 """
 
 import json
