@@ -11,10 +11,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.integration.daemon import Daemon, Row, agent
+from tests.integration.daemon import Daemon, Row, agent, python
 from tests.patience import PATIENCE_S
 
 LOCAL = "[hosts.local]\n"
+# a line agent that sends its line as a statement to the database and fails with the answer
+ASKING = python("""
+print("OK")
+for line in iter(input, ""):
+    print("DB: " + line)
+    answer = input()
+    while (rest := input()) != "OK":
+        answer += "; " + rest
+    print("FAIL", answer)
+    print("OK")
+""")
 
 
 def each(script: str) -> list[str]:
