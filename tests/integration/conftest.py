@@ -13,6 +13,7 @@ from tests import warm
 from tests.cli_tools import ACTIVE, CONFIG, DROVER, Done, Drover, environment, finish, insert
 from tests.conftest import _database
 from tests.integration.daemon import Daemon, start
+from tests.integration.database_door import Door
 from tests.integration.puppets import Meeting
 
 Launch = Callable[..., Daemon]
@@ -115,3 +116,11 @@ def many(active: psycopg.Connection) -> psycopg.Connection:
     finish(active, jobs[0])
     finish(active, jobs[1], "failed", 2, "no")
     return active
+
+
+@pytest.fixture
+def door(tmp_path: Path, database_with_roles: str) -> Door:
+    """Give a path to the server of the test's database that can be removed and restored; at first it is removed."""
+    folder = tmp_path / "door"
+    folder.mkdir()
+    return Door(folder, database_with_roles)
