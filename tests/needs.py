@@ -48,6 +48,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "postgres": _has_postgres,
     "bash": lambda: shutil.which("bash") is not None,
     "gcc": lambda: shutil.which("gcc") is not None,
+    "spin": lambda: shutil.which("spin") is not None,
     "setpriv": lambda: shutil.which("setpriv") is not None,
     "mandoc": lambda: shutil.which("mandoc") is not None,
     "strace": lambda: _runs("strace", "-o", "/dev/null", "true"),
