@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 NEW = """
 import sys
 from scheduler.model import verbs
-commands.VERBS["tell-args"] = commands.Verb(
-    "tell-args", commands.JOB, "JOB TEXT", "say what a job works on", "tell_args", "args", True
+verbs.VERBS["tell-args"] = verbs.Verb(
+    "tell-args", verbs.JOB, "JOB TEXT", "say what a job works on", "tell_args", "args", True
 )
 from scheduler.daemon import wiring
 load = wiring.load

@@ -39,7 +39,7 @@ def test_a_refused_save_of_an_end_is_logged_once_and_repeated(
     daemon.execute(REFUSE.format(sqlstate))
     pks = [daemon.insert(jq_type="a") for _ in range(3)]
     daemon.until(lambda: refused(daemon))
-    daemon.until(lambda: daemon.stderr().count("not saved (lost)") > 1)  # it is tried again and again
+    daemon.until(lambda: daemon.stderr().count("not saved (again)") > 1)  # it is tried again and again
     ended = {daemon.row(pk)["jq_state"] for pk in pks} & {"done", "failed"}
     assert (refused(daemon), ended) == ([statement], set())
     daemon.execute(STOP)
