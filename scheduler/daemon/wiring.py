@@ -23,7 +23,7 @@ from scheduler.drivers.loop import Loop, Steps, Watchdog
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
 from scheduler.drivers.sql import load
-from scheduler.drivers.system import Signals
+from scheduler.drivers.system import Signals, collect_rarely
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.package_data import agent_folders, schema_dir
@@ -120,6 +120,7 @@ class Daemon:
             self.connections.open()
             self.agentdb.open()
             self._check_programs()
+            collect_rarely()
             while not self._over:
                 self.turn()
         finally:

@@ -5,6 +5,7 @@ ended counts as running. For signals the C handler writes the number into a pipe
 ours runs when a signal arrives. Refuses to know what a daemon is and what a signal means.
 """
 
+import gc
 import os
 import resource
 import signal
@@ -27,6 +28,7 @@ DEAD = frozenset({"Z", "X"})  # a zombie has ended
 PR_SET_DUMPABLE = 4  # prctl(2)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 MOST_AT_ONCE = 4096  # signals read in one turn
+COLLECT_AFTER = 50_000  # objects more than were freed, until the collector looks at the new ones; it is 700 by default
 TRACED_S = 0.5  # between two checks of a process whose end a debugger holds
 
 Ends = tuple[int, int, int]  # of three pipes, in the order of stdin, stdout, stderr
@@ -45,6 +47,13 @@ class Identity:
     boot_id: str
     pid_space: str
     pid_start: int
+
+
+def collect_rarely() -> None:
+    """Leave what start-up made out of garbage collections, and make few: nothing in hand is left in a cycle (Job)."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 10, 10)
 
 
 def identity() -> Identity:
