@@ -98,7 +98,7 @@ class DaemonControl(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What actions work with."""
+    """The core, the statements and the daemon, as the actions of verbs use them."""
 
     core: Core
     now: Callable[[], float]  # monotonic seconds

@@ -55,7 +55,7 @@ def watch_settings(timers: Scheduler) -> list[str]:
 
 
 class WatchTasks(Protocol):
-    """What runs on the watch connection (watch_connection.py)."""
+    """The periodic tasks and the lease, as the connections call them (watch_connection.py)."""
 
     owner: str  # our uuid, of now
 

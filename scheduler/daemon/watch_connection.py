@@ -34,7 +34,7 @@ LEAVE_S: Final = 2.0  # for the last statement
 
 
 class Watch:
-    """What runs on the watch connection of one daemon."""
+    """The watch connection of one daemon: its lease, its periodic tasks and the commands that it carries out."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class CursorState(Enum):
 
 
 class CursorEvent(Enum):
-    """What happens to a cursor."""
+    """The events of a cursor."""
 
     OPENED = "its query ran"
     FETCHED = "rows have come, and there are more"

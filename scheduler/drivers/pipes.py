@@ -31,7 +31,7 @@ Reader = Callable[[int], None]
 
 
 class Outputs:
-    """What all agents write: what it is passed on to, and the descriptors that are not read at present.
+    """Outputs of all agents: the callbacks that receive them, and the descriptors that are not read at present.
 
     `ended` is called with a slot when one of its two outputs has ended, and is closed.
     """
