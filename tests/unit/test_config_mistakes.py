@@ -1,208 +1,56 @@
-"""The configuration: defaults, every kind of mistake, the shipped file and the manual."""
+"""Mistakes in the configuration: each is reported with its file, line and key, all at once, and without a password."""
 
 import re
-import subprocess
-from pathlib import Path
-from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import ConfigError
-from scheduler.model.config import (
-    AgentType,
-    Config,
-    ConfigMistakes,
-    Database,
-    Host,
-    Limits,
-    Queue,
-    Scheduler,
-)
+from scheduler.model.config import ConfigMistakes
 from scheduler.model.config_text import key_lines, parse
-from scheduler.package_data import etc_dir
-from tests.needs import need
+from tests.config_tools import FIELDS, LEAST, SHIPPED, UNCOMMENTED, agent, good, mistakes
 
-SHIPPED = (etc_dir() / "drover.toml").read_text()
-UNCOMMENTED = re.sub(r"(?m)^#(?! )", "", SHIPPED)
-MANUAL = Path(__file__).parents[2] / "man" / "drover.toml.5"
-LEAST = '[hosts.alpha]\n[agents.a]\ncommand = ["a"]\n'
-TABLES: dict[str, type[Any]] = {
-    "database": Database,
-    "scheduler": Scheduler,
-    "hosts.NAME": Host,
-    "agents.NAME": AgentType,
-    "agents.NAME.limits": Limits,
-    "queues.NAME": Queue,
-}
-FIELDS = [(table, f.name, f) for table, kind in TABLES.items() for f in attrs.fields(kind)]
-FIELD_IDS = [f"{table}.{name}" for table, name, _ in FIELDS]
-
-
-def mistakes(*texts: str) -> tuple[str, ...]:
-    """The mistakes of texts named 1.toml, 2.toml, and so on."""
-    with pytest.raises(ConfigMistakes) as caught:
-        parse([(f"{number}.toml", text) for number, text in enumerate(texts, 1)])
-    return caught.value.mistakes
-
-
-def good(*texts: str) -> Config:
-    return parse([(f"{number}.toml", text) for number, text in enumerate(texts, 1)])
-
-
-def agent(keys: str, head: str = 'command = ["a"]') -> str:
-    """A configuration whose agent has these keys, the first on line 4."""
-    return f"[hosts.alpha]\n[agents.a]\n{head}\n{keys}\n"
-
-
-# Defaults.
-
-
-def test_every_default_is_as_documented() -> None:
-    assert good(LEAST) == Config(
-        database=Database(
-            url="embedded",
-            msq_url="",
-            agentdb_url="",
-            password_file="",
-            msq_password_file="",
-            agentdb_password_file="",
-        ),
-        scheduler=Scheduler(
-            group="default",
-            respawn_interval=300,
-            respawn_count=5,
-            kill_grace=20,
-            min_idle=20,
-            max_idle=900,
-            start_limit=60,
-            start_hint=5,
-            write_limit=60,
-            exit_grace=2,
-            lease=30,
-            lease_renewal=10,
-            rescan=60,
-            progress_interval=1,
-            status_interval=30,
-            retention=0,
-            hold=0.1,
-            hold_max=2000,
-            fetch_limit=1000,
-            expansions=8,
-            expansions_per_type=4,
-            expansion_limit=3600,
-            fetch_rows=1000,
-            fetch_bytes=1_000_000,
-            msq_rows=0,
-            msq_bytes=0,
-            agentdb_connections=2,
-            statement_limit=30,
-            lock_limit=0.2,
-            retry_base=10,
-            retry_max=3600,
-            blocked_delay=60,
-            line_limit=1_048_576,
-            reconnect_max=30,
-            hang_limit=10,
-            reexec=False,
-            ready_file="",
-            log_level="info",
-            log_format="text",
-            log_file="",
-        ),
-        hosts={
-            "alpha": Host(
-                max=-1,
-                urgent=1,
-                enabled=True,
-                transport="local",
-                address="",
-                user="",
-                identity="",
-                known_hosts="",
-                command=(),
-            )
-        },
-        agents={
-            "a": AgentType(
-                command=("a",),
-                kind="line",
-                hosts=(),
-                slots=1,
-                submitters=("*",),
-                database="",
-                db="off",
-                statements={},
-                heartbeat=0,
-                item_timeout=0,
-                enabled=True,
-                user="",
-                cwd="",
-                env={},
-                pass_env=(),
-                limits=Limits(nofile=None, memory=None, cpu=None, nproc=None, fsize=None, core=None),
-                output_limit=1_048_576,
-                window=1,
-            )
-        },
-        queues={},
-    )
-
-
-def test_host_has_no_limit_and_one_urgent_place_by_default_f150() -> None:
-    assert (Host().max, Host().urgent) == (-1, 1)
-
-
-def test_queue_has_no_limit_by_default_j14() -> None:
-    assert good(LEAST + "[queues.q]").queues["q"] == Queue(concurrency=None, paused=False, priority=0, filter="")
-
-
-# What the texts may say.
-
-
-def test_command_text_is_split_by_shell_rules_j44() -> None:
-    assert good(agent("", "command = 'a \"b c\" d'")).agents["a"].command == ("a", "b c", "d")
-
-
-def test_command_array_is_kept_unchanged_j44() -> None:
-    assert good(agent("", "command = ['a', 'b \"c']")).agents["a"].command == ("a", 'b "c')
-
-
-def test_environment_and_directory_are_read_j42_j43() -> None:
-    found = good(agent('cwd = "/srv"\nenv = { LC_ALL = "C" }\npass_env = ["TZ"]')).agents["a"]
-    assert (found.cwd, found.env, found.pass_env) == ("/srv", {"LC_ALL": "C"}, ("TZ",))
-
-
-def test_several_slots_of_one_agent_are_one_number_f151() -> None:
-    assert good(agent("slots = 3")).agents["a"].slots == 3
-
-
-def test_queues_are_read_j14() -> None:
-    queues = good(LEAST + "[queues]\na.concurrency = 1\nb.concurrency = 2\nc = { paused = true }").queues
-    assert queues == {"a": Queue(concurrency=1), "b": Queue(concurrency=2), "c": Queue(paused=True)}
-
-
-def test_seconds_may_be_whole_numbers() -> None:
-    assert good(LEAST + "[scheduler]\nrescan = 7").scheduler.rescan == 7.0
-
-
-def test_later_file_adds_tables_and_keys_and_wins_f150() -> None:
-    found = good("[hosts.alpha]\nmax = 2\nurgent = 3\n", "[hosts.alpha]\nmax = 4\n[agents.a]\ncommand = 'a'\n")
-    assert found.hosts == {"alpha": Host(max=4, urgent=3)}
-    assert found.agents["a"].command == ("a",)
-
-
-def test_hundred_hosts_and_five_thousand_slots_are_read_f153() -> None:
-    hosts = "".join(f"[hosts.h{number}]\nmax = 50\n" for number in range(100))
-    agents = "".join(f"[agents.a{number}]\ncommand = ['a']\nslots = 5\n" for number in range(10))
-    found = good(hosts + agents)
-    slots = sum(kind.slots * len(found.hosts) for kind in found.agents.values())
-    assert (len(found.hosts), slots) == (100, 5000)
-
-
-# Mistakes, each told with its line.
+SNIPPETS = st.sampled_from(
+    [
+        "[",
+        "]",
+        "[[",
+        "{",
+        "}",
+        "=",
+        ".",
+        ",",
+        '"',
+        "'",
+        '"""',
+        "#",
+        "\n",
+        "\0",
+        "nan",
+        "-1",
+        "0",
+        "true",
+        "[]",
+        "{}",
+        "é",
+    ]
+)
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1), st.integers(0, 40), st.one_of(SNIPPETS, st.text(max_size=5))),
+    min_size=1,
+    max_size=6,
+)
+VALUES = st.recursive(
+    st.sampled_from(["1", "-1", "0.5", "true", '"x"', "''", "1979-05-27", "nan", "9" * 5000]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda parts: "[" + ", ".join(parts) + "]"),
+        inner.map(lambda value: f"{{ x = {value} }}"),
+    ),
+    max_leaves=4,
+)
+PATHS = [f"{table.replace('NAME', 'x')}.{name}" for table, name, _ in FIELDS]
+KEYS = st.sampled_from([*PATHS, "hosts", "hosts.x", "agents", "agents.command", "queues.x", "z", "agents.'.'"])
 
 
 @pytest.mark.parametrize(
@@ -395,6 +243,14 @@ def test_mistake_in_a_statement_is_reported(statement: str, told: str) -> None:
     assert line.startswith(f"1.toml:6: agents.a.statements.{told}")
 
 
+def test_user_of_a_type_is_for_local_hosts_only() -> None:
+    far = '[hosts.b]\ntransport = "ssh"\naddress = "b"\n'
+    assert mistakes(agent('user = "nobody"') + far) == (
+        '1.toml:4: agents.a.user: is for local hosts, which b is not; name others in its key hosts (got "nobody")',
+    )
+    assert good(agent('user = "nobody"\nhosts = ["alpha"]') + far).agents["a"].user == "nobody"
+
+
 def test_unknown_table_is_refused() -> None:
     assert mistakes(LEAST + "[host.b]") == ("1.toml:4: host: unknown key; did you mean hosts? (got a table)",)
 
@@ -452,9 +308,6 @@ def test_mistakes_never_show_a_password(text: str) -> None:
     assert "hush" not in "\n".join(mistakes(f"{text}\n{LEAST}"))
 
 
-# Lines.
-
-
 @pytest.mark.parametrize(
     ("text", "path", "line"),
     [
@@ -477,124 +330,6 @@ def test_mistakes_never_show_a_password(text: str) -> None:
 )
 def test_line_of_a_key_is_found(text: str, path: tuple[str | int, ...], line: int) -> None:
     assert key_lines(text)[path] == line
-
-
-# The shipped file and the manual.
-
-
-def test_shipped_file_is_valid_and_runs_four_agents_f122() -> None:
-    found = parse([("drover.toml", SHIPPED)])
-    assert found.hosts == {"local": Host(max=4)}
-    assert [name for name, kind in found.agents.items() if kind.enabled] == [
-        "sha256",
-        "mimetype",
-        "license",
-        "noop",
-    ]
-    assert list(found.agents) == ["sha256", "mimetype", "license", "noop", "shell", "cleanup"]
-
-
-def test_shipped_settings_are_commented_at_their_defaults_f122() -> None:
-    found = parse([("drover.toml", UNCOMMENTED)])
-    assert (found.database, found.scheduler) == (Database(), Scheduler())
-
-
-@pytest.mark.parametrize(("table", "key", "_field"), FIELDS, ids=FIELD_IDS)
-def test_shipped_file_shows_every_key_f122(table: str, key: str, _field: Any) -> None:
-    shown = {".".join(map(str, path)) for path in key_lines(UNCOMMENTED)}
-    pattern = re.compile(rf"{table.replace('NAME', '[^.]+')}\.{key}")
-    assert any(pattern.fullmatch(path) for path in shown)
-
-
-def _as_printed(default: Any) -> str:
-    """A default as the manual's source spells it."""
-    match default:
-        case dict() | Limits():
-            return "{}"
-        case bool():
-            return str(default).lower()
-        case None:
-            return "none"
-        case float():
-            return f"{default:g}"
-        case str():
-            return f"Qq {default}".strip()
-        case tuple():
-            return f"Bq Qq {default[0]}" if default else "[]"
-        case _:
-            return "required" if default is attrs.NOTHING else str(default)
-
-
-def _default(attribute: Any) -> Any:
-    """A factory's product in its place; only tables have one."""
-    return getattr(attribute.default, "factory", lambda: attribute.default)()
-
-
-def _manual_entries() -> dict[tuple[str, str], str]:
-    """The printed default of each (table, key) of the manual."""
-    parts = re.split(r"(?m)^\.Ss (\S+)\n", MANUAL.read_text())
-    entry = re.compile(r"(?m)^\.It Ic (\w+) No = .* Pq (?:default )?(.*)$")
-    return {
-        (table, key): default
-        for table, body in zip(parts[1::2], parts[2::2], strict=True)
-        for key, default in entry.findall(body)
-    }
-
-
-def test_manual_documents_every_key_with_its_default_f122() -> None:
-    assert _manual_entries() == {(table, key): _as_printed(_default(f)) for table, key, f in FIELDS}
-
-
-def test_manual_is_valid_mdoc_f122() -> None:
-    need("mandoc")
-    linted = subprocess.run(
-        ["mandoc", "-T", "lint", "-W", "warning", str(MANUAL)], capture_output=True, text=True, check=False
-    )
-    assert (linted.returncode, linted.stdout) == (0, "")
-
-
-# Anything at all.
-
-SNIPPETS = st.sampled_from(
-    [
-        "[",
-        "]",
-        "[[",
-        "{",
-        "}",
-        "=",
-        ".",
-        ",",
-        '"',
-        "'",
-        '"""',
-        "#",
-        "\n",
-        "\0",
-        "nan",
-        "-1",
-        "0",
-        "true",
-        "[]",
-        "{}",
-        "é",
-    ]
-)
-EDITS = st.lists(
-    st.tuples(st.floats(0, 1), st.integers(0, 40), st.one_of(SNIPPETS, st.text(max_size=5))),
-    min_size=1,
-    max_size=6,
-)
-VALUES = st.recursive(
-    st.sampled_from(["1", "-1", "0.5", "true", '"x"', "''", "1979-05-27", "nan", "9" * 5000]),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3).map(lambda parts: "[" + ", ".join(parts) + "]"),
-        inner.map(lambda value: f"{{ x = {value} }}"),
-    ),
-    max_leaves=4,
-)
-PATHS = [f"{table.replace('NAME', 'x')}.{name}" for table, name, _ in FIELDS]
-KEYS = st.sampled_from([*PATHS, "hosts", "hosts.x", "agents", "agents.command", "queues.x", "z", "agents.'.'"])
 
 
 def _edited(text: str, edits: list[tuple[float, int, str]]) -> str:
@@ -620,11 +355,3 @@ def test_damaged_file_is_reported_as_mistakes_only(text: str, edits: list[tuple[
 @given(st.lists(st.tuples(KEYS, VALUES), max_size=4))
 def test_any_value_anywhere_is_accepted_or_reported_as_mistakes(pairs: list[tuple[str, str]]) -> None:
     assert _outcome("\n".join(f"{key} = {value}" for key, value in pairs)) in {"Config", "mistakes"}
-
-
-def test_user_of_a_type_is_for_local_hosts_only() -> None:
-    far = '[hosts.b]\ntransport = "ssh"\naddress = "b"\n'
-    assert mistakes(agent('user = "nobody"') + far) == (
-        '1.toml:4: agents.a.user: is for local hosts, which b is not; name others in its key hosts (got "nobody")',
-    )
-    assert good(agent('user = "nobody"\nhosts = ["alpha"]') + far).agents["a"].user == "nobody"
