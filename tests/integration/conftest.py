@@ -15,6 +15,10 @@ from tests.conftest import _database
 from tests.integration.daemon import Daemon, start
 from tests.integration.database_door import Door
 from tests.integration.puppets import Meeting
+from tests.integration.ssh_tools import wired
+from tests.needs import need
+from tests.ssh.net import Net
+from tests.ssh.sshd import Server, serving
 
 Launch = Callable[..., Daemon]
 Ask = Callable[..., Done]
@@ -124,3 +128,18 @@ def door(tmp_path: Path, database_with_roles: str) -> Door:
     folder = tmp_path / "door"
     folder.mkdir()
     return Door(folder, database_with_roles)
+
+
+@pytest.fixture
+def beta(tmp_path: Path) -> Iterator[Server]:
+    """Start an sshd that is host beta."""
+    need("sshd")
+    with serving(tmp_path / "beta") as server:
+        yield server
+
+
+@pytest.fixture
+def cable(tmp_path: Path) -> Iterator[tuple[Net, Server]]:
+    """Start an sshd that is host beta, behind a network that can be cut."""
+    with wired(tmp_path / "beta") as both:
+        yield both

@@ -1,6 +1,28 @@
-"""Hosts over SSH for tests of the daemon: tables of the configuration, and what runs on a server."""
+"""Hosts over SSH for tests of the daemon: configuration, jobs whose lines differ, and what runs on a server."""
 
-from tests.ssh.sshd import Server, below, name_of
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.integration.daemon import Daemon, lines, records
+from tests.needs import need
+from tests.ssh.net import Net, cabled
+from tests.ssh.sshd import Server, below, name_of, run, serving
+
+ALPHA = "[hosts.alpha]\n"
+SOON = {"lease_s": 2, "beat_s": 0.5, "answer_s": 4.0, "connect_s": 2.0}  # silence is noticed
+OFTEN = {"ping_s": 1.0}  # the SSH process is asked whether it runs
+DEAF = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+print("OK")
+while True:
+    if sys.stdin.readline():
+        print("OK")
+    else:
+        signal.pause()
+"""
 
 
 def table(name: str, server: Server, **keys: int) -> str:
@@ -14,6 +36,69 @@ def table(name: str, server: Server, **keys: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def reached(daemon: Daemon, host: str = "beta", times: int = 1) -> None:
+    daemon.until(lambda: daemon.stderr().count(f"host {host}: reached") >= times, what="it is not reached")
+
+
+def numbered(count: int, act: str) -> list[dict[str, object]]:
+    """Give rows of jobs whose lines differ."""
+    return [{"jq_type": "rec", "jq_args": f"{act};{number}"} for number in range(count)]
+
+
+def await_lines(daemon: Daemon, record: Path, count: int) -> None:
+    """Wait until agents have been given so many lines in all."""
+    daemon.until(lambda: len(lines(record)) == count, what=f"{count} lines are not given out")
+
+
+def command(daemon: Daemon, text: str) -> None:
+    daemon.insert(jq_type="command", jq_args=text, role="drover_operator")
+
+
+def interruptions(daemon: Daemon, pks: list[int]) -> list[int]:
+    return [daemon.row(pk)["jq_interruptions"] for pk in pks]
+
+
+def assert_each_done_once(daemon: Daemon, pks: list[int], record: Path) -> None:
+    """Every job is done, by one attempt; no more lines were given out for it than there were attempts."""
+    daemon.wait_all(pks, timeout=60)
+    given = Counter(lines(record))
+    for pk in pks:
+        outcomes = [each["att_outcome"] for each in daemon.attempts(pk)]
+        assert outcomes.count("done") == 1, (pk, outcomes)
+        assert 1 <= given[daemon.row(pk)["jq_args"]] <= len(outcomes), (pk, outcomes, given)
+
+
+def hosts(record: Path) -> Counter[str]:
+    """How many lines each host was given."""
+    return Counter(note["host"] for note in records(record) if note["event"] == "line")
+
+
+def said(daemon: Daemon, pk: int, stream: str) -> str:
+    query = (
+        "select string_agg(out_data, '' order by out_pk) from drover.output where out_jq_fk = %s and out_stream = %s"
+    )
+    return str(daemon.value(query, pk, stream))
+
+
 def at_work(server: Server) -> list[int]:
     """Give the pids of what runs on a server that is not sshd's."""
     return [pid for pid in below(server.process.pid) if name_of(pid) != "sshd"]
+
+
+def ssh_processes(daemon: Daemon) -> list[int]:
+    """Return the pids of the SSH processes."""
+    return [pid for pid in daemon.agent_pids() if b"scheduler.ssh" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@contextmanager
+def wired(folder: Path, **options: object) -> Iterator[tuple[Net, Server]]:
+    """Give a host at the end of a cable."""
+    need("netns")
+    need("sshd")
+    with cabled() as net, serving(folder, address=net.address, inside=net.inside, port=2222, **options) as server:
+        yield net, server
+
+
+def forget_connections(net: Net) -> None:
+    """Make the host forget all its connections; nobody is told, if its cable is cut."""
+    run(*net.inside, "ss", "-K", "state", "established")

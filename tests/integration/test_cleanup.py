@@ -19,7 +19,7 @@ from tests.integration.daemon import PYTHON, Daemon, Row, agent, rec, start
 from tests.integration.ssh_tools import table
 from tests.integration.test_command_hosts import behind
 from tests.needs import need
-from tests.ssh.sshd import Server, serving
+from tests.ssh.sshd import Server
 
 PROGRAM = str(AGENTS / "cleanup/drover-agent-cleanup")
 LOCAL = "[hosts.local]\n"
@@ -367,13 +367,6 @@ def test_a_file_is_removed_on_the_host_that_was_chosen_r47(launch: Launch, work:
         assert [daemon.attempts(pk)[0]["att_host"] for pk in pks] == hosts
         assert set(hosts) == {"local", "h2"}
         assert (left(work), there(way, "ls", str(work))) == (["a", "b"], "")
-
-
-@pytest.fixture
-def beta(tmp_path: Path) -> Iterator[Server]:
-    need("sshd")
-    with serving(tmp_path / "beta") as server:
-        yield server
 
 
 def test_a_clean_up_waits_for_its_host_r47_r85(

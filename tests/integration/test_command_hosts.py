@@ -11,8 +11,7 @@ import pytest
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, python, rec, records
 from tests.integration.slurm import CPUS, UNSEEN_S, Slurm, cluster
-from tests.integration.ssh_tools import at_work
-from tests.integration.test_ssh_hosts import ALPHA, hosts, said
+from tests.integration.ssh_tools import ALPHA, at_work, hosts, said
 from tests.needs import need
 from tests.patience import PATIENCE_S
 from tests.ssh.sshd import Server, below, kill, name_of, parent_of, serving

@@ -5,48 +5,22 @@ The protocol over SSH is test_agent_protocol.py's.
 
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from signal import SIGKILL
 
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, lines, python, rec, records
+from tests.integration.daemon import agent, lines, python, rec, records
 from tests.integration.puppets import Meeting
-from tests.integration.ssh_tools import at_work, table
+from tests.integration.ssh_tools import ALPHA, SOON, at_work, hosts, reached, said, table
 from tests.needs import need
 from tests.ssh.net import cabled
 from tests.ssh.sshd import Keys, Server, below, serving
 from tests.ssh.test_remote_agents import all_gone
 
-ALPHA = "[hosts.alpha]\n"
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nprint('OK')\nwhile True: time.sleep(9)"
-SOON = {"lease_s": 2, "beat_s": 0.5, "answer_s": 4.0, "connect_s": 2.0}  # silence is noticed
-
-
-@pytest.fixture
-def beta(tmp_path: Path) -> Iterator[Server]:
-    need("sshd")
-    with serving(tmp_path / "beta") as server:
-        yield server
-
-
-def reached(daemon: Daemon, host: str = "beta", times: int = 1) -> None:
-    daemon.until(lambda: daemon.stderr().count(f"host {host}: reached") >= times, what="it is not reached")
-
-
-def hosts(record: Path) -> Counter[str]:
-    """How many lines each host was given."""
-    return Counter(note["host"] for note in records(record) if note["event"] == "line")
-
-
-def said(daemon: Daemon, pk: int, stream: str) -> str:
-    query = (
-        "select string_agg(out_data, '' order by out_pk) from drover.output where out_jq_fk = %s and out_stream = %s"
-    )
-    return str(daemon.value(query, pk, stream))
 
 
 # ---- work
