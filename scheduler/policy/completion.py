@@ -169,8 +169,7 @@ def conclude_if_over(state: State, job: Job, now: float) -> None:
 
 def conclude(state: State, job: Job, now: float) -> None:
     """Judge a job and hand its row to the outbox; it is no longer in hand."""
-    if state.remove_job(job):
-        state.mark_dirty(job.pool, *[pool for pool in state.pools.values() if pool.waits_for_connection])
+    state.remove_job(job)
     if job.lanes:
         job.forget_lanes()
     row = judge(job, now, state.timers)

@@ -165,18 +165,17 @@ class State:
 
     # ---- jobs
 
-    def remove_job(self, job: Job) -> bool:
-        """Take a job out of what is in hand; return whether an expansion connection is free by that."""
+    def remove_job(self, job: Job) -> None:
+        """Take a job out of what is in hand, and leave its expansion connection to a query that waits for one."""
         del self.jobs[job.pk]
         if job.rules is not PLAIN:
             job.pool.forget(job)
         if (queue := self.queues.get(job.queue)) is not None:
             queue.ended()
-        if job.pk not in self.expanding:
-            return False
-        self.expanding.discard(job.pk)
-        self.emit(CloseQuery(job.pk))
-        return True
+        if job.pk in self.expanding:
+            self.expanding.remove(job.pk)
+            self.emit(CloseQuery(job.pk))
+            self.mark_dirty(job.pool, *[pool for pool in self.pools.values() if pool.waits_for_connection])
 
     def set_may_claim(self, may_claim: bool) -> None:
         """Note whether there may be more to claim than when that was last asked."""

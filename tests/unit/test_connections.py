@@ -118,6 +118,16 @@ def test_query_that_got_the_one_refused_connection_is_claimed_again_soon() -> No
     assert outcomes(core) == [(1, "queued", "not begun", 0.5)]
 
 
+@pytest.mark.parametrize("waiting_type", ["sha", "asks"])
+def test_connection_of_a_query_whose_row_is_lost_goes_to_the_query_that_waits(waiting_type: str) -> None:
+    core = make_core(KINDS, expansions=1)
+    turn(core, claim(1, msq=True))
+    turn(core, claim(2, waiting_type, msq=True))
+    assert expanded(core) == [1]
+    core.handle(e.RowsLost([(1, 1)]), 1.0)
+    assert expanded(core) == [2]
+
+
 def test_type_that_may_ask_the_database_is_not_claimed_while_its_log_in_fails() -> None:
     core = make_core(KINDS)
     refuse(core, "statements")
