@@ -22,7 +22,7 @@ from scheduler.model.config import Scheduler
 from scheduler.model.events import Woken
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
-from scheduler.policy.lease import Lease
+from scheduler.policy.serving import Lease
 
 LOCKED_S: Final = 1.0  # until a row that is locked is tried again
 STATUS_GAP_S: Final = 1.0  # between two statements that show changes

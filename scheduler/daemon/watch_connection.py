@@ -1,6 +1,6 @@
 """The watch connection: the lease, wake-ups and everything slow, so that a lock on a job row cannot make a lease lapse.
 
-Decisions about the lease are policy/lease.py's; here they are carried out, as steps (drivers/loop.py). One task runs
+Decisions about the lease are policy/serving.py's; here they are carried out, as steps (drivers/loop.py). One task runs
 at a time, and the lease comes before the periodic tasks (periodic_tasks.py). A task whose statement is refused ends:
 what it was for is tried again by the lease, or by the next rescan.
 """
@@ -28,7 +28,7 @@ from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.queue_rows import Cells
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
-from scheduler.policy.lease import Lease, LeaseStatement, Owner
+from scheduler.policy.serving import Lease, LeaseStatement, Owner
 
 LEAVE_S: Final = 2.0  # for the last statement
 

@@ -18,10 +18,9 @@ from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
 from scheduler.model.queue_rows import ClaimRequest
 from scheduler.model.states import CANCELLED, NEVER, ST_FREE
-from scheduler.policy import agent_replies, completion, intake, processes, queue_answers, reload, row_progress, serving
+from scheduler.policy import agent_replies, completion, intake, processes, queue_answers, reload, report, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
-from scheduler.policy.report import Report
 from scheduler.policy.state import State
 
 
@@ -30,7 +29,7 @@ class Core:
 
     def __init__(self, config: Config, now: float = 0.0) -> None:
         self.state = State(config, now)
-        self.report = Report(self.state)
+        self.report = report.Report(self.state)
         self._slots = self.state.slots.all
         self._heard_at = now
 
@@ -277,12 +276,12 @@ def _send_next(state: State, now: float) -> None:
 _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.LEASE: serving.judge_lease,
     d.SLOTS: processes.end_overdue,
-    d.MARK: row_progress.mark_running,
+    d.MARK: report.mark_running,
     d.OUTPUT: processes.store_output,
     d.GATHER: _send_next,
     d.LOCKS: _send_next,
     d.RECORD: _record,
-    d.PROGRESS: row_progress.show_progress,
+    d.PROGRESS: report.show_progress,
     d.ROOM: _find_room,
     d.SHORTAGE: processes.try_more,
     d.TIME_LIMITS: completion.end_late_jobs,

@@ -1,18 +1,23 @@
-"""What the daemon shows of itself: slots for drover.scheduler_status, types for drover.why.
+"""What the daemon shows: slots in drover.scheduler_status, types for drover.why, progress in the rows of jobs in hand.
 
 Only what has changed since it was shown last is returned again, so that an idle daemon writes nothing.
 """
 
 import json
+from collections import Counter
 from typing import Any
 
 from scheduler.model.protocol import printable
 from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
+from scheduler.policy.completion import progress
+from scheduler.policy.deadlines import PROGRESS
+from scheduler.policy.dispatch import spill
 from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection
-from scheduler.policy.job import Pool
-from scheduler.policy.serving import missing_for_type
+from scheduler.policy.job import Job, Pool
+from scheduler.policy.serving import hold_if_full, missing_for_type
 from scheduler.policy.slots import Slot
+from scheduler.policy.sql_job import IN_PROGRESS, JobQuery
 from scheduler.policy.state import State
 
 PARAMETER_BYTES = 200  # of the line in hand
@@ -201,3 +206,48 @@ def _slot_row(slot: Slot, now: float) -> dict[str, Any]:
 def _shortage(host: HostState) -> str:
     again = f", tried again within {host.pause:g} s"
     return f"host {host.name} cannot start more than {host.most:g} agents{again}: {host.shortage}"
+
+
+# ---- the rows of jobs in hand
+
+
+def mark_running(state: State, now: float) -> None:
+    """Show the rows as running that have been worked on for a moment."""
+    for job in state.take_begun_jobs(now):
+        if state.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
+            job.mark()
+            state.outbox.mark(job.pk, job.attempt)
+
+
+def show_progress(state: State, now: float) -> None:
+    """Save how far the queries in hand are, and jobs of whose lines agents say ItemsProcessed."""
+    state.deadlines.set(PROGRESS, now + state.timers.progress_interval if state.jobs else NEVER)
+    counted: Counter[int] = Counter()  # what agents have counted so far of the items that they work on, by job
+    for slot in state.slots.all:
+        if slot.counted and slot.job is not None:
+            counted[slot.job.pk] += slot.counted
+    for job in state.jobs.values():
+        query, count = job.query, counted[job.pk]
+        if job.verdict is not None or job.pk in job.pool.marking:
+            continue
+        if query is None:
+            if count != job.shown:
+                state.outbox.save(progress(job, now, IN_PROGRESS, count))
+                job.show(count)
+            continue
+        if query.show(_phase(state, job, query)) or query.has_run:
+            failures = query.take_failures()
+            state.outbox.save(progress(job, now, query.shown, count), failures)
+            job.show(count)
+    spill(state, now)
+    hold_if_full(state)
+    for slot in state.slots.all:
+        if slot.state == ST_RUNNING or (slot.shown is not None and slot.shown[0] != slot.state):
+            state.slots.show_again(slot)
+
+
+def _phase(state: State, job: Job, query: JobQuery) -> str:
+    """Return what a query in hand waits for before it has rows, as far as agents have nothing to do with it."""
+    if query.has_run or (not query.has_connection and has_connection(state, job.pool)):
+        return IN_PROGRESS
+    return "its query is running" if query.has_connection else "waits for an expansion connection"

@@ -47,14 +47,14 @@ def _fault(name: str, file: str, old: str, new: str, *tests: str, near: str = ""
 FAULTS: Final = (
     _fault(
         "lease_taken_counts_from_the_answer",
-        "scheduler/policy/lease.py",
+        "scheduler/policy/serving.py",
         "            self._taken = at\n            self.until = self._asked_at",
         "            self._taken = at\n            self.until = now",
         "unit/test_lease.py::test_a_lease_that_was_taken_counts_from_before_the_request_c14",
     ),
     _fault(
         "lease_renewed_counts_from_the_answer",
-        "scheduler/policy/lease.py",
+        "scheduler/policy/serving.py",
         "self._timers.lease_renewal):\n            self.until = self._asked_at",
         "self._timers.lease_renewal):\n            self.until = now",
         "unit/test_lease.py::test_a_lease_that_was_renewed_counts_from_before_the_request_c14",

@@ -16,7 +16,7 @@ from scheduler.model.config import Config
 from scheduler.model.host_filters import FILTERS
 from scheduler.model.states import DIE, ST_SPAWNED, LeaseState
 from scheduler.policy.core import Core
-from scheduler.policy.lease import Lease, LeaseStatement, Owner
+from scheduler.policy.serving import Lease, LeaseStatement, Owner
 from tests.sim import invariants
 from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken

@@ -153,7 +153,7 @@ MUTANTS: Final = (
     _one("second_try_in_a_crowd", "second_tries_are_alone", _POLICY + "dispatch", " and not slot.is_second_try", ""),
     _one("job_ahead_begins_twice", "nothing_begins_twice", _POLICY + "dispatch",
          "elif job.verdict is None and job.query is not None:", "elif job.verdict is None:"),
-    _one("group_given_up_for_good", "everything_ends", _POLICY + "lease",
+    _one("group_given_up_for_good", "everything_ends", _POLICY + "serving",
          "now + self._timers.lease if is_stepping_down", "NEVER if is_stepping_down",
          "step_down"),
     _one("stepping_down_never_ends", "everything_ends", _POLICY + "state",
