@@ -6,7 +6,7 @@ from typing import Any
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.model.queue_rows import PLAIN, Claim, ClaimPosition, ClaimRequest, Rules
+from scheduler.model.queue_requests import PLAIN, Claim, ClaimPosition, ClaimRequest, Rules
 from scheduler.policy.core import Core
 from scheduler.policy.slots import Slot
 

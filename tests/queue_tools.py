@@ -11,8 +11,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.statement_runner import RefusedStatements
 from scheduler.model.events import EndedAndClaimed, Event
-from scheduler.model.queue_requests import EndAndClaim, Request
-from scheduler.model.queue_rows import Claim, ClaimRequest, End
+from scheduler.model.queue_requests import Claim, ClaimRequest, End, EndAndClaim, Request
 from tests.connection_tools import OWNER, QUERIES, fetch, opened
 from tests.loop_tools import turn_until
 

@@ -22,7 +22,7 @@ from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
 from scheduler.model.events import TablesRead
-from scheduler.model.queue_rows import Cells
+from scheduler.model.queue_requests import Cells
 from scheduler.model.verbs import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.policy.core import Core
 

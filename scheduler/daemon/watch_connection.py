@@ -25,7 +25,7 @@ from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue
 from scheduler.model.events import LeaseLost, Serve, Woken
-from scheduler.model.queue_rows import Cells
+from scheduler.model.queue_requests import Cells
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.serving import Lease, LeaseStatement, Owner

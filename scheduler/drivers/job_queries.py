@@ -23,7 +23,7 @@ from scheduler.drivers.statement_runner import answer_to
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
 from scheduler.model.item_lines import doubled_key
-from scheduler.model.queue_rows import Cells
+from scheduler.model.queue_requests import Cells
 from scheduler.model.states import IGNORE, Machine
 
 FETCH_LIMIT_S: Final = 60.0

@@ -18,7 +18,7 @@ from scheduler.drivers.sql import OURS, Answer, Query, Rows, Table, setting, to_
 from scheduler.drivers.statement_runner import RefusedStatements, cause_of
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
-from scheduler.model.queue_rows import SUSPECT_AFTER, ClaimPosition, read_claim
+from scheduler.model.queue_requests import SUSPECT_AFTER, ClaimPosition, read_claim
 
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1

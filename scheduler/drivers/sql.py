@@ -16,7 +16,7 @@ from typing import Any, Final, LiteralString, NamedTuple
 from psycopg import pq
 
 from scheduler.errors import BugError
-from scheduler.model.queue_rows import Cells
+from scheduler.model.queue_requests import Cells
 from scheduler.model.sql_placeholders import bind
 
 NOTIFY_FULL: Final = "too many notifications in the NOTIFY queue"

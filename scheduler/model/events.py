@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from scheduler.model.config import Config
 from scheduler.model.item_lines import Row
-from scheduler.model.queue_requests import Settle
-from scheduler.model.queue_rows import Claim, ClaimPosition, ClaimRequest
+from scheduler.model.queue_requests import Claim, ClaimPosition, ClaimRequest, Settle
 
 
 @dataclass(frozen=True, slots=True)

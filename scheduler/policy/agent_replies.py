@@ -13,7 +13,7 @@ from typing import Final
 from scheduler.model import protocol
 from scheduler.model.events import Echo, RunStatement
 from scheduler.model.protocol import parse, printable
-from scheduler.model.queue_rows import LogRow
+from scheduler.model.queue_requests import LogRow
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
 from scheduler.policy.completion import finish
 from scheduler.policy.dispatch import (

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler.model.queue_rows import ClaimRequest
+from scheduler.model.queue_requests import ClaimRequest
 from scheduler.model.states import NEVER
 from scheduler.policy.hosts import UNLIMITED, HostState
 from scheduler.policy.job import Job, Pool

@@ -14,8 +14,7 @@ from itertools import product
 from typing import Final
 
 from scheduler.model.config import Scheduler
-from scheduler.model.queue_requests import EndAndClaim
-from scheduler.model.queue_rows import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest
+from scheduler.model.queue_requests import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest, EndAndClaim
 from scheduler.model.states import NEVER
 from scheduler.policy.capacity import kept_free
 from scheduler.policy.hosts import HostState, QueueState

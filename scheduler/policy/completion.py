@@ -13,7 +13,7 @@ from scheduler.model.config import Scheduler
 from scheduler.model.events import JobEnded, Signal
 from scheduler.model.item_lines import Item
 from scheduler.model.protocol import printable
-from scheduler.model.queue_rows import End, ItemFailure, SaveRow
+from scheduler.model.queue_requests import End, ItemFailure, SaveRow
 from scheduler.model.states import (
     BIT_FAILURE,
     BIT_NONFATAL,

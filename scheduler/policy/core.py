@@ -16,7 +16,7 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
-from scheduler.model.queue_rows import ClaimRequest
+from scheduler.model.queue_requests import ClaimRequest
 from scheduler.model.states import CANCELLED, NEVER, ST_FREE
 from scheduler.policy import agent_replies, completion, intake, processes, queue_answers, reload, report, serving
 from scheduler.policy import deadlines as d

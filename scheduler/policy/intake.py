@@ -20,7 +20,7 @@ from scheduler.model.item_lines import (
     line_maker,
 )
 from scheduler.model.protocol import printable
-from scheduler.model.queue_rows import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
+from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.states import NEVER, QueryEvent
 from scheduler.policy.completion import (
     GIVEN_BACK,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.model.item_lines import Item, Row, as_bytes
-from scheduler.model.queue_rows import PLAIN, Claim, ItemFailure, Rules
+from scheduler.model.queue_requests import PLAIN, Claim, ItemFailure, Rules
 from scheduler.model.states import NEVER, QueryState
 from scheduler.policy import pool
 from scheduler.policy.run_queue import Lane

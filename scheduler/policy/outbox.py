@@ -19,7 +19,7 @@ from typing import Final
 
 from scheduler.model import queue_requests as r
 from scheduler.model.events import NotSaved
-from scheduler.model.queue_rows import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
+from scheduler.model.queue_requests import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
 from scheduler.model.states import BIT_FAILURE, FAILED, NEVER
 from scheduler.policy.deadlines import GATHER, LOCKS, Deadlines
 

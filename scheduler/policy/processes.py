@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler.model import events as e
 from scheduler.model import states as s
-from scheduler.model.queue_rows import OutputRow
+from scheduler.model.queue_requests import OutputRow
 from scheduler.policy import agent_replies, completion, serving
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched

@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from scheduler.model.item_lines import Item, Row
-from scheduler.model.queue_rows import ItemFailure, Rules
+from scheduler.model.queue_requests import ItemFailure, Rules
 from scheduler.model.states import QUERY, QueryEvent, QueryState
 
 FIRST_BATCH: Final = 16  # rows whose size is not known yet

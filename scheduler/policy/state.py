@@ -14,7 +14,7 @@ from typing import Final
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
 from scheduler.model.protocol import printable
-from scheduler.model.queue_rows import PLAIN, LogRow
+from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, QueryEvent, QueryState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, STARTS, TIME_LIMITS, Deadlines

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from scheduler.drivers.sql import load
-from scheduler.model.queue_rows import SUSPECT_AFTER
+from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.package_data import schema_dir
 from tests.schema_tools import Connection, read_column
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from scheduler.model.queue_rows import PLAIN
+from scheduler.model.queue_requests import PLAIN
 from tests.connection_tools import OWNER, QUERIES, ask, rows_of
 from tests.queue_tools import WANT, Desk
 

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from scheduler.drivers.sql import Query, expand, load
-from scheduler.model.queue_rows import Claim, ClaimRequest, End, SaveRow
+from scheduler.model.queue_requests import Claim, ClaimRequest, End, SaveRow
 from scheduler.model.states import BLOCKED, CANCELLED, DONE, FAILED, HELD, QUEUED, RUNNING
 from scheduler.package_data import schema_dir
 from tests.connection_tools import OTHER, OWNER, QUERIES

@@ -9,8 +9,7 @@ import pytest
 
 from scheduler.drivers.loop import Loop
 from scheduler.model.events import EndedAndClaimed, Settled
-from scheduler.model.queue_requests import EndAndClaim, Settle
-from scheduler.model.queue_rows import Claim
+from scheduler.model.queue_requests import Claim, EndAndClaim, Settle
 from tests.connection_tools import take_group
 from tests.counts.queues import Real
 from tests.queue_tools import WANT, end

@@ -3,8 +3,7 @@
 import pytest
 
 from scheduler.model.events import EndedAndClaimed, Written
-from scheduler.model.queue_requests import EndAndClaim, Mark, RecordInHand, Save
-from scheduler.model.queue_rows import Claim, SaveRow
+from scheduler.model.queue_requests import Claim, EndAndClaim, Mark, RecordInHand, Save, SaveRow
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states
 

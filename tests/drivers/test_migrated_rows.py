@@ -14,8 +14,7 @@ from scheduler.daemon.commands import VERBS_ABOUT
 from scheduler.database import migrate
 from scheduler.errors import WorldError
 from scheduler.model.events import Settled
-from scheduler.model.queue_requests import EndAndClaim, Save, Settle
-from scheduler.model.queue_rows import Claim, SaveRow
+from scheduler.model.queue_requests import Claim, EndAndClaim, Save, SaveRow, Settle
 from scheduler.package_data import schema_dir
 from tests.connection_tools import OWNER, fetch, rows_of
 from tests.dump_schema import dump

@@ -13,8 +13,19 @@ from scheduler.daemon.commands import VERBS_ABOUT
 from scheduler.daemon.connections import PLANS
 from scheduler.drivers.loop import Loop
 from scheduler.model.events import EndedAndClaimed
-from scheduler.model.queue_requests import EndAndClaim, FindLocked, Mark, RecordInHand, Request, Save
-from scheduler.model.queue_rows import START, Claim, ClaimPosition, ItemFailure, SaveRow
+from scheduler.model.queue_requests import (
+    START,
+    Claim,
+    ClaimPosition,
+    EndAndClaim,
+    FindLocked,
+    ItemFailure,
+    Mark,
+    RecordInHand,
+    Request,
+    Save,
+    SaveRow,
+)
 from tests.connection_tools import fetch, take_group
 from tests.counts.meters import buffers
 from tests.counts.queues import OWNER, Real, Straight, queries

@@ -7,8 +7,7 @@ import psycopg
 import pytest
 
 from scheduler.model.events import Saved
-from scheduler.model.queue_requests import EndAndClaim, Save
-from scheduler.model.queue_rows import PLAIN, Claim, ClaimRequest, Rules, SaveRow
+from scheduler.model.queue_requests import PLAIN, Claim, ClaimRequest, EndAndClaim, Rules, Save, SaveRow
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, insert, locked, many, user

@@ -6,8 +6,7 @@ import psycopg
 import pytest
 
 from scheduler.model.events import EndedAndClaimed, Saved, Settled
-from scheduler.model.queue_requests import EndAndClaim, Save, Settle
-from scheduler.model.queue_rows import ClaimRequest, SaveRow
+from scheduler.model.queue_requests import ClaimRequest, EndAndClaim, Save, SaveRow, Settle
 from tests.connection_tools import OTHER, fetch
 from tests.queue_tools import Desk, end, insert, many, states
 

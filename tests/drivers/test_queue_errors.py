@@ -7,8 +7,7 @@ from psycopg.conninfo import conninfo_to_dict
 from scheduler.drivers.sql import Failure
 from scheduler.drivers.statement_runner import cause_of
 from scheduler.model.events import EndedAndClaimed, LockedFound, NotSaved
-from scheduler.model.queue_requests import EndAndClaim, FindLocked, Mark, Save
-from scheduler.model.queue_rows import SaveRow
+from scheduler.model.queue_requests import EndAndClaim, FindLocked, Mark, Save, SaveRow
 from tests.connection_tools import end_backends, fetch, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, states

@@ -6,8 +6,17 @@ import psycopg
 import pytest
 
 from scheduler.model.events import Saved, Written
-from scheduler.model.queue_requests import EndAndClaim, Mark, Save, WriteLog, WriteOutput
-from scheduler.model.queue_rows import ItemFailure, LogRow, OutputRow, SaveRow
+from scheduler.model.queue_requests import (
+    EndAndClaim,
+    ItemFailure,
+    LogRow,
+    Mark,
+    OutputRow,
+    Save,
+    SaveRow,
+    WriteLog,
+    WriteOutput,
+)
 from tests.connection_tools import OTHER, fetch
 from tests.queue_tools import Desk, end, insert, many, states
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.model.queue_rows import LogRow
+from scheduler.model.queue_requests import LogRow
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import LOG_SIZE, Outbox
 from tests.integration.conftest import Launch

@@ -12,8 +12,19 @@ from typing import Any
 
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndedAndClaimed, Settled
-from scheduler.model.queue_requests import EndAndClaim, Mark, Save, Settle
-from scheduler.model.queue_rows import PLAIN, SUSPECT_AFTER, Claim, ClaimPosition, ClaimRequest, Rules, SaveRow
+from scheduler.model.queue_requests import (
+    PLAIN,
+    SUSPECT_AFTER,
+    Claim,
+    ClaimPosition,
+    ClaimRequest,
+    EndAndClaim,
+    Mark,
+    Rules,
+    Save,
+    SaveRow,
+    Settle,
+)
 from scheduler.model.states import (
     BLOCKED,
     CANCELLED,

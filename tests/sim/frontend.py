@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from scheduler.model.events import Drain, Replaced, Stop
-from scheduler.model.queue_rows import SUSPECT_AFTER
+from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState
 from tests.sim import configs, invariants
 from tests.sim.database import Edge, Row

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.queue_requests import EndAndClaim, ReadContents, Save
-from scheduler.model.queue_rows import SUSPECT_AFTER, OutputRow
+from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, OutputRow, ReadContents, Save
 from scheduler.model.states import (
     DIE,
     DONE,

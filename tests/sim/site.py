@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
-from scheduler.model.queue_rows import Claim, ClaimPosition, ClaimRequest
+from scheduler.model.queue_requests import Claim, ClaimPosition, ClaimRequest
 from tests.core_tools import answer_to, claim, make_core
 
 ENDLESS: Final = 10**15  # items

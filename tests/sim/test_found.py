@@ -7,7 +7,7 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
-from scheduler.model.queue_rows import SaveRow
+from scheduler.model.queue_requests import SaveRow
 from scheduler.model.states import ST_FREEING, ST_RUNNING
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import Outbox

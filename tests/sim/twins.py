@@ -16,8 +16,18 @@ from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.sql import Query, load
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndedAndClaimed, Event, LockedFound, Saved, Settled
-from scheduler.model.queue_requests import EndAndClaim, FindLocked, Mark, Request, Save, Settle
-from scheduler.model.queue_rows import Claim, ClaimRequest, End, SaveRow
+from scheduler.model.queue_requests import (
+    Claim,
+    ClaimRequest,
+    End,
+    EndAndClaim,
+    FindLocked,
+    Mark,
+    Request,
+    Save,
+    SaveRow,
+    Settle,
+)
 from scheduler.model.states import CANCELLED, FAILED
 from tests.connection_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until

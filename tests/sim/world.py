@@ -14,7 +14,7 @@ from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config, Host
 from scheduler.model.host_filters import FILTERS
-from scheduler.model.queue_rows import ClaimRequest
+from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.slots import Slot
 from tests.sim import configs, frontend, invariants
 from tests.sim.agents import CALM, CHARACTERS, Character, read_item

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from scheduler.model.config import Host
-from scheduler.model.queue_requests import EndAndClaim
-from scheduler.model.queue_rows import START, ClaimPosition
+from scheduler.model.queue_requests import START, ClaimPosition, EndAndClaim
 from scheduler.policy.claims import ENOUGH, FORGETTING, HELD_BYTES, LONGEST_PAUSE, PAUSE, SLOWER, Claims
 from tests.core_tools import make_core
 from tests.counts.meters import work

@@ -10,7 +10,7 @@ from scheduler.daemon.verb_actions import ACTIONS
 from scheduler.drivers.loop import Steps
 from scheduler.drivers.sql import Failure
 from scheduler.drivers.statement_runner import RefusedError
-from scheduler.model.queue_rows import Cells
+from scheduler.model.queue_requests import Cells
 from tests.core_tools import make_core
 
 PAUSE = (b"7", b"pause", None, None, b"f", b"f", b"f", b"t")

@@ -4,7 +4,7 @@ from typing import Any
 
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
-from scheduler.model.queue_rows import ClaimRequest, SaveRow, read_claim
+from scheduler.model.queue_requests import ClaimRequest, SaveRow, read_claim
 from scheduler.policy.core import Core
 from scheduler.policy.slots import Slot
 from tests.core_tools import claim, logged, make_core, ready, saved, settle, spawned, turn

@@ -7,7 +7,7 @@ import pytest
 from scheduler.model.config import AgentType, Host
 from scheduler.model.events import Woken
 from scheduler.model.host_filters import LETTERS
-from scheduler.model.queue_rows import ClaimRequest
+from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.core import Core
 from scheduler.policy.run_queue import HostFilters
 from tests.core_tools import claim, make_core, spawned, turn

@@ -7,8 +7,21 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model.config import AgentType
 from scheduler.model.events import NotSaved
-from scheduler.model.queue_requests import EndAndClaim, FindLocked, Mark, Save, Settle, WriteLog, WriteOutput
-from scheduler.model.queue_rows import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
+from scheduler.model.queue_requests import (
+    ClaimRequest,
+    End,
+    EndAndClaim,
+    FindLocked,
+    ItemFailure,
+    LogRow,
+    Mark,
+    OutputRow,
+    Save,
+    SaveRow,
+    Settle,
+    WriteLog,
+    WriteOutput,
+)
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import CHUNK, LOG_SIZE, RESULT_SIZE, Outbox
 from scheduler.policy.serving import hold_if_full

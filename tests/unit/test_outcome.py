@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.model import events as e
-from scheduler.model.queue_rows import SaveRow
+from scheduler.model.queue_requests import SaveRow
 from tests.core_tools import claim, make_core, ready, saved, settle
 
 

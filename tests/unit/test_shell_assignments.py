@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cli.shell_assignments import assignments
+from scheduler.cli.submit import assignments
 from scheduler.errors import ConfigError
 from tests.needs import need
 

@@ -5,8 +5,17 @@ from typing import Any
 import pytest
 
 from scheduler.model.events import ContentsRead, NotSaved, Stop
-from scheduler.model.queue_requests import EndAndClaim, ReadContents, Request, Save
-from scheduler.model.queue_rows import SUSPECT_AFTER, Claim, ClaimRequest, End, SaveRow
+from scheduler.model.queue_requests import (
+    SUSPECT_AFTER,
+    Claim,
+    ClaimRequest,
+    End,
+    EndAndClaim,
+    ReadContents,
+    Request,
+    Save,
+    SaveRow,
+)
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import Outbox
