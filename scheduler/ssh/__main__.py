@@ -1,6 +1,10 @@
-"""The program: `python -m scheduler.ssh SETTINGS`, with the supervisor's socket as standard input.
+"""The SSH process of a host: `python -m scheduler.ssh SETTINGS`, with the supervisor's socket as standard input.
 
-The end of the socket ends the process: the kernel closes its connections, so the control sessions kill the agents.
+It holds the connections, paramiko and its threads. One thread waits in one epoll and does everything but what blocks:
+connecting, opening a session. Each of these has a thread of its own, which ends with it. paramiko adds one for each
+connection. Nothing of this runs in the daemon, which passes pipe ends over the socket and sees pipes and reports only
+(drivers/ssh_protocol.py). The end of the socket ends the process: the kernel closes its connections, so the control
+sessions kill the agents.
 """
 
 import json
@@ -15,10 +19,10 @@ from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.system import close_all, hide
 from scheduler.errors import AgentError
-from scheduler.ssh.connection_pool import ConnectionPool
+from scheduler.ssh.connections import ConnectionPool
 from scheduler.ssh.paramiko_adapters import CallQueue
 from scheduler.ssh.relay import Relay
-from scheduler.ssh.remote_agent import RemoteAgent, agent_command
+from scheduler.ssh.remote_processes import RemoteAgent, agent_command
 
 CLOSE_LIMIT_S: Final = 5.0  # for the ends of killed agents to be reported
 

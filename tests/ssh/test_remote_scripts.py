@@ -10,8 +10,7 @@ from contextlib import suppress
 import pytest
 
 from scheduler.errors import AgentError
-from scheduler.ssh.control_session import control_command
-from scheduler.ssh.remote_agent import agent_command
+from scheduler.ssh.remote_processes import agent_command, control_command
 from tests.agent_tools import is_gone, watch
 from tests.ssh.sshd import kill
 
