@@ -42,7 +42,7 @@ from scheduler.errors import ConfigError, DatabaseAbsentError, DroverError, Worl
 from scheduler.model import protocol
 from scheduler.model.config import Config
 from scheduler.model.events import Created, Event, ForceKill, Gone, HostDown, HostUp, Kill, NotCreated, Send, Spawn
-from scheduler.model.sql_placeholders import bind
+from scheduler.model.sql_text import bind
 from scheduler.package_data import agent_folders
 
 OK: Literal["ok"] = "ok"

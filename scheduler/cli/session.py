@@ -28,7 +28,7 @@ from scheduler.database.embedded import default_directory, join
 from scheduler.drivers.sql import STANDARD, Query, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
-from scheduler.model.sql_placeholders import bind
+from scheduler.model.sql_text import bind
 from scheduler.package_data import schema_dir
 
 # How much a role may see of a table: all rows but not what jobs work on, its own rows, or nothing.

@@ -16,9 +16,8 @@ from scheduler.drivers.statement_runner import answer_to
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
-from scheduler.model.item_lines import Row, check_columns, line_maker
-from scheduler.model.protocol import parse_statement
-from scheduler.model.sql_placeholders import bind
+from scheduler.model.protocol import Row, check_columns, line_maker, parse_statement
+from scheduler.model.sql_text import bind
 
 ANSWER_BYTES: Final = 8 << 20
 OVER_S: Final = 1.0  # the server's statement_timeout comes first; ours is for statements that switch it off

@@ -22,8 +22,8 @@ from scheduler.drivers.sql import THEIRS, Answer, Failure, Rows, setting
 from scheduler.drivers.statement_runner import answer_to
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
-from scheduler.model.item_lines import doubled_key
 from scheduler.model.queue_requests import Cells
+from scheduler.model.sql_text import WRAPPING, doubled_key
 from scheduler.model.states import IGNORE, Machine
 
 FETCH_LIMIT_S: Final = 60.0
@@ -38,7 +38,6 @@ SETTINGS: Final = (
 )
 DECLARE: Final = "declare drover_rows scroll cursor with hold for "
 PINNED: Final = "declare drover_rows scroll cursor for "
-WRAPPING: Final = "select * from ("  # what model.expand puts before the job's own text
 
 # SQLSTATEs, or their first two characters, that are not the query's fault.
 WORLD: Final = frozenset(("08", "40", "58", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "57P05"))

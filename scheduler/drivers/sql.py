@@ -17,7 +17,7 @@ from psycopg import pq
 
 from scheduler.errors import BugError
 from scheduler.model.queue_requests import Cells
-from scheduler.model.sql_placeholders import bind
+from scheduler.model.sql_text import bind
 
 NOTIFY_FULL: Final = "too many notifications in the NOTIFY queue"
 

@@ -22,7 +22,7 @@ from scheduler.model.host_filters import (
     is_pattern,
     letters_matching,
 )
-from scheduler.model.sql_placeholders import bind
+from scheduler.model.sql_text import bind
 
 Path = tuple[str | int, ...]
 Mistake = tuple[Path, str]  # the value to blame, and a message

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scheduler.model.config import Config
-from scheduler.model.item_lines import Row
+from scheduler.model.protocol import Row
 from scheduler.model.queue_requests import Claim, ClaimPosition, ClaimRequest, Settle
 
 

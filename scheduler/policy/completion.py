@@ -11,8 +11,7 @@ from typing import Final
 
 from scheduler.model.config import Scheduler
 from scheduler.model.events import JobEnded, Signal
-from scheduler.model.item_lines import Item
-from scheduler.model.protocol import printable
+from scheduler.model.protocol import Item, printable
 from scheduler.model.queue_requests import End, ItemFailure, SaveRow
 from scheduler.model.states import (
     BIT_FAILURE,

@@ -20,7 +20,7 @@ from typing import Final
 
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
-from scheduler.model.item_lines import Item, fill_template
+from scheduler.model.protocol import Item, fill_template
 from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy.capacity import find_room
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model.events import Claimed, EndedAndClaimed, Fetched, NotExpanded, Opened
-from scheduler.model.item_lines import (
+from scheduler.model.protocol import (
     LINE_LIMIT,
     Item,
     as_bytes,
@@ -16,11 +16,11 @@ from scheduler.model.item_lines import (
     check_columns,
     check_line,
     check_template,
-    cursor_query,
     line_maker,
+    printable,
 )
-from scheduler.model.protocol import printable
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
+from scheduler.model.sql_text import cursor_query
 from scheduler.model.states import NEVER, QueryEvent
 from scheduler.policy.completion import (
     GIVEN_BACK,

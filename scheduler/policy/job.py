@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.model.item_lines import Item, Row, as_bytes
+from scheduler.model.protocol import Item, Row, as_bytes
 from scheduler.model.queue_requests import PLAIN, Claim, ItemFailure, Rules
 from scheduler.model.states import NEVER, QueryState
 from scheduler.policy import pool

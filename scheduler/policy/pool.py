@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scheduler.model.config import AgentType
-from scheduler.model.item_lines import Item
+from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 from scheduler.policy.sql_job import JobQuery

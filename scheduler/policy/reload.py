@@ -15,7 +15,7 @@ import attrs
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.item_lines import Item
+from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER
 from scheduler.policy import completion, processes, serving
 from scheduler.policy.deadlines import PROGRESS

@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scheduler.model.config import Host
 from scheduler.model.host_filters import LETTERS
-from scheduler.model.item_lines import Item
+from scheduler.model.protocol import Item
 from scheduler.model.queue_requests import ClaimRequest, Letters
 
 

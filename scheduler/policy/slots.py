@@ -19,7 +19,7 @@ from typing import Final
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import Effect, ForceKill, Kill, LogMessage
-from scheduler.model.item_lines import Item
+from scheduler.model.protocol import Item
 from scheduler.policy.deadlines import SLOTS, Deadlines
 from scheduler.policy.hosts import HostState
 from scheduler.policy.job import Job, Pool, Prefetched

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from scheduler.model.item_lines import Item, Row
+from scheduler.model.protocol import Item, Row
 from scheduler.model.queue_requests import ItemFailure, Rules
 from scheduler.model.states import QUERY, QueryEvent, QueryState
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
-from scheduler.model.item_lines import Row
+from scheduler.model.protocol import Row
 from scheduler.model.queue_requests import Claim, ClaimPosition, ClaimRequest
 from tests.core_tools import answer_to, claim
 from tests.counts.lockstep import TYPE

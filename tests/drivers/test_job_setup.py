@@ -18,7 +18,7 @@ from psycopg.errors import (
     UniqueViolation,
 )
 
-from scheduler.model.item_lines import line_maker
+from scheduler.model.protocol import line_maker
 from scheduler.model.states import JOB_STATES
 from tests.conftest import _database
 from tests.role_tools import Login

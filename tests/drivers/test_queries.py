@@ -10,7 +10,7 @@ from scheduler.drivers.job_queries import FIRST_ROWS, JobQueries
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened
-from scheduler.model.item_lines import cursor_query
+from scheduler.model.sql_text import cursor_query
 from tests.connection_tools import backends, end_backends, fetch, let_in, member, shut_out
 from tests.loop_tools import turn_until
 

@@ -154,8 +154,8 @@ SQL_WORDS = re.compile(
     """,
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
-# model/item_lines.py wraps the SQL of jobs, which is data to it; the others run before the daemon, or are its clients.
-MAY_SPEAK_SQL = ("drivers/", "model/item_lines.py", "cli/", "web/", "database/")
+# model/sql_text.py wraps the SQL of jobs, which is data to it; the others run before the daemon, or are its clients.
+MAY_SPEAK_SQL = ("drivers/", "model/sql_text.py", "cli/", "web/", "database/")
 SILENT = sorted(
     path.relative_to(PACKAGE).as_posix()
     for path in PACKAGE.rglob("*.py")

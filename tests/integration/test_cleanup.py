@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model.item_lines import LINE_LIMIT
+from scheduler.model.protocol import LINE_LIMIT
 from tests.agent_tools import AGENTS
 from tests.integration.conftest import Launch
 from tests.integration.daemon import PYTHON, Daemon, Row, agent, rec, start

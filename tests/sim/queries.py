@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from scheduler.model.events import Fetched, NotExpanded, Opened
-from scheduler.model.item_lines import Row
+from scheduler.model.protocol import Row
 from tests.sim.broken import Broken
 from tests.sim.database import Row as JobRow
 

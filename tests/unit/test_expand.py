@@ -7,18 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import AgentError
-from scheduler.model.item_lines import (
+from scheduler.model.protocol import (
     LINE_LIMIT,
     Item,
     check_argument,
     check_columns,
     check_line,
     check_template,
-    cursor_query,
     fill_template,
     line_maker,
-    quote_literal,
 )
+from scheduler.model.sql_text import cursor_query, quote_literal
 from tests.agent_tools import module
 
 library = module("lib/drover_agent.py")

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Reloaded
-from scheduler.model.item_lines import Item
+from scheduler.model.protocol import Item
 from scheduler.policy.run_queue import RunQueue
 from tests.core_tools import claim, make_core, ready, sent
 from tests.core_tools import turn as claim_turn

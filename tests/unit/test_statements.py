@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import ConfigError
-from scheduler.model.sql_placeholders import bind
+from scheduler.model.sql_text import bind
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
 PLAIN = st.sampled_from(["select a", "b::text", "a[1:2]", "a[i:j]", "x := 1", "=", "(", ")", ",", "price$q$", "a$1"])
