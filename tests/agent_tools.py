@@ -99,7 +99,7 @@ class Agent:
         self._in.write(line + b"\n")
 
     def work(self, line: bytes) -> list[bytes]:
-        """What it says of one item, up to the OK that ends it."""
+        """Return what it prints about one item, up to the OK that ends it."""
         self.say(line)
         return self.hear_to(b"OK")
 
@@ -124,7 +124,7 @@ def watch(pid: int) -> int:
 
 
 def is_gone(pidfd: int) -> bool:
-    """Whether the process of `pidfd` ends in good time."""
+    """Say whether the process of `pidfd` ends in good time."""
     return _is_ready(pidfd, PATIENCE_S)
 
 

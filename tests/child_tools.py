@@ -70,7 +70,7 @@ class Family:
         turn_until(self.loop, is_so)
 
     def end(self, slot: int = 0) -> Gone:
-        """How the process of a slot ended, once that is told."""
+        """Return how the process of a slot ended, once that is told."""
         self.until(lambda: self.all(Gone, slot))
         (gone,) = [event for event in self.events if isinstance(event, Gone) and event.slot == slot]
         return gone

@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """Give the conninfo of a server that lives as long as the session; in memory if there is room, for that is fast."""
+    """Yield the conninfo of a server for the whole session; in memory if there is room, for that is fast."""
     need("postgres")
     if SERVER in os.environ:
         yield os.environ[SERVER]
@@ -70,7 +70,7 @@ def in_memory() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated(postgres: str) -> Iterator[str]:
-    """Give the name of a database with all migrations, for others to be copied from."""
+    """Yield the name of a database with all migrations, for others to be copied from."""
     with _database(postgres, "template0") as (name, conninfo):
         migrate.apply(conninfo)
         yield name
@@ -78,7 +78,7 @@ def migrated(postgres: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_with_roles(postgres: str, migrated: str) -> Iterator[str]:
-    """Give the name of a database with all migrations and the grants of roles.sql."""
+    """Yield the name of a database with all migrations and the grants of roles.sql."""
     with _database(postgres, migrated) as (name, conninfo):
         migrate.apply_roles(conninfo)
         yield name
@@ -86,21 +86,21 @@ def migrated_with_roles(postgres: str, migrated: str) -> Iterator[str]:
 
 @pytest.fixture
 def database(postgres: str, migrated: str) -> Iterator[str]:
-    """Give the conninfo of a fresh database with all migrations applied, and no rows."""
+    """Yield the conninfo of a fresh database with all migrations applied, and no rows."""
     with _database(postgres, migrated) as (_, conninfo):
         yield conninfo
 
 
 @pytest.fixture
 def database_with_roles(postgres: str, migrated_with_roles: str) -> Iterator[str]:
-    """Give the conninfo of a fresh database with all migrations and grants; a role logs in with `user=`."""
+    """Yield the conninfo of a fresh database with all migrations and grants; a role logs in with `user=`."""
     with _database(postgres, migrated_with_roles) as (_, conninfo):
         yield conninfo
 
 
 @pytest.fixture
 def empty_database(postgres: str) -> Iterator[str]:
-    """Give the conninfo of a database that has never seen a migration."""
+    """Yield the conninfo of a database that has never seen a migration."""
     with _database(postgres, "template0") as (_, conninfo):
         yield conninfo
 

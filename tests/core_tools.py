@@ -69,7 +69,7 @@ def answer_to(request: r.Request) -> e.Event:
 
 
 def settle(core: Core, now: float = 0.0) -> list[r.Request]:
-    """Let the core save everything; give its requests."""
+    """Let the core save everything; return its requests."""
     requests = []
     while (request := core.next_request(now)) is not None:
         requests.append(request)
@@ -83,7 +83,7 @@ def saved(requests: list[r.Request]) -> list[Any]:
 
 
 def spawned(core: Core) -> list[int]:
-    """Carry out the commands as far as making processes; give the slots."""
+    """Carry out the commands as far as making processes; return the slots."""
     return [effect.slot for effect in core.take_effects() if isinstance(effect, e.Spawn)]
 
 

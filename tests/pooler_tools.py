@@ -23,7 +23,7 @@ ROLES: Final = ("drover_scheduler", "drover_msq", "drover_agentdb")
 
 @contextmanager
 def pooler(server: str, mode: str, size: int = 20) -> Iterator[str]:
-    """Give the conninfo of the same database through a pooler that gives a connection per `mode`."""
+    """Yield the conninfo of the same database through a pooler that gives a connection per `mode`."""
     need("pgbouncer")
     with TemporaryDirectory(prefix="drover-pooler-") as folder:
         where = Path(folder)

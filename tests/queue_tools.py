@@ -63,7 +63,7 @@ class Desk:
 
 
 def insert(conninfo: str, values: str = "('a', 'x')", columns: str = "jq_type, jq_args") -> list[int]:
-    """Queue jobs; give their numbers."""
+    """Queue jobs; return their numbers."""
     return [pk for (pk,) in fetch(conninfo, f"insert into drover.jobqueue ({columns}) values {values} returning jq_pk")]
 
 

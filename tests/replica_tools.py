@@ -25,7 +25,7 @@ WAITS_FOR: Final = ("alter system set synchronous_standby_names = '{}'", "select
 
 @contextmanager
 def replica(primary: str, source: Path | None = None) -> Iterator[str]:
-    """Give the conninfo of a replica that streams from `primary`, or through a socket that stands in `source`."""
+    """Yield the conninfo of a replica that streams from `primary`, or through a socket that stands in `source`."""
     with TemporaryDirectory(prefix="drover-replica-") as folder:
         data = Path(folder) / "data"
         _back_up(_replication(primary, source), data)
@@ -60,7 +60,7 @@ def until(conninfo: str, query: str, *values: Any) -> None:
 
 
 def _replication(primary: str, source: Path | None) -> str:
-    """Give the conninfo that the replica will use; its own name is part of it."""
+    """Return the conninfo that the replica will use; its own name is part of it."""
     parts = {"host": str(source)} if source else {}
     return make_conninfo(primary, application_name=NAME, dbname=None, **parts)
 
@@ -73,6 +73,6 @@ def _back_up(source: str, data: Path) -> None:
 
 
 def socket_of(conninfo: str) -> Path:
-    """Give the path of a server's socket."""
+    """Return the path of a server's socket."""
     parts = conninfo_to_dict(conninfo)
     return Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}"

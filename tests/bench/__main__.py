@@ -67,7 +67,7 @@ def _measured(run: Run, names: Sequence[str]) -> Iterator[Line]:
 
 
 def _lines(run: Run, name: str) -> list[Line]:
-    """Give the lines of a case; of one that did not get that far, a line with the reason."""
+    """Return the lines of a case; of one that did not get that far, a line with the reason."""
     try:
         return ALL[name](run)
     except (AssertionError, psycopg.Error, OSError, subprocess.SubprocessError) as error:

@@ -303,13 +303,13 @@ def _under_snapshot(run: Run) -> list[Line]:
 
 
 def _figures(given: Sequence[float | None]) -> list[float]:
-    """Give the rates of all rounds, or none of a contestant that failed in one."""
+    """Return the rates of all rounds, or none of a contestant that failed in one."""
     figures = [figure for figure in given if figure is not None]
     return figures if len(figures) == len(given) else []
 
 
 def _or_missing(run: Run, line: Line) -> Line:
-    """Give the line, or that its peer is missing, and why."""
+    """Return the line, or that its peer is missing, and why."""
     if line.peer:
         return line
     return replace(line, against="", missing=run.peers.missing[line.peer_name])

@@ -54,14 +54,14 @@ class Running:
 
 
 def find(name: str) -> str:
-    """Give the path of a program, so that nobody has to look for it each time."""
+    """Return the path of a program, so that nobody has to look for it each time."""
     path = shutil.which(name)
     assert path is not None, f"no {name} here"
     return path
 
 
 def bare(argv: Sequence[str], count: int, at_once: int) -> float:
-    """Give commands a second of a loop that starts them between three pipes, hears them out and waits for them."""
+    """Return commands a second of a loop that starts them between three pipes, hears them out and waits for them."""
     begun = time.monotonic()
     with closing(select.epoll()) as epoll:
         running = Running(epoll)
@@ -83,7 +83,7 @@ def why_no_parallel() -> str:
 
 
 def parallel(program: str, count: int, at_once: int) -> float:
-    """Give commands a second of GNU parallel, its own start included."""
+    """Return commands a second of GNU parallel, its own start included."""
     words = "".join(f"{i}\n" for i in range(count)).encode()
     begun = time.monotonic()
     subprocess.run([PARALLEL, "--will-cite", f"-j{at_once}", program], input=words, check=True)

@@ -49,7 +49,7 @@ class Far:
         synchronise(self.place.conninfo, *(() if delay_ms is not None else ("",)))
 
     def commit_ms(self) -> float:
-        """Give what a commit takes."""
+        """Return what a commit takes."""
         with self.place.database() as database:
             database.execute(DURABLE)
             return median(_timed(lambda: database.execute(COMMIT)) for _ in range(COMMITS))
@@ -76,7 +76,7 @@ def _timed(act: Callable[[], object]) -> float:
 
 @contextmanager
 def _passing_on(server: Path) -> Iterator[tuple[Path, Line]]:
-    """Give a folder with a socket of the same name, and the line from there to the server's."""
+    """Yield a folder with a socket of the same name, and the line from there to the server's."""
     line = Line()
     with TemporaryDirectory(prefix="drover-line-") as folder, closing(socket.socket(socket.AF_UNIX)) as listener:
         path = Path(folder) / server.name

@@ -40,7 +40,7 @@ select i::bigint as id, 'some/path/of/file_' || i as path from generate_series(1
 
 
 def ping_pong(command: Sequence[str], agents: int, items: int) -> float:
-    """Give items a second of agents that get ready lines, one in flight for each."""
+    """Return items a second of agents that get ready lines, one in flight for each."""
     return items / _exchange(command, agents, islice(cycle(READY), items))
 
 
@@ -98,7 +98,7 @@ def _seconds_of(epoll: select.epoll, stdin: dict[int, int], lines: Iterator[byte
 
 
 def complete_and_claim(conninfo: str, rows: int) -> float:
-    """Give rows a second through one connection that completes a batch and claims the next in one statement."""
+    """Return rows a second through one connection that completes a batch and claims the next in one statement."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         _bare_table(connection, BARE_ROWS, rows)
         begun = time.monotonic()
@@ -109,7 +109,7 @@ def complete_and_claim(conninfo: str, rows: int) -> float:
 
 
 def copy(conninfo: str, rows: int) -> float:
-    """Give rows a second copied into the same bare table, which has its key and one index for the claim."""
+    """Return rows a second copied into the same bare table, which has its key and one index for the claim."""
     text = "".join(f"noop\targument {i}\n" for i in range(rows)).encode()
     with psycopg.connect(conninfo, autocommit=True) as connection:
         _bare_table(connection)

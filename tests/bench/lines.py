@@ -50,13 +50,13 @@ class Line:
 
     @property
     def target(self) -> str:
-        """What is asked, like `>= 0.6 x limit`."""
+        """Return the target as text, like `>= 0.6 x limit`."""
         asked = [f"{sign} {n:g}" for sign, n in ((">=", self.at_least), ("<=", self.at_most)) if n is not None]
         return " ".join([*asked, f"x {self.against}"] if asked and self.against else asked)
 
 
 def cells(line: Line) -> list[str]:
-    """Give the line in the columns of HEADINGS."""
+    """Return the line in the columns of HEADINGS."""
     ratios = line.ratios
     ratio = f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if ratios else ""
     peer = f"{line.peer_name} {_figure(line.peer, line.unit)}".strip()
@@ -65,22 +65,22 @@ def cells(line: Line) -> list[str]:
 
 
 def show(line: Line) -> str:
-    """Give the line as it is printed."""
+    """Return the line as it is printed."""
     return ROW.format(*cells(line)).rstrip()
 
 
 def heading() -> str:
-    """Give the line above all others."""
+    """Return the line above all others."""
     return ROW.format(*HEADINGS).rstrip()
 
 
 def to_json(line: Line) -> dict[str, Any]:
-    """Give all that is known of the line."""
+    """Return all that is known of the line."""
     return asdict(line) | {"ratios": line.ratios, "target": line.target, "verdict": line.verdict}
 
 
 def number(value: float) -> str:
-    """Give three digits, or all before the point."""
+    """Return three digits, or all before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

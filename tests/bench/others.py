@@ -162,7 +162,7 @@ def c43(run: Run) -> list[Line]:
 
 
 def c45(run: Run) -> list[Line]:
-    """What a look for rows whose time has come takes, one at a time, before many that wait."""
+    """Measure a look for rows whose time has come, one at a time, before many that wait."""
     rows = run.sizes.crowd
     run.place.empty()
     with run.place.database() as database:
@@ -177,7 +177,7 @@ def c45(run: Run) -> list[Line]:
 
 
 def c46(run: Run) -> list[Line]:
-    """What the statement takes that ends a batch and claims the next, among many that wait."""
+    """Measure the statement that ends a batch and claims the next, among many that wait."""
     jobs = run.sizes.crowd
     with _logged(run.place) as log:
         ours.drain(run.place, jobs)
@@ -235,12 +235,12 @@ OTHERS: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
 
 
 def claims_of(log: str) -> list[float]:
-    """Give the milliseconds of every statement in a server's log that claims."""
+    """Return the milliseconds of every statement in a server's log that claims."""
     return [ms for ms, text in statements_of(log) if "skip locked" in text and "drover.claimable" in text]
 
 
 def statements_of(log: str) -> list[tuple[float, str]]:
-    """Give milliseconds and text of every statement in a server's log."""
+    """Return milliseconds and text of every statement in a server's log."""
     return [(float(ms), text) for ms, text in DURATION.findall(log)]
 
 
@@ -265,7 +265,7 @@ def _commanded(daemon: Daemon) -> float:
 
 
 def _served(place: Place, agents: str, hosts: str) -> float:
-    """Give the seconds until it serves."""
+    """Return the seconds until it serves."""
     place.empty()
     begun = time.monotonic()
     with place.daemon(agents, hosts):
@@ -276,7 +276,7 @@ def _served(place: Place, agents: str, hosts: str) -> float:
 
 
 def _committed(there: far.Far, delay_ms: float | None, jobs: int) -> tuple[float, float]:
-    """Give jobs a second of agents that are there already, and milliseconds of a commit."""
+    """Return jobs a second of agents that are there already, and milliseconds of a commit."""
     place = there.place
     there.wait(None)
     place.empty()
@@ -297,7 +297,7 @@ def _committed(there: far.Far, delay_ms: float | None, jobs: int) -> tuple[float
 
 
 def _listed(place: Place, drain: Callable[[], float]) -> float:
-    """Give what `drain` gives while clients list."""
+    """Return what `drain` returns while clients list."""
     over = Event()
     roles = [*LISTS] * (CLIENTS // len(LISTS))
     with ThreadPoolExecutor(CLIENTS) as pool:

@@ -86,7 +86,7 @@ class Load:
 
 
 def drain(place: Place, jobs: int) -> float:
-    """Give jobs a second of one-parameter jobs that wait when the daemon starts, from first claim to last end."""
+    """Return jobs a second of one-parameter jobs that wait when the daemon starts, from first claim to last end."""
     return drain_alone(place, Load(jobs, place.line_agents(AGENTS)))
 
 
@@ -109,7 +109,7 @@ def drain_beside(place: Place, load: Load) -> float:
 
 
 def latencies(place: Place, samples: int, other: Callable[[], float] | None = None) -> tuple[list[float], list[float]]:
-    """Give milliseconds from the return of an insert to an agent that holds its line, the rest being idle.
+    """Return milliseconds from the return of an insert to an agent that holds its line, the rest being idle.
 
     `other` is asked for a sample of its own after each of ours; its samples come second.
     """
@@ -145,7 +145,7 @@ def crowd(place: Place, agents: int, items: int, idle_s: float) -> Crowd:
 
 
 def on_host(place: Place, table: str, agents: int, rows: int, window: int = 1) -> float:
-    """Give rows a second of a query on so many agents of the one host of this table, all of which are there."""
+    """Return rows a second of a query on so many agents of the one host of this table, all of which are there."""
     _prepare(place, rows)
     with place.daemon(place.line_agents(agents) + f"window = {window}\n", table) as daemon:
         daemon.start_all(place.gate, agents)
@@ -153,7 +153,7 @@ def on_host(place: Place, table: str, agents: int, rows: int, window: int = 1) -
 
 
 def commands(place: Place, count: int, slots: int, program: str) -> float:
-    """Give commands a second of exec jobs that nothing was started for yet, from their insert to the last end."""
+    """Return commands a second of exec jobs that nothing was started for yet, from their insert to the last end."""
     place.empty()
     place.rest()
     agents = f'[agents.noop]\ncommand = ["{program}"]\nkind = "exec"\nslots = {slots}\n'
@@ -165,7 +165,7 @@ def commands(place: Place, count: int, slots: int, program: str) -> float:
 
 
 def copy(place: Place, rows: int) -> float:
-    """Give rows a second that a front-end copies into the queue."""
+    """Return rows a second that a front-end copies into the queue."""
     place.login("bench_front", "drover_frontend")
     place.empty()
     place.rest()
@@ -203,7 +203,7 @@ def _seconds_of(daemon: Daemon, base: int, jobs: int) -> float:
 
 
 def _watch(daemon: Daemon, seconds: float) -> tuple[float, float]:
-    """Give percent of a CPU, and waits begun a second."""
+    """Return percent of a CPU, and waits begun a second."""
     cpu, wakeups, begun = daemon.cpu_ns(), daemon.wakeups(), time.monotonic()
     time.sleep(seconds)
     took = time.monotonic() - begun

@@ -107,7 +107,7 @@ class Daemon:
         return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in self._pids)
 
     def wakeups(self) -> int:
-        """How often one of them began to wait, with the guardian."""
+        """Return how often one of the processes began to wait, the guardian included."""
         return sum(_status(pid, "voluntary_ctxt_switches") for pid in self._pids)
 
     def pss_kb(self) -> int:
@@ -148,7 +148,7 @@ class Place:
         return self.folder / "gate"
 
     def in_database(self, name: str) -> "Place":
-        """Give the same place in a database of that name, made and migrated."""
+        """Return the same place in a database of that name, made and migrated."""
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
             connection.execute(f"create database {name}".encode())
         place = replace(self, conninfo=make_conninfo(self.conninfo, dbname=name))
@@ -184,7 +184,7 @@ class Place:
                 database.execute(statement)
 
     def line_agents(self, slots: int, first: int = 0) -> str:
-        """Give the table of a type `noop`, each of whose agents tells of its `first` first lines."""
+        """Return the table of a type `noop`, each of whose agents tells of its `first` first lines."""
         command = [*self.agent, str(self.folder / "stamps"), str(first)]
         return f"[agents.noop]\ncommand = {json.dumps(command)}\nslots = {slots}\n"
 

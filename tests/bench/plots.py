@@ -48,7 +48,7 @@ def by_agents(run: Run) -> Chart:
 
 
 def _scaled(run: Run, sizes: tuple[int, ...]) -> list[int]:
-    """Give the sizes as far as this run goes: the largest is that of P6."""
+    """Return the sizes as far as this run goes: the largest is that of P6."""
     factor = run.sizes.finished / HISTORIES[-1]
     return [round(size * factor) for size in sizes]
 

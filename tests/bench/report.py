@@ -30,7 +30,7 @@ def write(folder: Path, about: Mapping[str, Any], lines: Sequence[Line], charts:
 
 
 def page(about: Mapping[str, Any], lines: Sequence[Line], charts: Iterable[Chart]) -> str:
-    """Give the page."""
+    """Return the page."""
     facts = "; ".join(f"{name}: {_fact(value)}" for name, value in about.items() if name != "sizes")
     plots = "\n".join(f"<p>{draw(chart)}</p>" for chart in charts)
     return PAGE.format(about=escape(facts), table=_table(lines) if lines else "", plots=plots)

@@ -36,7 +36,7 @@ class Sizes:
     bundled: int = 5000  # J129
 
     def scaled(self, factor: float) -> "Sizes":
-        """Give a part of it, to see whether all works."""
+        """Return a part of it, to see whether all works."""
         return replace(self, **{name: _part(value, factor) for name, value in asdict(self).items()})
 
 

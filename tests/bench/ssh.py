@@ -30,21 +30,21 @@ def why_not() -> str:
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """Give an sshd of our own."""
+    """Yield an sshd of our own."""
     with TemporaryDirectory(prefix="drover-bench-") as folder, serving(Path(folder) / HOST) as one:
         yield one
 
 
 @contextmanager
 def connected(there: Server) -> Iterator[paramiko.Transport]:
-    """Give a connection that is open and trusts whom it meets."""
+    """Yield a connection that is open and trusts whom it meets."""
     with closing(paramiko.Transport((there.address, there.port))) as transport:
         transport.connect(username="root", pkey=paramiko.Ed25519Key.from_private_key_file(str(there.user_key.path)))
         yield transport
 
 
 def bare_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
-    """Give the milliseconds from a request to the first OK of so many agents, one after the other."""
+    """Return the milliseconds from a request to the first OK of so many agents, one after the other."""
     with connected(there) as transport:
         spans = []
         for _ in range(count):
@@ -70,7 +70,7 @@ def our_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
 
 
 def bare_rate(there: Server, agent: Sequence[str], agents: int, lines: int) -> float:
-    """Give lines a second of so many agents, each of which gets its next line when it has said OK."""
+    """Return lines a second of so many agents, each of which gets its next line when it has said OK."""
     with connected(there) as transport:
         channels = [_started(transport, agent) for _ in range(agents)]
         threads = [Thread(target=_feed, args=(channel, lines // agents)) for channel in channels]
@@ -83,7 +83,7 @@ def bare_rate(there: Server, agent: Sequence[str], agents: int, lines: int) -> f
 
 
 def our_rate(place: Place, there: Server, agents: int, lines: int, window: int = 1) -> float:
-    """Give the same of the daemon, for the rows of a query, with so many lines to an agent at once."""
+    """Return the same of the daemon, for the rows of a query, with so many lines to an agent at once."""
     return on_host(place, table(HOST, there), agents, lines, window)
 
 

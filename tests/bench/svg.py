@@ -23,7 +23,7 @@ class Chart:
 
 
 def draw(chart: Chart) -> str:
-    """Give the chart as an SVG element."""
+    """Return the chart as an SVG element."""
     places = sorted({x for points in chart.series.values() for x, _ in points})
     top = ceiling(max((y for points in chart.series.values() for _, y in points), default=0.0))
     parts = [
@@ -41,7 +41,7 @@ def draw(chart: Chart) -> str:
 
 
 def ceiling(value: float) -> float:
-    """Give a round number that is not less: 1, 2 or 5 times a power of ten."""
+    """Return a round number that is not less: 1, 2 or 5 times a power of ten."""
     power = 1.0
     while power * 10 <= value:
         power *= 10
@@ -49,7 +49,7 @@ def ceiling(value: float) -> float:
 
 
 def short(value: float) -> str:
-    """Give a number as an axis has it: 1000 is 1k."""
+    """Return a number as an axis has it: 1000 is 1k."""
     for size, letter in ((1_000_000, "M"), (1000, "k")):
         if value >= size:
             return f"{value / size:g}{letter}"

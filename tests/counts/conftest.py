@@ -15,7 +15,7 @@ Judge = Callable[[str], str]
 
 @pytest.fixture(scope="session")
 def known() -> dict[str, Limit]:
-    """Give the limits by figure."""
+    """Return the limits by figure."""
     return limits.read()
 
 

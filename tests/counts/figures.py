@@ -62,7 +62,7 @@ def python(make: Make = make_core) -> Figures:
 
 
 def slots(make: Make = make_core) -> Figures:
-    """How many times the lines grow from FEW to MANY slots."""
+    """Measure how many times the lines grow from FEW to MANY slots."""
     return {
         "job_growth_with_slots": _drained(MANY, make).lines / _drained(FEW, make).lines,
         "item_growth_with_slots": _expanded(MANY, make).lines / _expanded(FEW, make).lines,
@@ -83,7 +83,7 @@ def sites() -> Figures:
 
 
 def in_hand(make: Make = make_core) -> Figures:
-    """How many times the lines of a job or an item grow when 20 times as many rows are in hand."""
+    """Measure how many times the lines of a job or an item grow when 20 times as many rows are in hand."""
     few, many = {"hold_max": 50, "hold": 100.0}, {"hold_max": 1000, "hold": 100.0}
     return {
         "job_growth_in_hand": _drained(4, make, **many).lines / _drained(4, make, **few).lines,
@@ -145,7 +145,7 @@ def _warm(memory: Memory, slots: int, make: Make, **timers: Any) -> Lockstep:
 
 
 def jobs(place: Place, kind: type[Real] = Real) -> Figures:
-    """What a drain of one-parameter jobs costs the database, and our Python with all it takes to ask it."""
+    """Measure what a drain of one-parameter jobs costs the database, and our Python with all it takes to ask it."""
     with _served(place, kind) as (queue, owner, daemon):
         _put(owner, JOBS)
         before = _tuples(queue, owner)
@@ -162,7 +162,7 @@ def jobs(place: Place, kind: type[Real] = Real) -> Figures:
 
 
 def lone_jobs(place: Place) -> Figures:
-    """What a job costs the database that finds all idle; the mean of some."""
+    """Measure what a job costs the database that finds all idle; the mean of some."""
     with _served(place) as (queue, owner, daemon):
         asked_of, written_of = [], []
         for _ in range(20):
@@ -175,7 +175,7 @@ def lone_jobs(place: Place) -> Figures:
 
 
 def items(place: Place) -> Figures:
-    """What the rows of a query cost the database, without a key and with one."""
+    """Measure what the rows of a query cost the database, without a key and with one."""
     figures: Figures = {}
     for name, key in (("item", None), ("keyed_item", "id")):
         with _served(place, progress_interval=SAVED_S) as (queue, owner, daemon):
@@ -188,7 +188,7 @@ def items(place: Place) -> Figures:
 
 
 def copied(place: Place) -> Figures:
-    """What a front-end's COPY of one-parameter jobs writes."""
+    """Measure what a front-end's COPY of one-parameter jobs writes."""
     with place.queue() as (_, owner):
         before = number(owner, ENTRIES)
         with _written(owner) as written:
@@ -260,7 +260,7 @@ def _pages(queue: Real) -> int:
 def _served(
     place: Place, kind: type[Real] = Real, **timers: Any
 ) -> Iterator[tuple[Real, psycopg.Connection[Any], Lockstep]]:
-    """Give a queue and the daemon that serves it, both used enough that a first time costs nothing any more."""
+    """Yield a queue and the daemon that serves it, both used enough that a first time costs nothing any more."""
     with place.queue(kind) as (queue, owner):
         daemon = Lockstep(queue, **timers)
         _put(owner, JOBS)
@@ -288,7 +288,7 @@ def _copy(owner: psycopg.Connection[Any], count: int) -> None:
 
 @contextmanager
 def _asked(queue: Real) -> Iterator[list[int]]:
-    """Give how many statements were run within a block."""
+    """Yield how many statements were run within a block."""
     found: list[int] = []
     before = queue.asked.total()
     yield found
@@ -297,7 +297,7 @@ def _asked(queue: Real) -> Iterator[list[int]]:
 
 @contextmanager
 def _written(owner: psycopg.Connection[Any]) -> Iterator[list[int]]:
-    """Give how many bytes of WAL were written within a block."""
+    """Yield how many bytes of WAL were written within a block."""
     found: list[int] = []
     before = number(owner, LSN)
     yield found
@@ -305,7 +305,7 @@ def _written(owner: psycopg.Connection[Any]) -> Iterator[list[int]]:
 
 
 def _tuples(queue: Real, owner: psycopg.Connection[Any]) -> tuple[int, ...]:
-    """Give rows inserted, updated, those of them heap-only, and deleted by the daemon so far."""
+    """Return rows inserted, updated, those of them heap-only, and deleted by the daemon so far."""
     queue.tell_statistics()
     owner.execute(TELL.encode())
     row = owner.execute(TUPLES.encode()).fetchone()

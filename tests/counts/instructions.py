@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def instructions(folder: Path) -> dict[str, float]:
-    """Give the figures; `folder` takes callgrind's files."""
+    """Return the figures; `folder` takes callgrind's files."""
     out = folder / "callgrind"
     environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [

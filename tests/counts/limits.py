@@ -43,7 +43,7 @@ class Limit:
 
 
 def read(path: Path = FILE) -> dict[str, Limit]:
-    """Give the limits by the name of their figure."""
+    """Return the limits by the name of their figure."""
     return {name: Limit(**keys) for name, keys in tomllib.loads(path.read_text()).items()}
 
 
@@ -68,7 +68,7 @@ def verdict(name: str, limit: Limit, figure: float) -> str:
 
 
 def renewed(name: str, limit: Limit, figure: float, reason: str, today: date) -> Limit:
-    """Give the limit with what was measured now; with a reason, a limit that does not hold any more moves."""
+    """Return the limit with what was measured now; with a reason, a limit that does not hold any more moves."""
     measured = _rounded(figure)
     if measured != limit.measured:
         limit = replace(limit, measured=measured, on=today)
@@ -82,7 +82,7 @@ def _rounded(value: float) -> float:
 
 
 def _above(value: float) -> float:
-    """Give three digits that are no less."""
+    """Return three digits that are no less."""
     if value <= 0:
         return 0.0
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)

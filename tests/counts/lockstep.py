@@ -32,7 +32,7 @@ class Queue(Protocol):
         """Run the query of a job."""
 
     def fetch(self, job: int, count: int) -> e.Event:
-        """Give more rows of it."""
+        """Return more rows of it."""
 
     def close(self, job: int) -> None:
         """Forget them."""
@@ -71,7 +71,7 @@ class Lockstep:
         assert self.lines == goal, f"{self.lines - goal} lines too many"
 
     def act(self) -> None:
-        """What a turn of the daemon does before it waits."""
+        """Do what a turn of the daemon does before it waits."""
         while True:
             self._request()
             self._carry_out()

@@ -41,7 +41,7 @@ class Measured:
         self._taken: dict[str, Figures] = {}
 
     def __call__(self, measure: str) -> Figures:
-        """Give the figures of a measure."""
+        """Return the figures of a measure."""
         if measure not in self._taken:
             self._taken[measure] = MEASURES[measure].take(self._place)
         return self._taken[measure]

@@ -54,7 +54,7 @@ class Memory:
         return e.Opened(job, (b"id", b"path"), self._rows)
 
     def fetch(self, job: int, count: int) -> e.Event:
-        """Give more rows of it."""
+        """Return more rows of it."""
         self.asked["fetch"] += 1
         first, self._given = self._given, min(self._given + count, self._rows)
         rows: list[Row] = [(b"%d" % n, b"some/path/of/file_%d" % n) for n in range(first, self._given)]

@@ -47,12 +47,12 @@ class Work:
 
     @property
     def calls(self) -> int:
-        """How often functions were called; a generator is called for each value it gives."""
+        """Return how often functions were called; a generator is called for each value it gives."""
         return sum(count for code, count in self._calls.items() if code.co_name not in INLINED)
 
     @property
     def lines(self) -> int:
-        """How many lines were run."""
+        """Return how many lines were run."""
         return sum(self._lines.values())
 
     def most(self, count: int) -> list[tuple[str, int]]:

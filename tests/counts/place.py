@@ -44,7 +44,7 @@ class Place:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Give the conninfo of a fresh database with all grants."""
+        """Yield the conninfo of a fresh database with all grants."""
         name = f"counts_{uuid4().hex}"
         template = self._server
         with psycopg.connect(template, dbname="postgres", autocommit=True) as server:
@@ -56,7 +56,7 @@ class Place:
 
     @contextmanager
     def queue(self, kind: type[Real] = Real) -> Iterator[tuple[Real, psycopg.Connection[Any]]]:
-        """Give the queue of a fresh database whose group is ours, and its owner's connection."""
+        """Yield the queue of a fresh database whose group is ours, and its owner's connection."""
         with self.database() as conninfo, ExitStack() as stack:
             owner = stack.enter_context(psycopg.connect(conninfo, autocommit=True))
             owner.execute(ACTIVE, (GROUP, OWNER))
@@ -70,6 +70,6 @@ class Place:
 
 @contextmanager
 def place(planted: str = "") -> Iterator[Place]:
-    """Give a place, of which nothing remains; a statement may be `planted` in every queue to make it worse."""
+    """Yield a place, of which nothing remains; a statement may be `planted` in every queue to make it worse."""
     with ExitStack() as stack:
         yield Place(stack, planted)

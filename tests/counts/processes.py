@@ -79,7 +79,7 @@ def _text(idle: int) -> str:
 
 @contextmanager
 def _strace(place: Place, pid: int) -> Iterator[dict[str, int]]:
-    """Give how often a process makes each system call within a block."""
+    """Yield how often a process makes each system call within a block."""
     path = place.folder / "strace"
     strace = subprocess.Popen(["strace", "-c", "-o", path, "-p", str(pid)], stderr=subprocess.PIPE, text=True)
     assert strace.stderr is not None

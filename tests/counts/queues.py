@@ -51,7 +51,7 @@ class Straight:
         return self._read(self._pg.exec_params(text.encode(), None))
 
     def explain(self, query: Query, values: Mapping[str, object]) -> dict[str, Any]:
-        """Run a named query, take back what it did, and give the plan as it was carried out."""
+        """Run a named query, take back what it did, and return the plan as it was carried out."""
         given = [sql.Literal((encode(values[name]) or b"").decode()) for name in query.names]
         execute = sql.SQL("explain (analyze, buffers, format json) execute {} ({})").format(
             sql.Identifier(self._name(query).decode()), sql.SQL(", ").join(given)
@@ -102,7 +102,7 @@ class Real:
 
     @property
     def asked(self) -> Counter[str]:
-        """How often each statement was run; those of expansions are named by their first word."""
+        """Return how often each statement was run; those of expansions are named by their first word."""
         return self._link.asked + self._expansion.asked
 
     def send(self, request: r.Request) -> e.Event:
@@ -121,7 +121,7 @@ class Real:
         return e.Opened(job, self._run("fetch 0 from drover_rows").names, self._total)
 
     def fetch(self, job: int, count: int) -> e.Event:
-        """Give more rows of it."""
+        """Return more rows of it."""
         rows = self._run(f"fetch forward {count} from drover_rows").rows
         self._given += len(rows)
         return e.Fetched(job, rows, len(rows) == count and self._given < self._total)
@@ -137,7 +137,7 @@ class Real:
     # ---- what only measures ask
 
     def explain(self, request: r.Request) -> dict[str, Any]:
-        """Give the plan of a request as it was carried out; nothing of it remains."""
+        """Return the plan of a request as it was carried out; nothing of it remains."""
         connection = Explaining(self._link)
         self._courier_on(cast(Connection, connection)).send(request)
         return connection.plans[0]
@@ -148,7 +148,7 @@ class Real:
 
 
 def queries() -> dict[str, Query]:
-    """Give the daemon's statements by name."""
+    """Return the daemon's statements by name."""
     return load((schema_dir() / "queries.sql").read_text())
 
 
@@ -161,5 +161,5 @@ class WatchStatements:
             self._link.run(setting)
 
     def explain_due(self) -> dict[str, Any]:
-        """Give the plan of a look for rows whose time has come; nothing of it remains."""
+        """Return the plan of a look for rows whose time has come; nothing of it remains."""
         return self._link.explain(queries()["due"], {"group": GROUP})

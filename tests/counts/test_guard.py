@@ -45,7 +45,7 @@ class Thorough(Core):
 
 
 def planted(core: type[Core]) -> Callable[..., Core]:
-    """Give what makes a core that serves, but of this class."""
+    """Return a factory of cores that serve, of this class."""
 
     def make(*args: Any, **timers: Any) -> Core:
         made = make_core(*args, **timers)

@@ -42,7 +42,7 @@ def family() -> Iterator[Make]:
 
 @pytest.fixture
 def desk(database: str) -> Iterator[Desk]:
-    """Give the desk of the daemon that owns the group."""
+    """Yield the desk of the daemon that owns the group."""
     take_group(database)
     with Desk(database) as desk:
         yield desk
@@ -50,7 +50,7 @@ def desk(database: str) -> Iterator[Desk]:
 
 @pytest.fixture
 def watch(database: str) -> Iterator[Any]:
-    """Give what runs a named query of the daemon that owns the group."""
+    """Yield a function that runs a named query of the daemon that owns the group."""
     take_group(database)
     loop = Loop()
     connection = opened(loop, database, settings=PATIENT)
@@ -63,14 +63,14 @@ def watch(database: str) -> Iterator[Any]:
 
 @pytest.fixture
 def queue(database: str) -> Iterator[Connection]:
-    """Give a connection of the owner that commits each statement."""
+    """Yield a connection of the owner that commits each statement."""
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
 def login(database_with_roles: str) -> Iterator[Login]:
-    """Give what connects as a role, committing each statement; the empty name is the superuser."""
+    """Yield a function that connects as a role, committing each statement; the empty name is the superuser."""
     with ExitStack() as stack:
 
         def connect(role: str) -> Connection:
@@ -82,7 +82,7 @@ def login(database_with_roles: str) -> Iterator[Login]:
 
 @pytest.fixture
 def tenants(login: Login) -> Iterator[list[Connection]]:
-    """Give the connections of two logins that are members of drover_frontend."""
+    """Yield the connections of two logins that are members of drover_frontend."""
     names = [f"tenant_{uuid4().hex}" for _ in range(2)]
     admin = login("")
     for name in names:

@@ -16,7 +16,7 @@ END_AND_CLAIM = load((schema_dir() / "queries.sql").read_text())["end_and_claim"
 
 
 def _claims(queue: Connection, mode: str, beyond: int = 0) -> dict[str, Any]:
-    """Claim 100 jobs of a number `beyond`, as the daemon does, take it back, and give the plan that was run."""
+    """Claim 100 jobs of a number `beyond`, as the daemon does, take it back, and return the plan that was run."""
     values = {
         "group": "default", "owner": OWNER, "schedinfo": "here.1", "want_types": ["noop"], "want_queues": ["default"],
         "want_hosts": [""], "want_below": ["2"], "want_ranks": ["1n" if beyond else ""],
@@ -36,7 +36,7 @@ def _claims(queue: Connection, mode: str, beyond: int = 0) -> dict[str, Any]:
 
 
 def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
-    """Give index, rows and pages of every index scan in a plan."""
+    """Yield index, rows and pages of every index scan in a plan."""
     if "Index Name" in plan:
         pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
         yield plan["Index Name"], plan["Actual Rows"] * plan["Actual Loops"], pages
@@ -59,7 +59,7 @@ def _fill(queue: Connection, rows: int, unmet: int = 0) -> None:
 
 @pytest.fixture
 def active(queue: Connection) -> Connection:
-    """Give the queue of a group that has an active daemon."""
+    """Return the queue of a group that has an active daemon."""
     queue.execute(
         "insert into drover.scheduler_group values ('default', %s, now() + interval '1 hour', now())", (OWNER,)
     )

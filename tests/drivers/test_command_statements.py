@@ -54,7 +54,7 @@ def test_a_job_that_is_retried_still_waits_for_its_start(
 
 
 def failed_job(database: str, columns: str) -> int:
-    """Queue a job that has failed, its number is 1, and a command; give the number of that."""
+    """Queue a job that has failed, its number is 1, and a command; return the number of that."""
     fetch(database, "insert into drover.jobqueue (jq_type) values ('a')")
     fetch(database, f"update drover.jobqueue set jq_state = 'failed', {LONG_OVER}, jq_end_bits = 2, {columns}")
     ((order,),) = fetch(database, "insert into drover.jobqueue (jq_type) values ('command') returning jq_pk")

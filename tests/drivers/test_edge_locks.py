@@ -18,7 +18,7 @@ FREE = "select jq_pk from drover.jobqueue where jq_pk = any (%s) order by jq_pk 
 
 @pytest.fixture
 def sessions(database_with_roles: str) -> Iterator[list[Connection]]:
-    """Give two sessions of drover_frontend and one of the owner, in autocommit; no statement lasts ten seconds."""
+    """Yield two sessions of drover_frontend and one of the owner, in autocommit; no statement lasts ten seconds."""
     logins = [make_conninfo(database_with_roles, user="drover_frontend")] * 2 + [database_with_roles]
     with ExitStack() as stack:
         yield [

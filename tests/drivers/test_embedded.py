@@ -49,7 +49,7 @@ def _postgres() -> None:
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Give a function that starts another process using a server; it leaves when its stdin closes."""
+    """Yield a function that starts another process using a server; it leaves when its stdin closes."""
     started: list[Child] = []
 
     def start(code: str, argument: Path, python: tuple[str, ...] = (sys.executable,), **environment: str) -> Child:
@@ -321,7 +321,7 @@ def test_default_directory_is_the_states_or_the_homes(environment: dict[str, str
 
 @pytest.fixture(scope="module")
 def public() -> Iterator[Path]:
-    """Give a directory that everybody may read, with Python, this package and binaries of Postgres in it.
+    """Yield a directory that everybody may read, with Python, this package and binaries of Postgres in it.
 
     Those in use may lie where only root can read.
     """

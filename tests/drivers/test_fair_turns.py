@@ -16,7 +16,7 @@ ENDED = "jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2"
 
 @pytest.fixture
 def queue(database: str) -> Iterator[psycopg.Connection]:
-    """Give a queue in which type a is fair, and b is not."""
+    """Yield a queue in which type a is fair, and b is not."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
             """insert into drover.agent (agent_group, agent_type, agent_fair, agent_fair_file)
@@ -26,7 +26,7 @@ def queue(database: str) -> Iterator[psycopg.Connection]:
 
 
 def submit(queue: psycopg.Connection, who: str, count: int = 1, columns: str = "", values: str = "") -> list[int]:
-    """Queue jobs of type a in one statement, in somebody's name; give their numbers."""
+    """Queue jobs of type a in one statement, in somebody's name; return their numbers."""
     rows = queue.execute(
         f"""insert into drover.jobqueue (jq_type, jq_args, jq_submitter {columns})
             select 'a', %s || i, %s {values} from generate_series(1, %s) i returning jq_pk""".encode(),
@@ -36,7 +36,7 @@ def submit(queue: psycopg.Connection, who: str, count: int = 1, columns: str = "
 
 
 def claimed(desk: Desk, most: int) -> list[str]:
-    """Claim, one row after the other; give the parameters."""
+    """Claim, one row after the other; return the parameters."""
     return [claim.args.decode() for _ in range(most) for claim in desk.claim(WANT._replace(most=1))]
 
 
@@ -184,7 +184,7 @@ def test_claimable_stays_exact_under_random_changes(
 
 
 def read_of_claimable(queue: psycopg.Connection) -> int:
-    """Give how many rows of claimable were read, by index or otherwise."""
+    """Return how many rows of claimable were read, by index or otherwise."""
     queue.execute("select pg_stat_force_next_flush()" if queue.info.server_version >= 150000 else "select 1")
     rows = queue.execute(
         """select (select seq_tup_read from pg_stat_user_tables where relid = 'drover.claimable'::regclass)

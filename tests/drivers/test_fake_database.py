@@ -151,7 +151,7 @@ class Program:
         return self.rng.sample(list(latest.values()), min(len(latest), self.rng.choice((0, 1, 3))))
 
     def attempt_of(self, claim: Claim) -> int:
-        """Give its attempt; now and then one that is over, or that never was."""
+        """Return its attempt; now and then one that is over, or that never was."""
         return claim.attempt + self.rng.choice((0, 0, 0, 0, 0, 0, 0, 1, -1))
 
 

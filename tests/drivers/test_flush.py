@@ -35,7 +35,7 @@ BELONGINGS: Final = {
 
 @pytest.fixture
 def queue(database_with_roles: str) -> Iterator[Connection]:
-    """Give a connection of the owner that commits each statement."""
+    """Yield a connection of the owner that commits each statement."""
     with psycopg.connect(database_with_roles, autocommit=True) as connection:
         yield connection
 

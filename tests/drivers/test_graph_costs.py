@@ -37,7 +37,7 @@ BUILDS = {
 
 @pytest.fixture
 def queue(database: str) -> Iterator[Connection]:
-    """Give a connection that never commits: the server counts what its transaction looks at."""
+    """Yield a connection that never commits: the server counts what its transaction looks at."""
     take_group(database)
     with psycopg.connect(database) as connection:
         yield connection
@@ -83,7 +83,7 @@ def _settle(real: Real, parents: list[int]) -> Iterator[int]:
 
 
 def _written(queue: Connection) -> int:
-    """Give how often jobs were written in this transaction."""
+    """Return how often jobs were written in this transaction."""
     query = "select n_tup_upd from pg_stat_xact_user_tables where relid = 'drover.jobqueue'::regclass"
     ((count,),) = queue.execute(query).fetchall()
     return int(count)

@@ -11,13 +11,13 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 def _named(conninfo: str, owner: str = OWNER) -> list[int]:
-    """Give the rows that are noted for an owner."""
+    """Return the rows that are noted for an owner."""
     query = "select unnest(hand_jobs) from drover.in_hand where hand_owner = %s order by 1"
     return [pk for (pk,) in fetch(conninfo, query, owner)]
 
 
 def _rescue(desk: Desk, *live: int, age: float = 0.0) -> int:
-    """Give back what is lost, `live` being in memory; give how many rows that was."""
+    """Give back what is lost, `live` being in memory; return how many rows that was."""
     owner = desk.courier.owner
     answer = ask(desk.loop, desk.connection, QUERIES["rescue"], group="default", owner=owner, live=list(live), age=age)
     return int(rows_of(answer)[0][0] or b"")

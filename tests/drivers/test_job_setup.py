@@ -336,7 +336,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def crowd(postgres: str, migrated_with_roles: str) -> Iterator[tuple[Connection, Connection]]:
-    """Give the owner of a queue of six jobs and a front-end whose first five are; nothing in it ever changes."""
+    """Yield the owner of a queue of six jobs and a front-end whose first five are; nothing in it ever changes."""
     with _database(postgres, migrated_with_roles) as (_, conninfo):
         owner = psycopg.connect(conninfo, autocommit=True)
         ui = psycopg.connect(make_conninfo(conninfo, user="drover_frontend"), autocommit=True)

@@ -56,7 +56,7 @@ def set_up(file: Path) -> Iterator[SetUp]:
 
 @pytest.fixture
 def said() -> Said:
-    """Run a small program that logs, and give what it wrote to its standard error."""
+    """Run a small program that logs, and return what it wrote to its standard error."""
 
     def said(
         script: str, settings: str = "", verbose: int = 0, **options: object
@@ -323,7 +323,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def entry(datagram: bytes) -> dict[str, str]:
-    """What an entry of the journal says (systemd, JOURNAL_NATIVE_PROTOCOL)."""
+    """Return what an entry of the journal says (systemd, JOURNAL_NATIVE_PROTOCOL)."""
     told: dict[str, str] = {}
     while datagram:
         line, _, datagram = datagram.partition(b"\n")

@@ -31,7 +31,7 @@ KEPT: Final = (
 
 @pytest.fixture
 def old(empty_database: str, tmp_path: Path) -> str:
-    """Give the conninfo of a database that has the first migration alone, and a row of each kind."""
+    """Return the conninfo of a database that has the first migration alone, and a row of each kind."""
     shutil.copy(schema_dir() / "migrations" / FIRST, tmp_path)
     assert migrate.apply(empty_database, tmp_path) == [FIRST]
     fetch(empty_database, STOCK)
@@ -40,20 +40,20 @@ def old(empty_database: str, tmp_path: Path) -> str:
 
 @pytest.fixture
 def database(old: str) -> str:
-    """Give the conninfo of that database with all migrations: `desk` and `watch` are about this one."""
+    """Return the conninfo of that database with all migrations: `desk` and `watch` are about this one."""
     fetch(old, WRONG)
     migrate.apply(old)
     return old
 
 
 def named(database: str, name: str, columns: str = "jq_pk") -> Any:
-    """Give columns of a job, or the only one."""
+    """Return columns of a job, or the only one."""
     ((*values,),) = fetch(database, f"select {columns} from drover.jobqueue where jq_name = %s", name)
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def claimed(desk: Desk, type: str = "a") -> dict[str, Claim]:
-    """Claim all of a type; give the claims by the names of their jobs, or their parameters."""
+    """Claim all of a type; return the claims by the names of their jobs, or their parameters."""
     return {claim.args.decode(): claim for claim in desk.claim(WANT._replace(type=type))}
 
 

@@ -60,7 +60,7 @@ ANY = [Claim(pk, 1, b"", b"1n", WANT) for pk in range(1, BATCH + 1)]
 
 @pytest.fixture
 def queue(database: str) -> Iterator[Real]:
-    """Give the queue of a daemon, which plans each statement once."""
+    """Yield the queue of a daemon, which plans each statement once."""
     take_group(database)
     with psycopg.connect(database, autocommit=True) as connection:
         yield Real(connection, connection, Loop())
@@ -108,7 +108,7 @@ def test_periodic_statements_read_only_the_jobs_they_need_p4_c46(database: str, 
 
 
 def _explain(queue: Real, claims: Sequence[Claim], after: ClaimPosition) -> dict[str, Plan]:
-    """Carry out all that may follow a claim, each as if nothing else had; give the plans."""
+    """Carry out all that may follow a claim, each as if nothing else had; return the plans."""
     failures = [ItemFailure(claim.pk, claim.attempt, None, "line", "alpha", "a", 42, "it died") for claim in claims]
     requests = {
         "end_and_claim": _turn(claims, START),
@@ -132,7 +132,7 @@ def _parts(plan: Plan) -> Iterator[Plan]:
 
 
 def _handled(part: Plan) -> float:
-    """Give how many rows a part of a plan gave or threw away."""
+    """Return how many rows a part of a plan returned or filtered out."""
     thrown = sum(count for name, count in part.items() if name.startswith("Rows Removed"))
     return float((part["Actual Rows"] + thrown) * part["Actual Loops"])
 

@@ -261,7 +261,7 @@ def state(pid: int) -> str:
 
 
 def killed_twice(one: Family) -> tuple[list[Gone], Gone]:
-    """What is told after a kill, and how it ended after one by force."""
+    """Return what is told after a kill, and how it ended after one by force."""
     one.processes.kill(Kill(0))
     one.loop.turn(one.loop.now)
     early = one.all(Gone)

@@ -40,13 +40,13 @@ Register = Callable[..., list[tuple[bytes | None, ...]]]
 
 
 def configuration(**parts: Any) -> dict[str, Any]:
-    """Give what a daemon registers with one host, queue and type; `parts` are instead of these."""
+    """Return what a daemon registers with one host, queue and type; `parts` are instead of these."""
     return {**DAEMON, "hosts": [HOST], "queues": [QUEUE], "agents": [AGENT], **parts}
 
 
 @pytest.fixture
 def register(database: str) -> Iterator[Register]:
-    """Give what registers a daemon of the default group with these parts of its configuration."""
+    """Yield a function that registers a daemon of the default group with these parts of its configuration."""
     loop = Loop()
     connection = opened(loop, database)
 

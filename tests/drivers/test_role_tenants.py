@@ -32,7 +32,7 @@ def test_tenant_sees_no_rows_of_another_t113(login: Login, tenants: list[Connect
 
 
 def _fill(admin: Connection, job: int) -> None:
-    """Give a job one row wherever a front-end may look."""
+    """Insert one row of a job wherever a front-end may look."""
     admin.execute("insert into drover.log (log_jq_fk, log_type, log_message) values (%s, 'LOG', 'm')", (job,))
     admin.execute(
         "insert into drover.output (out_jq_fk, out_attempt, out_part, out_stream, out_data) "
@@ -165,7 +165,7 @@ def test_watcher_and_front_end_cannot_read_agent_output_or_commands(login: Login
 
 
 def _everything(connection: Connection) -> str:
-    """Give all that may be read in the schema, of whole tables or of columns."""
+    """Return all that may be read in the schema, of whole tables or of columns."""
     query = """select relname, string_agg(quote_ident(attname), ', ' order by attnum)
                  from pg_class c join pg_attribute on attrelid = c.oid
                 where relnamespace = 'drover'::regnamespace and relkind in ('r', 'v') and attnum > 0

@@ -25,7 +25,7 @@ def _edge(queue: Connection, child: int, parent: int, mask: int = 1, on_unmet: s
 
 
 def _settle(queue: Connection, *parents: int) -> int:
-    """Settle what is little enough for one statement; give how many children got nearer."""
+    """Settle what is little enough for one statement; return how many children got nearer."""
     released: int = fetch_one(
         queue, "select released from drover.settle(%s::bigint[], 0, 1000, waits => true)", list(parents)
     )
@@ -33,7 +33,7 @@ def _settle(queue: Connection, *parents: int) -> int:
 
 
 def _heard(queue: Connection, channel: str) -> list[str]:
-    """Give what a listening connection has heard on a channel; a last word of our own ends the wait."""
+    """Return what a listening connection has heard on a channel; a last word of our own ends the wait."""
     queue.execute(f"notify {channel}, 'end'".encode())
     notes = takewhile(lambda note: note.payload != "end", queue.notifies(timeout=30))
     return [note.payload for note in notes if note.channel == channel]

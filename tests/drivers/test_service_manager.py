@@ -25,7 +25,7 @@ class Site:
         )
 
     def after(self, seconds: float) -> list[list[str]]:
-        """Let time pass, turn once, and give what was said."""
+        """Let time pass, turn once, and return what was said."""
         self.now += seconds
         self.loop.turn(self.now)
         return self.ear.heard()

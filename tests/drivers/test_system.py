@@ -14,7 +14,7 @@ from tests.agent_tools import watch
 
 
 def start_of(pid: int) -> int:
-    """When a process started, as proc_pid_stat(5) has it."""
+    """Return when a process started, as proc_pid_stat(5) has it."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
 
 

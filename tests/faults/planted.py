@@ -512,7 +512,7 @@ def _interpreter(root: Path) -> Path:
 
 @contextmanager
 def copied() -> Iterator[Copy]:
-    """Give a copy of the project, and a server for its tests."""
+    """Yield a copy of the project, and a server for its tests."""
     with TemporaryDirectory(prefix="drover-planted-") as folder, in_memory() as server:
         yield Copy(Path(folder), server)
 

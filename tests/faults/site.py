@@ -173,7 +173,7 @@ class Site:
                 time.sleep(LOOK_S)
 
     def longest_gap_ms(self) -> float:
-        """Give the longest time in which a daemon's loop looked at nothing."""
+        """Return the longest time in which a daemon's loop looked at nothing."""
         return max((cells[BUCKETS] / 1e6 for cells in self._measured()), default=0.0)
 
     def _measured(self) -> Iterator[tuple[int, ...]]:
@@ -233,7 +233,7 @@ class Site:
         return daemon
 
     def types(self, name: str, slots: int = 2) -> str:
-        """Give the agent types of a daemon: each carries its name into the record."""
+        """Return the agent types of a daemon: each carries its name into the record."""
         command = [*PYTHON, str(AGENT), str(self.record), name]
         tables = []
         for kind, keys in TYPES:
@@ -243,7 +243,7 @@ class Site:
         return f"[hosts.local]\nmax = {4 * slots}\n" + "".join(tables)
 
     def name(self, daemon: Daemon) -> str:
-        """Give the name of a daemon."""
+        """Return the name of a daemon."""
         return f"d{self.daemons.index(daemon) + 1}"
 
     @property
@@ -272,7 +272,7 @@ class Site:
             self._rows("b")
 
     def order(self) -> None:
-        """Give commands of every kind: about schedulers, tables, jobs that wait and one that is worked on."""
+        """Return commands of every kind: about schedulers, tables, jobs that wait and one that is worked on."""
         self.add_old()
         for words in ("reset", "host-enable local", "agent-enable line", "flush 5", "unblock nothing", *QUEUE_COMMANDS):
             self._command(words)
@@ -356,17 +356,17 @@ class Site:
     # ---- what is seen
 
     def value(self, query: str, *values: Any) -> Any:
-        """Give the one value of a query."""
+        """Return the one value of a query."""
         row = self._owner.execute(query.encode(), values or None).fetchone()
         return None if row is None else row[0]
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Give the rows of a query."""
+        """Return the rows of a query."""
         cursor = self._owner.execute(query.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
 
     def until(self, look: Callable[[], Any], what: str, patience: float = LONG_PATIENCE_S) -> Any:
-        """Look until it is so, and give what was seen."""
+        """Look until it is so, and return what was seen."""
         deadline = time.monotonic() + patience
         while not (found := look()):
             assert time.monotonic() < deadline, f"{what} within {patience:g} s\n{self._story()}"
@@ -374,7 +374,7 @@ class Site:
         return found
 
     def settle(self, patience: float = LONG_PATIENCE_S) -> list[tuple[Any, ...]]:
-        """Wait until every job has ended, however slow the machine is, and give what is wrong with how it went."""
+        """Wait until every job has ended, however slow the machine is, and return what is wrong with how it went."""
         self.tally.runs += 1
         ended, deadline = -1, 0.0
         while not self._is_over():
@@ -385,7 +385,7 @@ class Site:
         return self.violations() + self._left()
 
     def _left(self) -> list[tuple[Any, ...]]:
-        """Give the jobs that are done, and so are all clean-ups, and whose files are still there."""
+        """Return the jobs that are done, and so are all clean-ups, and whose files are still there."""
         left = [row for row in self.rows(REMOVED) if Path(row[2]).exists()]
         self.tally.violations += len(left)
         return left
@@ -395,14 +395,14 @@ class Site:
         return bool(self.value(ENDED))
 
     def unsettled(self, patience: float) -> list[tuple[Any, ...]]:
-        """Wait so long, and give the jobs that have not ended: none, if all is well."""
+        """Wait so long, and return the jobs that have not ended: none, if all is well."""
         deadline = time.monotonic() + patience
         while not self._is_over() and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         return self.rows("select 'left', jq_pk, jq_state::text from drover.jobqueue where jq_endtime is null limit 20")
 
     def violations(self) -> list[tuple[Any, ...]]:
-        """Give what audit.sql has against all that has happened so far; the first of them with its story."""
+        """Return the violations that audit.sql finds so far, the first of them with its story."""
         self._owner.execute("truncate faults.execution")
         notes = [line.split() for line in self.record.read_text().splitlines()]
         with self._owner.cursor() as cursor, cursor.copy("copy faults.execution from stdin") as copy:
@@ -415,7 +415,7 @@ class Site:
         return found + (self.rows(STORY, found[0][1]) if found else [])
 
     def repeated(self) -> list[tuple[Any, ...]]:
-        """Give plain jobs that were begun more than once, though no process has died."""
+        """Return plain jobs that were begun more than once, though no process has died."""
         found = self.rows(REPEATED)
         self.tally.violations += len(found)
         return found + (self.rows(STORY, found[0][0]) if found else [])

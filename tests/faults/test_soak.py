@@ -31,7 +31,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def seed(capfd: pytest.CaptureFixture[str]) -> int:
-    """Give the seed: the same in every run of the suite, another in each long one; shown before anything begins."""
+    """Return the seed: the same in every run of the suite, another in each long one; shown before anything begins."""
     chosen = os.environ.get("DROVER_FAULTS_SEED") or (random.SystemRandom().randrange(1 << 32) if FULL else SEED)
     with capfd.disabled():  # what is captured is lost with a process that hangs and is killed
         print(f"\nsoak: seed {chosen} (DROVER_FAULTS_SEED)", flush=True)

@@ -53,12 +53,12 @@ class Step:
 
     @property
     def said(self) -> str:
-        """What the daemon logs there."""
+        """Return what the daemon logs there."""
         return f"{LOGGED} {self.name}:{self.when}: {self.action}"
 
 
 def steps(action: str, names: Sequence[str] = POINTS) -> list[Step]:
-    """Give a step before and one after each of the points."""
+    """Return a step before and one after each of the points."""
     path = [Step(name, when, action) for name in names for when in ("before", "after")]
     return path + [Step("end_and_claim", when, action, nth) for nth in (2, 5, 7) for when in ("before", "after")]
 
@@ -87,7 +87,7 @@ def suffer(site: Site, path: Sequence[Step], **options: Any) -> None:
 
 
 def has_come(daemon: Daemon, step: Step | None) -> bool:
-    """Whether a daemon has reached its point."""
+    """Say whether a daemon has reached its point."""
     return step is not None and step.said in daemon.stderr()
 
 
@@ -144,7 +144,7 @@ def _fail(site: Site, daemon: Daemon, heir: Daemon, step: Step, following: Step 
 
 
 def _is_awake(site: Site, daemon: Daemon) -> bool:
-    """Whether one that was stopped knows how it stands by now: disowned, the owner still or again, or at its end."""
+    """Say whether a daemon that was stopped knows its state by now: disowned, the owner, or at its end."""
     said = daemon.stderr().rpartition(LOGGED)[2]
     is_owner = site.owner == site.name(daemon) and site.value(RENEWED)
     return is_owner or daemon.process.poll() is not None or any(words in said for words in (*STANDING, "ended"))

@@ -61,7 +61,7 @@ def active(connection: psycopg.Connection) -> psycopg.Connection:
 
 @pytest.fixture(scope="module")
 def module_database(postgres: str, migrated_with_roles: str) -> Iterator[str]:
-    """Give the conninfo of a fresh database with all grants that the tests of one module share."""
+    """Yield the conninfo of a fresh database with all grants that the tests of one module share."""
     with _database(postgres, migrated_with_roles) as (_, conninfo):
         yield conninfo
 
@@ -88,19 +88,19 @@ def ask(database_with_roles: str, config: Path) -> Ask:
 
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
-    """Where rec_agent.py writes down what it was given."""
+    """Return the file that rec_agent.py writes what it was given to."""
     return tmp_path / "record"
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """What rec_agent.py waits for, at `gate:PATH`: it is made by the test."""
+    """Return the file that rec_agent.py waits for, at `gate:PATH`; the test creates it."""
     return tmp_path / "gate"
 
 
 @pytest.fixture
 def meeting(tmp_path: Path) -> Iterator[Meeting]:
-    """Give two named pipes at which a test and its agents wait for each other."""
+    """Yield two named pipes at which a test and its agents wait for each other."""
     with Meeting(tmp_path) as meeting:
         yield meeting
 
@@ -124,7 +124,7 @@ def many(active: psycopg.Connection) -> psycopg.Connection:
 
 @pytest.fixture
 def door(tmp_path: Path, database_with_roles: str) -> Door:
-    """Give a path to the server of the test's database that can be removed and restored; at first it is removed."""
+    """Return a path to the server of the test's database that can be removed and restored; at first it is removed."""
     folder = tmp_path / "door"
     folder.mkdir()
     return Door(folder, database_with_roles)

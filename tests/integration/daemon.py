@@ -79,7 +79,7 @@ def python(script: str) -> list[str]:
 
 
 def records(record: Path) -> list[Row]:
-    """What agents wrote into a record, in order."""
+    """Return what agents wrote into a record, in order."""
     return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
 
 
@@ -157,7 +157,7 @@ class Daemon:
         return row
 
     def log_rows(self, pk: int | None = None) -> list[Row]:
-        """What drover.log says of a job, or of all."""
+        """Return what drover.log says of a job, or of all."""
         where = "" if pk is None else "where log_jq_fk = %s"
         return self.execute(f"select * from drover.log {where} order by log_pk", *([] if pk is None else [pk]))
 
@@ -254,7 +254,7 @@ class Daemon:
         self.stop(SIGKILL)
 
     def close(self) -> None:
-        """Give up the connections, and the process if it is still there."""
+        """Close the connections, and kill the process if it is still there."""
         if self.process.poll() is None:
             self.signal(SIGKILL)  # its guardian kills the rest
             self.process.wait()

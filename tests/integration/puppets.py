@@ -29,22 +29,22 @@ for line in iter(input, ""):
 
 
 def each(script: str) -> list[str]:
-    """Give the argv of a line agent that runs a script for each line; a row's columns are variables of it."""
+    """Return the argv of a line agent that runs a script for each line; a row's columns are variables of it."""
     return ["sh", "-c", f"echo OK; while IFS= read -r line; do {script}\necho OK; done"]
 
 
 def puppet(name: str = "puppet", **keys: Any) -> str:
-    """Give the table of an agent type that does what its line says."""
+    """Return the table of an agent type that does what its line says."""
     return agent(name, each('eval "$line"'), **keys)
 
 
 def rows(name: str, script: str, **keys: Any) -> str:
-    """Give the table of an agent type that runs a script for each row, whose columns are its variables."""
+    """Return the table of an agent type that runs a script for each row, whose columns are its variables."""
     return agent(name, each(f'eval "$line"; {script}'), **keys)
 
 
 def settings(**values: Any) -> str:
-    """Give the scheduler's own table."""
+    """Return the scheduler's own table."""
     return "[scheduler]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
 
 
@@ -64,12 +64,12 @@ class Meeting:
         os.close(self._gate)
 
     def tell(self, text: str) -> str:
-        """Give the shell command that tells `text`."""
+        """Return the shell command that tells `text`."""
         return f"echo {text} >{self._ear_path}"
 
     @property
     def wait(self) -> str:
-        """Give the shell command that waits to be let go."""
+        """Return the shell command that waits to be let go."""
         return f"read -r go <{self._gate_path}"
 
     def let_go(self, count: int = 1) -> None:
@@ -77,7 +77,7 @@ class Meeting:
         os.write(self._gate, b"\n" * count)
 
     def hear(self) -> str:
-        """Give the next thing told."""
+        """Return the next thing told."""
         while b"\n" not in self._heard:
             assert _is_readable(self._ear), f"nobody told anything; so far {self._heard!r}"
             self._heard += os.read(self._ear, 65_536)
@@ -85,12 +85,12 @@ class Meeting:
         return line.decode()
 
     def hear_all(self, count: int) -> list[str]:
-        """Give the next `count` things told, sorted."""
+        """Return the next `count` things told, sorted."""
         return sorted(self.hear() for _ in range(count))
 
 
 def slots(daemon: Daemon, state: str, agent: str = "%", count: int = 1) -> list[Row]:
-    """Give the slots shown in a state, once there are exactly `count` of them."""
+    """Return the slots shown in a state, once there are exactly `count` of them."""
     query = """
         select * from drover.scheduler_status
          where status_slot >= 0 and status_state_name = %s and status_agent like %s
@@ -106,13 +106,13 @@ def slots(daemon: Daemon, state: str, agent: str = "%", count: int = 1) -> list[
 
 
 def said(daemon: Daemon, text: str, count: int = 1) -> str:
-    """Give all that the daemon has said, once `text` is in it so often."""
+    """Return all that the daemon has said, once `text` is in it so often."""
     daemon.until(lambda: daemon.stderr().count(text) >= count, what=f"it did not say {text!r}")
     return daemon.stderr()
 
 
 def moves(daemon: Daemon, slot: int) -> list[tuple[str, str]]:
-    """Give the transitions of a slot that the daemon displayed."""
+    """Return the transitions of a slot that the daemon displayed."""
     lines = [line.split() for line in daemon.stderr().splitlines() if f" slot={slot} " in line and " -> " in line]
     return [(words[words.index("->") - 1], words[words.index("->") + 1]) for words in lines]
 

@@ -81,19 +81,19 @@ class Slurm:
         self._begin(nodes)
 
     def srun(self, *options: str) -> list[str]:
-        """Give the words of a host: srun of this cluster, which a site has in /etc/slurm."""
+        """Return the words of a host: srun of this cluster, which a site has in /etc/slurm."""
         return ["env", f"SLURM_CONF={self.config}", "srun", "--quiet", *options, "--"]
 
     def jobs(self) -> Counter[str]:
-        """How many jobs each node has, until all of it is free again; those that wait for a node are of node ""."""
+        """Return how many jobs each node has, until it is all free again; those that wait for a node are of node ""."""
         return Counter(self._ask("squeue", "--noheader", "--format=%N").split("\n")[:-1])
 
     def steps(self) -> list[int]:
-        """Give the pids of the slurmstepd that hold tasks."""
+        """Return the pids of the slurmstepd that hold tasks."""
         return [pid for pid in below(self._launcher.pid) if name_of(pid) == "slurmstepd"]
 
     def tasks(self) -> list[int]:
-        """Give the pids of what runs below slurmstepd."""
+        """Return the pids of what runs below slurmstepd."""
         return [pid for step in self.steps() for pid in below(step)]
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Slurm:
 
 @contextmanager
 def cluster(*nodes: str) -> Iterator[Slurm]:
-    """Give a cluster of these nodes for as long as this lasts."""
+    """Yield a cluster of these nodes for as long as this lasts."""
     with TemporaryDirectory(prefix="drover-slurm-") as folder:
         slurm = Slurm(Path(folder), nodes)
         try:

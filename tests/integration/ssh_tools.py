@@ -26,7 +26,7 @@ while True:
 
 
 def table(name: str, server: Server, **keys: int) -> str:
-    """Give the table of a host that is reached over SSH."""
+    """Return the table of a host that is reached over SSH."""
     settings = server.settings()
     lines = [
         f"[hosts.{name}]", 'transport = "ssh"', f'address = "{settings.address}"', f'user = "{settings.user}"',
@@ -41,7 +41,7 @@ def reached(daemon: Daemon, host: str = "beta", times: int = 1) -> None:
 
 
 def numbered(count: int, act: str) -> list[dict[str, object]]:
-    """Give rows of jobs whose lines differ."""
+    """Return rows of jobs whose lines differ."""
     return [{"jq_type": "rec", "jq_args": f"{act};{number}"} for number in range(count)]
 
 
@@ -69,7 +69,7 @@ def assert_each_done_once(daemon: Daemon, pks: list[int], record: Path) -> None:
 
 
 def hosts(record: Path) -> Counter[str]:
-    """How many lines each host was given."""
+    """Return how many lines each host was given."""
     return Counter(note["host"] for note in records(record) if note["event"] == "line")
 
 
@@ -81,7 +81,7 @@ def said(daemon: Daemon, pk: int, stream: str) -> str:
 
 
 def at_work(server: Server) -> list[int]:
-    """Give the pids of what runs on a server that is not sshd's."""
+    """Return the pids of what runs on a server that is not sshd's."""
     return [pid for pid in below(server.process.pid) if name_of(pid) != "sshd"]
 
 
@@ -92,7 +92,7 @@ def ssh_processes(daemon: Daemon) -> list[int]:
 
 @contextmanager
 def wired(folder: Path, **options: object) -> Iterator[tuple[Net, Server]]:
-    """Give a host at the end of a cable."""
+    """Yield a host at the end of a cable."""
     need("netns")
     need("sshd")
     with cabled() as net, serving(folder, address=net.address, inside=net.inside, port=2222, **options) as server:

@@ -41,7 +41,7 @@ def ask(tmp_path: Path) -> Ask:
 
 
 def server(stack: ExitStack, folder: Path, script: str | None = None) -> Server:
-    """Give a host, with a program `polite` on its PATH or with none."""
+    """Return a host, with a program `polite` on its PATH or with none."""
     need("sshd")
     server = stack.enter_context(serving(folder, SetEnv=f"HOME={folder} PATH={folder}:/usr/bin:/bin"))
     if script is not None:

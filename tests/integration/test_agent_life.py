@@ -44,7 +44,7 @@ def count(births: Path) -> int:
 
 
 def most_at_once(daemon: Daemon, which: str, since: int) -> int:
-    """How many of these agents had a process at once after so many had ended."""
+    """Return how many of these agents had a process at once after so many had ended."""
     alive, ended, most = 0, 0, 0
     for line in daemon.stderr().splitlines():
         alive += "ST_FREE -> ST_PREP" in line and which in line

@@ -38,7 +38,7 @@ def attack(daemon: Daemon, gate: Path) -> tuple[str, str]:
 
 
 def output(daemon: Daemon, pk: int) -> str:
-    """What a job has printed."""
+    """Return what a job has printed."""
     query = "select string_agg(out_data, '' order by out_pk) from drover.output where out_jq_fk = %s"
     return str(daemon.value(query, pk))
 

@@ -39,12 +39,12 @@ runpy.run_path(program)
 
 
 def cleanup(*roots: Path, **keys: object) -> str:
-    """Give the table of the clean-up agent."""
+    """Return the table of the clean-up agent."""
     return agent("cleanup", [PROGRAM, *(word for root in roots for word in ("--root", str(root)))], **keys)
 
 
 def slow(gate: Path, root: Path) -> str:
-    """Give the table of one that stops after its first file."""
+    """Return the table of one that stops after its first file."""
     return agent("cleanup", [*PYTHON, "-c", SLOW, PROGRAM, str(gate), "--root", str(root)])
 
 
@@ -53,7 +53,7 @@ def state(daemon: Daemon, pk: int) -> str:
 
 
 def after(daemon: Daemon, pk: int, wanted: str = "removed") -> Row:
-    """Wait until the clean-up of a job is so, and give its row."""
+    """Wait until the clean-up of a job is so, and return its row."""
     daemon.until(lambda: state(daemon, pk) == wanted, what=f"the clean-up of {pk} is not {wanted}")
     (row,) = daemon.execute("select * from drover.jobqueue where jq_name = %s", f"cleanup.{pk}")
     return row
@@ -326,7 +326,7 @@ def test_left_over_clean_ups_are_done_by_the_next_daemon_r85(
 
 @contextmanager
 def disk_of_its_own(folder: Path) -> Iterator[list[str]]:
-    """Give the words that lead to where `folder` is another, empty directory, as if it were another machine."""
+    """Yield the words that lead to where `folder` is another, empty directory, as if it were another machine."""
     need("mount")
     script = f"mount -t tmpfs tmpfs {folder} && echo ready && exec sleep infinity"
     holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE)

@@ -28,7 +28,7 @@ LIMITED = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)
 
 
 def behind(name: str, command: list[str], **keys: int) -> str:
-    """Give the table of a host behind another engine."""
+    """Return the table of a host behind another engine."""
     rest = "".join(f"{key} = {value}\n" for key, value in keys.items())
     return f'[hosts.{name}]\ntransport = "command"\ncommand = {json.dumps(command)}\n{rest}'
 
@@ -60,7 +60,7 @@ def beta(tmp_path: Path) -> Iterator[Server]:
 
 
 def ssh(server: Server) -> list[str]:
-    """Give the words of a host; all that a site writes into its ssh_config is there."""
+    """Return the words of a host; all that a site writes into its ssh_config is there."""
     settings = {
         "HostName": server.address, "Port": server.port, "User": "root", "IdentityFile": server.user_key.path,
         "UserKnownHostsFile": server.known_hosts, "BatchMode": "yes", "SendEnv": "DROVER_*",
@@ -72,7 +72,7 @@ def ssh(server: Server) -> list[str]:
 
 
 def quoting(command: list[str]) -> list[str]:
-    """Give words that quote those of the agent for the shell over there."""
+    """Return words that quote those of the agent for the shell over there."""
     return ["bash", "-c", " ".join(["exec", *command, '"${@@Q}"']), "ssh"]
 
 
@@ -161,7 +161,7 @@ def slurm() -> Iterator[Slurm]:
 
 
 def nodes(slurm: Slurm, *names: str) -> str:
-    """Give a host for each node."""
+    """Return a host for each node."""
     return "".join(behind(name, slurm.srun("--nodelist={host}", MEMORY), max=CPUS) for name in names)
 
 

@@ -66,7 +66,7 @@ def daemon(shared: Daemon) -> Daemon:
 
 
 def answer(daemon: Daemon, kind: str, asked: str, bits: int = 1) -> list[str]:
-    """What an agent of a type hears when it asks this, OK left out; the job ends done."""
+    """Return what an agent of a type receives when it asks this, OK left out; the job ends done."""
     job = daemon.insert(jq_type=kind, jq_args=f"ask '{asked}'")
     assert daemon.wait(job)["jq_end_bits"] == bits
     *lines, last = [row["log_message"] for row in daemon.log_rows(job)]

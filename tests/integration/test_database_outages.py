@@ -36,20 +36,20 @@ for line in open(0):
 
 
 def rss(daemon: Daemon) -> int:
-    """What a daemon has in memory, bytes."""
+    """Return the bytes that a daemon has in memory."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
     assert found is not None
     return int(found[1]) << 10
 
 
 def cpu(daemon: Daemon) -> float:
-    """How long a daemon has kept a processor busy, seconds."""
+    """Return the seconds for which a daemon has kept a processor busy."""
     words = Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def losses(daemon: Daemon, name: str = "queue") -> int:
-    """How often a daemon has said that it has no connection."""
+    """Return how often a daemon has logged that it has no connection."""
     return daemon.stderr().count(f"WARNING {name} connection: ")
 
 
@@ -172,7 +172,7 @@ def test_a_silent_connection_to_the_database_is_noticed_within_the_lease_j73(
 
 
 def are_idle(daemon: Daemon) -> bool:
-    """Whether no agent has an item, by the last of the daemon's own words on it."""
+    """Say whether no agent has an item, by the last of the daemon's own words on it."""
     daemon.signal(SIGUSR1)
     counts = daemon.until(lambda: re.findall(r"jobs in hand: .* ST_RUNNING=(\d+)", daemon.stderr()))
     return bool(counts[-1] == "0")

@@ -51,7 +51,7 @@ PRINTING = {
 
 @contextmanager
 def encoded(server: str, encoding: str) -> Iterator[str]:
-    """Give the conninfo of a new database in this encoding."""
+    """Yield the conninfo of a new database in this encoding."""
     name = f"test_encoding_{encoding.lower()}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(

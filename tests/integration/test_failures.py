@@ -51,7 +51,7 @@ def failures(daemon: Daemon, row: Row) -> list[Row]:
 
 
 def worked(record: Path) -> list[list[str]]:
-    """What agents noted: the item, and the pid if they gave it."""
+    """Return what agents noted: the item, and the pid if they gave it."""
     return [line.split() for line in record.read_text().splitlines()]
 
 

@@ -30,7 +30,7 @@ def go_on(daemon: Daemon) -> None:
 
 
 def whose(record: Path) -> list[str]:
-    """Give who queued what was worked, in order."""
+    """Return who queued what was worked, in order."""
     return [line.split()[0] for line in lines(record)]
 
 

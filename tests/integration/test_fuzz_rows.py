@@ -72,7 +72,7 @@ def config() -> str:
 
 
 def odd(random: Random, columns: dict[str, list[Any]]) -> dict[str, Any]:
-    """Give a row: a type that is mostly served, and a few columns with anything in them."""
+    """Return a row: a type that is mostly served, and a few columns with anything in them."""
     row: dict[str, Any] = {"jq_type": random.choice(TYPES[:3]), "jq_args": random.choice(TEXTS)}
     for name in random.sample(sorted(columns), random.randrange(5)):
         row[name] = random.choice(columns[name])

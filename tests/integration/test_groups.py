@@ -36,7 +36,7 @@ def standby(launch: Launch, text: str) -> Daemon:
 
 
 def serving(daemon: Daemon) -> bool:
-    """Whether the group's owner is this process."""
+    """Say whether the group's owner is this process."""
     owner = """select scheduler_pid from drover.scheduler_group join drover.scheduler on scheduler_uuid = group_owner"""
     return daemon.execute(owner) == [{"scheduler_pid": daemon.pid}]
 
@@ -239,7 +239,7 @@ def test_rows_that_are_due_are_claimed_many_at_once_c23(launch: Launch, text: st
 
 
 def claims(daemon: Daemon) -> int:
-    """How often the daemon has asked for rows, as it shows after two more looks at the clock."""
+    """Return how often the daemon has asked for rows, as it shows after two more looks at the clock."""
     shown = "select status_updated from drover.scheduler_status where status_slot = -1"
     for _ in range(2):
         before = daemon.execute(shown)

@@ -63,7 +63,7 @@ Begin = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def watched() -> Iterator[Watch]:
-    """Give a pidfd of a process; it is killed at the end if it still lives."""
+    """Yield a pidfd of a process; it is killed at the end if it still lives."""
     pidfds: list[int] = []
 
     def watched(pid: int) -> int:

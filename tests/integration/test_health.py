@@ -46,7 +46,7 @@ def warnings(connection: psycopg.Connection, limits: Limits) -> list[dict[str, A
 
 
 def told(connection: psycopg.Connection, kind: str, **limits: Any) -> list[dict[str, Any]]:
-    """Give the warnings of one kind; a transaction of its own, as `drover status` is."""
+    """Return the warnings of one kind; a transaction of its own, as `drover status` is."""
     with connection.transaction():
         records = warnings(connection, Limits(**limits))
     return [record for record in records if record["warning"] == kind]

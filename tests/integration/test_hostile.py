@@ -32,7 +32,7 @@ QUICK = settings(**TIMERS)
 
 
 def hostile(program: str, *arguments: str, name: str = "bad", **keys: Any) -> str:
-    """Give the table of an agent type that is one of the hostile programs."""
+    """Return the table of an agent type that is one of the hostile programs."""
     return agent(name, [*PYTHON, str(HOSTILE / f"{program}.py"), *arguments], **keys)
 
 
@@ -135,7 +135,7 @@ def test_a_fork_bomb_stops_at_its_limit_and_is_killed_whole(launch: Launch) -> N
 
 
 def _users() -> Iterator[int]:
-    """Give the owner of every process, one that ends just now left out."""
+    """Yield the owner of every process, one that ends just now left out."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             yield path.stat().st_uid

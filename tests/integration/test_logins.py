@@ -30,12 +30,12 @@ def shut(database_with_roles: str) -> str:
 
 
 def told(daemon: Daemon, words: str) -> list[str]:
-    """Give the lines of the daemon's log that have these words."""
+    """Return the lines of the daemon's log that have these words."""
     return [line for line in daemon.stderr().splitlines() if words in line]
 
 
 def warned(ask: Ask) -> dict[str, str]:
-    """Give what `drover status` warns of: who and what."""
+    """Return what `drover status` warns of: who and what."""
     warnings = json.loads(ask("status --json").out)["warnings"]
     return {each["who"]: each["what"] for each in warnings if each["warning"] == "connection"}
 
@@ -110,7 +110,7 @@ def test_refused_queue_connection_is_logged_once_and_at_recovery(
 
 @pytest.fixture
 def check(config: Path, drover: Drover, database_with_roles: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Give what comes before the keys of [database]; `drover check` uses that file."""
+    """Return what comes before the keys of [database]; `drover check` uses that file."""
     monkeypatch.delenv("DROVER_DATABASE_URL", raising=False)
     url = make_conninfo(database_with_roles, user="drover_scheduler")
     tables = '[hosts.local]\n[agents.noop]\ncommand = ["drover-agent-noop"]\ndb = "sql"\n'
@@ -119,7 +119,7 @@ def check(config: Path, drover: Drover, database_with_roles: str, monkeypatch: p
 
 
 def log_ins(done: Done) -> dict[str, str]:
-    """Give, by connection, what `drover check` says of it."""
+    """Return, by connection, what `drover check` says of it."""
     found = re.findall(r"^(\S+) +log-in (\S+) (.*)$", done.out, re.MULTILINE)
     return {connection: f"{severity} {text}" for severity, connection, text in found}
 

@@ -501,7 +501,7 @@ def is_listen_probe(daemon: Daemon) -> object:
 
 
 def last_query(daemon: Daemon, name: str = "queue") -> object:
-    """When the daemon's connection of that name was last asked something."""
+    """Return when the daemon's connection of that name was last asked something."""
     query = "select query_start from pg_stat_activity where datname = current_database() and application_name = %s"
     return daemon.value(query, f"drover {name}")
 

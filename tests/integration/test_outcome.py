@@ -174,7 +174,7 @@ def test_both_streams_keep_the_order_in_which_they_were_read(daemon: Daemon, mee
 
 
 def pieces(daemon: Daemon, job: int) -> list[tuple[str, str]]:
-    """What was stored of a job, in order."""
+    """Return what was stored of a job, in order."""
     rows = daemon.execute("select out_stream, out_data from drover.output where out_jq_fk = %s order by out_pk", job)
     return [(row["out_stream"], row["out_data"]) for row in rows]
 

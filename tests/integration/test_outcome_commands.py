@@ -26,14 +26,14 @@ def shared(module_database: str) -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(shared: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    """Give the daemon; the commands of the test are for its database."""
+    """Return the daemon; the commands of the test are for its database."""
     monkeypatch.setenv("DROVER_DATABASE_URL", operator(shared))
     return shared
 
 
 @pytest.fixture
 def begin(shared: Daemon, config: Path) -> Iterator[Begin]:
-    """Start commands that are still at work when the test goes on; give their processes."""
+    """Start commands that are still at work when the test goes on; return their processes."""
     begun: list[subprocess.Popen[str]] = []
 
     def start_one(*words: str) -> "subprocess.Popen[str]":
@@ -49,7 +49,7 @@ def begin(shared: Daemon, config: Path) -> Iterator[Begin]:
 
 
 def operator(daemon: Daemon) -> str:
-    """How people log in who look and queue."""
+    """Return how people who look and queue log in."""
     return make_conninfo(daemon.database, user="drover_operator")
 
 
@@ -63,7 +63,7 @@ def line(process: "subprocess.Popen[str]") -> str:
 
 
 def rest(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    """How a command ended, and what it printed until then."""
+    """Return how a command ended, and what it printed until then."""
     out, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out
 
@@ -312,7 +312,7 @@ def test_a_front_end_sees_results_of_its_own_jobs_only(
 
 
 def looks(daemon: Daemon, text: str = "drover.output") -> list[object]:
-    """When those who wait, and whose last statement holds this text, looked last."""
+    """Return when those who wait, and whose last statement holds this text, looked last."""
     query = """
         select query_start from pg_stat_activity
          where datname = current_database() and application_name = 'drover-wait'

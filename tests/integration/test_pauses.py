@@ -35,7 +35,7 @@ def wait_for_progress(daemon: Daemon) -> None:
 
 
 def died(daemon: Daemon) -> int:
-    """How many agents were killed for being late."""
+    """Return how many agents were killed for being late."""
     return daemon.stderr().count("ST_RUNNING -> ST_FREEING")
 
 

@@ -28,7 +28,7 @@ def loop() -> Iterator[Loop]:
 
 @pytest.fixture(scope="module")
 def one(module_database: str) -> Iterator[str]:
-    """Give a pooler of transactions that has one connection for all."""
+    """Yield a pooler of transactions that has one connection for all."""
     with pooler(module_database, "transaction", size=1) as via:
         yield make_conninfo(via, user="drover_scheduler")
 

@@ -15,13 +15,13 @@ NAPS = 40
 
 
 def limited(name: str, concurrency: int | None = None, **keys: int) -> str:
-    """Give the table of a queue."""
+    """Return the table of a queue."""
     values = ({"concurrency": concurrency} if concurrency is not None else {}) | keys
     return f'[queues."{name}"]\n' + "".join(f"{key} = {value}\n" for key, value in values.items())
 
 
 def busy(meeting: Meeting, queue: str = "default", **columns: object) -> Row:
-    """Give a job that tells its queue when it has begun, and waits."""
+    """Return a job that tells its queue when it has begun, and waits."""
     return {"jq_type": "puppet", "jq_queue": queue, "jq_args": f"{meeting.tell(queue)}; {meeting.wait}"} | columns
 
 
@@ -32,7 +32,7 @@ def in_hand(daemon: Daemon, queue: str) -> int:
 
 
 def most_at_once(daemon: Daemon, queue: str) -> int:
-    """Give how many jobs of a queue were in hand at once at most; one that ends makes room for one that begins."""
+    """Return how many jobs of a queue were in hand at once at most; one that ends makes room for one that begins."""
     query = """
         select max(at_once) from (
           select sum(step) over (order by at, step) as at_once
@@ -144,7 +144,7 @@ def test_jobs_for_a_busy_host_do_not_delay_jobs_for_other_hosts_j18(launch: Laun
 
 
 def grouped(name: str, *queues: str) -> str:
-    """Give the configuration of a daemon that is active for a group of its own, with queues of 2 and 1 jobs."""
+    """Return the configuration of a daemon that is active for a group of its own, with queues of 2 and 1 jobs."""
     tables = "".join(limited(queue, 2 - number) for number, queue in enumerate(queues))
     return settings(group=name) + f"[hosts.{name}]\n" + puppet(slots=4) + tables
 
@@ -267,12 +267,12 @@ def test_reserved_changes_at_run_time_and_does_not_apply_to_a_type_with_one_slot
 
 
 def filtered(record: Path, **keys: int) -> str:
-    """Give two agent types, one of which is about bills, that write down what they were given."""
+    """Return two agent types, one of which is about bills, that write down what they were given."""
     return agent("bill-print", rec(record), **keys) + agent("report", rec(record), **keys)
 
 
 def hosts_of(record: Path) -> dict[str, set[str]]:
-    """Give the hosts on which each line was worked."""
+    """Return the hosts on which each line was worked."""
     hosts: dict[str, set[str]] = {}
     for note in records(record):
         if note["event"] == "line":

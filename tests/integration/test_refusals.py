@@ -34,7 +34,7 @@ NOT_WORKED = [*STATES[:3], *ENDED]
 
 @pytest.fixture(scope="module")
 def daemon(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Give a daemon whose jobs stay as they are; `a` works on one of them until the end."""
+    """Yield a daemon whose jobs stay as they are; `a` works on one of them until the end."""
     types = "".join(agent(name, command, kind="exec") for name, command in TYPES.items())
     record = tmp_path_factory.mktemp("agents") / "record"
     with start("[hosts.alpha]\n" + QUEUES + types + agent("a", rec(record)), module_database) as daemon:
@@ -43,7 +43,7 @@ def daemon(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def jobs(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Give a job in each state, and one that waits for another."""
+    """Return a job in each state, and one that waits for another."""
     gate = tmp_path_factory.mktemp("gate") / "gate"
     jobs = {"done": daemon.insert(jq_type="good"), "failed": daemon.insert(jq_type="bad")}
     jobs["cancelled"], jobs["skipped"] = daemon.insert(jq_type="nobody"), daemon.insert(jq_type="nobody")
@@ -65,7 +65,7 @@ def jobs(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def refused(daemon: Daemon, commands: Iterable[str]) -> dict[str, str]:
-    """Command all of it, and give the reason why each was not done."""
+    """Command all of it, and return the reason why each was not done."""
     before = daemon.value(RECORD)
     rows = daemon.insert_all([{"jq_type": "command", "jq_args": words} for words in commands], role="drover_operator")
     reasons = {row["jq_args"]: row["jq_endtext"] for row in daemon.wait_all(rows, "failed")}

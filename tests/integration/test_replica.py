@@ -53,7 +53,7 @@ ASLEEP = "select from pg_stat_activity where wait_event = 'PgSleep'"
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[str, str]]:
-    """Give a server as a site has it, durable and with all grants, and its replica."""
+    """Yield a server as a site has it, durable and with all grants, and its replica."""
     need("postgres")
     with temporary(durable=True) as conninfo:
         migrate.apply(conninfo)
@@ -64,14 +64,14 @@ def servers() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def primary(servers: tuple[str, str]) -> Iterator[str]:
-    """Give the conninfo of a fresh database."""
+    """Yield the conninfo of a fresh database."""
     with _database(servers[0], "drover") as (_, conninfo):
         yield conninfo
 
 
 @pytest.fixture
 def copy(servers: tuple[str, str], primary: str) -> str:
-    """Give the conninfo of the same database on the replica."""
+    """Return the conninfo of the same database on the replica."""
     conninfo = make_conninfo(servers[1], dbname=str(conninfo_to_dict(primary)["dbname"]))
     wait_for_all(primary, servers[1])
     return conninfo
@@ -97,7 +97,7 @@ def ask(drover: Drover, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 @pytest.fixture
 def in_hand(daemon: Daemon, meeting: Meeting) -> Iterator[int]:
-    """Give a job that an agent works on until the test ends it."""
+    """Yield a job that an agent works on until the test ends it."""
     job = daemon.insert(jq_type="puppet", jq_args=f"echo LOG begun; {meeting.tell('begun')}; {meeting.wait}")
     meeting.hear()
     daemon.wait(job, "running")
@@ -234,7 +234,7 @@ def test_end_of_a_job_is_notified_only_when_the_synchronous_replica_has_it_c37_c
 
 
 def lasting(status: Any) -> Any:
-    """Give what does not change while one looks."""
+    """Return what does not change while one looks."""
     if isinstance(status, list):
         return [lasting(each) for each in status]
     if isinstance(status, dict):

@@ -23,7 +23,7 @@ HEAD = "[scheduler]\nrespawn_count = 50\n"
 
 
 def processes_of(user: int) -> int:
-    """How many processes a user has."""
+    """Return how many processes a user has."""
     return sum(1 for entry in Path("/proc").glob("[0-9]*") if _owner(entry) == user)
 
 

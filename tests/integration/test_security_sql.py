@@ -311,7 +311,7 @@ def test_jobs_in_hand_locked_by_their_owner_delay_no_other_job(launch: Launch, t
 
 
 def met(daemon: Daemon, child: int) -> list[bool]:
-    """Tell of each dependency of a job if it is met, the older parent first."""
+    """Return whether each dependency of a job is met, the older parent first."""
     query = """select jdep_met_at is not null as is_met from drover.jobdepends where jdep_jq_fk = %s
                 order by jdep_jq_depends_fk"""
     return [row["is_met"] for row in daemon.execute(query, child)]
@@ -335,7 +335,7 @@ def test_daemon_resolves_no_names_in_schemas_of_others(launch: Launch, tmp_path:
 
 
 def asked(daemon: Daemon) -> dict[str, int]:
-    """How often the daemon has asked what, as it says itself."""
+    """Return how often the daemon has asked what, as it says itself."""
     said = daemon.value("select status_parameter from drover.scheduler_status where status_slot = -1")
     return {name: stat["count"] for name, stat in json.loads(said)["statements"].items()}
 

@@ -50,7 +50,7 @@ def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ear]:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """What a stuck daemon waits for."""
+    """Return the file that a stuck daemon waits for."""
     os.mkfifo(tmp_path / "let-go")
     return tmp_path / "let-go"
 
@@ -297,12 +297,12 @@ def test_a_daemon_out_of_descriptors_goes_on_without_showing_its_memory_j80(laun
 
 
 def slow_turns(daemon: Daemon) -> int:
-    """How often it kept everybody waiting."""
+    """Return how many turns of the loop took too long."""
     return int(vital(daemon, "slow_turns"))
 
 
 def vital(daemon: Daemon, name: str) -> Any:
-    """What the daemon shows of itself, once it does."""
+    """Return what the daemon shows of itself, once it does."""
     query = "select max((status_parameter::jsonb ->> %s)::float8) from drover.scheduler_status where status_slot = -1"
     return daemon.value(query, name)
 

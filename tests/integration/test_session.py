@@ -79,7 +79,7 @@ def flip(database: str, role: str, wanted: dict[str, str]) -> None:
 
 @pytest.fixture
 def flipped(database_with_roles: str) -> str:
-    """Give a database where all is set otherwise."""
+    """Return a database where all is set otherwise."""
     for role in ROLES:
         flip(database_with_roles, role, FLIPPED)
     flip(database_with_roles, "drover_scheduler", UNBOUND)

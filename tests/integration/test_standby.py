@@ -44,7 +44,7 @@ def step_down(daemon: Daemon, words: str = "step-down") -> int:
 
 
 def stepped_down(daemon: Daemon, words: str = "step-down", state: str = "done") -> str:
-    """Give the command and wait for its end; what it says."""
+    """Submit the command and wait for its end; return what it says."""
     return str(daemon.wait(step_down(daemon, words), state)["jq_endtext"])
 
 

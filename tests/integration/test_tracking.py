@@ -381,7 +381,7 @@ def test_an_idle_daemon_sends_lease_statements_only_t1(launch: Launch, record: P
 
 
 def statements(daemon: Daemon) -> list[dict[str, Any]]:
-    """When each connection but the lease's was asked something last."""
+    """Return when each connection but the lease's was asked something last."""
     return daemon.execute(
         """select application_name, query_start from pg_stat_activity
             where datname = current_database() and usename like 'drover%%' and application_name <> 'drover watch'

@@ -32,7 +32,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """Where an agent's program is, once it is written."""
+    """Return the path of an agent's program, once it is written."""
     return tmp_path / "own-agent"
 
 

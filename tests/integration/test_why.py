@@ -222,7 +222,7 @@ def test_why_of_a_job_reads_only_its_row_of_a_long_queue_f43(launch: Launch) -> 
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give all nodes of a plan."""
+    """Yield all nodes of a plan."""
     yield plan
     for each in plan.get("Plans", ()):
         yield from nodes(each)

@@ -108,7 +108,7 @@ class Process:
 
     @property
     def nature(self) -> Character:
-        """What it is like now: everybody becomes polite when the faults stop."""
+        """Return its behaviour now: every agent becomes polite when the faults stop."""
         return self._daemon.sim.nature_of(self._type)
 
     # ---- its life
@@ -126,7 +126,7 @@ class Process:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What it was started as."""
+        """Return the command that it was started as."""
         return self._kind.command
 
     def receive(self, data: bytes) -> None:

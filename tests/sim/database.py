@@ -113,7 +113,7 @@ class Row:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Where a claim looks for it."""
+        """Return where a claim looks for it."""
         return self.type, self.queue, self.host
 
     @property
@@ -127,7 +127,7 @@ class Row:
 
     @property
     def rank(self) -> str:
-        """What a claim goes by first, but for the round: smaller goes first."""
+        """Return what a claim sorts by first, but for the round: smaller goes first."""
         return f"{not self.urgent:d}{self.letter}"
 
     @property
@@ -302,7 +302,7 @@ class Database:
         return Claim(row.pk, row.attempt, b"" if rules.unread else row.args, row.rank.encode(), want, rules)
 
     def save(self, owner: str, save: Save, now: float, jitter: Callable[[], float]) -> tuple[frozenset[int], list[int]]:
-        """Save ends, ways back and progress with the items that failed; give the rows that were ours, and parents."""
+        """Save ends, ways back and progress with the items that failed; return the rows that were ours, and parents."""
         pks, parents = set(), []
         for word in save.rows:
             row = self.owned(owner, word.pk, word.attempt)
@@ -331,7 +331,7 @@ class Database:
         self.move(row, word.state, now)
 
     def mark(self, owner: str, mark: Mark, now: float) -> frozenset[int]:
-        """Show rows as running; give those that were ours."""
+        """Show rows as running; return those that were ours."""
         ours = [row for pk, attempt in mark.rows if (row := self.owned(owner, pk, attempt)) is not None]
         for row in ours:
             self.move(row, RUNNING, now)
@@ -378,7 +378,7 @@ class Database:
         return True
 
     def due(self, now: float) -> tuple[int, list[int], float | None]:
-        """Release rows whose time has come, fail those too late; give how many, parents, seconds to the next."""
+        """Release rows whose time has come, fail those too late; return how many, parents, seconds to the next."""
         waiting = [row for place in self.queued.values() for row in place.values()]
         late = [row for row in waiting if row.expires is not None and row.expires <= now]
         held = [row for row in self.open.values() if row.state == HELD]
@@ -395,7 +395,7 @@ class Database:
         return len(due), [row.pk for row in late if row.edges], min(nexts) - now if nexts else None
 
     def rescue(self, owner: str, live: Sequence[int], age: float, now: float) -> tuple[int, list[int]]:
-        """Give back rows of other owners, and ours that are not in memory; give how many, and parents that failed."""
+        """Give back rows of other owners, and ours that are not in memory; return how many, and parents that failed."""
         if self.group_owner != owner:
             return 0, []
         noted = {pk for _, pks in self.noted for pk in pks}
@@ -434,7 +434,7 @@ class Database:
         return True
 
     def release(self, owner: str, row: Row, now: float) -> int:
-        """Queue a held row and all below it that are held; give how many."""
+        """Queue a held row and all below it that are held; return how many."""
         if not self._serves(owner, now) or row.state != HELD:
             return 0
         below, new = {row.pk: row}, [row]
@@ -465,7 +465,7 @@ class Database:
     # ---- the lease
 
     def take_lease(self, owner: str, dead: str | None, patient: bool, lease: float, now: float) -> str | None:
-        """Become the owner of the group if it may be taken; give when that was."""
+        """Become the owner of the group if it may be taken; return when that was."""
         free = self.group_owner in (None, owner) or (dead is not None and self.group_owner == dead)
         if free or (patient and self.lease_until <= now):
             self.group_owner, self.lease_until, self.taken = owner, now + lease, f"{owner} at {now}"

@@ -209,7 +209,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def hunt(mutant: Mutant) -> str:
-    """Run seeds with the fault; give the name of what broke first and the seed, or nothing."""
+    """Run seeds with the fault; return the name of what broke first and the seed, or nothing."""
     sys.meta_path.insert(0, Finder(mutant))
     world = importlib.import_module("tests.sim.world")
     for seed in (tomllib.loads(FIRST.read_text()).get(mutant.name, 0), *range(SEEDS)):
@@ -222,7 +222,7 @@ def hunt(mutant: Mutant) -> str:
 
 
 def caught(name: str) -> list[str]:
-    """Hunt in a process of its own, whose modules are not loaded yet; give what broke and the seed, or nothing."""
+    """Hunt in a process of its own, whose modules are not loaded yet; return what broke and the seed, or nothing."""
     command = [sys.executable, "-m", "tests.sim.mutants", name]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 

@@ -75,7 +75,7 @@ def _alone(load: Load) -> Act:
 
 
 def _tick(site: Site) -> float:
-    """What a turn of the loop asks the core, whatever happens."""
+    """Ask the core what a turn of the loop asks it, whatever happens."""
     core, now = site.core, site.now + 2 * MARK_AFTER
     site.calm()
     return lines(core.next_deadline, partial(core.tick, now), partial(core.next_request, now))

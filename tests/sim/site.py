@@ -286,7 +286,7 @@ class Site:
     # ---- the watch connection
 
     def _show(self, at: float) -> None:
-        """What has changed is shown, at most once a second and when the last is there."""
+        """Show what has changed, at most once a second and when the last is there."""
         rows = self.core.report.take_changed_slots(self.now)
         self._work(len(rows) * cost("loop_shown"))
         took = len(rows) * cost("db_shown")

@@ -159,7 +159,7 @@ class Twins:
             self.fake.insert(rows, edges, self.now)
 
     def turn(self, owner: str, ends: Sequence[End], wants: Sequence[ClaimRequest]) -> list[Claim]:
-        """End and claim; give the claims."""
+        """End and claim; return the claims."""
         with self.instant():
             real = self._request(owner, EndAndClaim(ends, wants))
             fake = self.fake.turn(owner, EndAndClaim(ends, wants), self.now)

@@ -86,18 +86,18 @@ class Host:
         self._close(self.ends[id][0])
 
     def over(self, id: int = 0) -> list[Report]:
-        """What was told of the end of an agent; empty while it lives."""
+        """Return what was reported of the end of an agent; empty while it runs."""
         kinds = (NotStarted, Ended, Lost)
         return [report for report in self.reports if isinstance(report, kinds) and report.id == id]
 
     def end(self, id: int = 0) -> Report:
-        """How an agent ended, once that is told and it has said its last."""
+        """Return how an agent ended, once that is reported and its output is read."""
         self.until(lambda: self.over(id) and not {(id, "out"), (id, "err")} & self.open)
         (report,) = self.over(id)
         return report
 
     def await_report(self, kind: type[Any], count: int = 1) -> Any:
-        """Give the report of a kind that comes as the nth."""
+        """Return the nth report of a kind, once it has come."""
         self.until(lambda: len(self.all(kind)) >= count)
         return self.all(kind)[count - 1]
 

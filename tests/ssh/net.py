@@ -47,7 +47,7 @@ class Net:
 
 @contextmanager
 def cabled() -> Iterator[Net]:
-    """Give a namespace for as long as this lasts."""
+    """Yield a namespace for as long as this lasts."""
     net = Net(next(_numbers))
     try:
         net.plug_in()

@@ -87,11 +87,11 @@ class Server:
         return SshSettings(**{**settings, **changes})  # type: ignore[arg-type]
 
     def log(self) -> str:
-        """Give what sshd has said."""
+        """Return what sshd has said."""
         return (self.folder / "log").read_text()
 
     def sessions(self) -> list[int]:
-        """Give the pids of the sshd processes of all connections."""
+        """Return the pids of the sshd processes of all connections."""
         return [pid for pid in below(self.process.pid) if name_of(pid) == "sshd"]
 
     def kill(self) -> None:
@@ -116,7 +116,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, **keys: object) -> Iterator[Server]:
-    """Give a server for as long as this lasts."""
+    """Yield a server for as long as this lasts."""
     server = Server(folder, **keys)  # type: ignore[arg-type]
     try:
         yield server
@@ -135,7 +135,7 @@ def free_port() -> int:
 
 
 def below(pid: int) -> list[int]:
-    """Give all processes below one, the nearest first."""
+    """Return all processes below one, the nearest first."""
     found = [pid]
     for parent in found:
         with suppress(OSError):

@@ -69,7 +69,7 @@ def control(shell: list[str]) -> Iterator[Session]:
 
 @pytest.fixture
 def group() -> Iterator[subprocess.Popen[bytes]]:
-    """Give a process that leads a group and is ours to reap."""
+    """Yield a process that leads a group and is ours to reap."""
     process = subprocess.Popen(LONG, start_new_session=True)
     yield process
     kill(process.pid)

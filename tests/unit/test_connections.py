@@ -25,7 +25,7 @@ def let_in(core: Core, need: e.ConnectionKind = "queries", now: float = 0.0) -> 
 
 
 def outcomes(core: Core, now: float = 0.0) -> list[tuple[Any, ...]]:
-    """Save, and give what is written of each row."""
+    """Save, and return what is written of each row."""
     return [(row.pk, row.state, row.outcome, row.retry_in) for row in saved(settle(core, now))]
 
 
@@ -88,7 +88,7 @@ def test_queries_go_on_over_connections_that_are_up() -> None:
 
 
 def expanded(core: Core) -> list[int]:
-    """Look, and give the jobs whose queries are begun."""
+    """Look, and return the jobs whose queries are begun."""
     core.schedule()
     return [effect.job for effect in core.take_effects() if isinstance(effect, e.Expand)]
 

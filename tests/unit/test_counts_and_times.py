@@ -29,7 +29,7 @@ def start(core: Core, now: float = 0.0) -> Slot:
 
 
 def shown(core: Core, now: float) -> list[SaveRow]:
-    """Let a second pass; give the rows that are saved then."""
+    """Let a second pass; return the rows that are saved then."""
     core.tick(now)
     return saved(settle(core, now))
 

@@ -15,7 +15,7 @@ TWO = {"sha": AgentType(command=("agent",)), "mime": AgentType(command=("agent",
 
 
 def idle_beside_another(**timers: float) -> Core:
-    """Give a full host: `sha` idle since 1 s, and `mime` work that waits since 2 s."""
+    """Return a full host: `sha` idle since 1 s, and `mime` work that waits since 2 s."""
     core = make_core(TWO, hosts={"alpha": Host(max=1)}, **timers)
     slot = ready(core, claim(1))
     core.take_effects()
@@ -83,7 +83,7 @@ def test_an_idle_agent_yields_to_a_waiting_type_once_per_interval_f120() -> None
 
 
 def succeeded(core: Core, number: int, now: float) -> int:
-    """Let an agent that was killed be gone; give the one that is started in its place."""
+    """Let an agent that was killed be gone; return the one that is started in its place."""
     core.handle(e.Gone(number, signal="SIGHUP"), now)
     (successor,) = spawned(core)
     core.handle(e.Created(successor, 101), now)
@@ -91,7 +91,7 @@ def succeeded(core: Core, number: int, now: float) -> int:
 
 
 def kills_after_ok(core: Core, number: int, now: float) -> list[e.Kill]:
-    """Let an agent say OK; give who is to go then."""
+    """Let an agent say OK; return who is to go then."""
     core.tick(now)
     commands = list(core.take_effects())  # its line among them
     core.agent_output(number, b"OK\n", now)
@@ -230,7 +230,7 @@ def test_limits_of_jobs_that_have_ended_are_forgotten() -> None:
 
 
 def crowd(count: int) -> Core:
-    """Give a core with work for so many agents, none of which lives."""
+    """Return a core with work for so many agents, none of which lives."""
     core = make_core({"sha": AgentType(command=("agent",), slots=count)})
     turn(core, *(claim(pk) for pk in range(1, count + 1)))
     return core
@@ -290,7 +290,7 @@ def test_an_agent_starting_for_another_job_too_is_not_killed_with_one_f134(other
 
 
 def beating() -> Core:
-    """Give a core whose agents are to be heard every 4 s."""
+    """Return a core whose agents are to be heard every 4 s."""
     return make_core({"sha": AgentType(command=("agent",), heartbeat=4.0)})
 
 

@@ -30,7 +30,7 @@ VALUES = st.recursive(
 
 
 def _table(kind: type[Any], **more: st.SearchStrategy[Any]) -> st.SearchStrategy[Tree]:
-    """Give tables with some keys of a kind, right values among wrong ones, and now and then a key that is none."""
+    """Return tables with some keys of a kind, right values among wrong ones, and now and then a key that is none."""
     right = {f.name: st.just(f.default) for f in attrs.fields(kind) if isinstance(f.default, int | float | str)}
     names = {f.name: VALUES | right.get(f.name, VALUES) for f in attrs.fields(kind)} | more
     return st.fixed_dictionaries({}, optional=names) | st.dictionaries(TEXTS, VALUES, max_size=3)
@@ -185,7 +185,7 @@ def test_every_key_is_found_on_its_line_however_it_is_spelt(made: tuple[Tree, Wr
 
 
 def _sorted(value: Any) -> str:
-    """Give a text that tells values apart, but not orders of keys; nan is not equal to itself."""
+    """Return a text that tells values apart, but not orders of keys; nan is not equal to itself."""
     if isinstance(value, dict):
         return repr(sorted((key, _sorted(inner)) for key, inner in value.items()))
     return repr([_sorted(inner) for inner in value] if isinstance(value, list) else value)

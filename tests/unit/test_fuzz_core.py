@@ -27,7 +27,7 @@ LINES = st.one_of(st.just(b"OK"), st.sampled_from(WORDS), st.binary(max_size=20)
 
 
 def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
-    """Give the pieces of some output as they are read, none of them empty."""
+    """Return the pieces of some output as they are read, none of them empty."""
     ends = sorted({place % (len(data) + 1) for place in places} | {len(data)})
     return [data[a:b] for a, b in zip([0, *ends], ends, strict=False) if a != b]
 
@@ -77,7 +77,7 @@ class Reading:
 
 
 def born(jobs: int, kind: AgentType) -> tuple[Core, Slot]:
-    """Give a core with so many jobs and one process for them."""
+    """Return a core with so many jobs and one process for them."""
     core = make_core({"sha": kind}, line_limit=LIMIT)
     turn(core, *(claim(pk) for pk in range(1, jobs + 1)))
     (number,) = spawned(core)
@@ -86,7 +86,7 @@ def born(jobs: int, kind: AgentType) -> tuple[Core, Slot]:
 
 
 def hear(core: Core, slot: Slot, piece: bytes) -> list[bytes]:
-    """One turn of the daemon; give what it sends to the agent."""
+    """One turn of the daemon; return what it sends to the agent."""
     answer = core.agent_output(slot.number, piece, 1.0)
     later = [effect.data for effect in core.take_effects() if isinstance(effect, e.Send)]
     return later if answer is None else [answer, *later]
@@ -190,7 +190,7 @@ def test_database_requests_of_an_agent_go_out_one_by_one_and_few_wait_f103(
 
 
 def meaning(line: bytes) -> tuple[bytes, bytes]:
-    """Give what SPEC 2 says of a line, without a regular expression."""
+    """Return what SPEC 2 says of a line, without a regular expression."""
     if line.startswith(b"DB: "):
         return b"DB", line.removesuffix(b"\r")[4:].strip()
     for keyword in (

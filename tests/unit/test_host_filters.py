@@ -16,7 +16,7 @@ A_TO_F = Host(priorities="^[a-f]")
 
 
 def taking(hosts: dict[str, Host], queue: str, letter: str) -> frozenset[str] | None:
-    """Give the hosts that take a job."""
+    """Return the hosts that take a job."""
     return HostFilters(hosts).at(queue, letter).hosts
 
 
@@ -58,13 +58,13 @@ def test_a_type_without_filters_has_no_host_filters() -> None:
 
 
 def choosy() -> Core:
-    """Give a core with one agent for urgent letters and one for all others, none at work yet."""
+    """Return a core with one agent for urgent letters and one for all others, none at work yet."""
     hosts = {"high": A_TO_F, "low": Host(priorities="[g-z]")}
     return make_core({"sha": AgentType(command=("agent",))}, hosts=hosts)
 
 
 def letters_wanted(core: Core) -> set[Any]:
-    """Give the priorities of jobs for any host that the core asks for."""
+    """Return the priorities of jobs for any host that the core asks for."""
     core.handle(Woken(), 1.0)
     request: Any = core.next_request(1.0)
     return {want.letters for want in request.wanted if not want.urgent and not want.host}

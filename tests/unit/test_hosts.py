@@ -104,7 +104,7 @@ def test_a_start_refused_by_a_reachable_host_counts_against_the_slot() -> None:
 
 
 def after_a_loss() -> Core:
-    """Give a core whose host was lost with the one item of a query, and is back."""
+    """Return a core whose host was lost with the one item of a query, and is back."""
     core = make_core(hosts=FAR)
     up(core)
     turn(core, claim(1, msq=True, tolerate=1))

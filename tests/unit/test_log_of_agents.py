@@ -12,7 +12,7 @@ DISABLED = [{"type": "sha", "enabled": False}]
 
 
 def query(core: Core, rows: int, **rules: object) -> int:
-    """Take a query of so many rows in hand, with one agent that is at work; give its slot."""
+    """Take a query of so many rows in hand, with one agent that is at work; return its slot."""
     turn(core, claim(1, msq=True, **rules))
     core.take_effects()
     core.handle(e.Opened(1, (b"n",), rows), 0.0)
@@ -25,7 +25,7 @@ def query(core: Core, rows: int, **rules: object) -> int:
 
 
 def errors(core: Core) -> list[tuple[int | None, str]]:
-    """Give (job, message) of the errors that wait for drover.log."""
+    """Return (job, message) of the errors that wait for drover.log."""
     return [(job, message) for job, kind, message in logged(core) if kind == "ERROR"]
 
 
@@ -134,7 +134,7 @@ def test_death_of_an_idle_agent_is_not_logged_with_its_last_job() -> None:
 
 
 def killed(core: Core) -> list[int]:
-    """Give the slots whose agents are told to exit."""
+    """Return the slots whose agents are told to exit."""
     return [effect.slot for effect in core.take_effects() if isinstance(effect, e.Kill)]
 
 

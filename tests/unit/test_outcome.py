@@ -8,7 +8,7 @@ from tests.core_tools import claim, make_core, ready, saved, settle
 
 
 def row_after_death(failures: int, retries: int) -> SaveRow:
-    """Let the agent of a job die that has failed so often; give the row that is saved."""
+    """Let the agent of a job die that has failed so often; return the row that is saved."""
     core = make_core(retry_base=4.0, retry_max=10.0)
     slot = ready(core, claim(1, failures=failures, retries=retries))
     core.handle(e.Gone(slot.number, code=3), 1.0)

@@ -14,7 +14,7 @@ def key(number: int) -> str:
 
 
 def kept(progress: KeyProgress, count: int) -> set[int]:
-    """Give the items that a later attempt would not see."""
+    """Return the items that a later attempt would not see."""
     below = "" if progress.watermark is None else progress.watermark
     return {
         n for n in range(count) if key(n) <= below or any(first <= key(n) <= last for first, last in progress.beyond)

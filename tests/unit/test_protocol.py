@@ -31,7 +31,7 @@ def said_but_ok(path: Path) -> list[read_transcripts.Exchange]:
 
 
 def effects(path: Path, cut: Cut) -> tuple[list[object], list[object]]:
-    """Feed all of a transcript but its OKs to an agent at work; give what was logged and commanded."""
+    """Feed all of a transcript but its OKs to an agent at work; return what was logged and commanded."""
     core = make_core({"sha": AgentType(command=("agent",), db="sql")})
     slot = ready(core, claim(1))
     core.take_effects()

@@ -19,7 +19,7 @@ BOTH = {"alpha": Host(), "beta": Host()}
 
 
 def config(agents: dict[str, AgentType] | None = None, hosts: dict[str, Host] | None = None, **timers: Any) -> Config:
-    """Give a configuration; type sha on host alpha unless told otherwise."""
+    """Return a configuration; type sha on host alpha unless told otherwise."""
     agents = {"sha": SHA} if agents is None else agents
     return Config(scheduler=Scheduler(**timers), hosts=hosts or ALPHA, agents=agents)
 
@@ -29,7 +29,7 @@ def reload(core: Core, new: Config, now: float = 0.0) -> None:
 
 
 def outcomes(core: Core) -> list[tuple[int, str | None]]:
-    """What was saved of jobs."""
+    """Return what was saved of jobs."""
     return [(row.pk, row.outcome) for row in saved(settle(core))]
 
 

@@ -37,7 +37,7 @@ ODD = ["a b", 'quote"d', "new\nline", "caf\udce9", "ä", "$(id)", "-rf", "*", "\
 
 @contextmanager
 def tree() -> Iterator[Path]:
-    """Give a directory with a root, an outside, and links from the one to the other wherever there may be some."""
+    """Yield a directory with a root, an outside, and links from the one to the other wherever there may be some."""
     with TemporaryDirectory(prefix="drover-removal-") as folder:
         top = Path(folder)
         for place in ("root", "root/dir", "outside", "outside/dir", "rootless"):

@@ -17,7 +17,7 @@ FAIR = {"sha": AgentType(command=("agent",), fair=True)}
 
 
 def order(ranks: list[bytes], *, rounds: int) -> list[int]:
-    """Serve lanes of two items each, of jobs with these ranks; give whose turn it was, by number from 1."""
+    """Serve lanes of two items each, of jobs with these ranks; return whose turn it was, by number from 1."""
     core = make_core()
     claim_turn(core, *(claim(n + 1, rank=rank) for n, rank in enumerate(ranks)))
     turns: RunQueue = core.state.pools["sha"].queues.any
@@ -27,7 +27,7 @@ def order(ranks: list[bytes], *, rounds: int) -> list[int]:
 
 
 def serve(turns: RunQueue, rounds: int) -> list[int]:
-    """Take so many items; give of which jobs they were."""
+    """Take so many items; return of which jobs they were."""
     served = []
     for number in range(rounds):
         job, _ = turns.pop(number)
@@ -71,7 +71,7 @@ def test_a_slot_takes_the_better_of_its_host_and_any_host(bound: bytes, free: by
 
 
 def fair(submitters: str, *, items: int = 2, ranks: str = "nnnnnnnnn") -> RunQueue:
-    """Give lanes of a fair type of so many items each, of jobs that these have queued, a letter each."""
+    """Return lanes of a fair type of so many items each, of jobs that these have queued, a letter each."""
     core = make_core(FAIR)
     given = enumerate(zip(submitters, ranks, strict=False))
     claim_turn(core, *(claim(n + 1, rank=b"1" + letter.encode(), submitter=who) for n, (who, letter) in given))

@@ -26,7 +26,7 @@ def begin(core: Core, numbers: list[int], now: float = 0.0) -> None:
 
 
 def short_of(core: Core, running: int) -> list[int]:
-    """Let the machine start so many of six jobs; give their slots."""
+    """Let the machine start so many of six jobs; return their slots."""
     turn(core, *(claim(pk, "run") for pk in range(1, 7)))
     numbers = spawned(core)
     begin(core, numbers[:running])

@@ -49,7 +49,7 @@ def rows_of(asked: Request) -> list[SaveRow]:
 
 @pytest.fixture
 def core() -> Core:
-    """Give a core whose last claim failed on data and was made again, without the data, for three rows."""
+    """Return a core whose last claim failed on data and was made again, without the data, for three rows."""
     core = make_core()
     request(core, EndAndClaim)
     core.handle(REFUSED, 0.0)

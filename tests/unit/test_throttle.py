@@ -12,7 +12,7 @@ from tests.core_tools import claim, make_core, ready, settle, spawned, turn
 
 
 def start_and_die(core: Core, now: float) -> int:
-    """Let every agent that is to be started die at once; give how many were."""
+    """Let every agent that is to be started die at once; return how many were."""
     slots = spawned(core)
     for number in slots:
         core.handle(e.Created(number, 100), now)
@@ -21,12 +21,12 @@ def start_and_die(core: Core, now: float) -> int:
 
 
 def starts(core: Core, times: list[float]) -> int:
-    """Give how many starts there are when the core is looked at so often."""
+    """Return how many starts there are when the core is looked at so often."""
     return sum(start_and_die(core, now) for now in times)
 
 
 def up_and_dead(times: list[float]) -> Slot:
-    """Let an agent come up and die at each of these times; give its slot."""
+    """Let an agent come up and die at each of these times; return its slot."""
     core = make_core()
     for pk, now in enumerate(times, start=1):
         slot = ready(core, claim(pk), now=now)
@@ -128,7 +128,7 @@ def start_limit_passes(core: Core, numbers: list[int], now: float) -> None:
 
 
 def mute_starts(core: Core, now: float, until: float) -> list[float]:
-    """Give the instants at which agents are started that never say OK, looked at every minute."""
+    """Return the instants at which agents are started that never say OK, looked at every minute."""
     started = []
     while now < until:
         core.tick(now)

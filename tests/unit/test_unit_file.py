@@ -31,7 +31,7 @@ WANTED = {
 
 
 def service() -> dict[str, str]:
-    """What the section of the service says; of a key given twice the last."""
+    """Return what the section of the service says; of a key given twice the last."""
     parser = ConfigParser(strict=False, interpolation=None, comment_prefixes=("#",))
     parser.optionxform = str  # type: ignore[method-assign,assignment]
     parser.read(UNIT)

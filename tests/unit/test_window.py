@@ -16,7 +16,7 @@ WINDOW = 4
 
 
 def core_of(slots: int = 1, window: int = WINDOW, **options: Any) -> Core:
-    """Give a core whose one type has a window."""
+    """Return a core whose one type has a window."""
     kind = AgentType(command=("agent",), slots=slots, window=window, **options)
     return make_core({"sha": kind}, hosts={"alpha": Host(max=-1)})
 
@@ -42,7 +42,7 @@ def query(core: Core, rows: int, pk: int = 1, **rules: Any) -> None:
 
 
 def lines(*numbers: int) -> bytes:
-    """Give the lines of these rows."""
+    """Return the lines of these rows."""
     return b"".join(b'n="%d"\n' % n for n in numbers)
 
 

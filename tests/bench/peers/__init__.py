@@ -51,7 +51,7 @@ class Peers:
     _programs: dict[str, str] | None = None
 
     def drain(self, name: str, jobs: int) -> float | None:
-        """Give jobs a second of a fresh worker on jobs that wait; None if the peer is missing, from now on."""
+        """Return jobs a second of a fresh worker on jobs that wait; None if the peer is missing, from now on."""
         if not self.has(name):
             return None
         try:
@@ -132,7 +132,7 @@ class Sampler:
     database: psycopg.Connection[Any]
 
     def latency_ms(self, pause_s: float) -> float:
-        """Give milliseconds from the return of an insert to the call of the handler."""
+        """Return milliseconds from the return of an insert to the call of the handler."""
         time.sleep(pause_s)
         self.database.execute(ADD_GRAPHILE.encode())
         returned = time.monotonic_ns()

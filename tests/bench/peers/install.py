@@ -19,7 +19,7 @@ class InstallError(Exception):
 
 
 def default_cache(environment: Mapping[str, str]) -> Path:
-    """Give the folder that is used unless another is named."""
+    """Return the folder that is used unless another is named."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drover" / "bench"
 
 
@@ -60,7 +60,7 @@ def _run(argv: tuple[str, ...], cache: Path) -> None:
 
 
 def _blame(said: bytes) -> str:
-    """Give the first two complaints: a code and what it is about, mostly."""
+    """Return the first two complaints: a code and what it is about, mostly."""
     lines = said.decode(errors="replace").splitlines()
     return "; ".join([line for line in lines if "error" in line.lower()][:2])[:200]
 
