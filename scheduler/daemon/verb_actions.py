@@ -37,7 +37,7 @@ STAGES: Final = ("jobs", "groups", "log")  # as drover.flush has them
 def kill(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     pk = job_of(row, command)
     if row.state in IN_HAND:
-        return (yield from _want(context, row, "kill", lambda: context.core.kill(pk, context.now())))
+        return (yield from _end_job(context, row, "kill", lambda: context.core.kill(pk, context.now())))
     if row.state == "failed" and row.took_effect:
         return Done(f"job {pk}: killed")
     raise CommandError(f"job {pk} is not being worked: it is {row.state}")
@@ -46,7 +46,9 @@ def kill(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
 def cancel(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     pk, text = job_of(row, command), str(command.values["text"] or "cancelled")
     if row.state in IN_HAND:
-        return (yield from _want(context, row, f"cancel {text}", lambda: context.core.cancel(pk, text, context.now())))
+        return (
+            yield from _end_job(context, row, f"cancel {text}", lambda: context.core.cancel(pk, text, context.now()))
+        )
     if row.state in states_before(CANCELLED):
         context.settle([(yield from context.change("cancel_job", command=row.pk, job=pk, text=text))])
     elif row.state == "cancelled" and row.took_effect:
@@ -56,8 +58,8 @@ def cancel(context: Context, row: CommandRow, command: Command) -> Steps[Outcome
     return Done(f"job {pk}: cancelled")
 
 
-def _want(context: Context, row: CommandRow, wanted: str, act: Callable[[], bool]) -> Steps[Outcome]:
-    """Write down what is wanted of a job in hand, then do it."""
+def _end_job(context: Context, row: CommandRow, wanted: str, act: Callable[[], bool]) -> Steps[Outcome]:
+    """Record in the row of a job in hand how the command ends it, then end it."""
     if not row.is_ours:
         return Later()
     yield from context.change("set_wanted", command=row.pk, job=row.job, wanted=wanted)
@@ -79,9 +81,9 @@ def signal(context: Context, row: CommandRow, command: Command) -> Outcome:
             raise CommandError(f"job {pk} is not running: it is {row.state}")
         return Done(f"job {pk}: {Signals(number).name} to {agents} agent{'s' * (agents > 1)}", {str(pk): True})
     if len(words) % 2:
-        raise CommandError(f"a signal is wanted for job {words[-1]}")
+        raise CommandError(f"a signal is required for job {words[-1]}")
     if wrong := next((word for word in words[::2] if not word.isdecimal()), None):
-        raise CommandError(f"the number of a job is wanted (got {wrong!r}): signal JOB SIGNAL [JOB SIGNAL...]")
+        raise CommandError(f"a job number is required (got {wrong!r}): signal JOB SIGNAL [JOB SIGNAL...]")
     pairs = [(int(job), _signal_number(name)) for job, name in zip(words[::2], words[1::2], strict=True)]
     sent = {str(job): bool(context.core.signal(job, number)) for job, number in pairs}
     text = f"{sum(sent.values())} of {len(sent)} jobs are running and were told"
@@ -93,7 +95,7 @@ def _signal_number(word: str) -> int:
     try:
         return Signals(int(word)) if word.isdecimal() else Signals["SIG" + word.upper().removeprefix("SIG")]
     except (ValueError, KeyError):
-        raise CommandError(f"no signal {word!r}: a name such as TERM, or a number, is wanted") from None
+        raise CommandError(f"no signal {word!r}: a name such as TERM, or a number, is required") from None
 
 
 # ---- jobs not in hand; of some a command took effect before, and its answer was lost, or the daemon that did it

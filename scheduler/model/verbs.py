@@ -120,24 +120,24 @@ def parse(text: str) -> Command:
     name, *rest = words
     if name not in VERBS:
         raise CommandError(f"unknown command {name!r}: there are {', '.join(VERBS)}")
-    wanted = VERBS[name].usage.split()
-    usage = " ".join([name, *wanted])
-    if len(rest) < sum(not each.startswith("[") for each in wanted):
+    parameters = VERBS[name].usage.split()
+    usage = " ".join([name, *parameters])
+    if len(rest) < sum(not each.startswith("[") for each in parameters):
         raise CommandError(f"too few words: {usage}")
-    if len(rest) > len(wanted) and not (wanted and "..." in wanted[-1]):
+    if len(rest) > len(parameters) and not (parameters and "..." in parameters[-1]):
         raise CommandError(f"too many words: {usage}")
-    return Command(name, dict(_read(each, rest[place:], usage) for place, each in enumerate(wanted)))
+    return Command(name, dict(_read(each, rest[place:], usage) for place, each in enumerate(parameters)))
 
 
-def _read(wanted: str, words: Sequence[str], usage: str) -> tuple[str, Value]:
-    """Return the name and the value of one word of a usage, which stands first among these words."""
-    kind = wanted.strip("[].").lower()
+def _read(parameter: str, words: Sequence[str], usage: str) -> tuple[str, Value]:
+    """Return the name and the value of one parameter of a usage, whose word is the first of these."""
+    kind = parameter.strip("[].").lower()
     key = kind.partition("|")[0]
     if not words:
         return key, None
     if kind == "text":
         return key, " ".join(words)
-    if "..." in wanted:
+    if "..." in parameter:
         return key, tuple(_read_word(kind, word, usage) for word in words)
     return key, _read_word(kind, words[0], usage)
 
@@ -163,8 +163,8 @@ def _read_word(kind: str, word: str, usage: str) -> int | str:
 
 
 _NUMBERS: Final = {  # least, most, and what to say of others
-    "days": (0, MOST_DAYS, f"a number of days, at most {MOST_DAYS}, is wanted"),
-    "job": (1, LARGEST_PK, "the number of a job is wanted"),
+    "days": (0, MOST_DAYS, f"a number of days, at most {MOST_DAYS}, is required"),
+    "job": (1, LARGEST_PK, "a job number is required"),
     "level": (0, LARGEST_NUMBER, "a level is a number from 0"),
     "max": (-1, LARGEST_NUMBER, "a maximum is a number, -1 for none"),
     "urgent": (0, LARGEST_NUMBER, "the number for urgent jobs is at least 0"),
@@ -177,7 +177,7 @@ def filter_of(word: str) -> tuple[str, str | tuple[str, ...]]:
     """Read `types=PATTERN`, `priorities=PATTERN` or `queues=NAME,NAME`: key and value. Errors: ValueError."""
     key, equals, text = word.partition("=")
     if not equals or key not in FILTERS:
-        raise ValueError(f"types=, queues= or priorities= is wanted (got {word!r})")
+        raise ValueError(f"types=, queues= or priorities= is required (got {word!r})")
     value = tuple(filter(None, text.split(","))) if key == "queues" else text
     if mistake := filter_mistake(key, value):
         raise ValueError(f"{key}: {mistake} (got {text!r})")

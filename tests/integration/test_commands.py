@@ -93,10 +93,10 @@ def test_killjob_of_a_job_not_in_hand_changes_nothing_f136(launch: Launch, text:
         f"killjob {queued}": f"job {queued} is not being worked: it is queued",
         "killjob 999999": "no job 999999",
         f"killjob {order}": f"job {order} is a command",
-        "killjob abc": "the number of a job is wanted (got 'abc'): killjob JOB",
+        "killjob abc": "a job number is required (got 'abc'): killjob JOB",
         "killjob": "too few words: killjob JOB",
         "killjob 1 2": "too many words: killjob JOB",
-        "killjob 99999999999999999999": "the number of a job is wanted (got '99999999999999999999'): killjob JOB",
+        "killjob 99999999999999999999": "a job number is required (got '99999999999999999999'): killjob JOB",
     }.items():
         assert told(daemon, words, "failed") == text_
     assert [daemon.row(pk)["jq_state"] for pk in (done, queued)] == ["done", "queued"]

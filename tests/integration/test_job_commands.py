@@ -405,7 +405,7 @@ def test_a_run_counts_a_job_named_twice_once_and_names_jobs_it_cannot_run_j54_j5
     assert row["jq_endtext"] == f"1 job has ended; {errors[str(plain)]}; {errors['999999']}"
     assert (list(row["jq_result"]["jobs"]), row["jq_result"]["errors"]) == ([str(good)], errors)
     assert daemon.row(good)["jq_attempt"] == 1
-    assert told(daemon, f"run {good} x", "failed") == "the number of a job is wanted (got 'x'): run JOB..."
+    assert told(daemon, f"run {good} x", "failed") == "a job number is required (got 'x'): run JOB..."
 
 
 def test_a_run_of_a_running_job_does_not_start_it_twice_j54_j55(launch: Launch, text: str, gate: Path) -> None:
@@ -498,4 +498,4 @@ def test_signals_go_to_several_jobs_and_each_is_reported_j84_j85(launch: Launch)
     assert [daemon.wait(pk, "failed")["jq_signal"] for pk in (one, two)] == ["SIGTERM", "SIGKILL"]
     again = answer(daemon, f"signal {one} TERM {two} TERM", "failed")
     assert again["jq_result"] == {str(one): False, str(two): False}
-    assert re.match("a signal is wanted for job 7", told(daemon, f"signal {one} TERM 7", "failed"))
+    assert re.match("a signal is required for job 7", told(daemon, f"signal {one} TERM 7", "failed"))

@@ -423,7 +423,7 @@ def test_an_invalid_filter_is_refused_with_the_reason_r55(launch: Launch) -> Non
     usage = "host-filter NAME FILTER..."
     assert refused(daemon, "host-filter local") == f"too few words: {usage}"
     assert refused(daemon, "host-filter local max=3").startswith(
-        "types=, queues= or priorities= is wanted (got 'max=3')"
+        "types=, queues= or priorities= is required (got 'max=3')"
     )
     assert refused(daemon, "host-filter local types=[").startswith("types: is not a regular expression (got '[')")
     assert refused(daemon, "host-filter local priorities=^a1").startswith(

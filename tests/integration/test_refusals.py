@@ -115,7 +115,7 @@ def test_releasing_a_released_job_changes_nothing_r30(daemon: Daemon, jobs: dict
 
 # ---- words that make no sense
 
-NO_JOB = "the number of a job is wanted (got '{}'): {}"
+NO_JOB = "a job number is required (got '{}'): {}"
 NO_LIMIT = "a concurrency is a number from 1 (got '{}'): {}"
 NO_NAME = "a name has letters, digits and _ . / - (not first), 64 at most (got '{}'): {}"
 TOO_LONG = "a command has at most 1000 characters"
@@ -129,7 +129,7 @@ MALFORMED = {
     "run {held} x": NO_JOB.format("x", "run JOB..."),
     "signal x TERM": NO_JOB.format("x", "signal JOB SIGNAL [MORE...]"),
     "signal {running} TERM x KILL": NO_JOB.format("x", "signal JOB SIGNAL [JOB SIGNAL...]"),
-    "signal {running} TERM {running}": "a signal is wanted for job {running}",
+    "signal {running} TERM {running}": "a signal is required for job {running}",
     "set-concurrency one x": NO_LIMIT.format("x", "set-concurrency QUEUE CONCURRENCY"),
     "set-concurrency one 0": NO_LIMIT.format("0", "set-concurrency QUEUE CONCURRENCY"),
     "set-concurrency one -1": NO_LIMIT.format("-1", "set-concurrency QUEUE CONCURRENCY"),
@@ -139,7 +139,7 @@ MALFORMED = {
     "host-max alpha x": "a maximum is a number, -1 for none (got 'x'): host-max NAME MAX [URGENT]",
     "host-max alpha 1 -1": "the number for urgent jobs is at least 0 (got '-1'): host-max NAME MAX [URGENT]",
     "verbose x": "a level is a number from 0 (got 'x'): verbose LEVEL",
-    "flush x": "a number of days, at most 36500, is wanted (got 'x'): flush DAYS [failed]",
+    "flush x": "a number of days, at most 36500, is required (got 'x'): flush DAYS [failed]",
     # what is not there
     "release 999999": "no job 999999",
     "release a.nobody": "no job a.nobody",
@@ -155,8 +155,8 @@ MALFORMED = {
     "host-max beta 1": "no host beta",
     "agent-disable nobody": "no agent type nobody",
     "status nobody": "no scheduler serves group nobody",
-    "signal {running} FROB": "no signal 'FROB': a name such as TERM, or a number, is wanted",
-    "signal {running} TERM {claimed} 999": "no signal '999': a name such as TERM, or a number, is wanted",
+    "signal {running} FROB": "no signal 'FROB': a name such as TERM, or a number, is required",
+    "signal {running} TERM {claimed} 999": "no signal '999': a name such as TERM, or a number, is required",
     # what is there already, and what is still needed
     "add-queue one 7": "there is a queue one already",
     "remove-queue one": "queue one is not empty",
@@ -199,7 +199,7 @@ LINES: list[tuple[int, str, str]] = [
     (2, "queue add a!b 1", "a name has letters, digits and"),
     (2, "host max alpha x", "a maximum is a number"),
     (1, "host disable beta", "no host beta"),
-    (1, "signal {running} FROB", "no signal 'FROB': a name such as TERM, or a number, is wanted"),
+    (1, "signal {running} FROB", "no signal 'FROB': a name such as TERM, or a number, is required"),
     (2, "cancel {held} --reason " + "x" * 1000, "a command has at most 1000 characters"),
     (1, "wait 999999", "no job 999999"),
     (1, "exit a.nobody", "no job a.nobody"),

@@ -73,7 +73,7 @@ def test_flush_removes_old_jobs_with_all_their_rows_r52(launch: Launch, text: st
     ("words", "why"),
     [
         ("flush", "too few words: flush DAYS [failed]"),
-        ("flush -1", "a number of days, at most 36500, is wanted (got '-1'): flush DAYS [failed]"),
+        ("flush -1", "a number of days, at most 36500, is required (got '-1'): flush DAYS [failed]"),
         ("flush 3 all", "only `failed` may follow (got 'all'): flush DAYS [failed]"),
     ],
 )
