@@ -163,7 +163,7 @@ def db_sql(sql: str) -> list[dict[str, str]]:
 
 
 def is_stdin_closed() -> bool:
-    """Whether the scheduler is gone. Meant for the middle of an item, when no line can be under way."""
+    """Say whether the scheduler is gone. Meant for the middle of an item, when no line can be under way."""
     poll = select.poll()
     poll.register(0, _GONE)
     return bool(poll.poll(0))
@@ -273,6 +273,6 @@ def _write(line: bytes) -> None:
 
 
 def _leave() -> NoReturn:
-    """Nobody hears us any more. What print() left must not be flushed at exit: that would only complain."""
+    """Exit, as the scheduler does not read any more: to flush what print() left would only complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(1)

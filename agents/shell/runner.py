@@ -131,7 +131,7 @@ class _Output:
 
 
 def _read(fd: int) -> bytes | None:
-    """What is there: empty if nothing now, None at the end of the stream."""
+    """Return what can be read: empty if nothing now, None at the end of the stream."""
     try:
         return os.read(fd, READ_BYTES) or None
     except BlockingIOError:

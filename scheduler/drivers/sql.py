@@ -229,7 +229,7 @@ class Failure(NamedTuple):
 
     @property
     def is_of_notify(self) -> bool:
-        """Whether the NOTIFY queue is full: 54000 is also what is too large, and words may be translated."""
+        """Say whether the NOTIFY queue is full: 54000 is also what is too large, and words may be translated."""
         return self.sqlstate == "54000" and (self.source == "async.c" or self.message == NOTIFY_FULL)
 
     @property

@@ -192,7 +192,7 @@ class PacketSocket:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed by us."""
+        """Say whether it was not closed by us."""
         return self._sock.fileno() >= 0
 
     def send(self, packet: bytes, fds: tuple[int, ...] = ()) -> None:

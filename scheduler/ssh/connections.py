@@ -160,12 +160,12 @@ class Connection:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether another agent may get a session."""
+        """Say whether another agent may get a session."""
         return self._sessions > 0 and len(self.agents) < self.max_agents
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has had no agents for long, or has none and may have no more."""
+        """Say whether it has had no agents for long, or has none and may have no more."""
         is_long = self._relay.loop.now - self._idle_since >= self._settings.idle_s
         return not self.agents and (is_long or self._sessions <= 0)
 
@@ -402,7 +402,7 @@ class ConnectionPool:
         self._loop.at(next_at, partial(self._maintain, connection))
 
     def _is_unused(self, connection: Connection) -> bool:
-        """Whether it has no agents, guards none, and another has a control session too."""
+        """Say whether it has no agents, guards none, and another has a control session too."""
         if not connection.is_idle or not any(each.control for each in self._connections if each is not connection):
             return False
         return connection.control is None or all(a.control is not connection.control for a in self._connection_of)

@@ -175,7 +175,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 
 
 def _is_among(name: str, patterns: list[str]) -> bool:
-    """Whether a name matches the patterns of a line: hashed, with * and ?, or excluded by a ! pattern; see sshd(8)."""
+    """Say whether a name matches the patterns of a line: hashed, with * and ?, or excluded by !pattern; see sshd(8)."""
     if any(_matches(name, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
         return False
     return any(_matches(name, pattern) for pattern in patterns if not pattern.startswith("!"))

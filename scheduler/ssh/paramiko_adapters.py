@@ -139,7 +139,7 @@ class ParamikoSocket:
 
     @property
     def is_full(self) -> bool:
-        """Whether paramiko should be given nothing more to send for now."""
+        """Say whether paramiko should be given nothing more to send for now."""
         return len(self._unsent) > FULL_BYTES
 
     def cork(self) -> None:

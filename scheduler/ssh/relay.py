@@ -154,7 +154,7 @@ class Output:
 
     @property
     def is_closed(self) -> bool:
-        """Whether all was passed on, the end too."""
+        """Say whether all was passed on, the end too."""
         return self._fd == CLOSED
 
     def forward_directly(self) -> None:
