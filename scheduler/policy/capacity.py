@@ -1,109 +1,453 @@
-"""Where the next agent of a type is started, which idle one makes room for it, and what is kept free for queues.
+"""Hosts, queues and agent types: what each has, and how much of it is in use. State, no decisions."""
 
-A host is full when its agents have reached its maximum, idle ones included. Then an agent of another type is asked to
-go: the one idle longest, if it has been idle for `min_idle` (F119, F121). A type whose work has waited that long for
-room takes the next agent of another type that becomes free instead, once per `min_idle` and host, so that no type can
-lock out another by never being idle and two types cannot kill each other's agents in turns (F2, F120). A type whose
-last start on a host failed is started there as slots.py says.
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-For a queue with `reserved = 2` the jobs of other queues leave two agents of each type, and two places on the hosts in
-all. It is a limit of what these have in hand, whether the two are in use or not, so that they are free again at once.
-What is in hand is counted from the jobs, without a counter that could go wrong. Of each type one agent is always left
-to the others.
-"""
+from scheduler.model.config import AgentType, Host
+from scheduler.model.protocol import Item
+from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
+from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
-
-from scheduler.model.queue_requests import ClaimRequest
-from scheduler.model.states import NEVER
-from scheduler.policy.hosts import UNLIMITED, HostState
-from scheduler.policy.job import Job, Pool
-from scheduler.policy.run_queue import RunQueue
-from scheduler.policy.slots import Slot
+UNLIMITED: Final = -1
+SHORTEST_PAUSE: Final = 1.0  # seconds in which no more agents are tried on a machine that could not start one
+LONGEST_PAUSE: Final = 30.0
+DISABLED: Final = "agent type disabled"
 
 
-class StartDecision(NamedTuple):
-    """What to do for one more agent: start it here, kill this one first, or look again at `until`."""
+class StartingType(Protocol):
+    """An agent type, as far as a host knows it to which it wants to come."""
 
-    slot: Slot | None = None
-    victim: Slot | None = None
-    yields: HostState | None = None  # the next agent of another type that becomes free here must go
-    until: float = NEVER
+    failed_starts: dict[str, int]
 
-
-def find_room(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_idle: float) -> StartDecision:
-    """Return what to do for one more agent of a type, for a run queue."""
-    free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
-    if not pool.failed_starts:
-        return _find_among(free, pool, urgent, now, min_idle)
-    start_at = {slot: slot.host.start_from(pool) for slot in free}
-    room = _find_among([slot for slot in free if start_at[slot] <= now], pool, urgent, now, min_idle)
-    later = min((instant for instant in start_at.values() if instant > now), default=NEVER)
-    return room._replace(until=min(room.until, later))
+    def has_free(self, host: str) -> bool:
+        """Say whether a slot on a host is free."""
 
 
-def _find_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle: float) -> StartDecision:
-    open_to_it = [slot for slot in free if not slot.host.is_kept_from(pool)]
-    if ready := [slot for slot in open_to_it if slot.host.has_room(urgent)]:
-        return StartDecision(slot=min(ready, key=_load))
-    hosts = list(dict.fromkeys(slot.host for slot in open_to_it if slot.host.is_open))
-    if any(host.leaving for host in hosts):
-        return StartDecision()  # an agent is being ended: its end schedules the type again
-    # the instants from which it may take a busy type's next free agent
-    due = {host: max(pool.starving_since, host.yielded_at) + min_idle for host in hosts}
-    others = [next((slot for slot in host.idle if slot.pool is not pool and _is_spare(slot)), None) for host in hosts]
-    oldest = min((slot for slot in others if slot is not None), key=lambda slot: slot.since, default=None)
-    if oldest is not None:
-        until = min(oldest.since + min_idle, due[oldest.host])
-        return StartDecision(victim=oldest) if until <= now else StartDecision(until=until)
-    first = min(hosts, key=lambda host: due[host], default=None)
-    if first is None:
-        return StartDecision()
-    return StartDecision(yields=first) if due[first] <= now else StartDecision(until=due[first])
+class HostState:
+    """A host and how much of it is in use."""
+
+    def __init__(self, name: str, host: Host) -> None:
+        self.name = name
+        self.max = host.max
+        self.urgent = host.urgent
+        self.enabled = host.enabled
+        self.is_up = not host.is_remote  # else we are told when it can be reached
+        self.reason: str | None = None  # why it cannot be reached
+        self.down_until = 0.0  # the next attempt to reach it
+        self.used = 0  # slots that are neither FREE nor FAIL
+        self.leaving = 0  # of these, slots that are FREEING
+        self.idle: dict[Any, None] = {}  # slots that are READY, of all types; the one idle longest first
+        self.yields_to: StartingType | None = None  # a starving type that gets the next agent's place
+        self.yielded_at = -NEVER  # when that happened last
+        self.kept_for: StartingType | None = None  # the starving type for which room was made
+        self.probe: object | None = None  # the agent that starts here of a type whose last start failed
+        self.probe_at = -NEVER  # from when the next such agent may be started
+        self.shortage: str | None = None  # why the machine could start no more agents, until it could again
+        self.most = NEVER  # agents at once, while nothing else is tried
+        self.pause = 0.0  # seconds from one try to the next
+        self.tried_again_at = NEVER
+        self.refresh()
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether agents may be started here at all."""
+        return self.enabled and self.is_up
+
+    def has_room(self, urgent: bool) -> bool:
+        """Say whether one more agent may be started here."""
+        return self.is_open and self.spare(urgent) > 0
+
+    def spare(self, urgent: bool) -> float:
+        """Return how many more agents this host takes; inf if nothing limits it."""
+        limit = NEVER if self.max == UNLIMITED else self.max + (self.urgent if urgent else 0)
+        return min(limit, self.most) - self.used
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether an urgent slot is in use that is not being given up already."""
+        return self.max != UNLIMITED and self.used - self.leaving > self.max
+
+    def refresh(self) -> None:
+        """Note whether an agent that has finished may have to be ended; it is kept, because every OK asks."""
+        self.is_tight = self.yields_to is not None or self.is_over or not self.is_open
+
+    def configure(self, **settings: Any) -> None:
+        """Set max, urgent and enabled, or some of them."""
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.refresh()
+
+    # ---- its slots
+
+    def slot_moved(self, used: int, leaving: int) -> None:
+        """Count a slot that came into use or fell out of it, and one that is told to end."""
+        self.used += used
+        self.leaving += leaving
+        self.refresh()
+
+    def add_idle(self, slot: object) -> None:
+        self.idle[slot] = None
+
+    def remove_idle(self, slot: object) -> None:
+        del self.idle[slot]
+
+    # ---- whether it is reached, and can start agents
+
+    def set_up(self, is_up: bool) -> None:
+        """Note that agents may be started here, or that it is being reached."""
+        self.is_up, self.reason = is_up, None
+        self.refresh()
+
+    def went_down(self, reason: str, until: float) -> None:
+        """Note that it cannot be reached, and when that is tried again."""
+        self.is_up, self.reason, self.down_until = False, reason, until
+        self.refresh()
+
+    def run_short(self, reason: str, now: float) -> bool:
+        """Let it have no more agents than it has, for a while; say whether a new pause has begun."""
+        self.most, self.shortage = self.used, reason
+        if now < self.tried_again_at != NEVER:
+            return False
+        self.pause = min(max(2 * self.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+        self.tried_again_at = now + self.pause
+        return True
+
+    def try_more(self, now: float) -> None:
+        """Let it have more agents again if its pause is over."""
+        if self.tried_again_at <= now:
+            self.most = NEVER
+
+    def recover(self) -> None:
+        """Note that one more agent could be started than before."""
+        self.shortage, self.pause, self.tried_again_at = None, 0.0, NEVER
+
+    # ---- starving types, and types whose starts fail
+
+    def keep_for(self, pool: StartingType | None, now: float) -> None:
+        """Keep the place that is about to become free for a starving type."""
+        self.kept_for, self.yielded_at = pool, now
+
+    def keep_for_none(self) -> None:
+        self.kept_for = None
+
+    def is_kept_from(self, pool: StartingType) -> bool:
+        """Say whether the room here was made for another type, which can use it."""
+        other = self.kept_for
+        return other is not None and other is not pool and other.has_free(self.name)
+
+    def yield_to(self, pool: StartingType | None) -> None:
+        """Promise the next agent's place to a starving type, or take the promise back."""
+        self.yields_to = pool
+        self.refresh()
+
+    def begin_probe(self, slot: object) -> None:
+        """Note the agent that starts here of a type whose last start failed; no other such one starts meanwhile."""
+        self.probe = slot
+        self._revoke_promises()
+
+    def end_probe(self, slot: object) -> None:
+        """Note that this agent, if it is the one, has come up or ended."""
+        if self.probe is slot:
+            self.probe = None
+
+    def start_from(self, pool: StartingType) -> float:
+        """Return the instant from which an agent of a type may be started here; NEVER if another is to end first."""
+        if self.name not in pool.failed_starts:
+            return -NEVER
+        return self.probe_at if self.probe is None else NEVER
+
+    def start_failed(self, until: float) -> None:
+        """Start no agent whose type failed to start here before this instant, and promise it no place."""
+        self.probe_at = max(self.probe_at, until)
+        self._revoke_promises()
+
+    def _revoke_promises(self) -> None:
+        if self.yields_to is not None and self.name in self.yields_to.failed_starts:
+            self.yield_to(None)
+        if self.kept_for is not None and self.name in self.kept_for.failed_starts:
+            self.kept_for = None
 
 
-def _is_spare(slot: Slot) -> bool:
-    """Say whether an idle agent has nothing to do; one that has just come up for work that waits is about to get it."""
-    pool = slot.pool
-    return not (pool.may_begin and (slot.any.first or slot.bound.first or (pool.second_tries and not slot.items)))
+class QueueState:
+    """A queue of the group and how many of its jobs are in hand."""
+
+    __slots__ = ("concurrency", "in_hand", "name", "paused", "reserved")
+
+    def __init__(self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0, reserved: int = 0) -> None:
+        self.name = name
+        self.concurrency = concurrency
+        self.paused = paused
+        self.in_hand = in_hand
+        self.reserved = reserved  # agents, of each type and in all, that others leave to it
+
+    def claimed(self, count: int) -> None:
+        """Count jobs that come in hand."""
+        self.in_hand += count
+
+    def ended(self) -> None:
+        """Count a job that is in hand no more."""
+        self.in_hand -= 1
+
+    @property
+    def room(self) -> int | None:
+        """The number of jobs that may come in hand; None for no limit."""
+        if self.paused:
+            return 0
+        return None if self.concurrency is None else max(0, self.concurrency - self.in_hand)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether it has more in hand than it may have: what has not begun then goes back."""
+        return self.in_hand > 0 and (self.paused or self.in_hand > (self.concurrency or self.in_hand))
 
 
-def _load(slot: Slot) -> tuple[float, int, float]:
-    """Order hosts by how full they are, then by which slot was used longest ago."""
-    host = slot.host
-    return (host.used / host.max if host.max > 0 else 0.0, host.used, slot.since)
+class Held(Waiting, Protocol):
+    """What a pool knows of a job."""
+
+    pk: int
+    verdict: Any  # None while its work is to be done
+
+    @property
+    def waits_for_connection(self) -> bool: ...
 
 
-def kept_free(
-    wanted: Sequence[ClaimRequest], reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostState],
-    jobs: Iterable[Job],
-) -> Iterator[ClaimRequest]:  # fmt: skip
-    """Yield the requests that leave to each queue what is reserved for it; jobs: all that are in hand."""
-    sizes, total = _sizes(pools, hosts)
-    in_hand = Counter((job.pool.name, job.queue if job.queue in reserved else "") for job in jobs)  # "": all others
-    for request in wanted:
-        name, queue = request.type, request.queue
-        others = sum(reserved.values()) - reserved.get(queue, 0)
-        if not others:
-            yield request
-            continue
-        of_type = sizes[name] - in_hand[name, ""] - in_hand[name, queue]
-        of_all = total - sum(count for (_, whose), count in in_hand.items() if whose in ("", queue))
-        most = min(request.most, of_type - min(others, sizes[name] - 1), of_all - min(others, total - 1))
-        if most > 0:
-            in_hand[name, queue if queue in reserved else ""] += most
-            yield request._replace(most=most)
+JobT = TypeVar("JobT", bound=Held)
+SecondTry = tuple[JobT, Item, str | None]  # an item whose agent died, and the host it is bound to
 
 
-def _sizes(pools: Sequence[Pool], hosts: Sequence[HostState]) -> tuple[dict[str, int], int]:
-    """Return how many jobs could be worked at once, by type and in all."""
-    slots = Counter((pool.name, slot.host.name) for pool in pools for slot in pool.slots)
-    limits = {host.name: slots.total() if host.max == UNLIMITED else host.max for host in hosts if host.is_open}
-    sizes, on_host = dict.fromkeys([pool.name for pool in pools], 0), Counter[str]()
-    for (name, host), count in slots.items():
-        if host in limits:
-            sizes[name] += min(count, limits[host])
-            on_host[host] += count
-    return sizes, sum(min(count, limits[host]) for host, count in on_host.items())
+class Pool(Generic[JobT]):
+    """All slots of one agent type, and what waits for them."""
+
+    __slots__ = (
+        "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
+        "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin", "name", "query_jobs", "queues",
+        "rate", "rated_at", "reason", "rescued", "row_bytes", "second_tries", "slots", "starving_since", "unread",
+    )  # fmt: skip
+
+    def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
+        self.name = name
+        self.queues: RunQueues[JobT] = RunQueues()
+        self.set_kind(kind)
+        self.enabled = enabled
+        self.slots: list[Any] = []  # of class Slot, as are those below
+        self.idle: dict[str, list[Any]] = {}  # READY, by host; the one idle longest first
+        self.free: dict[str, deque[Any]] = {}
+        self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
+        self.second_tries: deque[SecondTry[JobT]] = deque()  # each waits for a fresh process
+        self.arriving = 0  # rows claimed that are still to come
+        self.coming: dict[RunQueue[JobT], int] = {}  # the same, by where they are going to wait
+        self.rescued: deque[JobT] = deque()  # rows rescued before, to be shown as running before they begin
+        self.marking: set[int] = set()  # of these, rows whose mark is on its way
+        self.unread: dict[int, JobT] = {}  # rows claimed without what they hold, which is read first
+        self.query_jobs: dict[int, JobT] = {}  # multi-SQL-queries in hand
+        self.starving_since = NEVER  # since when its work finds no room
+        self.finished = 0  # items since the rate was last taken
+        self.rate = 0.0  # items a second
+        self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
+        self.rated_at = 0.0
+        self.blocked_since = 0.0  # every slot is FAIL since then
+        self.blocked_until = 0.0  # and until then
+        self.reason: str | None = None
+        self.is_exec = kind.kind == "exec"  # one process an item
+        self.lacks_connection = False  # for DB: lines, which its agents may send
+        self.set_may_begin()
+
+    # ---- what is known of it
+
+    def set_kind(self, kind: AgentType) -> None:
+        """Go by this configuration."""
+        self.kind = kind
+        self.queues.set_fair(kind.fair)
+        self.is_guarded = "*" not in kind.submitters
+
+    def set_may_begin(self, enabled: bool | None = None, lacks_connection: bool | None = None) -> None:
+        """Note what has changed of why items of this type may be given to agents, or may not."""
+        self.enabled = self.enabled if enabled is None else enabled
+        self.lacks_connection = self.lacks_connection if lacks_connection is None else lacks_connection
+        self.may_begin = self.enabled and not self.lacks_connection
+
+    def block(self, now: float) -> None:
+        """Note that every slot has failed."""
+        self.blocked_since, self.blocked_until = now, min(slot.deadline for slot in self.slots)
+
+    def unblock(self) -> None:
+        """Note that a slot may start agents again."""
+        self.blocked_until = 0.0
+
+    def starve(self, now: float) -> None:
+        """Note that its work finds no room, if it is not known since before."""
+        self.starving_since = min(self.starving_since, now)
+
+    def end_starving(self) -> None:
+        self.starving_since = NEVER
+
+    def measure(self, now: float) -> None:
+        """Work out how many items a second its agents finish: what to hold is measured in time."""
+        span = now - self.rated_at
+        if self.finished and span > 0.001:
+            self.rate = (self.rate + self.finished / min(span, 1.0)) / 2
+            self.finished, self.rated_at = 0, now
+        elif span > 1.0:
+            self.rate, self.rated_at = self.rate / 2, now
+
+    def expect_row_bytes(self, size: int) -> None:
+        """Let fewer rows be claimed at once, since one has had this size."""
+        self.row_bytes = max(self.row_bytes, size)
+
+    # ---- its jobs
+
+    @property
+    def singles(self) -> int:
+        """The number of one-parameter jobs that wait for agents."""
+        return sum([run_queue.singles for run_queue in self.queues.all()])
+
+    @property
+    def waits_for_connection(self) -> bool:
+        """Say whether some query of this type has no expansion connection yet."""
+        return any(job.waits_for_connection for job in self.query_jobs.values())
+
+    def claimed(self, count: int, run_queue: RunQueue[JobT] | None, row_bytes: float) -> None:
+        """Count rows that are claimed, and may still be to come."""
+        self.arriving += count
+        if run_queue is not None:
+            self.coming[run_queue] = self.coming.get(run_queue, 0) + count
+        self.row_bytes = max(row_bytes, self.row_bytes / 2)
+
+    def received(self) -> None:
+        """Note that all claimed rows are here."""
+        self.arriving = 0
+        self.coming.clear()
+
+    def add_unread(self, job: JobT) -> None:
+        self.unread[job.pk] = job
+
+    def remove_unread(self, job: JobT) -> None:
+        self.unread.pop(job.pk, None)
+
+    def add_query(self, job: JobT) -> None:
+        self.query_jobs[job.pk] = job
+
+    def forget(self, job: JobT) -> None:
+        """Note that a job is not in hand any more."""
+        self.query_jobs.pop(job.pk, None)
+        self.unread.pop(job.pk, None)
+
+    def add_rescued(self, job: JobT) -> None:
+        self.rescued.append(job)
+
+    def next_marks(self, jobs: Mapping[int, JobT]) -> list[JobT]:
+        """Return the rescued rows, of all jobs in hand, that are to be shown as running now.
+
+        What kills the machine uses up its allowance, so this comes before their first byte. No more of them at a time
+        than could begin, but always one, so that a type without room shows that it needs some.
+        """
+        self.marking &= jobs.keys()
+        if not self.rescued:
+            return []
+        coming = self.singles + len(self.marking)
+        room = max(self.startable(urgent=False) - coming, 0 if coming else 1)
+        chosen: list[JobT] = []
+        while self.rescued and len(chosen) < room:
+            job = self.rescued.popleft()
+            if jobs.get(job.pk) is job and job.verdict is None:
+                chosen.append(job)
+                self.marking.add(job.pk)
+        return chosen
+
+    def marked(self, job: JobT) -> None:
+        """Note that a row is shown as running."""
+        self.marking.discard(job.pk)
+
+    def add_second_try(self, job: JobT, item: Item, host: str | None) -> None:
+        """Let an item wait for a fresh process."""
+        self.second_tries.append((job, item, host))
+
+    def put_back_second_try(self, job: JobT, item: Item, host: str | None) -> None:
+        """Let an item that was not worked wait again, before the others."""
+        self.second_tries.appendleft((job, item, host))
+
+    def remove_second_try(self, entry: SecondTry[JobT]) -> None:
+        self.second_tries.remove(entry)
+
+    def drop_second_tries(self, job: JobT) -> None:
+        self.second_tries = deque(entry for entry in self.second_tries if entry[0] is not job)
+
+    def unbind_second_tries(self) -> None:
+        """Let second tries be anywhere that their hosts do not take any more."""
+        self.second_tries = deque(
+            (job, item, host if host is None or self.queues.takes(job, host) else None)
+            for job, item, host in self.second_tries
+        )
+
+    # ---- its slots
+
+    def has_free(self, host: str) -> bool:
+        """Say whether a slot on a host is free."""
+        return bool(self.free[host])
+
+    def startable(self, *, urgent: bool, hosts: frozenset[str] | None = None) -> int:
+        """Return how many more items could begin at once, on idle agents and on new ones, of some hosts or of all."""
+        count = 0
+        if not urgent:
+            count = sum(map(len, self.idle.values() if hosts is None else [self.idle[name] for name in hosts]))
+        for name, slots in self.free.items():
+            if slots and (hosts is None or name in hosts) and slots[0].host.has_room(urgent):
+                count += int(min(len(slots), slots[0].host.spare(urgent)))
+        return count
+
+    def add_host(self, name: str) -> None:
+        """Let slots and work of this type be on a host."""
+        self.queues.add_host(name)
+        self.free[name] = deque()
+        self.idle[name] = []
+
+    def remove_host(self, name: str) -> None:
+        """Have nothing of this type on a host; of `idle` an empty list stays, for agents that finish there."""
+        self.queues.remove_host(name)
+        del self.free[name]
+
+    def add_slot(self, slot: Any) -> None:
+        """Have one more slot, which is free."""
+        self.slots.append(slot)
+        self.free[slot.host.name].append(slot)
+
+    def remove_slot(self, slot: Any) -> None:
+        """Have a slot no more."""
+        self.slots.remove(slot)
+        if slot.state == ST_FREE:
+            self.free[slot.host.name].remove(slot)
+
+    def slot_moved(self, slot: Any, old: int, new: int) -> None:
+        """Note which slots are free, and which are READY no more; `add_idle` notes that they are."""
+        host = slot.host.name
+        if old == ST_SPAWNED and new >= ST_READY:
+            self.failed_starts.pop(host, None)
+        if old == ST_FREE:
+            self.free[host].remove(slot)
+        elif new == ST_FREE and not slot.is_removed:
+            self.free[host].append(slot)
+        if old == ST_READY:
+            self.remove_idle(slot)
+
+    def start_failed(self, host: str) -> None:
+        """Count a process that ended before its first OK."""
+        self.failed_starts[host] = self.failed_starts.get(host, 0) + 1
+
+    def forget_failed_starts(self) -> None:
+        """Start agents as if none had failed."""
+        self.failed_starts.clear()
+
+    def set_reason(self, reason: str | None) -> None:
+        """Note why its agents do not come up; None: they do."""
+        self.reason = reason
+
+    def add_idle(self, slot: Any) -> None:
+        """Note that a slot is READY."""
+        self.idle[slot.host.name].append(slot)
+        slot.host.add_idle(slot)
+
+    def remove_idle(self, slot: Any) -> None:
+        """Note that a slot is READY no more."""
+        self.idle[slot.host.name].remove(slot)
+        slot.host.remove_idle(slot)

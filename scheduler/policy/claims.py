@@ -7,8 +7,14 @@ empty is not asked for again until something wakes us.
 A claim looks at whole places, from their start. While a session holds a snapshot the index still names all that was
 claimed since, and such a look gets dear: then claims go on where the last one of their place ended, for a while, and
 look from the start for urgent rows only.
+
+For a queue with `reserved = 2` the jobs of other queues leave two agents of each type, and two places on the hosts in
+all. It is a limit of what these have in hand, whether the two are in use or not, so that they are free again at once.
+What is in hand is counted from the jobs, without a counter that could go wrong. Of each type one agent is always left
+to the others.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final
@@ -16,8 +22,7 @@ from typing import Final
 from scheduler.model.config import Scheduler
 from scheduler.model.queue_requests import START, URGENT_BELOW, ClaimKey, ClaimPosition, ClaimRequest, EndAndClaim
 from scheduler.model.states import NEVER
-from scheduler.policy.capacity import kept_free
-from scheduler.policy.hosts import HostState, QueueState
+from scheduler.policy.capacity import UNLIMITED, HostState, QueueState
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.run_queue import RunQueue
 
@@ -82,7 +87,7 @@ class Claims:
         first = self._rotation % (len(wanted) or 1)
         wanted = wanted[first:] + wanted[:first]
         if reserved := {queue.name: queue.reserved for queue in queues if queue.reserved and not queue.paused}:
-            wanted = list(kept_free(wanted, reserved, pools, hosts, jobs))
+            wanted = list(_kept_free(wanted, reserved, pools, hosts, jobs))
         return list(_within(left, wanted))
 
     def _of_pool(
@@ -214,3 +219,36 @@ def _held(pool: Pool, where: RunQueue[Job]) -> int:
     lanes = (lane for job in pool.query_jobs.values() for lane in job.lanes.values() if lane.items)
     queries = sum(pool.queues.of(lane.job, lane.host) is where for lane in lanes)
     return where.count() - queries + pool.coming.get(where, 0) + rescued
+
+
+def _kept_free(
+    wanted: Sequence[ClaimRequest], reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostState],
+    jobs: Iterable[Job],
+) -> Iterator[ClaimRequest]:  # fmt: skip
+    """Yield the requests that leave to each queue what is reserved for it; jobs: all that are in hand."""
+    sizes, total = _sizes(pools, hosts)
+    in_hand = Counter((job.pool.name, job.queue if job.queue in reserved else "") for job in jobs)  # "": all others
+    for request in wanted:
+        name, queue = request.type, request.queue
+        others = sum(reserved.values()) - reserved.get(queue, 0)
+        if not others:
+            yield request
+            continue
+        of_type = sizes[name] - in_hand[name, ""] - in_hand[name, queue]
+        of_all = total - sum(count for (_, whose), count in in_hand.items() if whose in ("", queue))
+        most = min(request.most, of_type - min(others, sizes[name] - 1), of_all - min(others, total - 1))
+        if most > 0:
+            in_hand[name, queue if queue in reserved else ""] += most
+            yield request._replace(most=most)
+
+
+def _sizes(pools: Sequence[Pool], hosts: Sequence[HostState]) -> tuple[dict[str, int], int]:
+    """Return how many jobs could be worked at once, by type and in all."""
+    slots = Counter((pool.name, slot.host.name) for pool in pools for slot in pool.slots)
+    limits = {host.name: slots.total() if host.max == UNLIMITED else host.max for host in hosts if host.is_open}
+    sizes, on_host = dict.fromkeys([pool.name for pool in pools], 0), Counter[str]()
+    for (name, host), count in slots.items():
+        if host in limits:
+            sizes[name] += min(count, limits[host])
+            on_host[host] += count
+    return sizes, sum(min(count, limits[host]) for host, count in on_host.items())

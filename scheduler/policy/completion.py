@@ -29,9 +29,8 @@ from scheduler.model.states import (
     TERMINAL,
     check_move,
 )
-from scheduler.policy.job import Job, Verdict
+from scheduler.policy.job import Job, JobQuery, KeyProgress, Verdict
 from scheduler.policy.slots import Slot
-from scheduler.policy.sql_job import JobQuery, KeyProgress
 from scheduler.policy.state import State
 
 FAILURE_LINE: Final = 8192  # characters kept of the line of an item that failed: there may be many

@@ -11,18 +11,24 @@ ends when the agent comes to that, and dies, or has died before. What a dead age
 of a query go to others, a one-parameter job back to the queue. An agent gets no more than its share of what waits, or
 others would be idle, and never more bytes than a pipe takes, so that an agent that reads only when it is done is not
 taken for one that does not read.
+
+A host is full when its agents have reached its maximum, idle ones included. Then an agent of another type is asked to
+go: the one idle longest, if it has been idle for `min_idle` (F119, F121). A type whose work has waited that long for
+room takes the next agent of another type that becomes free instead, once per `min_idle` and host, so that no type can
+lock out another by never being idle and two types cannot kill each other's agents in turns (F2, F120). A type whose
+last start on a host failed is started there as slots.py says.
 """
 
 from collections.abc import Iterator
 from heapq import merge
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.protocol import Item, fill_template
 from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
-from scheduler.policy.capacity import find_room
+from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
 from scheduler.policy.job import Job, Pool, SecondTry, Verdict
@@ -32,6 +38,15 @@ from scheduler.policy.state import State
 
 HOARD: Final = 20  # batches of rows held for busy hosts while others have nothing to do
 PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
+
+
+class StartDecision(NamedTuple):
+    """What to do for one more agent: start it here, kill this one first, or look again at `until`."""
+
+    slot: Slot | None = None
+    victim: Slot | None = None
+    yields: HostState | None = None  # the next agent of another type that becomes free here must go
+    until: float = NEVER
 
 
 def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
@@ -299,7 +314,7 @@ def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[J
 
 def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: float) -> Slot | None:
     """Return a slot to start an agent in; None, and the type starves, while room is still to be made."""
-    room = find_room(pool, where, job.is_urgent, now, state.timers.min_idle)
+    room = _choose_start(pool, where, job.is_urgent, now, state.timers.min_idle)
     if room.slot is not None:
         return room.slot
     if room.victim is not None:
@@ -310,6 +325,49 @@ def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: fl
     state.deadlines.bring_forward(ROOM, room.until)
     state.add_starving(pool)
     return None
+
+
+def _choose_start(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_idle: float) -> StartDecision:
+    """Return what to do for one more agent of a type, for a run queue."""
+    free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
+    if not pool.failed_starts:
+        return _choose_among(free, pool, urgent, now, min_idle)
+    start_at = {slot: slot.host.start_from(pool) for slot in free}
+    room = _choose_among([slot for slot in free if start_at[slot] <= now], pool, urgent, now, min_idle)
+    later = min((instant for instant in start_at.values() if instant > now), default=NEVER)
+    return room._replace(until=min(room.until, later))
+
+
+def _choose_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle: float) -> StartDecision:
+    open_to_it = [slot for slot in free if not slot.host.is_kept_from(pool)]
+    if ready := [slot for slot in open_to_it if slot.host.has_room(urgent)]:
+        return StartDecision(slot=min(ready, key=_load))
+    hosts = list(dict.fromkeys(slot.host for slot in open_to_it if slot.host.is_open))
+    if any(host.leaving for host in hosts):
+        return StartDecision()  # an agent is being ended: its end schedules the type again
+    # the instants from which it may take a busy type's next free agent
+    due = {host: max(pool.starving_since, host.yielded_at) + min_idle for host in hosts}
+    others = [next((slot for slot in host.idle if slot.pool is not pool and _is_spare(slot)), None) for host in hosts]
+    oldest = min((slot for slot in others if slot is not None), key=lambda slot: slot.since, default=None)
+    if oldest is not None:
+        until = min(oldest.since + min_idle, due[oldest.host])
+        return StartDecision(victim=oldest) if until <= now else StartDecision(until=until)
+    first = min(hosts, key=lambda host: due[host], default=None)
+    if first is None:
+        return StartDecision()
+    return StartDecision(yields=first) if due[first] <= now else StartDecision(until=due[first])
+
+
+def _is_spare(slot: Slot) -> bool:
+    """Say whether an idle agent has nothing to do; one that has just come up for work that waits is about to get it."""
+    pool = slot.pool
+    return not (pool.may_begin and (slot.any.first or slot.bound.first or (pool.second_tries and not slot.items)))
+
+
+def _load(slot: Slot) -> tuple[float, int, float]:
+    """Order hosts by how full they are, then by which slot was used longest ago."""
+    host = slot.host
+    return (host.used / host.max if host.max > 0 else 0.0, host.used, slot.since)
 
 
 def _has_more_than(run_queue: RunQueue[Job], count: int) -> bool:

@@ -35,9 +35,8 @@ from scheduler.policy.completion import (
     stop_job,
 )
 from scheduler.policy.dispatch import enqueue
-from scheduler.policy.job import Job, Pool, Verdict
+from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE, Job, JobQuery, Pool, Verdict
 from scheduler.policy.serving import give_back_unbegun, missing_for
-from scheduler.policy.sql_job import IN_PROGRESS, TRIED_ALONE, JobQuery
 from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
@@ -177,7 +176,7 @@ def admit(state: State, job: Job) -> None:
 # ---- queries
 def open_expansions(state: State, pool: Pool) -> Job | None:
     """Ask for connections for the queries of a type; return the first one that only waits for an agent."""
-    waiting = [job for job in pool.query_jobs.values() if job.query and not job.query.has_connection]
+    waiting = [job for job in pool.query_jobs.values() if job.waits_for_connection]
     unopened: Job | None = None
     for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
         if not has_connection(state, pool):

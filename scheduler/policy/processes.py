@@ -15,9 +15,9 @@ from scheduler.model import events as e
 from scheduler.model import states as s
 from scheduler.model.queue_requests import OutputRow
 from scheduler.policy import agent_replies, completion, serving
+from scheduler.policy.capacity import HostState
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
-from scheduler.policy.hosts import HostState
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.output import Piece
 from scheduler.policy.slots import Slot

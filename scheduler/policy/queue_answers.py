@@ -8,7 +8,7 @@ from scheduler.model import queue_requests as r
 from scheduler.model.states import QUEUED
 from scheduler.policy import completion, intake, serving
 from scheduler.policy.deadlines import PROGRESS, RECORD
-from scheduler.policy.sql_job import TRIED_ALONE
+from scheduler.policy.job import TRIED_ALONE
 from scheduler.policy.state import State
 
 RECORD_AFTER: Final = 1.0  # seconds from a claim until what is in hand is recorded anew

@@ -18,11 +18,10 @@ from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER
 from scheduler.policy import completion, processes, serving
+from scheduler.policy.capacity import DISABLED, QueueState
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
-from scheduler.policy.hosts import QueueState
 from scheduler.policy.job import Job, Pool
-from scheduler.policy.pool import DISABLED
 from scheduler.policy.processes import thaw_pool
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, timeouts_of

@@ -9,15 +9,14 @@ from typing import Any
 
 from scheduler.model.protocol import printable
 from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
+from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import spill
-from scheduler.policy.hosts import HostState
 from scheduler.policy.intake import has_connection
-from scheduler.policy.job import Job, Pool
+from scheduler.policy.job import IN_PROGRESS, Job, JobQuery, Pool
 from scheduler.policy.serving import hold_if_full, missing_for_type
 from scheduler.policy.slots import Slot
-from scheduler.policy.sql_job import IN_PROGRESS, JobQuery
 from scheduler.policy.state import State
 
 PARAMETER_BYTES = 200  # of the line in hand

@@ -20,8 +20,8 @@ from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import Effect, ForceKill, Kill, LogMessage
 from scheduler.model.protocol import Item
+from scheduler.policy.capacity import HostState
 from scheduler.policy.deadlines import SLOTS, Deadlines
-from scheduler.policy.hosts import HostState
 from scheduler.policy.job import Job, Pool, Prefetched
 from scheduler.policy.output import AgentOutput
 from scheduler.policy.run_queue import RunQueue

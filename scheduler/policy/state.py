@@ -16,9 +16,9 @@ from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, F
 from scheduler.model.protocol import printable
 from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, QueryEvent, QueryState
+from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, STARTS, TIME_LIMITS, Deadlines
-from scheduler.policy.hosts import HostState, QueueState
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output import Capture

@@ -208,7 +208,7 @@ FAULTS: Final = (
     ),
     _fault(
         "host_yields_again_at_once",
-        "scheduler/policy/capacity.py",
+        "scheduler/policy/dispatch.py",
         "max(pool.starving_since, host.yielded_at)",
         "pool.starving_since",
         "unit/test_deadlines.py::test_a_busy_host_yields_to_a_waiting_type_once_per_interval_f120",

@@ -38,7 +38,7 @@ from scheduler.model.states import (
     SKIPPED,
     TERMINAL,
 )
-from scheduler.policy.sql_job import IN_PROGRESS, TRIED_ALONE
+from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE
 from tests.sim.broken import Broken
 
 IN_HAND = (CLAIMED, RUNNING)

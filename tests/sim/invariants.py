@@ -25,11 +25,10 @@ from scheduler.model.states import (
     TERMINAL,
     QueryState,
 )
+from scheduler.policy.capacity import UNLIMITED, HostState
 from scheduler.policy.deadlines import SLOTS
-from scheduler.policy.hosts import UNLIMITED, HostState
-from scheduler.policy.job import Job
+from scheduler.policy.job import TRIED_ALONE, Job
 from scheduler.policy.slots import Slot, timeouts_of
-from scheduler.policy.sql_job import TRIED_ALONE
 from scheduler.policy.state import State
 from tests.sim.broken import Broken
 from tests.sim.database import IN_HAND, Row
