@@ -12,10 +12,8 @@ from operator import methodcaller
 from typing import Any, Final, Literal, NamedTuple
 
 from scheduler.model.states import JOB_STATES
-from scheduler.model.verbs import VERBS, Verb
+from scheduler.model.verbs import LARGEST_NUMBER, LARGEST_PK, VERBS, Verb
 
-LARGEST: Final = 2**63 - 1
-LARGEST_INTEGER: Final = 2**31 - 1
 JOB_NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # type.nonce
 
 Declaration = Callable[[Any], object]  # gets the parser
@@ -83,10 +81,10 @@ def command_parser(name: str) -> ArgumentParser:
 # Types of values: each reads a word. Errors: ArgumentTypeError, with what was wanted instead.
 
 
-def _number(least: int, most: int = LARGEST) -> Callable[[str], int]:
+def _number(least: int, most: int = LARGEST_PK) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
-            limit = "on" if most == LARGEST else f"to {most}"
+            limit = "on" if most == LARGEST_PK else f"to {most}"
             raise ArgumentTypeError(f"must be a number from {least} {limit} (got {text!r})")
         return int(text)
 
@@ -231,7 +229,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--queue QUEUE", "use this named queue"),
         _argument("--urgent", "run it before all jobs that are not urgent", **OR_NULL),
         _argument("--priority LETTERS", "letters and digits, a before z; default n"),
-        _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_INTEGER)),
+        _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_NUMBER)),
         _argument("--name TYPE.NONCE", "unique name of the job"),
         _argument("--delete FILE", "remove this file after success; may be repeated", action="append"),
     )),

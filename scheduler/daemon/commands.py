@@ -344,7 +344,7 @@ class Commands:
 
 
 def _run_query(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Carry out a verb by the query that its entry names; see model.commands.Verb."""
+    """Carry out a verb by the query that its entry names; see model.verbs.Verb."""
     verb = VERBS[command.verb]
     job = job_of(row, command) if verb.about == JOB else None
     values = _NO_WORDS | dict(command.values) | {"command": row.pk, "job": job}
