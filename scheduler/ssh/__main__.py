@@ -20,8 +20,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.system import close_all, hide
 from scheduler.errors import AgentError
 from scheduler.ssh.connections import ConnectionPool
-from scheduler.ssh.paramiko_adapters import CallQueue
-from scheduler.ssh.relay import Relay
+from scheduler.ssh.paramiko_io import CallQueue, Relay
 from scheduler.ssh.remote_processes import RemoteAgent, agent_command
 
 CLOSE_LIMIT_S: Final = 5.0  # for the ends of killed agents to be reported

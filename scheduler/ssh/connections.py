@@ -26,8 +26,7 @@ from scheduler.drivers.loop import Timer
 from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
 from scheduler.errors import WorldError
 from scheduler.ssh.openssh_files import Hop, HostKeys, route
-from scheduler.ssh.paramiko_adapters import BROKEN, ParamikoSocket, Transport
-from scheduler.ssh.relay import Relay, Stream
+from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream, Transport
 from scheduler.ssh.remote_processes import ControlSession, RemoteAgent, start_control_session
 
 JUMP_WINDOW_BYTES: Final = 2_097_152  # a whole connection goes through it

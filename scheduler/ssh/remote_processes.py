@@ -24,8 +24,17 @@ from scheduler.drivers.loop import Callback, Steps, Task, Until
 from scheduler.drivers.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
 from scheduler.drivers.system import close_all
 from scheduler.errors import AgentError, WorldError
-from scheduler.ssh.paramiko_adapters import BROKEN, EXIT_SIGNAL, ON_EXIT, BufferEvent, ParamikoSocket
-from scheduler.ssh.relay import PIECE_BYTES, WINDOW_BYTES, Relay, Stream
+from scheduler.ssh.paramiko_io import (
+    BROKEN,
+    EXIT_SIGNAL,
+    ON_EXIT,
+    PIECE_BYTES,
+    WINDOW_BYTES,
+    BufferEvent,
+    ParamikoSocket,
+    Relay,
+    Stream,
+)
 
 PID_LINE: Final = re.compile(rb"DROVER (\d+)\n")  # the first line of our scripts; a login shell may print before it
 NOISE_BYTES: Final = 8192  # what may come before that line

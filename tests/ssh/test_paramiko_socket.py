@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.ssh.paramiko_adapters import FULL_BYTES, CallQueue, ParamikoSocket
+from scheduler.ssh.paramiko_io import FULL_BYTES, CallQueue, ParamikoSocket
 from tests.loop_tools import turn_until
 
 BIG = bytes(range(256)) * 8192  # 2 MiB: more than a socket holds
