@@ -129,14 +129,8 @@ class Pipes:
 
     def _reader(self, fd: int, pass_on: OnOutput | OnErrors) -> Reader:
         """Return the hot path: read, pass on, write the answer; everything is bound once, here."""
-        slot, is_line, write, loop, read, charge = (
-            self._slot,
-            self._is_line,
-            self.write,
-            self._loop,
-            os.read,
-            self._charge,
-        )
+        slot, is_line, loop = self._slot, self._is_line, self._loop
+        read, write, charge = os.read, self.write, self._charge
 
         def reader(_mask: int) -> None:
             try:
