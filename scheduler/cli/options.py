@@ -272,7 +272,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("-t", "continue with new output until the job ends", dest="follow"),
         _argument("--attempt K", "print the output of this attempt; default: the latest", type=POSITIVE),
     )),
-    "wait": Command("wait.wait_for_jobs", "wait until jobs have ended, and print how each ended", (
+    "wait": Command("jobs.wait_for_jobs", "wait until jobs have ended, and print how each ended", (
         _job("jobs", "+"),
         _argument("--timeout SECONDS", "wait at most so long", type=_seconds, default=inf),
         _argument("--json", "one JSON object a line, with the output of the job"),

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from scheduler.cli.jobs import WAITING_NAME, redraw
 from scheduler.cli.output import Table, as_json, cell, print_table, printable
 from scheduler.cli.session import MASKED, NOTHING, Session, connect
-from scheduler.cli.wait import WAITING_NAME, redraw
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from scheduler.model.states import JOB_STATES

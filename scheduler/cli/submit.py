@@ -19,9 +19,9 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from scheduler.cli.jobs import print_ends
 from scheduler.cli.output import as_json, failed, warn
 from scheduler.cli.session import Session, connect
-from scheduler.cli.wait import print_ends
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
 
