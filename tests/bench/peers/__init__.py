@@ -26,11 +26,12 @@ DRAIN_S: Final = 300.0
 READY_S: Final = 60.0
 SAMPLE_S: Final = 10.0
 
-GRAPHILE, PG_BOSS, PGQUEUER, PROCRASTINATE = "graphile-worker", "pg-boss", "pgqueuer", "procrastinate"
+GRAPHILE, PG_BOSS, PGQUEUER, AWA, PROCRASTINATE = "graphile-worker", "pg-boss", "pgqueuer", "awa", "procrastinate"
 DRIVERS: Final = {
     GRAPHILE: "graphile.mjs",
     PG_BOSS: "pgboss.mjs",
     PGQUEUER: "pgqueuer_driver.py",
+    AWA: "awa_driver.py",
     PROCRASTINATE: "procrastinate_driver.py",
 }
 SLOWER: Final = {PROCRASTINATE: 40}  # a part of the jobs only, or it takes all day
