@@ -16,9 +16,8 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
-from scheduler.model.queue_requests import ClaimRequest
 from scheduler.model.states import CANCELLED, NEVER, ST_FREE
-from scheduler.policy import agent_replies, completion, intake, processes, queue_answers, reload, report, serving
+from scheduler.policy import agent_replies, completion, intake, processes, reload, report, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
 from scheduler.policy.state import State
@@ -111,7 +110,7 @@ class Core:
                         state.outbox.mark(job.pk, job.attempt)
                     if pool.unread:
                         intake.try_alone(state, pool, now)
-                    waiting = intake.open_expansions(state, pool)
+                    waiting = intake.open_expansions(state, pool) if pool.query_jobs else None
                     dispatch(state, pool, waiting, now)
         if state.draining:
             serving.wind_down(state, now)
@@ -144,7 +143,7 @@ class Core:
             state.claims.sent(request, now)
         return request
 
-    def _wanted(self, now: float) -> list[ClaimRequest]:
+    def _wanted(self, now: float) -> list[r.ClaimRequest]:
         """Return what is to be claimed now."""
         state = self.state
         for pool in state.pools.values():
@@ -240,17 +239,17 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.Fetched: intake.fetched,
     e.NotExpanded: intake.not_expanded,
     e.ConnectionsChanged: serving.connections_changed,
-    e.Woken: queue_answers.woken,
-    e.RowsLost: queue_answers.rows_lost,
+    e.Woken: intake.woken,
+    e.RowsLost: intake.rows_lost,
     e.TablesRead: reload.tables_read,
-    e.EndedAndClaimed: queue_answers.ended_and_claimed,
+    e.EndedAndClaimed: intake.ended_and_claimed,
     e.Claimed: intake.receive,
-    e.Saved: queue_answers.saved,
-    e.NotSaved: queue_answers.not_saved,
-    e.Settled: queue_answers.settled,
-    e.LockedFound: queue_answers.found_locked,
-    e.ContentsRead: queue_answers.contents_read,
-    e.Written: queue_answers.written,
+    e.Saved: intake.saved,
+    e.NotSaved: intake.not_saved,
+    e.Settled: intake.settled,
+    e.LockedFound: intake.found_locked,
+    e.ContentsRead: intake.contents_read,
+    e.Written: intake.written,
     e.Serve: serving.serve,
     e.LeaseLost: serving.disowned,
     e.Drain: serving.drain,
