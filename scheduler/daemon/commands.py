@@ -155,11 +155,7 @@ class Commands:
     """
 
     def __init__(
-        self,
-        context: Context,
-        actions: dict[str, Action],
-        read_in: Callable[[float], None],
-        go_on: Callable[[], None],
+        self, context: Context, actions: dict[str, Action], read_in: Callable[[float], None], go_on: Callable[[], None]
     ) -> None:
         self._context, self._now, self._ask, self._actions = context, context.now, context.ask, actions
         self._read_in, self._go_on = read_in, go_on

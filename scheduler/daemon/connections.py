@@ -83,16 +83,9 @@ class Connections:
     """The queue and the watch connection; `changed` is called when one is lost or refuses statements."""
 
     def __init__(
-        self,
-        loop: Loop,
-        config: Config,
-        conninfo: str,
-        core: Core,
-        queries: Mapping[str, Query],
-        schedinfo: str,
-        tasks: WatchTasks,
-        changed: Callable[[], None],
-    ) -> None:
+        self, loop: Loop, config: Config, conninfo: str, core: Core, queries: Mapping[str, Query], schedinfo: str,
+        tasks: WatchTasks, changed: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._loop, self._core, self.queries, self._schedinfo = loop, core, queries, schedinfo
         self._tasks, self._changed = tasks, changed
         self._timers = config.scheduler
@@ -318,19 +311,10 @@ class ListenProbe:
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        query: Query,
-        sender: Connection,
-        listener: Connection,
-        listen: Sequence[str],
-        refused: RefusedStatements,
-        poll: Callable[[], None],
-        log: Callable[[str, str], None],
-        *,
-        every: float,
+        self, loop: Loop, query: Query, sender: Connection, listener: Connection, listen: Sequence[str],
+        refused: RefusedStatements, poll: Callable[[], None], log: Callable[[str, str], None], *, every: float,
         poll_interval: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.channel = listen[-1].split()[1]
         self.is_polling = False
         self._loop, self._query, self._sender, self._listener, self._listen = loop, query, sender, listener, listen

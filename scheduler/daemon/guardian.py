@@ -18,9 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-FORWARDED = frozenset(
-    {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2},
-)
+FORWARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
 AWAITED = FORWARDED | {signal.SIGCHLD}
 SI_KERNEL = 0x80  # sigaction(2): a terminal's signal, which the whole process group has got already
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)

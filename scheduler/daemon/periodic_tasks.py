@@ -36,15 +36,9 @@ class PeriodicTasks:
     """The tasks of a daemon, and when each is due. `ask` runs a query on the watch connection."""
 
     def __init__(
-        self,
-        loop: Loop,
-        timers: Scheduler,
-        core: Core,
-        lease: Lease,
-        ask: Ask,
-        connections: Connections,
+        self, loop: Loop, timers: Scheduler, core: Core, lease: Lease, ask: Ask, connections: Connections,
         daemon: DaemonControl,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections = ask, connections
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about

@@ -37,13 +37,7 @@ class Watch:
     """The watch connection of one daemon: its lease, its periodic tasks and the commands that it carries out."""
 
     def __init__(
-        self,
-        loop: Loop,
-        config: Config,
-        conninfo: str,
-        core: Core,
-        queries: Mapping[str, Query],
-        daemon: DaemonControl,
+        self, loop: Loop, config: Config, conninfo: str, core: Core, queries: Mapping[str, Query], daemon: DaemonControl
     ) -> None:
         self._loop, self._config, self._core, self._daemon = loop, config, core, daemon
         self._identity = identity()

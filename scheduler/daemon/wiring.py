@@ -38,15 +38,9 @@ class Daemon:
     """One supervisor process."""
 
     def __init__(
-        self,
-        config: Config,
-        conninfo: str,
-        *,
-        reads_stdin: bool = False,
-        manager: ServiceManager | None = None,
-        has_guardian: bool = False,
-        read: Callable[[], Config] | None = None,
-    ) -> None:
+        self, config: Config, conninfo: str, *, reads_stdin: bool = False, manager: ServiceManager | None = None,
+        has_guardian: bool = False, read: Callable[[], Config] | None = None,
+    ) -> None:  # fmt: skip
         self.config = config
         self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
         self.loop = Loop(on_pause=self._resume)

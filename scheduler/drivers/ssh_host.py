@@ -151,12 +151,9 @@ class SshProcess:
     """The process of one host, and the agents there; `report` is called from the loop only."""
 
     def __init__(
-        self,
-        loop: Loop,
-        settings: ssh.SshSettings,
-        report: Callable[[ssh.Report], None],
+        self, loop: Loop, settings: ssh.SshSettings, report: Callable[[ssh.Report], None],
         environment: Mapping[str, str] = os.environ,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._loop, self._settings, self._report = loop, settings, report
         self._environment = {name: text for name, text in environment.items() if name in ENVIRONMENT}
         self._is_started: dict[int, bool] = {}  # by id, of all agents whose end was not reported

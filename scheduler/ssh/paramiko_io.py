@@ -248,14 +248,9 @@ class Stream:
     """One channel between descriptors, which it closes; `on_end` is called once the channel is closed and drained."""
 
     def __init__(
-        self,
-        relay: Relay,
-        sock: ParamikoSocket,
-        channel: paramiko.Channel,
-        stdin: int,
-        outputs: tuple[int, ...],
+        self, relay: Relay, sock: ParamikoSocket, channel: paramiko.Channel, stdin: int, outputs: tuple[int, ...],
         on_end: Callable[[], object],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._relay, self._sock, self._channel, self._on_end = relay, sock, channel, on_end
         self._stdin, self._unsent, self._is_reading = stdin, b"", False
         os.set_blocking(stdin, False)

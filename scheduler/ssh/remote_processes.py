@@ -219,15 +219,9 @@ class RemoteAgent:
     """One remote agent. Its place on its connection is free again when `release` is called."""
 
     def __init__(
-        self,
-        id: int,
-        command: bytes,
-        fds: tuple[int, ...],
-        relay: Relay,
-        settings: SshSettings,
-        report: Callable[[Report], None],
-        release: Callable[["RemoteAgent"], None],
-    ) -> None:
+        self, id: int, command: bytes, fds: tuple[int, ...], relay: Relay, settings: SshSettings,
+        report: Callable[[Report], None], release: Callable[["RemoteAgent"], None],
+    ) -> None:  # fmt: skip
         self.id, self._command, self._fds = id, command, fds
         self._relay, self._loop, self._orphan_s = relay, relay.loop, settings.orphan_s
         self._report, self._release = report, release
