@@ -273,7 +273,7 @@ def store_output(state: State, now: float) -> None:
 
 def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) -> None:
     job = slot.job
-    if job is None:
+    if job is None or not pieces:
         return
     for piece in pieces:
         state.outbox.output(OutputRow(job.pk, job.attempt, job.next_piece(), *piece), is_followed=not is_over)
