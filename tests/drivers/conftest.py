@@ -19,6 +19,13 @@ from tests.schema_tools import Connection
 
 
 @pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
 def family() -> Iterator[Make]:
     """Make a family of these agent types; all its processes are killed at the end."""
     made: list[Family] = []

@@ -39,13 +39,6 @@ def timed(clock: Clock) -> Iterator[Loop]:
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.close()
-
-
-@pytest.fixture
 def pipe() -> Iterator[Callable[[], Pipe]]:
     """Make pipes; those still open are closed at the end."""
     made: list[int] = []

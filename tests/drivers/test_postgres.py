@@ -25,13 +25,6 @@ ONE = Query("one", "select 1 as a, null as b, $1::text as c", ("c",))
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.close()
-
-
-@pytest.fixture
 def connection(loop: Loop, database: str) -> Iterator[Connection]:
     connection = opened(loop, database)
     yield connection

@@ -14,13 +14,6 @@ Pipe = tuple[int, int]
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.close()
-
-
-@pytest.fixture
 def pipe() -> Iterator[Pipe]:
     ends = os.pipe()
     yield ends

@@ -50,6 +50,13 @@ def await_lines(daemon: Daemon, record: Path, count: int) -> None:
     daemon.until(lambda: len(lines(record)) == count, what=f"{count} lines are not given out")
 
 
+def insert_at_gate(daemon: Daemon, record: Path, gate: Path, count: int) -> list[int]:
+    """Queue jobs that wait for the gate; return their numbers once agents have them all."""
+    pks = daemon.insert_all(numbered(count, f"gate:{gate}"))
+    await_lines(daemon, record, count)
+    return pks
+
+
 def command(daemon: Daemon, text: str) -> None:
     daemon.insert(jq_type="command", jq_args=text, role="drover_operator")
 

@@ -17,9 +17,9 @@ from tests.integration.ssh_tools import (
     SOON,
     assert_each_done_once,
     at_work,
-    await_lines,
     command,
     hosts,
+    insert_at_gate,
     interruptions,
     numbered,
     reached,
@@ -36,8 +36,7 @@ def test_hanging_ssh_process_delays_a_kill_by_its_ping_interval_only(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3), ssh=OFTEN)
-    killed, *others = daemon.insert_all(numbered(3, f"gate:{gate}"))
-    await_lines(daemon, record, 3)
+    killed, *others = insert_at_gate(daemon, record, gate, 3)
     (ssh_process,) = ssh_processes(daemon)
     os.kill(ssh_process, SIGSTOP)
     command(daemon, f"killjob {killed}")
@@ -52,8 +51,7 @@ def test_a_reload_that_removes_a_host_lets_its_agents_finish(
 ) -> None:
     types = agent("rec", rec(record), slots=2)
     daemon = launch(ALPHA + "enabled = false\n" + table("beta", beta) + types)
-    pks = daemon.insert_all(numbered(2, f"gate:{gate}"))
-    await_lines(daemon, record, 2)
+    pks = insert_at_gate(daemon, record, gate, 2)
     (daemon.folder / "conf.d" / "test.toml").write_text(ALPHA + types)
     command(daemon, "reload")
     (near,) = daemon.insert_all(numbered(1, "near"))
@@ -72,8 +70,7 @@ def test_hanging_ssh_process_of_a_removed_host_is_killed(
     types = agent("rec", rec(record), slots=2)
     daemon = launch(ALPHA + "enabled = false\n" + table("beta", beta) + types, ssh=OFTEN)
     reached(daemon)
-    pks = daemon.insert_all(numbered(count, f"gate:{gate}"))
-    await_lines(daemon, record, count)
+    pks = insert_at_gate(daemon, record, gate, count)
     (ssh_process,) = ssh_processes(daemon)
     watched = [os.pidfd_open(ssh_process), *map(os.pidfd_open, at_work(beta))]
     os.kill(ssh_process, SIGSTOP)
@@ -123,8 +120,7 @@ def test_a_slow_kill_without_grace_logs_a_bounded_number_of_lines(
 ) -> None:
     net, server = cable
     daemon = launch("[scheduler]\nkill_grace = 0\n" + table("beta", server) + agent("rec", rec(record)), ssh=SOON)
-    (pk,) = daemon.insert_all(numbered(1, f"gate:{gate}"))
-    daemon.until(lambda: len(lines(record)) == 1)
+    (pk,) = insert_at_gate(daemon, record, gate, 1)
     net.cut()
     command(daemon, f"killjob {pk}")
     daemon.until(lambda: "reason='killed'" in daemon.stderr())

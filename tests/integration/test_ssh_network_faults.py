@@ -22,6 +22,7 @@ from tests.integration.ssh_tools import (
     await_lines,
     forget_connections,
     hosts,
+    insert_at_gate,
     interruptions,
     numbered,
     reached,
@@ -60,8 +61,7 @@ def test_a_half_open_connection_is_closed_when_the_host_resets_it(
 ) -> None:
     net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=2))
-    pks = daemon.insert_all(numbered(2, f"gate:{gate}"))
-    await_lines(daemon, record, 2)
+    pks = insert_at_gate(daemon, record, gate, 2)
     net.cut()
     forget_connections(net)
     net.mend()
@@ -189,8 +189,7 @@ def test_jobs_of_a_host_after_a_power_cut_run_when_it_is_back_r2_r58(
 ) -> None:
     net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=3))
-    pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
-    await_lines(daemon, record, 3)
+    pks = insert_at_gate(daemon, record, gate, 3)
     net.cut()
     for pid in run("ip", "netns", "pids", net.name).split():
         kill(int(pid))
@@ -225,8 +224,7 @@ def test_a_broken_connection_does_not_count_against_slots_while_another_is_refus
     once = "[scheduler]\nrespawn_count = 0\n"  # a death that counts blocks its slot for minutes
     daemon = launch(once + table("beta", beta) + agent("rec", rec(record), slots=12))
     reached(daemon)
-    pks = daemon.insert_all(numbered(9, f"gate:{gate}"))
-    daemon.until(lambda: len(lines(record)) == 9)
+    pks = insert_at_gate(daemon, record, gate, 9)
     sessions = beta.sessions()
     kill(beta.process.pid)  # who listens; the connections live on
     beta.process.wait()
@@ -246,8 +244,7 @@ def test_slots_beyond_the_session_limit_wait_while_no_other_connection_can_be_ma
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=12))
     reached(daemon)
-    pks = daemon.insert_all(numbered(9, f"gate:{gate}"))
-    daemon.until(lambda: len(lines(record)) == 9)
+    pks = insert_at_gate(daemon, record, gate, 9)
     kill(beta.process.pid)
     beta.process.wait()
     pks += daemon.insert_all(numbered(3, "more"))

@@ -10,7 +10,7 @@ from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import agent, lines, python, rec
+from tests.integration.daemon import Daemon, agent, python, rec
 from tests.integration.ssh_tools import (
     ALPHA,
     DEAF,
@@ -18,6 +18,7 @@ from tests.integration.ssh_tools import (
     assert_each_done_once,
     at_work,
     await_lines,
+    insert_at_gate,
     interruptions,
     numbered,
     reached,
@@ -42,8 +43,7 @@ def test_ssh_process_that_dies_interrupts_all_running_jobs_once(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=4))
-    pks = daemon.insert_all(numbered(4, f"gate:{gate}"))
-    await_lines(daemon, record, 4)
+    pks = insert_at_gate(daemon, record, gate, 4)
     watched = [os.pidfd_open(pid) for pid in at_work(beta)]
     (ssh_process,) = ssh_processes(daemon)
     os.kill(ssh_process, SIGKILL)
@@ -87,8 +87,7 @@ def test_remote_jobs_of_a_killed_daemon_run_once_more_under_the_next(
 ) -> None:
     text = table("beta", beta) + agent("rec", rec(record), slots=3)
     daemon = launch(text)
-    pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
-    await_lines(daemon, record, 3)
+    pks = insert_at_gate(daemon, record, gate, 3)
     watched = [os.pidfd_open(pid) for pid in at_work(beta)]
     daemon.kill()
     assert all_gone(watched)
@@ -97,14 +96,18 @@ def test_remote_jobs_of_a_killed_daemon_run_once_more_under_the_next(
     assert [daemon.row(pk)["jq_attempt"] for pk in pks] == [2, 2, 2]
 
 
+def beside_a_deaf_agent(launch: Launch, beta: Server, record: Path, gate: Path) -> tuple[Daemon, int, list[int]]:
+    """Start a job at the gate beside an idle agent that ignores hang-ups; return both their pidfds too."""
+    daemon = launch(table("beta", beta) + agent("rec", rec(record)) + agent("deaf", python(DEAF)))
+    daemon.wait(daemon.insert(jq_type="deaf", jq_args="x"))
+    (pk,) = insert_at_gate(daemon, record, gate, 1)
+    return daemon, pk, [os.pidfd_open(pid) for pid in at_work(beta)]
+
+
 def test_a_terminated_daemon_leaves_no_remote_process_and_gives_all_jobs_back(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
-    daemon = launch(table("beta", beta) + agent("rec", rec(record)) + agent("deaf", python(DEAF)))
-    (pk,) = daemon.insert_all(numbered(1, f"gate:{gate}"))
-    daemon.wait(daemon.insert(jq_type="deaf", jq_args="x"))
-    await_lines(daemon, record, 1)
-    watched = [os.pidfd_open(pid) for pid in at_work(beta)]
+    daemon, pk, watched = beside_a_deaf_agent(launch, beta, record, gate)
     assert daemon.stop(SIGTERM) == 0
     assert all_gone(watched)
     assert (daemon.row(pk)["jq_state"], daemon.row(pk)["jq_interruptions"]) == ("queued", 0)
@@ -113,11 +116,7 @@ def test_a_terminated_daemon_leaves_no_remote_process_and_gives_all_jobs_back(
 def test_an_interrupted_daemon_lets_remote_agents_finish(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
-    daemon = launch(table("beta", beta) + agent("rec", rec(record)) + agent("deaf", python(DEAF)))
-    (pk,) = daemon.insert_all(numbered(1, f"gate:{gate}"))
-    daemon.wait(daemon.insert(jq_type="deaf", jq_args="x"))
-    await_lines(daemon, record, 1)
-    watched = [os.pidfd_open(pid) for pid in at_work(beta)]
+    daemon, pk, watched = beside_a_deaf_agent(launch, beta, record, gate)
     daemon.signal(SIGINT)
     daemon.until(lambda: "draining" in daemon.stderr())
     gate.touch()
@@ -129,8 +128,7 @@ def test_an_interrupted_daemon_lets_remote_agents_finish(
 @pytest.mark.slow
 def test_hanging_ssh_process_is_noticed_by_its_pings(launch: Launch, beta: Server, record: Path, gate: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3), ssh=OFTEN)
-    pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
-    daemon.until(lambda: len(lines(record)) == 3)
+    pks = insert_at_gate(daemon, record, gate, 3)
     (ssh_process,) = ssh_processes(daemon)
     os.kill(ssh_process, SIGSTOP)
     gate.touch()
@@ -146,8 +144,7 @@ def test_a_stopping_daemon_gives_back_jobs_of_a_silent_host(
 ) -> None:
     net, server = cable
     daemon = launch(table("beta", server) + agent("rec", rec(record), slots=3))
-    pks = daemon.insert_all(numbered(3, f"gate:{gate}"))
-    daemon.until(lambda: len(lines(record)) == 3)
+    pks = insert_at_gate(daemon, record, gate, 3)
     net.cut()
     daemon.stop(SIGTERM)
     assert "database has not taken" not in daemon.stderr()
