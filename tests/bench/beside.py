@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.bench.ours import AGENTS
 from tests.bench.place import JOBS, LAST, LOOK_S, Daemon, Place
+from tests.bench.rates import Rate
 
 DATABASE: Final = "history"
 CHUNK: Final = 20_000  # jobs of one insert
@@ -35,9 +36,9 @@ select count(*), count(*) filter (where jq_endtime > to_timestamp(%s)) from drov
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Jobs a second over the whole time, and in its last tenth."""
+    """The rate over the whole time, and jobs a second in its last tenth."""
 
-    whole: float
+    whole: Rate
     end: float
 
 
@@ -96,6 +97,7 @@ def sustained(place: Place, seconds: float, holding: Callable[[Place], AbstractC
         daemon.start_all(place.gate, AGENTS)
         chunks = deque(_chunk(daemon) for _ in range(AHEAD))
         begun = _now(daemon)
+        daemon.begin()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             _feed(daemon, chunks)
@@ -124,4 +126,4 @@ def _now(daemon: Daemon) -> float:
 def _rates(daemon: Daemon, begun: float, ended: float) -> Rates:
     span = (ended - begun) * TENTH
     whole, end = daemon.row(ENDED_IN, ended - span, begun, ended)
-    return Rates(whole / (ended - begun), end / span)
+    return Rates(Rate(whole / (ended - begun), daemon.cost(whole)), end / span)

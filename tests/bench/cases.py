@@ -7,9 +7,10 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 from tests.bench import beside, commands, limits, ours, ssh
-from tests.bench.lines import Line
+from tests.bench.lines import Line, of_rates
 from tests.bench.peers import DRIVERS, GRAPHILE, Peers
 from tests.bench.place import Place
+from tests.bench.rates import Rate
 from tests.bench.sizes import Sizes
 
 AT_ONCE: Final = 4  # commands of P8
@@ -52,21 +53,21 @@ def p1(run: Run) -> list[Line]:
             **{name: partial(run.peers.drain, name, jobs) for name in DRIVERS},
         },
     )
-    mine, limit = _figures(rates["ours"]), _figures(rates["limit"])
-    peers = {name: _figures(rates[name]) for name in DRIVERS}
+    mine, limit = rates["ours"], rates["limit"]
+    peers = {name: _of_all_rounds(rates[name]) for name in DRIVERS}
     what = f"{jobs:,} one-parameter jobs, {ours.AGENTS} agents"
-    best = Line("P1", f"{what}: to the best peer", "/s", mine, limit, peers[GRAPHILE], GRAPHILE, "peer", at_least=1.2)
+    best = Line("P1", f"{what}: to the best peer", "/s", peer_name=GRAPHILE, against="peer", at_least=1.2)
     rest = [
-        Line("P1", f"{what}: to {name}", "/s", mine, peer=peer, peer_name=name, against="peer")
+        of_rates(Line("P1", f"{what}: to {name}", "/s", peer_name=name, against="peer"), mine, peer=peer)
         for name, peer in peers.items()
         if name != GRAPHILE
     ]
     return [
-        Line("P1", f"{what}: to the claim alone", "/s", mine, limit, against="limit", at_least=0.6),
-        Line(
-            "P1", f"{what}, limited: to no limit", "/s", _figures(rates["limited"]), mine, against="limit", at_least=0.7
+        of_rates(Line("P1", f"{what}: to the claim alone", "/s", against="limit", at_least=0.6), mine, limit),
+        of_rates(
+            Line("P1", f"{what}, limited: to no limit", "/s", against="limit", at_least=0.7), rates["limited"], mine
         ),
-        *(_or_missing(run, line) for line in (best, *rest)),
+        *(_or_missing(run, line) for line in (of_rates(best, mine, limit, peers[GRAPHILE]), *rest)),
     ]
 
 
@@ -76,8 +77,8 @@ def p2(run: Run) -> list[Line]:
     mine = [each.rate for each in expanded]
     what = f"{run.sizes.rows:,} rows of a query, {ours.AGENTS} agents"
     return [
-        Line("P2", f"{what}: to ready lines", "/s", mine, raw, against="limit", at_least=0.5),
-        Line("P2", f"{what}: to fetched rows", "/s", mine, loop, against="limit", at_least=0.7),
+        of_rates(Line("P2", f"{what}: to ready lines", "/s", against="limit", at_least=0.5), mine, raw),
+        of_rates(Line("P2", f"{what}: to fetched rows", "/s", against="limit", at_least=0.7), mine, loop),
     ]
 
 
@@ -135,14 +136,10 @@ def p7(run: Run) -> list[Line]:
     what = f"{many:,} agents"
     return [
         Line("P7", f"{what}, idle: CPU", "%", [each.cpu_percent for each in crowds["many"]], at_most=1.0),
-        Line(
-            "P7",
-            f"{what}, {items:,} items: to {few} agents",
-            "/s",
+        of_rates(
+            Line("P7", f"{what}, {items:,} items: to {few} agents", "/s", against="limit", at_least=0.5),
             rates["many"],
             rates["few"],
-            against="limit",
-            at_least=0.5,
         ),
     ]
 
@@ -151,29 +148,19 @@ def p8(run: Run) -> list[Line]:
     """A process for every job."""
     count, program = run.sizes.commands, commands.find("true")
     contestants = {
-        "limit": partial(commands.bare, [program], count, AT_ONCE),
+        "limit": partial(commands.bare, run.place.conninfo, [program], count, AT_ONCE),
         "ours": partial(ours.commands, run.place, count, AT_ONCE, program),
     }
     why = commands.why_no_parallel()
     if not why:
-        contestants["peer"] = partial(commands.parallel, program, count, AT_ONCE)
+        contestants["peer"] = partial(commands.parallel, run.place.conninfo, program, count, AT_ONCE)
     rates = in_turns(run.rounds, contestants)
     mine, limit, peer = rates["ours"], rates["limit"], rates.get("peer", [])
     what = f"{count} exec jobs `true`, {AT_ONCE} at once"
+    best = Line("P8", f"{what}: to GNU parallel", "/s", peer_name="GNU parallel", at_least=2.0)
     return [
-        Line("P8", f"{what}: to bare Popen", "/s", mine, limit, against="limit", at_least=0.7),
-        Line(
-            "P8",
-            f"{what}: to GNU parallel",
-            "/s",
-            mine,
-            limit,
-            peer,
-            "GNU parallel",
-            "peer" if peer else "",
-            at_least=2.0,
-            missing=why,
-        ),
+        of_rates(Line("P8", f"{what}: to bare Popen", "/s", against="limit", at_least=0.7), mine, limit),
+        of_rates(replace(best, against="peer" if peer else "", missing=why), mine, limit, peer),
     ]
 
 
@@ -206,31 +193,15 @@ def p9(run: Run) -> list[Line]:
             rates = in_turns(
                 run.rounds,
                 {
-                    "limit": partial(ssh.bare_rate, there, agent, agents, lines),
+                    "limit": partial(ssh.bare_rate, run.place.conninfo, there, agent, agents, lines),
                     "ours": partial(ssh.our_rate, run.place, there, agents, lines),
                     "ahead": partial(ssh.our_rate, run.place, there, agents, lines, window=AHEAD),
                 },
             )
             what = f"SSH: {lines:,} lines, {agents} agents"
-            found += [
-                Line(
-                    "P9",
-                    f"{what}: to bare paramiko",
-                    "/s",
-                    rates["ours"],
-                    rates["limit"],
-                    against="limit",
-                    at_least=at_least,
-                ),
-                Line(
-                    "P9",
-                    f"{what}, {AHEAD} lines each: to 1",
-                    "/s",
-                    rates["ahead"],
-                    rates["ours"],
-                    against="limit",
-                ),
-            ]
+            bare = Line("P9", f"{what}: to bare paramiko", "/s", against="limit", at_least=at_least)
+            ahead = Line("P9", f"{what}, {AHEAD} lines each: to 1", "/s", against="limit")
+            found += [of_rates(bare, rates["ours"], rates["limit"]), of_rates(ahead, rates["ahead"], rates["ours"])]
     return found
 
 
@@ -242,7 +213,7 @@ def p10(run: Run) -> list[Line]:
         {"limit": partial(limits.copy, run.place.conninfo, rows), "ours": partial(ours.copy, run.place, rows)},
     )
     what = f"COPY of {rows:,} rows by drover_frontend"
-    return [Line("P10", what, "/s", rates["ours"], rates["limit"], against="limit", at_least=0.4)]
+    return [of_rates(Line("P10", what, "/s", against="limit", at_least=0.4), rates["ours"], rates["limit"])]
 
 
 CASES: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
@@ -251,13 +222,13 @@ CASES: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
 
 
 @cache
-def _expansions(run: Run) -> tuple[list[ours.Expanded], list[float], list[float]]:
+def _expansions(run: Run) -> tuple[list[ours.Expanded], list[Rate], list[Rate]]:
     """Work the rows of P2 and P5: ours, ready lines, fetched rows."""
     rows, agent, conninfo = run.sizes.rows, run.place.agent, run.place.conninfo
     given = in_turns(
         run.rounds,
         {
-            "raw": partial(limits.ping_pong, agent, ours.AGENTS, rows),
+            "raw": partial(limits.ping_pong, conninfo, agent, ours.AGENTS, rows),
             "fetched": partial(limits.fetch_and_ping_pong, conninfo, agent, ours.AGENTS, rows),
             "ours": partial(ours.expand, run.place, rows, None),
         },
@@ -282,7 +253,7 @@ def _beside_history(run: Run) -> Line:
         {"empty": partial(ours.drain_alone, run.place, load), "full": partial(ours.drain_beside, full, load)},
     )
     what = f"{sizes.jobs:,} jobs beside {sizes.finished:,} finished, {sizes.queued:,} queued"
-    return Line("P6", what, "/s", rates["full"], rates["empty"], against="limit", at_least=0.9)
+    return of_rates(Line("P6", what, "/s", against="limit", at_least=0.9), rates["full"], rates["empty"])
 
 
 def _under_snapshot(run: Run) -> list[Line]:
@@ -297,15 +268,17 @@ def _under_snapshot(run: Run) -> list[Line]:
     what = f"{seconds:g} s under a snapshot"
     held, free = rates["held"], rates["free"]
     return [
-        Line("P6", what, "/s", [r.whole for r in held], [r.whole for r in free], against="limit", at_least=0.7),
+        of_rates(
+            Line("P6", what, "/s", against="limit", at_least=0.7), [r.whole for r in held], [r.whole for r in free]
+        ),
         Line("P6", f"{what}: its last tenth", "/s", [r.end for r in held], [r.end for r in free], against="limit"),
     ]
 
 
-def _figures(given: Sequence[float | None]) -> list[float]:
+def _of_all_rounds(given: Sequence[Rate | None]) -> list[Rate]:
     """Return the rates of all rounds, or none of a contestant that failed in one."""
-    figures = [figure for figure in given if figure is not None]
-    return figures if len(figures) == len(given) else []
+    rates = [rate for rate in given if rate is not None]
+    return rates if len(rates) == len(given) else []
 
 
 def _or_missing(run: Run, line: Line) -> Line:

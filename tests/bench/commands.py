@@ -1,5 +1,6 @@
 """A process for every command: the barest loop, and GNU parallel."""
 
+import os
 import select
 import shutil
 import subprocess
@@ -8,6 +9,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
+
+from tests.bench.rates import Rate
+from tests.bench.usage import Workers, metered, this_process
 
 PIPE: Final = subprocess.PIPE
 OUTPUT: Final = 65_536  # bytes: a full pipe
@@ -60,18 +64,14 @@ def find(name: str) -> str:
     return path
 
 
-def bare(argv: Sequence[str], count: int, at_once: int) -> float:
-    """Return commands a second of a loop that starts them between three pipes, hears them out and waits for them."""
-    begun = time.monotonic()
-    with closing(select.epoll()) as epoll:
-        running = Running(epoll)
-        for _ in range(count):
-            while len(running) >= at_once:
-                running.hear()
-            running.start(argv)
-        while len(running):
-            running.hear()
-    return count / (time.monotonic() - begun)
+def bare(conninfo: str, argv: Sequence[str], count: int, at_once: int) -> Rate:
+    """Return the rate of a loop that starts commands between three pipes, hears them out and waits for them."""
+    with metered(conninfo) as meter:
+        meter.begin(this_process())
+        begun = time.monotonic()
+        _start_all(argv, count, at_once)
+        seconds = time.monotonic() - begun
+        return Rate(count / seconds, meter.cost(count))
 
 
 def why_no_parallel() -> str:
@@ -82,9 +82,29 @@ def why_no_parallel() -> str:
     return "" if said.startswith("GNU parallel") else "GNU parallel (the `parallel` here is another program)"
 
 
-def parallel(program: str, count: int, at_once: int) -> float:
-    """Return commands a second of GNU parallel, its own start included."""
-    words = "".join(f"{i}\n" for i in range(count)).encode()
-    begun = time.monotonic()
-    subprocess.run([PARALLEL, "--will-cite", f"-j{at_once}", program], input=words, check=True)
-    return count / (time.monotonic() - begun)
+def parallel(conninfo: str, program: str, count: int, at_once: int) -> Rate:
+    """Return the rate of GNU parallel, its own start included."""
+    argv = [PARALLEL, "--will-cite", f"-j{at_once}", program]
+    with metered(conninfo) as meter:
+        begun = time.monotonic()
+        process = subprocess.Popen(argv, stdin=PIPE)
+        meter.begin(Workers(process.pid, lambda pid, _: "driver" if pid == process.pid else "agents"))
+        assert process.stdin is not None
+        process.stdin.write("".join(f"{i}\n" for i in range(count)).encode())
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its CPU time goes when it is waited for
+        seconds = time.monotonic() - begun
+        cost = meter.cost(count)
+    assert process.wait() == 0, f"GNU parallel ended with status {process.returncode}"
+    return Rate(count / seconds, cost)
+
+
+def _start_all(argv: Sequence[str], count: int, at_once: int) -> None:
+    with closing(select.epoll()) as epoll:
+        running = Running(epoll)
+        for _ in range(count):
+            while len(running) >= at_once:
+                running.hear()
+            running.start(argv)
+        while len(running):
+            running.hear()

@@ -14,6 +14,9 @@ from typing import Final
 
 import psycopg
 
+from tests.bench.rates import Rate
+from tests.bench.usage import Meter, metered, this_process
+
 BATCH: Final = 1000  # rows of one statement
 READY: Final = [b'id="%d" path="some/path/of/file_%d"\n' % (i, i) for i in range(1, 1001)]
 
@@ -39,16 +42,17 @@ select i::bigint as id, 'some/path/of/file_' || i as path from generate_series(1
 # ---- lines to agents
 
 
-def ping_pong(command: Sequence[str], agents: int, items: int) -> float:
-    """Return items a second of agents that get ready lines, one in flight for each."""
-    return items / _exchange(command, agents, islice(cycle(READY), items))
+def ping_pong(conninfo: str, command: Sequence[str], agents: int, items: int) -> Rate:
+    """Return the rate of items of agents that get ready lines, one in flight for each."""
+    with metered(conninfo) as meter:
+        return _exchange(meter, command, agents, islice(cycle(READY), items), items)
 
 
-def fetch_and_ping_pong(conninfo: str, command: Sequence[str], agents: int, items: int) -> float:
+def fetch_and_ping_pong(conninfo: str, command: Sequence[str], agents: int, items: int) -> Rate:
     """Do the same with lines made of rows, which are fetched from the database meanwhile."""
-    with psycopg.connect(conninfo) as connection:
+    with metered(conninfo) as meter, psycopg.connect(conninfo) as connection:
         connection.execute(WORK.format(items).encode())
-        return items / _exchange(command, agents, _formatted(connection))
+        return _exchange(meter, command, agents, _formatted(connection), items)
 
 
 def _formatted(connection: "psycopg.Connection[tuple[int, str]]") -> Iterator[bytes]:
@@ -59,14 +63,16 @@ def _formatted(connection: "psycopg.Connection[tuple[int, str]]") -> Iterator[by
                 yield b'id="%d" path="%s"\n' % (row[0], row[1].encode())
 
 
-def _exchange(command: Sequence[str], agents: int, lines: Iterable[bytes]) -> float:
-    """Start agents and give them all lines; the seconds from the first line to the last OK."""
+def _exchange(meter: Meter, command: Sequence[str], agents: int, lines: Iterable[bytes], items: int) -> Rate:
+    """Start agents and give them all lines; the rate from the first line to the last OK."""
     with ExitStack() as stack, select.epoll() as epoll:
         stdin = dict(_start(stack, command) for _ in range(agents))
         for out in stdin:
             os.read(out, 3)
             epoll.register(out, select.EPOLLIN)
-        return _seconds_of(epoll, stdin, iter(lines))
+        meter.begin(this_process())
+        seconds = _seconds_of(epoll, stdin, iter(lines))
+        return Rate(items / seconds, meter.cost(items))
 
 
 def _start(stack: ExitStack, command: Sequence[str]) -> tuple[int, int]:
@@ -97,26 +103,30 @@ def _seconds_of(epoll: select.epoll, stdin: dict[int, int], lines: Iterator[byte
 # ---- rows
 
 
-def complete_and_claim(conninfo: str, rows: int) -> float:
-    """Return rows a second through one connection that completes a batch and claims the next in one statement."""
-    with psycopg.connect(conninfo, autocommit=True) as connection:
+def complete_and_claim(conninfo: str, rows: int) -> Rate:
+    """Return the rate of rows through one connection that completes a batch and claims the next in one statement."""
+    with metered(conninfo) as meter, psycopg.connect(conninfo, autocommit=True) as connection:
         _bare_table(connection, BARE_ROWS, rows)
+        meter.begin(this_process())
         begun = time.monotonic()
         done = _drain(connection)
         seconds = time.monotonic() - begun
+        cost = meter.cost(rows)
     assert done == rows, f"the bare loop has done {done} of {rows} rows"
-    return rows / seconds
+    return Rate(rows / seconds, cost)
 
 
-def copy(conninfo: str, rows: int) -> float:
-    """Return rows a second copied into the same bare table, which has its key and one index for the claim."""
+def copy(conninfo: str, rows: int) -> Rate:
+    """Return the rate of rows copied into the same bare table, which has its key and one index for the claim."""
     text = "".join(f"noop\targument {i}\n" for i in range(rows)).encode()
-    with psycopg.connect(conninfo, autocommit=True) as connection:
+    with metered(conninfo) as meter, psycopg.connect(conninfo, autocommit=True) as connection:
         _bare_table(connection)
+        meter.begin(this_process())
         begun = time.monotonic()
         with connection.cursor().copy("copy bare (type, args) from stdin") as copying:
             copying.write(text)
-        return rows / (time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        return Rate(rows / seconds, meter.cost(rows))
 
 
 def _bare_table(connection: "psycopg.Connection[tuple[int, ...]]", query: str = "", rows: int = 0) -> None:

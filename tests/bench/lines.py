@@ -3,13 +3,21 @@
 Pure: knows nothing of how a figure came about.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, Final, Literal
 
+from tests.bench.rates import Cost, Rate, median_cost
+
 HEADINGS: Final = ("", "what", "ours", "limit", "peer", "ratio (range)", "target", "")
 ROW: Final = "{:<4}  {:<58}  {:>20}  {:>11}  {:>30}  {:>17}  {:<13}  {}"
+
+INDENT: Final = " " * 6
+LEGEND: Final = (
+    "below a rate: CPU time a job of daemon + backends + agents (+ rest of the server), WAL a job;"
+    " a limit or peer has its own process for the daemon"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,7 @@ class Line:
     at_least: float | None = None
     at_most: float | None = None
     missing: str = ""
+    costs: Mapping[str, Sequence[Cost]] = field(default_factory=dict)  # of a job of each of the three, by its name
 
     @property
     def ratios(self) -> list[float]:
@@ -64,24 +73,47 @@ def cells(line: Line) -> list[str]:
     return [line.case, line.what, mine, _figure(line.limit, line.unit), peer, ratio, line.target, line.verdict]
 
 
+def of_rates(line: Line, ours: Sequence[Rate], limit: Sequence[Rate] = (), peer: Sequence[Rate] = ()) -> Line:
+    """Return the line with these rates and what they cost."""
+    rates = {"ours": ours, "limit": limit, line.peer_name or "peer": peer}
+    mine, limits, peers = ([rate.per_s for rate in each] for each in rates.values())
+    costs = {name: [rate.cost for rate in each] for name, each in rates.items() if each}
+    return replace(line, ours=mine, limit=limits, peer=peers, costs=costs)
+
+
 def show(line: Line) -> str:
-    """Return the line as it is printed."""
-    return ROW.format(*cells(line)).rstrip()
+    """Return the line as it is printed, with one more for what a job costs if that is known."""
+    return "\n".join([ROW.format(*cells(line)).rstrip(), *([INDENT + costs(line)] if line.costs else [])])
+
+
+def costs(line: Line) -> str:
+    """Return what a job costs by those compared, the median over the rounds; LEGEND explains it."""
+    return "; ".join(f"{name} {_cost(median_cost(rounds))}" for name, rounds in line.costs.items())
 
 
 def heading() -> str:
-    """Return the line above all others."""
-    return ROW.format(*HEADINGS).rstrip()
+    """Return the lines above all others."""
+    return f"{ROW.format(*HEADINGS).rstrip()}\n{INDENT}{LEGEND}"
 
 
 def to_json(line: Line) -> dict[str, Any]:
     """Return all that is known of the line."""
-    return asdict(line) | {"ratios": line.ratios, "target": line.target, "verdict": line.verdict}
+    cost = {name: asdict(median_cost(rounds)) for name, rounds in line.costs.items()}
+    return asdict(line) | {"cost": cost, "ratios": line.ratios, "target": line.target, "verdict": line.verdict}
 
 
 def number(value: float) -> str:
     """Return three digits, or all before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _cost(cost: Cost) -> str:
+    parts = [cost.driver_us, cost.backends_us, *([] if cost.agents_us is None else [cost.agents_us])]
+    return f"{' + '.join(map(_us, parts))} (+ {_us(cost.server_us)}) us, {cost.wal_bytes:,.0f} B"
+
+
+def _us(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _figure(values: Sequence[float], unit: str) -> str:

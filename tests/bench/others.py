@@ -14,8 +14,9 @@ from typing import Final
 
 from tests.bench import beside, far, limits, ours
 from tests.bench.cases import Run, in_turns
-from tests.bench.lines import Line
+from tests.bench.lines import Line, of_rates
 from tests.bench.place import JOBS, LAST, LOOK_S, ONE, START_S, Daemon, Place
+from tests.bench.rates import Rate
 
 CLIENTS: Final = 50
 EACH_S: Final = 1.0  # a client lists so often
@@ -69,19 +70,20 @@ def keyed(run: Run) -> list[Line]:
     given = in_turns(
         run.rounds,
         {
-            "raw": partial(limits.ping_pong, run.place.agent, ours.AGENTS, rows),
+            "raw": partial(limits.ping_pong, run.place.conninfo, run.place.agent, ours.AGENTS, rows),
             "ours": partial(ours.expand, run.place, rows, "id"),
         },
     )
     rates = [each.rate for each in given["ours"]]
-    return [Line("KEY", f"{rows:,} keyed rows of a query: to ready lines", "/s", rates, given["raw"], against="limit")]
+    line = Line("KEY", f"{rows:,} keyed rows of a query: to ready lines", "/s", against="limit")
+    return [of_rates(line, rates, given["raw"])]
 
 
 def j129(run: Run) -> list[Line]:
     """The bundled agent."""
     jobs = run.sizes.bundled
     rates = [ours.drain_alone(run.place, ours.Load(jobs, BUNDLED)) for _ in range(run.rounds)]
-    return [Line("J129", f"{jobs:,} jobs of the bundled noop agent, one process", "/s", rates, at_least=200)]
+    return [of_rates(Line("J129", f"{jobs:,} jobs of the bundled noop agent, one process", "/s", at_least=200), rates)]
 
 
 def r33(run: Run) -> list[Line]:
@@ -94,7 +96,9 @@ def r33(run: Run) -> list[Line]:
         database.execute(GRAPHS.encode(), (last - jobs, jobs))
     place.rest()
     with _logged(place) as log, place.daemon(place.line_agents(ours.AGENTS)) as daemon:
-        rate = jobs / ours._seconds_of(daemon, last - jobs, jobs)
+        daemon.begin()
+        per_s = jobs / ours._seconds_of(daemon, last - jobs, jobs)
+        rate = Rate(per_s, daemon.cost(jobs))
         told = log.read_text(errors="replace")
     claims, settled = claims_of(told), [ms for ms, text in statements_of(told) if "drover.settle" in text]
     what = f"{jobs:,} jobs in chains of {LENGTH} and fans of {WIDTH:,}"
@@ -104,7 +108,7 @@ def r33(run: Run) -> list[Line]:
         Line(
             "R33", f"{what}: statements per 1,000 ends", "", [(len(claims) + len(settled)) * 1000 / jobs], at_most=100
         ),
-        Line("R33", what, "/s", [rate]),
+        of_rates(Line("R33", what, "/s"), [rate]),
     ]
 
 
@@ -116,7 +120,7 @@ def r52(run: Run) -> list[Line]:
         run.rounds, {name: partial(beside.sustained, run.place, seconds, each) for name, each in holding.items()}
     )
     stay, leave = ([each.whole for each in rates[name]] for name in ("stay", "leave"))
-    return [Line("R52", f"{seconds:g} s while {count:,} old jobs leave", "/s", leave, stay, against="limit")]
+    return [of_rates(Line("R52", f"{seconds:g} s while {count:,} old jobs leave", "/s", against="limit"), leave, stay)]
 
 
 def t10(run: Run) -> list[Line]:
@@ -127,7 +131,7 @@ def t10(run: Run) -> list[Line]:
         {name: partial(ours.drain_alone, run.place, replace(load, hosts=hosts)) for name, hosts in TWO_HOSTS.items()},
     )
     what = f"jobs of {NAP_MS} ms, 2 hosts of 4 agents: to 1 host"
-    return [Line("T10", what, "/s", rates["two"], rates["one"], against="limit", at_least=1.7)]
+    return [of_rates(Line("T10", what, "/s", against="limit", at_least=1.7), rates["two"], rates["one"])]
 
 
 def c38(run: Run) -> list[Line]:
@@ -144,7 +148,7 @@ def c38(run: Run) -> list[Line]:
         for away in AWAY
         if away != NOBODY
         for line in (
-            Line("C38", f"{what} {away}: to no wait", "/s", rates[away], rates[NOBODY], against="limit"),
+            of_rates(Line("C38", f"{what} {away}: to no wait", "/s", against="limit"), rates[away], rates[NOBODY]),
             Line("C38", f"a commit, synchronous replica {away}", "ms", commits[away], commits[NOBODY]),
         )
     ]
@@ -158,7 +162,7 @@ def c43(run: Run) -> list[Line]:
     drain = partial(ours.drain_alone, run.place, load)
     rates = in_turns(run.rounds, {"alone": drain, "listed": partial(_listed, run.place, drain)})
     what = f"drain while {CLIENTS} clients list every {EACH_S:g} s: to alone"
-    return [Line("C43", what, "/s", rates["listed"], rates["alone"], against="limit", at_least=0.8)]
+    return [of_rates(Line("C43", what, "/s", against="limit", at_least=0.8), rates["listed"], rates["alone"])]
 
 
 def c45(run: Run) -> list[Line]:
@@ -275,8 +279,8 @@ def _served(place: Place, agents: str, hosts: str) -> float:
 # ---- a replica
 
 
-def _committed(there: far.Far, delay_ms: float | None, jobs: int) -> tuple[float, float]:
-    """Return jobs a second of agents that are there already, and milliseconds of a commit."""
+def _committed(there: far.Far, delay_ms: float | None, jobs: int) -> tuple[Rate, float]:
+    """Return the rate of agents that are there already, and milliseconds of a commit."""
     place = there.place
     there.wait(None)
     place.empty()
@@ -286,9 +290,11 @@ def _committed(there: far.Far, delay_ms: float | None, jobs: int) -> tuple[float
         there.wait(delay_ms)
         commit_ms = there.commit_ms()
         base = daemon.value(LAST)
+        daemon.begin()
         daemon.database.execute(JOBS.encode(), ("noop", f"sleep {SHORT_MS} ", jobs))
         daemon.wait(daemon.value(LAST))
-        rate = jobs / ours._seconds_of(daemon, base, jobs)
+        per_s = jobs / ours._seconds_of(daemon, base, jobs)
+        rate = Rate(per_s, daemon.cost(jobs))
         there.wait(None)
     return rate, commit_ms
 
@@ -296,7 +302,7 @@ def _committed(there: far.Far, delay_ms: float | None, jobs: int) -> tuple[float
 # ---- clients
 
 
-def _listed(place: Place, drain: Callable[[], float]) -> float:
+def _listed(place: Place, drain: Callable[[], Rate]) -> Rate:
     """Return what `drain` returns while clients list."""
     over = Event()
     roles = [*LISTS] * (CLIENTS // len(LISTS))

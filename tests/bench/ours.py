@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.bench.place import JOBS, LAST, LIVE, LOOK_S, ONE, START_S, Daemon, Place
+from tests.bench.rates import Rate
+from tests.bench.usage import metered, this_process
 
 AGENTS: Final = 4
 PAUSE_S: Final = 0.03  # between two samples of a latency
@@ -38,7 +40,7 @@ SINCE_QUEUED: Final = "select extract(epoch from max(jq_endtime) - min(jq_queued
 class Expanded:
     """What a multi-SQL-query took: items a second from insert to end, seconds to the first item, growth in MB."""
 
-    rate: float
+    rate: Rate
     first_s: float
     growth_mb: float
 
@@ -58,7 +60,7 @@ class Crowd:
     """What so many agents cost that wait, in percent of a CPU, and how many items a second they take."""
 
     cpu_percent: float
-    rate: float
+    rate: Rate
 
 
 def expand(place: Place, rows: int, key: str | None) -> Expanded:
@@ -66,6 +68,7 @@ def expand(place: Place, rows: int, key: str | None) -> Expanded:
     _prepare(place, rows)
     with place.daemon(place.line_agents(AGENTS, first=1)) as daemon:
         before = daemon.status("VmRSS")
+        daemon.begin()
         begun = time.monotonic_ns()
         pk = daemon.value(MSQ, QUERY, key)
         first_s = (daemon.stamps(1)[0] - begun) / 1e9
@@ -85,18 +88,18 @@ class Load:
     submitter: str = "postgres"
 
 
-def drain(place: Place, jobs: int) -> float:
-    """Return jobs a second of one-parameter jobs that wait when the daemon starts, from first claim to last end."""
+def drain(place: Place, jobs: int) -> Rate:
+    """Return the rate of one-parameter jobs that wait when the daemon starts, from first claim to last end."""
     return drain_alone(place, Load(jobs, place.line_agents(AGENTS)))
 
 
-def drain_alone(place: Place, load: Load) -> float:
+def drain_alone(place: Place, load: Load) -> Rate:
     """Do the same with another load."""
     place.empty()
     return drain_beside(place, load)
 
 
-def drain_beside(place: Place, load: Load) -> float:
+def drain_beside(place: Place, load: Load) -> Rate:
     """Do the same beside all that is there."""
     with place.database(user=load.submitter) as database:
         (base,) = database.execute(LAST.encode()).fetchone() or (0,)
@@ -104,8 +107,10 @@ def drain_beside(place: Place, load: Load) -> float:
         (last,) = database.execute(LAST.encode()).fetchone() or (0,)
     place.rest()
     with place.daemon(load.agents, load.hosts) as daemon:
+        daemon.begin()
         daemon.wait(last)
-        return load.jobs / _seconds_of(daemon, base, load.jobs)
+        seconds = _seconds_of(daemon, base, load.jobs)
+        return Rate(load.jobs / seconds, daemon.cost(load.jobs))
 
 
 def latencies(place: Place, samples: int, other: Callable[[], float] | None = None) -> tuple[list[float], list[float]]:
@@ -141,41 +146,45 @@ def crowd(place: Place, agents: int, items: int, idle_s: float) -> Crowd:
     with place.daemon(place.line_agents(agents)) as daemon:
         daemon.start_all(place.gate, agents)
         cpu_percent, _ = _watch(daemon, idle_s)
+        daemon.begin()
         return Crowd(cpu_percent, _rate_of(daemon, daemon.value(MSQ, QUERY, None), items))
 
 
-def on_host(place: Place, table: str, agents: int, rows: int, window: int = 1) -> float:
-    """Return rows a second of a query on so many agents of the one host of this table, all of which are there."""
+def on_host(place: Place, table: str, agents: int, rows: int, window: int = 1) -> Rate:
+    """Return the rate of the rows of a query on so many agents of the one host of this table, all of them READY."""
     _prepare(place, rows)
     with place.daemon(place.line_agents(agents) + f"window = {window}\n", table) as daemon:
         daemon.start_all(place.gate, agents)
+        daemon.begin()
         return _rate_of(daemon, daemon.value(MSQ, QUERY, None), rows)
 
 
-def commands(place: Place, count: int, slots: int, program: str) -> float:
-    """Return commands a second of exec jobs that nothing was started for yet, from their insert to the last end."""
+def commands(place: Place, count: int, slots: int, program: str) -> Rate:
+    """Return the rate of exec jobs that nothing was started for yet, from their insert to the last end."""
     place.empty()
     place.rest()
     agents = f'[agents.noop]\ncommand = ["{program}"]\nkind = "exec"\nslots = {slots}\n'
     with place.daemon(agents) as daemon:
+        daemon.begin()
         daemon.database.execute(JOBS.encode(), ("noop", "", count))
         daemon.wait(daemon.value(LAST))
         _seconds_of(daemon, 0, count)
-        return count / float(daemon.row(SINCE_QUEUED)[0])
+        return Rate(count / float(daemon.row(SINCE_QUEUED)[0]), daemon.cost(count))
 
 
-def copy(place: Place, rows: int) -> float:
-    """Return rows a second that a front-end copies into the queue."""
+def copy(place: Place, rows: int) -> Rate:
+    """Return the rate of rows that a front-end copies into the queue."""
     place.login("bench_front", "drover_frontend")
     place.empty()
     place.rest()
     text = "".join(f"noop\targument {i}\n" for i in range(rows)).encode()
-    with place.database(user="bench_front") as database:
+    with metered(place.conninfo) as meter, place.database(user="bench_front") as database:
+        meter.begin(this_process())
         begun = time.monotonic()
         with database.cursor().copy("copy drover.jobqueue (jq_type, jq_args) from stdin") as copying:
             copying.write(text)
         seconds = time.monotonic() - begun
-    return rows / seconds
+        return Rate(rows / seconds, meter.cost(rows))
 
 
 def _prepare(place: Place, rows: int) -> None:
@@ -185,11 +194,11 @@ def _prepare(place: Place, rows: int) -> None:
     place.rest()
 
 
-def _rate_of(daemon: Daemon, pk: int, rows: int) -> float:
+def _rate_of(daemon: Daemon, pk: int, rows: int) -> Rate:
     daemon.wait(pk)
     worked, seconds = daemon.row(WORKED, pk)
     assert worked == rows, f"{worked} of {rows} items were worked"
-    return rows / float(seconds)
+    return Rate(rows / float(seconds), daemon.cost(rows))
 
 
 def _seconds_of(daemon: Daemon, base: int, jobs: int) -> float:

@@ -20,12 +20,17 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from scheduler.database import migrate
+from tests.bench.rates import Cost, Role
+from tests.bench.usage import Meter, Workers, metered
 
 PROJECT: Final = Path(__file__).parents[2]
 RUN: Final = (sys.executable, "-m", "scheduler.cli.main", "run", "--allow-root")
 PATIENCE_S: Final = 600.0  # for one drain
+SSH: Final = "-m scheduler.ssh"  # in the command line of a process that holds an SSH host
+SERIAL: Final = "-c max_parallel_workers_per_gather=0"  # the bench's own statements start no processes to be counted
 START_S: Final = 60.0  # for a daemon to serve or to end, for an agent to hold a line
 LOOK_S: Final = 0.02  # between two looks at a row, which cost the server little
+SERVING_S: Final = 0.005  # between two looks whether a daemon serves, from when on its CPU time counts
 REST_S: Final = 1.0  # progress is shown once more, rates are forgotten
 LIVE: Final = ("queued", "claimed", "running")
 
@@ -46,11 +51,14 @@ select scheduler_pid from drover.scheduler join drover.scheduler_group on group_
 class Daemon:
     """A `drover run`, a connection that owns its database, and what its agents tell."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", database: psycopg.Connection[Any], pipe: int) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", database: psycopg.Connection[Any], pipe: int, meter: Meter
+    ) -> None:
         self.process = process
         self.database = database
         self.pid = self._serving()
         self._pipe, self._told = pipe, b""
+        self._meter = meter
 
     # ---- work
 
@@ -96,6 +104,19 @@ class Daemon:
             self.wait(self.value(LAST))
         time.sleep(REST_S)
 
+    # ---- what it costs
+
+    def begin(self) -> None:
+        """Count CPU time and WAL from now on."""
+        self._meter.begin(Workers(self.process.pid, self._role), {self.database.info.backend_pid})
+
+    def cost(self, jobs: int) -> Cost:
+        """Return what each of so many jobs has cost since `begin`, the bench's own statements left out."""
+        return self._meter.cost(jobs)
+
+    def _role(self, pid: int, title: str) -> Role:
+        return "driver" if pid in self._pids or SSH in title else "agents"
+
     # ---- the processes, as /proc has them
 
     def status(self, name: str) -> int:
@@ -125,7 +146,7 @@ class Daemon:
         while (row := self.database.execute(SERVING.encode()).fetchone()) is None:
             assert self.process.poll() is None, "the daemon ended at once"
             assert time.monotonic() < deadline, f"the daemon does not serve within {START_S:.0f} s"
-            time.sleep(LOOK_S)
+            time.sleep(SERVING_S)
         return int(row[0])
 
 
@@ -191,10 +212,10 @@ class Place:
     @contextmanager
     def daemon(self, agents: str, hosts: str = "[hosts.local]\n") -> Iterator[Daemon]:
         """Run a daemon with that configuration; it must stop in order."""
-        with self.database() as database, self._pipe() as pipe:
+        with self.database(options=SERIAL) as database, metered(self.conninfo) as meter, self._pipe() as pipe:
             process = self._launch(hosts + agents)
             try:
-                yield Daemon(process, database, pipe)
+                yield Daemon(process, database, pipe, meter)
             except BaseException:
                 sys.stderr.write((self.folder / "log").read_text()[-2000:])
                 raise

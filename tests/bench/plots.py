@@ -22,10 +22,10 @@ def by_depth(run: Run) -> Chart:
     """Drain queues of so many jobs: ours, the limit and the best peer in turn."""
     series: dict[str, list[tuple[float, float]]] = {"ours": [], "limit": [], GRAPHILE: []}
     for depth in _scaled(run, DEPTHS):
-        series["ours"].append((depth, ours.drain(run.place, depth)))
-        series["limit"].append((depth, limits.complete_and_claim(run.place.conninfo, depth)))
+        series["ours"].append((depth, ours.drain(run.place, depth).per_s))
+        series["limit"].append((depth, limits.complete_and_claim(run.place.conninfo, depth).per_s))
         if rate := run.peers.drain(GRAPHILE, depth):
-            series[GRAPHILE].append((depth, rate))
+            series[GRAPHILE].append((depth, rate.per_s))
     return Chart("Rate against the depth of the queue", "jobs that wait", RATE, _told(series))
 
 
@@ -36,14 +36,14 @@ def by_history(run: Run) -> Chart:
     points = []
     for finished, before in zip(_scaled(run, HISTORIES), (0, *_scaled(run, HISTORIES)), strict=False):
         beside.add_finished(place, finished - before)
-        points.append((finished, ours.drain_beside(place, load)))
+        points.append((finished, ours.drain_beside(place, load).per_s))
     return Chart("Rate against the history", "finished jobs beside", RATE, {"ours": points})
 
 
 def by_agents(run: Run) -> Chart:
     """Work the rows of one query with more and more agents, all of them started."""
     counts = [count for count in AGENTS if count <= run.sizes.agents]
-    points = [(count, ours.crowd(run.place, count, run.sizes.rows // 10, 0.0).rate) for count in counts]
+    points = [(count, ours.crowd(run.place, count, run.sizes.rows // 10, 0.0).rate.per_s) for count in counts]
     return Chart("Rate against the number of agents", "READY agents", "items/s", {"ours": points})
 
 

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.lines import HEADINGS, Line, cells
+from tests.bench.lines import HEADINGS, LEGEND, Line, cells, costs
 from tests.bench.svg import Chart, draw
 
 NAME: Final = "report.html"
@@ -14,6 +14,7 @@ PAGE: Final = """<!DOCTYPE html>
 body {{ font: 14px sans-serif; margin: 2em; color: #333 }}
 td, th {{ padding: .2em .6em; text-align: left; border-bottom: 1px solid #ddd }}
 .PASS {{ color: #0b6e4f }} .FALLS {{ color: #c8553d; font-weight: bold }} .missing {{ color: #8a6d1d }}
+.cost {{ color: #777 }}
 </style></head><body>
 <h1>Drover: how fast</h1>
 <p>{about}</p>
@@ -44,10 +45,16 @@ def _fact(value: object) -> str:
 
 def _table(lines: Sequence[Line]) -> str:
     head = "".join(f"<th>{escape(word)}</th>" for word in HEADINGS)
-    return f"<table>\n<tr>{head}</tr>\n" + "\n".join(map(_row, lines)) + "\n</table>"
+    return f"<table>\n<tr>{head}</tr>\n" + "\n".join(map(_row, lines)) + f"\n</table>\n<p>{LEGEND}</p>"
 
 
 def _row(line: Line) -> str:
+    if not line.costs:
+        return _figures(line)
+    return f'{_figures(line)}\n<tr class="cost"><td></td><td colspan="7">{escape(costs(line))}</td></tr>'
+
+
+def _figures(line: Line) -> str:
     *figures, verdict = map(escape, cells(line))
     kind = verdict.split(" ")[0].rstrip(":")
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in figures) + f'<td class="{kind}">{verdict}</td></tr>'

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -13,6 +14,8 @@ import paramiko
 from scheduler.drivers.ssh_protocol import LinkUp
 from tests.bench.ours import on_host
 from tests.bench.place import Place
+from tests.bench.rates import Rate
+from tests.bench.usage import metered, this_process
 from tests.integration.ssh_tools import table
 from tests.needs import PRESENT
 from tests.ssh.host import Host
@@ -69,22 +72,29 @@ def our_starts(there: Server, agent: Sequence[str], count: int) -> list[float]:
         return spans
 
 
-def bare_rate(there: Server, agent: Sequence[str], agents: int, lines: int) -> float:
-    """Return lines a second of so many agents, each of which gets its next line when it has said OK."""
-    with connected(there) as transport:
+def bare_rate(conninfo: str, there: Server, agent: Sequence[str], agents: int, lines: int) -> Rate:
+    """Return the rate of lines of so many agents, each of which gets its next line when it has said OK."""
+    with metered(conninfo) as meter, connected(there) as transport:
         channels = [_started(transport, agent) for _ in range(agents)]
         threads = [Thread(target=_feed, args=(channel, lines // agents)) for channel in channels]
+        meter.begin(this_process())
         begun = time.monotonic()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return lines // agents * agents / (time.monotonic() - begun)
+        worked, seconds = lines // agents * agents, time.monotonic() - begun
+        return _without_agents(Rate(worked / seconds, meter.cost(worked)))
 
 
-def our_rate(place: Place, there: Server, agents: int, lines: int, window: int = 1) -> float:
+def our_rate(place: Place, there: Server, agents: int, lines: int, window: int = 1) -> Rate:
     """Return the same of the daemon, for the rows of a query, with so many lines to an agent at once."""
-    return on_host(place, table(HOST, there), agents, lines, window)
+    return _without_agents(on_host(place, table(HOST, there), agents, lines, window))
+
+
+def _without_agents(rate: Rate) -> Rate:
+    """Leave out sshd and the agents, which are our children in one case and not in the other."""
+    return replace(rate, cost=replace(rate.cost, agents_us=None))
 
 
 def _started(transport: paramiko.Transport, agent: Sequence[str]) -> paramiko.Channel:

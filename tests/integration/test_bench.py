@@ -1,16 +1,20 @@
 """The bench at a tiny size: each case measures, checks its sums and prints its lines; what it finds does not count."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from scheduler.database import embedded
 from tests.bench.__main__ import ALL, main
+from tests.bench.usage import metered, this_process
 from tests.needs import need
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
@@ -21,6 +25,7 @@ LINES = {"P1": 7, "P2": 2, "P3": 2, "P4": 4, "P5": 2, "P6": 3, "P7": 2, "P8": 2,
     "F153": 1,
 }  # fmt: skip
 
+COSTLESS = ("wake-ups", "its last tenth")
 FAR = ["P9"]  # wants an sshd
 CHUNK = 500  # of P6; more than are worked in its time
 
@@ -47,6 +52,8 @@ def test_every_case_measures_and_prints_its_lines(tmp_path: Path, capsys: pytest
     assert {case: len(list(group)) for case, group in groupby(line["case"] for line in lines)} == LINES
     assert [line["what"] for line in lines if not line["ours"]] == []
     assert all(line["what"] in printed for line in lines)
+    rates = [line for line in lines if line["unit"] == "/s" and not line["what"].endswith(COSTLESS)]
+    assert [line["what"] for line in rates if not line["cost"] or line["cost"]["ours"]["driver_us"] <= 0] == []
 
 
 def test_a_host_over_ssh_is_measured_beside_bare_paramiko(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +70,29 @@ def test_peers_left_out_are_named(tmp_path: Path) -> None:
     verdicts = [line["verdict"] for line in json.loads((tmp_path / "figures").read_text())["lines"]]
     names = ["graphile-worker", "pg-boss", "pgqueuer", "awa", "procrastinate", "graphile-worker", "graphile-worker"]
     assert verdicts[2:] == [f"missing: {name} (left out by --without-peers)" for name in names]
+
+
+def test_a_meter_counts_processes_and_backends_that_ended() -> None:
+    need("postgres")
+    with embedded.temporary() as conninfo, metered(conninfo) as meter:
+        meter.begin(this_process())
+        with psycopg.connect(conninfo) as connection:
+            connection.execute("create table counted as select generate_series(1, 500000)")
+        subprocess.run([sys.executable, "-c", "sum(range(5_000_000))"], check=True)
+        cost = meter.cost(1)
+    assert cost.backends_us > 20_000
+    assert cost.agents_us is not None
+    assert cost.agents_us > 20_000
+    assert cost.wal_bytes > 1_000_000
+
+
+def test_a_meter_leaves_out_the_statements_of_the_bench() -> None:
+    need("postgres")
+    with embedded.temporary() as conninfo, metered(conninfo) as meter, psycopg.connect(conninfo) as connection:
+        meter.begin(this_process(), apart={connection.info.backend_pid})
+        connection.execute("select count(*) from generate_series(1, 500000)")
+        cost = meter.cost(1)
+    assert cost.backends_us < 20_000
 
 
 def test_the_bench_uses_python_agents_without_a_compiler(

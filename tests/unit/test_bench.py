@@ -1,19 +1,24 @@
 """The pure parts of the bench: what a line says, what is made of a server's log, what is drawn."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.bench.cases import CASES, in_turns
-from tests.bench.lines import Line, show, to_json
+from tests.bench.lines import LEGEND, Line, heading, of_rates, show, to_json
 from tests.bench.others import claims_of
+from tests.bench.rates import Cost, Process, Rate, cost_of, median_cost, spent
 from tests.bench.report import page
 from tests.bench.sizes import Sizes
 from tests.bench.svg import Chart, ceiling, draw, short
 
 RATES = Line("P1", "jobs", "/s", [10, 60, 20], [100, 100, 100], [20, 20, 20], "huey", "limit", at_least=0.3)
+DAEMON, BACKEND, AGENT = (Process(role, 1000) for role in ("driver", "backends", "agents"))
+OURS = Rate(20.0, Cost(26.04, 25.0, 4.5, 0.25, 884.4))
+PEER = Rate(10.0, Cost(140.0, 20.0, None, 1.0, 1650.0))
 LOG = """\
 2026-01-01 00:00:00.000 UTC [1] LOG:  duration: 0.100 ms  bind end_and_claim: -- claims
 \tdelete from drover.claimable where skip locked
@@ -74,6 +79,65 @@ def test_a_line_with_a_missing_peer_names_it_and_has_no_verdict() -> None:
 def test_the_json_holds_the_figures_of_the_line() -> None:
     told = to_json(RATES)
     assert (told["case"], told["ratios"], told["verdict"]) == ("P1", [0.1, 0.6, 0.2], "FALLS SHORT")
+
+
+def test_a_line_of_rates_shows_below_what_a_job_costs() -> None:
+    line = of_rates(Line("P1", "jobs", "/s", peer_name="huey", against="peer"), [OURS], peer=[PEER])
+    rate, cost = show(line).splitlines()
+    assert re.split(r"\s{2,}", rate) == ["P1", "jobs", "20/s", "huey 10/s", "2.00 (2.00-2.00)"]
+    assert cost.strip() == "ours 26.0 + 25.0 + 4.5 (+ 0.2) us, 884 B; huey 140 + 20.0 (+ 1.0) us, 1,650 B"
+    assert LEGEND in heading()
+
+
+def test_the_json_holds_the_cost_of_a_job_in_each_round_and_its_median() -> None:
+    told = to_json(of_rates(Line("P1", "jobs", "/s"), [OURS, PEER, OURS]))
+    assert [each["driver_us"] for each in told["costs"]["ours"]] == [26.04, 140.0, 26.04]
+    assert (told["cost"]["ours"]["driver_us"], told["cost"]["ours"]["agents_us"]) == (26.04, 4.5)
+
+
+def test_the_page_has_a_row_for_what_a_job_costs() -> None:
+    html = page({}, [of_rates(Line("P1", "jobs", "/s"), [OURS])], [])
+    assert "ours 26.0 + 25.0 + 4.5 (+ 0.2) us, 884 B" in html
+
+
+# ---- CPU time
+
+
+def test_cpu_time_is_counted_by_role_from_the_first_look() -> None:
+    looks = [{1: DAEMON, 2: AGENT}, {1: Process("driver", 1300), 2: Process("agents", 1200), 3: Process("agents", 50)}]
+    assert spent(looks, "agents") == {"driver": 300, "agents": 250}
+
+
+def test_cpu_time_of_a_process_that_ended_keeps_the_role_it_was_seen_in() -> None:
+    postmaster = Process("server", 0)
+    looks = [
+        {1: postmaster, 2: BACKEND},
+        {1: postmaster, 2: BACKEND, 3: Process("server", 400)},
+        {1: Process("server", 0, waited_ns=400), 2: BACKEND},
+    ]
+    assert spent(looks, "backends") == {"server": 400, "backends": 0}
+
+
+def test_cpu_time_that_no_look_saw_counts_as_that_of_ended_processes() -> None:
+    looks = [{1: Process("server", 0), 2: BACKEND}, {1: Process("server", 0, waited_ns=1700)}]
+    assert spent(looks, "backends") == {"server": 0, "backends": 700}
+
+
+def test_waited_times_that_are_rounded_down_take_no_cpu_time_away() -> None:
+    looks = [{1: DAEMON}, {1: DAEMON, 2: Process("agents", 900)}, {1: DAEMON}]
+    assert spent(looks, "agents") == {"driver": 0, "agents": 900}
+
+
+def test_the_cost_of_a_job_leaves_out_the_bench_itself() -> None:
+    server = Counter({"backends": 50_000, "server": 1000, "bench": 9000})
+    assert cost_of(Counter({"driver": 20_000}), server, 3000, jobs=10) == Cost(2.0, 5.0, 0.0, 0.1, 300.0)
+
+
+def test_the_median_cost_of_a_peer_has_no_agents() -> None:
+    assert median_cost([PEER.cost, PEER.cost]).agents_us is None
+
+
+# ---- rounds, sizes, the server's log
 
 
 def test_contestants_alternate_and_rotate_who_begins() -> None:

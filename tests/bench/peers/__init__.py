@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -20,6 +20,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.bench.peers import install
+from tests.bench.rates import Rate
+from tests.bench.usage import metered, one_program
 
 HERE: Final = Path(__file__).parent
 DRAIN_S: Final = 300.0
@@ -51,23 +53,29 @@ class Peers:
     missing: dict[str, str] = field(default_factory=dict)
     _programs: dict[str, str] | None = None
 
-    def drain(self, name: str, jobs: int) -> float | None:
-        """Return jobs a second of a fresh worker on jobs that wait; None if the peer is missing, from now on."""
+    def drain(self, name: str, jobs: int) -> Rate | None:
+        """Return the rate of a fresh worker on jobs that wait; None if the peer is missing, from now on."""
         if not self.has(name):
             return None
         try:
-            with self._started(name, "drain", str(max(jobs // SLOWER.get(name, 1), 1))) as process:
-                told = json.loads(_line(process, DRAIN_S))
+            return self._drain(name, max(jobs // SLOWER.get(name, 1), 1))
         except (PeerError, ValueError) as error:
             self.missing[name] = f"{name} ({error})"
             return None
-        return float(told["jobs"] / told["seconds"])
+
+    def _drain(self, name: str, jobs: int) -> Rate:
+        with metered(self.conninfo) as meter, self._started(name, "drain", str(jobs)) as process:
+            _await(b"begin\n", process, DRAIN_S)
+            meter.begin(one_program(process.pid))
+            told = json.loads(_line(process, DRAIN_S))
+            cost = meter.cost(jobs)
+        return Rate(told["jobs"] / told["seconds"], replace(cost, agents_us=None))
 
     @contextmanager
     def graphile_serving(self) -> Iterator["Sampler"]:
         """Run a worker of graphile-worker that gives samples of its latency."""
         with self._started(GRAPHILE, "serve") as process:
-            assert _line(process, READY_S) == b"ready\n"
+            _await(b"ready\n", process, READY_S)
             with psycopg.connect(make_conninfo(self.conninfo, dbname=_database(GRAPHILE)), autocommit=True) as database:
                 yield Sampler(process, database)
 
@@ -142,6 +150,12 @@ class Sampler:
 
 def _database(name: str) -> str:
     return "peer_" + name.replace("-", "_")
+
+
+def _await(said: bytes, process: "subprocess.Popen[bytes]", patience_s: float) -> None:
+    line = _line(process, patience_s)
+    if line != said:
+        raise PeerError(f"says {line!r} instead of {said!r}")
 
 
 def _line(process: "subprocess.Popen[bytes]", patience_s: float) -> bytes:

@@ -1,7 +1,8 @@
 // What the drivers in Node share: `node DRIVER.mjs drain JOBS` or `node DRIVER.mjs serve`.
 //
-// The database is that of PG* in the environment, the packages are those of $PEERS_HOME. `drain` prints one JSON line,
-// {"jobs": N, "seconds": S}, from the first call of a handler to the moment the queue has nothing left; `serve` prints
+// The database is that of PG* in the environment, the packages are those of $PEERS_HOME. `drain` prints "begin" before
+// its worker starts, from when on the bench counts CPU time, and then one JSON line, {"jobs": N, "seconds": S}, from the
+// first call of a handler to the moment the queue has nothing left; `serve` prints
 // "ready" and then, for every job, the instant at which its handler was called, in monotonic nanoseconds.
 import { createRequire } from 'node:module'
 import { writeSync } from 'node:fs'
@@ -27,6 +28,7 @@ export async function sql (text) {
 async function drain ({ enqueue, work, remaining }, jobs) {
   for (let left = jobs; left > 0; left -= CHUNK) await enqueue(Math.min(left, CHUNK))
   for (const text of ['vacuum analyze', 'checkpoint']) await sql(text)
+  say('begin')
   let first
   let called = 0
   await new Promise((resolve, reject) => {

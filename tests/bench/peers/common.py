@@ -40,6 +40,7 @@ async def drain(peer: Peer, jobs: int) -> None:
         await peer.enqueue(min(left, CHUNK))
     for text in ("vacuum analyze", "checkpoint"):
         sql(text)
+    print("begin", flush=True)
     instants: list[float] = []
     done = asyncio.Event()
 
