@@ -25,7 +25,7 @@ _SHORT = {b"\n": rb"\n", b"\r": rb"\r", b"\t": rb"\t"}
 
 
 def module(path: str) -> ModuleType:
-    """A module of agents/, which is no package, by its path there."""
+    """Return a module of agents/, which is no package, by its path there."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, AGENTS / path)
     assert spec is not None
     assert spec.loader is not None
@@ -77,7 +77,7 @@ class Agent:
         self._out.close()
 
     def hear(self) -> bytes:
-        """The next line it says, without the newline; empty at the end of its output."""
+        """Return the next line it says, without the newline; empty at the end of its output."""
         while b"\n" not in self._said:
             assert _is_ready(self._out.fileno(), PATIENCE_S), f"no line; so far {self._said[:200]!r}"
             data = os.read(self._out.fileno(), 65536)
@@ -88,7 +88,7 @@ class Agent:
         return line
 
     def hear_to(self, last: bytes) -> list[bytes]:
-        """All lines up to `last`, which is left out."""
+        """Return all lines up to `last`, which is left out."""
         lines: list[bytes] = []
         while (line := self.hear()) != last:
             assert line, f"the end of output before {last!r}; so far {lines}"
@@ -107,19 +107,19 @@ class Agent:
         self._in.close()
 
     def end(self, within_s: float = AT_ONCE_S) -> int:
-        """Its return code, once it has exited by itself."""
+        """Return its exit status, once it has exited by itself."""
         return self.process.wait(within_s)
 
 
 def bundled(name: str, *options: str, **environment: str) -> Agent:
-    """A bundled agent that has said its first OK."""
+    """Return a bundled agent that has said its first OK."""
     agent = Agent([AGENTS / name / f"drover-agent-{name}", *options], **environment)
     assert agent.hear() == b"OK"
     return agent
 
 
 def watch(pid: int) -> int:
-    """A pidfd of a living process; the caller closes it."""
+    """Return a pidfd of a living process; the caller closes it."""
     return os.pidfd_open(pid)
 
 

@@ -18,17 +18,17 @@ LONG_S = 600.0
 
 
 def sh(script: str, **keys: Any) -> AgentType:
-    """A line agent that is a shell script."""
+    """Return a line agent that is a shell script."""
     return AgentType(command=("sh", "-c", script), **keys)
 
 
 def python(script: str, *arguments: str) -> AgentType:
-    """A line agent that is a Python program."""
+    """Return a line agent that is a Python program."""
     return AgentType(command=(*PYTHON, script, *arguments))
 
 
 def command(**keys: Any) -> AgentType:
-    """A command: its words come with each Spawn."""
+    """Return a command: its words come with each Spawn."""
     return AgentType(command=("unused",), kind="exec", **keys)
 
 

@@ -25,7 +25,7 @@ FIELDS = [(table, f.name, f) for table, kind in TABLES.items() for f in attrs.fi
 
 
 def mistakes(*texts: str) -> tuple[str, ...]:
-    """The mistakes of texts named 1.toml, 2.toml, and so on."""
+    """Return the mistakes of texts named 1.toml, 2.toml, and so on."""
     with pytest.raises(ConfigMistakes) as caught:
         parse([(f"{number}.toml", text) for number, text in enumerate(texts, 1)])
     return caught.value.mistakes
@@ -36,5 +36,5 @@ def good(*texts: str) -> Config:
 
 
 def agent(keys: str, head: str = 'command = ["a"]') -> str:
-    """A configuration whose agent has these keys, the first on line 4."""
+    """Return a configuration whose agent has these keys, the first on line 4."""
     return f"[hosts.alpha]\n[agents.a]\n{head}\n{keys}\n"

@@ -23,7 +23,7 @@ class Ear:
         self._socket.close()
 
     def heard(self) -> list[list[str]]:
-        """All that has come so far and was not given yet."""
+        """Return all that has come so far and was not given yet."""
         told = []
         while self._is_readable(0.0):
             told.append(self._socket.recv(65_536).decode().split("\n"))

@@ -18,7 +18,7 @@ class Exchange(NamedTuple):
 
 
 def read(path: Path) -> list[Exchange]:
-    """The exchanges of one transcript. Raises ValueError where `<` and `=` do not alternate."""
+    """Return the exchanges of one transcript. Raises ValueError where `<` and `=` do not alternate."""
     written = [line for line in path.read_bytes().split(b"\n") if line and not line.startswith(b"#")]
     return [_exchange(said, meant) for said, meant in _pairs(written)]
 

@@ -63,13 +63,13 @@ class Daemon:
     # ---- work
 
     def row(self, query: str, *values: Any) -> tuple[Any, ...]:
-        """The one row that a statement gives."""
+        """Return the one row that a statement gives."""
         row = self.database.execute(query.encode(), values or None).fetchone()
         assert row is not None
         return tuple(row)
 
     def value(self, query: str, *values: Any) -> int:
-        """The one number that a statement gives, like the jq_pk of an insert."""
+        """Return the one number that a statement gives, like the jq_pk of an insert."""
         return int(self.row(query, *values)[0])
 
     def wait(self, pk: int) -> None:
@@ -120,7 +120,7 @@ class Daemon:
     # ---- the processes, as /proc has them
 
     def status(self, name: str) -> int:
-        """A number of /proc/PID/status of the one that serves; memory in kB."""
+        """Return a number of /proc/PID/status of the one that serves; memory in kB."""
         return _status(self.pid, name)
 
     def cpu_ns(self) -> int:
@@ -165,7 +165,7 @@ class Place:
 
     @property
     def gate(self) -> Path:
-        """The named pipe that agents wait at."""
+        """Return the named pipe that agents wait at."""
         return self.folder / "gate"
 
     def in_database(self, name: str) -> "Place":
@@ -183,7 +183,7 @@ class Place:
 
     @contextmanager
     def database(self, **others: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection that owns the database, or that of another `user`."""
+        """Yield a connection that owns the database, or that of another `user`."""
         with psycopg.connect(make_conninfo(self.conninfo, **others), autocommit=True) as connection:
             yield connection
 

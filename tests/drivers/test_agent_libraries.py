@@ -18,7 +18,7 @@ for item in drover_agent.items():
 
 
 def python_agent(tmp_path: Path, body: str) -> Agent:
-    """The smallest agent, with the library copied beside it."""
+    """Return the smallest agent, with the library copied beside it."""
     (tmp_path / "drover_agent.py").write_bytes((LIBRARY / "drover_agent.py").read_bytes())
     (tmp_path / "agent").write_text(PYTHON_AGENT.format(body=body))
     (tmp_path / "agent").chmod(0o755)

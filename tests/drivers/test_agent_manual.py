@@ -15,7 +15,7 @@ MANUAL = Path(__file__).parents[2] / "man" / "drover-agent.7"
 
 
 def example(title: str) -> str:
-    """The literal block under the line that begins with `title`, as a reader sees it."""
+    """Return the literal block under the line that begins with `title`, as a reader sees it."""
     after = MANUAL.read_text().split(f"\n{title}", 1)[1]
     block = after.split(".Bd -literal -offset indent\n", 1)[1].split(".Ed\n", 1)[0]
     return block.replace(r"\&", "").replace(r"\e", "\\")

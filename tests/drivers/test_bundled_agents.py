@@ -30,7 +30,7 @@ def said_pids(agent: Agent) -> list[int]:
 
 @pytest.fixture
 def huge(tmp_path: Path) -> Path:
-    """A file that takes minutes to read, and no room on the disk."""
+    """Return a file that takes minutes to read, and no room on the disk."""
     path = tmp_path / "huge"
     with path.open("wb") as file:
         file.truncate(1 << 40)
@@ -309,7 +309,7 @@ def test_shell_and_its_command_end_at_sighup_to_the_group_f111() -> None:
 
 
 def files(*names: str, folder: str = "") -> bytes:
-    """The item of a clean-up."""
+    """Return the item of a clean-up."""
     return json.dumps({"folder": folder, "names": names}).encode()
 
 

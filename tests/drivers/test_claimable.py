@@ -34,7 +34,7 @@ END = "jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2"
 
 @pytest.fixture
 def queue(database: str) -> Iterator[psycopg.Connection]:
-    """A queue of three plain jobs, one held, one for later and one command."""
+    """Yield a queue of three plain jobs, one held, one for later and one command."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("insert into drover.jobqueue (jq_type) values ('a'), ('a'), ('b')")
         connection.execute("insert into drover.jobqueue (jq_type, jq_state) values ('a', 'held')")

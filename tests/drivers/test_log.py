@@ -286,7 +286,7 @@ def test_a_terminal_that_others_use_too_keeps_its_mode(said: Said) -> None:
 
 
 def ends(kind: str) -> tuple[int, int]:
-    """Two ends of something, ours to read."""
+    """Return two ends of something, ours to read."""
     if kind == "pipe":
         return os.pipe()
     if kind == "terminal":
@@ -296,7 +296,7 @@ def ends(kind: str) -> tuple[int, int]:
 
 
 def drained(ours: int, theirs: int) -> bytes:
-    """All that waits to be read; both ends are closed."""
+    """Return all that waits to be read; both ends are closed."""
     os.set_blocking(ours, False)
     told = b""
     try:
@@ -314,7 +314,7 @@ def drained(ours: int, theirs: int) -> bytes:
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A socket that stands in for the journal's."""
+    """Yield a socket that stands in for the journal's."""
     monkeypatch.setattr(log, "JOURNAL", str(tmp_path / "socket"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(log.JOURNAL)

@@ -32,7 +32,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def timed(clock: Clock) -> Iterator[Loop]:
-    """A loop whose time the test tells."""
+    """Yield a loop whose time the test tells."""
     loop = Loop(clock)
     yield loop
     loop.close()
@@ -53,7 +53,7 @@ def pipe() -> Iterator[Callable[[], Pipe]]:
 
 
 def ready(pair: Pipe) -> int:
-    """The reading end of a pipe that has something to read."""
+    """Return the reading end of a pipe that has something to read."""
     os.write(pair[1], b"x")
     return pair[0]
 

@@ -256,7 +256,7 @@ def test_death_of_a_traced_agent_is_reported_when_its_debugger_detaches(family: 
 
 
 def state(pid: int) -> str:
-    """The state of a process, as proc(5) has it."""
+    """Return the state of a process, as proc(5) has it."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

@@ -19,7 +19,7 @@ def heard() -> list[int]:
 
 @pytest.fixture
 def loop(heard: list[int]) -> Iterator[Loop]:
-    """A loop that hears signals."""
+    """Yield a loop that hears signals."""
     loop = Loop()
     signals = Signals(loop, heard.append)
     yield loop

@@ -303,7 +303,7 @@ def test_a_host_behind_a_command_is_reached_through_it(family: Make) -> None:
 
 @pytest.fixture
 def few_files() -> Iterator[int]:
-    """A limit of open files that is less than it could be."""
+    """Yield a limit of open files that is less than it could be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
     yield 300

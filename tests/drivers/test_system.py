@@ -24,7 +24,7 @@ def identity_of(pid: int) -> Identity:
 
 @pytest.fixture
 def oddly_named(tmp_path: Path) -> Iterator[Identity]:
-    """A living process whose name looks like more fields of its own line."""
+    """Yield a living process whose name looks like more fields of its own line."""
     program = tmp_path / ") Z 1 (x"
     program.write_text("#!/bin/sh\necho up\nread line\n")
     program.chmod(0o700)

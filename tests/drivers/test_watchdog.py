@@ -65,7 +65,7 @@ def run() -> Iterator[Run]:
 
 
 def lines_until(process: "subprocess.Popen[str]", text: str) -> list[str]:
-    """The lines of a program up to one that has this text."""
+    """Return the lines of a program up to one that has this text."""
     assert process.stdout is not None
     told: list[str] = []
     while not told or text not in told[-1]:

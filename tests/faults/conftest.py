@@ -15,14 +15,14 @@ Open = Callable[[], Site]
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Tally:
-    """The row of the table that a test belongs to: its mark `fault`."""
+    """Return the row of the table that a test belongs to: its mark `fault`."""
     mark = request.node.get_closest_marker("fault")
     return TALLIES.setdefault(mark.args[0] if mark else request.node.name, Tally())
 
 
 @pytest.fixture
 def site(postgres: str, migrated_with_roles: str, tmp_path: Path, tally: Tally) -> Iterator[Site]:
-    """A database of its own with an auditor."""
+    """Yield a database of its own with an auditor."""
     with ExitStack() as stack:
         _, conninfo = stack.enter_context(_database(postgres, migrated_with_roles))
         yield stack.enter_context(Site(conninfo, tmp_path, tally))

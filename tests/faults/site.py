@@ -108,7 +108,7 @@ class Tally:
         self.gaps[BUCKETS] = longest
 
     def gap_within_ms(self, share: float) -> float:
-        """The gap that this share of them is shorter than; of the bucket it falls into, the upper end."""
+        """Return the gap that this share of them is shorter than; of the bucket it falls into, the upper end."""
         wanted, seen = share * sum(self.gaps[:BUCKETS]), 0
         for bucket, count in enumerate(self.gaps[:BUCKETS]):
             seen += count
@@ -248,7 +248,7 @@ class Site:
 
     @property
     def owner(self) -> str | None:
-        """The name of the daemon that owns the group."""
+        """Return the name of the daemon that owns the group."""
         return self.value(OWNER)
 
     # ---- jobs

@@ -33,7 +33,7 @@ OWNERS = "select count(distinct owner) from faults.ownership"
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that other users may enter."""
+    """Yield a folder that other users may enter."""
     with TemporaryDirectory(prefix="drover-faults-") as name:
         os.chmod(name, 0o755)
         yield Path(name)
@@ -41,7 +41,7 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def own(open_folder: Path) -> Iterator[Server]:
-    """A server to be crashed."""
+    """Yield a server to be crashed."""
     need("postgres account")
     with server(open_folder / "pg") as made:
         yield made
@@ -49,14 +49,14 @@ def own(open_folder: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def small(open_folder: Path) -> Iterator[Path]:
-    """A disk of 96 MB."""
+    """Yield a disk of 96 MB."""
     with disk(open_folder / "disk", "96m") as folder:
         yield folder
 
 
 @pytest.fixture
 def full(tmp_path: Path, site: Site) -> Iterator[Path]:
-    """A disk without a free byte, a file `ballast` on it; it goes after the site, whose daemons write to it."""
+    """Yield a disk without a free byte, a file `ballast` on it; it goes after the site, whose daemons write to it."""
     with disk(tmp_path / "disk", "64k") as folder:
         fill(folder / "ballast")
         yield folder
@@ -294,7 +294,7 @@ def test_a_jump_of_the_clock_kills_no_agent_and_loses_no_lease(site: Site, tmp_p
 
 
 def _year(daemon: Daemon) -> str:
-    """The year of the last line of the log, by the daemon's clock."""
+    """Return the year of the last line of the log, by the daemon's clock."""
     return daemon.stderr().rstrip().rpartition("\n")[2][:4]
 
 

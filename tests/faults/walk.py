@@ -47,7 +47,7 @@ class Step:
 
     @property
     def armed(self) -> str:
-        """The variable's text."""
+        """Return the variable's text."""
         point = f"{self.name}:{self.when}={self.action}@{self.nth or OFTEN.get(self.name, 1)}"
         return f"{LOSES},{point}" if self.name in AFTER_LOSS else point
 

@@ -54,7 +54,7 @@ def connection(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psyco
 
 @pytest.fixture
 def active(connection: psycopg.Connection) -> psycopg.Connection:
-    """The same, with a scheduler that is active and serves noop and sha256."""
+    """Return that connection, to a database with a scheduler that is active and serves noop and sha256."""
     connection.execute(ACTIVE.encode())
     return connection
 

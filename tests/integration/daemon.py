@@ -56,12 +56,12 @@ Row = dict[str, Any]
 
 
 def rec(record: Path | str) -> str:
-    """The `command` of an agent that writes all it gets into `record`, as TOML."""
+    """Return the `command` of an agent that writes all it gets into `record`, as TOML."""
     return json.dumps([*PYTHON, str(REC), str(record)])
 
 
 def agent(name: str, command: Sequence[str] | str, **keys: Any) -> str:
-    """A table of an agent type; `command` is TOML already, or an argv."""
+    """Return a table of an agent type; `command` is TOML already, or an argv."""
     text = command if isinstance(command, str) else json.dumps(command)
     lines = [f"[agents.{name}]", f"command = {text}", *(f"{key} = {_toml(value)}" for key, value in keys.items())]
     return "\n".join(lines) + "\n"
@@ -74,7 +74,7 @@ def _toml(value: Any) -> str:
 
 
 def python(script: str) -> list[str]:
-    """An argv that runs a Python script."""
+    """Return an argv that runs a Python script."""
     return [*PYTHON, "-u", "-c", script]
 
 
@@ -84,7 +84,7 @@ def records(record: Path) -> list[Row]:
 
 
 def lines(record: Path, name: str | None = None) -> list[str]:
-    """The lines that agents (of type `name`) were given, in order."""
+    """Return the lines that agents (of type `name`) were given, in order."""
     return [note["line"] for note in records(record) if note["event"] == "line" and name in (None, note["agent"])]
 
 
@@ -117,7 +117,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The daemon: the first child of its guardian, which is the process that was started and becomes one late."""
+        """Return the pid of the daemon: the first child of its guardian, which is the process that was started."""
         if self._pid is None and (children := _children(self.process.pid)):
             self._pid = children[0]
         return self._pid or self.process.pid
@@ -146,13 +146,13 @@ class Daemon:
         return cursor.fetchall() if cursor.description else []
 
     def value(self, query: str, *values: Any) -> Any:
-        """The one value that a query gives."""
+        """Return the one value that a query gives."""
         (row,) = self.execute(query, *values)
         (value,) = row.values()
         return value
 
     def row(self, pk: int) -> Row:
-        """The row of a job."""
+        """Return the row of a job."""
         (row,) = self.execute("select * from drover.jobqueue where jq_pk = %s", pk)
         return row
 
@@ -162,19 +162,19 @@ class Daemon:
         return self.execute(f"select * from drover.log {where} order by log_pk", *([] if pk is None else [pk]))
 
     def log_text(self, pk: int | None = None) -> str:
-        """The same as text: `TYPE message` lines."""
+        """Return the same as text: `TYPE message` lines."""
         return "\n".join(f"{row['log_type']} {row['log_message']}" for row in self.log_rows(pk))
 
     def attempts(self, pk: int) -> list[Row]:
-        """The history of a job."""
+        """Return the history of a job."""
         return self.execute("select * from drover.attempt where att_jq_fk = %s order by att_attempt", pk)
 
     def why(self, pk: int) -> str:
-        """The reason that drover.why gives."""
+        """Return the reason that drover.why gives."""
         return str(self.value("select reason from drover.why where jq_pk = %s", pk))
 
     def login(self, role: str) -> "psycopg.Connection[Row]":
-        """The connection of a role, in autocommit."""
+        """Return the connection of a role, in autocommit."""
         if role not in self._roles:
             conninfo = make_conninfo(self.database, user=role)
             self._roles[role] = psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
@@ -217,13 +217,13 @@ class Daemon:
     # ---- the process
 
     def stderr(self) -> str:
-        """All that the daemon has said."""
+        """Return all that the daemon has said."""
         if self._said is not None:
             return self._said
         return (self.folder / ERRORS).read_text(errors="backslashreplace")
 
     def agent_pids(self) -> list[int]:
-        """The children of the daemon."""
+        """Return the children of the daemon."""
         return _children(self.pid)
 
     def signal(self, number: int) -> None:

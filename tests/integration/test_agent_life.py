@@ -21,7 +21,7 @@ KILLED = [("ST_READY", "ST_FREEING"), ("ST_FREEING", "ST_FREE")]
 
 
 def unread(pid: int) -> int:
-    """The bytes that wait in the standard input of an agent."""
+    """Return the bytes that wait in the standard input of an agent."""
     fd = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
     (count,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
     os.close(fd)
@@ -29,13 +29,13 @@ def unread(pid: int) -> int:
 
 
 def pipes(pid: int) -> set[str]:
-    """The pipes that a process holds."""
+    """Return the pipes that a process holds."""
     fds = Path(f"/proc/{pid}/fd")
     return {link for fd in fds.iterdir() if (link := os.readlink(fd)).startswith("pipe:")}
 
 
 def dying(births: Path) -> str:
-    """An agent type whose agents note their birth and die at once."""
+    """Return an agent type whose agents note their birth and die at once."""
     return agent("dying", ["sh", "-c", f"echo born >>{births}; exit 1"])
 
 
@@ -56,19 +56,19 @@ def most_at_once(daemon: Daemon, which: str, since: int) -> int:
 
 @pytest.fixture(scope="module")
 def kinds() -> Iterator[str]:
-    """The agent types of the shared daemon that nobody has used."""
+    """Return the agent types of the shared daemon that nobody has used."""
     return iter([f"p{number}" for number in range(9)])
 
 
 @pytest.fixture
 def kind(kinds: Iterator[str]) -> str:
-    """An agent type of the shared daemon for one test alone."""
+    """Return an agent type of the shared daemon for one test alone."""
     return next(kinds)
 
 
 @pytest.fixture(scope="module")
 def shared(module_database: str) -> Iterator[Daemon]:
-    """A daemon for which one death is one too many."""
+    """Yield a daemon for which one death is one too many."""
     watched = puppet("beating", heartbeat=0.5) + puppet("free") + puppet("timed", item_timeout=0.5)
     puppets = "".join(puppet(f"p{number}") for number in range(9))
     with start(settings(respawn_count=0) + LOCAL + puppets + watched, module_database) as daemon:

@@ -53,7 +53,7 @@ UGLY = [
 
 @pytest.fixture(scope="module", params=["local", "ssh"])
 def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The table of the only host: this machine, and one that is reached over SSH."""
+    """Yield the table of the only host: this machine, and one that is reached over SSH."""
     if request.param == "local":
         yield "[hosts.alpha]\n"
         return
@@ -89,7 +89,7 @@ def daemon(shared: Daemon) -> Daemon:
 
 @pytest.fixture(scope="module")
 def kinds(shared: Daemon) -> Iterator[str]:
-    """The agent types of the shared daemon that nobody has used, and that may fail."""
+    """Return the agent types of the shared daemon that nobody has used, and that may fail."""
     return iter([f"p{number}" for number in range(5)])
 
 
@@ -99,7 +99,7 @@ def kind(kinds: Iterator[str]) -> str:
 
 
 def logged(daemon: Daemon, job: int, kind: str) -> list[str]:
-    """The messages of one kind that a job has in the log."""
+    """Return the messages of one kind that a job has in the log."""
     return [row["log_message"] for row in daemon.log_rows(job) if row["log_type"] == kind]
 
 

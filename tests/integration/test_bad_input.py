@@ -33,7 +33,7 @@ def shared(module_database: str, record: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(shared: Daemon, record: Path) -> Iterator[Daemon]:
-    """The shared daemon with an empty record; after each test it must still serve everybody."""
+    """Yield the shared daemon with an empty record; after each test it must still serve everybody."""
     record.write_text("")
     yield shared
     shared.wait(shared.insert(jq_type="rec", jq_args="still here"), timeout=AT_ONCE_S)
@@ -136,7 +136,7 @@ def test_an_oversized_parameter_fails_its_job_where_the_limit_was_raised(daemon:
 
 @pytest.fixture
 def ascii_database(postgres: str, database_with_roles: str) -> Iterator[str]:
-    """A database without an encoding of its own: any byte but NUL may stand in a text. The roles are there already."""
+    """Yield a database without an encoding: any byte but NUL may stand in a text. The roles are there already."""
     name = "test_sql_ascii"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(
@@ -208,7 +208,7 @@ kill_grace = 0.3
 
 
 def beside(launch: Launch, tmp_path: Path, command: list[str], **keys: object) -> Daemon:
-    """A daemon with this bad agent and a good one beside it."""
+    """Start a daemon with this bad agent and a good one beside it."""
     return launch(TIMERS + HOST + agent("bad", command, **keys) + agent("good", rec(tmp_path / "record")))
 
 

@@ -61,7 +61,7 @@ def after(daemon: Daemon, pk: int, wanted: str = "removed") -> Row:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A directory with two files; clean-ups may remove what is in it."""
+    """Return a directory with two files; clean-ups may remove what is in it."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "a").write_text("data")

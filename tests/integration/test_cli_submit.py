@@ -189,7 +189,7 @@ def test_empty_stdin_queues_no_job(database: str, config: Path, active: psycopg.
 
 
 def _finish_next(database: str, state: str, bits: int, *, announced: bool = True, job: int = 1) -> Thread:
-    """A thread that ends the next job that is queued, as a daemon would."""
+    """Start a thread that ends the next job that is queued, as a daemon would."""
     connection = psycopg.connect(database, autocommit=True)
     connection.execute("listen drover_queue")
 

@@ -40,7 +40,7 @@ def told(daemon: Daemon, words: str, state: str = "done", **columns: Any) -> str
 
 
 def working(daemon: Daemon, gate: Path, **columns: Any) -> int:
-    """A job that an agent of type a works on until the gate opens."""
+    """Queue a job that an agent of type a works on until the gate opens; return its number."""
     pk = daemon.insert(jq_type="a", jq_args=f"gate:{gate}", **columns)
     daemon.wait(pk, "running")
     return pk

@@ -55,7 +55,7 @@ def test_a_running_daemon_waits_while_its_server_is_read_only(own_server: str, r
 
 @pytest.fixture
 def own_server() -> Iterator[str]:
-    """A server that nobody else uses."""
+    """Yield a server that nobody else uses."""
     need("postgres")
     with temporary(durable=True) as conninfo:
         migrate.apply(conninfo)
@@ -86,7 +86,7 @@ def test_a_daemon_follows_its_primary_to_the_replica_that_is_promoted(record: Pa
 
 
 def both(here: str, there: str) -> str:
-    """The conninfo of two servers, whichever can be written to."""
+    """Return the conninfo of two servers, whichever can be written to."""
     first, second = conninfo_to_dict(here), conninfo_to_dict(there)
     return make_conninfo(here, host=f"{first['host']},{second['host']}", port=f"{first['port']},{second['port']}")
 
@@ -109,7 +109,7 @@ def value(conninfo: str, query: str) -> Any:
 
 
 def owner(daemon: Daemon) -> int:
-    """The pid of the group's owner."""
+    """Return the pid of the group's owner."""
     query = "select scheduler_pid from drover.scheduler_group join drover.scheduler on scheduler_uuid = group_owner"
     return int(daemon.value(query))
 

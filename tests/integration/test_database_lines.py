@@ -231,7 +231,7 @@ def test_an_agent_that_sends_requests_without_reading_is_killed_in_bounded_memor
 
 
 def largest_kib(pid: int) -> int:
-    """The most memory that a process has had."""
+    """Return the most memory that a process has had."""
     (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1])
 

@@ -98,7 +98,7 @@ def test_a_command_without_its_database_exits_with_one_sentence(
 
 @pytest.fixture
 def site(launch: Launch, door: Door, record: Path, gate: Path, tmp_path: Path) -> Daemon:
-    """A daemon that came through the door, with agents that babble, print, and ask the database."""
+    """Return a daemon that came through the door, with agents that babble, print, and ask the database."""
     big = tmp_path / "big"
     big.write_text("x" * 4 * MIB)
     babble = python(BABBLE.format(gate=str(gate)))

@@ -32,7 +32,7 @@ def daemon(shared: Daemon, record: Path) -> Daemon:
 
 
 def child_of(daemon: Daemon, parents: list[int], *, args: str = "child", **edge: object) -> int:
-    """A child with edges to its parents, in one transaction, as a front-end makes it."""
+    """Insert a child with edges to its parents, in one transaction, as a front-end does; return its number."""
     role = "drover_frontend"
     columns = ["jdep_jq_fk", "jdep_jq_depends_fk", *edge]
     query = sql.SQL("insert into drover.jobdepends ({}) values ({})").format(

@@ -12,7 +12,7 @@ from tests.integration.puppets import LOCAL, Meeting, puppet, settings, slots
 
 
 def command(name: str, *words: str, **keys: Any) -> str:
-    """The table of an agent type that is a command."""
+    """Return the table of an agent type that is a command."""
     return agent(name, list(words), kind="exec", **keys)
 
 

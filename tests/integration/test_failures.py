@@ -157,7 +157,7 @@ def test_the_delay_before_a_retry_doubles_with_jitter_and_is_shown(launch: Launc
 
 
 def waits(daemon: Daemon, job: int) -> float:
-    """The seconds between the end of the last attempt and the next."""
+    """Return the seconds between the end of the last attempt and the next."""
     query = """
         select extract(epoch from jq_retry_at - att_end)
           from drover.jobqueue join drover.attempt on att_jq_fk = jq_pk

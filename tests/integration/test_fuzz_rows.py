@@ -91,7 +91,7 @@ def insert(connection: psycopg.Connection[Any], row: dict[str, Any]) -> bool:
 
 @pytest.fixture
 def ascii_database(postgres: str, database_with_roles: str) -> Iterator[str]:
-    """A database in which any byte but NUL may stand in a text. The roles are there already."""
+    """Yield a database in which any byte but NUL may stand in a text. The roles are there already."""
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(
             "create database test_rows template template0 encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C'"

@@ -29,7 +29,7 @@ def record(tmp_path: Path) -> Path:
 
 
 def standby(launch: Launch, text: str) -> Daemon:
-    """A daemon that has found that another one serves its group."""
+    """Start a daemon, and return it once it has found that another one serves its group."""
     daemon = launch(text, wait=False)
     daemon.until(lambda: "standing by" in daemon.stderr())
     return daemon
@@ -170,7 +170,7 @@ def kill_at_line(daemon: Daemon, record: Path, count: int) -> None:
 
 
 def backends(daemon: Daemon) -> list[dict[str, Any]]:
-    """The connections of daemons, and since when each is there."""
+    """Return the connections of daemons, and since when each is there."""
     query = """select pid, backend_start from pg_stat_activity
                 where datname = current_database() and application_name in ('drover queue', 'drover watch')
                 order by 1"""

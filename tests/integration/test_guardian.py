@@ -79,7 +79,7 @@ def watched() -> Iterator[Watch]:
 
 @pytest.fixture
 def daemon(launch: Launch) -> Daemon:
-    """A daemon with one puppet."""
+    """Return a daemon with one puppet."""
     return launch(LOCAL + puppet())
 
 
@@ -115,13 +115,13 @@ def begin() -> Iterator[Begin]:
 
 
 def heard(process: "subprocess.Popen[str]", count: int) -> list[str]:
-    """The next lines of a program."""
+    """Return the next lines of a program."""
     assert process.stdout is not None
     return [process.stdout.readline().strip() for _ in range(count)]
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, zombies too, the oldest first."""
+    """Return the children of a process, zombies too, the oldest first."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

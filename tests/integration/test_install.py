@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the built package in it, and nothing of the checkout."""
+    """Return a virtual environment with the built package in it, and nothing of the checkout."""
     place = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", place], check=True)
     pip = [place / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -228,7 +228,7 @@ def picky(tmp_path: Path) -> str:
 
 
 def tried(tmp_path: Path) -> list[int]:
-    """The items that agents were given since the last look, in order."""
+    """Return the items that agents were given since the last look, in order."""
     found = tmp_path / "lines"
     ids = sorted(int(line.split('"')[1]) for line in found.read_text().splitlines())
     found.unlink()

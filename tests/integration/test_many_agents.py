@@ -16,7 +16,7 @@ WORKING = "select count(*) from drover.scheduler_status where status_state_name 
 
 @pytest.fixture
 def few_files() -> Iterator[None]:
-    """The limit of open files of a login, for us and what we start."""
+    """Have the limit of open files that a login has, for us and what we start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (USUAL_FILES, hard))
     yield

@@ -65,19 +65,19 @@ def shared(module_database: str, record: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(shared: Daemon, record: Path) -> Daemon:
-    """The shared daemon, with an empty record and an empty placement table."""
+    """Return the shared daemon, with an empty record and an empty placement table."""
     record.write_text("")
     shared.execute("truncate drover.placement")
     return shared
 
 
 def numbers(record: Path, name: str | None = None) -> list[int]:
-    """The values of column n that agents were given, in order."""
+    """Return the values of column n that agents were given, in order."""
     return [int(LIBRARY.parse(line)["n"]) for line in lines(record, name)]
 
 
 def at(record: Path) -> dict[str, str]:
-    """The host that each value of column n was worked on."""
+    """Return the host that each value of column n was worked on."""
     notes = [note for note in records(record) if note["event"] == "line"]
     return {LIBRARY.parse(note["line"])["n"]: note["host"] for note in notes}
 
@@ -290,7 +290,7 @@ def test_an_item_whose_agent_dies_is_tried_once_more_alone_in_a_fresh_process(da
 
 @pytest.fixture
 def marking(launch: Launch) -> Daemon:
-    """A daemon whose agents work through table pending, with every change of a job in table history."""
+    """Return a daemon whose agents work through table pending, with every change of a job in table history."""
     text = TWO_HOSTS + agent("marks", MARKS, db="statements", statements=DONE)
     daemon = launch(text)
     daemon.execute(PENDING)
@@ -470,7 +470,7 @@ def test_a_query_reads_its_own_tables_and_changes_nothing(daemon: Daemon, query:
 
 
 def killed_at_60(launch: Launch, record: Path, gate: Path, **columns: Any) -> tuple[str, int]:
-    """A daemon that was killed when 60 of 100 items were saved and two more in hand; its configuration and its job."""
+    """Kill a daemon when 60 of 100 items are saved and two more in hand; return its configuration and its job."""
     text = TWO_HOSTS + agent("a", rec(record))
     daemon = launch(text)
     query = f"select n, case when n > 60 then 'gate:{gate}' end as act from generate_series(1, 100) n"

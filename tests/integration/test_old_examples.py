@@ -132,7 +132,7 @@ def repository(record: Path) -> str:
 
 @pytest.fixture
 def files(launch: Launch, repository: str) -> Daemon:
-    """A daemon, and ten files of which each lies on one of two hosts."""
+    """Start a daemon with a table of ten files of which each lies on one of two hosts."""
     daemon = launch(repository)
     daemon.execute("create table pfile (pfile int primary key, ufile int, host text, uploaded bool default true)")
     daemon.execute("insert into pfile select n, n + 100, 'h' || n % 2 + 1 from generate_series(1, 10) n")

@@ -43,7 +43,7 @@ def shared(module_database: str, record: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(shared: Daemon, record: Path) -> Daemon:
-    """The shared daemon, with an empty record."""
+    """Return the shared daemon, with an empty record."""
     record.write_text("")
     return shared
 
@@ -323,7 +323,7 @@ def test_agents_of_a_host_never_exceed_its_maximum_f5(launch: Launch, tmp_path: 
 
 
 def sampling(daemon: Daemon, counts: list[int], pks: list[int]) -> Callable[[], bool]:
-    """A look whether all jobs have ended that counts the agents each time."""
+    """Return a function that says whether all jobs have ended, and counts the agents each time."""
 
     def look() -> bool:
         counts.append(len(daemon.agent_pids()))
@@ -418,7 +418,7 @@ def test_jobs_run_urgent_first_then_by_letter_then_in_the_order_they_came_f41_f4
 
 
 def described(text: str) -> dict[str, object]:
-    """A job of `NUMBER [LETTER] [urgent]`."""
+    """Return the row of a job from `NUMBER [LETTER] [urgent]`."""
     words = text.split()[1:]
     letter = next((word for word in words if word != "urgent"), "n")
     return {"jq_type": "a", "jq_args": text, "jq_priority": letter, "jq_urgent": "urgent" in words}

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def shell(name: str = "sh", **keys: Any) -> str:
-    """The table of an agent type that runs its parameter."""
+    """Return the table of an agent type that runs its parameter."""
     return agent(name, SHELL, kind="exec", **keys)
 
 
@@ -188,7 +188,7 @@ def test_the_memory_of_the_daemon_is_bounded_for_any_output(daemon: Daemon) -> N
 
 
 def peak(daemon: Daemon) -> int:
-    """The most memory that the daemon has had, in bytes."""
+    """Return the most memory that the daemon has had, in bytes."""
     status = Path(f"/proc/{daemon.pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found

@@ -24,7 +24,7 @@ def site(tmp_path: Path) -> str:
 
 @pytest.fixture
 def win1252(postgres: str, database_with_roles: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A database that was made when any encoding was taken. The roles are there already."""
+    """Yield a database that was made when any encoding was taken. The roles are there already."""
     name = "test_win1252"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"create database {name} template template0 encoding 'WIN1252' lc_collate 'C' lc_ctype 'C'")

@@ -24,7 +24,7 @@ WARNING = (
 
 
 def refused(daemon: Daemon) -> list[str]:
-    """The statements that it has warned of."""
+    """Return the statements that it has warned of."""
     return re.findall(WARNING, daemon.stderr())
 
 

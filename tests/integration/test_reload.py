@@ -31,19 +31,19 @@ def reload(daemon: Daemon, text: str | None = None, state: str = "done") -> str:
 
 
 def shown(daemon: Daemon) -> list[Row]:
-    """The slots that are shown, by number."""
+    """Return the slots that are shown, by number."""
     columns = "status_slot, status_host, status_agent"
     return daemon.execute(f"select {columns} from drover.scheduler_status where status_slot >= 0 order by 1")
 
 
 def tables(daemon: Daemon) -> list[list[Row]]:
-    """All that a reload may change in the database."""
+    """Return all that a reload may change in the database."""
     names = ("host order by host_name", "queue order by queue_name", "agent order by agent_type")
     return [daemon.execute(f"select * from drover.{name}") for name in names]
 
 
 def pids(daemon: Daemon, name: str) -> list[int]:
-    """The processes of a type as they are shown."""
+    """Return the processes of a type as they are shown."""
     query = "select status_pid from drover.scheduler_status where status_agent = %s order by 1"
     return [row["status_pid"] for row in daemon.execute(query, name) if row["status_pid"] is not None]
 
@@ -109,7 +109,7 @@ def test_a_query_of_a_removed_type_goes_on_when_the_type_is_back(launch: Launch,
 
 
 def rows_puppet(meeting: Meeting) -> str:
-    """A type that tells the id of each row and waits."""
+    """Return the table of an agent type that tells the id of each row and waits."""
     return agent("a", each(f'eval "$line"; {meeting.tell("$id")}; {meeting.wait}'))
 
 
@@ -195,7 +195,7 @@ def test_the_number_of_a_removed_slot_is_reused(launch: Launch) -> None:
 
 
 def all_of(daemon: Daemon, name: str, count: int) -> list[Row] | None:
-    """The slots that are shown, once they are so many and all of one type."""
+    """Return the slots that are shown, once they are so many and all of one type."""
     found = shown(daemon)
     return found if [row["status_agent"] for row in found] == [name] * count else None
 
@@ -320,18 +320,18 @@ WRONG: Final = (
 
 
 def unknown_key(rng: Random) -> bytes:
-    """A key that nobody knows, somewhere."""
+    """Return a setting with an unknown key, in some table."""
     name = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz_", k=rng.randrange(9, 30)))
     return f"{rng.choice(UNKNOWN)}{name} = {rng.choice(('1', '[]', '{}', 'true'))}\n".encode()
 
 
 def wrong_value(rng: Random) -> bytes:
-    """Values that are wrong by themselves or together, one or several."""
+    """Return settings that are wrong by themselves or together, one or several."""
     return "\n".join(rng.sample(WRONG, rng.choice((1, 1, 2)))).encode()
 
 
 def torn(rng: Random) -> bytes:
-    """No TOML: a quote that does not end, where another ended."""
+    """Return what is no TOML: a quote that does not end, where another ended."""
     places = [at for at, letter in enumerate(GOOD) if letter == '"']
     at = places[2 * rng.randrange(len(places) // 2)]
     return (GOOD[: at + 1] + "\n" * rng.randrange(3)).encode()

@@ -107,7 +107,7 @@ LOGINS = {"": "drover_scheduler", "msq_": "drover_msq", "agentdb_": "drover_agen
 
 
 def with_passwords(conninfo: str, folder: Path, password: str = PASSWORD) -> str:
-    """The configuration of a database whose passwords are credentials, written beside it."""
+    """Return the configuration of a database whose passwords are credentials, written beside it."""
     (folder / "db").write_text(f"{password}\n")
     (folder / "db").chmod(0o400)
     url = make_conninfo(conninfo, user="drover_scheduler")
@@ -116,7 +116,7 @@ def with_passwords(conninfo: str, folder: Path, password: str = PASSWORD) -> str
 
 @pytest.fixture
 def asking_for_passwords(database_with_roles: str) -> Iterator[str]:
-    """A database whose server asks the daemon's three logins for their passwords."""
+    """Yield a database whose server asks the daemon's three logins for their passwords."""
     with psycopg.connect(database_with_roles, autocommit=True) as admin:
         before = admin.execute("select pg_read_file(current_setting('hba_file'))").fetchone()
         assert before is not None

@@ -46,7 +46,7 @@ def shared(module_database: str, record: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(shared: Daemon, record: Path) -> Iterator[Daemon]:
-    """The shared daemon; after each test nothing of the site has changed, and it serves."""
+    """Yield the shared daemon; after each test nothing of the site has changed, and it serves."""
     record.write_text("")
     yield shared
     shared.wait(shared.insert(jq_type="rec", jq_args="still here"))
@@ -188,7 +188,7 @@ def test_query_of_a_role_that_may_not_queue_its_type_is_not_run(daemon: Daemon, 
 
 @pytest.fixture
 def alice(daemon: Daemon) -> Iterator[str]:
-    """A login of somebody's own."""
+    """Yield a login of somebody's own."""
     daemon.execute("create role alice login in role drover_frontend")
     yield "alice"
     daemon.login("alice").close()

@@ -42,7 +42,7 @@ Stuck = Callable[..., Daemon]
 
 @pytest.fixture
 def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ear]:
-    """The manager of all daemons that a test starts."""
+    """Yield the manager of all daemons that a test starts."""
     with Ear(str(tmp_path / "notify")) as ear:
         monkeypatch.setenv("NOTIFY_SOCKET", ear.address)
         yield ear
@@ -235,7 +235,7 @@ def test_process_names_in_the_table_of_children_are_escaped(launch: Launch, meet
 
 
 def cmdline(pid: int) -> bytes:
-    """The arguments of a process; none if it has gone."""
+    """Return the arguments of a process; none if it has gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -18,7 +18,7 @@ SUMMARY = re.compile(r"^jobs in hand: (\d+); slots: .*ST_READY=(\d+) ST_RUNNING=
 
 @pytest.fixture
 def daemon(launch: Launch, record: Path) -> Daemon:
-    """A daemon with three agents of a type."""
+    """Return a daemon with three agents of a type."""
     return launch(HOST + agent("a", rec(record), slots=3))
 
 

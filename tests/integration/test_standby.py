@@ -62,7 +62,7 @@ def under_load(daemon: Daemon, **columns: Any) -> list[int]:
 
 
 def active(daemons: Sequence[Daemon], group: str = "default") -> Daemon | None:
-    """The one of these that owns the group, if one does."""
+    """Return the one of these that owns the group, if one does."""
     pids = {row["pid"] for row in daemons[0].execute(OWNER, group)}
     return next((daemon for daemon in daemons if daemon.pid in pids), None)
 

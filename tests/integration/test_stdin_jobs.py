@@ -40,7 +40,7 @@ def run_with_stdin(launch: Launch, text: str, stdin: bytes) -> tuple[int, list[s
 
 
 def output(daemon: Daemon) -> list[str]:
-    """The lines that it prints, up to its end."""
+    """Return the lines that it prints, up to its end."""
     assert daemon.process.stdout is not None
     return daemon.process.stdout.read().decode().splitlines()
 

@@ -23,7 +23,7 @@ Serve = Callable[..., Daemon]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A copy of the program, to be changed."""
+    """Return a copy of the program, to be changed."""
     folder = tmp_path / "program"
     for part in PARTS:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))

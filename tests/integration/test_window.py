@@ -60,7 +60,7 @@ def notes(tmp_path: Path) -> Notes:
 
 
 def greedy(notes: Notes, *, dies_at: str = "", gate: str = "", **keys: object) -> str:
-    """The table of a type of such agents; those with a gate wait before each OK until it is there."""
+    """Return the table of a type of such agents; those with a gate wait before each OK until it is there."""
     command = [*python(GREEDY), str(notes.path), dies_at, str(notes.path.parent / gate) if gate else ""]
     return agent("greedy", command, window=WINDOW, **keys)
 

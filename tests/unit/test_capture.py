@@ -21,7 +21,7 @@ def kept(pieces: list[bytes], limit: int) -> str:
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """The data as reads of these sizes, and the rest."""
+    """Return the data as reads of these sizes, and the rest."""
     pieces = []
     for size in sizes:
         pieces.append(data[:size])

@@ -55,7 +55,7 @@ def _is_whole(turn: EndAndClaim) -> bool:
 
 
 def paused() -> Clerk:
-    """A clerk whose last look at whole places, at 1 s, took a second longer than the one before."""
+    """Return a clerk whose last look at whole places, at 1 s, took a second longer than the one before."""
     clerk = Clerk()
     clerk.claim(0.0, 0.0 + USUAL)
     clerk.claim(0.5, 1.0 + USUAL)

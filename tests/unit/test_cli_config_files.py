@@ -38,7 +38,7 @@ def system(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A file in a directory of its own."""
+    """Return a file in a directory of its own."""
     return written(tmp_path / "own/drover.toml")
 
 

@@ -14,7 +14,7 @@ PASSWORD = "it's \\ hush"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file that holds a password, and is its owner's alone."""
+    """Return a file that holds a password, and is its owner's alone."""
     path = tmp_path / "db"
     path.write_text(f"{PASSWORD}\n")
     path.chmod(0o400)

@@ -181,7 +181,7 @@ def test_shipped_file_shows_every_key_f122(table: str, key: str, _field: Any) ->
 
 
 def _as_printed(default: Any) -> str:
-    """A default as the manual's source spells it."""
+    """Return a default as the manual's source spells it."""
     match default:
         case dict() | Limits():
             return "{}"
@@ -200,12 +200,12 @@ def _as_printed(default: Any) -> str:
 
 
 def _default(attribute: Any) -> Any:
-    """A factory's product in its place; only tables have one."""
+    """Return a factory's product in its place; only tables have one."""
     return getattr(attribute.default, "factory", lambda: attribute.default)()
 
 
 def _manual_entries() -> dict[tuple[str, str], str]:
-    """The printed default of each (table, key) of the manual."""
+    """Return the printed default of each (table, key) of the manual."""
     parts = re.split(r"(?m)^\.Ss (\S+)\n", MANUAL.read_text())
     entry = re.compile(r"(?m)^\.It Ic (\w+) No = .* Pq (?:default )?(.*)$")
     return {

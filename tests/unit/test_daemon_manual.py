@@ -19,7 +19,7 @@ DRAWING = re.findall(r"^ST_.*->.*$", TEXT, re.MULTILINE)
 
 
 def table_cells() -> Iterator[tuple[str, str, str]]:
-    """Every cell of the table of slots that an agent can notice: (state, event, next state or violation)."""
+    """Yield every cell of the table of slots that an agent can notice: (state, event, next state or violation)."""
     for state, row in SLOT_CELLS.items():
         for event, cell in row.items():
             if cell not in (IGNORE, IMPOSSIBLE):
@@ -27,7 +27,7 @@ def table_cells() -> Iterator[tuple[str, str, str]]:
 
 
 def drawn_arrows() -> Iterator[tuple[str, str]]:
-    """Every arrow of the drawing; names with commas between them share what comes next."""
+    """Yield every arrow of the drawing; names with commas between them share what comes next."""
     for line in DRAWING:
         groups = [group.split(", ") for group in line.split(" -> ")]
         for left, right in pairwise(groups):

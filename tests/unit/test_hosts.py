@@ -21,12 +21,12 @@ def down(core: Core, now: float = 0.0) -> None:
 
 
 def at(core: Core) -> list[str]:
-    """The hosts of the agents that are started now."""
+    """Return the hosts of the agents that are started now."""
     return [core.state.slots.all[number].host.name for number in spawned(core)]
 
 
 def places(core: Core) -> set[str]:
-    """The hosts that claims ask for; "" are rows for any host."""
+    """Return the hosts that claims ask for; "" are rows for any host."""
     core.handle(e.Woken(), 0.0)
     return {want.host for want in turn(core).wanted}
 
@@ -141,7 +141,7 @@ def test_a_try_lost_with_its_host_is_not_one_of_the_two_tries_of_an_item() -> No
 
 
 def given(core: Core, first: int, last: int) -> list[bytes]:
-    """The lines that agents are given in these seconds, new ones too."""
+    """Return the lines that agents are given in these seconds, new ones too."""
     for second in range(first, last + 1):
         core.tick(float(second))
     for number in spawned(core):

@@ -13,7 +13,7 @@ OTHER = Owner("other", False, False)
 
 
 def standing_by(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
-    """A daemon that has registered, and is about to look."""
+    """Return a daemon that has registered, and is about to look."""
     lease = Lease(timers)
     lease.connected(now)
     assert lease.step(now) is LeaseStatement.REGISTER
@@ -22,7 +22,7 @@ def standing_by(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
 
 
 def serving(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
-    """A daemon that owns its group."""
+    """Return a daemon that owns its group."""
     lease = standing_by(now, timers)
     look(lease, NOBODY, now)
     assert lease.step(now) is LeaseStatement.TAKE
@@ -33,7 +33,7 @@ def serving(now: float = 0.0, timers: Scheduler = TIMERS) -> Lease:
 
 
 def yielding(now: float = 0.0) -> Lease:
-    """A daemon that has given its group up, and stands by again."""
+    """Return a daemon that has given its group up, and stands by again."""
     lease = serving(now)
     lease.step_down(now)
     assert lease.step(now) is LeaseStatement.LEAVE

@@ -18,7 +18,7 @@ ASSIGNMENT = re.compile(r"[A-Z_]+=.*")
 
 
 def drover_commands() -> Iterator[list[str]]:
-    """The words after `drover` on each line of a shell block that runs it, without what the shell would take away."""
+    """Yield the words after `drover` on each line of a shell block that runs it, as the shell passes them."""
     for line in SHELL_LINES:
         if "drover" not in line or line.startswith(("psql", "find")):
             continue

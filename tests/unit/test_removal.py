@@ -69,7 +69,7 @@ def refused(path: Path | str, *roots: Path) -> str:
 
 
 def files(folder: Path) -> set[str]:
-    """All that is there, not through links."""
+    """Return all that is there, not through links."""
     return {os.path.join(where, name) for where, dirs, names in os.walk(folder) for name in dirs + names}
 
 
