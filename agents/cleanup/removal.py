@@ -63,7 +63,7 @@ def remove(path: bytes, roots: Iterable[Root]) -> bool:
 
 
 def _steps(path: bytes) -> list[bytes]:
-    """The names that lead from / to a file."""
+    """Return the names that lead from / to a file."""
     if not path.startswith(b"/"):
         raise RefusedError("is relative, and the agent type of its job has no cwd")
     if b"\0" in path:

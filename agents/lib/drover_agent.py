@@ -61,7 +61,7 @@ class Item:
 
 
 def items() -> Iterator[Item]:
-    """Say OK and give the next item, for ever; the loop ends when stdin closes.
+    """Say OK and yield the next item, for ever; the loop ends when stdin closes.
 
     End the body, or `continue`, when the item is done; an exception ends the agent and so fails the item.
     """
@@ -70,12 +70,12 @@ def items() -> Iterator[Item]:
 
 
 def lines() -> Iterator[str]:
-    """The same with bare lines, for agents that take one parameter or look at nothing."""
+    """Return the items as bare lines, for agents that take one parameter or look at nothing."""
     return map(_text, _raw_lines())
 
 
 def parse(line: str | bytes) -> dict[str, str]:
-    """The columns of a line `column="value" column="value"`, in order, unescaped.
+    """Return the columns of a line `column="value" column="value"`, in order, unescaped.
 
     Bytes that are not UTF-8 come out as lone surrogates (surrogateescape), as Python's file names have them.
     Raises ValueError if the line is anything else.
@@ -126,12 +126,12 @@ def items_processed(count: int) -> None:
 
 
 def fail(text: str) -> None:
-    """The item in hand has failed; the agent lives on and goes to the next."""
+    """Say that the item in hand has failed; the agent goes on with the next."""
     _say_text("FAIL", text)
 
 
 def blocked(condition: str, text: str = "") -> None:
-    """The item in hand cannot be done until `condition` (one word) is lifted."""
+    """Say that the item in hand cannot be done until `condition` (one word) is lifted."""
     if not _CONDITION.fullmatch(condition):
         raise ValueError(f"a condition is one word without a colon, not {condition!r}")
     _say_text(f"BLOCKED {condition}", text)
@@ -170,7 +170,7 @@ def is_stdin_closed() -> bool:
 
 
 def _raw_lines() -> Iterator[bytes]:
-    """Lines without their line end. One cut short by the end of input was never sent whole: not an item."""
+    """Yield lines without their line end. One cut short by the end of input was never sent whole: not an item."""
     read = sys.stdin.buffer.readline
     while True:
         _write(b"OK")
@@ -181,7 +181,7 @@ def _raw_lines() -> Iterator[bytes]:
 
 
 def _answer() -> list[dict[str, str]]:
-    """Rows up to OK; an ERROR among them is raised, but only after the OK that ends the answer was read."""
+    """Return the rows up to OK; an ERROR among them is raised, but only after the OK that ends the answer was read."""
     rows: list[dict[str, str]] = []
     trouble = None
     while (line := _answer_line()) != b"OK":
@@ -203,7 +203,7 @@ def _answer_line() -> bytes:
 
 
 def _columns(line: bytes) -> dict[str, str] | None:
-    """The columns, or None if the line is not a record; a row of NULLs only is an empty line."""
+    """Return the columns, or None if the line is not a record; a row of NULLs only is an empty line."""
     columns: dict[str, str] = {}
     end = 0
     while end < len(line):
@@ -246,7 +246,7 @@ def _encode(text: str) -> bytes:
 
 
 def _say_text(keyword: str, text: str) -> None:
-    """A keyword and text on one line, cut with a mark where the scheduler would refuse it."""
+    """Print a keyword and text on one line, cut with a mark where the scheduler would refuse it."""
     raw = _encode(_LINE_ENDS.sub(" ", text))
     if len(raw) > _TEXT_LIMIT_BYTES - len(keyword):
         raw = raw[: _TEXT_LIMIT_BYTES - len(keyword) - 40] + b" ... (cut, %d bytes)" % len(raw)
@@ -254,7 +254,7 @@ def _say_text(keyword: str, text: str) -> None:
 
 
 def _say(line: str) -> None:
-    """Exactly this line. Raises ValueError where the scheduler would kill us for its length."""
+    """Print exactly this line. Raises ValueError where the scheduler would kill us for its length."""
     raw = _encode(line)
     if len(raw) >= LINE_LIMIT_BYTES:
         raise ValueError(f"a line of {len(raw)} bytes; the limit is {LINE_LIMIT_BYTES}")
@@ -262,7 +262,7 @@ def _say(line: str) -> None:
 
 
 def _write(line: bytes) -> None:
-    """All of it, at once, after what print() may have left in its buffer."""
+    """Write all of it, at once, after what print() may have left in its buffer."""
     try:
         sys.stdout.flush()
         rest = memoryview(line + b"\n")

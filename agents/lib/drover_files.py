@@ -31,7 +31,7 @@ def run(program: str, examine: Callable[[BinaryIO], dict[str, object]]) -> None:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """The file, open for reading. Raises OSError, and for anything but a regular file too."""
+    """Return the file, open for reading. Raises OSError, also for anything but a regular file too."""
     return open(path, "rb", buffering=0, opener=_opener)
 
 

@@ -69,7 +69,7 @@ def _row(spdx: str, needle: str, *phrases: str) -> Row:
 
 
 def _gnu(stem: str, number: str) -> tuple[Row, Row]:
-    """Two rows: this version only, and this version or later (`version 2 or later of the GPL`, `GPLv2+`)."""
+    """Return two rows: this version only, and this version or later (`version 2 or later of the GPL`, `GPLv2+`)."""
     name, version = stem.lower(), re.escape(number.removesuffix(".0"))
     dot_zero = r"(?:\.0)?" if number.endswith(".0") else ""
     later = r"(?:\+| or (?:any )?(?:later|newer|above|greater))"
@@ -173,14 +173,14 @@ TABLE = (
 
 
 def find(data: bytes) -> list[str]:
-    """The SPDX ids of the licences that `data` names, sorted, each once."""
+    """Return the SPDX ids of the licences that `data` names, sorted, each once."""
     text = words(data)
     named = {row.spdx for row in TABLE if row.needle in text and row.pattern.search(text)} if text else set()
     return sorted(named | set(tagged(data)))
 
 
 def tagged(data: bytes) -> Iterable[str]:
-    """The licences of every SPDX-License-Identifier expression; an exception after WITH is not one."""
+    """Yield the licences of every SPDX-License-Identifier expression; an exception after WITH is not one."""
     for expression in _TAG.findall(data):
         for name in _NOT_AN_ID.sub(" ", expression.decode()).split():
             yield _OLD_GNU_ID.sub(_todays_id, name.rstrip(".:-"))
@@ -191,7 +191,7 @@ def _todays_id(old: re.Match[str]) -> str:
 
 
 def words(data: bytes) -> bytes:
-    """`data` as lower-case words with a blank around each, said one way; empty if no licence can be in it.
+    """Return `data` as lower-case words with a blank around each, said one way; empty if no licence can be in it.
 
     Letters, digits, plus and the point in a number are kept; all else, comment signs too, becomes blank.
     """

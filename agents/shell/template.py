@@ -40,7 +40,7 @@ class Macros(NamedTuple):
     surroundings: Mapping[str, str]
 
     def value(self, name: str) -> str | None:
-        """The value of `%{name}`, None if there is no such macro. Raises ValueError as `words` does."""
+        """Return the value of `%{name}`, None if there is no such macro. Raises ValueError as `words` does."""
         if name == "*":
             return self.line
         if _WORD.fullmatch(name):
@@ -61,7 +61,7 @@ def refuse_unsafe(template: str) -> None:
 
 
 def expand(template: str, macros: Macros) -> Command:
-    """The command of one item; an unknown macro stays as it is. Raises ValueError as `words` and `refuse_unsafe` do."""
+    """Return the command of one item; an unknown macro stays as it is. Raises what `words` and `refuse_unsafe` do."""
     if template.strip() == WHOLE_LINE:
         return Command(macros.line, ())
     written: list[str] = []

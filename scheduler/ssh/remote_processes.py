@@ -270,7 +270,7 @@ class RemoteAgent:
             self._abandon()
 
     def lose(self, why: str) -> None:
-        """Its connection or its control session is gone, so it is dead or will be."""
+        """Note that its connection or control session is gone, so it is dead or will be."""
         if self._channel is None:
             return  # the thread that opens a session for it will see
         if self._is_running:
