@@ -89,7 +89,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--full", action="store_true", help="hold the snapshot of P6 for five minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write report.html there, with the plots")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write report.html there, with bars of all rates and costs"
+    )
     parser.add_argument("--plots", action="store_true", help="measure the plots; instead of the table, without --only")
     parser.add_argument("--cache", type=Path, default=default_cache(os.environ), help="where the peers are installed")
     parser.add_argument("--without-peers", action="store_true", help="install none; their lines say so")

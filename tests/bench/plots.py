@@ -1,16 +1,52 @@
-"""The rate against what may grow: the depth of the queue, the history beside it, the number of agents."""
+"""The plots: bars of what the lines say, and the rate against what may grow.
 
+That is the depth of the queue, the history beside it, the number of agents.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from statistics import median
 from typing import Final
 
 from tests.bench import beside, limits, ours
+from tests.bench.bars import Bars
 from tests.bench.cases import Run
+from tests.bench.lines import Line
 from tests.bench.peers import GRAPHILE
+from tests.bench.rates import Cost, median_cost
 from tests.bench.svg import Chart
 
 DEPTHS: Final = (1000, 10_000, 100_000, 1_000_000)
 HISTORIES: Final = (0, 500_000, 1_000_000, 2_000_000)
 AGENTS: Final = (1, 2, 4, 16, 64, 1000)
 RATE: Final = "jobs/s"
+PARTS: Final = ("daemon (or peer)", "backends", "agents", "rest of the server")
+
+
+def bars_of(lines: Sequence[Line]) -> Iterator[Bars]:
+    """Yield two plots for each case that has rates: the rates, and the CPU time of a job."""
+    for case, group in groupby((line for line in lines if line.costs), key=lambda line: line.case):
+        found = _contestants(list(group))
+        yield Bars(f"{case}-rate", f"{case}: rate, /s", ["rate"], {name: [rate] for name, (rate, _) in found.items()})
+        costs = {name: _parts(cost) for name, (_, cost) in found.items()}
+        yield Bars(f"{case}-cpu", f"{case}: CPU time a job, us", PARTS, costs)
+
+
+def _contestants(lines: Sequence[Line]) -> Mapping[str, tuple[float, Cost]]:
+    """Return median rate and cost of all that the lines of a case compare, each once."""
+    found: dict[str, tuple[float, Cost]] = {}
+    for line in lines:
+        for (name, costs), rates in zip(
+            line.costs.items(), filter(None, (line.ours, line.limit, line.peer)), strict=True
+        ):
+            figures = median(rates), median_cost(costs)
+            if figures not in found.values():
+                found[f"{name} ({line.what})" if name in found else name] = figures
+    return found
+
+
+def _parts(cost: Cost) -> Sequence[float]:
+    return cost.driver_us, cost.backends_us, cost.agents_us or 0.0, cost.server_us
 
 
 def measured(run: Run) -> list[Chart]:

@@ -1,11 +1,13 @@
-"""The report: one page of HTML with the table and the plots, that needs nothing else."""
+"""The report: a page of HTML with table and plots that needs nothing else, and the bars in files of their own."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from tests.bench import bars
 from tests.bench.lines import HEADINGS, LEGEND, Line, cells, costs
+from tests.bench.plots import bars_of
 from tests.bench.svg import Chart, draw
 
 NAME: Final = "report.html"
@@ -28,12 +30,15 @@ def write(folder: Path, about: Mapping[str, Any], lines: Sequence[Line], charts:
     """Write the page into a folder, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NAME).write_text(page(about, lines, charts))
+    for each in bars_of(lines):
+        (folder / f"{each.name}.svg").write_text(bars.draw(each))
 
 
 def page(about: Mapping[str, Any], lines: Sequence[Line], charts: Iterable[Chart]) -> str:
     """Return the page."""
     facts = "; ".join(f"{name}: {_fact(value)}" for name, value in about.items() if name != "sizes")
-    plots = "\n".join(f"<p>{draw(chart)}</p>" for chart in charts)
+    drawn = [*map(bars.draw, bars_of(lines)), *map(draw, charts)]
+    plots = "\n".join(f"<p>{plot}</p>" for plot in drawn)
     return PAGE.format(about=escape(facts), table=_table(lines) if lines else "", plots=plots)
 
 

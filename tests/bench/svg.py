@@ -29,11 +29,11 @@ def draw(chart: Chart) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'style="{STYLE}" role="img" aria-label="{escape(chart.title)}">',
-        _text(WIDTH / 2, 18, chart.title, "middle"),
-        _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, chart.x_label, "middle"),
-        _text(LEFT - 60, TOP - 8, chart.y_label, "start"),
+        text(WIDTH / 2, 18, chart.title, "middle"),
+        text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, chart.x_label, "middle"),
+        text(LEFT - 60, TOP - 8, chart.y_label, "start"),
         *(_rule(y, top) for y in (top * i / 4 for i in range(5))),
-        *(_text(_x(places, x), HEIGHT - BOTTOM + 18, short(x), "middle") for x in places),
+        *(text(_x(places, x), HEIGHT - BOTTOM + 18, short(x), "middle") for x in places),
         *(_series(i, name, places, points, top) for i, (name, points) in enumerate(chart.series.items())),
         "</svg>",
     ]
@@ -56,6 +56,11 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
+def text(x: float, y: float, text: str, anchor: str, colour: str = "#333") -> str:
+    """Return a text; the anchor is `start`, `middle` or `end`."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
+
+
 def _series(index: int, name: str, places: Sequence[float], points: Sequence[tuple[float, float]], top: float) -> str:
     colour = COLOURS[index % len(COLOURS)]
     spots = [(_x(places, x), _y(y, top)) for x, y in points]
@@ -64,7 +69,7 @@ def _series(index: int, name: str, places: Sequence[float], points: Sequence[tup
         [
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
             *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in spots),
-            _text(LEFT + 10 + index * 160, TOP - 8, name, "start", colour),
+            text(LEFT + 10 + index * 160, TOP - 8, name, "start", colour),
         ]
     )
 
@@ -72,7 +77,7 @@ def _series(index: int, name: str, places: Sequence[float], points: Sequence[tup
 def _rule(y: float, top: float) -> str:
     height = _y(y, top)
     line = f'<line x1="{LEFT}" y1="{height:.1f}" x2="{WIDTH - RIGHT}" y2="{height:.1f}" stroke="#ddd"/>'
-    return line + _text(LEFT - 6, height + 4, short(y), "end")
+    return line + text(LEFT - 6, height + 4, short(y), "end")
 
 
 def _x(places: Sequence[float], x: float) -> float:
@@ -82,7 +87,3 @@ def _x(places: Sequence[float], x: float) -> float:
 
 def _y(y: float, top: float) -> float:
     return HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM)
-
-
-def _text(x: float, y: float, text: str, anchor: str, colour: str = "#333") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'

@@ -46,10 +46,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_case_measures_and_prints_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     need("postgres")
     assert list(LINES) == [case for case in ALL if case not in FAR]
-    assert main([*SMALL, "--only", ",".join(LINES), "--json", str(tmp_path / "figures")]) == 0
+    assert (
+        main([*SMALL, "--only", ",".join(LINES), "--json", str(tmp_path / "figures"), "--report", str(tmp_path)]) == 0
+    )
     printed = capsys.readouterr().out
     lines = json.loads((tmp_path / "figures").read_text())["lines"]
     assert {case: len(list(group)) for case, group in groupby(line["case"] for line in lines)} == LINES
+    assert {"P1-rate.svg", "P1-cpu.svg", "P8-cpu.svg"} <= {path.name for path in tmp_path.iterdir()}
     assert [line["what"] for line in lines if not line["ours"]] == []
     assert all(line["what"] in printed for line in lines)
     rates = [line for line in lines if line["unit"] == "/s" and not line["what"].endswith(COSTLESS)]

@@ -7,9 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.bench import bars
+from tests.bench.bars import Bars
 from tests.bench.cases import CASES, in_turns
 from tests.bench.lines import LEGEND, Line, heading, of_rates, show, to_json
 from tests.bench.others import claims_of
+from tests.bench.plots import bars_of
 from tests.bench.rates import Cost, Process, Rate, cost_of, median_cost, spent
 from tests.bench.report import page
 from tests.bench.sizes import Sizes
@@ -172,6 +175,33 @@ def test_a_chart_is_svg_with_a_line_for_each_series() -> None:
     lines = tree.findall("{http://www.w3.org/2000/svg}polyline")
     assert [line.get("points") for line in lines] == ["90.0,155.0 600.0,40.0", "90.0,224.0"]
     assert "a < b" in [text.text for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+
+
+BARS = Bars("P1-cpu", "a < b", ["daemon", "agents"], {"ours": [2.0, 1.0], "huey": [100.0, 20.0]})
+
+
+def test_bars_are_svg_with_the_parts_of_each_row_end_to_end() -> None:
+    tree = ElementTree.fromstring(bars.draw(BARS))
+    spans = [(bar.get("x"), bar.get("width")) for bar in tree.findall("{http://www.w3.org/2000/svg}rect")]
+    assert spans[:2] == [("20.0", "42.5"), ("62.5", "21.2")]
+    assert "a < b" in [text.text for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_bar_that_is_cut_off_shows_its_whole_sum() -> None:
+    tree = ElementTree.fromstring(bars.draw(BARS))
+    assert "> 120" in [text.text for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_case_with_rates_has_bars_of_all_that_it_compares_once() -> None:
+    lines = [
+        of_rates(Line("P1", "jobs, to the limit", "/s"), [OURS], [PEER]),
+        of_rates(Line("P1", "jobs, to huey", "/s", peer_name="huey"), [OURS], peer=[Rate(5.0, PEER.cost)]),
+        of_rates(Line("P1", "limited", "/s"), [Rate(7.0, OURS.cost)]),
+        Line("P4", "idle", "%", [1.0]),
+    ]
+    rate, cpu = bars_of(lines)
+    assert rate.rows == {"ours": [20.0], "limit": [10.0], "huey": [5.0], "ours (limited)": [7.0]}
+    assert (cpu.name, cpu.rows["huey"]) == ("P1-cpu", (140.0, 20.0, 0.0, 1.0))
 
 
 def test_the_page_has_the_table_and_the_charts() -> None:
