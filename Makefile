@@ -36,7 +36,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache >/dev/null
 	$(PYTEST) -m 'not slow' tests/unit tests/sim
 
-# options in BENCH, as `make bench BENCH='--only P1 --report out'`
+# options in BENCH, as `make bench BENCH=--quick` or `make bench BENCH='--only P1 --report out'`
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench $(BENCH)
 

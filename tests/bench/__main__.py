@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -28,15 +29,20 @@ from tests.bench import plots, report
 from tests.bench.cases import CASES, Run
 from tests.bench.lines import Line, heading, show, to_json
 from tests.bench.others import OTHERS
-from tests.bench.peers import Peers
+from tests.bench.peers import DRIVERS, GRAPHILE, Peers
 from tests.bench.peers.install import default_cache
 from tests.bench.place import Place
-from tests.bench.sizes import Sizes
+from tests.bench.sizes import QUICK, Sizes
 
 HERE: Final = Path(__file__).parent
 COMPILERS: Final = ["cc", "gcc"]
 ALL: Final = {**CASES, **OTHERS}
 FULL_SNAPSHOT_S: Final = 300.0
+QUICK_CASES: Final = ["P1", "P2", "P3", "P6", "P8", "P10"]
+QUICK_S: Final = 105.0  # of two minutes; the rest is for starting and stopping the server
+QUICK_SAYS: Final = f"""\
+quick: small sizes, no peer but {GRAPHILE}, as many of the rounds as fit into two minutes; to compare before and after a
+change, while the targets are those of the whole measurement"""
 
 
 def main(words: Sequence[str]) -> int:
@@ -46,9 +52,9 @@ def main(words: Sequence[str]) -> int:
     begun = time.monotonic()
     with _place() as place:
         run = _run(options, place)
-        lines = list(_measured(run, options.only))
+        lines = list(_measured(run, options.only, begun + QUICK_S if options.quick else inf))
         drawn = plots.measured(run) if options.plots else []
-        about = _about(run, time.monotonic() - begun)
+        about = {"quick": options.quick, **_about(run, time.monotonic() - begun)}
     print(f"{about['minutes']:.1f} minutes", flush=True)
     if options.json:
         options.json.write_text(json.dumps({"about": about, "lines": [to_json(line) for line in lines]}, indent=1))
@@ -57,11 +63,13 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _measured(run: Run, names: Sequence[str]) -> Iterator[Line]:
-    """Measure case by case, and print each line as soon as it is known."""
+def _measured(run: Run, names: Sequence[str], until: float) -> Iterator[Line]:
+    """Measure case by case, each in its share of the time, and print each line as soon as it is known."""
+    if until < inf:
+        print(QUICK_SAYS, flush=True)
     print(heading(), flush=True)
-    for name in names:
-        for line in _lines(run, name):
+    for done, name in enumerate(names):
+        for line in _lines(_with_share(run, until, len(names) - done), name):
             print(show(line), flush=True)
             yield line
 
@@ -73,6 +81,14 @@ def _lines(run: Run, name: str) -> list[Line]:
     except (AssertionError, psycopg.Error, OSError, subprocess.SubprocessError) as error:
         traceback.print_exc()
         return [Line(name, "not measured", "", missing=str(error))]
+
+
+def _with_share(run: Run, until: float, cases: int) -> Run:
+    """Return the run until one of so many cases has used its share; one without an end as it is, for it is cached."""
+    if until == inf:
+        return run
+    now = time.monotonic()
+    return replace(run, until=now + (until - now) / cases)
 
 
 # ---- what is asked for
@@ -87,6 +103,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--scale", type=float, default=1.0, help="measure so much of everything: 0.01 shows that it works"
     )
+    parser.add_argument(
+        "--quick", action="store_true", help=f"measure {','.join(QUICK_CASES)} on a small scale, in two minutes"
+    )
     parser.add_argument("--full", action="store_true", help="hold the snapshot of P6 for five minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     parser.add_argument(
@@ -98,7 +117,10 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     if options.plots and not options.report:
         parser.error("--plots is drawn into a report: name its folder with --report DIR")
-    options.only = options.only or ([] if options.plots else list(ALL))
+    if options.quick and options.full:
+        parser.error("--quick and --full exclude each other")
+    every = QUICK_CASES if options.quick else list(ALL)
+    options.only = options.only or ([] if options.plots else every)
     return options
 
 
@@ -110,8 +132,10 @@ def _cases(text: str) -> list[str]:
 
 
 def _run(options: argparse.Namespace, place: Place) -> Run:
-    sizes = replace(Sizes(), snapshot_s=FULL_SNAPSHOT_S) if options.full else Sizes()
-    peers = Peers(place.conninfo, options.cache)
+    sizes = QUICK if options.quick else Sizes()
+    if options.full:
+        sizes = replace(sizes, snapshot_s=FULL_SNAPSHOT_S)
+    peers = Peers(place.conninfo, options.cache, [GRAPHILE] if options.quick else [*DRIVERS])
     if options.without_peers:
         peers.leave_out("left out by --without-peers")
     return Run(place, peers, sizes.scaled(options.scale), options.rounds)

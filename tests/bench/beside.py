@@ -126,4 +126,5 @@ def _now(daemon: Daemon) -> float:
 def _rates(daemon: Daemon, begun: float, ended: float) -> Rates:
     span = (ended - begun) * TENTH
     whole, end = daemon.row(ENDED_IN, ended - span, begun, ended)
-    return Rates(Rate(whole / (ended - begun), daemon.cost(whole)), end / span)
+    cost = daemon.cost(max(whole, 1))  # in a very short time no job may end
+    return Rates(Rate(whole / (ended - begun), cost), end / span)

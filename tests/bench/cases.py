@@ -1,14 +1,16 @@
 """The targets P1 to P10: what is run in turns, and what is asked of it. PERFORMANCE is where the numbers come from."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import inf
 from statistics import median, quantiles
 from typing import Any, Final
 
 from tests.bench import beside, commands, limits, ours, ssh
 from tests.bench.lines import Line, of_rates
-from tests.bench.peers import DRIVERS, GRAPHILE, Peers
+from tests.bench.peers import GRAPHILE, Peers
 from tests.bench.place import Place
 from tests.bench.rates import Rate
 from tests.bench.sizes import Sizes
@@ -26,13 +28,29 @@ class Run:
     peers: Peers
     sizes: Sizes
     rounds: int
+    until: float = inf  # monotonic; fewer rounds if they would take longer
+
+    def turns(self) -> Iterator[int]:
+        """Yield the numbers of the rounds that there is time for."""
+        return turns(self.rounds, self.until, time.monotonic)
 
 
-def in_turns(rounds: int, contestants: Mapping[str, Callable[[], Any]]) -> dict[str, list[Any]]:
-    """Run all contestants so many times, beginning with another one each time; what each gave."""
+def turns(rounds: int, until: float, clock: Callable[[], float]) -> Iterator[int]:
+    """Yield the first round, and each further one that ends in time if it takes as long as the one before it."""
+    took = 0.0
+    for turn in range(rounds):
+        begun = clock()
+        if turn and begun + took > until:
+            return
+        yield turn
+        took = clock() - begun
+
+
+def in_turns(turns: Iterable[int], contestants: Mapping[str, Callable[[], Any]]) -> dict[str, list[Any]]:
+    """Run all contestants in each of these rounds, beginning with another one each time; what each gave."""
     given: dict[str, list[Any]] = {name: [] for name in contestants}
     names = list(contestants)
-    for turn in range(rounds):
+    for turn in turns:
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             given[name].append(contestants[name]())
@@ -43,18 +61,18 @@ def p1(run: Run) -> list[Line]:
     """One-parameter jobs that wait, against the claim alone and against all peers."""
     jobs = run.sizes.jobs
     rates = in_turns(
-        run.rounds,
+        run.turns(),
         {
             "limit": partial(limits.complete_and_claim, run.place.conninfo, jobs),
             "ours": partial(ours.drain, run.place, jobs),
             "limited": partial(
                 ours.drain_alone, run.place, ours.Load(jobs, run.place.line_agents(ours.AGENTS) + QUEUE)
             ),
-            **{name: partial(run.peers.drain, name, jobs) for name in DRIVERS},
+            **{name: partial(run.peers.drain, name, jobs) for name in run.peers.names},
         },
     )
     mine, limit = rates["ours"], rates["limit"]
-    peers = {name: _of_all_rounds(rates[name]) for name in DRIVERS}
+    peers = {name: _of_all_rounds(rates[name]) for name in run.peers.names}
     what = f"{jobs:,} one-parameter jobs, {ours.AGENTS} agents"
     best = Line("P1", f"{what}: to the best peer", "/s", peer_name=GRAPHILE, against="peer", at_least=1.2)
     rest = [
@@ -84,7 +102,7 @@ def p2(run: Run) -> list[Line]:
 
 def p3(run: Run) -> list[Line]:
     """A job that finds everybody waiting, sample by sample in turn with graphile-worker."""
-    rounds = [_latencies(run) for _ in range(run.rounds)]
+    rounds = [_latencies(run) for _ in run.turns()]
     lines = []
     for p, at_most in ((50, 0.8), (99, 1.0)):
         mine = [_percentile(own, p) for own, _ in rounds]
@@ -126,7 +144,7 @@ def p7(run: Run) -> list[Line]:
     """A thousand agents on one machine."""
     many, few, items, watch_s = run.sizes.agents, run.sizes.few, run.sizes.items, run.sizes.watch_s
     crowds = in_turns(
-        run.rounds,
+        run.turns(),
         {
             "many": partial(ours.crowd, run.place, many, items, watch_s),
             "few": partial(ours.crowd, run.place, few, items, 0.1),
@@ -154,7 +172,7 @@ def p8(run: Run) -> list[Line]:
     why = commands.why_no_parallel()
     if not why:
         contestants["peer"] = partial(commands.parallel, run.place.conninfo, program, count, AT_ONCE)
-    rates = in_turns(run.rounds, contestants)
+    rates = in_turns(run.turns(), contestants)
     mine, limit, peer = rates["ours"], rates["limit"], rates.get("peer", [])
     what = f"{count} exec jobs `true`, {AT_ONCE} at once"
     best = Line("P8", f"{what}: to GNU parallel", "/s", peer_name="GNU parallel", at_least=2.0)
@@ -171,7 +189,7 @@ def p9(run: Run) -> list[Line]:
     agent, starts, lines = list(run.place.agent), run.sizes.far_starts, run.sizes.far_lines
     with ssh.server() as there:
         spans = in_turns(
-            run.rounds,
+            run.turns(),
             {
                 "limit": partial(ssh.bare_starts, there, agent, starts),
                 "ours": partial(ssh.our_starts, there, agent, starts),
@@ -191,7 +209,7 @@ def p9(run: Run) -> list[Line]:
         ]
         for agents, at_least in ((8, 1.0), (1, 0.55)):
             rates = in_turns(
-                run.rounds,
+                run.turns(),
                 {
                     "limit": partial(ssh.bare_rate, run.place.conninfo, there, agent, agents, lines),
                     "ours": partial(ssh.our_rate, run.place, there, agents, lines),
@@ -209,7 +227,7 @@ def p10(run: Run) -> list[Line]:
     """Jobs that a front-end copies into the queue."""
     rows = run.sizes.copied
     rates = in_turns(
-        run.rounds,
+        run.turns(),
         {"limit": partial(limits.copy, run.place.conninfo, rows), "ours": partial(ours.copy, run.place, rows)},
     )
     what = f"COPY of {rows:,} rows by drover_frontend"
@@ -226,7 +244,7 @@ def _expansions(run: Run) -> tuple[list[ours.Expanded], list[Rate], list[Rate]]:
     """Work the rows of P2 and P5: ours, ready lines, fetched rows."""
     rows, agent, conninfo = run.sizes.rows, run.place.agent, run.place.conninfo
     given = in_turns(
-        run.rounds,
+        run.turns(),
         {
             "raw": partial(limits.ping_pong, conninfo, agent, ours.AGENTS, rows),
             "fetched": partial(limits.fetch_and_ping_pong, conninfo, agent, ours.AGENTS, rows),
@@ -249,7 +267,7 @@ def _beside_history(run: Run) -> Line:
     full = beside.with_history(run.place, sizes.finished, sizes.queued)
     load = ours.Load(sizes.jobs, run.place.line_agents(ours.AGENTS))
     rates = in_turns(
-        run.rounds,
+        run.turns(),
         {"empty": partial(ours.drain_alone, run.place, load), "full": partial(ours.drain_beside, full, load)},
     )
     what = f"{sizes.jobs:,} jobs beside {sizes.finished:,} finished, {sizes.queued:,} queued"
@@ -259,7 +277,7 @@ def _beside_history(run: Run) -> Line:
 def _under_snapshot(run: Run) -> list[Line]:
     seconds = run.sizes.snapshot_s
     rates = in_turns(
-        run.rounds,
+        run.turns(),
         {
             "free": partial(beside.sustained, run.place, seconds, beside.nobody),
             "held": partial(beside.sustained, run.place, seconds, beside.snapshot),

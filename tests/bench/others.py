@@ -68,7 +68,7 @@ def keyed(run: Run) -> list[Line]:
     """The rows of one query whose progress is checkpointed by key."""
     rows = run.sizes.keyed
     given = in_turns(
-        run.rounds,
+        run.turns(),
         {
             "raw": partial(limits.ping_pong, run.place.conninfo, run.place.agent, ours.AGENTS, rows),
             "ours": partial(ours.expand, run.place, rows, "id"),
@@ -82,7 +82,7 @@ def keyed(run: Run) -> list[Line]:
 def j129(run: Run) -> list[Line]:
     """The bundled agent."""
     jobs = run.sizes.bundled
-    rates = [ours.drain_alone(run.place, ours.Load(jobs, BUNDLED)) for _ in range(run.rounds)]
+    rates = [ours.drain_alone(run.place, ours.Load(jobs, BUNDLED)) for _ in run.turns()]
     return [of_rates(Line("J129", f"{jobs:,} jobs of the bundled noop agent, one process", "/s", at_least=200), rates)]
 
 
@@ -117,7 +117,7 @@ def r52(run: Run) -> list[Line]:
     count, seconds = run.sizes.flushed, run.sizes.flush_s
     holding = {"stay": partial(beside.history, count=count), "leave": partial(beside.flush, count=count)}
     rates = in_turns(
-        run.rounds, {name: partial(beside.sustained, run.place, seconds, each) for name, each in holding.items()}
+        run.turns(), {name: partial(beside.sustained, run.place, seconds, each) for name, each in holding.items()}
     )
     stay, leave = ([each.whole for each in rates[name]] for name in ("stay", "leave"))
     return [of_rates(Line("R52", f"{seconds:g} s while {count:,} old jobs leave", "/s", against="limit"), leave, stay)]
@@ -127,7 +127,7 @@ def t10(run: Run) -> list[Line]:
     """Two hosts instead of one, for jobs that only wait."""
     load = ours.Load(run.sizes.naps, run.place.line_agents(4), args=f"sleep {NAP_MS} ")
     rates = in_turns(
-        run.rounds,
+        run.turns(),
         {name: partial(ours.drain_alone, run.place, replace(load, hosts=hosts)) for name, hosts in TWO_HOSTS.items()},
     )
     what = f"jobs of {NAP_MS} ms, 2 hosts of 4 agents: to 1 host"
@@ -138,7 +138,7 @@ def c38(run: Run) -> list[Line]:
     """Commits that wait for a replica, ever farther away."""
     with far.far(run.place) as there:
         given = in_turns(
-            run.rounds, {away: partial(_committed, there, ms, run.sizes.waited) for away, ms in AWAY.items()}
+            run.turns(), {away: partial(_committed, there, ms, run.sizes.waited) for away, ms in AWAY.items()}
         )
     rates = {away: [rate for rate, _ in pairs] for away, pairs in given.items()}
     commits = {away: [commit_ms for _, commit_ms in pairs] for away, pairs in given.items()}
@@ -160,7 +160,7 @@ def c43(run: Run) -> list[Line]:
         run.place.login(f"bench_{role}", role)
     load = ours.Load(run.sizes.listed, run.place.line_agents(ours.AGENTS), submitter="bench_drover_frontend")
     drain = partial(ours.drain_alone, run.place, load)
-    rates = in_turns(run.rounds, {"alone": drain, "listed": partial(_listed, run.place, drain)})
+    rates = in_turns(run.turns(), {"alone": drain, "listed": partial(_listed, run.place, drain)})
     what = f"drain while {CLIENTS} clients list every {EACH_S:g} s: to alone"
     return [of_rates(Line("C43", what, "/s", against="limit", at_least=0.8), rates["listed"], rates["alone"])]
 
@@ -228,7 +228,7 @@ def f153(run: Run) -> list[Line]:
     """From its start until a daemon of many hosts serves."""
     hosts = "".join(f"[hosts.h{number}]\nmax = {SLOTS // HOSTS}\n" for number in range(HOSTS))
     agents = run.place.line_agents(SLOTS // HOSTS)
-    seconds = [_served(run.place, agents, hosts) for _ in range(run.rounds)]
+    seconds = [_served(run.place, agents, hosts) for _ in run.turns()]
     return [Line("F153", f"{HOSTS} hosts, {SLOTS:,} slots: start -> serving", "s", seconds, at_most=2.0)]
 
 

@@ -115,6 +115,18 @@ def test_plots_are_drawn_into_the_report(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text().count("<svg") == 3
 
 
+def test_a_quick_run_measures_six_targets_and_says_that_it_is_quick(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need("postgres")
+    main([*SMALL, "--quick", "--json", str(tmp_path / "figures")])
+    told = json.loads((tmp_path / "figures").read_text())
+    assert capsys.readouterr().out.startswith("quick: ")
+    assert told["about"]["quick"]
+    assert list(dict.fromkeys(line["case"] for line in told["lines"])) == ["P1", "P2", "P3", "P6", "P8", "P10"]
+    assert {line["peer_name"] for line in told["lines"]} <= {"", "graphile-worker", "GNU parallel"}
+
+
 def test_an_unknown_bench_case_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "P77"])

@@ -9,11 +9,11 @@ import pytest
 
 from tests.bench import bars
 from tests.bench.bars import Bars
-from tests.bench.cases import CASES, in_turns
+from tests.bench.cases import CASES, in_turns, turns
 from tests.bench.lines import LEGEND, Line, heading, of_rates, show, to_json
 from tests.bench.others import claims_of
 from tests.bench.plots import bars_of
-from tests.bench.rates import Cost, Process, Rate, cost_of, median_cost, spent
+from tests.bench.rates import Cost, Process, Rate, Role, cost_of, median_cost, spent
 from tests.bench.report import page
 from tests.bench.sizes import Sizes
 from tests.bench.svg import Chart, ceiling, draw, short
@@ -132,7 +132,7 @@ def test_waited_times_that_are_rounded_down_take_no_cpu_time_away() -> None:
 
 
 def test_the_cost_of_a_job_leaves_out_the_bench_itself() -> None:
-    server = Counter({"backends": 50_000, "server": 1000, "bench": 9000})
+    server: Counter[Role] = Counter({"backends": 50_000, "server": 1000, "bench": 9000})
     assert cost_of(Counter({"driver": 20_000}), server, 3000, jobs=10) == Cost(2.0, 5.0, 0.0, 0.1, 300.0)
 
 
@@ -145,9 +145,15 @@ def test_the_median_cost_of_a_peer_has_no_agents() -> None:
 
 def test_contestants_alternate_and_rotate_who_begins() -> None:
     ran: list[str] = []
-    given = in_turns(2, {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")})
+    given = in_turns(range(2), {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")})
     assert ran == ["a", "b", "b", "a"]
     assert given == {"a": [None, None], "b": [None, None]}
+
+
+def test_a_round_that_would_end_late_is_left_out_but_the_first() -> None:
+    instants = iter([0, 10, 10, 30, 30])  # a round begins and ends
+    assert list(turns(3, until=45, clock=lambda: next(instants))) == [0, 1]
+    assert list(turns(3, until=-1, clock=lambda: 0)) == [0]
 
 
 def test_scaled_sizes_are_never_zero() -> None:

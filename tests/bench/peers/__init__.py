@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,6 +50,7 @@ class Peers:
 
     conninfo: str
     cache: Path
+    names: Sequence[str] = tuple(DRIVERS)
     missing: dict[str, str] = field(default_factory=dict)
     _programs: dict[str, str] | None = None
 
@@ -90,7 +91,9 @@ class Peers:
     def _install(self) -> dict[str, str]:
         programs: dict[str, str] = {}
         for group, get in install.GROUPS.items():
-            names = [name for name, driver in DRIVERS.items() if driver.endswith(group)]
+            names = [name for name in self.names if DRIVERS[name].endswith(group)]
+            if not names:
+                continue
             try:
                 program = get(self.cache)
             except install.InstallError as error:
@@ -101,7 +104,7 @@ class Peers:
 
     def leave_out(self, why: str) -> None:
         """Do without all of them, and say why."""
-        self.missing = {name: f"{name} ({why})" for name in DRIVERS}
+        self.missing = {name: f"{name} ({why})" for name in self.names}
         self._programs = {}
 
     def _make_database(self, name: str) -> None:
