@@ -44,10 +44,10 @@ class Sizes:
 QUICK: Final = Sizes(
     jobs=20_000,
     rows=200_000,
-    samples=50,
+    samples=40,
     finished=200_000,
     queued=100_000,
-    snapshot_s=4.0,
+    snapshot_s=3.0,
     commands=200,
     copied=30_000,
 )
