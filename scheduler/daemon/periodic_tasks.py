@@ -108,10 +108,11 @@ class PeriodicTasks:
 
     def next_deadline(self) -> float:
         """Return the instant of the next task; changes are shown a moment later, many at once."""
-        if self._is_serving and self._core.report.has_slot_changes:
-            self._due_in("status", STATUS_GAP_S)
-        if self._is_serving and self._core.report.has_host_changes and self._due["hosts"] == NEVER:
-            self._due["hosts"] = self._loop.now
+        if self._is_serving:
+            if self._core.report.has_slot_changes:
+                self._due_in("status", STATUS_GAP_S)
+            if self._core.report.has_host_changes and self._due["hosts"] == NEVER:
+                self._due["hosts"] = self._loop.now
         return min(self._due.values())
 
     def next_steps(self) -> Steps[None] | None:

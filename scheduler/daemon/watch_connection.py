@@ -99,26 +99,30 @@ class Watch:
 
     # ---- one task at a time
 
-    def next_deadline(self) -> float:
-        """Return the instant of the next task."""
-        if self._is_busy or not self.connections.watch.is_up:
-            return NEVER
-        return min(self.lease.next_deadline(), self.periodic.next_deadline())
-
-    def step(self) -> None:
-        """Begin the next task, if it is time."""
-        if self._is_busy or not self.connections.watch.is_up:
-            return
-        if self._is_opening and self.periodic.commands.is_caught_up:
-            self._is_opening = False
-            steps: Steps[None] | None = self._open()
-        elif statement := self.lease.step(self._loop.now):
-            steps = self._lease_steps(statement)
-        else:
-            steps = self.periodic.next_steps()
-        if steps is not None:
+    def step(self) -> float:
+        """Begin the next task, if it is time; return the instant of the one after it."""
+        deadline = self._next_deadline()
+        if deadline > self._loop.now and not self._is_opening:
+            return deadline  # as in most turns of a busy daemon
+        if self._is_free and (steps := self._next_steps()) is not None:
             self._is_busy = True
             Task(self._loop, self._carry_out(steps)).start()
+        return self._next_deadline()
+
+    @property
+    def _is_free(self) -> bool:
+        return not self._is_busy and self.connections.watch.is_up
+
+    def _next_deadline(self) -> float:
+        return min(self.lease.next_deadline(), self.periodic.next_deadline()) if self._is_free else NEVER
+
+    def _next_steps(self) -> Steps[None] | None:
+        if self._is_opening and self.periodic.commands.is_caught_up:
+            self._is_opening = False
+            return self._open()
+        if statement := self.lease.step(self._loop.now):
+            return self._lease_steps(statement)
+        return self.periodic.next_steps()
 
     def _carry_out(self, steps: Steps[None]) -> Steps[None]:
         try:

@@ -144,13 +144,14 @@ class Daemon:
         if core.has_work:
             self._carry_out()
             self.connections.send_request()
-        self.watch.step()
+        watch_deadline = self.watch.step()
         if self.stdin_jobs is not None and self.stdin_jobs.has_just_ended():
             self.drain()
+            return  # what the watch connection has to show is due at once
         if core.has_work:
             return
         deadline = core.next_deadline()
-        loop.turn(min(deadline, self.watch.next_deadline()))
+        loop.turn(min(deadline, watch_deadline))
         if loop.now >= deadline:
             core.tick(loop.now)
         elif core.is_over():

@@ -198,7 +198,10 @@ class Table:
         return self._read(range(self._count)[at])
 
     def __iter__(self) -> Iterator[Cells]:
-        return map(self._read, range(self._count))
+        """Read rows one by one: column iterators side by side run in C, and cost a third of a call for each row."""
+        if not self._columns:
+            return repeat((), self._count)
+        return zip(*(map(self._get, range(self._count), repeat(at)) for at in self._columns), strict=True)
 
     def __eq__(self, other: object) -> bool:
         return list(self) == (list(other) if isinstance(other, Table) else other)

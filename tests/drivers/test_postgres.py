@@ -38,6 +38,11 @@ def test_rows_are_raw_cells_with_names_t3(loop: Loop, connection: Connection) ->
     assert ask(loop, connection, ONE, c="ü") == Rows([(b"1", None, "ü".encode())], (b"a", b"b", b"c"), 1)
 
 
+def test_rows_without_columns_are_counted(loop: Loop, connection: Connection) -> None:
+    rows = rows_of(ask(loop, connection, Query("none", "select from generate_series(1, 3)")))
+    assert (list(rows), rows[0], len(rows)) == ([(), (), ()], (), 3)
+
+
 def test_command_tag_counts_the_affected_rows_t3(loop: Loop, connection: Connection) -> None:
     run(loop, connection, "create temp table t (i int)")
     answer = run(loop, connection, "insert into t select generate_series(1, 7)")
