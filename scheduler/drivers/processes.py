@@ -97,10 +97,17 @@ class LocalProcess:
         return Gone(slot, signal=signal_name(found.si_status))
 
 
-def start(spec: ProcessSpec) -> tuple[LocalProcess, Ends]:
-    """Start a process between three pipes, and return our ends. Errors: OSError, ValueError; then nothing is left."""
+def start(spec: ProcessSpec, stdin: bytes | None) -> tuple[LocalProcess, Ends]:
+    """Start a process between three pipes, and return our ends. Errors: OSError, ValueError; then nothing is left.
+
+    A short `stdin` is written before the process begins, which may end without reading it; then its pipe is closed.
+    """
     ours, theirs = pipes()
     try:
+        if stdin is not None and len(stdin) <= select.PIPE_BUF:  # an empty pipe takes so much
+            os.write(ours[0], stdin)
+            os.close(ours[0])
+            ours = (CLOSED, *ours[1:])
         popen = subprocess.Popen(
             spec.argv, bufsize=0, stdin=theirs[0], stdout=theirs[1], stderr=theirs[2], cwd=spec.directory,
             env=spec.environment, process_group=0,
@@ -112,7 +119,8 @@ def start(spec: ProcessSpec) -> tuple[LocalProcess, Ends]:
     finally:
         close_all(theirs)
     for fd in ours:
-        os.set_blocking(fd, False)
+        if fd != CLOSED:
+            os.set_blocking(fd, False)
     with suppress(OSError):  # it has ended, or became another user's
         # an agent that receives a line must not preempt us: that costs up to a third of the lines a second
         if os.sched_getscheduler(process.pid) == os.SCHED_OTHER:
@@ -318,10 +326,10 @@ class Processes:
         if spawn.type not in self._programs:
             self._programs[spawn.type] = fingerprint(self._config.agents[spawn.type], self._around)
         try:
-            return start(self._templates.spec(spawn))
+            return start(self._templates.spec(spawn), spawn.stdin)
         except (FileNotFoundError, PermissionError):  # it may be elsewhere by now
             self._templates.forget()
-            return start(self._templates.spec(spawn))
+            return start(self._templates.spec(spawn), spawn.stdin)
 
     def _start_over_ssh(self, host: SshHost, spawn: Spawn) -> tuple[RemoteProcess, Ends]:
         def died(end: Event) -> None:

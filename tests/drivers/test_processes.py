@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from select import PIPE_BUF
 
 import pytest
 
@@ -106,11 +107,12 @@ def test_output_and_errors_of_a_command_are_captured_apart(family: Make) -> None
     assert one.captured == {(0, "out"): b"out\n", (0, "err"): b"err\n"}
 
 
-def test_a_command_reads_its_stdin_to_the_end(family: Make) -> None:
+@pytest.mark.parametrize("stdin", [b"short\n", bytes(PIPE_BUF), bytes(PIPE_BUF + 1), BIG])
+def test_a_command_reads_its_stdin_to_the_end(family: Make, stdin: bytes) -> None:
     one = family(exec=command())
-    one.run(b"cat", stdin=BIG)
+    one.run(b"cat", stdin=stdin)
     assert one.end() == Gone(0, code=0)
-    assert one.captured[0, "out"] == BIG
+    assert one.captured[0, "out"] == stdin
 
 
 @pytest.mark.parametrize("stdin", [None, b"", BIG])
