@@ -8,7 +8,7 @@ import errno
 import os
 import pwd
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from scheduler.model.config import AgentType, Config, Limits, Mistake
@@ -78,7 +78,8 @@ class SpawnTemplates:
             path = search_path(self._config.agents[spawn.type], self._around)
             program = self._programs[(*key, word)] = find_program(word, path, template.directory)
         argv = (*template.argv, program, *arguments)
-        return replace(template, argv=argv, environment=template.environment | own_environment(spawn))
+        environment = template.environment | own_environment(spawn)
+        return ProcessSpec(argv, template.directory, environment, template.files)  # replace() takes three times as long
 
     def forget(self) -> None:
         """Find programs anew from now on."""

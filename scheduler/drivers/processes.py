@@ -21,7 +21,7 @@ from contextlib import suppress
 from select import EPOLLIN
 from typing import Final
 
-from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until, ready
+from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
 from scheduler.drivers.process_spec import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, fingerprint, reason
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
@@ -144,9 +144,9 @@ class Child:
         self._is_over = False
         self._grace: Timer | None = None  # for the end of its output, once it is dead
         self._mute: Timer | None = None  # for its death, once it has closed its stdout
-        self._death: Task[None] | None = None  # of a process of this machine
+        self._debugger: Task[Gone] | None = None  # that holds the end of a process of this machine
         if isinstance(process, LocalProcess):
-            self._death = Task(loop, self._await_death(process)).start()
+            loop.register(process.pidfd, EPOLLIN, self._has_died)
 
     def hang_up(self) -> None:
         """Ask it to end: close its pipes, SIGHUP to its group. Only a command's output is read to its end."""
@@ -178,19 +178,29 @@ class Child:
         """Close its pipes and report nothing of it any more."""
         self._is_over = True
         self.pipes.close()
-        if self._death is not None:
-            self._death.stop()
+        if isinstance(self.process, LocalProcess):
+            self._loop.unregister(self.process.pidfd)
+        if self._debugger is not None:
+            self._debugger.stop()
 
-    def _await_death(self, process: LocalProcess) -> Steps[None]:
-        """Wait until a process is dead, and until its parent can know how, which a debugger may put off."""
-        yield from ready(process.pidfd, EPOLLIN)  # it stays readable, and open for the reaping
-        end = process.how_it_ended(self.slot)
-        if end is None:
-            log.warning("slot %d: process %d has ended, but a debugger holds it", self.slot, process.pid)
+    def _has_died(self, _mask: int) -> None:
+        """Note that a process of this machine is dead, as soon as its parent can know how."""
+        assert isinstance(self.process, LocalProcess)
+        self._loop.unregister(self.process.pidfd)  # it stays readable, and open for the reaping
+        end = self.process.how_it_ended(self.slot)
+        if end is not None:
+            self.died(end)
+            return
+        log.warning("slot %d: process %d has ended, but a debugger holds it", self.slot, self.process.pid)
+        self._debugger = Task(self._loop, self._await_debugger(self.process), self.died).start()
+
+    def _await_debugger(self, process: LocalProcess) -> Steps[Gone]:
+        """Wait until a debugger lets the parent of a dead process know how it ended."""
+        end = None
         while end is None:
             yield Until(self._loop.now + TRACED_S)
             end = process.how_it_ended(self.slot)
-        self.died(end)
+        return end
 
     def _read_rest(self) -> None:
         """Read what is buffered, though another process still holds the pipes, and end it."""
@@ -211,7 +221,7 @@ class Child:
         if self._grace is not None:
             self._grace.cancel()
         self.process.kill_group()
-        self.pipes.close()
+        self.pipes.close_stdin()
         self.process.reap()
         self._over(self.slot, self.end)
 
