@@ -330,6 +330,8 @@ def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: fl
 def _choose_start(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_idle: float) -> StartDecision:
     """Return what to do for one more agent of a type, for a run queue."""
     free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
+    if not free:
+        return StartDecision()
     if not pool.failed_starts:
         return _choose_among(free, pool, urgent, now, min_idle)
     start_at = {slot: slot.host.start_from(pool) for slot in free}
