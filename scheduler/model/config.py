@@ -28,6 +28,9 @@ Path = tuple[str | int, ...]
 Mistake = tuple[Path, str]  # the value to blame, and a message
 Check = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 Argv = Annotated[tuple[str, ...], "a text is split by shell rules"]
+Window = Annotated[int | str, 'a number, or "auto"']
+AUTO = "auto"
+MOST_LINES = 16  # of a window that is AUTO; with more there is little to gain
 
 YEAR = 31_536_000
 LARGEST = 2_147_483_647
@@ -67,6 +70,7 @@ PATTERN = _must(is_pattern, NO_PATTERN)
 SPAN = _must(lambda s: 0 < s <= YEAR, f"must be more than 0 and at most {YEAR} seconds")
 GRACE = _must(lambda s: 0 <= s <= YEAR, f"must be from 0 to {YEAR} seconds")
 COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
+COUNT_OR_AUTO = _must(lambda n: n == AUTO or 1 <= n <= LARGEST, f'must be "auto", or from 1 to {LARGEST}')
 COUNT_OR_NONE = _must(lambda n: 0 <= n <= LARGEST, f"must be from 0 to {LARGEST}")
 DAYS = _must(lambda n: 0 <= n <= MOST_DAYS, f"must be from 0 to {MOST_DAYS} days")
 MAXIMUM = _must(lambda n: n == -1 or 1 <= n <= LARGEST, "must be -1 (no limit) or more than 0")
@@ -214,11 +218,18 @@ class AgentType:
     pass_env: tuple[str, ...] = ()
     limits: Limits = field(factory=Limits)
     output_limit: int = field(default=1_048_576, validator=COUNT_OR_NONE)
-    window: int = field(default=1, validator=COUNT)
+    window: Window = field(default=AUTO, validator=COUNT_OR_AUTO)
     escape: Literal["all", "shell"] = "all"
     nulls: Literal["omit", "empty"] = "omit"
     empty: Literal["fail", "send"] = "fail"
     fair: bool = False
+
+    @property
+    def most_lines(self) -> int:
+        """The number of lines that an agent has at most: the one that it works on, and those behind it."""
+        if isinstance(self.window, int):
+            return self.window
+        return MOST_LINES if self.kind == "line" and self.db == "off" else 1
 
 
 @frozen
@@ -263,10 +274,10 @@ HOST_RULES: tuple[Rule, ...] = (
 )
 AGENT_RULES: tuple[Rule, ...] = (
     ("heartbeat", lambda a: a.kind == "line" or not a.heartbeat, "must be 0: exec agents have no heartbeat"),
-    ("window", lambda a: a.kind == "line" or a.window == 1, "must be 1: an exec agent gets one item"),
+    ("window", lambda a: a.kind == "line" or a.window in (1, AUTO), "must be 1: an exec agent gets one item"),
     (
         "window",
-        lambda a: a.db == "off" or a.window == 1,
+        lambda a: a.db == "off" or a.window in (1, AUTO),
         "must be 1: answers to DB: lines would come behind lines ahead",
     ),
     ("statements", lambda a: a.db == "statements" or not a.statements, 'are for db = "statements" only'),

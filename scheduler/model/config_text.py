@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 import attrs
 from attrs import NOTHING
 
-from scheduler.model.config import Argv, Config, ConfigMistakes, Mistake, Path, contradictions
+from scheduler.model.config import AUTO, Argv, Config, ConfigMistakes, Mistake, Path, Window, contradictions
 
 Tree = dict[str, Any]
 Place = tuple[int, int]  # number of the file, line
@@ -209,6 +209,10 @@ def _typed(kind: Any, value: Any, path: Path, mistakes: list[Mistake]) -> Any:
             raise ValueError("must be an array of texts")
         items = tuple(_value(str, word, (*path, number), mistakes) for number, word in enumerate(words))
         return NOTHING if NOTHING in items else items
+    if kind == Window:
+        if value == AUTO or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise ValueError(f'must be "{AUTO}", or a whole number')
     if origin is Literal:
         if value not in inner:
             raise ValueError("must be one of " + ", ".join(f'"{choice}"' for choice in inner))

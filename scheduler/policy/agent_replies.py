@@ -39,7 +39,9 @@ def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | N
     """Act on what an agent printed; return the line to send it next, or None."""
     if data == b"OK\n" and not slot.output.partial_line and slot.wanted is not DIE:
         answer = ok(state, slot, now)
-        return answer if slot.prefetched is None else (answer or b"") + prefetch(state, slot, now) or None
+        if slot.prefetched is None or 2 * len(slot.prefetched) > slot.ahead:
+            return answer
+        return (answer or b"") + prefetch(state, slot, now) or None
     limit, answer, before = state.timers.line_limit, None, slot.job
     for line in slot.output.lines(data, now):
         if slot.wanted is DIE:
@@ -168,6 +170,7 @@ def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float
             _keep_result(state, slot, text, now)
         case protocol.DB:  # answers come in order, and never more than two wait
             slot.output.add_statement(text)
+            slot.stop_prefetching()  # the answer is to be the next line that it reads
             ask_next(state, slot)
         case _:
             _write(state, slot, keyword.decode(), text, now)

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from scheduler.model.config import AgentType, Host
+from scheduler.model.config import AUTO, AgentType, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
@@ -221,8 +221,9 @@ class Pool(Generic[JobT]):
 
     __slots__ = (
         "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
-        "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin", "name", "query_jobs", "queues",
-        "rate", "rated_at", "reason", "rescued", "row_bytes", "second_tries", "slots", "starving_since", "unread",
+        "is_auto", "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin", "most_ahead", "name",
+        "query_jobs", "queues", "rate", "rated_at", "reason", "rescued", "rests_until", "row_bytes", "second_tries",
+        "slots", "starving_since", "unread",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -246,6 +247,7 @@ class Pool(Generic[JobT]):
         self.rate = 0.0  # items a second
         self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
         self.rated_at = 0.0
+        self.rests_until = 0.0  # until when no lines are sent ahead, since an item was slow
         self.blocked_since = 0.0  # every slot is FAIL since then
         self.blocked_until = 0.0  # and until then
         self.reason: str | None = None
@@ -258,6 +260,7 @@ class Pool(Generic[JobT]):
     def set_kind(self, kind: AgentType) -> None:
         """Go by this configuration."""
         self.kind = kind
+        self.most_ahead, self.is_auto = kind.most_lines - 1, kind.window == AUTO
         self.queues.set_fair(kind.fair)
         self.is_guarded = "*" not in kind.submitters
 
@@ -290,6 +293,10 @@ class Pool(Generic[JobT]):
             self.finished, self.rated_at = 0, now
         elif span > 1.0:
             self.rate, self.rated_at = self.rate / 2, now
+
+    def rest(self, until: float) -> None:
+        """Send no lines ahead for a while: an item is slow."""
+        self.rests_until = until
 
     def expect_row_bytes(self, size: int) -> None:
         """Let fewer rows be claimed at once, since one has had this size."""

@@ -4,13 +4,13 @@ Items go to running agents first, by rank (urgent ones first, then by letter); j
 tries of items whose agent died go to a fresh process, alone, before anything else. What was assigned may be put back as
 long as it was not sent, or once the process is dead that it was sent to.
 
-An agent whose type has a `window` gets its next lines before it has asked for them. It works them one after the other
-and says OK to each in turn, so what it says is about the line that it got first. That one is the item in hand; those
-behind it are `slot.prefetched`. What was sent cannot be taken back: a job that is killed while its line is prefetched
-ends when the agent comes to that, and dies, or has died before. What a dead agent had prefetched is not to blame: rows
-of a query go to others, a one-parameter job back to the queue. An agent gets no more than its share of what waits, or
-others would be idle, and never more bytes than a pipe takes, so that an agent that reads only when it is done is not
-taken for one that does not read.
+An agent gets its next lines before it has asked for them if the `window` of its type is a number, or if it is auto and
+pace.py says that the agent is fast. It works them one after the other and says OK to each in turn, so what it says is
+about the line that it got first. That one is the item in hand; those behind it are `slot.prefetched`. What was sent
+cannot be taken back: a job that is killed while its line is prefetched ends when the agent comes to that, and dies, or
+has died before. What a dead agent had prefetched is not to blame: rows of a query go to others, a one-parameter job
+back to the queue. An agent gets no more than its share of what waits, or others would be idle, and never more bytes
+than a pipe takes, so that an agent that reads only when it is done is not taken for one that does not read.
 
 A host is full when its agents have reached its maximum, idle ones included. Then an agent of another type is asked to
 go: the one idle longest, if it has been idle for `min_idle` (F119, F121). A type whose work has waited that long for
@@ -31,7 +31,8 @@ from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_R
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
-from scheduler.policy.job import Job, Pool, SecondTry, Verdict
+from scheduler.policy.job import Job, Pool, Prefetched, SecondTry, Verdict
+from scheduler.policy.pace import REST_S, SLOW_S
 from scheduler.policy.run_queue import RunQueue
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
@@ -143,24 +144,23 @@ def _assign_second_try(slot: Slot, entry: SecondTry, now: float) -> bytes:
 def prefetch(state: State, slot: Slot, now: float) -> bytes:
     """Prefetch items, once half of those before are used up, and return their lines."""
     pool, prefetched = slot.pool, slot.prefetched
-    most = pool.kind.window - 1
-    if prefetched is None or 2 * len(prefetched) > most or slot.host.is_tight:
+    if prefetched is None or 2 * len(prefetched) > slot.ahead or slot.host.is_tight:
         return b""
+    most = slot.set_ahead(now)
     is_at_work = slot.job is not None and slot.wanted is KEEP and not slot.is_second_try
-    if not (is_at_work and state.is_assigning and pool.may_begin):
+    if not (most and is_at_work and state.is_assigning and pool.may_begin):
         return b""
-    waiting = pool.singles + sum(job.waiting for job in pool.query_jobs.values())
-    spare = max(0, waiting - sum(map(len, pool.idle.values())))  # beyond what idle agents are about to get
-    room = min(most - len(prefetched), spare // len(pool.slots))
-    size = sum(len(item.line) for _, item, _ in prefetched)
-    lines: list[bytes] = []
-    while len(lines) < room and (run_queue := next_run_queue(slot)) is not None:
+    room = min(most - len(prefetched), _share(pool))
+    if room <= 0 or (pool.is_auto and _has_slow_item(pool, now)):
+        return b""
+    size = sum([len(item.line) for _, item, _ in prefetched])
+    found: list[Prefetched] = []
+    while len(found) < room and (run_queue := next_run_queue(slot)) is not None:
         size += len(run_queue.first[0].items[0].line)
         if size > PREFETCH_BYTES:
             break
         job, item = run_queue.pop(next(state.tickets))
-        slot.add_prefetched(job, item, run_queue is slot.bound)
-        lines.append(item.line)
+        found.append((job, item, run_queue is slot.bound))
         is_first = job.assigned()
         if job.query is None:
             continue  # it begins when the agent comes to it
@@ -168,7 +168,27 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
             state.job_began(job, now)
         if job.waiting <= job.query.low:
             state.fetch_more(job)
-    return b"".join(lines)
+    slot.add_prefetched(found)
+    return b"".join([item.line for _, item, _ in found])
+
+
+def _share(pool: Pool) -> int:
+    """Return how many of the waiting items one agent may have ahead so that others are not idle because of it.
+
+    With a window of our own it is half as many: the last items of a job are spread more evenly.
+    """
+    waiting = pool.singles + sum(job.waiting for job in pool.query_jobs.values())
+    spare = waiting - sum(map(len, pool.idle.values()))  # beyond what idle agents are about to get
+    return max(0, spare) // (2 * len(pool.slots) if pool.is_auto else len(pool.slots))
+
+
+def _has_slow_item(pool: Pool, now: float) -> bool:
+    """Say whether an agent works on a slow item; then nothing is sent ahead in its type for a while."""
+    for slot in pool.slots:
+        if slot.job is not None and slot.assigned_at < now - SLOW_S:
+            pool.rest(now + REST_S)
+            return True
+    return False
 
 
 def next_prefetched(state: State, slot: Slot, now: float) -> None:

@@ -13,7 +13,7 @@ of a host, half of the time, once their first starts are over.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from scheduler.model import states as s
@@ -24,6 +24,7 @@ from scheduler.policy.capacity import HostState
 from scheduler.policy.deadlines import SLOTS, Deadlines
 from scheduler.policy.job import Job, Pool, Prefetched
 from scheduler.policy.output import AgentOutput
+from scheduler.policy.pace import Pace
 from scheduler.policy.run_queue import RunQueue
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
@@ -44,10 +45,10 @@ class Slot:
     """A place for one agent, and its process; `fire` moves its state and sets the deadline of that."""
 
     __slots__ = (
-        "about_job", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "counted", "deadline",
+        "about_job", "ahead", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "counted", "deadline",
         "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up", "item",
-        "items", "job", "number", "output", "pid", "pool", "prefetched", "reason", "serial", "shown", "since", "slots",
-        "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
+        "items", "job", "number", "output", "pace", "pid", "pool", "prefetched", "reason", "serial", "shown", "since",
+        "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,8 @@ class Slot:
         self.output = AgentOutput(0.0)
         self.clogged_until = s.NEVER
         self.prefetched: deque[Prefetched] | None = None  # lines behind that of the item in hand; None: it has none
+        self.ahead = 0  # how many of them it may have, as of the last look at its pace
+        self.pace: Pace | None = None
         self.is_unsent = False  # the line of the item in hand is still among the effects
         if self.host.name in self.pool.queues.bound:
             self.any, self.bound = self.pool.queues.any_of(self.host.name), self.pool.queues.bound[self.host.name]
@@ -206,8 +209,8 @@ class Slot:
         self.spawns += 1
         self.born = now
         self.about_job = job
-        if self.pool.kind.window > 1:
-            self.prefetched = deque()
+        if self.pool.most_ahead:
+            self.prefetched, self.pace = deque(), Pace()
         self.fire(s.CHOSEN, now)
 
     def process_began(self, pid: int, now: float) -> None:
@@ -277,18 +280,32 @@ class Slot:
         self.job, self.item, self.is_bound, self.assigned_at = job, item, is_bound, now
         self.is_second_try = is_second_try
 
-    def add_prefetched(self, job: Job, item: Item, is_bound: bool) -> None:
-        """Keep an item behind the one in hand."""
+    def set_ahead(self, now: float) -> int:
+        """Set how many lines it may have ahead, by the pace of its items if its window is auto; return that."""
+        pool, pace = self.pool, self.pace
+        self.ahead = pool.most_ahead
+        if pool.is_auto and pace is not None:
+            pace.look(self.items, now if self.job is None else self.assigned_at, now)
+            self.ahead = 0 if now < pool.rests_until else min(pool.most_ahead, pace.lines)
+        return self.ahead
+
+    def stop_prefetching(self) -> None:
+        """Send nothing ahead to this process any more, unless its type has a window of its own."""
+        if self.pace is not None:
+            self.pace.stay()
+
+    def add_prefetched(self, items: Iterable[Prefetched]) -> None:
+        """Keep items behind the one in hand."""
         assert self.prefetched is not None
-        self.prefetched.append((job, item, is_bound))
+        self.prefetched += items
 
     def take_prefetched(self, now: float) -> Job:
         """Take the next prefetched item in hand, and return its job."""
         assert self.prefetched is not None
-        job, item, is_bound = self.prefetched.popleft()
-        self.take(job, item, is_bound, now)
+        self.job, self.item, self.is_bound = self.prefetched.popleft()
+        self.assigned_at = now
         self.fire(s.NEXT, now)
-        return job
+        return self.job
 
     def recall_prefetched(self) -> list[Prefetched]:
         """Return all prefetched items, the last first, and keep none."""

@@ -4,6 +4,7 @@ What is counted here is the same in every run: an agent takes LINE_S for a line,
 and nothing else takes time. The order of a turn is that of scheduler/daemon/wiring.py.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -50,9 +51,10 @@ class Lockstep:
         self._is_asking = False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._noted = 0
+        self._waiting: Counter[int] = Counter()  # by slot: lines that its agent has not finished
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn,
-            e.Send: lambda c: self._later(LINE_S, lambda: self._hear(c.slot)),
+            e.Send: lambda c: self._receive(c.slot, c.data),
             e.Expand: lambda c: self._tell_later(queue.expand(c.job, c.query)),
             e.Fetch: lambda c: self._tell_later(queue.fetch(c.job, c.count)),
             e.CloseQuery: lambda c: queue.close(c.job),
@@ -124,10 +126,18 @@ class Lockstep:
         self.core.handle(e.Created(spawn.slot, 1000 + spawn.slot), self.now)
         self._later(SPAWN_S, lambda: self._say_ok(spawn.slot))
 
+    def _receive(self, slot: int, lines: bytes) -> None:
+        if not self._waiting[slot]:
+            self._later(LINE_S, lambda: self._hear(slot))
+        self._waiting[slot] += lines.count(b"\n")
+
     def _hear(self, slot: int) -> None:
         self.lines += 1
+        self._waiting[slot] -= 1
+        if self._waiting[slot]:
+            self._later(LINE_S, lambda: self._hear(slot))
         self._say_ok(slot)
 
     def _say_ok(self, slot: int) -> None:
-        if self.core.agent_output(slot, b"OK\n", self.now) is not None:
-            self._later(LINE_S, lambda: self._hear(slot))
+        if (lines := self.core.agent_output(slot, b"OK\n", self.now)) is not None:
+            self._receive(slot, lines)

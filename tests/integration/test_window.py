@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.model.config import MOST_LINES
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, Row, agent, python
 from tests.integration.ssh_tools import table
@@ -13,6 +14,7 @@ from tests.needs import need
 from tests.ssh.sshd import serving
 
 WINDOW = 8
+MANY = 3000
 LOCAL = "[hosts.local]\nmax = 8\n"
 ROWS = "select n from generate_series(1, 200) n"
 # An agent that notes each line it comes to, and how many it has by then: it reads all there is before it works.
@@ -38,6 +40,18 @@ while True:
         select.select([], [], [], 0.005)
     print("OK")
 """
+# An agent that works fast, but for one line, at which it waits for the gate.
+SLOW_ONCE = """
+import os, select, sys
+record, slow, gate = sys.argv[1:4]
+print("OK")
+for line in sys.stdin:
+    with open(record, "a") as file:
+        file.write(f"{os.getpid()} 1 {line}")
+    while line.strip() == slow and not os.path.exists(gate):
+        select.select([], [], [], 0.005)
+    print("OK")
+"""
 
 
 class Notes:
@@ -59,10 +73,10 @@ def notes(tmp_path: Path) -> Notes:
     return Notes(tmp_path / "notes")
 
 
-def greedy(notes: Notes, *, dies_at: str = "", gate: str = "", **keys: object) -> str:
+def greedy(notes: Notes, *, dies_at: str = "", gate: str = "", window: int | str = WINDOW, **keys: object) -> str:
     """Return the table of a type of such agents; those with a gate wait before each OK until it is there."""
     command = [*python(GREEDY), str(notes.path), dies_at, str(notes.path.parent / gate) if gate else ""]
-    return agent("greedy", command, window=WINDOW, **keys)
+    return agent("greedy", command, window=window, **keys)
 
 
 def jobs(count: int) -> list[Row]:
@@ -140,3 +154,34 @@ def test_jobs_in_hand_and_ahead_go_back_when_the_daemon_stops(launch: Launch, no
     assert daemon.stop() == 0
     rows = [daemon.row(pk) for pk in pks]
     assert {(row["jq_state"], row["jq_interruptions"]) for row in rows} == {("queued", 0)}
+
+
+# ---- window = "auto", the default: how many lines are ahead depends on how fast this machine is, what holds does not
+
+
+@pytest.mark.parametrize("is_query", [True, False], ids=["rows", "jobs"])
+def test_a_slow_item_among_fast_ones_delays_only_the_lines_sent_before(
+    launch: Launch, notes: Notes, is_query: bool
+) -> None:
+    gate, slow = notes.path.parent / "gate", f'n="{MANY // 2}"'
+    daemon = launch(LOCAL + agent("fast", [*python(SLOW_ONCE), str(notes.path), slow, str(gate)], slots=2))
+    lines = [f'n="{n}"' for n in range(1, MANY + 1)]
+    if is_query:
+        query = f"select n from generate_series(1, {MANY}) n"
+        pks = [daemon.insert(jq_type="fast", jq_args=query, jq_msq=True)]
+    else:
+        pks = daemon.insert_all([{"jq_type": "fast", "jq_args": line} for line in lines])
+    daemon.until(lambda: len(notes.lines()) > MANY - MOST_LINES, what="the other agent does not work on the others")
+    gate.touch()
+    assert {row["jq_state"] for row in daemon.wait_all(pks, {"done", "failed"})} == {"done"}
+    assert Counter(notes.lines()) == dict.fromkeys(lines, 1)
+
+
+def test_the_death_of_a_fast_agent_costs_the_rows_behind_nothing(launch: Launch, notes: Notes) -> None:
+    last = f'n="{MANY // 2}"'
+    daemon = launch(LOCAL + greedy(notes, dies_at=last, gate="died", window="auto", slots=2))
+    pk = daemon.insert(jq_type="greedy", jq_args=f"select n from generate_series(1, {MANY}) n", jq_msq=True)
+    row = daemon.wait(pk)
+    assert (row["jq_state"], row["jq_itemsprocessed"], row["jq_itemsfailed"]) == ("done", MANY, 0)
+    assert Counter(notes.lines()) == {line: 1 + (line == last) for line in (f'n="{n}"' for n in range(1, MANY + 1))}
+    assert max(count for _, count, _ in notes.read()) <= MOST_LINES

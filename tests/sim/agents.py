@@ -46,11 +46,14 @@ class Character:
     pieces: float = 0.1  # its lines come in pieces
     eager: float = 0.0  # does not wait for Created to be told before it speaks
     dies_after: float = 0.0  # says OK and dies at once
+    lapse: float = 0.0  # works long on an item
 
 
 CHARACTERS: Final = (
     Character("polite", pieces=0.0),
     Character("polite", pace=0.002, pieces=0.02),
+    Character("quick", pace=0.0002, startup=0.02, pieces=0.0, counts=0.1),
+    Character("hasty", pace=0.0003, startup=0.02, pieces=0.0, lapse=0.02, crash=0.003),
     Character("slow", pace=15.0, startup=5.0),
     Character("deaf", deaf=0.05, mute=0.05, pace=0.5),
     Character("babbling", babble=0.5, pieces=0.5),
@@ -74,7 +77,9 @@ class Process:
         "_rng",
         "_type",
         "alive",
+        "begun_at",
         "exec_line",
+        "finished",
         "heard",
         "host",
         "is_born",
@@ -86,6 +91,7 @@ class Process:
         "ready",
         "slot",
         "spoils",
+        "took",
         "toughness",
     )
 
@@ -102,6 +108,8 @@ class Process:
         self.is_born = False  # and the daemon knows it
         self.is_liar = False
         self.is_halfway = False  # through a line
+        self.begun_at = 0.0  # its item
+        self.finished, self.took = 0, 0.0  # items, and the seconds of the last one
         self.spoils = False  # the item in hand will not be done, though OK ends it
         nature = self.nature
         self.toughness = self._rng.randrange(1, 4) if self._rng.random() < nature.stubborn else 0
@@ -124,6 +132,15 @@ class Process:
         elif chance() >= nature.mute:
             self._say(nature.startup * chance(), b"OK\n")
 
+    def is_of(self, name: str) -> bool:
+        """Say whether this is an agent of this type."""
+        return self._type == name
+
+    @property
+    def is_at_work(self) -> bool:
+        """Say whether it works on an item, and the daemon knows nothing else."""
+        return self.alive and self.heard and self.is_born and self.item is not None and not self.is_liar
+
     @property
     def command(self) -> tuple[str, ...]:
         """Return the command that it was started as."""
@@ -143,13 +160,14 @@ class Process:
             self._begin(item)
             return
         now = self._daemon.config.agents.get(self._type, self._kind)
-        if (self.item is not None) + len(self.queue) >= max(now.window, self._kind.window) and not self.is_liar:
+        if (self.item is not None) + len(self.queue) >= max(now.most_lines, self._kind.most_lines) and not self.is_liar:
             has = f"{self.item} and {len(self.queue)} ahead"
             raise Broken("only_ready_agents_get_lines", f"slot {self.slot} has {has} and got {item}")
         self.queue.append(item)
 
     def _begin(self, item: tuple[int, int]) -> None:
         self.item, self.ready = item, False
+        self.begun_at = self._daemon.sim.now
         self._work()
 
     def _work(self) -> None:
@@ -157,6 +175,8 @@ class Process:
         assert self.item is not None
         pk, number = self.item
         pace = nature.pace * chance() * 2
+        if nature.lapse and chance() < nature.lapse:
+            pace += chance()
         if number in sim.database.rows[pk].poison or chance() < nature.crash:
             self._later(pace, self.die, *((None, "SIGSEGV") if chance() < 0.5 else (3, None)))
         elif chance() < nature.deaf:
@@ -261,6 +281,9 @@ class Process:
             self._begin(self.queue.popleft())
 
     def _do(self) -> None:
+        if self.item is not None:
+            self.finished += 1
+            self.took = self._daemon.sim.now - self.begun_at
         if self.item is not None and not self.spoils:
             self._daemon.sim.perform(*self.item)
         self.item, self.spoils = None, False

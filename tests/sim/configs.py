@@ -66,7 +66,7 @@ def _line(rng: Random, hosts: tuple[str, ...]) -> AgentType:
     return AgentType(
         command=("agent", rng.choice("ab")), slots=rng.choice((1, 1, 2, 3)), hosts=_some(rng, hosts),
         heartbeat=rng.choice((60.0, 90.0)) if rng.random() < 0.7 else 0.0, item_timeout=100.0,
-        spill=rng.choice((0.0, 0.0, 2.0)), window=rng.choice((1, 1, 2, 7)), fair=rng.random() < 0.3,
+        spill=rng.choice((0.0, 0.0, 2.0)), window=rng.choice((1, 2, 7, "auto", "auto")), fair=rng.random() < 0.3,
     )  # fmt: skip
 
 

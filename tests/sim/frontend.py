@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from scheduler.model.config import AUTO
 from scheduler.model.events import Drain, Replaced, Stop
 from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_OPEN: Final = 40  # rows in the queue before the front-end waits
 MOST_ITEMS: Final = 60
+LONG: Final = 150
 FILTERS: Final[tuple[dict[str, Any], ...]] = (  # what a command may set
     {"types": ""}, {"types": "^[ls]"}, {"queues": ()}, {"queues": ("default", "light")}, {"priorities": ""},
     {"priorities": "^[a-n]"},
@@ -58,12 +60,22 @@ def insert_placed(sim: "Sim") -> None:
 
 def insert_crowd(sim: "Sim") -> None:
     """A user queues so many jobs of a type that its agents are given lines ahead, if the type allows that."""
-    kinds = [name for name, kind in sim.config.agents.items() if kind.kind == "line" and kind.window > 1]
+    kinds = [name for name, kind in sim.config.agents.items() if kind.kind == "line" and kind.most_lines > 1]
     if kinds:
         name = sim.rng.choice(kinds)
         for _ in range(min(20, 2 * MOST_OPEN - len(sim.database.open))):
             pk = sim.new_pk()
             insert(sim, Row(pk, name, queue=sim.queue_names[0], queued=sim.now, args=b"one:%d" % pk))
+
+
+def insert_long(sim: "Sim") -> None:
+    """A user queues a query so long that its agents prove to be fast, or not, where lines ahead depend on that."""
+    kinds = [name for name, kind in sim.config.agents.items() if kind.window == AUTO and kind.most_lines > 1]
+    if kinds and len(sim.database.open) < MOST_OPEN:
+        row = Row(sim.new_pk(), sim.rng.choice(kinds), queue=sim.queue_names[0], queued=sim.now)
+        row.msq, row.args, row.items, row.tolerate = True, b"select everything;", LONG, 100
+        row.key = "n" if sim.chance(0.5) else None
+        insert(sim, row)
 
 
 def insert(sim: "Sim", row: Row) -> None:
@@ -279,8 +291,8 @@ def usurp(sim: "Sim") -> None:
 
 
 ACTS: "Final[dict[Callable[[Any], None], float]]" = {
-    insert_some: 100.0, insert_placed: 3.0, change_row: 5.0, command_job: 5.0, insert_crowd: 1.0, lock_row: 3.0,
-    change_queue: 3.0, change_host: 3.0, change_type: 2.0, replace_program: 1.0, reload: 1.5, leave_host: 1.0,
-    kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 2.0, step_down: 1.0, cut_queue: 2.0, cut_watch: 1.0, usurp: 1.0,
-    cut_link: 3.0,
+    insert_some: 100.0, insert_placed: 3.0, change_row: 5.0, command_job: 5.0, insert_crowd: 1.0, insert_long: 1.0,
+    lock_row: 3.0, change_queue: 3.0, change_host: 3.0, change_type: 2.0, replace_program: 1.0, reload: 1.5,
+    leave_host: 1.0, kill_daemon: 0.7, stop_daemon: 0.5, drain_daemon: 2.0, step_down: 1.0, cut_queue: 2.0,
+    cut_watch: 1.0, usurp: 1.0, cut_link: 3.0,
 }  # fmt: skip

@@ -213,6 +213,7 @@ class Daemon:
             for line in data.splitlines(keepends=True):
                 self.sim.began(slot, line)
             invariants.old_programs_get_nothing(self.sim, process, slot)
+            invariants.lines_ahead_are_of_fast_agents(self.sim, process, slot, data.count(b"\n"))
         process.receive(data)
 
     def _kill(self, kill: e.Kill) -> None:

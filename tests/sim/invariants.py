@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from scheduler.model.config import AUTO
 from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, OutputRow, ReadContents, Save
 from scheduler.model.states import (
     DIE,
@@ -28,6 +29,7 @@ from scheduler.model.states import (
 from scheduler.policy.capacity import UNLIMITED, HostState
 from scheduler.policy.deadlines import SLOTS
 from scheduler.policy.job import TRIED_ALONE, Job
+from scheduler.policy.pace import SLOW_S
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
 from tests.sim.broken import Broken
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from tests.sim.world import Sim
 
 MOST_TICKS: Final = 50  # at one instant
+FEW_ITEMS: Final = 10  # that an agent finishes before it gets lines ahead
+TOLERANCE_S: Final = 0.001
 
 
 class Memory:
@@ -391,6 +395,21 @@ def old_programs_get_nothing(sim: "Sim", process: "Process", slot: Slot) -> None
     """An agent that would be started otherwise now gets no more lines."""
     if process.command != sim.daemon.config.agents[slot.pool.name].command:
         broken("old_programs_get_nothing", f"slot {slot.number} is still {process.command}")
+
+
+def lines_ahead_are_of_fast_agents(sim: "Sim", process: "Process", slot: Slot, lines: int) -> None:
+    """Where that is left to us only an agent that is fast gets lines ahead, and while no other one is slow."""
+    name, ahead = "lines_ahead_are_of_fast_agents", min(lines, len(slot.prefetched or ()))
+    if not ahead or slot.pool.kind.window != AUTO or process.is_liar:
+        return
+    if process.finished < FEW_ITEMS or process.took > SLOW_S:
+        broken(name, f"slot {slot.number} has done {process.finished} items, the last one in {process.took:g} s")
+    others = [other for other in sim.daemon.processes.values() if other.is_of(slot.pool.name) and other.is_at_work]
+    if slow := [other.slot for other in others if sim.now - other.begun_at > SLOW_S + TOLERANCE_S]:
+        broken(name, f"slot {slot.number} has {ahead} lines ahead while slots {slow} are slow")
+    waiting = slot.pool.singles + sum(job.waiting for job in slot.pool.query_jobs.values())
+    if ahead * len(slot.pool.slots) > waiting + ahead:
+        broken(name, f"slot {slot.number} has {ahead} lines ahead, {waiting} are left for {len(slot.pool.slots)} slots")
 
 
 def only_under_the_lease(sim: "Sim", job: Job) -> None:

@@ -101,7 +101,7 @@ def test_every_default_is_as_documented() -> None:
                 pass_env=(),
                 limits=Limits(nofile=None, memory=None, cpu=None, nproc=None, fsize=None, core=None),
                 output_limit=1_048_576,
-                window=1,
+                window="auto",
             )
         },
         queues={},

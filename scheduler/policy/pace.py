@@ -1,0 +1,54 @@
+"""How long the items of an agent take, and how many lines it may have ahead therefore, where its type's window is auto.
+
+An agent that answers within microseconds waits longer for its next line than it works. With lines ahead one read, one
+write and one wake-up serve many items. But what was sent cannot be given to another agent, so no more is sent than is
+worked in AHEAD_S at the pace of the last items, and nothing to an agent whose items take longer than FAST_S.
+
+That says nothing of an item that is much slower than those before. So nothing is sent ahead to any agent of a type
+while one of them works on an item for longer than SLOW_S, nor for REST_S after that: at most once in that time do items
+of this type wait behind such a one. An agent of which nothing is known counts as slow.
+"""
+
+from typing import Final
+
+from scheduler.model.config import MOST_LINES
+from scheduler.model.states import NEVER
+
+AHEAD_S: Final = 0.005  # of work that an agent has ahead, about
+FAST_S: Final = 0.002  # an item
+SLOW_S: Final = 0.1
+REST_S: Final = 60.0
+
+
+class Pace:
+    """How long the last items of a process took: a longer time counts at once, a shorter one bit by bit."""
+
+    __slots__ = ("_at", "_items", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = SLOW_S  # an item
+        self._items, self._at = 0, 0.0  # finished at the last look that found one, and when the next one began
+
+    def look(self, items: int, begun: float, now: float) -> None:
+        """Measure the items since the last look: the process has finished so many, and one has `begun` after them."""
+        done = items - self._items
+        if not done:
+            self._at = max(self._at, begun)  # it was idle
+        seconds = (now - self._at) / (done or 1)
+        if seconds > self.seconds:
+            self.seconds = seconds
+        elif done:
+            self.seconds = (3 * self.seconds + seconds) / 4
+        if done:
+            self._items, self._at = items, now
+
+    def stay(self) -> None:
+        """Send nothing ahead to this process any more."""
+        self.seconds = NEVER
+
+    @property
+    def lines(self) -> int:
+        """The number of lines that may be ahead of it at most."""
+        if self.seconds > FAST_S:
+            return 0
+        return int(min(MOST_LINES - 1, AHEAD_S / max(self.seconds, AHEAD_S / MOST_LINES)))

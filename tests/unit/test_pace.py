@@ -1,0 +1,170 @@
+"""Window auto: an agent proves by its items that it is fast, and only then it gets lines ahead."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.config import MOST_LINES, AgentType, Host
+from scheduler.policy.core import Core
+from scheduler.policy.pace import AHEAD_S, FAST_S, REST_S, SLOW_S, Pace
+from scheduler.policy.slots import Slot
+from tests.core_tools import make_core, sent
+from tests.unit.test_window import at_work, query
+
+ITEM_S = 0.0001
+PROVEN = 40  # items after which nothing more changes
+
+
+class Bench:
+    """Agents of one type, each with a query's rows; what one has not answered it has `lines` of."""
+
+    def __init__(self, slots: int = 1, rows: int = 1000, **options: Any) -> None:
+        kind = AgentType(command=("agent",), slots=slots, **options)
+        self.core: Core = make_core({"sha": kind}, hosts={"alpha": Host(max=-1)})
+        query(self.core, rows)
+        self.agents = at_work(self.core, slots)
+        self.lines = {slot: data.count(b"\n") for slot, data in zip(self.agents, sent(self.core), strict=True)}
+        self.now = 0.0
+
+    def says(self, slot: Slot, text: bytes = b"OK\n", after: float = ITEM_S) -> int:
+        """Let an agent say something after so many seconds; return how many lines it gets."""
+        self.now += after
+        self.lines[slot] -= text.count(b"OK\n")
+        got = (self.core.agent_output(slot.number, text, self.now) or b"").count(b"\n")
+        self.lines[slot] += got
+        return got
+
+    def proves(self, *slots: Slot, items: int = PROVEN, after: float = ITEM_S) -> None:
+        """Let agents finish so many items each, one after the other."""
+        for _ in range(items):
+            for slot in slots:
+                self.says(slot, after=after / len(slots))
+
+
+def test_an_agent_that_proves_fast_gets_up_to_sixteen_lines() -> None:
+    bench = Bench()
+    (slot,) = bench.agents
+    assert bench.lines[slot] == 1
+    bench.proves(slot, items=10)
+    assert bench.lines[slot] == 1
+    bench.proves(slot)
+    assert MOST_LINES // 2 <= bench.lines[slot] <= MOST_LINES
+
+
+@pytest.mark.parametrize("seconds", [0.0005, 0.001, 0.0015])
+def test_no_more_lines_are_ahead_than_are_processed_in_some_milliseconds(seconds: float) -> None:
+    bench = Bench()
+    (slot,) = bench.agents
+    bench.proves(slot, after=seconds)
+    assert 1 < bench.lines[slot] <= 1 + AHEAD_S / seconds
+
+
+def test_an_agent_whose_items_take_longer_gets_one_line_at_a_time() -> None:
+    bench = Bench()
+    (slot,) = bench.agents
+    bench.proves(slot, items=200, after=2 * FAST_S)
+    assert bench.lines[slot] == 1
+
+
+def test_one_slow_item_ends_lines_ahead_at_once_until_as_many_are_fast() -> None:
+    bench = Bench()
+    (slot,) = bench.agents
+    bench.proves(slot)
+    while bench.lines[slot] > 1:
+        bench.says(slot, after=SLOW_S)
+    bench.proves(slot, items=8)
+    assert bench.lines[slot] == 1
+    bench.proves(slot)
+    assert bench.lines[slot] > 1
+
+
+@pytest.mark.parametrize("said", [b"Heartbeat\n", b"LOG on my way\n", b"ItemsProcessed 3\n"])
+def test_nothing_is_sent_behind_an_item_that_takes_long(said: bytes) -> None:
+    bench = Bench()
+    (slot,) = bench.agents
+    bench.proves(slot)
+    bench.says(slot, b"OK\n" * (bench.lines[slot] - 1), after=ITEM_S)
+    before = bench.lines[slot]
+    got = [bench.says(slot, said, after=SLOW_S) for _ in range(5)]
+    assert got == [0] * 5
+    assert bench.lines[slot] == before
+
+
+def test_no_agent_gets_lines_ahead_while_another_one_is_slow_nor_a_minute_after_that() -> None:
+    bench = Bench(slots=2, rows=100_000)
+    slow, fast = bench.agents
+    bench.proves(slow, fast)
+    bench.now += SLOW_S
+
+    bench.proves(fast)
+    assert bench.lines[fast] == 1
+    assert bench.lines[slow] <= MOST_LINES
+    bench.says(slow, after=0.0)
+    bench.proves(fast)
+    assert bench.lines[fast] == 1
+    bench.proves(slow, fast, items=1, after=2 * REST_S)
+    bench.proves(slow, fast, items=2 * PROVEN)
+    assert bench.lines[fast] > 1
+
+
+def test_the_last_items_are_spread() -> None:
+    bench = Bench(slots=4, rows=400)
+    counts = []
+    while bench.core.state.jobs[1].waiting:
+        bench.proves(*bench.agents, items=1)
+        waiting = bench.core.state.jobs[1].waiting
+        counts.append((waiting, max(bench.lines.values())))
+    assert max(most for _, most in counts) > 4
+    assert all(most <= 1 + max(MOST_LINES // 2, 200 // 4) for _, most in counts)
+    assert max(bench.lines.values()) - min(bench.lines.values()) <= 2
+
+
+def test_time_in_which_an_agent_has_nothing_to_do_is_not_counted() -> None:
+    pace = Pace()
+    now = 0.0
+    for items in range(60):
+        pace.look(items, now, now)
+        now += ITEM_S
+    pace.look(60, now, now)  # and is idle
+    pace.look(60, now + 100.0, now + 100.0)
+    pace.look(61, now + 100.0 + ITEM_S, now + 100.0 + ITEM_S)
+    assert pace.lines == MOST_LINES - 1
+
+
+@pytest.mark.parametrize("db", ["statements", "sql"])
+def test_an_agent_that_may_ask_the_database_gets_no_lines_ahead(db: Any) -> None:
+    bench = Bench(db=db)
+    (slot,) = bench.agents
+    bench.proves(slot)
+    assert bench.lines[slot] == 1
+
+
+def test_an_agent_that_sends_a_db_line_without_the_right_gets_no_lines_ahead() -> None:
+    bench = Bench()
+    (slot,) = bench.agents
+    bench.says(slot, b"DB: select 1;\nOK\n")
+    bench.proves(slot)
+    assert bench.lines[slot] == 1
+
+
+def test_window_of_one_is_never_ahead() -> None:
+    bench = Bench(window=1)
+    (slot,) = bench.agents
+    bench.proves(slot)
+    assert bench.lines[slot] == 1
+
+
+def test_death_of_a_fast_agent_costs_the_rows_ahead_of_it_nothing() -> None:
+    bench = Bench(slots=2)
+    dead, other = bench.agents
+    bench.proves(dead, other)
+    assert bench.lines[dead] > 1
+    job = bench.core.state.jobs[1]
+    before = job.waiting
+    bench.core.handle(e.Gone(dead.number, None, "SIGKILL"), bench.now)
+    assert job.query is not None
+    assert len(job.query.second_tries) == 1
+    assert job.waiting == before + bench.lines[dead] - 1
+    assert job.in_flight == bench.lines[other]
+    assert job.failed == 0
