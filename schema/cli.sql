@@ -1,6 +1,7 @@
 -- Every statement of the commands of people (scheduler/cli), by name; those of the daemon are in queries.sql.
 -- Parameters are `:name`. Names of columns are the headings of tables and the keys of --json.
--- A role that may read only a view of a table gets that view in its place: blocks that are named TABLE.ACCESS.
+-- Blocks that are named TABLE.ACCESS stand for a table: for a role that may read only a view of it, and for one that
+-- may read all, so that a job that is in hand by a record is shown as claimed.
 
 -- The role and the server
 
@@ -14,6 +15,9 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
   from (values ('jobqueue', 'jobs_masked', 'my_jobs'), ('scheduler_status', 'scheduler_status', null),
                ('output', null, 'my_output'), ('why', 'why_masked', 'my_why'), ('log', null, 'my_log'))
          as t(name, masked, own)
+
+-- name: jobqueue.all
+select * from drover.jobs
 
 -- name: jobqueue.masked
 select *, null::text as jq_args, null::text as jq_endtext, null::jsonb as jq_result from drover.jobs_masked

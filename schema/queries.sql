@@ -22,6 +22,26 @@ lease as materialized (
    where {{owns_group}}
      for share)
 
+-- fragment: ownership
+-- The same, but our lease may have run out: as long as no other daemon has taken over, what we have in hand is ours.
+ownership as materialized (
+  select group_lease_until > now() as is_valid from drover.scheduler_group
+   where group_name = :group::text and group_owner = :owner::uuid
+     for share)
+
+-- fragment: may_be_in_hand
+-- The row of job `j` does not say whether it is in hand: it is if it has no token.
+(j.jq_state = 'queued' and j.jq_unmet = 0 and j.jq_wait_until is null and j.jq_type <> 'command')
+
+-- fragment: is_free
+-- Job `j` is not in hand.
+(j.jq_state not in ('claimed', 'running') and (not {{may_be_in_hand}} or drover.has_token(j)))
+
+-- fragment: is_in_hand
+-- We have job `j` in hand as `u.attempt`: its row says so, or it was claimed by record and we own the group.
+(j.jq_state = 'queued' and j.jq_attempt = u.attempt - 1 and j.jq_type <> 'command' and exists (select from ownership)
+ or j.jq_owner = :owner::uuid and j.jq_attempt = u.attempt and (j.jq_state = 'claimed' or j.jq_state = 'running'))
+
 -- fragment: holds_lease
 -- The same without a lock, for a command: what it changes is guarded by the state of the job, and the command is marked
 -- in the same statement, so that a daemon that takes over does not carry it out again.
@@ -96,49 +116,67 @@ json_build_object(
 --   more     the jobs that ended, if not all did
 -- Then follows a row for each claim, with the number of its request in `want`, in the order to run them.
 -- The claim does not see what `ended` changes: both read the same snapshot.
-with {{lease}},
+with {{ownership}},
 ended as (
   update drover.jobqueue j
-     set jq_state = 'done', jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed',
+     set jq_state = 'done', jq_attempt = u.attempt,
+         jq_starttime = coalesce(j.jq_starttime, now() - make_interval(secs => u.age * 1e-6)),
+         jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed',
          jq_exitcode = u.code, jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = 1, jq_itemstotal = 1,
-         jq_elapsedtime = now() - jq_starttime, jq_processedtime = make_interval(secs => u.micros * 1e-6),
+         jq_elapsedtime = coalesce(now() - jq_starttime, make_interval(secs => u.age * 1e-6)),
+         jq_processedtime = make_interval(secs => u.micros * 1e-6),
          jq_done_by = :owner::uuid, jq_done_host = u.host, jq_done_pid = u.pid
-    from unnest(:pks::bigint[], :attempts::integer[], :micros::bigint[], :hosts::text[], :pids::integer[],
-                :codes::integer[])
-           with ordinality as u(pk, attempt, micros, host, pid, code, n)
-   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
-     and (j.jq_state = 'claimed' or j.jq_state = 'running')
+    from unnest(:pks::bigint[], :attempts::integer[], :ages::bigint[], :micros::bigint[], :hosts::text[],
+                :pids::integer[], :codes::integer[])
+           with ordinality as u(pk, attempt, age, micros, host, pid, code, n)
+   where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
   returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n),
-picked as materialized (  -- the rows to claim, locked
-  select w.n, q.*
-    from lease,
+picked as materialized (  -- the tokens to take, locked; rows too that the claim writes, or that were locked before
+  select w.n, c.*
+    from ownership,
          unnest(:want_types::text[], :want_queues::text[], :want_hosts::text[], :want_below::text[],
                 :want_ranks::text[], :want_queued::timestamptz[], :want_pks::bigint[], :want_counts::integer[])
            with ordinality as w(type, queue, host, below, rank, queued, pk, most, n),
          lateral (
-           select c.ctid as place, j.*, c.claim_rank, c.claim_queued, c.claim_line
-             from drover.claimable c,
-                  lateral (
-                    select ctid as row_at, jq_pk from drover.jobqueue
-                     where jq_pk = c.claim_jq_fk and jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
-                       and (jq_expires_at is null or jq_expires_at > now())
-                       for no key update skip locked) j
-            where c.claim_type = w.type and c.claim_queue = w.queue and c.claim_host = w.host and c.claim_rank < w.below
-              and (c.claim_rank, c.claim_queued, c.claim_jq_fk) > (w.rank, w.queued, w.pk)
-            order by c.claim_rank, c.claim_queued, c.claim_jq_fk
-            limit w.most) q),
-claimed as (
+           select t.ctid as place, claim_jq_fk as pk, claim_rank, claim_queued, claim_line, claim_by_record, seen_at,
+                  locked_at
+             from drover.claimable t
+            cross join lateral (
+               select ctid as seen_at, claim_by_record and xmax = '0' as is_untouched from drover.jobqueue
+                where jq_pk between claim_jq_fk and claim_jq_fk and jq_state = 'queued') s
+             left join lateral (
+               select ctid as locked_at from drover.jobqueue
+                where not is_untouched and jq_pk between claim_jq_fk and claim_jq_fk and jq_state = 'queued'
+                  and (jq_expires_at is null or jq_expires_at > now())
+                  for no key update skip locked) l on true
+            where claim_type = w.type and claim_queue = w.queue and claim_host = w.host and claim_rank < w.below
+              and (claim_rank, claim_queued, claim_jq_fk) > (w.rank, w.queued, w.pk)
+              and (is_untouched or locked_at is not null)
+            order by claim_rank, claim_queued, claim_jq_fk
+            limit w.most
+              for update of t skip locked) c
+   where ownership.is_valid),
+recorded as (  -- their rows are left as they are
+  select p.place, j.jq_pk, j.jq_attempt + 1 as jq_attempt, p.n, p.claim_rank, p.claim_queued,
+         case when :unread::integer > 0 then {{argument}} else '' end as jq_args,
+         case when {{has_details}} then {{details}}::text
+              when p.claim_line is not null then to_json(jq_submitter)::text end as more
+    from picked p join drover.jobqueue j on j.ctid = p.seen_at
+   where p.claim_by_record),
+marked as (
   update drover.jobqueue j
      set jq_state = 'claimed', jq_attempt = jq_attempt + 1, jq_owner = :owner::uuid, jq_schedinfo = :schedinfo::text,
          jq_starttime = coalesce(jq_first_start, now()),
          jq_attempt_start = case when jq_first_start is not null then now() end,
          jq_endtext = 'in progress'
     from picked p
-   where j.ctid = p.row_at
+   where j.ctid = p.locked_at and not p.claim_by_record
   returning p.place, j.jq_pk, jq_attempt, p.n, p.claim_rank, p.claim_queued,
             case when jq_rescued < :unread::integer then {{argument}} else '' end as jq_args,
             case when {{has_details}} then {{details}}::text
                  when p.claim_line is not null then to_json(jq_submitter)::text end as more),
+claimed as (
+  select *, false as is_marked from recorded union all select *, true from marked),
 no_longer_claimable as (delete from drover.claimable where ctid = any (array(select place from claimed))),
 noted as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0),
 announced as materialized (
@@ -152,22 +190,24 @@ announced as materialized (
 summary as (
   select null::bigint as jq_pk, (select count(*)::integer from ended) as attempt,
          (select json_agg(json_build_array(n, claim_rank, claim_queued, jq_pk))
-            from (select distinct on (n) * from picked
-                   order by n, claim_rank desc, claim_queued desc, jq_pk desc) last)::text as want,
+            from (select distinct on (n) n, claim_rank, claim_queued, pk as jq_pk from picked
+                   order by n, claim_rank desc, claim_queued desc, pk desc) last)::text as want,
          (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as args,
-         case when cardinality(:want_types::text[]) > 0 and not exists (select from lease) then 'lapsed' end as rank,
+         case when cardinality(:want_types::text[]) > 0 and not exists (select from ownership where is_valid)
+              then 'lapsed' end as rank,
          case when (select count(*) from ended) < cardinality(:pks::bigint[])
               then (select coalesce(string_agg(jq_pk::text, ','), '') from ended) end as more,
-         null::timestamptz as queued
+         null::timestamptz as queued, null::boolean as is_marked
     from (select count(*) from announced) t)
-select jq_pk, attempt, want, args, rank, more
+select jq_pk, attempt, want, args, rank, more, is_marked
   from (select * from summary
          union all
-        select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued from claimed) r
+        select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued, is_marked from claimed) r
  order by jq_pk is not null, rank collate "C", queued, jq_pk
 
 -- name: read_claimed
 -- Return the contents of rows in hand that were claimed without them, as query `end_and_claim` does.
+with {{ownership}}
 select j.jq_pk, {{argument}},
        json_build_object(
          'variables', {{variables}},
@@ -176,13 +216,14 @@ select j.jq_pk, {{argument}},
          'checkpoint', jq_checkpoint)::text
   from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
   join drover.jobqueue j on j.jq_pk between u.pk and u.pk
- where j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')
+ where {{is_in_hand}}
 
 -- name: save
 -- Save what is not a plain success: other ends, rows that go back to the queue, and progress of rows still in hand,
 -- together with the items that failed. `retry_in` is seconds from now, times a random half to one if `jitter`. `took`
 -- is of this attempt; `elapsed` and `busy` of an SQL job are of all its attempts, and it keeps its first start.
-with u as materialized (
+with {{ownership}},
+u as materialized (
   select * from jsonb_to_recordset(:rows::jsonb) as u(
     pk bigint, attempt integer, state text, bits integer, text text, outcome text, code integer, signal text,
     result jsonb, processed bigint, failed bigint, total bigint, elapsed float8, busy float8, took float8,
@@ -190,13 +231,14 @@ with u as materialized (
     back boolean, host text, agent text, pid integer)),
 saved as (
   update drover.jobqueue j
-     set jq_state = u.state::drover.job_state,
-         jq_starttime = case when u.state in ('queued', 'blocked') then null else j.jq_starttime end,
+     set jq_state = u.state::drover.job_state, jq_attempt = u.attempt,
+         jq_starttime = case when u.state not in ('queued', 'blocked')
+                             then coalesce(j.jq_starttime, now() - make_interval(secs => coalesce(u.elapsed, 0))) end,
          jq_first_start = case when u.state in ('queued', 'blocked') and j.jq_msq and u.busy > 0 then j.jq_starttime
                                else j.jq_first_start end,
          jq_endtime = case when u.state in ('done', 'failed', 'cancelled') then now() end,
          jq_end_bits = coalesce(u.bits, 0), jq_endtext = coalesce(u.text, j.jq_endtext),
-         jq_owner = case when u.state in ('claimed', 'running') then j.jq_owner end,
+         jq_owner = case when u.state in ('claimed', 'running') then :owner::uuid end,
          jq_wanted = case when u.state in ('claimed', 'running') then j.jq_wanted end,
          jq_schedinfo = case when u.state in ('claimed', 'running') then j.jq_schedinfo end,
          jq_exitcode = u.code, jq_signal = u.signal, jq_result = coalesce(u.result, j.jq_result),
@@ -213,8 +255,7 @@ saved as (
          jq_wait_until = now() + make_interval(secs => r.delay),
          jq_queued = case when u.back then now() else j.jq_queued end
     from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
-   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
-     and j.jq_state in ('claimed', 'running')
+   where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
   returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.host, u.agent,
             u.pid, u.took),
 history as (
@@ -236,17 +277,23 @@ announced as materialized (
    where outcome is not null or state = 'running' having count(*) > 0)
 select jq_pk, jq_has_children and outcome is not null from saved left join announced on true
 
--- name: mark_running
--- Show rows in hand as running. A row that was rescued before is marked before the first byte goes to an agent, so that
--- a job that kills the machine uses up its allowance.
-with marked as (
-  update drover.jobqueue j set jq_state = 'running'
-    from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
-   where j.jq_pk between u.pk and u.pk and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid
-     and j.jq_state in ('claimed', 'running')
-  returning j.jq_pk),
+-- name: mark
+-- Show in their rows that jobs are in hand, `claimed` or `running`; `ages` are microseconds since the claim. A job that
+-- was rescued before is marked `running` before the first byte goes to an agent, so that a job that kills the machine
+-- uses up its allowance.
+with {{ownership}},
+marked as (
+  update drover.jobqueue j
+     set jq_state = u.state::drover.job_state, jq_attempt = u.attempt, jq_owner = :owner::uuid,
+         jq_schedinfo = coalesce(j.jq_schedinfo, :schedinfo::text),
+         jq_starttime = coalesce(j.jq_starttime, now() - make_interval(secs => u.age * 1e-6)),
+         jq_endtext = case when j.jq_state = 'queued' then 'in progress' else j.jq_endtext end
+    from unnest(:pks::bigint[], :attempts::integer[], :states::text[], :ages::bigint[]) as u(pk, attempt, state, age)
+   where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
+  returning j.jq_pk, j.jq_state),
 announced as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked having count(*) > 0)
+  select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked
+   where jq_state = 'running' having count(*) > 0)
 select jq_pk from marked left join announced on true
 
 -- name: find_locked
@@ -475,17 +522,25 @@ returning group_owner
 -- row that we claimed meanwhile is younger than `age`, and left alone. A row that another session has locked waits for
 -- the next rescue, noted in drover.in_hand for owner 0, so that replacing a daemon's records does not lose it. Return
 -- how many rows were given back, the parents among those that ended, and whether any locked row is left.
-with lost as materialized (
-  select jq_pk
-    from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h
-    join drover.jobqueue on jq_pk between h.pk and h.pk
-   where jq_state in ('claimed', 'running')
-     and (jq_owner <> :owner::uuid
-          or (not jq_pk = any (:live::bigint[])
-              and coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8)))
+with {{ownership}},
+recorded as materialized (
+  select pk, max(hand_since) as since, bool_or(hand_owner = :owner::uuid) as is_ours,
+         (array_agg(hand_owner order by hand_since desc))[1] as holder
+    from drover.in_hand, unnest(hand_jobs) as pk group by pk),
+lost as materialized (
+  select jq_pk, since, holder
+    from recorded r join drover.jobqueue j on jq_pk between r.pk and r.pk
+   where case when jq_state in ('claimed', 'running')
+              then jq_owner <> :owner::uuid
+                   or not jq_pk = any (:live::bigint[])
+                      and coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8)
+              when {{may_be_in_hand}}
+              then not drover.has_token(j) and not jq_pk = any (:live::bigint[])
+                   and (not is_ours or since < now() - make_interval(secs => :age::float8)) end
      and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)),
 over as materialized (
-  select jq_pk, jq_attempt, jq_owner as was_owner, coalesce(jq_attempt_start, jq_starttime) as began,
+  select j.jq_pk, jq_attempt + (jq_state = 'queued')::integer as attempt, coalesce(jq_owner, holder) as was_owner,
+         coalesce(jq_attempt_start, jq_starttime, since) as began,
          case when jq_wanted = 'kill' or (jq_state = 'running' and jq_endtext = 'tried alone') then 'failed'
               when jq_wanted like 'cancel %' then 'cancelled'
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions then 'failed' end as ends,
@@ -495,13 +550,16 @@ over as materialized (
                    || ' times with this job in hand, the last time as it was tried alone'
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions
               then 'interrupted more than ' || jq_max_interruptions || ' times' else 'released for restart' end as text
-    from drover.jobqueue where jq_pk = any (array(select jq_pk from lost)) and jq_state in ('claimed', 'running')
-     and (jq_owner <> :owner::uuid
-          or coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8))
-     for no key update skip locked),
+    from lost cross join lateral (
+      select * from drover.jobqueue j
+       where j.jq_pk between lost.jq_pk and lost.jq_pk
+         and ({{may_be_in_hand}} or jq_state in ('claimed', 'running')
+              and (jq_owner <> :owner::uuid
+                   or coalesce(jq_attempt_start, jq_starttime) < now() - make_interval(secs => :age::float8)))
+         for no key update skip locked) j),
 rescued as (
   update drover.jobqueue j
-     set jq_state = coalesce(over.ends, 'queued')::drover.job_state,
+     set jq_state = coalesce(over.ends, 'queued')::drover.job_state, jq_attempt = over.attempt,
          jq_starttime = case when over.ends is not null then j.jq_starttime end,
          jq_first_start = case when j.jq_msq and j.jq_state = 'running' then j.jq_starttime else j.jq_first_start end,
          jq_endtime = case when over.ends is not null then now() end,
@@ -510,15 +568,14 @@ rescued as (
          jq_rescued = j.jq_rescued + 1,
          jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
     from over
-   where j.jq_pk between over.jq_pk and over.jq_pk
-     and exists (select from drover.scheduler_group where group_name = :group::text and group_owner = :owner::uuid)
+   where j.jq_pk between over.jq_pk and over.jq_pk and exists (select from ownership)
   returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, over.was_owner, over.began,
             j.jq_schedinfo),
 removed_records as (
   delete from drover.in_hand
    where hand_owner <> :owner::uuid
      and not exists (select from unnest(hand_jobs) as pk join drover.jobqueue j on j.jq_pk between pk and pk
-                      where j.jq_state in ('claimed', 'running'))),
+                      where j.jq_state in ('claimed', 'running') or ({{may_be_in_hand}} and not drover.has_token(j)))),
 skipped as (
   insert into drover.in_hand
   select '00000000-0000-0000-0000-000000000000', array_agg(jq_pk) from lost
@@ -556,7 +613,8 @@ active as materialized (
    where group_owner is not null and group_lease_until > now())
 select f.jq_pk, f.args, f.job, f.jq_state, f.is_ours, f.is_command, f.took_effect, f.of_operator
   from me cross join (values (''), (E'\x01')) as least_host(name) cross join lateral (
-select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_owner = :owner::uuid as is_ours,
+select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, coalesce(r.state, t.jq_state::text) as jq_state,
+       coalesce(r.owner, t.jq_owner) = :owner::uuid as is_ours,
        t.jq_type = 'command' as is_command, c.took_effect, w.claim_rank < '2' as of_operator, w.claim_rank as rank
   from drover.claimable w
  cross join lateral (
@@ -571,6 +629,9 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, t.jq_state::text, t.jq_ow
     (select * from drover.jobqueue where jq_pk between n.pk and n.pk limit 1)
      union all
     (select * from drover.jobqueue where jq_name between n.name and n.name limit 1)) t on true
+  left join lateral (  -- it is in hand by a record
+    select 'claimed' as state, hand_owner as owner from drover.recorded
+     where t.jq_state = 'queued' and jq_pk = t.jq_pk limit 1) r on true
   left join drover.queue q on q.queue_name = t.jq_queue
   left join drover.host h on v.verb = any (:about_hosts::text[]) and h.host_name = v.word
   left join lateral (
@@ -611,16 +672,24 @@ select jq_pk, jq_has_children from ended left join announced on true
 
 -- name: set_wanted
 -- Note in a row that we have in hand what a command wants of the job, so that a scheduler that takes over knows it too.
--- No row: we do not have the job in hand, or another session has the job or the command locked.
-with command as materialized (
+-- A job that we have in hand by a record becomes claimed. No row: we do not have the job in hand, or another session
+-- has the job or the command locked.
+with {{ownership}},
+command as materialized (
   select jq_pk from drover.jobqueue
    where jq_pk = :command::bigint and jq_state = 'queued' for no key update skip locked),
 changed as (
-  update drover.jobqueue j set jq_wanted = :wanted::text
-    from (select jq_pk from drover.jobqueue
-           where jq_pk = :job::bigint and jq_owner = :owner::uuid and jq_state in ('claimed', 'running')
-             and exists (select from command)
-             for no key update skip locked) free
+  update drover.jobqueue j
+     set jq_wanted = :wanted::text, jq_state = case jq_state when 'queued' then 'claimed' else jq_state end,
+         jq_attempt = jq_attempt + (jq_state = 'queued')::integer, jq_owner = :owner::uuid,
+         jq_starttime = coalesce(jq_starttime, free.since),
+         jq_endtext = case jq_state when 'queued' then 'in progress' else jq_endtext end
+    from (select j.jq_pk, r.hand_since as since
+            from drover.jobqueue j left join drover.recorded r on r.jq_pk = :job::bigint and r.hand_owner = :owner::uuid
+           where j.jq_pk = :job::bigint and exists (select from command)
+             and (jq_owner = :owner::uuid and jq_state in ('claimed', 'running')
+                  or jq_state = 'queued' and j.jq_attempt = r.jq_attempt and exists (select from ownership))
+             for no key update of j skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk),
 {{took_effect}}
@@ -634,9 +703,9 @@ changed as (
   update drover.jobqueue j
      set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
          jq_endtext = :text::text, jq_wait_until = null
-    from (select jq_pk from drover.jobqueue
+    from (select jq_pk from drover.jobqueue j
            where jq_pk = :job::bigint and jq_state in ('held', 'queued', 'blocked') and jq_type <> 'command'
-             and exists (select from command)
+             and {{is_free}} and exists (select from command)
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk, j.jq_has_children),
@@ -650,8 +719,8 @@ select jq_pk, jq_has_children from changed left join announced on true
 -- not ours any more.
 with changed as (
   update drover.jobqueue j set jq_state = 'held'
-    from (select jq_pk from drover.jobqueue
-           where jq_pk = :job::bigint and jq_state in ('queued', 'blocked') and {{holds_lease}}
+    from (select jq_pk from drover.jobqueue j
+           where jq_pk = :job::bigint and {{is_free}} and jq_state in ('queued', 'blocked') and {{holds_lease}}
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk),
@@ -666,8 +735,8 @@ changed as (
   update drover.jobqueue j
      set jq_state = 'skipped', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 1,
          jq_endtext = 'on ice', jq_wait_until = null
-    from (select jq_pk from drover.jobqueue
-           where jq_pk = :job::bigint and jq_state in ('held', 'queued')
+    from (select jq_pk from drover.jobqueue j
+           where jq_pk = :job::bigint and {{is_free}} and jq_state in ('held', 'queued')
              and exists (select from command)
              for no key update skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk
@@ -1193,10 +1262,11 @@ select pk, coalesce(jq_state::text, 'removed'),
 -- name: find_lost
 -- Return which rows we have in hand are not ours in this database: it is another server now, a replica that had not
 -- received the claim when it was promoted.
+with {{ownership}}
 select pk from unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
- where not exists (select from drover.jobqueue
-                    where jq_pk between pk and pk and jq_attempt = attempt and jq_owner = :owner::uuid
-                      and jq_state in ('claimed', 'running'))
+ where not exists (
+   select from drover.jobqueue j
+    where j.jq_pk between u.pk and u.pk and {{is_in_hand}} and (j.jq_state <> 'queued' or not drover.has_token(j)))
 
 -- name: probe_listen
 -- Notify our own channel: if the connection that listens receives this, it receives all notifications. Return whether

@@ -113,7 +113,7 @@ grant execute on function drover.notify(text, text)
 
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
-  drover.word(text, integer)
+  drover.word(text, integer), drover.has_token(drover.jobqueue)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
 -- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the
@@ -190,6 +190,7 @@ grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant delete on drover.queue to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
+grant update on drover.claimable to drover_scheduler;  -- to lock the rows that it claims: none is ever changed
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
   drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]),

@@ -494,11 +494,28 @@ END)
 )
 WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
+CREATE FUNCTION drover.has_token(job drover.jobqueue) RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select exists (
+    select from claimable
+     where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '')
+       and claim_host = coalesce(job.jq_host, '')
+       and claim_rank = rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued
+         and claim_jq_fk = job.jq_pk)
+    or exists (select from claimable where claim_jq_fk = job.jq_pk and claim_line is not null)
+$$;
+
 CREATE FUNCTION drover.is_claimable(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
   select job.jq_state = 'queued' and job.jq_unmet = 0 and job.jq_wait_until is null
 $$;
+
+CREATE FUNCTION drover.is_claimed_by_record(job drover.jobqueue) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((NOT (job).jq_msq) AND ((job).jq_rescued = 0) AND ((job).jq_unique_key IS NULL) AND ((job).jq_not_after IS NULL));
 
 CREATE FUNCTION drover.items(job drover.jobqueue) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -665,18 +682,23 @@ CREATE FUNCTION drover.line_up(jobs bigint[]) RETURNS void
 begin
   insert into drover.claimable
   with came as materialized (
-    select jq_pk as pk, jq_queued as queued, jq_type as type, coalesce(jq_queue, '') as queue, coalesce(jq_host, '') as host,
+    select jq_pk as pk, jq_queued as queued, jq_type as type, coalesce(jq_queue, '') as queue, coalesce(jq_host,
+      '') as host,
            drover.rank(jq_urgent, jq_priority) as rank, drover.line_of(jq_submitter, jq_attempt > 0) as line,
+           drover.is_claimed_by_record(j) as by_record,
            exists (select from drover.fair where fair_type = jq_type and fair_queue = jq_queue) as is_fair
-      from drover.jobqueue where jq_pk = any (jobs)),
+      from drover.jobqueue j where jq_pk = any (jobs)),
   numbered as (
-    select *, row_number() over (partition by type, queue, host, rank, line order by queued, pk) as n from came where is_fair),
+    select *, row_number() over (partition by type, queue, host, rank, line order by queued, pk) as n from came
+      where is_fair),
   begun as (
     select *, case n when 1 then drover.next_round(type, queue, host, rank, line) end as first from numbered)
-  select pk, queued, type, queue, host, rank, null from came where not is_fair
+  select pk, queued, type, queue, host, rank, null, by_record from came where not is_fair
   union all
   select pk, queued, type, queue, host,
-         drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line from begun;
+         drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line,
+           by_record
+    from begun;
 end $$;
 
 CREATE FUNCTION drover.lock_in_order(jobs bigint[], shared boolean) RETURNS void
@@ -730,28 +752,33 @@ CREATE FUNCTION drover.moved() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 declare
-  was   boolean := drover.is_claimable(old) and new.jq_state <> 'claimed';
-  is_so boolean := drover.is_claimable(new);
+  by_record boolean := old.jq_state = 'queued' and new.jq_attempt > old.jq_attempt and new.jq_type <> 'command';
+  was       boolean := drover.is_claimable(old) and not by_record;
+  is_so     boolean := drover.is_claimable(new);
 begin
   if old.jq_state <> new.jq_state then
     if not (case old.jq_state
       when 'held'    then new.jq_state in ('queued', 'skipped', 'cancelled', 'ignored')
       when 'queued'  then new.jq_state in ('claimed', 'held', 'blocked', 'cancelled', 'skipped', 'failed')
                           or (new.jq_state = 'done' and new.jq_type = 'command')
+                          or (new.jq_state in ('running', 'done') and by_record)
       when 'claimed' then new.jq_state in ('running', 'queued', 'done', 'failed', 'blocked', 'cancelled')
       when 'running' then new.jq_state in ('done', 'queued', 'failed', 'blocked', 'cancelled')
       when 'blocked' then new.jq_state in ('queued', 'held', 'failed', 'cancelled')
       when 'failed'  then new.jq_state = 'queued'
       else false end) then
-      raise exception 'job % may not move from % to %', old.jq_pk, old.jq_state, new.jq_state using errcode = 'check_violation';
+      raise exception 'job % may not move from % to %', old.jq_pk, old.jq_state,
+        new.jq_state using errcode = 'check_violation';
     end if;
     update drover.jobqueue
        set jq_expires_at = case when jq_state in ('held', 'queued') and jq_attempt = 0 then jq_not_after end,
-           jq_live_key = case when jq_state in ('held', 'queued', 'claimed', 'running', 'blocked') then jq_unique_key end
+           jq_live_key = case when jq_state in ('held', 'queued', 'claimed', 'running', 'blocked')
+             then jq_unique_key end
      where jq_pk = new.jq_pk and (jq_not_after is not null or jq_unique_key is not null);
   end if;
   if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)
-                           <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority, new.jq_queued)) then
+                           <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority,
+                             new.jq_queued)) then
     perform drover.withdraw(old);
     was := false;
   end if;
@@ -801,10 +828,12 @@ declare
 begin
   if exists (select from drover.fair where fair_type = job.jq_type and fair_queue = job.jq_queue) then
     line := drover.line_of(job.jq_submitter, is_back);
-    rank := drover.rank_in_round(rank, drover.next_round(job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), rank, line));
+    rank := drover.rank_in_round(rank, drover.next_round(job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), rank,
+      line));
   end if;
   insert into drover.claimable
-  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line);
+  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line,
+          drover.is_claimed_by_record(job));
   perform drover.notify('drover_queue', '');
 end $$;
 
@@ -816,8 +845,10 @@ begin
     perform drover.line_up(jobs);
   else
     insert into drover.claimable
-    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority)
-      from drover.jobqueue where jq_pk = any (jobs);
+    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent,
+      jq_priority), null,
+           drover.is_claimed_by_record(j)
+      from drover.jobqueue j where jq_pk = any (jobs);
   end if;
   perform drover.notify('drover_queue', '') where cardinality(jobs) > 0;
 end $$;
@@ -847,14 +878,19 @@ CREATE FUNCTION drover.offer_new() RETURNS trigger
 begin
   if coalesce(current_setting('drover.has_edges', true), '') <> '' then
     perform drover.offer_all(array(
-      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived)) and j.jq_type <> 'command' and drover.is_claimable(j)));
+      select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived))
+        and j.jq_type <> 'command' and drover.is_claimable(j)));
   elsif exists (select from drover.agent where agent_fair)
      and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
     perform drover.line_up(array(
-      select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'));
+      select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
+        and jq_type <> 'command'));
   else
     insert into drover.claimable
-    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority) from arrived
+    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent,
+      jq_priority), null,
+           not jq_msq and jq_rescued = 0 and jq_unique_key is null and jq_not_after is null
+      from arrived
      where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command';
   end if;
   perform drover.notify('drover_queue', '');
@@ -1088,10 +1124,15 @@ CREATE FUNCTION drover.withdraw(job drover.jobqueue) RETURNS void
     AS $$
 begin
   delete from drover.claimable
-   where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '') and claim_host = coalesce(job.jq_host, '')
-     and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued and claim_jq_fk = job.jq_pk;
+   where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '')
+     and claim_host = coalesce(job.jq_host, '')
+     and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued
+       and claim_jq_fk = job.jq_pk;
   if not found then
     delete from drover.claimable where claim_jq_fk = job.jq_pk and claim_line is not null;
+    if not found and exists (select from drover.in_hand where job.jq_pk = any (hand_jobs)) then
+      raise exception 'job % has just been claimed: try again', job.jq_pk using errcode = 'lock_not_available';
+    end if;
   end if;
 end $$;
 
@@ -1099,14 +1140,25 @@ CREATE FUNCTION drover.withdraw_all(jobs bigint[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-  withdrawn integer;
+  withdrawn bigint[];
+  claimed   bigint;
 begin
-  delete from drover.claimable using drover.jobqueue j
-   where j.jq_pk = any (jobs) and claim_type = j.jq_type and claim_queue = coalesce(j.jq_queue, '') and claim_host = coalesce(j.jq_host, '')
-     and claim_rank = drover.rank(j.jq_urgent, j.jq_priority) and claim_queued = j.jq_queued and claim_jq_fk = j.jq_pk;
-  get diagnostics withdrawn = row_count;
-  if withdrawn < cardinality(jobs) then
-    delete from drover.claimable where claim_jq_fk = any (jobs) and claim_line is not null;
+  with plain as (
+    delete from drover.claimable using drover.jobqueue j
+     where j.jq_pk = any (jobs) and claim_type = j.jq_type and claim_queue = coalesce(j.jq_queue, '')
+       and claim_host = coalesce(j.jq_host, '')
+       and claim_rank = drover.rank(j.jq_urgent, j.jq_priority) and claim_queued = j.jq_queued and claim_jq_fk = j.jq_pk
+    returning claim_jq_fk),
+  in_line as (
+    delete from drover.claimable where claim_jq_fk = any (jobs) and claim_line is not null returning claim_jq_fk)
+  select array_agg(claim_jq_fk) into withdrawn from (table plain union all table in_line) t;
+  if cardinality(jobs) > coalesce(cardinality(withdrawn), 0)
+    then  -- in a statement of its own: the deletes may have waited
+    select min(pk) into claimed from unnest(jobs) as pk
+     where pk <> all (coalesce(withdrawn, '{}')) and pk in (select unnest(hand_jobs) from drover.in_hand);
+    if claimed is not null then
+      raise exception 'job % is claimed already: it takes no new dependency', claimed using errcode = 'check_violation';
+    end if;
   end if;
 end $$;
 
@@ -1171,9 +1223,95 @@ CREATE TABLE drover.claimable (
     claim_queue text NOT NULL COLLATE pg_catalog."C",
     claim_host text NOT NULL COLLATE pg_catalog."C",
     claim_rank text NOT NULL COLLATE pg_catalog."C",
-    claim_line text COLLATE pg_catalog."C"
+    claim_line text COLLATE pg_catalog."C",
+    claim_by_record boolean DEFAULT false NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE TABLE drover.in_hand (
+    hand_owner uuid NOT NULL,
+    hand_jobs bigint[] NOT NULL,
+    hand_since timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+ALTER TABLE ONLY drover.in_hand ALTER COLUMN hand_jobs SET STORAGE EXTERNAL;
+
+CREATE VIEW drover.recorded AS
+ SELECT DISTINCT ON (j.jq_pk) j.jq_pk,
+    in_hand.hand_owner,
+    in_hand.hand_since,
+    j.jq_attempt
+   FROM ((drover.in_hand
+     CROSS JOIN LATERAL unnest(in_hand.hand_jobs) pk(pk))
+     JOIN drover.jobqueue j ON (((j.jq_pk >= pk.pk) AND (j.jq_pk <= pk.pk))))
+  WHERE ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (j.jq_type <> 'command'::text) AND (NOT drover.has_token(j.*)))
+  ORDER BY j.jq_pk, in_hand.hand_since DESC;
+
+CREATE VIEW drover.jobs AS
+ SELECT jobqueue.jq_pk,
+    jobqueue.jq_job_fk,
+    jobqueue.jq_name,
+    jobqueue.jq_type,
+    jobqueue.jq_args,
+    jobqueue.jq_variables,
+    jobqueue.jq_msq,
+    jobqueue.jq_runonpfile,
+    jobqueue.jq_host,
+    jobqueue.jq_key,
+    jobqueue.jq_tolerate,
+    jobqueue.jq_repeat,
+    jobqueue.jq_queue,
+    jobqueue.jq_urgent,
+    jobqueue.jq_priority,
+    jobqueue.jq_not_before,
+    jobqueue.jq_not_after,
+    jobqueue.jq_wait_until,
+    jobqueue.jq_expires_at,
+    jobqueue.jq_live_key,
+    jobqueue.jq_max_interruptions,
+    jobqueue.jq_retries,
+    jobqueue.jq_timeout,
+    jobqueue.jq_unique_key,
+    jobqueue.jq_delete,
+    jobqueue.jq_mode,
+        CASE
+            WHEN ((jobqueue.jq_state = 'queued'::drover.job_state) AND (jobqueue.jq_pk IN ( SELECT r.jq_pk
+               FROM drover.recorded r))) THEN 'claimed'::drover.job_state
+            ELSE jobqueue.jq_state
+        END AS jq_state,
+    jobqueue.jq_attempt,
+    jobqueue.jq_owner,
+    jobqueue.jq_schedinfo,
+    jobqueue.jq_interruptions,
+    jobqueue.jq_failures,
+    jobqueue.jq_rescued,
+    jobqueue.jq_retry_at,
+    jobqueue.jq_unmet,
+    jobqueue.jq_has_children,
+    jobqueue.jq_wanted,
+    jobqueue.jq_queued,
+    jobqueue.jq_starttime,
+    jobqueue.jq_endtime,
+    jobqueue.jq_endtext,
+    jobqueue.jq_end_bits,
+    jobqueue.jq_exitcode,
+    jobqueue.jq_signal,
+    jobqueue.jq_result,
+    jobqueue.jq_itemsprocessed,
+    jobqueue.jq_itemsfailed,
+    jobqueue.jq_itemstotal,
+    jobqueue.jq_checkpoint,
+    jobqueue.jq_elapsedtime,
+    jobqueue.jq_processedtime,
+    jobqueue.jq_expected_end,
+    jobqueue.jq_done_by,
+    jobqueue.jq_done_host,
+    jobqueue.jq_done_pid,
+    jobqueue.jq_submitter,
+    jobqueue.jq_resubmit_of,
+    jobqueue.jq_first_start,
+    jobqueue.jq_attempt_start
+   FROM drover.jobqueue;
 
 CREATE VIEW drover.cleanup AS
  SELECT j.jq_pk,
@@ -1191,7 +1329,7 @@ CREATE VIEW drover.cleanup AS
             ELSE NULL::text
         END AS cleanup_text
    FROM (drover.jobqueue j
-     LEFT JOIN drover.jobqueue c ON ((c.jq_name = ('cleanup.'::text || j.jq_pk))));
+     LEFT JOIN drover.jobs c ON ((c.jq_name = ('cleanup.'::text || j.jq_pk))));
 
 CREATE TABLE drover.command_ack (
     ack_jq_fk bigint NOT NULL,
@@ -1240,22 +1378,22 @@ CREATE TABLE drover.jobdepends (
 WITH (fillfactor='50');
 
 CREATE VIEW drover.graph AS
- SELECT jobqueue.jq_pk,
-    jobqueue.jq_name,
-    jobqueue.jq_type,
-    jobqueue.jq_state,
+ SELECT jobs.jq_pk,
+    jobs.jq_name,
+    jobs.jq_type,
+    jobs.jq_state,
     e.parents,
     e.children,
     (e.parents = '{}'::bigint[]) AS is_root,
     (e.children = '{}'::bigint[]) AS is_leaf
-   FROM drover.jobqueue,
+   FROM drover.jobs,
     LATERAL ( SELECT ARRAY( SELECT jobdepends.jdep_jq_depends_fk
                    FROM drover.jobdepends
-                  WHERE (jobdepends.jdep_jq_fk = jobqueue.jq_pk)
+                  WHERE (jobdepends.jdep_jq_fk = jobs.jq_pk)
                   ORDER BY jobdepends.jdep_jq_depends_fk) AS parents,
             ARRAY( SELECT jobdepends.jdep_jq_fk
                    FROM drover.jobdepends
-                  WHERE (jobdepends.jdep_jq_depends_fk = jobqueue.jq_pk)
+                  WHERE (jobdepends.jdep_jq_depends_fk = jobs.jq_pk)
                   ORDER BY jobdepends.jdep_jq_fk) AS children
          OFFSET 0) e;
 
@@ -1281,13 +1419,6 @@ CREATE TABLE drover.host (
     host_reason text,
     CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
 );
-
-CREATE TABLE drover.in_hand (
-    hand_owner uuid NOT NULL,
-    hand_jobs bigint[] NOT NULL
-)
-WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-ALTER TABLE ONLY drover.in_hand ALTER COLUMN hand_jobs SET STORAGE EXTERNAL;
 
 CREATE TABLE drover.item_failure (
     item_pk bigint NOT NULL,
@@ -1344,42 +1475,42 @@ CREATE TABLE drover.output (
 );
 
 CREATE VIEW drover.jobd AS
- SELECT jobqueue.jq_pk AS id,
-    jobqueue.jq_queue AS target,
+ SELECT jobs.jq_pk AS id,
+    jobs.jq_queue AS target,
     (EXTRACT(epoch FROM COALESCE(( SELECT job.job_queued
            FROM drover.job
-          WHERE (job.job_pk = jobqueue.jq_job_fk)), jobqueue.jq_queued)))::bigint AS time_created,
-    (COALESCE(EXTRACT(epoch FROM jobqueue.jq_starttime), (0)::numeric))::bigint AS time_started,
-    (COALESCE(EXTRACT(epoch FROM jobqueue.jq_endtime), (0)::numeric))::bigint AS time_finished,
+          WHERE (job.job_pk = jobs.jq_job_fk)), jobs.jq_queued)))::bigint AS time_created,
+    (COALESCE(EXTRACT(epoch FROM jobs.jq_starttime), (0)::numeric))::bigint AS time_started,
+    (COALESCE(EXTRACT(epoch FROM jobs.jq_endtime), (0)::numeric))::bigint AS time_finished,
         CASE
-            WHEN (jobqueue.jq_state = 'held'::drover.job_state) THEN 'manual'::text
-            WHEN (jobqueue.jq_state = ANY (ARRAY['queued'::drover.job_state, 'blocked'::drover.job_state])) THEN 'waiting'::text
-            WHEN (jobqueue.jq_state = 'claimed'::drover.job_state) THEN 'accepted'::text
-            WHEN (jobqueue.jq_state = 'running'::drover.job_state) THEN 'running'::text
-            WHEN (jobqueue.jq_state = ANY (ARRAY['ignored'::drover.job_state, 'skipped'::drover.job_state])) THEN 'ignored'::text
+            WHEN (jobs.jq_state = 'held'::drover.job_state) THEN 'manual'::text
+            WHEN (jobs.jq_state = ANY (ARRAY['queued'::drover.job_state, 'blocked'::drover.job_state])) THEN 'waiting'::text
+            WHEN (jobs.jq_state = 'claimed'::drover.job_state) THEN 'accepted'::text
+            WHEN (jobs.jq_state = 'running'::drover.job_state) THEN 'running'::text
+            WHEN (jobs.jq_state = ANY (ARRAY['ignored'::drover.job_state, 'skipped'::drover.job_state])) THEN 'ignored'::text
             ELSE 'done'::text
         END AS status,
         CASE
-            WHEN (jobqueue.jq_endtime IS NOT NULL) THEN
+            WHEN (jobs.jq_endtime IS NOT NULL) THEN
             CASE
-                WHEN ((jobqueue.jq_end_bits & 1) = 1) THEN 'ok'::text
+                WHEN ((jobs.jq_end_bits & 1) = 1) THEN 'ok'::text
                 ELSE 'fail'::text
             END
             ELSE NULL::text
         END AS result,
         CASE
-            WHEN (jobqueue.jq_endtime IS NOT NULL) THEN COALESCE(jobqueue.jq_exitcode, (1 - (jobqueue.jq_end_bits & 1)))
+            WHEN (jobs.jq_endtime IS NOT NULL) THEN COALESCE(jobs.jq_exitcode, (1 - (jobs.jq_end_bits & 1)))
             ELSE NULL::integer
         END AS return_code,
-    jobqueue.jq_signal AS signal,
+    jobs.jq_signal AS signal,
     ( SELECT string_agg(output.out_data, ''::text ORDER BY output.out_pk) AS string_agg
            FROM drover.output
-          WHERE ((output.out_jq_fk = jobqueue.jq_pk) AND (output.out_attempt = jobqueue.jq_attempt) AND (output.out_stream = 'out'::text))) AS stdout,
+          WHERE ((output.out_jq_fk = jobs.jq_pk) AND (output.out_attempt = jobs.jq_attempt) AND (output.out_stream = 'out'::text))) AS stdout,
     ( SELECT string_agg(output.out_data, ''::text ORDER BY output.out_pk) AS string_agg
            FROM drover.output
-          WHERE ((output.out_jq_fk = jobqueue.jq_pk) AND (output.out_attempt = jobqueue.jq_attempt) AND (output.out_stream = 'err'::text))) AS stderr
-   FROM drover.jobqueue
-  WHERE (jobqueue.jq_type <> 'command'::text);
+          WHERE ((output.out_jq_fk = jobs.jq_pk) AND (output.out_attempt = jobs.jq_attempt) AND (output.out_stream = 'err'::text))) AS stderr
+   FROM drover.jobs
+  WHERE (jobs.jq_type <> 'command'::text);
 
 ALTER TABLE drover.jobqueue ALTER COLUMN jq_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.jobqueue_jq_pk_seq
@@ -1391,51 +1522,51 @@ ALTER TABLE drover.jobqueue ALTER COLUMN jq_pk ADD GENERATED ALWAYS AS IDENTITY 
 );
 
 CREATE VIEW drover.jobs_masked AS
- SELECT jobqueue.jq_pk,
-    jobqueue.jq_job_fk,
-    jobqueue.jq_name,
-    jobqueue.jq_type,
-    length(jobqueue.jq_args) AS jq_args_length,
-    jobqueue.jq_msq,
-    jobqueue.jq_runonpfile,
-    jobqueue.jq_host,
-    jobqueue.jq_key,
-    jobqueue.jq_tolerate,
-    jobqueue.jq_repeat,
-    jobqueue.jq_queue,
-    jobqueue.jq_urgent,
-    jobqueue.jq_priority,
-    jobqueue.jq_not_before,
-    jobqueue.jq_not_after,
-    jobqueue.jq_wait_until,
-    jobqueue.jq_max_interruptions,
-    jobqueue.jq_retries,
-    jobqueue.jq_timeout,
-    jobqueue.jq_mode,
-    jobqueue.jq_state,
-    jobqueue.jq_attempt,
-    jobqueue.jq_owner,
-    jobqueue.jq_schedinfo,
-    jobqueue.jq_interruptions,
-    jobqueue.jq_failures,
-    jobqueue.jq_rescued,
-    jobqueue.jq_retry_at,
-    jobqueue.jq_unmet,
-    drover.word(jobqueue.jq_wanted, 1) AS jq_wanted,
-    jobqueue.jq_queued,
-    jobqueue.jq_starttime,
-    jobqueue.jq_endtime,
-    jobqueue.jq_end_bits,
-    jobqueue.jq_exitcode,
-    jobqueue.jq_signal,
-    jobqueue.jq_itemsprocessed,
-    jobqueue.jq_itemsfailed,
-    jobqueue.jq_itemstotal,
-    jobqueue.jq_elapsedtime,
-    jobqueue.jq_processedtime,
-    jobqueue.jq_expected_end,
-    jobqueue.jq_submitter
-   FROM drover.jobqueue;
+ SELECT jobs.jq_pk,
+    jobs.jq_job_fk,
+    jobs.jq_name,
+    jobs.jq_type,
+    length(jobs.jq_args) AS jq_args_length,
+    jobs.jq_msq,
+    jobs.jq_runonpfile,
+    jobs.jq_host,
+    jobs.jq_key,
+    jobs.jq_tolerate,
+    jobs.jq_repeat,
+    jobs.jq_queue,
+    jobs.jq_urgent,
+    jobs.jq_priority,
+    jobs.jq_not_before,
+    jobs.jq_not_after,
+    jobs.jq_wait_until,
+    jobs.jq_max_interruptions,
+    jobs.jq_retries,
+    jobs.jq_timeout,
+    jobs.jq_mode,
+    jobs.jq_state,
+    jobs.jq_attempt,
+    jobs.jq_owner,
+    jobs.jq_schedinfo,
+    jobs.jq_interruptions,
+    jobs.jq_failures,
+    jobs.jq_rescued,
+    jobs.jq_retry_at,
+    jobs.jq_unmet,
+    drover.word(jobs.jq_wanted, 1) AS jq_wanted,
+    jobs.jq_queued,
+    jobs.jq_starttime,
+    jobs.jq_endtime,
+    jobs.jq_end_bits,
+    jobs.jq_exitcode,
+    jobs.jq_signal,
+    jobs.jq_itemsprocessed,
+    jobs.jq_itemsfailed,
+    jobs.jq_itemstotal,
+    jobs.jq_elapsedtime,
+    jobs.jq_processedtime,
+    jobs.jq_expected_end,
+    jobs.jq_submitter
+   FROM drover.jobs;
 
 CREATE TABLE drover.log (
     log_pk bigint NOT NULL,
@@ -1536,68 +1667,68 @@ CREATE VIEW drover.my_jobd WITH (security_barrier='true') AS
   WHERE (j.jq_submitter = SESSION_USER);
 
 CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
- SELECT jobqueue.jq_pk,
-    jobqueue.jq_job_fk,
-    jobqueue.jq_name,
-    jobqueue.jq_type,
-    jobqueue.jq_args,
-    jobqueue.jq_variables,
-    jobqueue.jq_msq,
-    jobqueue.jq_runonpfile,
-    jobqueue.jq_host,
-    jobqueue.jq_key,
-    jobqueue.jq_tolerate,
-    jobqueue.jq_repeat,
-    jobqueue.jq_queue,
-    jobqueue.jq_urgent,
-    jobqueue.jq_priority,
-    jobqueue.jq_not_before,
-    jobqueue.jq_not_after,
-    jobqueue.jq_wait_until,
-    jobqueue.jq_expires_at,
-    jobqueue.jq_live_key,
-    jobqueue.jq_max_interruptions,
-    jobqueue.jq_retries,
-    jobqueue.jq_timeout,
-    jobqueue.jq_unique_key,
-    jobqueue.jq_delete,
-    jobqueue.jq_mode,
-    jobqueue.jq_state,
-    jobqueue.jq_attempt,
-    jobqueue.jq_owner,
-    jobqueue.jq_schedinfo,
-    jobqueue.jq_interruptions,
-    jobqueue.jq_failures,
-    jobqueue.jq_rescued,
-    jobqueue.jq_retry_at,
-    jobqueue.jq_unmet,
-    jobqueue.jq_has_children,
-    jobqueue.jq_wanted,
-    jobqueue.jq_queued,
-    jobqueue.jq_starttime,
-    jobqueue.jq_endtime,
-    jobqueue.jq_endtext,
-    jobqueue.jq_end_bits,
-    jobqueue.jq_exitcode,
-    jobqueue.jq_signal,
-    jobqueue.jq_result,
-    jobqueue.jq_itemsprocessed,
-    jobqueue.jq_itemsfailed,
-    jobqueue.jq_itemstotal,
-    jobqueue.jq_checkpoint,
-    jobqueue.jq_elapsedtime,
-    jobqueue.jq_processedtime,
-    jobqueue.jq_expected_end,
-    jobqueue.jq_done_by,
-    jobqueue.jq_done_host,
-    jobqueue.jq_done_pid,
-    jobqueue.jq_submitter,
-    jobqueue.jq_resubmit_of,
-    jobqueue.jq_first_start,
-    jobqueue.jq_attempt_start
-   FROM drover.jobqueue
-  WHERE (jobqueue.jq_submitter = SESSION_USER)
-  ORDER BY jobqueue.jq_pk DESC;
+ SELECT jobs.jq_pk,
+    jobs.jq_job_fk,
+    jobs.jq_name,
+    jobs.jq_type,
+    jobs.jq_args,
+    jobs.jq_variables,
+    jobs.jq_msq,
+    jobs.jq_runonpfile,
+    jobs.jq_host,
+    jobs.jq_key,
+    jobs.jq_tolerate,
+    jobs.jq_repeat,
+    jobs.jq_queue,
+    jobs.jq_urgent,
+    jobs.jq_priority,
+    jobs.jq_not_before,
+    jobs.jq_not_after,
+    jobs.jq_wait_until,
+    jobs.jq_expires_at,
+    jobs.jq_live_key,
+    jobs.jq_max_interruptions,
+    jobs.jq_retries,
+    jobs.jq_timeout,
+    jobs.jq_unique_key,
+    jobs.jq_delete,
+    jobs.jq_mode,
+    jobs.jq_state,
+    jobs.jq_attempt,
+    jobs.jq_owner,
+    jobs.jq_schedinfo,
+    jobs.jq_interruptions,
+    jobs.jq_failures,
+    jobs.jq_rescued,
+    jobs.jq_retry_at,
+    jobs.jq_unmet,
+    jobs.jq_has_children,
+    jobs.jq_wanted,
+    jobs.jq_queued,
+    jobs.jq_starttime,
+    jobs.jq_endtime,
+    jobs.jq_endtext,
+    jobs.jq_end_bits,
+    jobs.jq_exitcode,
+    jobs.jq_signal,
+    jobs.jq_result,
+    jobs.jq_itemsprocessed,
+    jobs.jq_itemsfailed,
+    jobs.jq_itemstotal,
+    jobs.jq_checkpoint,
+    jobs.jq_elapsedtime,
+    jobs.jq_processedtime,
+    jobs.jq_expected_end,
+    jobs.jq_done_by,
+    jobs.jq_done_host,
+    jobs.jq_done_pid,
+    jobs.jq_submitter,
+    jobs.jq_resubmit_of,
+    jobs.jq_first_start,
+    jobs.jq_attempt_start
+   FROM drover.jobs
+  WHERE (jobs.jq_submitter = SESSION_USER)
+  ORDER BY jobs.jq_pk DESC;
 
 CREATE VIEW drover.my_log WITH (security_barrier='true') AS
  SELECT l.log_pk,
@@ -1719,10 +1850,10 @@ CREATE TABLE drover.scheduler_group (
 CREATE VIEW drover.reason AS
  SELECT j.jq_pk,
     j.jq_type,
-    j.jq_state,
+    s.state AS jq_state,
         CASE
-            WHEN ((j.jq_state = 'blocked'::drover.job_state) OR ((j.jq_state = 'claimed'::drover.job_state) AND j.jq_msq AND (j.jq_endtext <> 'in progress'::text))) THEN j.jq_endtext
-            WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type <> 'command'::text) AND (j.jq_unmet = 0) AND (j.jq_wait_until > now()) AND (j.jq_retry_at IS NOT NULL)) THEN COALESCE(j.jq_endtext, 'back-off'::text)
+            WHEN ((s.state = 'blocked'::drover.job_state) OR ((s.state = 'claimed'::drover.job_state) AND j.jq_msq AND (j.jq_endtext <> 'in progress'::text))) THEN j.jq_endtext
+            WHEN ((s.state = 'queued'::drover.job_state) AND (j.jq_type <> 'command'::text) AND (j.jq_unmet = 0) AND (j.jq_wait_until > now()) AND (j.jq_retry_at IS NOT NULL)) THEN COALESCE(j.jq_endtext, 'back-off'::text)
             WHEN (j.jq_endtime IS NOT NULL) THEN (COALESCE(j.jq_endtext, ''::text) ||
             CASE
                 WHEN (j.jq_msq AND (j.jq_itemsfailed > 0)) THEN ('; the reason of each: drover log '::text || j.jq_pk)
@@ -1731,26 +1862,26 @@ CREATE VIEW drover.reason AS
             ELSE NULL::text
         END AS text,
         CASE
-            WHEN (j.jq_state = 'held'::drover.job_state) THEN
+            WHEN (s.state = 'held'::drover.job_state) THEN
             CASE j.jq_mode
                 WHEN 'manual'::drover.job_mode THEN 'manual: waits for run'::text
                 ELSE 'held: waits for release'::text
             END
-            WHEN (j.jq_state = 'blocked'::drover.job_state) THEN 'blocked'::text
-            WHEN (j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN
+            WHEN (s.state = 'blocked'::drover.job_state) THEN 'blocked'::text
+            WHEN (s.state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN
             CASE
-                WHEN ((j.jq_state = 'running'::drover.job_state) AND j.jq_msq AND ((NOT a.agent_enabled) OR (r.room_closed IS NOT NULL))) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) ||
+                WHEN ((s.state = 'running'::drover.job_state) AND j.jq_msq AND ((NOT a.agent_enabled) OR (r.room_closed IS NOT NULL))) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) ||
                 CASE
                     WHEN a.agent_enabled THEN r.room_closed
                     ELSE (('agent type '::text || a.agent_type) || ' is disabled'::text)
                 END)
-                WHEN ((j.jq_state = 'running'::drover.job_state) AND j.jq_msq AND (a.agent_blocked_until > now())) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) || drover.rests(a.*))
-                WHEN ((j.jq_state = 'running'::drover.job_state) AND (j.jq_expected_end IS NOT NULL)) THEN ((((('running: '::text || drover.items(j.*)) || ', about '::text) || drover.about((EXTRACT(epoch FROM (j.jq_expected_end - now())))::double precision)) || ' left'::text) ||
+                WHEN ((s.state = 'running'::drover.job_state) AND j.jq_msq AND (a.agent_blocked_until > now())) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) || drover.rests(a.*))
+                WHEN ((s.state = 'running'::drover.job_state) AND (j.jq_expected_end IS NOT NULL)) THEN ((((('running: '::text || drover.items(j.*)) || ', about '::text) || drover.about((EXTRACT(epoch FROM (j.jq_expected_end - now())))::double precision)) || ' left'::text) ||
                 CASE
                     WHEN j.jq_repeat THEN ' of this slice'::text
                     ELSE ''::text
                 END)
-                WHEN (j.jq_state = 'running'::drover.job_state) THEN (('running, in hand since '::text || date_trunc('second'::text, COALESCE(j.jq_attempt_start, j.jq_starttime))) ||
+                WHEN (s.state = 'running'::drover.job_state) THEN (('running, in hand since '::text || date_trunc('second'::text, COALESCE(j.jq_attempt_start, j.jq_starttime))) ||
                 CASE
                     WHEN j.jq_msq THEN COALESCE((': '::text || drover.items(j.*)), ''::text)
                     ELSE ''::text
@@ -1760,12 +1891,12 @@ CREATE VIEW drover.reason AS
                 WHEN (h.host_down_until > now()) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
                 ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_closed, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
             END
-            WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN
+            WHEN ((s.state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN
             CASE
                 WHEN (j.jq_wait_until IS NULL) THEN 'waits for an active scheduler'::text
                 ELSE 'waits for the jobs that it runs'::text
             END
-            WHEN (j.jq_state = 'queued'::drover.job_state) THEN
+            WHEN (s.state = 'queued'::drover.job_state) THEN
             CASE
                 WHEN (j.jq_unmet > 0) THEN (((('waits for '::text || j.jq_unmet) ||
                 CASE j.jq_unmet
@@ -1808,7 +1939,8 @@ CREATE VIEW drover.reason AS
                    FROM drover.in_hand,
                     (LATERAL unnest(in_hand.hand_jobs) pk(pk)
                      JOIN drover.jobqueue r_1 ON ((r_1.jq_pk = pk.pk)))
-                  WHERE ((r_1.jq_queue = q.queue_name) AND (r_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state]))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
+                  WHERE ((r_1.jq_queue = q.queue_name) AND ((r_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR (r_1.jq_pk IN ( SELECT recorded.jq_pk
+                           FROM drover.recorded)))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
                 WHEN (a.agent_reason IS NOT NULL) THEN ('waits its turn: '::text || a.agent_reason)
                 WHEN (COALESCE(r.room_closed, r.room_full) IS NOT NULL) THEN COALESCE(r.room_closed, r.room_full)
                 WHEN (j.jq_msq AND a.agent_queries_wait) THEN 'waits its turn: others of its type wait for an expansion connection'::text
@@ -1816,9 +1948,15 @@ CREATE VIEW drover.reason AS
                    FROM drover.queue o
                   WHERE ((o.queue_group = q.queue_group) AND (o.queue_name <> q.queue_name) AND o.queue_present AND (o.queue_reserved > 0))), ''::text))
             END
-            ELSE (j.jq_state)::text
+            ELSE (s.state)::text
         END AS says
-   FROM (((((drover.jobqueue j
+   FROM ((((((drover.jobqueue j
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_pk IN ( SELECT recorded.jq_pk
+                       FROM drover.recorded))) THEN 'claimed'::drover.job_state
+                    ELSE j.jq_state
+                END AS state) s)
      LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
      LEFT JOIN drover.scheduler_group g ON ((g.group_name = q.queue_group)))
      LEFT JOIN drover.agent a ON (((a.agent_group = q.queue_group) AND (a.agent_type = j.jq_type))))
@@ -2002,7 +2140,7 @@ CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (
 
 CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 2000) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
 
-CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND (new.jq_state = 'claimed'::drover.job_state)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
+CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state)) AND (new.jq_attempt > old.jq_attempt) AND (new.jq_type <> 'command'::text)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
 
 CREATE TRIGGER jobqueue_offer_command AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type = 'command'::text)) EXECUTE FUNCTION drover.offer_command();
 

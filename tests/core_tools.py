@@ -57,7 +57,7 @@ def answer_to(request: r.Request) -> e.Event:
         case r.Save(rows, _):
             return e.Saved(frozenset(row.pk for row in rows))
         case r.Mark(rows):
-            return e.Saved(frozenset(pk for pk, _ in rows))
+            return e.Saved(frozenset(row.pk for row in rows))
         case r.ReadContents(rows):
             return e.ContentsRead({pk: (b"item %d" % pk, b"{}") for pk, _ in rows})
         case r.EndAndClaim():

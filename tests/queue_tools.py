@@ -1,6 +1,6 @@
 """For the tests of the queue's statements: a courier with all it needs, and rows to put into the queue beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.statement_runner import RefusedStatements
 from scheduler.model.events import EndedAndClaimed, Event
-from scheduler.model.queue_requests import Claim, ClaimRequest, End, EndAndClaim, Request
+from scheduler.model.queue_requests import Claim, ClaimRequest, End, EndAndClaim, Mark, MarkRow, Request
 from tests.connection_tools import OWNER, QUERIES, fetch, opened
 from tests.loop_tools import turn_until
 
@@ -58,8 +58,14 @@ class Desk:
         return event
 
     def claim(self, *wants: ClaimRequest) -> list[Claim]:
-        """Claim and give the claims."""
+        """Claim and return the claims."""
         return list(self.turn(*wants).claims)
+
+    def claim_and_mark(self, *wants: ClaimRequest) -> list[Claim]:
+        """Do the same, and let their rows say claimed."""
+        claims = self.claim(*wants)
+        self.ask(mark(claims, "claimed"))
+        return claims
 
 
 def insert(conninfo: str, values: str = "('a', 'x')", columns: str = "jq_type, jq_args") -> list[int]:
@@ -77,8 +83,8 @@ def many(conninfo: str, count: int) -> None:
 
 
 def states(conninfo: str) -> list[str]:
-    """Return the states of all jobs, the oldest first."""
-    return [state for (state,) in fetch(conninfo, "select jq_state from drover.jobqueue order by jq_pk")]
+    """Return the states of all jobs as people see them, the oldest first."""
+    return [state for (state,) in fetch(conninfo, "select jq_state from drover.jobs order by jq_pk")]
 
 
 def user(conninfo: str) -> str:
@@ -89,7 +95,12 @@ def user(conninfo: str) -> str:
 
 def end(claim: Claim) -> End:
     """Return the plain success of a claim, after 1.5 s."""
-    return End(claim.pk, claim.attempt, 1_500_000, "alpha", 42, None)
+    return End(claim.pk, claim.attempt, 2_000_000, 1_500_000, "alpha", 42, None)
+
+
+def mark(claims: Iterable[Claim], state: str = "running") -> Mark:
+    """Return the request to show claims in their rows, made a second ago."""
+    return Mark([MarkRow(claim.pk, claim.attempt, state, 1_000_000) for claim in claims])
 
 
 @contextmanager

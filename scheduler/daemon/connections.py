@@ -218,14 +218,15 @@ class Connections:
             if isinstance(answer, Failure) and answer.lost:
                 return
         statements = Statements(self._loop, self.queue, self.queries, self.refused)
+        ours = {"group": self._timers.group, "owner": owner}
         rows = self._core.in_hand()
         pks, attempts = [pk for pk, _ in rows], [attempt for _, attempt in rows]
-        not_ours = yield from statements.insist("find_lost", owner=owner, pks=pks, attempts=attempts)
+        not_ours = yield from statements.insist("find_lost", **ours, pks=pks, attempts=attempts)
         strayed = {int(pk or 0) for (pk,) in not_ours.rows}
         if strayed:
             self._core.handle(e.RowsLost(tuple(row for row in rows if row[0] in strayed)), self._loop.now)
         live = self._core.live_rows()
-        yield from statements.insist("rescue", group=self._timers.group, owner=owner, live=live, age=0.0)
+        yield from statements.insist("rescue", **ours, live=live, age=0.0)
         self._is_queue_ready = True
         self._core.handle(e.Woken(), self._loop.now)
 

@@ -66,25 +66,26 @@ class QueueConnection:
         self._connection.ask(self._queries[name], values, done, deadline=self._limit)
 
     def _statement(self, request: r.Request) -> tuple[str, Arrays]:
+        ours = {"group": self._group, "owner": self.owner}
         match request:
             case r.EndAndClaim(wanted=wanted):
                 wants = [(each.type, each.queue, each.host, each.below, *each.after, each.most) for each in wanted]
                 return "end_and_claim", {
-                    "group": self._group,
-                    "owner": self.owner,
+                    **ours,
                     "schedinfo": self._schedinfo,
                     "unread": 0 if request.unread else SUSPECT_AFTER,
                     "guarded": [each.type for each in wanted if each.guarded],
-                    **_columns(request.ends, "pks", "attempts", "micros", "hosts", "pids", "codes"),
+                    **_columns(request.ends, "pks", "attempts", "ages", "micros", "hosts", "pids", "codes"),
                     **_columns(wants, *WANTS),
                 }
             case r.Save(rows, failures):
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
-                return "save", {"owner": self.owner, "rows": texts[0], "failures": texts[1]}
+                return "save", {**ours, "rows": texts[0], "failures": texts[1]}
             case r.Mark(rows):
-                return "mark_running", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
+                columns = _columns(rows, "pks", "attempts", "states", "ages")
+                return "mark", {**ours, "schedinfo": self._schedinfo, **columns}
             case r.ReadContents(rows):
-                return "read_claimed", {"owner": self.owner, **_columns(rows, "pks", "attempts")}
+                return "read_claimed", {**ours, **_columns(rows, "pks", "attempts")}
             case r.FindLocked(about):
                 return "find_locked", {"pks": about.pks}
             case r.Settle(parents, beyond):
@@ -150,7 +151,7 @@ def _event(request: r.Request, rows: Table) -> e.Event:
 
 def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed:
     """Return the event in the rows of query `end_and_claim`: the first is about ends and wants, each other a claim."""
-    _, _, reached, parents, lapsed, kept = rows[0]
+    _, _, reached, parents, lapsed, kept, _ = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in request.ends} - set(_numbers(kept))))
     places = {request.wanted[number - 1]: ClaimPosition(*place) for number, *place in json.loads(reached or b"[]")}
     found = {request.wanted[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}

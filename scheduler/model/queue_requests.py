@@ -110,6 +110,7 @@ class Claim(NamedTuple):
     rank: bytes  # urgency and letter: smaller goes first; of a fair type without the round
     request: ClaimRequest  # that it answers
     rules: Rules = PLAIN
+    is_marked: bool = False  # its row says that it is claimed; else only a record in drover.in_hand does
 
 
 class End(NamedTuple):
@@ -117,6 +118,7 @@ class End(NamedTuple):
 
     pk: int
     attempt: int
+    age: int  # microseconds since the claim
     micros: int  # of agent time
     host: str
     pid: int
@@ -173,6 +175,15 @@ class ItemFailure:
     reason: str
 
 
+class MarkRow(NamedTuple):
+    """What the row of a job in hand is to show."""
+
+    pk: int
+    attempt: int
+    state: str  # claimed or running
+    age: int  # microseconds since the claim
+
+
 class LogRow(NamedTuple):
     """A row of drover.log."""
 
@@ -195,13 +206,14 @@ class OutputRow(NamedTuple):
 
 
 def read_claim(cells: Cells, wanted: Sequence[ClaimRequest]) -> Claim:
-    """Return the claim in a row of query `end_and_claim` (jq_pk, attempt, number of the request, args, rank, more)."""
-    pk, attempt, number, args, rank, more = cells
+    """Return the claim in a row of query `end_and_claim`: the cells are those that it selects, in their order."""
+    pk, attempt, number, args, rank, more, marked = cells
     rules = PLAIN if more is None else _read_rules(more)
     rank = rank or b""
     if len(rank) > LONGEST_RANK:
         rank = rank[:-ROUND_LENGTH]
-    return Claim(int(pk or 0), int(attempt or 0), args or b"", rank, wanted[int(number or 0) - 1], rules)
+    request = wanted[int(number or 0) - 1]
+    return Claim(int(pk or 0), int(attempt or 0), args or b"", rank, request, rules, marked == b"t")
 
 
 def read_contents(rules: Rules, more: bytes) -> Rules:
@@ -271,16 +283,16 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Show rows as running."""
+    """Show in their rows that jobs are claimed or running."""
 
-    rows: Sequence[tuple[int, int]]  # (pk, attempt)
+    rows: Sequence[MarkRow]
 
     @property
     def pks(self) -> list[int]:
-        return [pk for pk, _ in self.rows]
+        return [row.pk for row in self.rows]
 
     def part(self, pks: Container[int]) -> "Mark":
-        return Mark([row for row in self.rows if row[0] in pks])
+        return Mark([row for row in self.rows if row.pk in pks])
 
 
 @dataclass(frozen=True, slots=True)

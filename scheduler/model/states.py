@@ -166,14 +166,15 @@ KEEP, FINISH, DIE = Wanted
 # ---- jobs, moved by the SQL: trigger jobqueue_moved refuses what is not here
 #
 # A job has states and no events: each statement names the states that it moves from. Claimed and running jobs are in
-# hand of the daemon that their rows name; a command is carried out while it is queued.
+# hand of the daemon that their rows name. A job claimed by a record in drover.in_hand alone is queued until its daemon
+# marks it (RUNNING) or ends it (DONE) with the next attempt. A command is carried out while it is queued.
 
 HELD, QUEUED, CLAIMED, RUNNING, BLOCKED = "held", "queued", "claimed", "running", "blocked"
 DONE, FAILED, CANCELLED, IGNORED, SKIPPED = "done", "failed", "cancelled", "ignored", "skipped"
 
 JOB_MOVES: Final = {
     HELD: frozenset((QUEUED, SKIPPED, CANCELLED, IGNORED)),
-    QUEUED: frozenset((CLAIMED, HELD, BLOCKED, CANCELLED, SKIPPED, FAILED)),
+    QUEUED: frozenset((CLAIMED, RUNNING, DONE, HELD, BLOCKED, CANCELLED, SKIPPED, FAILED)),
     CLAIMED: frozenset((RUNNING, QUEUED, DONE, FAILED, BLOCKED, CANCELLED)),
     RUNNING: frozenset((DONE, QUEUED, FAILED, BLOCKED, CANCELLED)),
     BLOCKED: frozenset((QUEUED, HELD, FAILED, CANCELLED)),
@@ -183,7 +184,7 @@ JOB_MOVES: Final = {
     IGNORED: frozenset(),
     SKIPPED: frozenset(),
 }
-COMMAND_MOVES: Final = JOB_MOVES | {QUEUED: JOB_MOVES[QUEUED] | {DONE}}  # of type command
+COMMAND_MOVES: Final = JOB_MOVES | {QUEUED: JOB_MOVES[QUEUED] - {RUNNING}}  # of type command
 JOB_UNTIL: Final = {
     HELD: "an operator or its owner releases or cancels it: it waits for people",
     QUEUED: "jq_not_after; without one it waits as drover.why says",

@@ -294,7 +294,7 @@ def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
     has_more = job.code or job.signal or job.result is not None or job.nonfatal or job.rules.failures or job.shown
     if job.done == 1 and not has_more:
         host, _, pid = job.where or ("", "", 0)
-        return End(job.pk, job.attempt, int(job.busy * 1e6), host, pid, job.code)
+        return End(job.pk, job.attempt, int((now - job.since) * 1e6), int(job.busy * 1e6), host, pid, job.code)
     return _row(job, now, DONE, "done", ALL_DONE)
 
 
@@ -337,7 +337,7 @@ def _row(
     *, failures: int | None = None, retry_in: float | None = None, jitter: bool = False, back: bool = False,
     remaining: float | None = None, counted: int = 0,
 ) -> SaveRow:  # fmt: skip
-    check_move(RUNNING if job.marked else CLAIMED, state)
+    check_move(QUEUED if job.is_recorded else RUNNING if job.marked else CLAIMED, state)
     host, agent, pid = job.where or (None, None, None)
     done, failed, total, checkpoint = _counts(job, state, counted)
     bits = None

@@ -16,7 +16,7 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
-from scheduler.model.states import CANCELLED, NEVER, ST_FREE
+from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE
 from scheduler.policy import agent_replies, completion, intake, processes, reload, report, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
@@ -107,7 +107,7 @@ class Core:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
                 if state.is_assigning and pool.may_begin:
                     for job in pool.next_marks(state.jobs):
-                        state.outbox.mark(job.pk, job.attempt)
+                        state.outbox.mark(job.mark(RUNNING, now))
                     if pool.unread:
                         intake.try_alone(state, pool, now)
                     waiting = intake.open_expansions(state, pool) if pool.query_jobs else None
@@ -258,10 +258,6 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
 }
 
 
-def _record(state: State, now: float) -> None:
-    state.outbox.want_record()
-
-
 def _find_room(state: State, now: float) -> None:
     state.retry_starving()
 
@@ -279,7 +275,7 @@ _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.OUTPUT: processes.store_output,
     d.GATHER: _send_next,
     d.LOCKS: _send_next,
-    d.RECORD: _record,
+    d.RECORD: intake.record_in_hand,
     d.PROGRESS: report.show_progress,
     d.ROOM: _find_room,
     d.SHORTAGE: processes.try_more,

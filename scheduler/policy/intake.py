@@ -24,7 +24,7 @@ from scheduler.model.protocol import (
 )
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.sql_text import cursor_query
-from scheduler.model.states import NEVER, QUEUED, QueryEvent
+from scheduler.model.states import CLAIMED, NEVER, QUEUED, RUNNING, QueryEvent
 from scheduler.policy.completion import (
     GIVEN_BACK,
     KILLED,
@@ -44,7 +44,8 @@ from scheduler.policy.serving import give_back_unbegun, go_on, lapsed, missing_f
 from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
-RECORD_AFTER: Final = 1.0  # seconds from a claim until what is in hand is recorded anew
+RECORD_AFTER: Final = 0.5  # seconds from a claim until what is in hand is recorded anew
+MARK_CLAIMED_AFTER: Final = 0.4  # seconds from its claim that a job is in hand before its row says so
 
 
 # ---- answers of the queue connection
@@ -102,16 +103,26 @@ def saved(state: State, event: e.Saved, now: float) -> None:
         state.emit(e.FindNextDue())
 
 
-def _marked(state: State, asked: Sequence[tuple[int, int]], pks: frozenset[int], now: float) -> None:
-    """Note that rows are shown as running; only now may a rescued one begin."""
-    for pk, attempt in asked:
+def record_in_hand(state: State, now: float) -> None:
+    """Record anew what is in hand, and show it in the rows of jobs that have been in hand for a moment."""
+    state.outbox.want_record()
+    recorded = [job for job in state.jobs.values() if job.is_recorded]
+    for job in recorded:
+        if now - job.since >= MARK_CLAIMED_AFTER:
+            state.outbox.mark(job.mark(CLAIMED, now))
+    if recorded:
+        state.deadlines.bring_forward(RECORD, now + RECORD_AFTER)
+
+
+def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: float) -> None:
+    """Note that rows say that their jobs are in hand; only now may a rescued one begin."""
+    for pk, attempt, *_ in asked:
         job = state.jobs.get(pk)
         if job is None or job.attempt != attempt:
             continue
         if pk not in pks:
             _fenced(state, pk, attempt, now)
             continue
-        job.mark()
         job.pool.marked(job)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             _admit(state, job)
@@ -247,7 +258,7 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
         job = next((job for job in pool.unread.values() if job.rules.rescued >= SUSPECT_AFTER), None)
         state.set_trial(job)
         if job is not None:
-            job.mark()
+            job.mark(RUNNING, now)
             state.outbox.save(progress(job, now, TRIED_ALONE))
             job.show()
 

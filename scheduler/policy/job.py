@@ -17,8 +17,8 @@ from itertools import repeat
 from typing import Any, Final
 
 from scheduler.model.protocol import Item, Row, as_bytes
-from scheduler.model.queue_requests import PLAIN, Claim, ItemFailure, Rules
-from scheduler.model.states import NEVER, QUERY, QueryEvent, QueryState
+from scheduler.model.queue_requests import PLAIN, Claim, ItemFailure, MarkRow, Rules
+from scheduler.model.states import NEVER, QUERY, RUNNING, QueryEvent, QueryState
 from scheduler.policy import capacity
 from scheduler.policy.run_queue import Lane
 
@@ -215,6 +215,7 @@ class Job:
     succeeded = 0  # items of this slice
     started = False  # something was given to an agent
     marked = False  # the row says running
+    is_recorded = True  # only a record in drover.in_hand says that it is in hand, its row does not
     pieces = 0  # of output, stored in this attempt
     done = 0  # as counted for the row, over all its slices
     failed = 0
@@ -231,7 +232,9 @@ class Job:
     verdict: Verdict | None = None
 
     def __init__(self, claim: Claim, pool: "Pool", now: float) -> None:
-        self.pk, self.attempt, args, self.rank, request, rules = claim
+        self.pk, self.attempt, args, self.rank, request, rules, is_marked = claim
+        if is_marked:
+            self.is_recorded = False
         self.queue = request.queue
         self.host = request.host or None
         self.pool = pool
@@ -316,13 +319,14 @@ class Job:
         self.pieces += 1
         return self.pieces
 
-    def mark(self) -> None:
-        """Note that its row says running."""
-        self.marked = True
+    def mark(self, state: str, now: float) -> MarkRow:
+        """Note that its row says claimed or running, and return what is to be written."""
+        self.is_recorded, self.marked = False, self.marked or state == RUNNING
+        return MarkRow(self.pk, self.attempt, state, int((now - self.since) * 1e6))
 
     def show(self, counted: int = 0) -> None:
         """Note that its row says how far it is, with so many items counted that are still worked."""
-        self.marked, self.shown = self.marked or self.started, counted
+        self.is_recorded, self.marked, self.shown = False, self.marked or self.started, counted
 
     # ---- its items
 

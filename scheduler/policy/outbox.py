@@ -19,7 +19,7 @@ from typing import Final
 
 from scheduler.model import queue_requests as r
 from scheduler.model.events import NotSaved
-from scheduler.model.queue_requests import ClaimRequest, End, ItemFailure, LogRow, OutputRow, SaveRow
+from scheduler.model.queue_requests import ClaimRequest, End, ItemFailure, LogRow, MarkRow, OutputRow, SaveRow
 from scheduler.model.states import BIT_FAILURE, FAILED, NEVER
 from scheduler.policy.deadlines import GATHER, LOCKS, Deadlines
 
@@ -41,7 +41,7 @@ class Outbox:
         self.ends: list[End] = []
         self.saves: dict[int, SaveRow] = {}
         self.failures: dict[int, list[ItemFailure]] = {}
-        self.marks: dict[int, int] = {}  # attempts of rows to show as running
+        self.marks: dict[int, MarkRow] = {}  # rows to show as claimed or running
         self.reads: dict[int, int] = {}  # attempts of rows that were claimed without what they hold
         self.claims_failed = 0  # on their data, since the last one that did not
         self.parents: list[int] = []
@@ -101,8 +101,8 @@ class Outbox:
         if row.outcome is not None:
             self.marks.pop(row.pk, None)
 
-    def mark(self, pk: int, attempt: int) -> None:
-        self.marks[pk] = attempt
+    def mark(self, row: MarkRow) -> None:
+        self.marks[row.pk] = row
 
     def read(self, pk: int, attempt: int) -> None:
         self.reads[pk] = attempt
@@ -209,7 +209,7 @@ class Outbox:
             rows = [self.saves.pop(pk) for pk in saves[:BATCH]]
             return r.Save(rows, [failure for row in rows for failure in self.failures.pop(row.pk, ())])
         if marks:
-            return r.Mark([(pk, self.marks.pop(pk)) for pk in marks])
+            return r.Mark([self.marks.pop(pk) for pk in marks])
         if not (ends or wanted):
             return None
         self._explained_ends = 0

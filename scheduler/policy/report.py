@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from scheduler.model.protocol import printable
-from scheduler.model.states import DIE, NEVER, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
+from scheduler.model.states import DIE, NEVER, RUNNING, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import PROGRESS
@@ -214,8 +214,7 @@ def mark_running(state: State, now: float) -> None:
     """Show the rows as running that have been worked on for a moment."""
     for job in state.take_begun_jobs(now):
         if state.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
-            job.mark()
-            state.outbox.mark(job.pk, job.attempt)
+            state.outbox.mark(job.mark(RUNNING, now))
 
 
 def show_progress(state: State, now: float) -> None:

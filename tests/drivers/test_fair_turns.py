@@ -37,7 +37,7 @@ def submit(queue: psycopg.Connection, who: str, count: int = 1, columns: str = "
 
 def claimed(desk: Desk, most: int) -> list[str]:
     """Claim, one row after the other; return the parameters."""
-    return [claim.args.decode() for _ in range(most) for claim in desk.claim(WANT._replace(most=1))]
+    return [claim.args.decode() for _ in range(most) for claim in desk.claim_and_mark(WANT._replace(most=1))]
 
 
 def give_back(queue: psycopg.Connection, pks: list[int], more: str = "") -> None:
@@ -73,7 +73,7 @@ def test_submitters_get_equal_shares_while_all_have_waiting_jobs(queue: psycopg.
 def test_one_submitters_jobs_keep_their_order(queue: psycopg.Connection, desk: Desk) -> None:
     annas = submit(queue, "anna", 12)
     berts = [pk for _ in range(12) for pk in submit(queue, "bert")]
-    found = [claim.pk for claim in desk.claim()]
+    found = [claim.pk for claim in desk.claim_and_mark()]
     assert [pk for pk in found if pk in annas] == annas
     assert [pk for pk in found if pk in berts] == berts
 
@@ -123,16 +123,16 @@ def test_each_place_and_rank_has_rounds_of_its_own(queue: psycopg.Connection) ->
 
 def test_a_job_given_back_does_not_wait_for_later_jobs_of_its_submitter(queue: psycopg.Connection, desk: Desk) -> None:
     first, second = submit(queue, "anna", 2)
-    desk.claim()
+    desk.claim_and_mark()
     submit(queue, "anna", 50)
     submit(queue, "bert", 50)
     give_back(queue, [first, second])
-    assert {first, second} <= {claim.pk for claim in desk.claim(WANT._replace(most=6))}
+    assert {first, second} <= {claim.pk for claim in desk.claim_and_mark(WANT._replace(most=6))}
 
 
 def test_other_submitters_do_not_wait_for_jobs_given_back(queue: psycopg.Connection, desk: Desk) -> None:
     submit(queue, "anna", 100)
-    back = [claim.pk for claim in desk.claim(WANT._replace(most=100))]
+    back = [claim.pk for claim in desk.claim_and_mark(WANT._replace(most=100))]
     give_back(queue, back)
     submit(queue, "bert", 5)
     assert whose(claimed(desk, 10)) == {"anna": 5, "bert": 5}
@@ -140,7 +140,7 @@ def test_other_submitters_do_not_wait_for_jobs_given_back(queue: psycopg.Connect
 
 def test_a_slice_goes_behind_queued_jobs_of_its_submitter_f35(queue: psycopg.Connection, desk: Desk) -> None:
     submit(queue, "anna", 1)
-    (claim,) = desk.claim()
+    (claim,) = desk.claim_and_mark()
     submit(queue, "anna", 3)
     give_back(queue, [claim.pk], ", jq_queued = now()")
     assert claimed(desk, 4)[-1] == "anna1"

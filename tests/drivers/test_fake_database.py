@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from scheduler.drivers.sql import Query, expand, load
-from scheduler.model.queue_requests import Claim, ClaimRequest, End, SaveRow
-from scheduler.model.states import BLOCKED, CANCELLED, DONE, FAILED, HELD, QUEUED, RUNNING
+from scheduler.model.queue_requests import Claim, ClaimRequest, End, MarkRow, SaveRow
+from scheduler.model.states import BLOCKED, CANCELLED, CLAIMED, DONE, FAILED, HELD, QUEUED, RUNNING
 from scheduler.package_data import schema_dir
 from tests.connection_tools import OTHER, OWNER, QUERIES
 from tests.sim.database import Edge, Row
@@ -72,7 +72,7 @@ class Program:
     # ---- daemons
 
     def turn(self) -> None:
-        ends = [End(claim.pk, self.attempt_of(claim), 1000, HOST, 7, None) for claim in self.some_claims()]
+        ends = [End(claim.pk, self.attempt_of(claim), 2000, 1000, HOST, 7, None) for claim in self.some_claims()]
         places = {(row.type, row.queue, row.host) for row in self.twins.fake.rows.values()}
         chosen = self.rng.sample(sorted(places), min(len(places), self.rng.choice((0, 1, 3))))
         wants = [ClaimRequest(*place, self.rng.random() < 0.2, self.rng.choice((1, 2, 10))) for place in chosen]
@@ -98,7 +98,10 @@ class Program:
         return SaveRow(row.pk, row.attempt, row.state, **values)
 
     def mark(self) -> None:
-        if rows := [(claim.pk, self.attempt_of(claim)) for claim in self.some_claims()]:
+        states = (CLAIMED, RUNNING, RUNNING)
+        claims = [(claim, self.rng.choice(states)) for claim in self.some_claims()]
+        ours = [each for each in claims if each[1] == RUNNING or self.twins.fake.rows[each[0].pk].state != RUNNING]
+        if rows := [MarkRow(claim.pk, self.attempt_of(claim), state, 2_000_000) for claim, state in ours]:
             self.twins.mark(self.rng.choice(OWNERS), rows)
 
     def due(self) -> None:
@@ -117,7 +120,7 @@ class Program:
 
     def take_stock(self) -> None:
         owner = self.rng.choice(OWNERS)
-        self.twins.take_stock(owner, [row.pk for row in self.twins.fake.hand.values() if row.owner == owner])
+        self.twins.take_stock(owner, [row.pk for row in self.twins.fake.hand.values() if row.holder == owner])
 
     def unsettled(self) -> None:
         self.twins.unsettled()
@@ -151,8 +154,12 @@ class Program:
         return self.rng.sample(list(latest.values()), min(len(latest), self.rng.choice((0, 1, 3))))
 
     def attempt_of(self, claim: Claim) -> int:
-        """Return its attempt; now and then one that is over, or that never was."""
-        return claim.attempt + self.rng.choice((0, 0, 0, 0, 0, 0, 0, 1, -1))
+        """Return its attempt; now and then one that is over, or that never was.
+
+        A job that waits is given to nobody as its next attempt.
+        """
+        choice = self.rng.choice((0, 0, 0, 0, 0, 0, 0, 1, -1))
+        return claim.attempt if choice > 0 and self.twins.fake.rows[claim.pk].is_claimable else claim.attempt + choice
 
 
 @contextmanager
@@ -174,9 +181,17 @@ def test_the_fake_queue_answers_as_the_real_one_does(database: str, seed: int) -
 
 FAULTS: Final = {  # in a query: this text becomes that one
     "end_guarded_by_the_owner_only": ("end_and_claim", "and j.jq_attempt = u.attempt and", "and"),
-    "save_guarded_by_the_state_only": ("save", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid", ""),
-    "claim_past_the_lease": ("end_and_claim", "and group_lease_until > now()", ""),
+    "save_guarded_by_the_state_only": ("save", "j.jq_owner = :owner::uuid and j.jq_attempt = u.attempt and", ""),
+    "claim_past_the_lease": ("end_and_claim", "group_lease_until > now() as", "true as"),
     "claim_of_rows_that_are_late": ("end_and_claim", "and (jq_expires_at is null or jq_expires_at > now())", ""),
+    "end_of_a_recorded_job_whatever_its_attempt": ("end_and_claim", "and j.jq_attempt = u.attempt - 1 and", "and"),
+    "end_of_a_recorded_job_for_everybody": ("end_and_claim", "and exists (select from ownership)\n", "\n"),
+    "mark_of_a_recorded_job_keeps_the_attempt": ("mark", "jq_attempt = u.attempt, jq_owner", "jq_owner"),
+    "save_of_a_recorded_job_keeps_the_attempt": ("save", ", jq_attempt = u.attempt,\n", ",\n"),
+    "recorded_job_is_not_rescued": ("rescue", "when (j.jq_state = 'queued'", "when false and (j.jq_state = 'queued'"),
+    "rescue_of_a_recorded_job_that_waits": ("rescue", "then not drover.has_token(j) and", "then"),
+    "rescue_of_a_recorded_job_counts_no_attempt": ("rescue", "jq_attempt = over.attempt", "jq_attempt = j.jq_attempt"),
+    "recorded_job_is_held": ("hold_job", "or drover.has_token(j)", "or true"),
     "interruption_not_counted": ("rescue", "+ (j.jq_state = 'running')::integer", ""),
     "lease_taken_at_once": ("take_lease", ":patient::boolean and", ""),
     "held_row_waits_for_ever": ("due", "or jq_state = 'held'", ""),

@@ -3,9 +3,9 @@
 import pytest
 
 from scheduler.model.events import EndedAndClaimed, Written
-from scheduler.model.queue_requests import Claim, EndAndClaim, Mark, RecordInHand, Save, SaveRow
+from scheduler.model.queue_requests import Claim, EndAndClaim, RecordInHand, Save, SaveRow
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
-from tests.queue_tools import WANT, Desk, end, insert, locked, many, states
+from tests.queue_tools import WANT, Desk, end, insert, locked, many, mark, states
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
@@ -27,7 +27,7 @@ def _claimed_by_other(conninfo: str) -> list[Claim]:
     """Let a daemon that dies then claim; the group is ours afterwards."""
     take_group(conninfo, OTHER)
     with Desk(conninfo, OTHER) as other:
-        claims = other.claim()
+        claims = other.claim_and_mark()
     take_group(conninfo)
     return claims
 
@@ -51,7 +51,7 @@ def test_claim_that_finds_nothing_notes_nothing_t69(desk: Desk, database: str) -
     [
         lambda claim: EndAndClaim([end(claim)], ()),
         lambda claim: Save([SaveRow(claim.pk, 1, "queued", outcome="given back")]),
-        lambda claim: Mark([(claim.pk, 1)]),
+        lambda claim: mark([claim]),
     ],
 )
 def test_only_a_claim_and_stock_taking_write_in_hand_t3(desk: Desk, database: str, after: object) -> None:
@@ -135,7 +135,7 @@ def test_rescue_finds_notes_that_a_dead_owner_merged_f45_t69(desk: Desk, databas
 
 def test_rescue_leaves_jobs_in_memory_and_new_claims_t69(desk: Desk, database: str) -> None:
     many(database, 3)
-    first, second, _ = desk.claim()
+    first, second, _ = desk.claim_and_mark()
     fetch(database, "update drover.jobqueue set jq_starttime = now() - interval '1 hour' where jq_pk <> 3")
     assert _rescue(desk, first.pk, age=10.0) == 1
     assert states(database) == ["claimed", "queued", "claimed"]

@@ -22,7 +22,10 @@ PATHS = {
     "blocked": ("queued", "blocked"), "done": ("queued", "claimed", "done"), "failed": ("queued", "failed"),
     "cancelled": ("cancelled",), "ignored": ("held", "ignored"), "skipped": ("skipped",),
 }  # fmt: skip
-MOVE = "update drover.jobqueue set jq_state = '{0}', (jq_owner, jq_starttime, jq_endtime, jq_end_bits) = row({1})"
+MOVE = (
+    "update drover.jobqueue set jq_state = '{0}', jq_attempt = jq_attempt + 1,"
+    " (jq_owner, jq_starttime, jq_endtime, jq_end_bits) = row({1})"
+)
 
 
 @pytest.fixture(scope="module")

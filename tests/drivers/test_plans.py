@@ -20,7 +20,6 @@ from scheduler.model.queue_requests import (
     EndAndClaim,
     FindLocked,
     ItemFailure,
-    Mark,
     RecordInHand,
     Request,
     Save,
@@ -29,7 +28,7 @@ from scheduler.model.queue_requests import (
 from tests.connection_tools import fetch, take_group
 from tests.counts.meters import buffers
 from tests.counts.queues import OWNER, Real, Straight, queries
-from tests.queue_tools import WANT, end
+from tests.queue_tools import WANT, end, mark
 
 Plan = dict[str, Any]
 
@@ -113,9 +112,9 @@ def _explain(queue: Real, claims: Sequence[Claim], after: ClaimPosition) -> dict
     requests = {
         "end_and_claim": _turn(claims, START),
         "end_and_claim that goes on": _turn(claims, after),
-        "mark_running": Mark([(claim.pk, claim.attempt) for claim in claims]),
+        "mark": mark(claims),
         "save": Save([SaveRow(claim.pk, claim.attempt, "failed", 2, "failed", "failed") for claim in claims], failures),
-        "find_locked": FindLocked(Mark([(claim.pk, claim.attempt) for claim in claims])),
+        "find_locked": FindLocked(mark(claims)),
         "record_in_hand": RecordInHand([claim.pk for claim in claims]),
     }
     return {name: queue.explain(request) for name, request in requests.items()}

@@ -2,21 +2,41 @@
 
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import ANY
 
 import psycopg
 import pytest
 
-from scheduler.model.events import Saved
+from scheduler.model.events import EndedAndClaimed, NotSaved, Saved
 from scheduler.model.queue_requests import PLAIN, Claim, ClaimRequest, EndAndClaim, Rules, Save, SaveRow
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
 from tests.loop_tools import turn_until
-from tests.queue_tools import WANT, Desk, insert, locked, many, user
+from tests.queue_tools import WANT, Desk, end, insert, locked, many, user
 
 
-def test_claim_returns_the_row_and_marks_it_with_the_owner_j51(desk: Desk, database: str) -> None:
+def test_claim_returns_the_row_and_leaves_it_as_it_is(desk: Desk, database: str) -> None:
     (pk,) = insert(database, "('a', 'it''s ü')")
     (claim,) = desk.claim()
     assert claim == Claim(pk, 1, "it's ü".encode(), b"1n", WANT)
+    assert fetch(database, "select jq_state, jq_owner, jq_attempt from drover.jobqueue") == [("queued", None, 0)]
+    assert fetch(database, "select hand_owner::text, hand_jobs from drover.in_hand") == [(OWNER, [pk])]
+    assert fetch(database, "select jq_state from drover.jobs") == [("claimed",)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [
+        ("jq_type, jq_args, jq_msq", "('a', 'select 1', true)"),
+        ("jq_type, jq_unique_key", "('a', 'once')"),
+        ("jq_type, jq_not_after", "('a', now() + '1 hour')"),
+    ],
+)
+def test_claim_marks_the_row_of_a_job_that_its_row_must_show_j51(
+    desk: Desk, database: str, columns: str, values: str
+) -> None:
+    insert(database, values, columns)
+    (claim,) = desk.claim()
+    assert claim.is_marked
     row = fetch(database, "select jq_state, jq_owner::text, jq_schedinfo, jq_attempt from drover.jobqueue")
     assert row == [("claimed", OWNER, "here.7", 1)]
 
@@ -83,10 +103,29 @@ def test_urgent_claim_request_takes_urgent_rows_only_j47(desk: Desk, database: s
     assert [claim.args for claim in desk.claim(ClaimRequest("a", "default", "", True, 9))] == [b"fast"]
 
 
-def test_row_that_is_locked_elsewhere_is_skipped_j51(desk: Desk, database: str) -> None:
+@pytest.mark.parametrize("key", ["null", "jq_args"], ids=["claimed by record", "claimed in its row"])
+def test_row_that_is_locked_elsewhere_is_skipped_j51(desk: Desk, database: str, key: str) -> None:
+    values = f"select 'a', jq_args, {key} from (values ('1'), ('2')) v(jq_args)"
+    columns = "jq_type, jq_args, jq_unique_key"
+    fetch(database, f"insert into drover.jobqueue ({columns}) {values}")
+    with locked(database, 1):
+        assert [claim.args for claim in desk.claim(WANT._replace(most=1))] == [b"2"]
+    assert [claim.args for claim in desk.claim()] == [b"1"]
+
+
+def test_token_that_is_locked_elsewhere_is_skipped_j51(desk: Desk, database: str) -> None:
     first, _ = insert(database, "('a', '1'), ('a', '2')")
-    with locked(database, first):
+    with psycopg.connect(database) as other:
+        other.execute("select from drover.claimable where claim_jq_fk = %s for update", (first,))
         assert [claim.args for claim in desk.claim()] == [b"2"]
+
+
+def test_end_of_a_job_that_only_a_record_has_in_hand_waits_for_a_lock_on_its_row(desk: Desk, database: str) -> None:
+    (pk,) = insert(database)
+    (claim,) = desk.claim()
+    with locked(database, pk):
+        assert desk.ask(EndAndClaim([end(claim)], ())) == NotSaved("lock", ANY)
+    assert desk.ask(EndAndClaim([end(claim)], ())) == EndedAndClaimed([])
 
 
 def test_row_with_a_new_child_can_be_claimed_j51(desk: Desk, database: str) -> None:
@@ -118,9 +157,8 @@ def test_eight_concurrent_claimers_get_disjoint_rows_r4(database: str) -> None:
     assert len(got) == 1000
     assert sorted(claim.args for claim in got) == sorted(b"%d" % n for n in range(1, 1001))
     assert {claim.attempt for claim in got} == {1}
-    assert fetch(database, "select jq_state, jq_attempt, count(*) from drover.jobqueue group by 1, 2") == [
-        ("claimed", 1, 1000)
-    ]
+    assert fetch(database, "select jq_state, count(*) from drover.jobs group by 1") == [("claimed", 1000)]
+    assert fetch(database, "select count(*) from drover.claimable") == [(0,)]
 
 
 @pytest.mark.parametrize("lease", ["1 hour", "-1 second"])

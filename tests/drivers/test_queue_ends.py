@@ -53,7 +53,7 @@ def test_thousand_ends_are_saved_by_one_statement_t3(desk: Desk, database: str) 
 @pytest.mark.parametrize("stale", ["owner", "attempt", "state"])
 def test_stale_end_changes_nothing_and_is_reported_t2_r88_c7(desk: Desk, database: str, stale: str) -> None:
     many(database, 2)
-    good, bad = desk.claim()
+    good, bad = desk.claim_and_mark()
     changes = {
         "owner": f"jq_owner = '{OTHER}'",
         "attempt": "jq_attempt = 2",

@@ -7,10 +7,10 @@ from psycopg.conninfo import conninfo_to_dict
 from scheduler.drivers.sql import Failure
 from scheduler.drivers.statement_runner import cause_of
 from scheduler.model.events import EndedAndClaimed, LockedFound, NotSaved
-from scheduler.model.queue_requests import EndAndClaim, FindLocked, Mark, Save, SaveRow
+from scheduler.model.queue_requests import EndAndClaim, FindLocked, Save, SaveRow
 from tests.connection_tools import end_backends, fetch, take_group
 from tests.loop_tools import turn_until
-from tests.queue_tools import WANT, Desk, end, insert, locked, many, states
+from tests.queue_tools import WANT, Desk, end, insert, locked, many, mark, states
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_locked_row_is_reported_as_such_t2(database: str) -> None:
     with Desk(database, lock_limit=0.02) as desk:
         (claim,) = desk.claim()
         with locked(database, claim.pk):
-            event = desk.ask(Mark([(claim.pk, 1)]))
+            event = desk.ask(mark([claim]))
     assert isinstance(event, NotSaved)
     assert event.why == "lock"
 

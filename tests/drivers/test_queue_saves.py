@@ -11,6 +11,7 @@ from scheduler.model.queue_requests import (
     ItemFailure,
     LogRow,
     Mark,
+    MarkRow,
     OutputRow,
     Save,
     SaveRow,
@@ -18,7 +19,7 @@ from scheduler.model.queue_requests import (
     WriteOutput,
 )
 from tests.connection_tools import OTHER, fetch
-from tests.queue_tools import Desk, end, insert, many, states
+from tests.queue_tools import Desk, end, insert, many, mark, states
 
 # ---- saves
 
@@ -88,7 +89,7 @@ def test_row_given_back_at_once_is_claimed_as_a_new_attempt_t2(desk: Desk, datab
 
 def test_progress_keeps_the_row_in_hand_and_writes_no_attempt_t2(desk: Desk, database: str) -> None:
     insert(database)
-    (claim,) = desk.claim()
+    (claim,) = desk.claim_and_mark()
     row = SaveRow(claim.pk, 1, "running", processed=7, total=9, checkpoint={"watermark": "7"})
     assert desk.ask(Save([row])) == Saved(frozenset([claim.pk]))
     saved = fetch(database, "select jq_state, jq_itemsprocessed, jq_checkpoint, jq_endtext from drover.jobqueue")
@@ -100,13 +101,13 @@ def test_progress_keeps_the_row_in_hand_and_writes_no_attempt_t2(desk: Desk, dat
     "request_of",
     [
         lambda pk: Save([SaveRow(pk, 1, "done", 1, "", "done")], [ItemFailure(pk, 1, None, "", "", "", 1, "")]),
-        lambda pk: Mark([(pk, 1)]),
+        lambda pk: Mark([MarkRow(pk, 1, "running", 0)]),
     ],
 )
 @pytest.mark.parametrize("stale", [f"jq_owner = '{OTHER}'", "jq_attempt = 2"])
 def test_stale_save_or_mark_changes_nothing_t2(desk: Desk, database: str, request_of: object, stale: str) -> None:
     (pk,) = insert(database)
-    desk.claim()
+    desk.claim_and_mark()
     fetch(database, f"update drover.jobqueue set {stale}")
     before = fetch(database, "select * from drover.jobqueue")
     assert callable(request_of)
@@ -118,7 +119,7 @@ def test_stale_save_or_mark_changes_nothing_t2(desk: Desk, database: str, reques
 def test_mark_shows_rows_as_running_t2(desk: Desk, database: str) -> None:
     many(database, 3)
     first, second, _ = desk.claim()
-    assert desk.ask(Mark([(first.pk, 1), (second.pk, 1)])) == Saved(frozenset([first.pk, second.pk]))
+    assert desk.ask(mark([first, second])) == Saved(frozenset([first.pk, second.pk]))
     assert states(database) == ["running", "running", "claimed"]
 
 

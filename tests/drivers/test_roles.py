@@ -70,6 +70,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "drop_edge",
         "flush",
         "gone",
+        "has_token",
         "job_hide",
         "limit_group",
         "limit_job",

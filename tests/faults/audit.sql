@@ -33,15 +33,39 @@ create table faults.execution (kind text, token text, daemon text, pid integer, 
 create table faults.noted (token text);
 grant insert on faults.noted to public;
 
+create function faults.owner_of(name text) returns uuid language sql as $$
+  select group_owner from drover.scheduler_group join drover.queue on queue_group = group_name where queue_name = name
+$$;
+
+-- Of a job that was claimed by a record its row is written later: with the attempt of the claim, which was written down then.
 create function faults.moved() returns trigger language plpgsql security definer set search_path = faults, pg_temp as $$
+declare
+  claim faults.move;
 begin
+  if old.jq_state = 'queued' and new.jq_attempt = old.jq_attempt + 1 then
+    select * into claim from faults.move where pk = new.jq_pk and attempt = new.jq_attempt and was = 'queued' and state = 'claimed';
+  end if;
+  if claim.pk is not null and new.jq_state = 'claimed' and new.jq_owner = claim.owner then
+    return null;
+  end if;
   insert into faults.move (pk, type, was, state, attempt, was_attempt, was_owner, owner, group_owner)
-  select coalesce(new.jq_pk, old.jq_pk), coalesce(new.jq_type, old.jq_type), old.jq_state, new.jq_state, coalesce(new.jq_attempt, old.jq_attempt), old.jq_attempt,
-         old.jq_owner, new.jq_owner,
-         (select group_owner from drover.scheduler_group join drover.queue on queue_group = group_name
-           where queue_name = coalesce(new.jq_queue, old.jq_queue));
+  select coalesce(new.jq_pk, old.jq_pk), coalesce(new.jq_type, old.jq_type), coalesce(claim.state, old.jq_state), new.jq_state,
+         coalesce(new.jq_attempt, old.jq_attempt), coalesce(claim.attempt, old.jq_attempt), coalesce(claim.owner, old.jq_owner), new.jq_owner,
+         faults.owner_of(coalesce(new.jq_queue, old.jq_queue));
   return null;
 end $$;
+
+-- A record names jobs that were just claimed, or such as were claimed before.
+create function faults.recorded() returns trigger language plpgsql security definer set search_path = faults, pg_temp as $$
+begin
+  insert into faults.move (pk, type, was, state, attempt, was_attempt, owner, group_owner)
+  select jq_pk, jq_type, 'queued', 'claimed', jq_attempt + 1, jq_attempt, new.hand_owner, faults.owner_of(jq_queue)
+    from unnest(new.hand_jobs) as u(pk) join drover.jobqueue j on jq_pk = u.pk
+   where drover.is_claimable(j) and not drover.has_token(j)
+     and not exists (select from faults.move m where m.pk = jq_pk and m.attempt = jq_attempt + 1 and m.state = 'claimed');
+  return null;
+end $$;
+create trigger faults_recorded after insert on drover.in_hand for each row execute function faults.recorded();
 create trigger faults_came after insert or delete on drover.jobqueue for each row execute function faults.moved();
 create trigger faults_moved after update on drover.jobqueue for each row
   when (old.jq_state <> new.jq_state or old.jq_attempt <> new.jq_attempt or old.jq_owner is distinct from new.jq_owner)

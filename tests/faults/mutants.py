@@ -44,29 +44,35 @@ def _steps(path: str) -> tuple[Step, ...]:
     return tuple(Step(point.name, point.when, point.action, point.left) for point in found)
 
 
+OWNED: Final = (  # what fragment is_in_hand asks of a row, but for the states of one that says so
+    "(j.jq_state = 'queued' and j.jq_attempt = u.attempt - 1 and j.jq_type <> 'command'"
+    " and exists (select from ownership)\n"
+    " or j.jq_owner = :owner::uuid and j.jq_attempt = u.attempt and ("
+)
 MUTANTS: Final = (
     _sql("end_and_claim_guards_the_state_only", " ".join(f"end_and_claim:before=stop@{n}" for n in (3, 4, 5, 6, 7)),
-         ("end_and_claim", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "\n")),
+         ("end_and_claim", OWNED, "(j.jq_state = 'queued' or (")),
     _sql("end_and_claim_guards_no_attempt", " ".join(f"end_and_claim:before=stop@{n}" for n in (3, 4, 5, 6, 7)),
-         ("end_and_claim",
-          "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "and j.jq_owner is not null\n")),
+         ("end_and_claim", "and j.jq_attempt = u.attempt - 1 and", "and"),
+         ("end_and_claim", "and j.jq_attempt = u.attempt and", "and")),
     _sql("save_guards_the_state_only", " ".join(f"save:before=stop@{n}" for n in (1, 2, 3, 4, 2, 3, 4)),
-         ("save", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "\n")),
-    _sql("mark_guards_the_state_only", "mark_running:before=stop mark_running:before=stop",
-         ("mark_running", "and j.jq_attempt = u.attempt and j.jq_owner = :owner::uuid\n", "\n")),
+         ("save", OWNED, "(j.jq_state = 'queued' or (")),
+    _sql("mark_guards_the_state_only", "mark:before=stop mark:before=stop",
+         ("mark", OWNED, "(j.jq_state = 'queued' or (")),
     _sql("claim_without_owning_the_group", "end_and_claim:before=stop take_lease:after=stop end_and_claim:before=stop",
-         ("end_and_claim", "and group_owner = :owner::uuid and group_lease_until > now()", "")),
+         ("end_and_claim", " and group_owner = :owner::uuid", "")),
     _sql("rescue_without_owning_the_group", "rescue:before=stop rescue:before=stop rescue:before=stop",
          ("rescue", "and group_owner = :owner::uuid", "")),
     _sql("claims_are_not_noted", "end_and_claim:after=kill@2 end_and_claim:after=kill@3 end_and_claim:after=kill@4",
          ("end_and_claim", "from claimed having count(*) > 0)", "from claimed having false)")),
     _sql("a_claim_counts_no_attempt", "end_and_claim:after=kill end_and_claim:after=kill",
-         ("end_and_claim", "jq_attempt = jq_attempt + 1", "jq_attempt = greatest(jq_attempt, 1)")),
+         ("end_and_claim", "jq_attempt = jq_attempt + 1", "jq_attempt = greatest(jq_attempt, 1)"),
+         ("end_and_claim", "j.jq_attempt + 1 as", "greatest(j.jq_attempt, 1) as")),
     _python("requests_in_flight_are_forgotten_with_the_connection",
             " ".join(f"end_and_claim:before=error@{n}" for n in range(3, 21, 3)),
             "scheduler.policy.outbox", "            self.repeats.appendleft(request)\n", "            pass\n"),
     _sql("rows_are_not_compared_after_a_loss", " ".join(f"end_and_claim:after=error@{n}" for n in range(2, 7)),
-         ("rescue", "(not jq_pk = any (:live::bigint[])\n", "(false\n")),
+         ("rescue", "not jq_pk = any (:live::bigint[])", "false")),
 )  # fmt: skip
 
 

@@ -360,8 +360,8 @@ FAULTS: Final = (
     _fault(
         "row_of_another_attempt_is_ours",
         QUERIES,
-        "where jq_pk between pk and pk and jq_attempt = attempt and jq_owner",
-        "where jq_pk between pk and pk and jq_owner",
+        "{{is_in_hand}} and",
+        "(j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')) and",
         "drivers/test_command_statements.py::test_a_row_of_another_attempt_is_not_reported_as_ours",
         near="-- name: find_lost",
     ),

@@ -73,7 +73,7 @@ update drover.jobqueue
 REMOVED = """
 select 'R43 a file is left', jq_pk, jq_delete[1] from drover.jobqueue where jq_delete is not null and jq_state = 'done'
 """
-WORKED_ON = "select jq_pk from drover.jobqueue where jq_pk = any (%s) and jq_state in ('claimed', 'running')"
+WORKED_ON = "select jq_pk from drover.jobs where jq_pk = any (%s) and jq_state in ('claimed', 'running')"
 REPEATED = """
 select pk, jq_args, sum(times) from faults.begun join drover.jobqueue on jq_pk = pk
  where jq_args !~ 'fail' and jq_args !~ '1000' group by pk, jq_args having sum(times) > 1 order by pk
@@ -87,7 +87,8 @@ STORY = "select to_char(at, 'SS.MS'), daemon, was, state, attempt, owner from fa
 
 
 LOCK_IN_HAND = """
-select from drover.jobqueue where jq_state in ('claimed', 'running') for no key update skip locked
+select from drover.jobqueue where jq_pk in (select unnest(hand_jobs) from drover.in_hand) and jq_endtime is null
+   for no key update skip locked
 """
 
 

@@ -48,7 +48,7 @@ def test_daemons_killed_under_load_lose_no_job_j4(site: Site, seed: int) -> None
     daemon.stop()
 
 
-BEGUN = "select count(*) from drover.jobqueue where jq_state in ('claimed', 'running')"
+BEGUN = "select count(*) from drover.jobs where jq_state in ('claimed', 'running')"
 
 
 @pytest.mark.fault("kill -9 daemon under load")
@@ -134,11 +134,12 @@ def test_a_daemon_stopped_before_it_reads_a_large_claim_does_not_block_takeover(
 GATE = """
 create function faults.gate() returns trigger language plpgsql as $$
 begin
-  perform pg_advisory_xact_lock_shared(1);
-  return new;
+  if pg_trigger_depth() = 1 then
+    perform pg_advisory_xact_lock_shared(1);
+  end if;
+  return old;
 end $$;
-create trigger gate before update on drover.jobqueue for each row when (new.jq_state = 'claimed')
-  execute function faults.gate();
+create trigger gate before delete on drover.claimable for each row execute function faults.gate();
 """
 SHUT, OPEN = "select pg_advisory_lock(1)", "select pg_advisory_unlock(1)"
 QUEUE_WAITS_FOR = """

@@ -12,7 +12,7 @@ ROUNDS = 6  # of work, in which each point is come to
 SHORT = (
     "end_and_claim",
     "save",
-    "mark_running",
+    "mark",
     "rescue",
     "take_lease",
     "renew_lease",

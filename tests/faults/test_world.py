@@ -126,9 +126,7 @@ def test_cut_connections_lose_no_job(site: Site) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault("connection cut at commit: a proxy swallows the answer")
-@pytest.mark.parametrize(
-    "name", ["end_and_claim", "save", "mark_running", "settle", "rescue", "take_lease", "renew_lease"]
-)
+@pytest.mark.parametrize("name", ["end_and_claim", "save", "mark", "settle", "rescue", "take_lease", "renew_lease"])
 def test_a_lost_answer_loses_and_repeats_no_job(site: Site, name: str) -> None:
     parts = conninfo_to_dict(site.database)
     with Proxy(Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}") as proxy:

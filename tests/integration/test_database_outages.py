@@ -296,6 +296,7 @@ def test_a_row_taken_over_during_a_database_outage_is_dropped(
 def test_a_running_row_put_back_by_hand_runs_again_and_ends_once(site: Daemon, gate: Path, record: Path) -> None:
     pk = site.insert(jq_type="rec", jq_args=f"gate:{gate}")
     site.until(lambda: record.exists() and lines(record) == [f"gate:{gate}"])
+    site.until(lambda: site.row(pk)["jq_state"] == "running")
     site.execute("set session_replication_role = replica")
     site.execute(UNCLAIM, pk)
     site.execute("set session_replication_role = origin")

@@ -482,7 +482,7 @@ def test_no_claim_is_made_while_every_slot_and_buffer_is_full_j49(launch: Launch
 
 
 def claimed(daemon: Daemon) -> list[dict[str, object]]:
-    return daemon.execute("select jq_pk from drover.jobqueue where jq_state in ('claimed', 'running')")
+    return daemon.execute("select jq_pk from drover.jobs where jq_state in ('claimed', 'running')")
 
 
 def has_taken_stock(daemon: Daemon) -> object:

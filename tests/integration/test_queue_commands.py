@@ -25,7 +25,7 @@ def queue(daemon: Daemon, count: int, gate: Path | None = None, **columns: objec
 
 
 def in_hand(daemon: Daemon, pks: list[int]) -> int:
-    found = "select count(*) from drover.jobqueue where jq_pk = any (%s) and jq_state in ('claimed', 'running')"
+    found = "select count(*) from drover.jobs where jq_pk = any (%s) and jq_state in ('claimed', 'running')"
     return int(daemon.value(found, pks))
 
 

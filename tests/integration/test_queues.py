@@ -27,7 +27,7 @@ def busy(meeting: Meeting, queue: str = "default", **columns: object) -> Row:
 
 def in_hand(daemon: Daemon, queue: str) -> int:
     """Count the jobs of a queue that are being worked or about to be."""
-    query = "select count(*) from drover.jobqueue where jq_queue = %s and jq_state in ('claimed', 'running')"
+    query = "select count(*) from drover.jobs where jq_queue = %s and jq_state in ('claimed', 'running')"
     return int(daemon.value(query, queue))
 
 

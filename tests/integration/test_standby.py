@@ -21,7 +21,7 @@ PATIENT = "[scheduler]\nlease = 600\nlease_renewal = 200\n"  # nobody looks by h
 HOST = "[hosts.alpha]\n"
 LOAD = 40  # jobs that are queued before each fault
 MANY_S = 60.0
-IN_HAND = "select count(*) from drover.jobqueue where jq_state in ('claimed', 'running')"
+IN_HAND = "select count(*) from drover.jobs where jq_state in ('claimed', 'running')"
 ENDED = "select count(*) from drover.jobqueue where jq_endtime is not null"
 OWNER = """
 select scheduler_pid as pid from drover.scheduler_group join drover.scheduler on scheduler_uuid = group_owner

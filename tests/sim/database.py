@@ -6,7 +6,7 @@ row only along the allowed moves. Slowness, losses and locks are the harness's (
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,8 @@ class Row:
     max_interruptions: int = 3
     state: str = QUEUED
     owner: str | None = None
+    taken_by: str | None = None  # claimed by a record alone: nothing else of the row says so
+    is_dated: bool = False  # it was inserted with an instant to expire at
     attempt: int = 0
     rescued: int = 0
     interruptions: int = 0
@@ -119,7 +121,22 @@ class Row:
     @property
     def is_claimable(self) -> bool:
         """Say whether it waits for nothing but its turn."""
-        return self.state == QUEUED and self.unmet == 0 and self.wait_until is None
+        return self.state == QUEUED and self.unmet == 0 and self.wait_until is None and self.taken_by is None
+
+    @property
+    def is_claimed_by_record(self) -> bool:
+        """Say whether a claim leaves the row as it is."""
+        return not (self.msq or self.rescued or self.is_dated)
+
+    @property
+    def holder(self) -> str | None:
+        """Who has it in hand."""
+        return self.taken_by or self.owner
+
+    @property
+    def attempt_in_hand(self) -> int:
+        """The attempt that its holder works on."""
+        return self.attempt + (self.taken_by is not None)
 
     def leave_line(self) -> None:
         """Stand in no line, until it may be claimed again."""
@@ -159,8 +176,8 @@ class Database:
     def __init__(self, notify: Callable[[], None], ended: Callable[[Row], None]) -> None:
         self.rows: dict[int, Row] = {}
         self.open: dict[int, Row] = {}  # not terminal
-        self.hand: dict[int, Row] = {}  # claimed or running
-        self.noted: list[tuple[str, list[int]]] = []  # drover.in_hand: where a rescue looks
+        self.hand: dict[int, Row] = {}  # claimed, if only by a record, or running
+        self.noted: list[tuple[str, list[int], float]] = []  # drover.in_hand: where a rescue looks
         self.queued: dict[tuple[str, str, str], dict[int, Row]] = {}
         self.group_owner: str | None = None
         self.lease_until = 0.0
@@ -176,6 +193,7 @@ class Database:
         """A front-end queues rows (or inserts them held), and edges below them or others, in one transaction."""
         for row in rows:
             self.rows[row.pk] = self.open[row.pk] = row
+            row.is_dated = row.expires is not None
             if row.state == QUEUED:
                 self.queued.setdefault(row.place, {})[row.pk] = row
                 self._line_up(row, is_back=False)
@@ -247,8 +265,27 @@ class Database:
 
     def owned(self, owner: str, pk: int, attempt: int) -> Row | None:
         """Return the row if it is still this owner's, in hand, at this attempt: the guard of every update."""
-        row = self.hand.get(pk)
-        return row if row is not None and row.owner == owner and row.attempt == attempt else None
+        row = self.rows.get(pk)
+        if row is None:
+            return None
+        if row.state == QUEUED:
+            return row if row.attempt == attempt - 1 and self.group_owner == owner else None
+        return row if row.state in IN_HAND and row.owner == owner and row.attempt == attempt else None
+
+    def write(self, row: Row, attempt: int, state: str, since: float, owner: str, now: float) -> None:
+        """Change the state of a row in hand, which says from now on what the record alone said."""
+        was_free = row.is_claimable
+        row.attempt, row.taken_by = attempt, None
+        began = since if row.start is None else row.start
+        if state != row.state:
+            self.move(row, state, now)
+        elif state == QUEUED:
+            self.hand.pop(row.pk, None)
+            self._line_up(row, is_back=row.queued < now)
+        if was_free and state == QUEUED:
+            raise Broken("owners_keep_their_rows", f"job {row.pk} was free, and is written as one in hand")
+        if state in IN_HAND:
+            row.owner, row.start = owner, began
 
     def turn(self, owner: str, turn: EndAndClaim, now: float) -> EndedAndClaimed:
         """End the plain successes and claim."""
@@ -262,7 +299,7 @@ class Database:
                 continue
             row.processed = 1
             row.bits, row.text = 1, "all data processed"
-            self.move(row, DONE, now)
+            self.write(row, end.attempt, DONE, now, owner, now)
             parents += [row.pk] if row.edges else []
         is_owner = self._serves(owner, now)
         if is_owner:
@@ -273,14 +310,14 @@ class Database:
                 if some:
                     reached[want] = _written(some[-1])
                 taken += [(_place(row), self.claim(row, want, owner, now, turn.unread)) for row in some]
-            self.noted.append((owner, [claim.pk for _, claim in taken]))
+            self.noted.append((owner, [claim.pk for _, claim in taken], now))
         claims = [claim for _, claim in sorted(taken, key=lambda each: each[0])]
         found = Counter(claim.request for claim in claims)
         return EndedAndClaimed(claims, parents, fenced, reached, found, has_lapsed=bool(turn.wanted) and not is_owner)
 
-    def take_stock(self, owner: str, pks: Sequence[int]) -> None:
+    def take_stock(self, owner: str, pks: Sequence[int], now: float) -> None:
         """Say anew what an owner has in hand."""
-        self.noted = [*(note for note in self.noted if note[0] != owner), (owner, list(pks))]
+        self.noted = [*(note for note in self.noted if note[0] != owner), (owner, list(pks), now)]
 
     def meets_unreadable(self, turn: EndAndClaim, now: float) -> bool:
         """Say whether a claim may come upon a row that cannot be read."""
@@ -297,9 +334,16 @@ class Database:
     def claim(self, row: Row, want: ClaimRequest, owner: str, now: float, unread: bool = False) -> Claim:
         """Take a row in hand, at a new attempt."""
         rules = row.rules(unread)
-        self.move(row, CLAIMED, now)
-        row.owner, row.start, row.attempt, row.text = owner, now, row.attempt + 1, IN_PROGRESS
-        return Claim(row.pk, row.attempt, b"" if rules.unread else row.args, row.rank.encode(), want, rules)
+        if row.is_claimed_by_record:
+            row.taken_by = owner
+            row.leave_line()
+            self.hand[row.pk] = row
+        else:
+            self.move(row, CLAIMED, now)
+            row.owner, row.start, row.attempt, row.text = owner, now, row.attempt + 1, IN_PROGRESS
+        args = b"" if rules.unread else row.args
+        is_marked = row.taken_by is None
+        return Claim(row.pk, row.attempt_in_hand, args, row.rank.encode(), want, rules, is_marked)
 
     def save(self, owner: str, save: Save, now: float, jitter: Callable[[], float]) -> tuple[frozenset[int], list[int]]:
         """Save ends, ways back and progress with the items that failed; return the rows that were ours, and parents."""
@@ -310,12 +354,12 @@ class Database:
                 continue
             pks.add(row.pk)
             row.item_failures += [f.key for f in save.failures if f.pk == row.pk]
-            self._write(row, word, now, jitter)
+            self._write(row, word, owner, now, jitter)
             if word.outcome is not None and row.edges:
                 parents.append(row.pk)
         return frozenset(pks), parents
 
-    def _write(self, row: Row, word: SaveRow, now: float, jitter: Callable[[], float]) -> None:
+    def _write(self, row: Row, word: SaveRow, owner: str, now: float, jitter: Callable[[], float]) -> None:
         row.bits = word.bits or 0
         row.text = row.text if word.text is None else word.text
         row.processed = row.processed if word.processed is None else word.processed
@@ -328,14 +372,17 @@ class Database:
             row.wait_until = now + word.retry_in * (jitter() if word.jitter else 1.0)
         if word.back:
             row.queued = now
-        self.move(row, word.state, now)
+        self.write(row, word.attempt, word.state, now - (word.elapsed or 0.0), owner, now)
 
     def mark(self, owner: str, mark: Mark, now: float) -> frozenset[int]:
-        """Show rows as running; return those that were ours."""
-        ours = [row for pk, attempt in mark.rows if (row := self.owned(owner, pk, attempt)) is not None]
-        for row in ours:
-            self.move(row, RUNNING, now)
-        return frozenset(row.pk for row in ours)
+        """Show in rows that they are in hand; return those that were ours."""
+        ours = set()
+        for pk, attempt, state, age in mark.rows:
+            if (row := self.owned(owner, pk, attempt)) is not None:
+                ours.add(pk)
+                row.text = IN_PROGRESS if row.state == QUEUED else row.text
+                self.write(row, attempt, state, now - age * 1e-6, owner, now)
+        return frozenset(ours)
 
     def locked_of(self, pks: Iterable[int], now: float) -> frozenset[int]:
         """Return those that somebody else keeps locked."""
@@ -398,9 +445,12 @@ class Database:
         """Give back rows of other owners, and ours that are not in memory; return how many, and parents that failed."""
         if self.group_owner != owner:
             return 0, []
-        noted = {pk for _, pks in self.noted for pk in pks}
+        noted: dict[int, list[tuple[str, float]]] = {}
+        for who, pks, at in self.noted:
+            for pk in pks:
+                noted.setdefault(pk, []).append((who, at))
         hand = [row for row in self.hand.values() if row.pk in noted]
-        lost = [row for row in hand if row.owner != owner or (row.pk not in live and _age(row, now) >= age)]
+        lost = [row for row in hand if _is_lost(row, noted[row.pk], owner, live, now - age)]
         parents = []
         for row in lost:
             row.rescued += 1
@@ -413,14 +463,14 @@ class Database:
                 parents += [row.pk] if row.edges else []
                 self.move(row, row.wanted or FAILED, now)
             else:
-                self.move(row, QUEUED, now)
+                self.write(row, row.attempt_in_hand, QUEUED, now, owner, now)
         return len(lost), parents
 
     # ---- commands
 
     def cancel(self, owner: str, row: Row, now: float) -> bool:
         """Cancel a row that nobody works on; False when it is none or the group is another's."""
-        if not self._serves(owner, now) or row.state not in (HELD, QUEUED, BLOCKED):
+        if not self._serves(owner, now) or row.state not in (HELD, QUEUED, BLOCKED) or row.taken_by is not None:
             return False
         row.bits, row.wait_until = 2, None
         self.move(row, CANCELLED, now)
@@ -428,7 +478,7 @@ class Database:
 
     def hold(self, owner: str, row: Row, now: float) -> bool:
         """Take a row that nobody works on out of the queue; False as above."""
-        if not self._serves(owner, now) or row.state not in (QUEUED, BLOCKED):
+        if not self._serves(owner, now) or row.state not in (QUEUED, BLOCKED) or row.taken_by is not None:
             return False
         self.move(row, HELD, now)
         return True
@@ -447,8 +497,12 @@ class Database:
         self._notify()
         return len(held)
 
-    def want(self, owner: str, row: Row, state: str) -> bool:
+    def want(self, owner: str, row: Row, state: str, now: float) -> bool:
         """Note how a row that its owner works on is to end."""
+        if row.taken_by == owner == self.group_owner:
+            since = max(at for who, pks, at in self.noted if row.pk in pks)
+            row.text = IN_PROGRESS
+            self.write(row, row.attempt_in_hand, CLAIMED, since, owner, now)
         if row.owner != owner or row.state not in IN_HAND:
             return False
         row.wanted = state
@@ -502,5 +556,9 @@ def _read(after: ClaimPosition) -> tuple[str, float, int]:
     return after.rank, float(after.queued.replace("infinity", "inf")), after.pk
 
 
-def _age(row: Row, now: float) -> float:
-    return now - (row.start or 0.0)
+def _is_lost(row: Row, notes: Sequence[tuple[str, float]], owner: str, live: Container[int], before: float) -> bool:
+    """Say whether a row in hand is another's, or ours since before an instant and not in memory."""
+    if row.taken_by is None:
+        return row.owner != owner or (row.pk not in live and (row.start or 0.0) <= before)
+    is_ours = owner in [who for who, _ in notes]
+    return row.pk not in live and (not is_ours or max(at for _, at in notes) <= before)

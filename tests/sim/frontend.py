@@ -137,7 +137,7 @@ def _make_query(sim: "Sim", row: Row) -> None:
 
 def change_row(sim: "Sim") -> None:
     """A user holds, releases or cancels a row that waits."""
-    waiting = [row for row in sim.database.open.values() if row.state in (HELD, QUEUED)]
+    waiting = [row for row in sim.database.open.values() if row.state in (HELD, QUEUED) and row.taken_by is None]
     if not waiting:
         return
     row = sim.rng.choice(waiting)
@@ -152,7 +152,7 @@ def change_row(sim: "Sim") -> None:
 
 def command_job(sim: "Sim") -> None:
     """An operator kills or cancels a job that is worked, or sends its agents a signal."""
-    ours = [row for row in sim.database.hand.values() if row.owner == sim.daemon.owner]
+    ours = [row for row in sim.database.hand.values() if row.holder == sim.daemon.owner]
     if not ours or not sim.daemon.is_alive:
         return
     core = sim.daemon.core

@@ -151,7 +151,7 @@ class Daemon:
     def _assert_nothing_left(self) -> None:
         if any(process.alive for process in self.processes.values()):
             raise Broken("exit_leaves_nothing", "a process lives at the exit")
-        mine = [row.pk for row in self.sim.database.hand.values() if row.owner == self.owner]
+        mine = [row.pk for row in self.sim.database.hand.values() if row.holder == self.owner]
         if mine and self.is_queue_up and self._is_owner():
             raise Broken("exit_leaves_nothing", f"rows {mine} are still ours at the exit")
 
@@ -390,7 +390,7 @@ class Daemon:
             case r.Settle() as settle:
                 return database.settle_some(settle, now)
             case r.RecordInHand(pks):
-                database.take_stock(owner, pks)
+                database.take_stock(owner, pks, now)
                 return e.Written()
             case r.WriteOutput(rows):
                 self.written.write(rows)
@@ -430,7 +430,7 @@ class Daemon:
         """The old backend is gone; rows of ours that are not in memory are given back before anything is asked."""
         live = self.core.live_rows()
         self.sim.note(("compared", live))
-        before = {row.pk for row in self.sim.database.hand.values() if row.owner == self.owner}
+        before = {row.pk for row in self.sim.database.hand.values() if row.holder == self.owner}
         _, parents = self.sim.database.rescue(self.owner, live, 0.0, self.sim.now)
         invariants.begun_work_is_never_forgotten(self.sim, before - set(self.sim.database.hand))
         self.core.settle(parents)

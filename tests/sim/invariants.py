@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from scheduler.model.config import AUTO
-from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, OutputRow, ReadContents, Save
+from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, Mark, OutputRow, ReadContents, Save
 from scheduler.model.states import (
     DIE,
     DONE,
     FAILED,
     FINISH,
     NEVER,
+    QUEUED,
     RUNNING,
     ST_FAIL,
     ST_FREE,
@@ -214,14 +215,14 @@ def has_future(world: State, job: Job) -> None:
         is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.wanted is DIE for slot in pool.slots)
         if job in pool.rescued and (is_busy or not world.is_assigning or not pool.enabled):
             return  # its turn comes with the next room
-        if job.pk in ledger.marks or any((job.pk, job.attempt) in getattr(r, "rows", ()) for r in sent):
+        if job.pk in ledger.marks or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
             return
     broken("has_future", f"job {job.pk} waits for nothing: {job.verdict and job.verdict.state}")
 
 
 def _rows_of(request: object) -> list[tuple[int, int]]:
-    rows = getattr(request, "rows", ()) if isinstance(request, ReadContents | Save) else ()
-    return [row if isinstance(row, tuple) else (row.pk, row.attempt) for row in rows]
+    rows = getattr(request, "rows", ()) if isinstance(request, Mark | ReadContents | Save) else ()
+    return [row[:2] if isinstance(row, tuple) else (row.pk, row.attempt) for row in rows]
 
 
 def deadlines_are_set(world: State) -> None:
@@ -290,13 +291,13 @@ def rows_are_memory(sim: "Sim") -> None:
     daemon, database = sim.daemon, sim.database
     live: set[int] | None = None
     for row in database.hand.values():
-        if row.owner != daemon.owner or row.pk in daemon.core.state.jobs:
+        if row.holder != daemon.owner or row.pk in daemon.core.state.jobs:
             continue
         if live is None:
             pending = daemon.core.state.outbox.pending()
             live = {*daemon.core.state.jobs, *pending}
         if row.pk not in live and not daemon.may_have_lost(row):
-            broken("rows_are_memory", f"job {row.pk} attempt {row.attempt} is {row.state}, and nobody knows it")
+            broken("rows_are_memory", f"job {row.pk} attempt {row.attempt_in_hand} is in hand, and nobody knows it")
 
 
 def cursors_match_expanding(sim: "Sim", world: State) -> None:
@@ -339,7 +340,7 @@ def no_wake_up_is_lost(sim: "Sim", world: State) -> None:
 
 def what_is_in_hand_is_noted(sim: "Sim") -> None:
     """A rescue looks only where drover.in_hand points to."""
-    noted = {pk for _, pks in sim.database.noted for pk in pks}
+    noted = {pk for _, pks, _ in sim.database.noted for pk in pks}
     if lost := sim.database.hand.keys() - noted:
         broken("what_is_in_hand_is_noted", f"nobody would find {sorted(lost)}")
 
@@ -347,8 +348,9 @@ def what_is_in_hand_is_noted(sim: "Sim") -> None:
 def leases_are_single(sim: "Sim") -> None:
     """I3, I4: a row in hand has an owner; whatever is not in hand has none."""
     for row in sim.database.hand.values():
-        if row.owner is None or row.attempt < 1 or row.state not in IN_HAND:
-            broken("leases_are_single", f"job {row.pk} is {row.state} of nobody")
+        is_told = row.owner is not None and row.attempt >= 1 and row.state in IN_HAND and row.taken_by is None
+        if not is_told and (row.taken_by is None or row.owner is not None or row.state != QUEUED):
+            broken("leases_are_single", f"job {row.pk} is {row.state} of {row.owner}, by a record of {row.taken_by}")
 
 
 def time_goes_on(sim: "Sim", deadline: float) -> None:
@@ -420,8 +422,8 @@ def only_under_the_lease(sim: "Sim", job: Job) -> None:
 
 def rescued_rows_are_marked(sim: "Sim", row: Row, job: Job) -> None:
     """A row that begins is ours at this attempt, and running already if it was rescued before."""
-    if row.owner != sim.daemon.owner or row.attempt != job.attempt:
-        broken("rescued_rows_are_marked", f"job {job.pk} begins at attempt {job.attempt}; it is {row.owner}'s")
+    if row.holder != sim.daemon.owner or row.attempt_in_hand != job.attempt:
+        broken("rescued_rows_are_marked", f"job {job.pk} begins at attempt {job.attempt}; it is {row.holder}'s")
     if row.rescued and row.state != RUNNING:
         broken("rescued_rows_are_marked", f"job {job.pk} was rescued and begins while {row.state}")
 
@@ -430,7 +432,7 @@ def suspects_are_tried_alone(sim: "Sim", row: Row, job: Job) -> None:
     """Nothing begins that is not read, and of the rows of one owner one at most is tried alone."""
     if row.unreadable or job.rules.unread:
         broken("suspects_are_tried_alone", f"job {job.pk} begins, and was never read")
-    alone = [each.pk for each in sim.database.hand.values() if each.text == TRIED_ALONE and each.owner == row.owner]
+    alone = [each.pk for each in sim.database.hand.values() if each.text == TRIED_ALONE and each.holder == row.holder]
     if len(alone) > 1:
         broken("suspects_are_tried_alone", f"jobs {alone} are tried at the same time")
 
@@ -493,15 +495,15 @@ class Written:
 
 def owners_keep_their_rows(row: Row, owner: str) -> None:
     """A daemon that owns the group finds its rows as it left them."""
-    if row.owner != owner or row.state not in IN_HAND:
-        broken("owners_keep_their_rows", f"job {row.pk} of {owner} is {row.state} of {row.owner}")
+    if row.holder != owner or not (row.taken_by or row.state in IN_HAND):
+        broken("owners_keep_their_rows", f"job {row.pk} of {owner} is {row.state} of {row.holder}")
 
 
 def no_item_is_done_too_often(sim: "Sim", row: Row, item: int) -> None:
     """An item is done once, and once more for each time that work on its job was cut short or not storable."""
     if row.was_lied_about:
         return
-    attempts = 1 if row.key is not None else row.attempt
+    attempts = 1 if row.key is not None else row.attempt_in_hand
     if row.done[item] > attempts + row.disruptions + row.failures and not row.unstorable:
         broken("no_item_is_done_too_often", f"job {row.pk} item {item}: {row.done[item]} times")
 

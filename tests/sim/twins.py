@@ -8,7 +8,7 @@ since the last one as the program says, and `now()` stands for the fake's `now`.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
@@ -23,17 +23,19 @@ from scheduler.model.queue_requests import (
     EndAndClaim,
     FindLocked,
     Mark,
+    MarkRow,
     Request,
     Save,
     SaveRow,
     Settle,
 )
-from scheduler.model.states import CANCELLED, FAILED
+from scheduler.model.states import CANCELLED, FAILED, RUNNING
 from tests.connection_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.queue_tools import quiet
 from tests.sim.database import Database, Edge, Row
 
+T = TypeVar("T")
 TICK: Final = 0.001  # seconds from one statement to the next: what is queued later stands behind
 FAIR: Final = "fair"  # an agent type whose submitters take turns
 QUEUES: Final = ("default", "heavy")
@@ -81,15 +83,16 @@ select jq_pk, jq_state, jq_attempt, jq_owner, jq_rescued, jq_interruptions, jq_f
        round(extract(epoch from jq_wait_until - now()), 3), round(extract(epoch from jq_expires_at - now()), 3),
        round(extract(epoch from jq_queued - now()), 3),
        round(extract(epoch from s.began - now()), 3),
-       claim_rank
-  from drover.jobqueue left join drover.claimable on claim_jq_fk = jq_pk
+       claim_rank, (select hand_owner from drover.recorded r where r.jq_pk = j.jq_pk)
+  from drover.jobqueue j left join drover.claimable on claim_jq_fk = jq_pk
  cross join lateral (
    select case when jq_state in ('claimed', 'running') then coalesce(jq_attempt_start, jq_starttime) end as began) s
  where jq_type <> 'command' order by jq_pk
 """)
 
 
-MOVED: Final = ("drover.jobqueue", "drover.claimable", "drover.scheduler_group")  # tables whose instants time moves
+# tables whose instants time moves
+MOVED: Final = ("drover.jobqueue", "drover.claimable", "drover.in_hand", "drover.scheduler_group")
 
 
 class DiffersError(AssertionError):
@@ -163,7 +166,7 @@ class Twins:
         with self.instant():
             real = self._request(owner, EndAndClaim(ends, wants))
             fake = self.fake.turn(owner, EndAndClaim(ends, wants), self.now)
-            assert isinstance(real, EndedAndClaimed)
+            real = _expect(real, EndedAndClaimed)
             claims = list(real.claims)
             _same("claims", list(fake.claims), claims)
             _same("fenced", sorted(fake.fenced), sorted(real.fenced))
@@ -179,15 +182,15 @@ class Twins:
         with self.instant():
             real = self._request(owner, Save(rows, ()))
             pks, parents = self.fake.save(owner, Save(rows, ()), self.now, lambda: 1.0)
-            assert isinstance(real, Saved)
+            real = _expect(real, Saved)
             _same("saved", (sorted(pks), sorted(parents)), (sorted(real.pks), sorted(real.parents)))
         self.settle(real.parents)
 
-    def mark(self, owner: str, rows: Sequence[tuple[int, int]]) -> None:
-        """Show rows as running."""
+    def mark(self, owner: str, rows: Sequence[MarkRow]) -> None:
+        """Show in rows that they are in hand."""
         with self.instant():
             real = self._request(owner, Mark(rows))
-            assert isinstance(real, Saved)
+            real = _expect(real, Saved)
             _same("marked", sorted(self.fake.mark(owner, Mark(rows), self.now)), sorted(real.pks))
 
     def settle(self, parents: Iterable[int]) -> None:
@@ -210,12 +213,12 @@ class Twins:
         """Say anew what an owner has in hand."""
         with self.instant():
             self._ask(self.queries["record_in_hand"], owner=owner, pks=pks)
-            self.fake.take_stock(owner, pks)
+            self.fake.take_stock(owner, pks, self.now)
 
     def find_locked(self, pks: Sequence[int]) -> None:
         """Ask which rows are locked, while none is."""
         with self.instant():
-            real = self._request("", FindLocked(Mark([(pk, 1) for pk in pks])))
+            real = self._request("", FindLocked(Mark([MarkRow(pk, 1, RUNNING, 0) for pk in pks])))
             assert isinstance(real, LockedFound)
             _same("locked", self.fake.locked_of(pks, self.now), real.pks)
 
@@ -289,8 +292,9 @@ class Twins:
         """Note what a command wants of a row that is worked."""
         with self.instant():
             text = {FAILED: "kill", CANCELLED: "cancel by hand"}[wanted]
-            done = self._ask(self.queries["set_wanted"], owner=owner, command=COMMAND, job=row.pk, wanted=text)
-            _same("wanted", self.fake.want(owner, row, wanted), bool(done))
+            values = {"owner": owner, "group": "default", "command": COMMAND, "job": row.pk, "wanted": text}
+            done = self._ask(self.queries["set_wanted"], **values)
+            _same("wanted", self.fake.want(owner, row, wanted, self.now), bool(done))
 
     # ---- below
 
@@ -317,7 +321,7 @@ class Twins:
         return (
             str(row.pk), row.state, str(row.attempt), row.owner, *map(str, numbers),
             self._until(row.wait_until), self._until(row.expires), self._until(row.queued), self._until(start),
-            row.claim_rank if row.is_claimable else None,
+            row.claim_rank if row.is_claimable else None, row.taken_by,
         )  # fmt: skip
 
     def _until(self, instant: float | None) -> str | None:
@@ -349,6 +353,13 @@ def _numbers(cell: bytes | None) -> list[int]:
 
 def _rounded(cell: bytes | None) -> float | None:
     return None if cell is None else round(float(cell), 3)
+
+
+def _expect(event: Event, kind: type[T]) -> T:
+    """Return the answer of the real one, which is of this kind unless it refuses what the fake does."""
+    if not isinstance(event, kind):
+        raise DiffersError(f"the real one says {event}")
+    return event
 
 
 def _same(what: str, fake: Any, real: Any) -> Any:

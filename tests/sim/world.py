@@ -303,18 +303,19 @@ class Sim:
     def _usurper_works(self, other: str) -> None:
         _, parents = self.database.rescue(other, [], 0.0, self.now)
         self.database.settle(parents, self.now)
-        waiting = [row for rows in self.database.queued.values() for row in rows.values() if not row.unmet]
+        waiting = [row for rows in self.database.queued.values() for row in rows.values() if row.is_claimable]
         mine = self.rng.sample(waiting, min(5, len(waiting)))
         for row in mine:
             self.database.claim(row, ClaimRequest(*row.place, False, 1), other, self.now)
-        self.database.noted.append((other, [row.pk for row in mine]))
+        self.database.noted.append((other, [row.pk for row in mine], self.now))
         self.at(5 * self.rng.random(), self._usurper_ends, other, mine)
 
     def _usurper_ends(self, other: str, mine: list[Row]) -> None:
         for row in mine:
             invariants.owners_keep_their_rows(row, other)
             row.bits = 2
-            self.database.move(row, self.rng.choice(("queued", "cancelled")), self.now)
+            state = self.rng.choice(("queued", "cancelled"))
+            self.database.write(row, row.attempt_in_hand, state, self.now, other, self.now)
             self.settle_later(row)
         if self.chance(0.5):
             self.at(5 * self.rng.random(), self.database.leave, other)

@@ -103,7 +103,7 @@ def test_item_count_of_a_query_is_live_and_not_in_its_checkpoint_f158() -> None:
 
 def test_keyed_query_that_was_cut_short_counts_on_from_its_checkpoint_f158() -> None:
     more = b'{"msq": true, "key": "k", "itemsprocessed": 117, "checkpoint": {"watermark": "1", "itemsprocessed": 110}}'
-    claimed = read_claim((b"1", b"2", b"1", b"x", b"1n", more), [ClaimRequest("sha", "default", "", False, 1)])
+    claimed = read_claim((b"1", b"2", b"1", b"x", b"1n", more, b"t"), [ClaimRequest("sha", "default", "", False, 1)])
     assert claimed.rules.itemsprocessed == 110
 
 

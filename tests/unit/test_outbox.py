@@ -15,6 +15,7 @@ from scheduler.model.queue_requests import (
     ItemFailure,
     LogRow,
     Mark,
+    MarkRow,
     OutputRow,
     Save,
     SaveRow,
@@ -27,7 +28,7 @@ from scheduler.policy.outbox import CHUNK, LOG_SIZE, RESULT_SIZE, Outbox
 from scheduler.policy.serving import hold_if_full
 from tests.core_tools import claim, make_core, settle, spawned, turn
 
-END = End(7, 1, 100_000, "here", 99, None)
+END = End(7, 1, 200_000, 100_000, "here", 99, None)
 ROW = SaveRow(8, 1, "failed", outcome="failed")
 LOCKED = NotSaved("lock", "somebody locks the table")
 WANT = ClaimRequest("noop", "default", "", False, 1)
@@ -114,15 +115,16 @@ def test_a_row_is_not_marked_running_before_an_older_save_of_it() -> None:
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.log(log("more"))
     ledger.save(older, ())
-    ledger.marks = {8: 1, 9: 1}
+    marks = {pk: MarkRow(pk, 1, "running", 0) for pk in (8, 9)}
+    ledger.marks = dict(marks)
     ledger.answered()
-    assert ledger.next_request([], 0.0) == Mark([(9, 1)])  # the older word on 8 waits for the log
+    assert ledger.next_request([], 0.0) == Mark([marks[9]])  # the older word on 8 waits for the log
     ledger.answered()
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.answered()
     assert ledger.next_request([], 0.0) == Save([older], [])
     ledger.answered()
-    assert ledger.next_request([], 0.0) == Mark([(8, 1)])
+    assert ledger.next_request([], 0.0) == Mark([marks[8]])
 
 
 # ---- rows that somebody keeps locked
@@ -173,7 +175,7 @@ def test_locked_rows_are_probed_once_a_second_however_many() -> None:
 
 def test_each_kind_of_blocked_save_is_probed_once_a_second() -> None:
     ledger, asked = Outbox(Deadlines()), []
-    for row in SaveRow(7, 1, "failed", outcome="failed"), (8, 1):
+    for row in SaveRow(7, 1, "failed", outcome="failed"), MarkRow(8, 1, "running", 0):
         ledger.wait_for_lock(Save([row]) if isinstance(row, SaveRow) else Mark([row]), 0.0)
     ledger.wait_for_lock(Settle([1]), 0.0)
     ledger.wait_for_lock(Settle([2, 1]), 0.0)

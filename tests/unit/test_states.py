@@ -158,6 +158,8 @@ def test_a_process_to_be_killed_is_never_kept() -> None:
 
 JOB_STORIES = """
 held queued claimed running done
+queued running
+queued done
 held skipped
 held cancelled
 held ignored
@@ -194,7 +196,8 @@ def test_transitions_of_jobs_match_the_specification() -> None:
 
 
 def test_command_is_carried_out_while_it_is_queued() -> None:
-    assert moves_of(s.COMMAND_MOVES) - moves_of(s.JOB_MOVES) == {("queued", "done")}
+    assert moves_of(s.JOB_MOVES) - moves_of(s.COMMAND_MOVES) == {("queued", "running")}
+    assert s.DONE in s.COMMAND_MOVES[s.QUEUED]
 
 
 def test_nothing_leaves_a_terminal_state_but_a_retry() -> None:

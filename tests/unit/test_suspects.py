@@ -59,7 +59,7 @@ def core() -> Core:
 
 
 def test_end_sent_with_a_failed_claim_is_saved_later() -> None:
-    ledger, end = Outbox(Deadlines()), End(7, 1, 100_000, "here", 99, None)
+    ledger, end = Outbox(Deadlines()), End(7, 1, 200_000, 100_000, "here", 99, None)
     ledger.ends.append(end)
     assert ledger.next_request([WANT], 0.0) == EndAndClaim([end], [WANT])
     assert "a claim failed on the data of a row" in str(ledger.failed(REFUSED, 0.0))
