@@ -471,7 +471,7 @@ def test_a_query_reads_its_own_tables_and_changes_nothing(daemon: Daemon, query:
 
 def killed_at_60(launch: Launch, record: Path, gate: Path, **columns: Any) -> tuple[str, int]:
     """Kill a daemon when 60 of 100 items are saved and two more in hand; return its configuration and its job."""
-    text = TWO_HOSTS + agent("a", rec(record))
+    text = TWO_HOSTS + agent("a", rec(record), window=1)
     daemon = launch(text)
     query = f"select n, case when n > 60 then 'gate:{gate}' end as act from generate_series(1, 100) n"
     pk = daemon.insert(jq_type="a", jq_args=query, jq_msq=True, **columns)
