@@ -150,7 +150,7 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
     is_at_work = slot.job is not None and slot.wanted is KEEP and not slot.is_second_try
     if not (most and is_at_work and state.is_assigning and pool.may_begin):
         return b""
-    room = min(most - len(prefetched), _share(pool))
+    room = min(most - len(prefetched), _share(slot))
     if room <= 0 or (pool.is_auto and _has_slow_item(pool, now)):
         return b""
     size = sum([len(item.line) for _, item, _ in prefetched])
@@ -172,12 +172,14 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
     return b"".join([item.line for _, item, _ in found])
 
 
-def _share(pool: Pool) -> int:
-    """Return how many of the waiting items one agent may have ahead so that others are not idle because of it.
+def _share(slot: Slot) -> int:
+    """Return how many of the items that it could take one agent may have ahead, so that no other is idle because of it.
 
     With a window of our own it is half as many: the last items of a job are spread more evenly.
     """
-    waiting = pool.singles + sum(job.waiting for job in pool.query_jobs.values())
+    pool, host = slot.pool, slot.host.name
+    rows = [job.waiting_for(host) for job in pool.query_jobs.values()]
+    waiting = slot.any.singles + slot.bound.singles + sum(rows)
     spare = waiting - sum(map(len, pool.idle.values()))  # beyond what idle agents are about to get
     return max(0, spare) // (2 * len(pool.slots) if pool.is_auto else len(pool.slots))
 

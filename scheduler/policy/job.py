@@ -363,6 +363,12 @@ class Job:
         self.waiting += 1
         return lane if lane.put_back(item) else None
 
+    def waiting_for(self, host: str) -> int:
+        """Return how many items wait that agents of this host may take."""
+        if len(self.lanes) == 1 and None in self.lanes:
+            return self.waiting
+        return sum([len(lane.items) for at, lane in self.lanes.items() if at in (None, host)])
+
     def take_lane(self, host: str | None) -> list[Item]:
         """Return the items that waited for a host, which are to wait elsewhere."""
         items = list(self.lanes.pop(host).items)

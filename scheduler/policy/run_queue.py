@@ -185,6 +185,11 @@ class MergedQueue(RunQueue[JobT]):
         waiting = (run_queue.first for run_queue in self.queues if run_queue.first)
         return min(waiting, key=lambda lanes: (lanes[0].rank, lanes[0].ticket), default=_NOTHING)
 
+    @property
+    def singles(self) -> int:  # type: ignore[override]  # as is `first`
+        """The number of lanes of one-parameter jobs in all of them."""
+        return sum([run_queue.singles for run_queue in self.queues])
+
     def pop(self, ticket: int) -> tuple[JobT, Item]:
         """Return the next item and its job from the run queue whose first lane is the best."""
         first = self.first

@@ -9,7 +9,7 @@ from scheduler.model.config import MOST_LINES, AgentType, Host
 from scheduler.policy.core import Core
 from scheduler.policy.pace import AHEAD_S, FAST_S, REST_S, SLOW_S, Pace
 from scheduler.policy.slots import Slot
-from tests.core_tools import make_core, sent
+from tests.core_tools import claim, make_core, sent, turn
 from tests.unit.test_window import at_work, query
 
 ITEM_S = 0.0001
@@ -118,6 +118,18 @@ def test_the_last_items_are_spread() -> None:
     assert max(most for _, most in counts) > 4
     assert all(most <= 1 + max(MOST_LINES // 2, 200 // 4) for _, most in counts)
     assert max(bench.lines.values()) - min(bench.lines.values()) <= 2
+
+
+def test_rows_for_other_hosts_are_no_part_of_the_share() -> None:
+    kind = AgentType(command=("agent",), slots=1, window=9)
+    core = make_core({"sha": kind}, hosts={"alpha": Host(max=-1), "beta": Host(max=-1)})
+    turn(core, claim(1, msq=True, runonpfile="place"))
+    core.take_effects()
+    core.handle(e.Opened(1, (b"n", b"place"), 44), 0.0)
+    places = [b"alpha"] * 4 + [b"beta"] * 40
+    core.handle(e.Fetched(1, [(b"%d" % n, place) for n, place in enumerate(places)], more=False), 0.0)
+    at_work(core, 2)
+    assert sorted(data.count(b"\n") for data in sent(core)) == [2, 9]
 
 
 def test_time_in_which_an_agent_has_nothing_to_do_is_not_counted() -> None:
