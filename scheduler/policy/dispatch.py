@@ -321,7 +321,9 @@ def stop_starving(state: State, pool: Pool) -> None:
 
 def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[Job], now: float) -> bool:
     """Start agents for a run queue and second tries; True when some work finds no room, or no start this turn."""
-    coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and run_queue.suits(slot.host.name) for slot in pool.slots)
+    coming = 0
+    if again or not pool.is_exec:  # a command has its item from the start: it takes none that waits
+        coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and run_queue.suits(slot.host.name) for slot in pool.slots)
     while coming < len(again) or _has_more_than(run_queue, 0 if pool.is_exec else coming - len(again)):
         job = first_job(run_queue) or again[0]
         if not state.may_start(pool, now):
