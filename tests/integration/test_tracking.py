@@ -163,7 +163,8 @@ def test_a_front_end_reads_states_of_its_jobs_in_jobd_words_j26_j29(
 
     held = [("running", None), *[("accepted", None)] * 3, *[("waiting", None)] * 2]
     daemon.until(lambda: told() == held, what="a full queue of held work is not shown")
-    assert [daemon.row(pk)["jq_state"] for pk in pks] == ["running", *["claimed"] * 3, *["queued"] * 2]
+    states = ["running", *["claimed"] * 3, *["queued"] * 2]
+    daemon.until(lambda: [daemon.row(pk)["jq_state"] for pk in pks] == states, what="the rows never say so")
     (tmp_path / "gate").touch()
     daemon.wait_all(pks, {"done", "failed"})
     ok, fail = ("done", "ok"), ("done", "fail")
@@ -408,7 +409,8 @@ def renew(daemon: Daemon, count: int) -> set[str]:
 def test_a_claim_takes_at_most_the_configured_number_of_rows_f169(launch: Launch, record: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     daemon = launch("[scheduler]\nfetch_limit = 3\n" + HOST + agent("a", rec(record), slots=4))
-    pks = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 20)
+    jobs = [{"jq_type": "a", "jq_args": f"gate:{gate}", "jq_unique_key": str(n)} for n in range(20)]
+    pks = daemon.insert_all(jobs)  # with a key, so that the claim itself writes when it was
     daemon.until(lambda: len(lines(record)) == 4)
     starts = daemon.execute("select count(*) from drover.jobqueue where jq_starttime is not null group by jq_starttime")
     assert max(row["count"] for row in starts) <= 3
