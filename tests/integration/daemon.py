@@ -152,8 +152,8 @@ class Daemon:
         return value
 
     def row(self, pk: int) -> Row:
-        """Return the row of a job."""
-        (row,) = self.execute("select * from drover.jobqueue where jq_pk = %s", pk)
+        """Return the row of a job, with the state that people are shown."""
+        (row,) = self.execute("select * from drover.jobs where jq_pk = %s", pk)
         return row
 
     def log_rows(self, pk: int | None = None) -> list[Row]:
