@@ -110,7 +110,7 @@ MUTANTS: Final = (
          "return self.enabled and self.is_up", "return self.enabled", "cut_link"),
     _one("lost_work_is_not_given_back", "done_means_worked", _POLICY + "completion",
          "        job.set_verdict(Verdict(GIVEN_BACK, why))\n", "        pass\n", "cut_link"),
-    _one("host_that_is_back_is_forgotten", "everything_ends", _POLICY + "capacity",
+    _one("host_that_is_back_is_forgotten", "everything_ends lost_hosts_are_left_alone", _POLICY + "capacity",
          "        self.is_up, self.reason = is_up, None\n", "        self.reason = None\n", "cut_link"),
     _one("job_forgets_what_is_in_flight", "books_are_right KeyError", _POLICY + "completion",
          "    if job.in_flight:\n        return\n    if job.verdict", "    if job.verdict"),
