@@ -3,7 +3,7 @@
 Text of agents is escaped before it reaches a terminal.
 
 The loop of all commands that wait is here: for the end of jobs, for output, or to redraw (`--watch`). NOTIFY wakes a
-waiting command; a slow poll of its own covers a lost wake-up, and what nobody announces, as a job that is claimed.
+waiting command. It also polls slowly, since a notification may be lost, and since a claim sends none.
 """
 
 import re

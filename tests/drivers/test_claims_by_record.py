@@ -1,0 +1,56 @@
+"""A job that a record alone says is in hand (decision 0030): what others may do to it, and what they see."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from scheduler.model.events import EndedAndClaimed
+from scheduler.model.queue_requests import End, EndAndClaim
+from tests.connection_tools import fetch, rows_of
+from tests.queue_tools import Desk, insert, states
+
+ROW = "select jq_state::text, jq_attempt, jq_wanted from drover.jobqueue where jq_pk = 1"
+
+
+@pytest.fixture
+def order(desk: Desk, database: str) -> int:
+    """Let job 1 be claimed by a record; return the number of a command about it."""
+    (job,) = insert(database)
+    (claim,) = desk.claim()
+    assert (claim.pk, claim.is_marked, job) == (1, False, 1)
+    return insert(database, "('command', 'cancel 1')")[0]
+
+
+@pytest.mark.parametrize("statement", ["cancel_job", "hold_job", "ice_job"])
+def test_it_is_not_taken_from_its_agent_by_a_command_about_waiting_jobs_t3(
+    watch: Any, database: str, order: int, statement: str
+) -> None:
+    assert rows_of(watch(statement, command=order, job=1, text="x")) == []
+    assert (fetch(database, ROW), states(database)[0]) == ([("queued", 0, None)], "claimed")
+
+
+@pytest.mark.parametrize("wanted", ["kill", "cancel not wanted"])
+def test_what_a_command_wants_of_it_is_written_and_its_end_is_saved_after_that_f126(
+    watch: Any, desk: Desk, database: str, order: int, wanted: str
+) -> None:
+    assert rows_of(watch("set_wanted", command=order, job=1, wanted=wanted)) == [(b"1",)]
+    assert fetch(database, ROW) == [("claimed", 1, wanted)]
+    assert desk.ask(EndAndClaim([End(1, 1, 2_000_000, 1_500_000, "alpha", 42, None)], ())) == EndedAndClaimed([])
+    assert states(database)[0] == "done"
+
+
+def test_it_takes_no_new_dependency_r31(database: str, order: int) -> None:
+    (parent,) = insert(database)
+    with pytest.raises(psycopg.errors.CheckViolation, match="job 1 is claimed already: it takes no new dependency"):
+        fetch(database, "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (1, %s)", parent)
+
+
+def test_it_is_not_removed(database: str, order: int) -> None:
+    with pytest.raises(psycopg.errors.LockNotAvailable, match="job 1 has just been claimed: try again"):
+        fetch(database, "delete from drover.jobqueue where jq_pk = 1")
+
+
+@pytest.mark.parametrize("view", ["jobs", "my_jobs", "jobs_masked", "graph", "why"])
+def test_views_of_people_show_it_as_claimed_j51(database: str, order: int, view: str) -> None:
+    assert fetch(database, f"select jq_state::text from drover.{view} where jq_pk = 1") == [("claimed",)]
