@@ -1237,81 +1237,89 @@ WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 ALTER TABLE ONLY drover.in_hand ALTER COLUMN hand_jobs SET STORAGE EXTERNAL;
 
 CREATE VIEW drover.recorded AS
- SELECT DISTINCT ON (j.jq_pk) j.jq_pk,
+ SELECT DISTINCT ON (pk.pk) pk.pk AS jq_pk,
     in_hand.hand_owner,
     in_hand.hand_since,
     j.jq_attempt
    FROM ((drover.in_hand
      CROSS JOIN LATERAL unnest(in_hand.hand_jobs) pk(pk))
-     JOIN drover.jobqueue j ON (((j.jq_pk >= pk.pk) AND (j.jq_pk <= pk.pk))))
-  WHERE ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (j.jq_type <> 'command'::text) AND (NOT drover.has_token(j.*)))
-  ORDER BY j.jq_pk, in_hand.hand_since DESC;
+     CROSS JOIN LATERAL ( SELECT j_1.jq_attempt
+           FROM drover.jobqueue j_1
+          WHERE ((j_1.jq_pk = pk.pk) AND (j_1.jq_state = 'queued'::drover.job_state) AND (j_1.jq_unmet = 0) AND (j_1.jq_wait_until IS NULL) AND (j_1.jq_type <> 'command'::text) AND (NOT drover.has_token(j_1.*)))
+         LIMIT 1) j)
+  ORDER BY pk.pk, in_hand.hand_since DESC;
 
 CREATE VIEW drover.jobs AS
- SELECT jobqueue.jq_pk,
-    jobqueue.jq_job_fk,
-    jobqueue.jq_name,
-    jobqueue.jq_type,
-    jobqueue.jq_args,
-    jobqueue.jq_variables,
-    jobqueue.jq_msq,
-    jobqueue.jq_runonpfile,
-    jobqueue.jq_host,
-    jobqueue.jq_key,
-    jobqueue.jq_tolerate,
-    jobqueue.jq_repeat,
-    jobqueue.jq_queue,
-    jobqueue.jq_urgent,
-    jobqueue.jq_priority,
-    jobqueue.jq_not_before,
-    jobqueue.jq_not_after,
-    jobqueue.jq_wait_until,
-    jobqueue.jq_expires_at,
-    jobqueue.jq_live_key,
-    jobqueue.jq_max_interruptions,
-    jobqueue.jq_retries,
-    jobqueue.jq_timeout,
-    jobqueue.jq_unique_key,
-    jobqueue.jq_delete,
-    jobqueue.jq_mode,
+ SELECT j.jq_pk,
+    j.jq_job_fk,
+    j.jq_name,
+    j.jq_type,
+    j.jq_args,
+    j.jq_variables,
+    j.jq_msq,
+    j.jq_runonpfile,
+    j.jq_host,
+    j.jq_key,
+    j.jq_tolerate,
+    j.jq_repeat,
+    j.jq_queue,
+    j.jq_urgent,
+    j.jq_priority,
+    j.jq_not_before,
+    j.jq_not_after,
+    j.jq_wait_until,
+    j.jq_expires_at,
+    j.jq_live_key,
+    j.jq_max_interruptions,
+    j.jq_retries,
+    j.jq_timeout,
+    j.jq_unique_key,
+    j.jq_delete,
+    j.jq_mode,
         CASE
-            WHEN ((jobqueue.jq_state = 'queued'::drover.job_state) AND (jobqueue.jq_pk IN ( SELECT r.jq_pk
-               FROM drover.recorded r))) THEN 'claimed'::drover.job_state
-            ELSE jobqueue.jq_state
+            WHEN (r.jq_pk IS NULL) THEN j.jq_state
+            ELSE 'claimed'::drover.job_state
         END AS jq_state,
-    jobqueue.jq_attempt,
-    jobqueue.jq_owner,
-    jobqueue.jq_schedinfo,
-    jobqueue.jq_interruptions,
-    jobqueue.jq_failures,
-    jobqueue.jq_rescued,
-    jobqueue.jq_retry_at,
-    jobqueue.jq_unmet,
-    jobqueue.jq_has_children,
-    jobqueue.jq_wanted,
-    jobqueue.jq_queued,
-    jobqueue.jq_starttime,
-    jobqueue.jq_endtime,
-    jobqueue.jq_endtext,
-    jobqueue.jq_end_bits,
-    jobqueue.jq_exitcode,
-    jobqueue.jq_signal,
-    jobqueue.jq_result,
-    jobqueue.jq_itemsprocessed,
-    jobqueue.jq_itemsfailed,
-    jobqueue.jq_itemstotal,
-    jobqueue.jq_checkpoint,
-    jobqueue.jq_elapsedtime,
-    jobqueue.jq_processedtime,
-    jobqueue.jq_expected_end,
-    jobqueue.jq_done_by,
-    jobqueue.jq_done_host,
-    jobqueue.jq_done_pid,
-    jobqueue.jq_submitter,
-    jobqueue.jq_resubmit_of,
-    jobqueue.jq_first_start,
-    jobqueue.jq_attempt_start
-   FROM drover.jobqueue;
+        CASE
+            WHEN (r.jq_pk IS NULL) THEN j.jq_attempt
+            ELSE (j.jq_attempt + 1)
+        END AS jq_attempt,
+    COALESCE(j.jq_owner, r.hand_owner) AS jq_owner,
+    j.jq_schedinfo,
+    j.jq_interruptions,
+    j.jq_failures,
+    j.jq_rescued,
+    j.jq_retry_at,
+    j.jq_unmet,
+    j.jq_has_children,
+    j.jq_wanted,
+    j.jq_queued,
+    COALESCE(j.jq_starttime, r.hand_since) AS jq_starttime,
+    j.jq_endtime,
+        CASE
+            WHEN (r.jq_pk IS NULL) THEN j.jq_endtext
+            ELSE 'in progress'::text
+        END AS jq_endtext,
+    j.jq_end_bits,
+    j.jq_exitcode,
+    j.jq_signal,
+    j.jq_result,
+    j.jq_itemsprocessed,
+    j.jq_itemsfailed,
+    j.jq_itemstotal,
+    j.jq_checkpoint,
+    j.jq_elapsedtime,
+    j.jq_processedtime,
+    j.jq_expected_end,
+    j.jq_done_by,
+    j.jq_done_host,
+    j.jq_done_pid,
+    j.jq_submitter,
+    j.jq_resubmit_of,
+    j.jq_first_start,
+    j.jq_attempt_start
+   FROM (drover.jobqueue j
+     LEFT JOIN drover.recorded r ON ((r.jq_pk = j.jq_pk)));
 
 CREATE VIEW drover.cleanup AS
  SELECT j.jq_pk,
@@ -1950,12 +1958,12 @@ CREATE VIEW drover.reason AS
             END
             ELSE (s.state)::text
         END AS says
-   FROM ((((((drover.jobqueue j
+   FROM (((((((drover.jobqueue j
+     LEFT JOIN drover.recorded c ON ((c.jq_pk = j.jq_pk)))
      CROSS JOIN LATERAL ( SELECT
                 CASE
-                    WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_pk IN ( SELECT recorded.jq_pk
-                       FROM drover.recorded))) THEN 'claimed'::drover.job_state
-                    ELSE j.jq_state
+                    WHEN (c.jq_pk IS NULL) THEN j.jq_state
+                    ELSE 'claimed'::drover.job_state
                 END AS state) s)
      LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
      LEFT JOIN drover.scheduler_group g ON ((g.group_name = q.queue_group)))

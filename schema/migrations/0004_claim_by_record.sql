@@ -25,13 +25,15 @@ create function drover.has_token(job drover.jobqueue) returns boolean
     or exists (select from claimable where claim_jq_fk = job.jq_pk and claim_line is not null)
 $$;
 
--- The jobs that are in hand by a record alone: whose, since when, and the attempt before.
+-- The jobs that are in hand by a record alone: whose, since when, and the attempt before. The limit keeps a plan from
+-- asking all jobs for their tokens.
 create view drover.recorded as
-select distinct on (jq_pk) jq_pk, hand_owner, hand_since, jq_attempt
-  from drover.in_hand cross join unnest(hand_jobs) as pk join drover.jobqueue j on jq_pk between pk and pk
- where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'
-   and not drover.has_token(j)
- order by jq_pk, hand_since desc;
+select distinct on (pk) pk as jq_pk, hand_owner, hand_since, jq_attempt
+  from drover.in_hand cross join unnest(hand_jobs) as pk cross join lateral (
+         select jq_attempt from drover.jobqueue j
+          where jq_pk = pk and jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'
+            and not drover.has_token(j) limit 1) j
+ order by pk, hand_since desc;
 
 create or replace function drover.line_up(jobs bigint[]) returns void language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
@@ -205,20 +207,22 @@ create trigger jobqueue_moved
 
 -- ---------------------------------------------------------------- views
 
--- The rows of drover.jobqueue with the state that people are shown: a job in hand is claimed, if only by a record.
+-- The rows of drover.jobqueue as people are shown them: a job that is in hand by a record alone is claimed, too.
 create view drover.jobs as
-select jq_pk, jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_msq, jq_runonpfile, jq_host, jq_key, jq_tolerate,
+select j.jq_pk, jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_msq, jq_runonpfile, jq_host, jq_key, jq_tolerate,
        jq_repeat, jq_queue, jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_wait_until, jq_expires_at,
          jq_live_key,
        jq_max_interruptions, jq_retries, jq_timeout, jq_unique_key, jq_delete, jq_mode,
-       case when jq_state = 'queued'
-         and jq_pk in (select r.jq_pk from drover.recorded r) then 'claimed' else jq_state end as jq_state,
-       jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_unmet,
-       jq_has_children, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode, jq_signal,
-       jq_result, jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime, jq_processedtime,
-       jq_expected_end, jq_done_by, jq_done_host, jq_done_pid, jq_submitter, jq_resubmit_of, jq_first_start,
-       jq_attempt_start
-  from drover.jobqueue;
+       case when r.jq_pk is null then jq_state else 'claimed' end as jq_state,
+       case when r.jq_pk is null then j.jq_attempt else j.jq_attempt + 1 end as jq_attempt,
+       coalesce(jq_owner, hand_owner) as jq_owner,
+       jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_unmet,
+       jq_has_children, jq_wanted, jq_queued, coalesce(jq_starttime, hand_since) as jq_starttime, jq_endtime,
+       case when r.jq_pk is null then jq_endtext else 'in progress' end as jq_endtext, jq_end_bits, jq_exitcode,
+       jq_signal, jq_result, jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime,
+       jq_processedtime, jq_expected_end, jq_done_by, jq_done_host, jq_done_pid, jq_submitter, jq_resubmit_of,
+       jq_first_start, jq_attempt_start
+  from drover.jobqueue j left join drover.recorded r on r.jq_pk = j.jq_pk;
 
 create or replace view drover.my_jobs with (security_barrier) as
 select * from drover.jobs where jq_submitter = session_user order by jq_pk desc;
@@ -353,9 +357,8 @@ select j.jq_pk, j.jq_type, s.state as jq_state,
            and o.queue_reserved > 0), '') end
     else s.state::text
   end as says
-from drover.jobqueue j
-cross join lateral (select case when j.jq_state = 'queued' and j.jq_pk in (select jq_pk from drover.recorded)
-                                 then 'claimed' else j.jq_state end as state) s
+from drover.jobqueue j left join drover.recorded c on c.jq_pk = j.jq_pk
+cross join lateral (select case when c.jq_pk is null then j.jq_state else 'claimed' end as state) s
 left join drover.queue q on q.queue_name = j.jq_queue
 left join drover.scheduler_group g on g.group_name = q.queue_group
 left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type

@@ -8,7 +8,7 @@ import pytest
 from scheduler.model.events import EndedAndClaimed
 from scheduler.model.queue_requests import End, EndAndClaim
 from tests.connection_tools import fetch, rows_of
-from tests.queue_tools import Desk, insert, states
+from tests.queue_tools import OWNER, Desk, insert, states
 
 ROW = "select jq_state::text, jq_attempt, jq_wanted from drover.jobqueue where jq_pk = 1"
 
@@ -54,3 +54,21 @@ def test_it_is_not_removed(database: str, order: int) -> None:
 @pytest.mark.parametrize("view", ["jobs", "my_jobs", "jobs_masked", "graph", "why"])
 def test_views_of_people_show_it_as_claimed_j51(database: str, order: int, view: str) -> None:
     assert fetch(database, f"select jq_state::text from drover.{view} where jq_pk = 1") == [("claimed",)]
+
+
+@pytest.mark.parametrize("view", ["jobs", "my_jobs"])
+def test_views_of_people_show_its_attempt_and_start(database: str, order: int, view: str) -> None:
+    shown = f"select jq_attempt, jq_owner::text, jq_starttime <= now(), jq_endtext from drover.{view} where jq_pk = 1"
+    assert fetch(database, shown) == [(1, OWNER, True, "in progress")]
+
+
+@pytest.mark.parametrize("view", ["jobs", "why"])
+def test_views_ask_no_job_for_its_token_that_no_record_names(database: str, order: int, view: str) -> None:
+    fetch(database, "insert into drover.jobqueue (jq_type) select 'a' from generate_series(1, 5000)")
+    with psycopg.connect(database) as session:
+        session.execute("analyze drover.jobqueue, drover.in_hand")
+        session.execute("set track_functions = 'all'")
+        session.execute(f"select * from drover.{view}".encode()).fetchall()
+        asked = session.execute("select calls from pg_stat_xact_user_functions where funcname = 'has_token'").fetchone()
+    assert asked is not None
+    assert asked[0] < 10

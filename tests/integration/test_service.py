@@ -268,7 +268,7 @@ def test_status_shows_slow_turns(stuck: Stuck, gate: Path, drover: Drover, monke
     daemon = stuck(hang_limit=0.5)
     said(daemon, "in wait_for_ever")
     let_go(gate)
-    daemon.until(lambda: slow_turns(daemon) > 0)
+    daemon.until(lambda: vital(daemon, "longest_turn_ms") > 400)  # others may be slow, too
     monkeypatch.setenv("DROVER_DATABASE_URL", daemon.database)
     (shown,) = json.loads(drover("status", "--json").out)["schedulers"]
     assert shown["slow_turns"] > 0
