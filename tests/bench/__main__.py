@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> int:
     options = _options(words)
     _allow_descriptors()
     begun = time.monotonic()
-    with _place() as place:
+    with place_of_bench() as place:
         run = _run(options, place)
         lines = list(_measured(run, options.only, begun + QUICK_S if options.quick else inf))
         drawn = plots.measured(run) if options.plots else []
@@ -161,7 +161,8 @@ def _about(run: Run, seconds: float) -> dict[str, Any]:
 
 
 @contextmanager
-def _place() -> Iterator[Place]:
+def place_of_bench() -> Iterator[Place]:
+    """Yield a server of its own, durable, and the agent."""
     with TemporaryDirectory(prefix="drover-bench-") as folder, embedded.temporary(durable=True) as conninfo:
         place = Place(conninfo, _agent(Path(folder)), Path(folder))
         place.migrate()
