@@ -98,7 +98,7 @@ class Claims:
             return  # every place is empty, of urgent rows too
         bound = pool.queues.bound
         if len(bound) > 1 and pool.singles and [run_queue for run_queue in bound.values() if run_queue.first]:
-            each = {name: how_many(pool, timers, where) for name, where in (("", pool.queues.any), *bound.items())}
+            each = {name: how_many(pool, timers, where) for name, where in (("", pool.queues.anywhere), *bound.items())}
             for queue, is_urgent_only in product(queues, (False, True)):
                 for place in self._places(pool, queue, hosts, is_urgent_only):
                     count, urgent = each[place[2]]

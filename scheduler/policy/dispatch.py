@@ -33,7 +33,7 @@ from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
 from scheduler.policy.job import Job, Pool, Prefetched, SecondTry, Verdict
 from scheduler.policy.pace import REST_S, SLOW_S
-from scheduler.policy.run_queue import RunQueue
+from scheduler.policy.run_queue import AnyQueue, RunQueue
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
@@ -68,7 +68,7 @@ def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None
     """Let items wait for agents of a host, or of any."""
     pool, lane = job.pool, job.add_items(items, host)
     if lane is not None:
-        run_queue = pool.queues.any if host is None and pool.queues.filters is None else pool.queues.of(job, host)
+        run_queue = pool.queues.anywhere if host is None and pool.queues.filters is None else pool.queues.of(job, host)
         run_queue.add(lane, next(state.tickets))
     if pool not in state.dirty:  # it is most often: this is called for each row
         state.mark_dirty(pool)
@@ -97,7 +97,7 @@ def spill(state: State, now: float) -> None:
 
 
 # ---- one agent gets its next item
-def next_run_queue(slot: Slot) -> RunQueue[Job] | None:
+def next_run_queue(slot: Slot) -> AnyQueue[Job] | None:
     """Return the run queue that a slot takes from next: that of its host or that for any host."""
     anywhere, here = slot.any.first, slot.bound.first
     if not here:
@@ -108,12 +108,12 @@ def next_run_queue(slot: Slot) -> RunQueue[Job] | None:
     return slot.bound if (b.job.rank, b.ticket) <= (a.job.rank, a.ticket) else slot.any
 
 
-def first_job(run_queue: RunQueue[Job] | None) -> Job | None:
+def first_job(run_queue: AnyQueue[Job] | None) -> Job | None:
     """Return the job that is served next."""
     return run_queue.first[0].job if run_queue is not None and run_queue.first else None
 
 
-def assign(state: State, slot: Slot, run_queue: RunQueue[Job], now: float) -> bytes:
+def assign(state: State, slot: Slot, run_queue: AnyQueue[Job], now: float) -> bytes:
     """Assign the next item of a run queue to a slot, and return its line."""
     job, item = run_queue.pop(next(state.tickets))
     slot.take(job, item, run_queue is slot.bound, now)

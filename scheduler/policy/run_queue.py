@@ -39,14 +39,6 @@ JobT = TypeVar("JobT", bound=Waiting)
 _END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
 
 
-class SingleItem(list[Item]):
-    """The one item of a one-parameter job, with the methods of a deque, which has room for 64 from the start."""
-
-    __slots__ = ()
-    popleft = list.pop
-    appendleft = list.append
-
-
 class Lane(Generic[JobT]):
     """The items of one job that wait for agents of one host (None: any)."""
 
@@ -57,7 +49,8 @@ class Lane(Generic[JobT]):
     ) -> None:
         self.job, self.rank, self.submitter, self.host = job, rank, submitter, host
         self.is_single = is_single  # of a one-parameter job
-        self.items: deque[Item] | SingleItem = SingleItem(items) if is_single else deque(items)
+        # of a one-parameter job a list: a deque has room for 64 from the start
+        self.items: deque[Item] | list[Item] = list(items) if is_single else deque(items)
         self.ticket = 0  # numbers its last assignment, or when it began to wait: lower goes first
         self._checked_ticket, self._checked_at = 0, 0.0  # its ticket at an earlier check, and when that was
 
@@ -70,7 +63,7 @@ class Lane(Generic[JobT]):
     def put_back(self, item: Item) -> bool:
         """Let an item wait again, before the others; return whether the lane was empty."""
         was_empty = not self.items
-        self.items.appendleft(item)
+        self.items.insert(0, item)
         return was_empty
 
     def clear(self) -> None:
@@ -126,8 +119,9 @@ class RunQueue(Generic[JobT]):
         lanes = self.first
         lane = lanes[0]
         lane.ticket = ticket
-        item = lane.items.popleft()
-        if not lane.items:
+        items = lane.items
+        item = items.popleft() if isinstance(items, deque) else items.pop()
+        if not items:
             lanes.popleft()
             self.singles -= lane.is_single
         elif len(lanes) > 1:
@@ -171,7 +165,7 @@ class RunQueue(Generic[JobT]):
         return (lane for rank in self._ranks for lanes in self._lines[rank].values() for lane in lanes)
 
 
-class MergedQueue(RunQueue[JobT]):
+class MergedQueue(Generic[JobT]):
     """The run queues of one host seen as one: the best lane of any is first, and what is served is served there."""
 
     __slots__ = ("queues",)
@@ -180,13 +174,13 @@ class MergedQueue(RunQueue[JobT]):
         self.queues: list[RunQueue[JobT]] = []
 
     @property
-    def first(self) -> deque[Lane[JobT]]:  # type: ignore[override]  # an attribute there, for speed
+    def first(self) -> deque[Lane[JobT]]:
         """The deque to serve next, empty when none waits."""
         waiting = (run_queue.first for run_queue in self.queues if run_queue.first)
         return min(waiting, key=lambda lanes: (lanes[0].rank, lanes[0].ticket), default=_NOTHING)
 
     @property
-    def singles(self) -> int:  # type: ignore[override]  # as is `first`
+    def singles(self) -> int:
         """The number of lanes of one-parameter jobs in all of them."""
         return sum([run_queue.singles for run_queue in self.queues])
 
@@ -197,6 +191,9 @@ class MergedQueue(RunQueue[JobT]):
 
     def __iter__(self) -> Iterator[Lane[JobT]]:
         return chain.from_iterable(self.queues)
+
+
+AnyQueue = RunQueue[JobT] | MergedQueue[JobT]  # what agents of a host take from
 
 
 class HostFilters(Generic[JobT]):
@@ -248,12 +245,13 @@ class HostFilters(Generic[JobT]):
 class RunQueues(Generic[JobT]):
     """All run queues of one agent type: one for each host, one for any, or several by what hosts take."""
 
-    __slots__ = ("_is_fair", "any", "bound", "filters")
+    __slots__ = ("_is_fair", "any", "anywhere", "bound", "filters")
 
     def __init__(self) -> None:
         self._is_fair = False
-        self.any: RunQueue[JobT] = RunQueue()  # lanes for any host
+        self.anywhere: RunQueue[JobT] = RunQueue()  # lanes for any host
         self.filters: HostFilters[JobT] | None = None  # instead, where some host does not take every job
+        self.any: AnyQueue[JobT] = self.anywhere  # whichever of the two is used
         self.bound: dict[str, RunQueue[JobT]] = {}  # lanes for one host
 
     def add_host(self, name: str) -> None:
@@ -266,7 +264,8 @@ class RunQueues(Generic[JobT]):
         """Make new run queues for any host: several if some host does not take every job, or there is no host."""
         is_choosy = not hosts or any(host.is_selective for host in hosts.values())
         self.filters = HostFilters(hosts, is_fair=self._is_fair) if is_choosy else None
-        self.any = RunQueue(is_fair=self._is_fair) if self.filters is None else self.filters.every
+        self.anywhere = RunQueue(is_fair=self._is_fair)
+        self.any = self.anywhere if self.filters is None else self.filters.every
 
     def set_fair(self, is_fair: bool) -> None:
         """Let what waits for one host wait in run queues of this kind; `filter` does so with the others."""
@@ -283,7 +282,7 @@ class RunQueues(Generic[JobT]):
         """Return the run queue in which a job waits for a host, or for any that takes it."""
         if host is not None:
             return self.bound[host]
-        return self.any if self.filters is None else self.filters.at(job.queue, job.letter)
+        return self.anywhere if self.filters is None else self.filters.at(job.queue, job.letter)
 
     def of_claim(self, job: JobT) -> RunQueue[JobT] | None:
         """Return the run queue for which a job was claimed; None if a reload has removed it meanwhile."""
@@ -294,15 +293,15 @@ class RunQueues(Generic[JobT]):
         if request.host:
             return self.bound.get(request.host)
         if self.filters is None:
-            return self.any
+            return self.anywhere
         return self.filters.at(request.queue, request.letters[0]) if request.letters is not None else None
 
-    def any_of(self, host: str) -> RunQueue[JobT]:
+    def any_of(self, host: str) -> AnyQueue[JobT]:
         """Return the run queue for any host from which agents on this host take."""
         return self.any if self.filters is None else self.filters.by_host[host]
 
     def all(self) -> tuple[RunQueue[JobT], ...]:
-        return (*self.bound.values(), *((self.any,) if self.filters is None else self.filters.every.queues))
+        return (*self.bound.values(), *((self.anywhere,) if self.filters is None else self.filters.every.queues))
 
     def takes(self, job: JobT, host: str) -> bool:
         """Say whether a job may be worked on a host."""
