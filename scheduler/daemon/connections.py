@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from scheduler.daemon.log import log_line
 from scheduler.drivers.libpq import with_parameters, writable
-from scheduler.drivers.loop import Callback, Loop, Steps, Task, Timer, Until
+from scheduler.drivers.loop import Callback, Loop, Steps, Task, Until
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
@@ -269,13 +269,28 @@ class ConnectionLog:
 # ---- wake-ups
 
 
+class Clock(Protocol):
+    """What the rate limit asks of the loop."""
+
+    @property
+    def now(self) -> float: ...
+
+    def at(self, instant: float, call: Callable[[], None], /) -> "Cancellable": ...
+
+
+class Cancellable(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None: ...
+
+
 class NotifyRateLimit:
     """Passes on the notifications of each channel, as many as its rate allows."""
 
-    def __init__(self, loop: Loop, wake: Callable[[str], None], gap_s: float) -> None:
-        self._loop, self._wake, self._gap_s = loop, wake, gap_s
+    def __init__(self, clock: Clock, wake: Callable[[str], None], gap_s: float) -> None:
+        self._clock, self._wake, self._gap_s = clock, wake, gap_s
         self._used_until: dict[str, float] = {}  # when a channel has its whole allowance again
-        self._delayed: dict[str, Timer] = {}
+        self._delayed: dict[str, Cancellable] = {}
 
     def set_gap(self, gap_s: float) -> None:
         """Go on with another rate."""
@@ -285,12 +300,12 @@ class NotifyRateLimit:
         """Pass a notification on, now or later; payloads are ignored."""
         if channel in self._delayed:
             return
-        now = self._loop.now
+        now = self._clock.now
         earliest = self._used_until.get(channel, now) - (BURST - 0.5) * self._gap_s
         if now >= earliest:
             self._pass_on(channel)
         else:
-            self._delayed[channel] = self._loop.at(earliest, partial(self._pass_on, channel))
+            self._delayed[channel] = self._clock.at(earliest, partial(self._pass_on, channel))
 
     def was_worthwhile(self, channel: str) -> None:
         """Do not count a wake-up of this channel, which led to something; pass the delayed one on now."""
@@ -301,7 +316,7 @@ class NotifyRateLimit:
 
     def _pass_on(self, channel: str) -> None:
         self._delayed.pop(channel, None)
-        self._used_until[channel] = max(self._used_until.get(channel, 0.0), self._loop.now) + self._gap_s
+        self._used_until[channel] = max(self._used_until.get(channel, 0.0), self._clock.now) + self._gap_s
         self._wake(channel)
 
 

@@ -132,11 +132,11 @@ class Watch:
         self._is_busy = False
         self._daemon.show_state()
 
-    def ask(self, name: str, /, **values: object) -> Steps[list[Cells]]:
+    def ask(self, query: str, /, **values: object) -> Steps[list[Cells]]:
         """Run a query, which gets our group and owner too; return its rows. Errors: RefusedError."""
         group = self._config.scheduler.group
-        rows = yield from self._statements.ask(name, **{"group": group, "owner": self.owner, **values})
-        if name == "read_commands" and rows.rows:
+        rows = yield from self._statements.ask(query, **{"group": group, "owner": self.owner, **values})
+        if query == "read_commands" and rows.rows:
             self.connections.rate_limit.was_worthwhile("drover_command")
         return list(rows.rows)
 

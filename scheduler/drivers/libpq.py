@@ -299,15 +299,18 @@ class Session:
 
     def _cancel_until_ended(self, statement: Statement) -> Steps[None]:
         """Ask the server to cancel; a request that overtakes its statement is ignored there, so ask again."""
-        while self.statement is statement:
+        while self._is_under_way(statement):
             self.is_cancelling = True
             yield from cancel(self.pg)
             self.is_cancelling = False
-            if self.statement is not None:
+            if self._is_under_way(statement):
                 yield Until(self._loop.now + CANCEL_AGAIN_S)
         if self.statement is None:
             self._forget_timers()
             self._stopped()
+
+    def _is_under_way(self, statement: Statement) -> bool:
+        return self.statement is statement
 
     def _forget_timers(self) -> None:
         if self._deadline:

@@ -80,24 +80,24 @@ class Statements:
         self._loop, self._connection, self._queries, self._refused = loop, connection, queries, refused
         self.limit = limit  # seconds that each may run
 
-    def ask(self, name: str, /, **values: object) -> Steps[Rows]:
+    def ask(self, query: str, /, **values: object) -> Steps[Rows]:
         """Run a statement and return its rows. Errors: RefusedError, ConnectionLostError."""
-        answer = yield from self._answer_to(name, values)
+        answer = yield from self._answer_to(query, values)
         if isinstance(answer, Failure):
             if answer.sqlstate == LOCK_TIMEOUT:
-                self._refused.log("error", f"{name}: {answer.message}")
+                self._refused.log("error", f"{query}: {answer.message}")
             else:
-                self._refused.refused(name, answer)
+                self._refused.refused(query, answer)
             raise RefusedError(answer)
         return answer
 
-    def insist(self, name: str, /, **values: object) -> Steps[Rows]:
+    def insist(self, query: str, /, **values: object) -> Steps[Rows]:
         """Run a statement, every second anew while it is refused, and return its rows. Errors: ConnectionLostError."""
         while True:
-            answer = yield from self._answer_to(name, values)
+            answer = yield from self._answer_to(query, values)
             if isinstance(answer, Rows):
                 return answer
-            self._refused.refused(name, answer)
+            self._refused.refused(query, answer)
             yield Until(self._loop.now + AGAIN_S)
 
     def _answer_to(self, name: str, values: Mapping[str, object]) -> Steps[Answer]:

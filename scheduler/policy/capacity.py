@@ -106,7 +106,7 @@ class HostState:
 
     def run_short(self, reason: str, now: float) -> bool:
         """Let it have no more agents than it has, for a while; say whether a new pause has begun."""
-        self.most, self.shortage = self.used, reason
+        self.most, self.shortage = float(self.used), reason
         if now < self.tried_again_at != NEVER:
             return False
         self.pause = min(max(2 * self.pause, SHORTEST_PAUSE), LONGEST_PAUSE)

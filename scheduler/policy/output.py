@@ -90,7 +90,7 @@ class _Stream:
         if not self._dropped:
             return text + printable(bytes(self._tail))
         # the first character that is there from its first byte on; 0 if that is no text anyway
-        starts = (at for at, byte in enumerate(self._tail[: _MOST_OF_REST + 1]) if byte & 0xC0 != 0x80)
+        starts = (at for at, byte in enumerate(bytes(self._tail[: _MOST_OF_REST + 1])) if byte & 0xC0 != 0x80)
         begin = next(starts, len(self._tail) if len(self._tail) <= _MOST_OF_REST else 0)
         return f"\n[... {self._dropped + begin} bytes left out ...]\n{printable(bytes(self._tail[begin:]))}"
 

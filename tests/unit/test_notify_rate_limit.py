@@ -54,7 +54,7 @@ def woken() -> list[str]:
 
 @pytest.fixture
 def rate_limit(clock: Clock, woken: list[str]) -> NotifyRateLimit:
-    return NotifyRateLimit(clock, woken.append, GAP_S)  # type: ignore[arg-type]
+    return NotifyRateLimit(clock, woken.append, GAP_S)
 
 
 def flood(rate_limit: NotifyRateLimit, clock: Clock, seconds: float, channel: str = "q", every: float = 0.001) -> None:
