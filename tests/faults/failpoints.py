@@ -9,8 +9,9 @@ out, or the pipe has taken it, and nobody here knows yet. `kill` and `stop` send
 `error` simulates a failure outside: the connection is lost, the process cannot be started, the agent's pipe is broken.
 Each happens once, at the n-th time (`@n`, else the first).
 
-The launcher reads the variable and replaces functions of the drivers before the daemon starts. The product has no hook
-for it.
+The launcher reads the variable and replaces what the drivers call: libpq's connection, `os.write`, and the functions
+that make the pipes and the pidfd of a child. The product has no hook for it, and its own functions are not replaced,
+which would do nothing where they are compiled.
 """
 
 import errno
@@ -18,18 +19,20 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.drivers.libpq import Session, Statement
-from scheduler.drivers.pipes import CLOSED, Pipes
-from scheduler.drivers.processes import LocalProcess, Processes
-from scheduler.drivers.sql import Rows, load
-from scheduler.drivers.system import Ends, NoPidfdError, close_all
-from scheduler.model.events import Spawn
+from scheduler.drivers import processes
+from scheduler.drivers.sql import load
+from scheduler.drivers.system import Ends, NoPidfdError, pidfd_of, pipes
 from scheduler.package_data import schema_dir
 
 VARIABLE: Final = "FAULTS_POINTS"
@@ -37,6 +40,8 @@ GRAMMAR: Final = re.compile(r"([\w.]+):(before|after)=(error|kill|stop)(?:@([1-9
 WRITES: Final = frozenset(("spawn", "write", "write_rest"))
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 LOGGED: Final = "failpoint"
+GOOD: Final = frozenset((pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY))
+Reach = Callable[[str, str], bool]
 
 log = logging.getLogger("drover")
 
@@ -70,10 +75,10 @@ class Points:
 
 
 def arm(text: str) -> None:
-    """Replace the functions of the drivers that reach a point. Errors: ValueError."""
+    """Replace what the drivers call at a point. Errors: ValueError."""
     points = Points(parse(text))
-    _replace_session(points.reach)
-    _replace_processes(points.reach)
+    _replace_libpq(points.reach)
+    _replace_pipes(points.reach)
 
 
 def parse(text: str) -> list[Point]:
@@ -93,77 +98,100 @@ def _count_down(point: Point) -> bool:
     return point.left == 0
 
 
-def _replace(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-    setattr(owner, name, make(getattr(owner, name)))
-
-
 # ---- statements
 
 
-def _replace_session(reach: Callable[[str, str], bool]) -> None:
-    """Both places are where libpq's own errors are caught, and taken for the loss of the connection."""
+class Connection:
+    """A connection of libpq that can fail where its own errors occur, and are taken for its loss."""
 
-    def before(write: Callable[..., None]) -> Callable[..., None]:
-        def _write(session: Session, statement: Statement) -> None:
-            is_sent = not statement.is_named or statement.query in session.prepared  # else it is to be prepared first
-            if is_sent and reach(_name(session, statement), "before"):
-                raise psycopg.OperationalError(f"{LOGGED}: not sent")
-            write(session, statement)
+    nonblocking = property(fset=lambda self, value: setattr(self._pg, "nonblocking", value))
 
-        return _write
+    def __init__(self, pg: pq.abc.PGconn, name: str, names: dict[bytes, str], reach: Reach) -> None:
+        self._pg, self._name, self._names, self._reach = pg, name, names, reach
+        self._asked = ""  # the point of the statement under way; of one that is to be prepared, none
+        self._is_done = False  # it is: what has come is no error
 
-    def after(finish: Callable[..., None]) -> Callable[..., None]:
-        def _finish(session: Session, statement: Statement) -> None:
-            is_done = isinstance(session.answer, Rows) and session.preparing is None
-            if is_done and reach(_name(session, statement), "after"):
-                raise psycopg.OperationalError(f"{LOGGED}: not heard")
-            finish(session, statement)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pg, name)
 
-        return _finish
+    def send_prepare(self, *words: Any) -> None:
+        self._asked = ""
+        self._pg.send_prepare(*words)
 
-    _replace(Session, "_write", before)
-    _replace(Session, "_finish", after)
+    def send_query_params(self, sql: bytes, params: Sequence[bytes | None] | None) -> None:
+        self._ask(self._names.get(sql) or f"{self._name}.{sql.split()[0].decode().lower()}")
+        self._pg.send_query_params(sql, params)
+
+    def send_query_prepared(self, name: bytes, params: Sequence[bytes | None] | None) -> None:
+        self._ask(name.rpartition(b"/")[0].decode())
+        self._pg.send_query_prepared(name, params)
+
+    def get_result(self) -> pq.abc.PGresult | None:
+        result = self._pg.get_result()
+        if result is not None:
+            self._is_done = result.status in GOOD
+        elif self._asked and self._is_done and self._reach(self._asked, "after"):
+            raise psycopg.OperationalError(f"{LOGGED}: not heard")
+        return result
+
+    def _ask(self, name: str) -> None:
+        self._asked, self._is_done = name, False
+        if self._reach(name, "before"):
+            raise psycopg.OperationalError(f"{LOGGED}: not sent")
 
 
-def _name(session: Session, statement: Statement) -> str:
-    return statement.query.name or f"{session.name.split()[0]}.{statement.query.sql.split()[0].lower()}"
+def _replace_libpq(reach: Reach) -> None:
+    connect = pq.PGconn.connect_start
+    queries = load((schema_dir() / "queries.sql").read_text()).values()
+    names = {query.sql.encode(): query.name for query in queries}  # behind a pooler none is prepared
+
+    def start(conninfo: bytes) -> Connection:
+        name = str(conninfo_to_dict(conninfo.decode())["fallback_application_name"])
+        return Connection(connect(conninfo), name.split()[1], names, reach)
+
+    pq.PGconn = SimpleNamespace(connect_start=start)  # type: ignore[misc, assignment]
 
 
 # ---- processes and pipes
 
 
-def _replace_processes(reach: Callable[[str, str], bool]) -> None:
-    def starting(start: Callable[..., tuple[LocalProcess, Ends]]) -> Callable[..., tuple[LocalProcess, Ends]]:
-        def _start(processes: Processes, spawn: Spawn) -> tuple[LocalProcess, Ends]:
-            if reach("spawn", "before"):
-                raise OSError(errno.EAGAIN, LOGGED)
-            process, ends = start(processes, spawn)
-            if reach("spawn", "after"):  # leave nothing of it, as `start` does when it fails half-way
-                process.kill()
-                os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT)
-                process.reap()
-                close_all(ends)
-                raise NoPidfdError(errno.EMFILE, LOGGED)
-            return process, ends
+class Children:
+    """What a child of ours is started with and what is written to its stdin, each of which can fail."""
 
-        return _start
+    def __init__(self, reach: Reach) -> None:
+        self._reach, self._write = reach, os.write
+        self._coming = 0  # our end of the stdin of the child that is being started
+        self._inputs: dict[int, int] = {}  # such ends, with the numbers of their pipes
 
-    _replace(Processes, "_start", starting)
-    _replace(Pipes, "write", _writing("write", reach, lambda pipes: not pipes.unsent))
-    _replace(Pipes, "_write_rest", _writing("write_rest", reach, lambda pipes: True))
+    def pipes(self) -> tuple[Ends, Ends]:
+        if self._reach("spawn", "before"):
+            raise OSError(errno.EAGAIN, LOGGED)
+        ours, theirs = pipes()
+        self._coming = ours[0]
+        return ours, theirs
+
+    def pidfd_of(self, popen: "subprocess.Popen[bytes]") -> int:
+        if self._reach("spawn", "after"):
+            popen.kill()
+            popen.wait()
+            raise NoPidfdError(errno.EMFILE, LOGGED)
+        with suppress(OSError):  # a short input has been written by now, and its pipe closed
+            self._inputs[self._coming] = os.fstat(self._coming).st_ino
+        return pidfd_of(popen)
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        if fd not in self._inputs or os.fstat(fd).st_ino != self._inputs[fd]:
+            return self._write(fd, data)
+        name = "write_rest" if isinstance(data, memoryview) else "write"
+        if self._reach(name, "before"):
+            raise BrokenPipeError(errno.EPIPE, LOGGED)
+        sent = self._write(fd, data)
+        if self._reach(name, "after"):
+            raise BrokenPipeError(errno.EPIPE, LOGGED)
+        return sent
 
 
-def _writing(
-    name: str, reach: Callable[[str, str], bool], is_write: Callable[[Pipes], bool]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    def writing(write: Callable[..., None]) -> Callable[..., None]:
-        def _write(pipes: Pipes, *data: bytes) -> None:
-            is_so = pipes.stdin != CLOSED and is_write(pipes)
-            if is_so and reach(name, "before"):
-                return pipes._broken()
-            write(pipes, *data)
-            return pipes._broken() if is_so and reach(name, "after") else None
-
-        return _write
-
-    return writing
+def _replace_pipes(reach: Reach) -> None:
+    children = Children(reach)
+    processes.pipes, processes.pidfd_of = children.pipes, children.pidfd_of  # type: ignore[attr-defined]
+    os.write = children.write  # type: ignore[assignment]

@@ -7,6 +7,7 @@ does, the walk is too kind. `plant` is called by the launcher.
 import sys
 from typing import Final, NamedTuple
 
+from scheduler.package_data import schema_dir
 from tests.faults.failpoints import parse
 from tests.faults.walk import Step
 from tests.sim.mutants import Finder, Patch
@@ -76,6 +77,18 @@ MUTANTS: Final = (
 )  # fmt: skip
 
 
+class Schema(NamedTuple):
+    """Stands for the directory of queries.sql, and for the file."""
+
+    text: str
+
+    def __truediv__(self, name: str) -> "Schema":
+        return self
+
+    def read_text(self) -> str:
+        return self.text
+
+
 def plant(name: str) -> None:
     """Change what is loaded from now on."""
     (mutant,) = (each for each in MUTANTS if each.name == name)
@@ -83,8 +96,8 @@ def plant(name: str) -> None:
     import scheduler.daemon.wiring as daemon
     from scheduler.drivers.sql import expand
 
-    load = daemon.load
-    daemon.load = lambda text: load(edited(expand(text), mutant))  # type: ignore[attr-defined]
+    schema = Schema(edited(expand((schema_dir() / "queries.sql").read_text()), mutant))
+    daemon.schema_dir = lambda: schema  # type: ignore[attr-defined]
 
 
 def edited(text: str, mutant: Mutant) -> str:
