@@ -38,19 +38,24 @@ FORCE: Final = "queue it nevertheless with --force"
 
 Value = str | list[str]  # of a variable
 
-# A piece of a word: '...', "...", $'...', a character behind a backslash, or characters that need no quotes.
+# A piece of a word: '...', "...", $'...', a character behind a backslash, or characters that need no quotes. A dollar
+# that a shell would expand is in none of them but '...'.
+LONE: Final = r"\$(?![A-Za-z0-9_{(\[@*#?$!-])"
 PIECE: Final = re.compile(
-    r"""'[^']*'|"(?:[^"\\]|\\.)*"|\$'(?:[^'\\]|\\.)*'|\\.|(?:[^\s'"\\$`;&|<>()]|\$(?!['"(]))+""", re.DOTALL
+    rf"""'[^']*'|"(?:[^"\\$`]|\\.|{LONE})*"|\$'(?:[^'\\]|\\.)*'|\\.|(?:[^\s'"\\$`;&|<>()]|{LONE}(?!['"]))+""", re.DOTALL
 )
 SKIPPED: Final = r"(?:[ \t\r\n]+|#[^\n]*)"  # between assignments, and between the words of a list
 WORD: Final = rf"(?:{PIECE.pattern})"
+NAME: Final = "[A-Za-z_][A-Za-z0-9_]*"
+LIST: Final = rf'(?<=[\s(])"\${{(?:{NAME})\[@\]}}"(?=[\s)])'  # "${NAME[@]}", the words of a list above
 # As much of an assignment as there is; `*+` never looks back. What stops it is told by _problem.
 ASSIGNMENT: Final = re.compile(
-    rf"{SKIPPED}*+(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)="
-    rf"(?:(?P<open>\()(?P<words>(?:{SKIPPED}|{WORD}++)*+)(?P<close>\))?|(?P<word>{WORD}*+)))?",
+    rf"{SKIPPED}*+(?:(?P<name>{NAME})(?P<append>\+?)="
+    rf"(?:(?P<open>\()(?P<words>(?:{SKIPPED}|{LIST}|{WORD}++)*+)(?P<close>\))?|(?P<word>{WORD}*+)))?",
     re.DOTALL,
 )
-LIST_ITEM: Final = re.compile(rf"{SKIPPED}|(?P<word>{WORD}++)", re.DOTALL)
+LIST_ITEM: Final = re.compile(rf"{SKIPPED}|(?P<list>{LIST})|(?P<word>{WORD}++)", re.DOTALL)
+IN_DOUBLE_QUOTES: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 LINE_END: Final = re.compile(r"[ \t\r]*(?:#[^\n]*)?(?:\n|\Z)")
 BLANKS: Final = re.compile(r"(?:[ \t]|\\\n)*")
 IN_DOUBLE: Final = re.compile(r'\\([\\"$`\n])')
@@ -204,13 +209,44 @@ def assignments(data: bytes) -> dict[str, Value]:
         line_end = LINE_END.match(text, stop)
         if not line_end:
             raise _problem(text, stop)
-        if name in found:
-            raise _mistake(text[: part.start("name")], f"{name} is given twice")
-        items = LIST_ITEM.finditer(part["words"] or "")
-        words = [PIECE.sub(_meaning, item["word"]) for item in items if item["word"]]
-        found[name] = words if part["open"] else PIECE.sub(_meaning, part["word"])
+        try:
+            found[name] = _value(part, found)
+        except ValueError as error:
+            raise _mistake(text[: part.start("name")], str(error)) from None
         end = line_end.end()
     return found
+
+
+def _value(part: re.Match[str], found: Mapping[str, Value]) -> Value:
+    """Return what the variable holds after this assignment, beside those above. Errors: ValueError with the reason."""
+    name, former = part["name"], found.get(part["name"])
+    value, used = _words(f"({part['words']})", found) if part["open"] else (PIECE.sub(_meaning, part["word"]), set())
+    if former is None or (name in used and not part["append"]):
+        return value
+    if not part["append"]:
+        raise ValueError(f"{name} is given twice")
+    if isinstance(former, str) and isinstance(value, str):
+        return former + value
+    if isinstance(value, str):
+        raise ValueError(f"{name} is a list, to which {name}+=(...) appends")
+    return ([former] if isinstance(former, str) else former) + value
+
+
+def _words(text: str, found: Mapping[str, Value]) -> tuple[list[str], set[str]]:
+    """Return the words between these brackets, and the names of the lists among them. Errors: ValueError."""
+    words: list[str] = []
+    names = set()
+    for item in LIST_ITEM.finditer(text):
+        if item["word"]:
+            words.append(PIECE.sub(_meaning, item["word"]))
+        elif item["list"]:
+            name = item["list"][3:-5]
+            if name not in found:
+                raise ValueError(f"{name} is not set above")
+            value = found[name]
+            words += [value] if isinstance(value, str) else value
+            names.add(name)
+    return words, names
 
 
 def _mistake(before: str, reason: str) -> ConfigError:
@@ -224,6 +260,10 @@ def _problem(text: str, stop: int) -> ConfigError:
     rest = text[at : at + 2]
     if rest in ("", "\\"):
         return _mistake(text[:at], "nothing follows the backslash")
+    if IN_DOUBLE_QUOTES.match(text, at):
+        return _mistake(
+            text[:at], "a shell would expand $ or ` in double quotes, but nothing is here: use single quotes"
+        )
     if rest[0] in "'\"" or rest == "$'":
         return _mistake(text[:at], "the quote is not closed")
     if PIECE.match(rest):

@@ -1,5 +1,6 @@
 """Variables as a shell writes them, read as data."""
 
+import re
 import shlex
 import subprocess
 
@@ -24,12 +25,13 @@ none=
 empty=()
 lines='a
 b'
-home=$HOME/x#y
+price="5 $"$/x#y
 joined=a\\ b"c d"'e'
 going=a\\
 b
 escaped=$'a\\nb\\x41\\303\\244\\u20ac\\q'
 """
+EXPANDED = "a shell would expand $ or ` in double quotes, but nothing is here: use single quotes"
 
 
 def test_scalars_and_lists_are_read_with_the_quotes_of_a_shell_r24_r27() -> None:
@@ -41,11 +43,35 @@ def test_scalars_and_lists_are_read_with_the_quotes_of_a_shell_r24_r27() -> None
         "none": "",
         "empty": [],
         "lines": "a\nb",
-        "home": "$HOME/x#y",
+        "price": "5 $$/x#y",
         "joined": "a bc de",
         "going": "ab",
         "escaped": "a\nbAä€\\q",
     }
+
+
+APPENDED = """
+a=x
+a+=y
+b=(1)
+b+=(2 '3 4')
+c=("${b[@]}" 5 "${a[@]}")
+c=(0 "${c[@]}")
+a+=(z)
+d+=(6)
+"""
+
+
+def test_lists_above_and_appended_values_are_data_r24() -> None:
+    c = ["0", "1", "2", "3 4", "5", "xy"]
+    assert assignments(APPENDED.encode()) == {"a": ["xy", "z"], "b": ["1", "2", "3 4"], "c": c, "d": ["6"]}
+
+
+def test_bash_reads_the_same_in_appended_lists_r24() -> None:
+    need("bash")
+    shown = subprocess.run(["bash"], input=APPENDED + "declare -p a b c d", capture_output=True, text=True, check=True)
+    lists = [re.sub(r"\[\d+\]=", "", line.partition("=")[2]).strip("()") for line in shown.stdout.splitlines()]
+    assert [shlex.split(each) for each in lists] == list(assignments(APPENDED.encode()).values())
 
 
 def test_empty_text_has_no_assignments() -> None:
@@ -68,6 +94,12 @@ def test_empty_text_has_no_assignments() -> None:
         (b"a=$'x", 1, "the quote is not closed"),
         (b"a=(b\nc", 1, "the list is not closed"),
         (b"a=(b;c)", 1, "';c' must be quoted, since nothing is executed here"),
+        (b"a=$b", 1, "'$b' must be quoted, since nothing is executed here"),
+        (b'a=1\nb="$a"', 2, EXPANDED),
+        (b'a="x`id`"', 1, EXPANDED),
+        (b'a=("$(id)")', 1, EXPANDED),
+        (b'a=("${b[@]}")', 1, "b is not set above"),
+        (b"a=(b)\na+=c", 2, "a is a list, to which a+=(...) appends"),
         (b"a=x\\", 1, "nothing follows the backslash"),
         (b"a=(b) \\\n", 2, "nothing follows the backslash"),
         (b"a=1\r\nb='\xff'", 2, "is not UTF-8"),
