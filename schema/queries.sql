@@ -102,21 +102,8 @@ json_build_object(
   'submitter', jq_submitter,
   'roles', case when jq_type = any (:guarded::text[]) then {{roles_of_submitter}} end)
 
--- name: end_and_claim
--- End the plain successes of the last batch, and claim rows. Each claim request is a row of the `want_` arrays: type,
--- queue and host ('' for any), the rank it stays below, the place in the order it begins after, and how many rows.
--- A row that was rescued `unread` times is claimed without its contents: if reading them fails, or kills the daemon,
--- reading them with every claim would do so for ever.
---
--- The first row of the answer is the summary, in the columns of a claim:
---   attempt  how many jobs ended
---   want     how far each request got, as JSON [number, rank, queued, pk]
---   args     the jobs that ended and have children
---   rank     'lapsed' if we do not hold the lease, so that nothing could be claimed
---   more     the jobs that ended, if not all did
--- Then follows a row for each claim, with the number of its request in `want`, in the order to run them.
--- The claim does not see what `ended` changes: both read the same snapshot.
-with {{ownership}},
+-- fragment: ended
+-- End the plain successes of the last batch.
 ended as (
   update drover.jobqueue j
      set jq_state = 'done', jq_attempt = u.attempt,
@@ -130,7 +117,33 @@ ended as (
                 :pids::integer[], :codes::integer[])
            with ordinality as u(pk, attempt, age, micros, host, pid, code, n)
    where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
-  returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n),
+  returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n)
+
+-- fragment: announced
+-- Tell who listens of these ends.
+announced as materialized (
+  -- not by drover.announce, which would look up the job groups that are known here
+  select drover.notify('drover_event', '[' || string_agg(events, ',') || ']') from (
+    select chunk, '{"jq_pk":' || string_agg(jq_pk::text, ',"state":"done","job_pk":' || job || '},{"jq_pk":')
+                  || ',"state":"done","job_pk":' || job || '}' as events
+      from (select jq_pk, n / 100 as chunk, coalesce(jq_job_fk::text, 'null') as job from ended) e
+     group by chunk, job) c
+   group by chunk)
+
+-- fragment: summary_of_ends
+-- In the columns of a claim `attempt`: how many jobs ended; `args`: those that have children; `more`: the jobs that
+-- ended, if not all did.
+(select s.*
+   from (select count(*) from announced) as all_of_them,
+        (select count(*)::integer as attempt, string_agg(case when jq_has_children then jq_pk::text end, ',') as args,
+                case when count(*) < cardinality(:pks::bigint[])
+                     then coalesce(array_to_string(array_agg(jq_pk), ','), '') end as more
+           from ended) s)
+
+-- fragment: claimed
+-- Claim rows. Each claim request is a row of the `want_` arrays: type, queue and host ('' for any), the rank it stays
+-- below, the place in the order it begins after, and how many rows. A row that was rescued `unread` times is claimed
+-- without its contents: if reading them fails, or kills the daemon, reading them with every claim would do so for ever.
 picked as materialized (  -- the tokens to take, locked; rows too that the claim writes, or that were locked before
   select w.n, c.*
     from ownership,
@@ -178,31 +191,56 @@ marked as (
 claimed as (
   select *, false as is_marked from recorded union all select *, true from marked),
 no_longer_claimable as (delete from drover.claimable where ctid = any (array(select place from claimed))),
-noted as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0),
-announced as materialized (
-  -- not by drover.announce, which would look up the job groups that are known here
-  select drover.notify('drover_event', '[' || string_agg(events, ',') || ']') from (
-    select chunk, '{"jq_pk":' || string_agg(jq_pk::text, ',"state":"done","job_pk":' || job || '},{"jq_pk":')
-                  || ',"state":"done","job_pk":' || job || '}' as events
-      from (select jq_pk, n / 100 as chunk, coalesce(jq_job_fk::text, 'null') as job from ended) e
-     group by chunk, job) c
-   group by chunk),
-summary as (
-  select null::bigint as jq_pk, (select count(*)::integer from ended) as attempt,
-         (select json_agg(json_build_array(n, claim_rank, claim_queued, jq_pk))
-            from (select distinct on (n) n, claim_rank, claim_queued, pk as jq_pk from picked
-                   order by n, claim_rank desc, claim_queued desc, pk desc) last)::text as want,
-         (select string_agg(jq_pk::text, ',') from ended where jq_has_children) as args,
-         case when cardinality(:want_types::text[]) > 0 and not exists (select from ownership where is_valid)
-              then 'lapsed' end as rank,
-         case when (select count(*) from ended) < cardinality(:pks::bigint[])
-              then (select coalesce(string_agg(jq_pk::text, ','), '') from ended) end as more,
-         null::timestamptz as queued, null::boolean as is_marked
-    from (select count(*) from announced) t)
+noted as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0)
+
+-- fragment: summary_of_claims
+-- In the columns of a claim `want`: how far each request got, as `number,rank,queued,pk;...`; `rank`: 'lapsed' if we do
+-- not hold the lease, so that nothing could be claimed.
+(select (select string_agg(concat_ws(',', n, claim_rank, claim_queued, jq_pk), ';')
+           from (select distinct on (n) n, claim_rank, claim_queued, pk as jq_pk from picked
+                  order by n, claim_rank desc, claim_queued desc, pk desc) last) as want,
+        case when cardinality(:want_types::text[]) > 0 and not exists (select from ownership where is_valid)
+             then 'lapsed' end as rank)
+
+-- name: end_and_claim
+-- End the plain successes of the last batch, and claim rows.
+--
+-- The first row of the answer is the summary, in the columns of a claim. Then follows a row for each claim, with the
+-- number of its request in `want`, in the order to run them.
+-- The claim does not see what `ended` changes: both read the same snapshot.
+with {{ownership}},
+{{ended}},
+{{announced}},
+{{claimed}},
+answer as (
+  select null::bigint as jq_pk, attempt, want, args, rank, more, null::timestamptz as queued, null::boolean as is_marked
+    from {{summary_of_ends}} e, {{summary_of_claims}} c
+   union all
+  select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued, is_marked from claimed)
 select jq_pk, attempt, want, args, rank, more, is_marked
-  from (select * from summary
-         union all
-        select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued, is_marked from claimed) r
+  from answer
+ order by jq_pk is not null, rank collate "C", queued, jq_pk
+
+-- name: only_end
+-- The same when nothing is to be claimed. To prepare a statement costs more than a lone job does: what is not needed is
+-- left out.
+with {{ownership}},
+{{ended}},
+{{announced}}
+select null, attempt, null, args, null, more, null from {{summary_of_ends}} e
+
+-- name: only_claim
+-- The same when nothing has ended.
+with {{ownership}},
+{{claimed}},
+answer as (
+  select null::bigint as jq_pk, null::integer as attempt, want, null as args, rank, null as more,
+         null::timestamptz as queued, null::boolean as is_marked
+    from {{summary_of_claims}} c
+   union all
+  select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued, is_marked from claimed)
+select jq_pk, attempt, want, args, rank, more, is_marked
+  from answer
  order by jq_pk is not null, rank collate "C", queued, jq_pk
 
 -- name: read_claimed

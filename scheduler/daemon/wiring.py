@@ -140,7 +140,9 @@ class Daemon:
     def turn(self) -> None:
         """Carry out all effects of the core, then wait for the next event or deadline."""
         loop, core = self.loop, self.core
-        self.connections.send_request()  # first: the database works while we do
+        if core.has_effects:
+            self._carry_out()  # a line that is ready goes to its agent at once
+        self.connections.send_request()  # then the database works while we schedule
         if core.has_work:
             self._carry_out()
             self.connections.send_request()

@@ -4,22 +4,23 @@ Knows which query carries out a request, its parameters, and how to read its row
 means for the rows of a request, is decided in policy/outbox.py; the SQL is in schema/queries.sql.
 """
 
-import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final, assert_never
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import OURS, Answer, Query, Rows, Table, setting, to_json
+from scheduler.drivers.sql import OURS, Answer, Query, Rows, Table, encode, setting, to_json
 from scheduler.drivers.statement_runner import RefusedStatements, cause_of
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
-from scheduler.model.queue_requests import SUSPECT_AFTER, ClaimPosition, read_claim
+from scheduler.model.queue_requests import SUSPECT_AFTER, ClaimPosition, ClaimRequest, read_claim
 
+END_AND_CLAIM: Final = "end_and_claim"
+ONLY_END: Final = "only_end"
+ONLY_CLAIM: Final = "only_claim"
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 5.0
@@ -54,7 +55,9 @@ class QueueConnection:
         limit: float = REQUEST_LIMIT_S,
     ) -> None:  # fmt: skip
         self.owner = owner  # another after a loss of the lease
-        self._loop, self._connection, self._queries = loop, connection, queries
+        self._loop, self._connection = loop, connection
+        forms = {name: queries[name]._replace(name=END_AND_CLAIM) for name in (ONLY_END, ONLY_CLAIM)}
+        self._queries = {**queries, **forms}  # logs and statistics name the whole
         self._group, self._schedinfo, self._report, self._limit = group, schedinfo, report, limit
         self._refused = refused
         self._pause = FIRST_PAUSE_S
@@ -62,22 +65,20 @@ class QueueConnection:
     def send(self, request: r.Request) -> None:
         """Carry out a request; its event is reported later."""
         name, values = self._statement(request)
-        done = partial(self._answered, request, name)
-        self._connection.ask(self._queries[name], values, done, deadline=self._limit)
+        query = self._queries[name]
+        done = partial(self._answered, request, query.name)
+        self._connection.ask(query, values, done, deadline=self._limit)
 
     def _statement(self, request: r.Request) -> tuple[str, Arrays]:
         ours = {"group": self._group, "owner": self.owner}
         match request:
-            case r.EndAndClaim(wanted=wanted):
-                wants = [(each.type, each.queue, each.host, each.below, *each.after, each.most) for each in wanted]
-                return "end_and_claim", {
-                    **ours,
-                    "schedinfo": self._schedinfo,
-                    "unread": 0 if request.unread else SUSPECT_AFTER,
-                    "guarded": [each.type for each in wanted if each.guarded],
-                    **_columns(request.ends, "pks", "attempts", "ages", "micros", "hosts", "pids", "codes"),
-                    **_columns(wants, *WANTS),
-                }
+            case r.EndAndClaim(ends, wanted, unread):
+                values: Arrays = {**ours, "schedinfo": self._schedinfo, "unread": 0 if unread else SUSPECT_AFTER}
+                if ends or not wanted:
+                    values |= _columns(ends, "pks", "attempts", "ages", "micros", "hosts", "pids", "codes")
+                if wanted:
+                    values |= _wants(tuple(wanted))
+                return END_AND_CLAIM if ends and wanted else ONLY_CLAIM if wanted else ONLY_END, values
             case r.Save(rows, failures):
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
                 return "save", {**ours, "rows": texts[0], "failures": texts[1]}
@@ -127,6 +128,14 @@ def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
     return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
+@lru_cache
+def _wants(wanted: tuple[ClaimRequest, ...]) -> Arrays:
+    """Return the encoded columns of claim requests: whenever a daemon is idle it asks for the same."""
+    rows = [(each.type, each.queue, each.host, each.below, *each.after, each.most) for each in wanted]
+    columns = _columns(rows, *WANTS) | {"guarded": [each.type for each in wanted if each.guarded]}
+    return {name: encode(column) for name, column in columns.items()}
+
+
 def _event(request: r.Request, rows: Table) -> e.Event:
     match request:
         case r.EndAndClaim():
@@ -153,10 +162,18 @@ def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed
     """Return the event in the rows of query `end_and_claim`: the first is about ends and wants, each other a claim."""
     _, _, reached, parents, lapsed, kept, _ = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in request.ends} - set(_numbers(kept))))
-    places = {request.wanted[number - 1]: ClaimPosition(*place) for number, *place in json.loads(reached or b"[]")}
-    found = {request.wanted[int(number or 0) - 1]: count for number, count in Counter(rows.column(2)[1:]).items()}
+    if len(rows) == 1:
+        return e.EndedAndClaimed((), _numbers(parents), fenced, {}, {}, 0, lapsed is not None)
+    wanted, numbers = request.wanted, rows.column(2)[1:]
+    found = {wanted[int(number or 0) - 1]: numbers.count(number) for number in set(numbers)}
+    places = dict(_place(text.split(","), wanted) for text in (reached or b"").decode().split(";") if text)
     size = sum(map(len, filter(None, rows.column(3)[1:])))
     return e.EndedAndClaimed((), _numbers(parents), fenced, places, found, size, lapsed is not None)
+
+
+def _place(words: Sequence[str], wanted: Sequence[ClaimRequest]) -> tuple[ClaimRequest, ClaimPosition]:
+    number, rank, queued, pk = words
+    return wanted[int(number) - 1], ClaimPosition(rank, queued, int(pk))
 
 
 def _numbers(cell: bytes | None) -> tuple[int, ...]:

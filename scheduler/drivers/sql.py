@@ -136,6 +136,8 @@ def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
 
 def _array(values: Sequence[object]) -> bytes:
     """Return an array literal; lists of numbers, of plain texts or of one value are long, and need no Python loop."""
+    if not values:
+        return b"{}"
     kinds = set(map(type, values))
     if len(kinds) == 1 and kinds <= _EXACT and values.count(values[0]) == len(values):
         return b"{" + b",".join([_array_of(values[:1], kinds)] * len(values)) + b"}"
@@ -201,7 +203,7 @@ class Table:
         """Read rows one by one: column iterators side by side run in C, and cost a third of a call for each row."""
         if not self._columns:
             return repeat((), self._count)
-        return zip(*(map(self._get, range(self._count), repeat(at)) for at in self._columns), strict=True)
+        return zip(*[map(self._get, range(self._count), repeat(at)) for at in self._columns], strict=True)
 
     def __eq__(self, other: object) -> bool:
         return list(self) == (list(other) if isinstance(other, Table) else other)
@@ -261,7 +263,7 @@ class Stat:
 
 
 def read_rows(result: pq.abc.PGresult) -> Rows:
-    names = tuple(result.fname(column) or b"" for column in range(result.nfields))
+    names = tuple(filter(None, map(result.fname, range(result.nfields))))
     return Rows(Table(result), names, result.command_tuples or 0)
 
 

@@ -116,6 +116,11 @@ class Core:
             serving.wind_down(state, now)
 
     @property
+    def has_effects(self) -> bool:
+        """Say whether effects wait to be carried out."""
+        return bool(self.state.effects)
+
+    @property
     def has_work(self) -> bool:
         """Say whether `take_effects` would return something, or has something to schedule."""
         return bool(self.state.effects or self.state.dirty)

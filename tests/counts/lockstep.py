@@ -10,6 +10,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
+from scheduler.daemon.connections import FEW
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
@@ -75,6 +76,8 @@ class Lockstep:
     def act(self) -> None:
         """Do what a turn of the daemon does before it waits."""
         while True:
+            if self.core.has_effects:
+                self._carry_out()
             self._request()
             self._carry_out()
             self._request()
@@ -111,7 +114,8 @@ class Lockstep:
         self._is_asking = False
         if isinstance(event, e.EndedAndClaimed) and event.claims:  # as daemon/connections.py does
             self.core.handle(replace(event, claims=()), self.now)
-            self._request()
+            if len(event.claims) > FEW:
+                self._request()
             event = e.Claimed(event.claims)
         self.core.handle(event, self.now)
 

@@ -64,7 +64,7 @@ class Straight:
 
     def _name(self, query: Query) -> bytes:
         if query not in self._prepared:
-            name = self._prepared[query] = query.name.encode()
+            name = self._prepared[query] = f"{query.name}/{len(self._prepared)}".encode()
             self._pg.prepare(name, query.sql.encode())
         return self._prepared[query]
 

@@ -13,9 +13,11 @@ from tests.faults.walk import Step
 from tests.sim.mutants import Finder, Patch
 from tests.sim.mutants import Mutant as Patched
 
+FORMS: Final = {"end_and_claim": ("end_and_claim", "only_end", "only_claim")}  # queries that go by one name
+
 
 class Edit(NamedTuple):
-    """In this query, this text becomes that one, wherever it stands."""
+    """In this query, and in each that goes by its name, this text becomes that one, wherever it stands."""
 
     query: str
     old: str
@@ -103,9 +105,20 @@ def plant(name: str) -> None:
 def edited(text: str, mutant: Mutant) -> str:
     """Return queries.sql with the fault. Errors: SystemExit if a query does not have the text."""
     for edit in mutant.edits:
-        head, mark, rest = text.partition(f"-- name: {edit.query}\n")
-        query, following, tail = rest.partition("-- name: ")
-        if edit.old not in query:
+        parts = text.split("-- name: ")
+        chosen = [n for n, part in enumerate(parts) if _name_of(part) in forms_of(edit.query) and edit.old in part]
+        if not chosen:
             raise SystemExit(f"{edit.query} has no {edit.old!r}")
-        text = head + mark + query.replace(edit.old, edit.new) + following + tail
+        for n in chosen:
+            parts[n] = parts[n].replace(edit.old, edit.new)
+        text = "-- name: ".join(parts)
     return text
+
+
+def forms_of(query: str) -> tuple[str, ...]:
+    """Return the blocks of queries.sql that go by this name."""
+    return FORMS.get(query, (query,))
+
+
+def _name_of(part: str) -> str:
+    return part.partition("\n")[0]

@@ -16,7 +16,8 @@ from tests.faults.failpoints import LOGGED, WRITES
 from tests.faults.site import Site
 from tests.integration.daemon import Daemon
 
-SHOWN_ELSEWHERE = frozenset(("end_holder",))  # a stopped daemon's large answer: test_daemons.py
+# A stopped daemon's large answer: test_daemons.py. The other two go by the name of end_and_claim.
+SHOWN_ELSEWHERE = frozenset(("end_holder", "only_end", "only_claim"))
 STDIN_JOBS = frozenset(("next_job_number", "insert_stdin_job", "read_stdin_ends"))  # of `drover run -I`
 NAMED = tuple(name for name in load((schema_dir() / "queries.sql").read_text()) if name not in SHOWN_ELSEWHERE)
 UNNAMED = (
