@@ -87,7 +87,7 @@ class Claims:
         first = self._rotation % (len(wanted) or 1)
         wanted = wanted[first:] + wanted[:first]
         if reserved := {queue.name: queue.reserved for queue in queues if queue.reserved and not queue.paused}:
-            wanted = list(_kept_free(wanted, reserved, pools, hosts, jobs))
+            wanted = list(self._kept_free(wanted, reserved, pools, hosts, jobs))
         return list(_within(left, wanted))
 
     def _of_pool(
@@ -137,6 +137,38 @@ class Claims:
                         yield quick._replace(most=count or 1, after=quick.start)
                     if count and rest.key not in self.empty:
                         yield rest._replace(most=count, after=self.reached.get(rest.key, rest.start))
+
+    def _kept_free(
+        self,
+        wanted: Sequence[ClaimRequest],
+        reserved: Mapping[str, int],
+        pools: Sequence[Pool],
+        hosts: Sequence[HostState],
+        jobs: Iterable[Job],
+    ) -> Iterator[ClaimRequest]:
+        """Yield the requests that leave to each queue what is reserved for it; jobs: all that are in hand."""
+        sizes = {urgent: _sizes(pools, hosts, urgent) for urgent in (False, True)}
+        in_hand = Counter((job.pool.name, job.queue if job.queue in reserved else "") for job in jobs)  # "": all others
+        asked = self.empty.union(request.key for request in wanted)
+
+        def room(request: ClaimRequest, others: int) -> int:
+            of_types, total = sizes[request.urgent]
+            name, size = request.type, of_types[request.type]
+            of_type = size - in_hand[name, ""] - in_hand[name, request.queue]
+            of_all = total - sum(count for (_, whose), count in in_hand.items() if whose in ("", request.queue))
+            return min(request.most, of_type - min(others, size - 1), of_all - min(others, total - 1))
+
+        for request in wanted:
+            others = sum(reserved.values()) - reserved.get(request.queue, 0)
+            if not others:
+                yield request
+                continue
+            urgent = request._replace(urgent=True, after=request.start)  # has places of its own
+            if room(request, others) <= 0 and urgent.key not in asked:
+                request = urgent
+            if (most := room(request, others)) > 0:
+                in_hand[request.type, request.queue if request.queue in reserved else ""] += most
+                yield request._replace(most=most)
 
     def _places(self, pool: Pool, queue: str, hosts: Sequence[HostState], urgent: bool) -> list[ClaimKey]:
         """Return the places of a type in a queue that may have something."""
@@ -221,31 +253,14 @@ def _held(pool: Pool, where: RunQueue[Job]) -> int:
     return where.count() - queries + pool.coming.get(where, 0) + rescued
 
 
-def _kept_free(
-    wanted: Sequence[ClaimRequest], reserved: Mapping[str, int], pools: Sequence[Pool], hosts: Sequence[HostState],
-    jobs: Iterable[Job],
-) -> Iterator[ClaimRequest]:  # fmt: skip
-    """Yield the requests that leave to each queue what is reserved for it; jobs: all that are in hand."""
-    sizes, total = _sizes(pools, hosts)
-    in_hand = Counter((job.pool.name, job.queue if job.queue in reserved else "") for job in jobs)  # "": all others
-    for request in wanted:
-        name, queue = request.type, request.queue
-        others = sum(reserved.values()) - reserved.get(queue, 0)
-        if not others:
-            yield request
-            continue
-        of_type = sizes[name] - in_hand[name, ""] - in_hand[name, queue]
-        of_all = total - sum(count for (_, whose), count in in_hand.items() if whose in ("", queue))
-        most = min(request.most, of_type - min(others, sizes[name] - 1), of_all - min(others, total - 1))
-        if most > 0:
-            in_hand[name, queue if queue in reserved else ""] += most
-            yield request._replace(most=most)
-
-
-def _sizes(pools: Sequence[Pool], hosts: Sequence[HostState]) -> tuple[dict[str, int], int]:
-    """Return how many jobs could be worked at once, by type and in all."""
+def _sizes(pools: Sequence[Pool], hosts: Sequence[HostState], urgent: bool) -> tuple[dict[str, int], int]:
+    """Return how many jobs could be worked at once, by type and in all, if the last of them are urgent or not."""
     slots = Counter((pool.name, slot.host.name) for pool in pools for slot in pool.slots)
-    limits = {host.name: slots.total() if host.max == UNLIMITED else host.max for host in hosts if host.is_open}
+    limits = {
+        host.name: slots.total() if host.max == UNLIMITED else host.max + urgent * host.urgent
+        for host in hosts
+        if host.is_open
+    }
     sizes, on_host = dict.fromkeys([pool.name for pool in pools], 0), Counter[str]()
     for (name, host), count in slots.items():
         if host in limits:

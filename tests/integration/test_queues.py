@@ -248,6 +248,17 @@ def test_host_capacity_is_kept_for_the_reserved_agent_of_another_type_t45(launch
     daemon.wait_all([new, *flood])
 
 
+def test_an_urgent_job_has_its_place_on_a_host_beside_a_reserved_one_t45(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch("[hosts.local]\nmax = 3\nurgent = 1\n" + puppet(slots=40) + limited("high", reserved=1))
+    flood = daemon.insert_all([busy(meeting)] * 5)
+    assert meeting.hear_all(2) == ["default"] * 2
+    urgent = daemon.insert(jq_type="puppet", jq_urgent=True, jq_args=":")
+    daemon.wait(urgent)
+    assert in_hand(daemon, "default") == 2
+    meeting.let_go(5)
+    daemon.wait_all(flood)
+
+
 def test_reserved_changes_at_run_time_and_does_not_apply_to_a_type_with_one_slot_t45(
     launch: Launch, meeting: Meeting
 ) -> None:

@@ -7,6 +7,7 @@ I1 to I5 are RELIABILITY 3's: no job lost, rows in hand are core memory, one end
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from scheduler.model.config import AUTO
@@ -276,12 +277,14 @@ def claims_leave_what_is_reserved(world: State, turn: EndAndClaim) -> None:
     """Queues without a reservation claim nothing that would be in the way of one that has some."""
     in_hand = Counter((job.pool, job.queue) for job in world.jobs.values())
     kept = {q.name: q.reserved for q in world.queues.values() if q.reserved and not q.paused}
-    for pool in world.pools.values():
+    for pool, urgent in product(world.pools.values(), (False, True)):  # urgent rows have places of their own
         own = Counter({queue: count for (of, queue), count in in_hand.items() if of is pool})
-        asked = sum(want.most for want in turn.wanted if want.type == pool.name and want.queue not in kept)
+        wanted = [want for want in turn.wanted if want.type == pool.name and (urgent or not want.urgent)]
+        asked = sum(want.most for want in wanted if want.queue not in kept)
         common = asked + sum(count for queue, count in own.items() if queue not in kept)
         slots = Counter(slot.host.name for slot in pool.slots if slot.host.is_open)
-        size = sum(min(count, max(world.hosts[name].max, 0) or count) for name, count in slots.items())
+        places = {name: (max(host.max, 0) or slots[name]) + urgent * host.urgent for name, host in world.hosts.items()}
+        size = sum(min(count, places[name]) for name, count in slots.items())
         if kept and asked and common > max(size - min(sum(kept.values()), size - 1), 0):
             broken("claims_leave_what_is_reserved", f"{common} of {pool.name} in hand, {kept} is kept of {size}")
 
