@@ -65,20 +65,9 @@ took_effect as (
 case when octet_length(jq_args) <= 1048577 then jq_args
      else left(jq_args, case when jq_msq then 16777217 else 1048577 end) end
 
--- fragment: variables
--- The variables of a job as texts by name. None if they are longer than 16 MiB.
-case when drover.json_bytes(jq_variables) <= 16777216
-     then (select json_object_agg(key, value) from jsonb_each_text(jq_variables)) end
-
 -- fragment: variables_json
--- The same as JSON.
+-- The variables of a job as JSON. None if they are longer than 16 MiB.
 case when drover.json_bytes(jq_variables) <= 16777216 then jq_variables::text end
-
--- fragment: roles_of_submitter
--- The names of all roles that the submitter is a member of.
-(select json_agg(r.rolname) from pg_catalog.pg_roles s
-   join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
-  where s.rolname = jq_submitter)
 
 -- fragment: has_details
 -- The job is more than one parameter: `claimed` must return the details.
@@ -94,13 +83,13 @@ json_build_object(
   'itemsfailed', jq_itemsfailed, 'itemsprocessed', case when jq_msq then jq_itemsprocessed end,
   'elapsed', case when jq_msq then extract(epoch from jq_elapsedtime) end,
   'busy', case when jq_msq then extract(epoch from jq_processedtime) end,
-  'variables', case when jq_rescued < :unread::integer then {{variables}} end,
+  'variables', case when jq_rescued < :unread::integer then drover.texts(jq_variables) end,
   'variables_json', case when jq_rescued < :unread::integer then {{variables_json}} end,
   'is_oversized', jq_rescued < :unread::integer and drover.json_bytes(jq_variables) > 16777216,
   'checkpoint', case when jq_rescued < :unread::integer then jq_checkpoint end,
   'unread', jq_rescued >= :unread::integer,
   'submitter', jq_submitter,
-  'roles', case when jq_type = any (:guarded::text[]) then {{roles_of_submitter}} end)
+  'roles', case when jq_type = any (:guarded::text[]) then drover.roles_of(jq_submitter) end)
 
 -- fragment: ended
 -- End the plain successes of the last batch.
@@ -248,7 +237,7 @@ select jq_pk, attempt, want, args, rank, more, is_marked
 with {{ownership}}
 select j.jq_pk, {{argument}},
        json_build_object(
-         'variables', {{variables}},
+         'variables', drover.texts(jq_variables),
          'variables_json', {{variables_json}},
          'is_oversized', drover.json_bytes(jq_variables) > 16777216,
          'checkpoint', jq_checkpoint)::text

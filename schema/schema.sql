@@ -1023,6 +1023,14 @@ CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN CASE WHEN ((agent).agent_blocked_until > now()) THEN ((((((('agent type '::text || (agent).agent_type) || CASE WHEN starts_with((agent).agent_reason, 'no connection'::text) THEN ' waits'::text ELSE ' failed'::text END) || ', next try '::text) || date_trunc('second'::text, (agent).agent_blocked_until)) || COALESCE((', resting since '::text || date_trunc('second'::text, (agent).agent_blocked_since)), ''::text)) || ': '::text) || COALESCE((agent).agent_reason, '?'::text)) ELSE NULL::text END;
 
+CREATE FUNCTION drover.roles_of(role name) RETURNS json
+    LANGUAGE sql STABLE STRICT
+    AS $$
+  select json_agg(r.rolname) from pg_catalog.pg_roles s
+    join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
+   where s.rolname = role
+$$;
+
 CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, waits boolean, OUT released integer, OUT unsettled bigint[], OUT place bigint, OUT locked bigint[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -1104,6 +1112,13 @@ begin
   end loop;
   return skipped;
 end $$;
+
+CREATE FUNCTION drover.texts(variables jsonb) RETURNS json
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    AS $$
+  select case when drover.json_bytes(variables) <= 16777216
+              then (select json_object_agg(key, value) from jsonb_each_text(variables)) end
+$$;
 
 CREATE FUNCTION drover.unmet(was integer, more integer, writer xid) RETURNS integer
     LANGUAGE sql

@@ -205,6 +205,21 @@ create trigger jobqueue_moved
                 or old.jq_state = 'running' and (new.jq_state = 'done' or new.jq_state = 'running')))
   execute function drover.moved();
 
+-- What few jobs have is read by functions: a part of the claim itself would be prepared for each claim.
+
+-- Return variables as texts by name. None if they are longer than 16 MiB.
+create function drover.texts(variables jsonb) returns json language sql immutable strict parallel safe as $$
+  select case when drover.json_bytes(variables) <= 16777216
+              then (select json_object_agg(key, value) from jsonb_each_text(variables)) end
+$$;
+
+-- Return the names of all roles that a role is a member of.
+create function drover.roles_of(role name) returns json language sql stable strict as $$
+  select json_agg(r.rolname) from pg_catalog.pg_roles s
+    join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
+   where s.rolname = role
+$$;
+
 -- ---------------------------------------------------------------- views
 
 -- The rows of drover.jobqueue as people are shown them: a job that is in hand by a record alone is claimed, too.
