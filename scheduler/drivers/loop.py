@@ -139,11 +139,13 @@ class Loop:
     def modify(self, fd: int, mask: int) -> None:
         self._epoll.modify(fd, mask)
 
-    def unregister(self, fd: int) -> None:
-        """Stop waiting for a descriptor, at once and before it is closed; harmless when it is not registered."""
-        if self._callbacks.pop(fd, None) is not None:
+    def unregister(self, fd: int) -> Callable[[int], None] | None:
+        """Stop waiting for a descriptor, at once and before it is closed; return the callback if it was registered."""
+        callback = self._callbacks.pop(fd, None)
+        if callback is not None:
             self._stale.add(fd)
             self._epoll.unregister(fd)
+        return callback
 
     def at(self, instant: float, call: Callable[[], None]) -> Timer:
         """Call once at `instant`; one in the past is now, so that no timer can hold back an older one."""

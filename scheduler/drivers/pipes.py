@@ -52,9 +52,11 @@ class Outputs:
             os.close(fd)
         return CLOSED
 
-    def pause(self, fd: int, reader: Reader, excess_s: float) -> None:
+    def pause(self, fd: int, excess_s: float) -> None:
         """Do not read for a while, longer the more descriptors are paused."""
-        self.loop.unregister(fd)
+        reader = self.loop.unregister(fd)
+        if reader is None:
+            return
         self._paused[fd] = reader
         pause = min(excess_s / SHARE * len(self._paused), LONGEST_PAUSE_S)
 
@@ -128,7 +130,9 @@ class Pipes:
         return (self.stdout, out), (self.stderr, err)
 
     def _reader(self, fd: int, pass_on: OnOutput | OnErrors) -> Reader:
-        """Return the hot path: read, pass on, write the answer; everything is bound once, here."""
+        """Return the hot path: read, pass on, write the answer; everything is bound once, here, but not itself: with
+        all that it binds it would be left to the garbage collector.
+        """
         slot, is_line, loop = self._slot, self._is_line, self._loop
         read, write, charge = os.read, self.write, self._charge
 
@@ -144,11 +148,11 @@ class Pipes:
             if answer is not None:
                 write(answer)
             if is_line and len(data) > FREE:
-                charge(fd, data, reader)
+                charge(fd, data)
 
         return reader
 
-    def _charge(self, fd: int, data: bytes, reader: Reader) -> None:
+    def _charge(self, fd: int, data: bytes) -> None:
         """Charge a line agent for a read; pause its output if it has used up its allowance."""
         now, lines = self._loop.now, data.count(b"\n")
         cost = max(lines - FREE, 0) * LINE_S + len(data) * BYTE_S
@@ -157,7 +161,7 @@ class Pipes:
         excess = self._debt - BURST_S
         self._chunk = FLOOD_CHUNK if excess > 0 and lines > FREE else LINES_CHUNK
         if excess > 0 and not self._is_dead and fd in (self.stdout, self.stderr):
-            self._outputs.pause(fd, reader, excess)
+            self._outputs.pause(fd, excess)
 
     def _end(self, fd: int) -> None:
         if fd == self.stdout:

@@ -1,5 +1,6 @@
 """Claims about real processes between real pipes: how they talk, clog and die, and what is told of it."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -52,6 +53,22 @@ def test_a_slot_has_one_process_at_a_time(family: Make) -> None:
     one.spawn()
     with pytest.raises(BugError, match="slot 0 has a process"):
         one.spawn()
+
+
+def test_processes_that_ended_leave_nothing_to_the_garbage_collector_p1(family: Make) -> None:
+    one = family(line=sh("echo up; echo oops >&2"), exec=command())
+    gc.collect()
+    gc.disable()
+    try:
+        for slot in range(0, 20, 2):
+            one.spawn(slot)
+            one.run(b"echo", b"x", slot=slot + 1)
+            one.end(slot)
+            one.end(slot + 1)
+        found = gc.collect()
+    finally:
+        gc.enable()
+    assert found < 10
 
 
 def test_output_of_an_agent_is_passed_on_and_answered_f82(family: Make) -> None:
