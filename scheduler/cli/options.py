@@ -41,6 +41,8 @@ def parse(argv: Sequence[str]) -> Namespace:
     # argparse would take the word after `--wait` for its optional seconds
     before = ["--wait=inf" if word == "--wait" else word for word in top.rest]
     options = parser.parse_intermixed_args(before, own)
+    if top.command == "run" and not options.jobs and any(re.match("--(json|wait)", word) for word in before):
+        parser.error("--json and --wait are for jobs that are run by hand: name the jobs")
     if behind := words[end + 1 :]:  # argparse would lose some of them, when options may be in any place
         if not hasattr(options, "args"):
             parser.error(f"no words are expected after -- (got {' '.join(behind)})")
@@ -228,6 +230,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--host HOST", "run on this host only"),
         _argument("--queue QUEUE", "use this named queue"),
         _argument("--urgent", "run it before all jobs that are not urgent", **OR_NULL),
+        _argument("--manual", "hold it until it is run by hand, with drover run", action="store_const", const="manual"),
         _argument("--priority LETTERS", "letters and digits, a before z; default n"),
         _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_NUMBER)),
         _argument("--name TYPE.NONCE", "unique name of the job"),

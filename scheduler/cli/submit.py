@@ -27,7 +27,7 @@ from scheduler.model.config import Config
 
 ROWS_AT_ONCE: Final = 10_000
 SAME_NAME: Final = ("type", "runonpfile", "key", "host", "queue", "urgent", "priority", "retries", "name", "delete")
-COLUMNS: Final = {"sql": "jq_msq"} | {option: f"jq_{option}" for option in SAME_NAME}
+COLUMNS: Final = {"sql": "jq_msq", "manual": "jq_mode"} | {option: f"jq_{option}" for option in SAME_NAME}
 INSERT: Final = """
 insert into drover.jobqueue ({columns}, jq_args)
 select {values}, args from unnest(%s::text[]) with ordinality as u(args, n) order by n

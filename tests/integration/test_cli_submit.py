@@ -42,6 +42,12 @@ def test_each_remove_option_adds_a_file_to_delete_after_success_r43(drover: Drov
     assert (refused.status, "none of them NULL or empty" in refused.err) == (2, True)
 
 
+def test_a_job_is_submitted_as_manual_j39(drover: Drover, active: psycopg.Connection) -> None:
+    assert drover("submit", "noop", "x", "--manual").status == 0
+    assert one(active.execute("select jq_mode, jq_state::text from drover.jobqueue")) == ("manual", "held")
+
+
+
 def test_runonpfile_makes_it_a_query_f160(drover: Drover, active: psycopg.Connection) -> None:
     assert drover("submit", "noop", "--runonpfile", "host", "select 1 as host").status == 0
     assert one(active.execute("select jq_msq, jq_runonpfile from drover.jobqueue")) == (True, "host")
