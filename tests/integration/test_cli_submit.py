@@ -47,7 +47,6 @@ def test_a_job_is_submitted_as_manual_j39(drover: Drover, active: psycopg.Connec
     assert one(active.execute("select jq_mode, jq_state::text from drover.jobqueue")) == ("manual", "held")
 
 
-
 def test_runonpfile_makes_it_a_query_f160(drover: Drover, active: psycopg.Connection) -> None:
     assert drover("submit", "noop", "--runonpfile", "host", "select 1 as host").status == 0
     assert one(active.execute("select jq_msq, jq_runonpfile from drover.jobqueue")) == (True, "host")
