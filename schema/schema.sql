@@ -1925,9 +1925,11 @@ CREATE VIEW drover.reason AS
                 CASE j.jq_unmet
                     WHEN 1 THEN ' dependency: job '::text
                     ELSE ' dependencies: jobs '::text
-                END) || COALESCE(( SELECT string_agg((d.jdep_jq_depends_fk)::text, ', '::text ORDER BY d.jdep_jq_depends_fk) AS string_agg
-                   FROM ( SELECT jobdepends.jdep_jq_depends_fk
-                           FROM drover.jobdepends
+                END) || COALESCE(( SELECT string_agg((d.pk || COALESCE(((' ('::text || d.name) || ')'::text), ''::text)), ', '::text ORDER BY d.pk) AS string_agg
+                   FROM ( SELECT p.jq_pk AS pk,
+                            p.jq_name AS name
+                           FROM (drover.jobdepends
+                             JOIN drover.jobqueue p ON ((p.jq_pk = jobdepends.jdep_jq_depends_fk)))
                           WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL))
                          LIMIT 10) d), '?'::text)) || COALESCE(( SELECT (('; job '::text || p.jq_pk) ||
                         CASE p.jq_state

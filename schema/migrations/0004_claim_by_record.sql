@@ -318,8 +318,9 @@ select j.jq_pk, j.jq_type, s.state as jq_state,
     when s.state = 'queued' then case
       when j.jq_unmet > 0 then 'waits for ' || j.jq_unmet || case j.jq_unmet when 1 then ' dependency: job '
         else ' dependencies: jobs ' end
-        || coalesce((select string_agg(jdep_jq_depends_fk::text, ', ' order by jdep_jq_depends_fk)
-                       from (select jdep_jq_depends_fk from drover.jobdepends
+        || coalesce((select string_agg(pk || coalesce(' (' || name || ')', ''), ', ' order by pk)
+                       from (select p.jq_pk as pk, p.jq_name as name
+                               from drover.jobdepends join drover.jobqueue p on p.jq_pk = jdep_jq_depends_fk
                               where jdep_jq_fk = j.jq_pk and jdep_met_at is null limit 10) d), '?')
         || coalesce((select '; job ' || p.jq_pk || case p.jq_state when 'failed'
           then ' has failed: retry it, or cancel or ice this one'

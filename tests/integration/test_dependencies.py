@@ -55,6 +55,13 @@ def after(daemon: Daemon, args: str) -> None:
     daemon.wait(daemon.insert(jq_type="rec", jq_args=args, jq_priority="z"))
 
 
+def test_why_names_the_parents_that_have_names_r36(daemon: Daemon) -> None:
+    named = daemon.insert(role="drover_frontend", jq_type="rec", jq_name="rec.1", jq_host="nowhere")
+    other = daemon.insert(role="drover_frontend", jq_type="rec", jq_host="nowhere")
+    child = child_of(daemon, [named, other])
+    assert daemon.why(child) == f"waits for 2 dependencies: jobs {named} (rec.1), {other}"
+
+
 def test_a_child_starts_only_after_its_parent_has_succeeded_f44_r5(
     daemon: Daemon, record: Path, tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ def test_children_of_a_failed_bill_run_when_it_is_retried_and_paid_r6_r7_r63(
     assert ask("exit paying.1").out == "7\n"
     assert daemon.row(leaf)["jq_state"] == "queued"
     in_vain = f"job {bill} has failed: retry it, or cancel or ice this one"
-    assert ask("why shipping.1").out == f"waits for 1 dependency: job {bill}; {in_vain}\n"
+    assert ask("why shipping.1").out == f"waits for 1 dependency: job {bill} (paying.1); {in_vain}\n"
     paid.touch()
     assert ask("retry paying.1").status == 0
     daemon.wait_all([bill, leaf])
