@@ -49,7 +49,7 @@ class Desk:
         event, *rows = self.events
         if not isinstance(event, EndedAndClaimed):
             return event
-        return replace(event, claims=[claim for each in rows for claim in each.claims])
+        return replace(event, claims=[claim for each in (event, *rows) for claim in each.claims])
 
     def turn(self, *wants: ClaimRequest) -> EndedAndClaimed:
         """Claim and give the answer."""

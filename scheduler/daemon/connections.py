@@ -44,7 +44,6 @@ NEEDED: Final[dict[e.ConnectionKind, tuple[str, str]]] = {  # and what waits wit
 }
 LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
 KNOWN_REASONS: Final = 8  # of one failure, which are not logged again: two that alternate are no news
-FEW: Final = 4  # rows of a claim that are read at once
 BURST: Final = 5  # wake-ups of a channel that pass at once
 WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at most
 POOLER: Final = "a pooler gives each transaction another connection"
@@ -204,7 +203,7 @@ class Connections:
         self._core.handle(event, self._loop.now)
         if isinstance(event, e.EndedAndClaimed) and event.found:
             self.rate_limit.was_worthwhile("drover_queue")
-            if sum(event.found.values()) > FEW:
+            if not event.claims:
                 self.send_request()
 
     def _refused(self, text: str | None) -> None:

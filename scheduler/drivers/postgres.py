@@ -12,7 +12,7 @@ connection is dropped instead; and `old_backend` is none, since that process ser
 """
 
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -54,7 +54,7 @@ class Connection:
         self.refusal: str | None = None  # why the last attempt to connect failed; None once it is up
         self.old_backend: Backend | None = None  # of the session that was lost last, unless it was a pooler's
         self.sent = 0  # statements, those of the sessions included
-        self.stats: dict[str, Stat] = {}
+        self.stats: dict[str, Stat] = defaultdict(Stat)
         self._loop, self._conninfo, self._settings = loop, conninfo, settings
         self._on_up, self._on_down, self._on_notify = on_up, on_down, on_notify
         self._reconnect_max, self._chance, self._delay = reconnect_max, chance, FIRST_DELAY_S
@@ -217,7 +217,7 @@ class Connection:
     def _answered(self, statement: Statement, answer: Answer, seconds: float) -> None:
         """Pass on the answer to a statement, which took so long, and send the next one."""
         if statement.is_named:
-            self.stats.setdefault(statement.query.name, Stat()).add(seconds)
+            self.stats[statement.query.name].add(seconds)
         statement.done(answer)
         self._send_next()
 

@@ -21,6 +21,7 @@ from scheduler.model.queue_requests import SUSPECT_AFTER, ClaimPosition, ClaimRe
 END_AND_CLAIM: Final = "end_and_claim"
 ONLY_END: Final = "only_end"
 ONLY_CLAIM: Final = "only_claim"
+FEW: Final = 4  # claims that are read at once
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 5.0
@@ -107,8 +108,8 @@ class QueueConnection:
             self._pause = FIRST_PAUSE_S
             self._refused.accepted(name)
             self._report(_event(request, answer.rows))
-            if isinstance(request, r.EndAndClaim) and len(answer.rows) > 1:  # read while the next request is on its way
-                self._report(e.Claimed([read_claim(row, request.wanted) for row in islice(answer.rows, 1, None)]))
+            if isinstance(request, r.EndAndClaim) and len(answer.rows) > 1 + FEW:  # while the next is on its way
+                self._report(e.Claimed(_claims(request, answer.rows)))
             return
         event = e.NotSaved(cause_of(answer), answer.sentence)
         if event.why == "again" and not answer.lost:
@@ -159,16 +160,22 @@ def _event(request: r.Request, rows: Table) -> e.Event:
 
 
 def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed:
-    """Return the event in the rows of query `end_and_claim`: the first is about ends and wants, each other a claim."""
+    """Return the event in the rows of query `end_and_claim`: the first is about ends and wants, each other a claim.
+
+    The claims are in it if they are few.
+    """
     _, _, reached, parents, lapsed, kept, _ = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in request.ends} - set(_numbers(kept))))
-    if len(rows) == 1:
-        return e.EndedAndClaimed((), _numbers(parents), fenced, {}, {}, 0, lapsed is not None)
+    claims = _claims(request, rows) if len(rows) <= 1 + FEW else ()
     wanted, numbers = request.wanted, rows.column(2)[1:]
     found = {wanted[int(number or 0) - 1]: numbers.count(number) for number in set(numbers)}
     places = dict(_place(text.split(","), wanted) for text in (reached or b"").decode().split(";") if text)
     size = sum(map(len, filter(None, rows.column(3)[1:])))
-    return e.EndedAndClaimed((), _numbers(parents), fenced, places, found, size, lapsed is not None)
+    return e.EndedAndClaimed(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
+
+
+def _claims(request: r.EndAndClaim, rows: Table) -> list[r.Claim]:
+    return [read_claim(row, request.wanted) for row in islice(rows, 1, None)]
 
 
 def _place(words: Sequence[str], wanted: Sequence[ClaimRequest]) -> tuple[ClaimRequest, ClaimPosition]:

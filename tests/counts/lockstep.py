@@ -10,7 +10,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
-from scheduler.daemon.connections import FEW
+from scheduler.drivers.queue import FEW
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
@@ -112,10 +112,9 @@ class Lockstep:
 
     def _answered(self, event: e.Event) -> None:
         self._is_asking = False
-        if isinstance(event, e.EndedAndClaimed) and event.claims:  # as daemon/connections.py does
+        if isinstance(event, e.EndedAndClaimed) and len(event.claims) > FEW:  # as drivers/queue.py does
             self.core.handle(replace(event, claims=()), self.now)
-            if len(event.claims) > FEW:
-                self._request()
+            self._request()
             event = e.Claimed(event.claims)
         self.core.handle(event, self.now)
 

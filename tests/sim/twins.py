@@ -306,7 +306,7 @@ class Twins:
         event, *rows = self.events
         if not isinstance(event, EndedAndClaimed):
             return event
-        return replace(event, claims=[claim for each in rows for claim in each.claims])
+        return replace(event, claims=[claim for each in (event, *rows) for claim in each.claims])
 
     def _ask(self, query: Query, **values: object) -> list[tuple[bytes | None, ...]]:
         return list(rows_of(ask(self.loop, self.connection, query, **values)))
