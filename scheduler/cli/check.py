@@ -98,7 +98,7 @@ Programs = tuple[str, ...]  # the files that a command names, each as cksum(1) h
 def check(options: Namespace, config: Config) -> int:
     """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
     file: Finding = OK, f"configuration {locate(options.config, os.environ)}"
-    status = print_findings(chain([file], _programs(config), _hosts(config)))
+    status = print_findings(chain([file], _programs(config), _queues(config), _hosts(config)))
     try:
         with running_database(config) as conninfo:
             return print_findings(_database(config, conninfo)) or status
@@ -136,6 +136,18 @@ def _programs(config: Config) -> Iterator[Finding]:
         else:
             problem = interpreter_mistake(program, search_path(agent, around))
             yield (severity, f"{who}{program}: {problem}") if problem else (OK, who + program)
+
+
+def _queues(config: Config) -> Iterator[Finding]:
+    """Yield the queues whose limit is beyond what all agents could work at once."""
+    for name, queue in config.queues.items():
+        agents = 0
+        for host, limits in config.hosts.items():
+            if limits.enabled and name in (limits.queues or [name]):
+                slots = sum(a.slots for kind, a in config.agents.items() if a.enabled and host in config.hosts_of(kind))
+                agents += slots if limits.max < 0 else min(slots, limits.max)
+        if queue.concurrency is not None and queue.concurrency > agents:
+            yield WARN, f"queue {name}: concurrency is {queue.concurrency}, but only {agents} agents can work for it"
 
 
 def _hosts(config: Config) -> Iterator[Finding]:

@@ -108,6 +108,16 @@ address = "remote"
     }
 
 
+def test_check_warns_of_a_queue_that_may_have_more_jobs_than_agents(
+    drover: Drover, config: Path, connection: psycopg.Connection
+) -> None:
+    hosts = '[hosts.local]\nmax = 3\n[hosts.other]\nqueues = ["wide"]\n'
+    agents = '[agents.cat]\ncommand = ["cat"]\nslots = 5\n'
+    config.write_text(f"{hosts}{agents}[queues.fits]\nconcurrency = 3\n[queues.wide]\nconcurrency = 9\n")
+    told = [line for line in drover("check").out.splitlines() if line.startswith("WARN queue ")]
+    assert told == ["WARN queue wide: concurrency is 9, but only 8 agents can work for it"]
+
+
 @pytest.mark.parametrize(("word", "place"), [("/no/such", "there"), ("no-such", "in agents/ or on PATH")])
 def test_check_says_where_a_missing_program_was_looked_for(
     drover: Drover, config: Path, connection: psycopg.Connection, word: str, place: str
