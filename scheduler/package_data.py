@@ -1,13 +1,22 @@
-"""Where the files that ship with the package are: schema, configuration, bundled agents.
+"""What is installed: its version, and where the files that ship with it are: schema, configuration, bundled agents.
 
-Pure path logic: an installed wheel carries them in `scheduler/_data`, a checkout beside the package. Touches
-nothing but names of directories; refuses to know what the files hold.
+An installed wheel carries them in `scheduler/_data`, a checkout beside the package. Touches nothing but names of
+directories; refuses to know what the files hold.
 """
 
 import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
+
+
+def version() -> str:
+    """Return the version, and whether modules are compiled (see `make compiled`)."""
+    from importlib import metadata, util  # not for --help
+
+    errors = util.find_spec("scheduler.errors")
+    is_compiled = errors is not None and not str(errors.origin).endswith(".py")
+    return metadata.version("drover-scheduler") + (" (compiled)" if is_compiled else "")
 
 
 def schema_dir() -> Path:

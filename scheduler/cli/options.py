@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import LARGEST_NUMBER, LARGEST_PK, VERBS, Verb
+from scheduler.package_data import version
 
 JOB_NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # type.nonce
 
@@ -327,7 +328,5 @@ def following(command: str) -> list[str]:
 
 def print_version(_options: Namespace, _config: object) -> int:
     """Print name and version of what is installed."""
-    from importlib.metadata import version  # not for --help
-
-    print("drover", version("drover-scheduler"))
+    print("drover", version())
     return 0

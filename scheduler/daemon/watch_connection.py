@@ -8,7 +8,6 @@ what it was for is tried again by the lease, or by the next rescan.
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib import metadata
 from typing import Any, Final
 
 import attrs
@@ -27,6 +26,7 @@ from scheduler.model.config import Config, Queue
 from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.queue_requests import Cells
 from scheduler.model.states import NEVER, LeaseState
+from scheduler.package_data import version
 from scheduler.policy.core import Core
 from scheduler.policy.serving import Lease, LeaseStatement, Owner
 
@@ -258,7 +258,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
     queues = {config.scheduler.group: Queue()} | config.queues  # each group has a queue of its own name
     return {
         **asdict(identity),
-        "version": metadata.version("drover-scheduler"),
+        "version": version(),
         "lease": config.scheduler.lease,
         "hosts": [
             {"name": name, "letters": "".join(sorted(host.letters)) if host.priorities else None} | attrs.asdict(host)

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from scheduler.drivers.sql import load
 from scheduler.drivers.system import Signals, collect_rarely
 from scheduler.model import events as e
 from scheduler.model.config import Config
-from scheduler.package_data import agent_folders, schema_dir
+from scheduler.package_data import agent_folders, schema_dir, version
 from scheduler.policy.core import Core
 from scheduler.policy.reload import changes, within_reach
 
@@ -107,7 +106,7 @@ class Daemon:
         self.loop.watch_with(
             watchdog, lambda s, where: log_line("error", f"the loop was held up for {s:.1f} s in {where}")
         )
-        who = f"drover {metadata.version('drover-scheduler')} pid={os.getpid()} group={timers.group}"
+        who = f"drover {version()} pid={os.getpid()} group={timers.group}"
         agents = " ".join(name for name, agent in self.config.agents.items() if agent.enabled)
         log_line("info", f"{who}: hosts {' '.join(self.config.hosts)}; agents {agents}")
         try:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import OURS, Answer, Query, Rows, Table, encode, setting, to_json
+from scheduler.drivers.sql import OURS, Answer, Done, Query, Rows, Table, encode, setting, to_json
 from scheduler.drivers.statement_runner import RefusedStatements, cause_of
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
@@ -43,6 +42,12 @@ def settings(lock_limit: float) -> list[str]:
     return [setting(OURS), lock_timeout, "set plan_cache_mode = force_generic_plan", DURABLE]
 
 
+class Asked(Protocol):
+    """What requests are sent over: a Connection, or what stands in for one."""
+
+    def ask(self, query: Query, values: Mapping[str, object], done: Done, *, deadline: float) -> None: ...
+
+
 class QueueConnection:
     """Carries out requests, one event each.
 
@@ -51,7 +56,7 @@ class QueueConnection:
     """
 
     def __init__(
-        self, loop: Loop, connection: Connection, queries: Mapping[str, Query], owner: str, group: str,
+        self, loop: Loop, connection: Asked, queries: Mapping[str, Query], owner: str, group: str,
         schedinfo: str, report: Callable[[e.Event], None], refused: RefusedStatements, *,
         limit: float = REQUEST_LIMIT_S,
     ) -> None:  # fmt: skip

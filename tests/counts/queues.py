@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import psycopg
 from psycopg import pq, sql
@@ -15,7 +15,6 @@ from psycopg import pq, sql
 from scheduler.daemon.connections import PLANS, watch_settings
 from scheduler.drivers.job_queries import DECLARE
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queue import QueueConnection, settings
 from scheduler.drivers.sql import Answer, Query, Rows, encode, load, read_failure, read_rows
 from scheduler.model import events as e
@@ -94,10 +93,10 @@ class Real:
             self._link.run(setting)
         self._loop = loop
         self._told: list[e.Event] = []
-        self._courier = self._courier_on(cast(Connection, self._link))
+        self._courier = self._courier_on(self._link)
         self._total = self._given = 0
 
-    def _courier_on(self, connection: Connection) -> QueueConnection:
+    def _courier_on(self, connection: "Straight | Explaining") -> QueueConnection:
         return QueueConnection(self._loop, connection, queries(), OWNER, GROUP, "alpha.1", self._told.append, quiet())
 
     @property
@@ -139,7 +138,7 @@ class Real:
     def explain(self, request: r.Request) -> dict[str, Any]:
         """Return the plan of a request as it was carried out; nothing of it remains."""
         connection = Explaining(self._link)
-        self._courier_on(cast(Connection, connection)).send(request)
+        self._courier_on(connection).send(request)
         return connection.plans[0]
 
     def tell_statistics(self) -> None:

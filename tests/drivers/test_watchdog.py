@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builds import IS_COMPILED
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,9 @@ again()
 while time.monotonic() < end: loop.turn(end)
 say("over", signal.getitimer(signal.ITIMER_REAL)[0] > 0)
 """
+
+OUTERMOST = "in <module>"  # the last line of a stack
+CALLS = "<module> > wait_in_python" if IS_COMPILED else "Timer.fire > wait_in_python"
 
 Run = Callable[..., "subprocess.Popen[str]"]
 
@@ -92,23 +96,23 @@ def let_go(process: "subprocess.Popen[str]") -> None:
 @pytest.mark.parametrize("call", ["wait_in_python", "wait_in_c"])
 def test_a_hang_is_logged_while_it_lasts_f58(run: Run, call: str) -> None:
     process = run(HANG.format(call=call), 0.2)
-    shown = lines_until(process, "in turn")
+    shown = lines_until(process, OUTERMOST)
     assert any(f"in {call}" in line for line in shown)
     assert process.poll() is None
 
 
 def test_length_and_place_of_a_hang_are_reported_after_it(run: Run) -> None:
     process = run(HANG.format(call="wait_in_python"), 0.2)
-    lines_until(process, "in turn")
+    lines_until(process, OUTERMOST)
     let_go(process)
     *_, told, over = lines_until(process, "over")
-    assert told.startswith("hung True Timer.fire > wait_in_python (<string>:")
+    assert told.startswith(f"hung True {CALLS} (<string>:")
     assert over == "over"
 
 
 def test_hang_is_reported_once(run: Run) -> None:
     process = run(HANG.format(call="wait_in_python"), 0.2)
-    lines_until(process, "in turn")
+    lines_until(process, OUTERMOST)
     let_go(process)
     assert [line for line in lines_until(process, "over") if line.startswith("hung")] != []
     assert process.wait(PATIENCE_S) == 0

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,20 @@ def test_installed_agents_work_from_their_one_place_f142(prefix: Path, tmp_path:
     done = _run(prefix, tmp_path, "drover", "demo", "--limit", "20")
     assert done.returncode == 0, done.stderr
     assert "60 items" in done.stdout
+
+
+def test_nothing_is_compiled_by_default(prefix: Path, tmp_path: Path) -> None:
+    assert not [*prefix.glob("lib/python3*/site-packages/scheduler/**/*.so")]
+    assert _run(prefix, tmp_path, "drover", "--version").stdout == f"drover {metadata.version('drover-scheduler')}\n"
+
+
+def test_a_missing_compiler_is_told_in_one_line(tmp_path: Path) -> None:
+    environment = os.environ | {"HATCH_BUILD_HOOKS_ENABLE": "1", "CC": "/nonexistent/cc"}
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    (told,) = [line.strip() for line in (done.stdout + done.stderr).splitlines() if "compiler" in line]
+    assert told.startswith("no C compiler: '/nonexistent/cc' is not in PATH; install it")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("page", ["man1/drover.1", "man8/drover.8", "man5/drover.toml.5", "man7/drover-agent.7"])

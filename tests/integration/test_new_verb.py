@@ -21,12 +21,15 @@ verbs.VERBS["tell-args"] = verbs.Verb(
     "tell-args", verbs.JOB, "JOB TEXT", "say what a job works on", "tell_args", "args", True
 )
 from scheduler.daemon import wiring
-load = wiring.load
-wiring.load = lambda text: load(text + '''
+text = (wiring.schema_dir() / "queries.sql").read_text() + '''
 -- name: tell_args
 -- Return what a job works on, after a text.
 select true, :text::text || ' ' || jq_args from drover.jobqueue where jq_pk = :job::bigint
-''')
+'''
+class Schema:
+    def __truediv__(self, name): return self
+    def read_text(self): return text
+wiring.schema_dir = Schema
 """
 MAIN = [sys.executable, "-c", NEW + "from scheduler.cli.main import main; sys.exit(main())"]
 MANUAL = "import pytest; sys.exit(pytest.main(['-p', 'no:xdist', *sys.argv[1:]]))"

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from scheduler.drivers.system import identity
+from tests.builds import IS_COMPILED
 from tests.cli_tools import Drover
 from tests.integration.conftest import Launch
 from tests.integration.daemon import RUN, Daemon
@@ -23,6 +24,7 @@ from tests.needs import need
 from tests.notify_tools import Ear
 
 TEXT = LOCAL + puppet()
+WITHIN = r'cli/run\.py", line \d+ in run' if IS_COMPILED else r'daemon/wiring\.py", line \d+ in turn'
 # A daemon whose USR2 holds the loop up until something comes through a pipe: the one thing here that users cannot have.
 STUCK = """
 import os, sys
@@ -210,7 +212,7 @@ def test_a_crash_logs_a_traceback_and_the_children_and_dies_of_the_signal_f58(
     daemon.signal(number)
     assert daemon.process.wait(20) == -number
     told = daemon.stderr()
-    assert re.search(r'Fatal Python error: .*\n(.*\n)+  File ".*/scheduler/daemon/wiring\.py", line \d+ in turn', told)
+    assert re.search(rf'Fatal Python error: .*\n(.*\n)+  File ".*/scheduler/{WITHIN}\n', told)
     assert f"the daemon died of {number.name} and left children: 1\n" in told
     assert re.search(rf"^pid={agent} state=[A-Z] command=", told, re.MULTILINE)
     assert not Path(f"/proc/{agent}").exists()

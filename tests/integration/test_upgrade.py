@@ -1,6 +1,7 @@
 """A daemon whose own program is replaced while it runs: it drains, and goes on as the new one in the same process."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -48,10 +49,10 @@ def serve(launch: Launch, program: Path, own: Path) -> Serve:
     return run
 
 
-def replace(program: Path, new: str = "drover-new") -> None:
-    """Put another program there: it introduces itself otherwise."""
-    path = program / "scheduler" / "daemon" / "wiring.py"
-    path.write_text(path.read_text().replace('who = f"drover', f'who = f"{new}'))
+def replace(program: Path, new: str = "new") -> None:
+    """Put another program there: it has another version. Sources of compiled modules are not what is executed."""
+    path = program / "scheduler" / "package_data.py"
+    path.write_text(re.sub(r"return .*metadata", f'return "{new} " + metadata', path.read_text()))
 
 
 def again(daemon: Daemon, times: int = 2) -> None:
@@ -70,10 +71,10 @@ def test_a_replaced_program_is_executed_after_the_work_in_hand_without_losing_jo
     late = daemon.insert(jq_type="puppet", jq_args="true")
     meeting.let_go()
     again(daemon)
-    assert "drover-new 0" in daemon.stderr()
+    assert "drover new 0" in daemon.stderr()
     assert daemon.wait(pk)["jq_attempt"] == daemon.wait(late)["jq_attempt"] == 1
     assert os.readlink(f"/proc/{before}/exe") == os.path.realpath(sys.executable)
-    assert f"pid={before} group" in daemon.stderr().rpartition("drover-new")[2]
+    assert f"pid={before} group" in daemon.stderr().rpartition("drover new")[2]
     assert daemon.stop() == 0
 
 
@@ -86,8 +87,8 @@ def test_signals_during_the_exec_of_the_new_program_are_kept_r94(serve: Serve, p
         return daemon.stderr().count(SERVES) == 2
 
     daemon.until(served_twice, what="no other program serves")
-    replace(program, "drover")
-    replace(program, "drover-newer")
+    replace(program, "")
+    replace(program, "newer")
     again(daemon, times=3)
     daemon.signal(signal.SIGTERM)
     assert daemon.wait_exit() == 0
@@ -95,11 +96,11 @@ def test_signals_during_the_exec_of_the_new_program_are_kept_r94(serve: Serve, p
 
 def test_a_program_that_cannot_be_imported_replaces_nothing_r94(serve: Serve, program: Path) -> None:
     daemon = serve(reexec=True)
-    whole = (program / "scheduler" / "drivers" / "loop.py").read_text()
-    (program / "scheduler" / "drivers" / "loop.py").write_text("def half")
+    whole = (program / "scheduler" / "drivers" / "system.py").read_text()
+    (program / "scheduler" / "drivers" / "system.py").write_text("def half")
     daemon.until(lambda: "cannot be imported" in daemon.stderr(), what="it does not try it")
     assert daemon.wait(daemon.insert(jq_type="puppet", jq_args="true"))["jq_attempt"] == 1
-    (program / "scheduler" / "drivers" / "loop.py").write_text(whole + "\n# whole again\n")
+    (program / "scheduler" / "drivers" / "system.py").write_text(whole + "\n# whole again\n")
     again(daemon)
     assert daemon.stderr().count("cannot be imported") == 1
     assert daemon.stop() == 0
@@ -113,7 +114,7 @@ def test_upgrade_check_without_descriptors_is_repeated_later_r94(serve: Serve, p
     daemon.until(lambda: daemon.value(MEMORY) is None, what="it does not look")
     subprocess.run([*limit, "--nofile=1024:1024"], check=True)
     again(daemon)
-    assert "drover-new" in daemon.stderr()
+    assert "drover new" in daemon.stderr()
 
 
 def test_a_daemon_stopped_while_draining_for_an_upgrade_ends_r94(serve: Serve, program: Path, meeting: Meeting) -> None:
@@ -152,7 +153,7 @@ def test_a_new_version_takes_over_from_a_running_old_one(
     meeting.let_go(2)
     row = new.wait(pk)
     assert (row["jq_attempt"], row["jq_interruptions"]) == (2, 0)
-    assert "drover-new" in new.stderr()
+    assert "drover new" in new.stderr()
     assert SERVES in new.stderr()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "scheduler").rglob("*.py"))
+SOURCES = sorted(path for path in (ROOT / "scheduler").rglob("*.py") if "_data" not in path.parts)  # what is shipped
 OTHERS = {"embedded_server.py", "ssh"}  # the database's guardian and the process of an SSH host are other processes
 DAEMON = [path for path in SOURCES if not OTHERS & {path.name, path.parent.name}]
 
