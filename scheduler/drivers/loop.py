@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from types import CodeType, FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
 DAY_S = 86_400.0  # epoll takes no longer waits than 24 days; one idle turn a day costs nothing
+FEW_TIMERS = 100  # so many may be cancelled ones
 SLOW_S = 0.1  # a turn that took longer is counted
 PAUSE_S = 0.5  # a turn or a wait that lasted so much longer than it should: the process did not run
 TURN = ".turn"  # of the loop, or of the daemon: the calls below it are reported
@@ -105,8 +106,8 @@ class Loop:
     """
 
     __slots__ = (
-        "_armed", "_callbacks", "_clock", "_epoll", "_restart_at", "_safe_until", "_say_hung", "_stale", "_timers",
-        "_watchdog", "longest_turn", "now", "on_pause", "slow_turns",
+        "_armed", "_callbacks", "_clock", "_epoll", "_restart_at", "_safe_until", "_say_hung", "_stale", "_sweep_at",
+        "_timers", "_watchdog", "longest_turn", "now", "on_pause", "slow_turns",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +120,7 @@ class Loop:
         self._stale: set[int] = set()  # unregistered in this turn: events fetched before are not theirs
         self._timers: list[tuple[float, int, Timer]] = []
         self._armed = 0
+        self._sweep_at = FEW_TIMERS  # so many timers; then how many of them are cancelled is looked at
         self.longest_turn = 0.0  # seconds between two waits
         self.slow_turns = 0
         self.on_pause = on_pause  # called before the events of that turn
@@ -149,10 +151,18 @@ class Loop:
 
     def at(self, instant: float, call: Callable[[], None]) -> Timer:
         """Call once at `instant`; one in the past is now, so that no timer can hold back an older one."""
+        if len(self._timers) >= self._sweep_at:
+            self._sweep()
         self._armed += 1
         timer = Timer(call)
         heappush(self._timers, (max(instant, self.now), self._armed, timer))
         return timer
+
+    def _sweep(self) -> None:
+        """Forget cancelled timers: those of statements are, and would be kept for all the time that one may take."""
+        self._timers[:] = [armed for armed in self._timers if armed[2].call is not None]
+        heapify(self._timers)
+        self._sweep_at = max(2 * len(self._timers), FEW_TIMERS)
 
     def turn(self, until: float) -> None:
         """Wait for an event, a timer or `until`, whichever is first, and call the callbacks that are due."""

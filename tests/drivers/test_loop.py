@@ -4,6 +4,7 @@ import fcntl
 import os
 import resource
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from select import EPOLLHUP, EPOLLIN, EPOLLOUT
 
@@ -184,6 +185,18 @@ def test_a_cancelled_timer_does_not_fire(timed: Loop, clock: Clock) -> None:
     clock.now = 102.0
     timed.turn(timed.now)
     assert rung == ["third"]
+
+
+def test_cancelled_timers_are_forgotten_long_before_they_are_due_p4(timed: Loop, clock: Clock) -> None:
+    called: list[int] = []
+    for number in range(10_000):
+        timed.at(600.0, partial(called.append, -number)).cancel()
+        if number % 1000 == 0:
+            timed.at(1.0 + number, partial(called.append, number))
+    assert len(timed._timers) < 200
+    clock.now = 9_500.0
+    timed.turn(9_500.0)
+    assert called == list(range(0, 10_000, 1000))
 
 
 def test_a_timer_armed_for_now_by_a_timer_waits_for_the_next_turn(timed: Loop) -> None:
