@@ -182,31 +182,27 @@ claimed as (
 no_longer_claimable as (delete from drover.claimable where ctid = any (array(select place from claimed))),
 noted as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0)
 
--- fragment: summary_of_claims
--- In the columns of a claim `want`: how far each request got, as `number,rank,queued,pk;...`; `rank`: 'lapsed' if we do
--- not hold the lease, so that nothing could be claimed.
-(select (select string_agg(concat_ws(',', n, claim_rank, claim_queued, jq_pk), ';')
-           from (select distinct on (n) n, claim_rank, claim_queued, pk as jq_pk from picked
-                  order by n, claim_rank desc, claim_queued desc, pk desc) last) as want,
-        case when cardinality(:want_types::text[]) > 0 and not exists (select from ownership where is_valid)
-             then 'lapsed' end as rank)
+-- fragment: lapsed
+-- In column `rank` of the summary 'lapsed' if we do not hold the lease, so that nothing could be claimed.
+case when cardinality(:want_types::text[]) > 0 and not exists (select from ownership where is_valid) then 'lapsed' end
 
 -- name: end_and_claim
 -- End the plain successes of the last batch, and claim rows.
 --
 -- The first row of the answer is the summary, in the columns of a claim. Then follows a row for each claim, with the
--- number of its request in `want`, in the order to run them.
+-- number of its request in `want`, in the order to run them: how far a request got says the last of its rows.
 -- The claim does not see what `ended` changes: both read the same snapshot.
 with {{ownership}},
 {{ended}},
 {{announced}},
 {{claimed}},
 answer as (
-  select null::bigint as jq_pk, attempt, want, args, rank, more, null::timestamptz as queued, null::boolean as is_marked
-    from {{summary_of_ends}} e, {{summary_of_claims}} c
+  select null::bigint as jq_pk, attempt, null as want, args, {{lapsed}} as rank, more, null::boolean as is_marked,
+         null::timestamptz as queued
+    from {{summary_of_ends}} e
    union all
-  select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued, is_marked from claimed)
-select jq_pk, attempt, want, args, rank, more, is_marked
+  select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, is_marked, claim_queued from claimed)
+select jq_pk, attempt, want, args, rank, more, is_marked, queued
   from answer
  order by jq_pk is not null, rank collate "C", queued, jq_pk
 
@@ -216,19 +212,18 @@ select jq_pk, attempt, want, args, rank, more, is_marked
 with {{ownership}},
 {{ended}},
 {{announced}}
-select null, attempt, null, args, null, more, null from {{summary_of_ends}} e
+select null, attempt, null, args, null, more, null, null from {{summary_of_ends}} e
 
 -- name: only_claim
 -- The same when nothing has ended.
 with {{ownership}},
 {{claimed}},
 answer as (
-  select null::bigint as jq_pk, null::integer as attempt, want, null as args, rank, null as more,
-         null::timestamptz as queued, null::boolean as is_marked
-    from {{summary_of_claims}} c
+  select null::bigint as jq_pk, null::integer as attempt, null as want, null as args, {{lapsed}} as rank, null as more,
+         null::boolean as is_marked, null::timestamptz as queued
    union all
-  select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, claim_queued, is_marked from claimed)
-select jq_pk, attempt, want, args, rank, more, is_marked
+  select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, is_marked, claim_queued from claimed)
+select jq_pk, attempt, want, args, rank, more, is_marked, queued
   from answer
  order by jq_pk is not null, rank collate "C", queued, jq_pk
 

@@ -7,7 +7,6 @@ means for the rows of a request, is decided in policy/outbox.py; the SQL is in s
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
-from itertools import islice
 from typing import Any, Final, Protocol, assert_never
 
 from scheduler.drivers.loop import Loop
@@ -15,7 +14,7 @@ from scheduler.drivers.sql import OURS, Answer, Done, Query, Rows, Table, encode
 from scheduler.drivers.statement_runner import RefusedStatements, cause_of
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
-from scheduler.model.queue_requests import SUSPECT_AFTER, ClaimPosition, ClaimRequest, read_claim
+from scheduler.model.queue_requests import CLAIM_COLUMNS, SUSPECT_AFTER, ClaimPosition, ClaimRequest, read_claim
 
 END_AND_CLAIM: Final = "end_and_claim"
 ONLY_END: Final = "only_end"
@@ -169,23 +168,26 @@ def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed
 
     The claims are in it if they are few.
     """
-    _, _, reached, parents, lapsed, kept, _ = rows[0]
+    _, _, _, parents, lapsed, kept, _, _ = rows[0]
     fenced = () if kept is None else tuple(sorted({end.pk for end in request.ends} - set(_numbers(kept))))
+    if len(rows) == 1:
+        return e.EndedAndClaimed((), _numbers(parents), fenced, {}, {}, 0, lapsed is not None)
     claims = _claims(request, rows) if len(rows) <= 1 + FEW else ()
-    wanted, numbers = request.wanted, rows.column(2)[1:]
-    found = {wanted[int(number or 0) - 1]: numbers.count(number) for number in set(numbers)}
-    places = dict(_place(text.split(","), wanted) for text in (reached or b"").decode().split(";") if text)
+    reached: dict[ClaimRequest, ClaimPosition] = {}
+    found: dict[ClaimRequest, int] = {}
+    backwards = rows.column(2)[:0:-1]  # the last claim of a request first
+    for number in set(backwards):
+        pk, _, _, _, rank, _, _, queued = rows[-1 - backwards.index(number)]
+        each = request.wanted[_number(number) - 1]
+        reached[each] = ClaimPosition((rank or b"").decode(), (queued or b"").decode(), _number(pk))
+        found[each] = backwards.count(number)
     size = sum(map(len, filter(None, rows.column(3)[1:])))
-    return e.EndedAndClaimed(claims, _numbers(parents), fenced, places, found, size, lapsed is not None)
+    return e.EndedAndClaimed(claims, _numbers(parents), fenced, reached, found, size, lapsed is not None)
 
 
 def _claims(request: r.EndAndClaim, rows: Table) -> list[r.Claim]:
-    return [read_claim(row, request.wanted) for row in islice(rows, 1, None)]
-
-
-def _place(words: Sequence[str], wanted: Sequence[ClaimRequest]) -> tuple[ClaimRequest, ClaimPosition]:
-    number, rank, queued, pk = words
-    return wanted[int(number) - 1], ClaimPosition(rank, queued, int(pk))
+    wanted = request.wanted
+    return [read_claim(row, wanted) for row in rows.below(1, CLAIM_COLUMNS)]
 
 
 def _numbers(cell: bytes | None) -> tuple[int, ...]:

@@ -208,6 +208,10 @@ class Table:
     def __eq__(self, other: object) -> bool:
         return list(self) == (list(other) if isinstance(other, Table) else other)
 
+    def below(self, row: int, columns: int) -> Iterator[Cells]:
+        """Read the first cells of each row from one on."""
+        return zip(*[map(self._get, range(row, self._count), repeat(at)) for at in range(columns)], strict=True)
+
     def column(self, at: int) -> list[bytes | None]:
         return list(map(self._get, range(self._count), repeat(at)))
 

@@ -33,6 +33,7 @@ LONGEST_RANK: Final = 17  # 0 or 1 and a priority; of a fair type there is more
 ROUND_LENGTH: Final = 16  # of that: drover.rank_in_round
 URGENT_BELOW: Final = "1"  # ranks of urgent rows begin with 0, all others with 1
 ALL_BELOW: Final = "2"
+CLAIM_COLUMNS: Final = 7  # of the rows of query `end_and_claim`: what a claim is read from
 SUSPECT_AFTER: Final = 3  # rescues: the daemon may have died of what the row holds, which is read of it alone
 
 
@@ -206,7 +207,7 @@ class OutputRow(NamedTuple):
 
 
 def read_claim(cells: Cells, wanted: Sequence[ClaimRequest]) -> Claim:
-    """Return the claim in a row of query `end_and_claim`: the cells are those that it selects, in their order."""
+    """Return the claim in a row of query `end_and_claim`: the cells are the first that it selects, in their order."""
     pk, attempt, number, args, rank, more, marked = cells
     rules = PLAIN if more is None else _read_rules(more)
     rank = rank or b""
