@@ -29,6 +29,8 @@ LOG_SIZE: Final = 8 << 20  # characters of them, likewise: about what one second
 RESULT_SIZE: Final = 32 << 20  # characters of output and failed items, from which on no agent is given work
 CHUNK: Final = 1 << 20  # characters of output in one request, unless its first row has more
 GATHER_S: Final = 0.005  # that ends wait for others, while nothing is wanted and more is in hand
+GATHER_MANY_S: Final = 0.02  # the same, if so many went together the last time
+MANY: Final = 4
 LOCK_PAUSE: Final = 1.0  # seconds until what waits for a lock has had another try
 
 
@@ -168,7 +170,8 @@ class Outbox:
             self.resent, self.in_flight = False, self._choose(wanted)
             if self.locked:
                 self.in_flight = self._beside_locks(self.in_flight)
-        self.gather_until = now + GATHER_S
+        has_many = isinstance(self.in_flight, r.EndAndClaim) and len(self.in_flight.ends) >= MANY
+        self.gather_until = now + (GATHER_MANY_S if has_many else GATHER_S)
         if self._deadlines.at[GATHER] < NEVER:
             self._deadlines.set(GATHER, NEVER)
         return self.in_flight

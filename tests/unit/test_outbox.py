@@ -24,7 +24,7 @@ from scheduler.model.queue_requests import (
     WriteOutput,
 )
 from scheduler.policy.deadlines import Deadlines
-from scheduler.policy.outbox import CHUNK, LOG_SIZE, RESULT_SIZE, Outbox
+from scheduler.policy.outbox import CHUNK, GATHER_MANY_S, GATHER_S, LOG_SIZE, MANY, RESULT_SIZE, Outbox
 from scheduler.policy.serving import hold_if_full
 from tests.core_tools import claim, make_core, settle, spawned, turn
 
@@ -53,6 +53,17 @@ def test_log_rows_of_a_job_are_saved_before_its_end() -> None:
     assert ledger.next_request([WANT], 0.0) == Save([ROW], [])
     ledger.answered()
     assert ledger.next_request([WANT], 0.0) == EndAndClaim([END], [WANT])
+
+
+@pytest.mark.parametrize(("before", "wait"), [(1, GATHER_S), (MANY - 1, GATHER_S), (MANY, GATHER_MANY_S)])
+def test_ends_wait_longer_for_others_if_many_went_together_p8(before: int, wait: float) -> None:
+    ledger = Outbox(Deadlines())
+    ledger.ends += [END] * before
+    ledger.next_request([], 10.0)
+    ledger.answered()
+    ledger.ends.append(END)
+    assert ledger.gathers(10.0 + wait * 0.99)
+    assert not ledger.gathers(10.0 + wait * 1.01)
 
 
 def test_endless_log_rows_do_not_delay_ends() -> None:
