@@ -112,6 +112,9 @@ def _explain(queue: Real, claims: Sequence[Claim], after: ClaimPosition) -> dict
     requests = {
         "end_and_claim": _turn(claims, START),
         "end_and_claim that goes on": _turn(claims, after),
+        "only_end": EndAndClaim([end(claim) for claim in claims], ()),
+        "only_claim": _turn([], START),
+        "only_claim that goes on": _turn([], after),
         "mark": mark(claims),
         "save": Save([SaveRow(claim.pk, claim.attempt, "failed", 2, "failed", "failed") for claim in claims], failures),
         "find_locked": FindLocked(mark(claims)),
