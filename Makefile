@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell expr $$(nproc) + 1)
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
-.PHONY: demo test test-all check bench counts faults sim format schema clean
+COMPILED := build/compiled
+
+.PHONY: demo test test-all check bench counts faults sim compiled test-compiled format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +51,31 @@ faults: $(VENV)/.dev
 sim: $(VENV)/.dev
 	DROVER_SIM_STEPS=1000000 $(PYTEST) tests/sim
 
+# the optional wheel, into dist/, with the modules compiled that pyproject.toml lists; it takes a C compiler and minutes
+compiled: $(COMPILED)/.wheel
+
+$(COMPILED)/.wheel: $(VENV)/.demo pyproject.toml hatch_build.py $(shell find scheduler agents schema etc man -type f -not -name '*.pyc')
+	rm -rf $(COMPILED)
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(COMPILED) .
+	mkdir -p dist
+	cp $(COMPILED)/*.whl dist
+	touch $@
+
+$(COMPILED)/.dev: $(COMPILED)/.wheel
+	$(PYTHON) -m venv $(COMPILED)/$(VENV)
+	$(COMPILED)/$(BIN)/pip install --quiet --disable-pip-version-check "$$(echo $(COMPILED)/*.whl)[test]"
+	ln -s $(VENV)/lib/python3*/site-packages/scheduler $(COMPILED)
+	touch $@
+
+# that wheel, installed, meets the tests of this directory; and its simulation is that of the sources, event for event
+test-compiled: $(VENV)/.dev $(COMPILED)/.dev
+	cp -r $(filter-out build dist scheduler,$(wildcard *)) $(COMPILED)
+	cd $(COMPILED) && $(BIN)/drover --version | grep -F '(compiled)'
+	$(BIN)/python -m tests.sim.digest >$(COMPILED)/digest
+	cd $(COMPILED) && $(BIN)/python -m tests.sim.digest | cmp - digest
+	cd $(COMPILED) && $(PYTEST) -m 'not slow' --ignore tests/counts
+	cd $(COMPILED) && $(PYTEST) tests/faults/test_walk.py
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format --quiet
@@ -57,4 +84,4 @@ schema: $(VENV)/.dev
 	$(BIN)/python -m tests.dump_schema
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist build
