@@ -2,6 +2,6 @@
 
 from typing import Final
 
-from scheduler.policy import core
+from scheduler.policy.core import __file__ as path
 
-IS_COMPILED: Final = not str(core.__file__).endswith(".py")
+IS_COMPILED: Final = not str(path).endswith(".py")
