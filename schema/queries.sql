@@ -133,38 +133,37 @@ announced as materialized (
 -- Claim rows. Each claim request is a row of the `want_` arrays: type, queue and host ('' for any), the rank it stays
 -- below, the place in the order it begins after, and how many rows. A row that was rescued `unread` times is claimed
 -- without its contents: if reading them fails, or kills the daemon, reading them with every claim would do so for ever.
-picked as materialized (  -- the tokens to take, locked; rows too that the claim writes, or that were locked before
+picked as materialized (  -- the jobs to take, their tokens locked; rows too that the claim writes, or that were locked
   select w.n, c.*
     from ownership,
          unnest(:want_types::text[], :want_queues::text[], :want_hosts::text[], :want_below::text[],
                 :want_ranks::text[], :want_queued::timestamptz[], :want_pks::bigint[], :want_counts::integer[])
            with ordinality as w(type, queue, host, below, rank, queued, pk, most, n),
          lateral (
-           select t.ctid as place, claim_jq_fk as pk, claim_rank, claim_queued, claim_line, claim_by_record, seen_at,
-                  locked_at
+           select t.ctid as place, cardinality(claim_jobs) as size, claim_rank, claim_queued, claim_line,
+                  claim_by_record, s.*, locked_at
              from drover.claimable t
+            cross join lateral (select unnest(coalesce(claim_jobs, array[claim_first])) as pk) u
             cross join lateral (
-               select ctid as seen_at, claim_by_record and xmax = '0' as is_untouched from drover.jobqueue
-                where jq_pk between claim_jq_fk and claim_jq_fk and jq_state = 'queued') s
+               select jq_pk as pk, claim_by_record and xmax = '0' as is_untouched, jq_attempt + 1 as attempt,
+                      case when claim_by_record and :unread::integer > 0 then {{argument}} else '' end as args,
+                      case when not claim_by_record then null
+                           when {{has_details}} then {{details}}::text
+                           when claim_line is not null then to_json(jq_submitter)::text end as details
+                 from drover.jobqueue where jq_pk between u.pk and u.pk and jq_state = 'queued') s
              left join lateral (
                select ctid as locked_at from drover.jobqueue
-                where not is_untouched and jq_pk between claim_jq_fk and claim_jq_fk and jq_state = 'queued'
+                where not is_untouched and jq_pk between u.pk and u.pk and jq_state = 'queued'
                   and (jq_expires_at is null or jq_expires_at > now())
                   for no key update skip locked) l on true
             where claim_type = w.type and claim_queue = w.queue and claim_host = w.host and claim_rank < w.below
-              and (claim_rank, claim_queued, claim_jq_fk) > (w.rank, w.queued, w.pk)
+              and (claim_rank, claim_queued, claim_first) >= (w.rank, w.queued, drover.block_of(w.pk))
+              and (claim_rank, claim_queued, u.pk) > (w.rank, w.queued, w.pk)
               and (is_untouched or locked_at is not null)
-            order by claim_rank, claim_queued, claim_jq_fk
+            order by claim_rank, claim_queued, claim_first
             limit w.most
               for update of t skip locked) c
    where ownership.is_valid),
-recorded as (  -- their rows are left as they are
-  select p.place, j.jq_pk, j.jq_attempt + 1 as jq_attempt, p.n, p.claim_rank, p.claim_queued,
-         case when :unread::integer > 0 then {{argument}} else '' end as jq_args,
-         case when {{has_details}} then {{details}}::text
-              when p.claim_line is not null then to_json(jq_submitter)::text end as more
-    from picked p join drover.jobqueue j on j.ctid = p.seen_at
-   where p.claim_by_record),
 marked as (
   update drover.jobqueue j
      set jq_state = 'claimed', jq_attempt = jq_attempt + 1, jq_owner = :owner::uuid, jq_schedinfo = :schedinfo::text,
@@ -173,13 +172,25 @@ marked as (
          jq_endtext = 'in progress'
     from picked p
    where j.ctid = p.locked_at and not p.claim_by_record
-  returning p.place, j.jq_pk, jq_attempt, p.n, p.claim_rank, p.claim_queued,
+  returning p.place, p.size, j.jq_pk, jq_attempt, p.n, p.claim_rank, p.claim_queued,
             case when jq_rescued < :unread::integer then {{argument}} else '' end as jq_args,
             case when {{has_details}} then {{details}}::text
                  when p.claim_line is not null then to_json(jq_submitter)::text end as more),
-claimed as (
-  select *, false as is_marked from recorded union all select *, true from marked),
-no_longer_claimable as (delete from drover.claimable where ctid = any (array(select place from claimed))),
+claimed as (  -- the rows of jobs that are claimed by record are left as they are
+  select place, size, pk as jq_pk, attempt as jq_attempt, n, claim_rank, claim_queued, args as jq_args,
+         details as more, false as is_marked
+    from picked where claim_by_record
+   union all
+  select *, true from marked),
+taken as (delete from drover.claimable where ctid = any (array(select place from claimed))),
+cut as materialized (  -- the tokens of which jobs are left
+  select place, array_agg(jq_pk) as jobs from claimed where size > 0 group by place having count(*) < max(size)),
+put_back as (
+  insert into drover.claimable (claim_first, claim_jobs, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                                claim_by_record)
+  select rest[1], rest, claim_queued, claim_type, claim_queue, claim_host, claim_rank, claim_by_record
+    from cut join drover.claimable t on t.ctid = cut.place cross join lateral (
+      select array(select pk from unnest(claim_jobs) as pk where pk <> all (cut.jobs)) as rest) r),
 noted as (insert into drover.in_hand select :owner::uuid, array_agg(jq_pk) from claimed having count(*) > 0)
 
 -- fragment: lapsed
@@ -413,9 +424,10 @@ clashes as materialized (
 c as materialized (select j from given where not exists (select from clashes)),
 me as (
   insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
-                                scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_lease)
+                                scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_lease,
+                                scheduler_takes_shared)
   select :owner::uuid, :group::text, j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space',
-         (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8 from c
+         (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8, true from c
   on conflict (scheduler_uuid) do update set scheduler_seen = now()),
 g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (
@@ -673,7 +685,7 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, coalesce(r.state, t.jq_st
    else :owner::uuid in (select group_owner from active)
         and (g.name = :group::text or (q.queue_name is null and g.name not in (select group_name from active)))
    end
- order by w.claim_host, w.claim_rank, w.claim_queued, w.claim_jq_fk limit 100) f
+ order by w.claim_host, w.claim_rank, w.claim_queued, w.claim_first limit 100) f
 order by case when f.of_operator then '' else f.rank end, f.jq_pk
 
 -- name: end_command

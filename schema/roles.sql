@@ -194,7 +194,7 @@ grant update on drover.claimable to drover_scheduler;  -- to lock the rows that 
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
   drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]),
-  drover.json_bytes(jsonb), drover.texts(jsonb), drover.roles_of(name) to drover_scheduler;
+  drover.json_bytes(jsonb), drover.texts(jsonb), drover.roles_of(name), drover.block_of(bigint) to drover_scheduler;
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 

@@ -117,6 +117,10 @@ CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
      group by (u.n - 1) / 80) c
 $$;
 
+CREATE FUNCTION drover.block_of(pk bigint) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (pk - (pk % (32)::bigint));
+
 CREATE FUNCTION drover.clean_up() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -471,7 +475,6 @@ CREATE TABLE drover.jobqueue (
     jq_resubmit_of bigint,
     jq_first_start timestamp with time zone,
     jq_attempt_start timestamp with time zone,
-    CONSTRAINT jobqueue_jq_end_bits_check CHECK (((jq_end_bits >= 0) AND (jq_end_bits <= 7))),
     CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
     CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
     CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= 0)),
@@ -482,14 +485,16 @@ CREATE TABLE drover.jobqueue (
     CONSTRAINT jobqueue_key_needs_sql CHECK (((jq_key IS NULL) OR jq_msq)),
     CONSTRAINT jobqueue_name_is_type_dot_nonce CHECK (((jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$'::text) AND (split_part(jq_name, '.'::text, 1) = jq_type))),
     CONSTRAINT jobqueue_repeat_needs_sql CHECK (((NOT jq_repeat) OR jq_msq)),
-    CONSTRAINT jobqueue_start_window_is_of_dates CHECK (((((jq_not_before AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((jq_not_before AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone)) AND (((jq_not_after AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((jq_not_after AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone)))),
+    CONSTRAINT jobqueue_start_window_is_of_dates CHECK ((((LEAST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((GREATEST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone))),
     CONSTRAINT jobqueue_state_says_who_and_when CHECK (
 CASE
-    WHEN ((jq_state = 'claimed'::drover.job_state) OR (jq_state = 'running'::drover.job_state)) THEN ((jq_owner IS NOT NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NULL) AND (jq_end_bits = 0))
-    WHEN (jq_state = 'done'::drover.job_state) THEN ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND (jq_end_bits = ANY (ARRAY[1, 5])))
-    WHEN (jq_state = ANY (ARRAY['held'::drover.job_state, 'queued'::drover.job_state, 'blocked'::drover.job_state])) THEN ((jq_owner IS NULL) AND (jq_starttime IS NULL) AND (jq_endtime IS NULL) AND (jq_end_bits = 0))
-    WHEN (jq_state = 'skipped'::drover.job_state) THEN ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND (jq_end_bits = ANY (ARRAY[1, 2])))
-    ELSE ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND ((jq_end_bits & 3) = 2))
+    WHEN (jq_state < 'done'::drover.job_state) THEN ((jq_endtime IS NULL) AND (jq_end_bits = 0) AND ((jq_starttime IS NULL) = (jq_owner IS NULL)) AND ((jq_owner IS NOT NULL) = ((jq_state = 'claimed'::drover.job_state) OR (jq_state = 'running'::drover.job_state))))
+    ELSE ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND
+    CASE jq_state
+        WHEN 'done'::drover.job_state THEN (jq_end_bits = ANY ('{1,5}'::integer[]))
+        WHEN 'skipped'::drover.job_state THEN (jq_end_bits = ANY ('{1,2}'::integer[]))
+        ELSE (jq_end_bits = ANY ('{2,6}'::integer[]))
+    END)
 END)
 )
 WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
@@ -503,8 +508,12 @@ CREATE FUNCTION drover.has_token(job drover.jobqueue) RETURNS boolean
      where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '')
        and claim_host = coalesce(job.jq_host, '')
        and claim_rank = rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued
-         and claim_jq_fk = job.jq_pk)
-    or exists (select from claimable where claim_jq_fk = job.jq_pk and claim_line is not null)
+         and claim_first = job.jq_pk)
+    or exists (
+      select from claimable
+       where claim_first between block_of(job.jq_pk) and job.jq_pk and claim_jobs is not null
+         and job.jq_pk = any (claim_jobs))
+    or exists (select from claimable where claim_first = job.jq_pk and claim_line is not null)
 $$;
 
 CREATE FUNCTION drover.is_claimable(job drover.jobqueue) RETURNS boolean
@@ -638,6 +647,40 @@ CREATE FUNCTION drover.json_bytes(value jsonb) RETURNS integer
   select case when pg_column_size(value) > 134217728 then pg_column_size(value) else octet_length(value::text) end
 $$;
 
+CREATE FUNCTION drover.leave_shared(jobs bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+  tokens tid[];
+  gone   bigint[];
+  found  bigint[] := '{}';
+begin
+  loop
+    select array_agg(t.ctid) into tokens
+      from unnest(jobs) as pk join drover.claimable t on claim_first between drover.block_of(pk) and pk
+     where claim_jobs is not null and pk = any (claim_jobs);
+    exit when tokens is null;
+    with deleted as (delete from drover.claimable where ctid = any (tokens) returning *),
+    job as (
+      select claim_first, pk, pk in (select unnest(jobs)) as leaves from deleted, unnest(claim_jobs) as pk),
+    run as (
+      select *, count(*) filter (where leaves) over (partition by claim_first order by pk) as n from job),
+    put_back as (
+      insert into drover.claimable (claim_first, claim_jobs, claim_queued, claim_type, claim_queue, claim_host,
+                                    claim_rank, claim_by_record)
+      select min(pk), array_agg(pk order by pk), claim_queued, claim_type, claim_queue, claim_host, claim_rank, true
+        from run join deleted using (claim_first) where not leaves
+       group by n, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank)
+    select array_agg(pk) into gone from job where leaves;
+    found := found || gone;
+  end loop;
+  perform drover.notify('drover_queue', '') where found <> '{}';  -- claims skip tokens that are locked
+  return found;
+end $$;
+
 CREATE FUNCTION drover.limit_group() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -680,7 +723,8 @@ CREATE FUNCTION drover.line_up(jobs bigint[]) RETURNS void
     SET jit TO 'off'
     AS $$
 begin
-  insert into drover.claimable
+  insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                                claim_line, claim_by_record)
   with came as materialized (
     select jq_pk as pk, jq_queued as queued, jq_type as type, coalesce(jq_queue, '') as queue, coalesce(jq_host,
       '') as host,
@@ -693,9 +737,9 @@ begin
       where is_fair),
   begun as (
     select *, case n when 1 then drover.next_round(type, queue, host, rank, line) end as first from numbered)
-  select pk, queued, type, queue, host, rank, null, by_record from came where not is_fair
+  select pk, pk, queued, type, queue, host, rank, null, by_record from came where not is_fair
   union all
-  select pk, queued, type, queue, host,
+  select pk, pk, queued, type, queue, host,
          drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line,
            by_record
     from begun;
@@ -745,6 +789,14 @@ CREATE FUNCTION drover.may_command(who name DEFAULT SESSION_USER) RETURNS boolea
     from pg_catalog.pg_roles w, pg_catalog.pg_roles r
    where w.rolname = who
      and (r.rolname = 'drover_operator' or r.oid = (select relowner from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass))
+$$;
+
+CREATE FUNCTION drover.may_share() RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select not exists (
+    select from drover.scheduler_group join drover.scheduler on scheduler_uuid = group_owner
+     where not scheduler_takes_shared)
 $$;
 
 CREATE FUNCTION drover.moved() RETURNS trigger
@@ -808,8 +860,9 @@ begin
         and claim_rank > rank || '.' and claim_rank < rank || '/'
       order by claim_rank desc limit 1),
     (select right(claim_rank, 15)::bigint from drover.claimable
-      where claim_type = type and claim_queue = queue and claim_host = host and claim_rank > rank || '.' and claim_rank < rank || '/'
-      order by claim_rank, claim_queued, claim_jq_fk limit 1),
+      where claim_type = type and claim_queue = queue and claim_host = host and claim_rank > rank || '.'
+        and claim_rank < rank || '/'
+      order by claim_rank, claim_queued, claim_first limit 1),
     0);
 end $$;
 
@@ -831,9 +884,10 @@ begin
     rank := drover.rank_in_round(rank, drover.next_round(job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), rank,
       line));
   end if;
-  insert into drover.claimable
-  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line,
-          drover.is_claimed_by_record(job));
+  insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                                claim_line, claim_by_record)
+  values (job.jq_pk, job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''),
+          rank, line, drover.is_claimed_by_record(job));
   perform drover.notify('drover_queue', '');
 end $$;
 
@@ -844,11 +898,15 @@ begin
   if exists (select from drover.agent where agent_fair) then
     perform drover.line_up(jobs);
   else
-    insert into drover.claimable
-    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent,
-      jq_priority), null,
-           drover.is_claimed_by_record(j)
-      from drover.jobqueue j where jq_pk = any (jobs);
+    insert into drover.claimable (claim_jq_fk, claim_first, claim_jobs, claim_queued, claim_type, claim_queue,
+                                  claim_host, claim_rank, claim_by_record)
+    select case when count(*) = 1 then min(jq_pk) end, min(jq_pk),
+           case when count(*) > 1 then array_agg(jq_pk order by jq_pk) end,
+           jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority),
+           by_record
+      from (select *, drover.is_claimed_by_record(j) as by_record from drover.jobqueue j where jq_pk = any (jobs)) j
+     group by case when by_record and (select drover.may_share()) then drover.block_of(jq_pk) else jq_pk end,
+              jq_type, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued, by_record;
   end if;
   perform drover.notify('drover_queue', '') where cardinality(jobs) > 0;
 end $$;
@@ -867,7 +925,9 @@ begin
     rank := '2' || new.jq_priority;
     rank := drover.rank_in_round(rank, drover.next_round('command', '', host, rank, line));
   end if;
-  insert into drover.claimable values (new.jq_pk, new.jq_queued, 'command', '', host, rank, line);
+  insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                                claim_line)
+  values (new.jq_pk, new.jq_pk, new.jq_queued, 'command', '', host, rank, line);
   return null;
 end $$;
 
@@ -875,20 +935,39 @@ CREATE FUNCTION drover.offer_new() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $$
+declare
+  has_fair boolean;
+  has_many boolean;
 begin
-  if coalesce(current_setting('drover.has_edges', true), '') <> '' then
+  select exists (select from drover.agent where agent_fair), exists (select from arrived offset 31)
+    into has_fair, has_many;
+  if has_fair then
+    has_fair := exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue);
+  end if;
+  if current_setting('drover.has_edges', true) <> '' then
     perform drover.offer_all(array(
       select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived))
         and j.jq_type <> 'command' and drover.is_claimable(j)));
-  elsif exists (select from drover.agent where agent_fair)
-     and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
+  elsif has_fair then
     perform drover.line_up(array(
       select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
         and jq_type <> 'command'));
-  else
-    insert into drover.claimable
-    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent,
-      jq_priority), null,
+  elsif has_many then
+    insert into drover.claimable (claim_jq_fk, claim_first, claim_jobs, claim_queued, claim_type, claim_queue,
+                                  claim_host, claim_rank, claim_by_record)
+    select case when count(*) = 1 then min(jq_pk) end, min(jq_pk), case when count(*) > 1 then array_agg(jq_pk) end,
+           jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority),
+           by_record
+      from (select *, not jq_msq and jq_rescued = 0 and jq_unique_key is null and jq_not_after is null as by_record
+              from arrived
+             where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command') a
+     group by case when by_record and (select drover.may_share()) then drover.block_of(jq_pk) else jq_pk end,
+              jq_type, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued, by_record;
+  else  -- to prepare a grouping would cost more than it saves
+    insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host,
+                                  claim_rank, claim_by_record)
+    select jq_pk, jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''),
+           drover.rank(jq_urgent, jq_priority),
            not jq_msq and jq_rescued = 0 and jq_unique_key is null and jq_not_after is null
       from arrived
      where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command';
@@ -1136,23 +1215,32 @@ end $$;
 
 CREATE FUNCTION drover.withdraw(job drover.jobqueue) RETURNS void
     LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
     AS $$
 begin
   delete from drover.claimable
    where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '')
      and claim_host = coalesce(job.jq_host, '')
      and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued
-       and claim_jq_fk = job.jq_pk;
-  if not found then
-    delete from drover.claimable where claim_jq_fk = job.jq_pk and claim_line is not null;
-    if not found and exists (select from drover.in_hand where job.jq_pk = any (hand_jobs)) then
-      raise exception 'job % has just been claimed: try again', job.jq_pk using errcode = 'lock_not_available';
-    end if;
+       and claim_first = job.jq_pk and claim_jq_fk is not null;
+  if found then
+    return;
+  end if;
+  delete from drover.claimable where claim_first = job.jq_pk and claim_line is not null;
+  if found or drover.leave_shared(array[job.jq_pk]) <> '{}' then
+    return;
+  end if;
+  -- in a statement of its own: the others may have waited
+  if exists (select from drover.in_hand where job.jq_pk = any (hand_jobs)) then
+    raise exception 'job % has just been claimed: try again', job.jq_pk using errcode = 'lock_not_available';
   end if;
 end $$;
 
 CREATE FUNCTION drover.withdraw_all(jobs bigint[]) RETURNS void
     LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   withdrawn bigint[];
@@ -1162,15 +1250,18 @@ begin
     delete from drover.claimable using drover.jobqueue j
      where j.jq_pk = any (jobs) and claim_type = j.jq_type and claim_queue = coalesce(j.jq_queue, '')
        and claim_host = coalesce(j.jq_host, '')
-       and claim_rank = drover.rank(j.jq_urgent, j.jq_priority) and claim_queued = j.jq_queued and claim_jq_fk = j.jq_pk
+       and claim_rank = drover.rank(j.jq_urgent, j.jq_priority) and claim_queued = j.jq_queued and claim_first = j.jq_pk
+       and claim_jq_fk is not null
     returning claim_jq_fk),
   in_line as (
-    delete from drover.claimable where claim_jq_fk = any (jobs) and claim_line is not null returning claim_jq_fk)
-  select array_agg(claim_jq_fk) into withdrawn from (table plain union all table in_line) t;
-  if cardinality(jobs) > coalesce(cardinality(withdrawn), 0)
-    then  -- in a statement of its own: the deletes may have waited
+    delete from drover.claimable where claim_first = any (jobs) and claim_line is not null returning claim_jq_fk)
+  select coalesce(array_agg(claim_jq_fk), '{}') into withdrawn from (table plain union all table in_line) t;
+  if cardinality(jobs) > cardinality(withdrawn) then
+    withdrawn := withdrawn || drover.leave_shared(jobs);
+  end if;
+  if cardinality(jobs) > cardinality(withdrawn) then  -- in a statement of its own: the deletes may have waited
     select min(pk) into claimed from unnest(jobs) as pk
-     where pk <> all (coalesce(withdrawn, '{}')) and pk in (select unnest(hand_jobs) from drover.in_hand);
+     where pk <> all (withdrawn) and pk in (select unnest(hand_jobs) from drover.in_hand);
     if claimed is not null then
       raise exception 'job % is claimed already: it takes no new dependency', claimed using errcode = 'check_violation';
     end if;
@@ -1232,14 +1323,16 @@ UNION ALL
   WHERE (jobqueue.jq_done_by IS NOT NULL);
 
 CREATE TABLE drover.claimable (
-    claim_jq_fk bigint NOT NULL,
+    claim_jq_fk bigint,
     claim_queued timestamp with time zone NOT NULL,
     claim_type text NOT NULL COLLATE pg_catalog."C",
     claim_queue text NOT NULL COLLATE pg_catalog."C",
     claim_host text NOT NULL COLLATE pg_catalog."C",
     claim_rank text NOT NULL COLLATE pg_catalog."C",
     claim_line text COLLATE pg_catalog."C",
-    claim_by_record boolean DEFAULT false NOT NULL
+    claim_by_record boolean DEFAULT false NOT NULL,
+    claim_first bigint NOT NULL,
+    claim_jobs bigint[]
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
@@ -2042,7 +2135,8 @@ CREATE TABLE drover.scheduler (
     scheduler_lease double precision DEFAULT 30 NOT NULL,
     scheduler_started timestamp with time zone DEFAULT now() NOT NULL,
     scheduler_seen timestamp with time zone DEFAULT now() NOT NULL,
-    scheduler_number bigint DEFAULT COALESCE(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'::regclass), (0)::bigint) NOT NULL
+    scheduler_number bigint DEFAULT COALESCE(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'::regclass), (0)::bigint) NOT NULL,
+    scheduler_takes_shared boolean DEFAULT false NOT NULL
 );
 
 CREATE TABLE drover.size_limit (
@@ -2123,11 +2217,11 @@ ALTER TABLE ONLY drover.size_limit
 ALTER TABLE ONLY drover.verb
     ADD CONSTRAINT verb_pkey PRIMARY KEY (verb_name);
 
-CREATE INDEX claimable_in_line ON drover.claimable USING btree (claim_jq_fk) WHERE (claim_line IS NOT NULL);
+CREATE INDEX claimable_by_number ON drover.claimable USING btree (claim_first) WHERE ((claim_jobs IS NOT NULL) OR (claim_line IS NOT NULL));
 
 CREATE INDEX claimable_lines ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_line, claim_rank) WHERE (claim_line IS NOT NULL);
 
-CREATE INDEX claimable_order ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_jq_fk);
+CREATE INDEX claimable_order ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_first);
 
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 

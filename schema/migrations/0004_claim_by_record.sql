@@ -1,17 +1,48 @@
--- Claims that write no row of jobqueue. A row of drover.claimable is the token of a job that may run: a claim deletes
--- it
+-- Claims that write no row of jobqueue. A row of drover.claimable is the token of jobs that may run: a claim deletes it
 -- and inserts a record into drover.in_hand. Such a job stays `queued` in its row until its daemon marks it `claimed` or
 -- `running`, or ends it; each of these writes the attempt that the claim gave to the daemon, one more than the row has.
 -- A job that is queued, has nothing to wait for and has no token is in hand. Only a job without an allowance that the
 -- start of an attempt uses up, and without a key or a date that its row must show, is claimed so: others are marked by
 -- the claim itself.
+--
+-- Such jobs of a statement that inserts many share tokens (man/decisions/0032): one for those of a block of 32 numbers
+-- with the same type, queue, host, rank and time. A token is never updated: a statement that had waited for the update
+-- would see the new row, but go on with the jobs of the old one. What takes some jobs of a token deletes it and inserts
+-- one for the others. A daemon of the version before claims by claim_jq_fk, which shared tokens do not have, and leaves
+-- them alone; so none is made while such a daemon is active.
 
-alter table drover.claimable add column claim_by_record boolean not null default false;
+-- The first number of a block. A shared token is found by it: its jobs are of one block.
+create function drover.block_of(pk bigint) returns bigint language sql immutable parallel safe return pk - pk % 32;
+
+drop index drover.claimable_order, drover.claimable_lines, drover.claimable_in_line;
+alter table drover.claimable
+  add column claim_by_record boolean not null default false,
+  add column claim_first     bigint,    -- claim_jq_fk or the least of claim_jobs
+  add column claim_jobs      bigint[],  -- of a shared token, which has no claim_jq_fk
+  alter column claim_jq_fk drop not null;
+-- A change of type rewrites the table once, without dead rows.
+alter table drover.claimable alter column claim_first type bigint using claim_jq_fk;
+alter table drover.claimable alter column claim_first set not null;
+create index claimable_order on drover.claimable
+  (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_first);
+create index claimable_lines on drover.claimable (claim_type, claim_queue, claim_host, claim_line, claim_rank)
+  where claim_line is not null;  -- after the one before: of two plans that cost the same the later index is taken
+-- For tokens that are not found by the row of a job: shared ones, and those that stand in a line.
+create index claimable_by_number on drover.claimable (claim_first)
+  where claim_jobs is not null or claim_line is not null;
 alter table drover.in_hand add column hand_since timestamptz not null default now();
+alter table drover.scheduler add column scheduler_takes_shared boolean not null default false;
 
 create function drover.is_claimed_by_record(job drover.jobqueue) returns boolean
   language sql immutable parallel safe
   return not (job).jq_msq and (job).jq_rescued = 0 and (job).jq_unique_key is null and (job).jq_not_after is null;
+
+-- Return whether new tokens may be shared: each active daemon takes such.
+create function drover.may_share() returns boolean language sql stable as $$
+  select not exists (
+    select from drover.scheduler_group join drover.scheduler on scheduler_uuid = group_owner
+     where not scheduler_takes_shared)
+$$;
 
 -- Return whether a job that may run has its token: no daemon has it in hand.
 create function drover.has_token(job drover.jobqueue) returns boolean
@@ -21,8 +52,12 @@ create function drover.has_token(job drover.jobqueue) returns boolean
      where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '')
        and claim_host = coalesce(job.jq_host, '')
        and claim_rank = rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued
-         and claim_jq_fk = job.jq_pk)
-    or exists (select from claimable where claim_jq_fk = job.jq_pk and claim_line is not null)
+         and claim_first = job.jq_pk)
+    or exists (
+      select from claimable
+       where claim_first between block_of(job.jq_pk) and job.jq_pk and claim_jobs is not null
+         and job.jq_pk = any (claim_jobs))
+    or exists (select from claimable where claim_first = job.jq_pk and claim_line is not null)
 $$;
 
 -- The jobs that are in hand by a record alone: whose, since when, and the attempt before. The limit keeps a plan from
@@ -35,10 +70,27 @@ select distinct on (pk) pk as jq_pk, hand_owner, hand_since, jq_attempt
             and not drover.has_token(j) limit 1) j
  order by pk, hand_since desc;
 
+create or replace function drover.next_round(type text, queue text, host text, rank text, line text) returns bigint
+  language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_sort = off as $$
+begin
+  return greatest(
+    (select right(claim_rank, 15)::bigint + 1 from drover.claimable
+      where claim_type = type and claim_queue = queue and claim_host = host and claim_line = line
+        and claim_rank > rank || '.' and claim_rank < rank || '/'
+      order by claim_rank desc limit 1),
+    (select right(claim_rank, 15)::bigint from drover.claimable
+      where claim_type = type and claim_queue = queue and claim_host = host and claim_rank > rank || '.'
+        and claim_rank < rank || '/'
+      order by claim_rank, claim_queued, claim_first limit 1),
+    0);
+end $$;
+
 create or replace function drover.line_up(jobs bigint[]) returns void language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
-  insert into drover.claimable
+  insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                                claim_line, claim_by_record)
   with came as materialized (
     select jq_pk as pk, jq_queued as queued, jq_type as type, coalesce(jq_queue, '') as queue, coalesce(jq_host,
       '') as host,
@@ -51,9 +103,9 @@ begin
       where is_fair),
   begun as (
     select *, case n when 1 then drover.next_round(type, queue, host, rank, line) end as first from numbered)
-  select pk, queued, type, queue, host, rank, null, by_record from came where not is_fair
+  select pk, pk, queued, type, queue, host, rank, null, by_record from came where not is_fair
   union all
-  select pk, queued, type, queue, host,
+  select pk, pk, queued, type, queue, host,
          drover.rank_in_round(rank, n - 1 + max(first) over (partition by type, queue, host, rank, line)), line,
            by_record
     from begun;
@@ -69,10 +121,29 @@ begin
     rank := drover.rank_in_round(rank, drover.next_round(job.jq_type, job.jq_queue, coalesce(job.jq_host, ''), rank,
       line));
   end if;
-  insert into drover.claimable
-  values (job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''), rank, line,
-          drover.is_claimed_by_record(job));
+  insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                                claim_line, claim_by_record)
+  values (job.jq_pk, job.jq_pk, job.jq_queued, job.jq_type, coalesce(job.jq_queue, ''), coalesce(job.jq_host, ''),
+          rank, line, drover.is_claimed_by_record(job));
   perform drover.notify('drover_queue', '');
+end $$;
+
+create or replace function drover.offer_command() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  host text := coalesce(new.jq_host, '');
+  rank text := drover.rank(new.jq_urgent, new.jq_priority);
+  line text;
+begin
+  if not drover.may_command(new.jq_submitter) then
+    line := new.jq_submitter;
+    rank := '2' || new.jq_priority;
+    rank := drover.rank_in_round(rank, drover.next_round('command', '', host, rank, line));
+  end if;
+  insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                                claim_line)
+  values (new.jq_pk, new.jq_pk, new.jq_queued, 'command', '', host, rank, line);
+  return null;
 end $$;
 
 create or replace function drover.offer_all(jobs bigint[]) returns void language plpgsql as $$
@@ -80,31 +151,54 @@ begin
   if exists (select from drover.agent where agent_fair) then
     perform drover.line_up(jobs);
   else
-    insert into drover.claimable
-    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent,
-      jq_priority), null,
-           drover.is_claimed_by_record(j)
-      from drover.jobqueue j where jq_pk = any (jobs);
+    insert into drover.claimable (claim_jq_fk, claim_first, claim_jobs, claim_queued, claim_type, claim_queue,
+                                  claim_host, claim_rank, claim_by_record)
+    select case when count(*) = 1 then min(jq_pk) end, min(jq_pk),
+           case when count(*) > 1 then array_agg(jq_pk order by jq_pk) end,
+           jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority),
+           by_record
+      from (select *, drover.is_claimed_by_record(j) as by_record from drover.jobqueue j where jq_pk = any (jobs)) j
+     group by case when by_record and (select drover.may_share()) then drover.block_of(jq_pk) else jq_pk end,
+              jq_type, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued, by_record;
   end if;
   perform drover.notify('drover_queue', '') where cardinality(jobs) > 0;
 end $$;
 
 create or replace function drover.offer_new() returns trigger
   language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  has_fair boolean;
+  has_many boolean;
 begin
-  if coalesce(current_setting('drover.has_edges', true), '') <> '' then
+  select exists (select from drover.agent where agent_fair), exists (select from arrived offset 31)
+    into has_fair, has_many;
+  if has_fair then
+    has_fair := exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue);
+  end if;
+  if current_setting('drover.has_edges', true) <> '' then
     perform drover.offer_all(array(
       select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived))
         and j.jq_type <> 'command' and drover.is_claimable(j)));
-  elsif exists (select from drover.agent where agent_fair)
-     and exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue) then
+  elsif has_fair then
     perform drover.line_up(array(
       select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
         and jq_type <> 'command'));
-  else
-    insert into drover.claimable
-    select jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent,
-      jq_priority), null,
+  elsif has_many then
+    insert into drover.claimable (claim_jq_fk, claim_first, claim_jobs, claim_queued, claim_type, claim_queue,
+                                  claim_host, claim_rank, claim_by_record)
+    select case when count(*) = 1 then min(jq_pk) end, min(jq_pk), case when count(*) > 1 then array_agg(jq_pk) end,
+           jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority),
+           by_record
+      from (select *, not jq_msq and jq_rescued = 0 and jq_unique_key is null and jq_not_after is null as by_record
+              from arrived
+             where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command') a
+     group by case when by_record and (select drover.may_share()) then drover.block_of(jq_pk) else jq_pk end,
+              jq_type, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued, by_record;
+  else  -- to prepare a grouping would cost more than it saves
+    insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host,
+                                  claim_rank, claim_by_record)
+    select jq_pk, jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''),
+           drover.rank(jq_urgent, jq_priority),
            not jq_msq and jq_rescued = 0 and jq_unique_key is null and jq_not_after is null
       from arrived
      where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command';
@@ -113,23 +207,63 @@ begin
   return null;
 end $$;
 
+-- Take jobs out of the tokens that they share with others; return those that were found. Where a claim has a token
+-- locked this waits, and then looks again: the token that the claim has put back may have the job. Jobs before one that
+-- leaves and those after it get a token each, so that its own, if it comes back, is between them.
+create function drover.leave_shared(jobs bigint[]) returns bigint[]
+  language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+declare
+  tokens tid[];
+  gone   bigint[];
+  found  bigint[] := '{}';
+begin
+  loop
+    select array_agg(t.ctid) into tokens
+      from unnest(jobs) as pk join drover.claimable t on claim_first between drover.block_of(pk) and pk
+     where claim_jobs is not null and pk = any (claim_jobs);
+    exit when tokens is null;
+    with deleted as (delete from drover.claimable where ctid = any (tokens) returning *),
+    job as (
+      select claim_first, pk, pk in (select unnest(jobs)) as leaves from deleted, unnest(claim_jobs) as pk),
+    run as (
+      select *, count(*) filter (where leaves) over (partition by claim_first order by pk) as n from job),
+    put_back as (
+      insert into drover.claimable (claim_first, claim_jobs, claim_queued, claim_type, claim_queue, claim_host,
+                                    claim_rank, claim_by_record)
+      select min(pk), array_agg(pk order by pk), claim_queued, claim_type, claim_queue, claim_host, claim_rank, true
+        from run join deleted using (claim_first) where not leaves
+       group by n, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank)
+    select array_agg(pk) into gone from job where leaves;
+    found := found || gone;
+  end loop;
+  perform drover.notify('drover_queue', '') where found <> '{}';  -- claims skip tokens that are locked
+  return found;
+end $$;
+
 -- What would take a job from its agent is refused. A job that was inserted in this transaction may have no token yet.
-create or replace function drover.withdraw(job drover.jobqueue) returns void language plpgsql as $$
+create or replace function drover.withdraw(job drover.jobqueue) returns void
+  language plpgsql set enable_seqscan = off set jit = off as $$
 begin
   delete from drover.claimable
    where claim_type = job.jq_type and claim_queue = coalesce(job.jq_queue, '')
      and claim_host = coalesce(job.jq_host, '')
      and claim_rank = drover.rank(job.jq_urgent, job.jq_priority) and claim_queued = job.jq_queued
-       and claim_jq_fk = job.jq_pk;
-  if not found then
-    delete from drover.claimable where claim_jq_fk = job.jq_pk and claim_line is not null;
-    if not found and exists (select from drover.in_hand where job.jq_pk = any (hand_jobs)) then
-      raise exception 'job % has just been claimed: try again', job.jq_pk using errcode = 'lock_not_available';
-    end if;
+       and claim_first = job.jq_pk and claim_jq_fk is not null;
+  if found then
+    return;
+  end if;
+  delete from drover.claimable where claim_first = job.jq_pk and claim_line is not null;
+  if found or drover.leave_shared(array[job.jq_pk]) <> '{}' then
+    return;
+  end if;
+  -- in a statement of its own: the others may have waited
+  if exists (select from drover.in_hand where job.jq_pk = any (hand_jobs)) then
+    raise exception 'job % has just been claimed: try again', job.jq_pk using errcode = 'lock_not_available';
   end if;
 end $$;
 
-create or replace function drover.withdraw_all(jobs bigint[]) returns void language plpgsql as $$
+create or replace function drover.withdraw_all(jobs bigint[]) returns void
+  language plpgsql set enable_seqscan = off set jit = off as $$
 declare
   withdrawn bigint[];
   claimed   bigint;
@@ -138,15 +272,18 @@ begin
     delete from drover.claimable using drover.jobqueue j
      where j.jq_pk = any (jobs) and claim_type = j.jq_type and claim_queue = coalesce(j.jq_queue, '')
        and claim_host = coalesce(j.jq_host, '')
-       and claim_rank = drover.rank(j.jq_urgent, j.jq_priority) and claim_queued = j.jq_queued and claim_jq_fk = j.jq_pk
+       and claim_rank = drover.rank(j.jq_urgent, j.jq_priority) and claim_queued = j.jq_queued and claim_first = j.jq_pk
+       and claim_jq_fk is not null
     returning claim_jq_fk),
   in_line as (
-    delete from drover.claimable where claim_jq_fk = any (jobs) and claim_line is not null returning claim_jq_fk)
-  select array_agg(claim_jq_fk) into withdrawn from (table plain union all table in_line) t;
-  if cardinality(jobs) > coalesce(cardinality(withdrawn), 0)
-    then  -- in a statement of its own: the deletes may have waited
+    delete from drover.claimable where claim_first = any (jobs) and claim_line is not null returning claim_jq_fk)
+  select coalesce(array_agg(claim_jq_fk), '{}') into withdrawn from (table plain union all table in_line) t;
+  if cardinality(jobs) > cardinality(withdrawn) then
+    withdrawn := withdrawn || drover.leave_shared(jobs);
+  end if;
+  if cardinality(jobs) > cardinality(withdrawn) then  -- in a statement of its own: the deletes may have waited
     select min(pk) into claimed from unnest(jobs) as pk
-     where pk <> all (coalesce(withdrawn, '{}')) and pk in (select unnest(hand_jobs) from drover.in_hand);
+     where pk <> all (withdrawn) and pk in (select unnest(hand_jobs) from drover.in_hand);
     if claimed is not null then
       raise exception 'job % is claimed already: it takes no new dependency', claimed using errcode = 'check_violation';
     end if;
@@ -392,3 +529,27 @@ select j.jq_pk, c.jq_pk as cleanup_jq_pk,
   c.jq_host as cleanup_host, case when c.jq_state not in ('claimed', 'running', 'done')
     then c.jq_endtext end as cleanup_text
   from drover.jobqueue j left join drover.jobs c on c.jq_name = 'cleanup.' || j.jq_pk;
+
+-- ---------------------------------------------------------------- inserts
+
+-- Postgres reads and prepares every check of a table again for each statement that inserts or updates, a third of the
+-- cost of inserting one row. So the two long ones are shorter here, with the same meaning.
+alter table drover.jobqueue
+  drop constraint jobqueue_jq_end_bits_check,            -- the next one says it
+  drop constraint jobqueue_state_says_who_and_when,
+  -- What a state means. The states before `done` are those of a job that has not ended. No start: may run. Start but no
+  -- end: being worked. Both: finished.
+  add constraint jobqueue_state_says_who_and_when check (
+    case
+      when jq_state < 'done'
+        then jq_endtime is null and jq_end_bits = 0 and (jq_starttime is null) = (jq_owner is null)
+             and (jq_owner is not null) = (jq_state = 'claimed' or jq_state = 'running')
+      else jq_owner is null and jq_starttime is not null and jq_endtime is not null
+           and case jq_state when 'done' then jq_end_bits = any ('{1, 5}')
+                             when 'skipped' then jq_end_bits = any ('{1, 2}')
+                             else jq_end_bits = any ('{2, 6}') end
+    end),
+  drop constraint jobqueue_start_window_is_of_dates,
+  add constraint jobqueue_start_window_is_of_dates check (
+    least(jq_not_before, jq_not_after) at time zone 'UTC' >= '0001-01-02'
+    and greatest(jq_not_before, jq_not_after) at time zone 'UTC' <= '9999-12-31 09:59:59');

@@ -7,7 +7,9 @@ import pytest
 
 DIFFERENCE = """
     with named as (
-      select claim_jq_fk, claim_type, claim_queue, claim_host, claim_rank, claim_queued from drover.claimable),
+      select unnest(coalesce(claim_jobs, array[claim_jq_fk])), claim_type, claim_queue, claim_host, claim_rank,
+             claim_queued
+        from drover.claimable),
     due as (
       select jq_pk, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''),
              case when jq_urgent then '0' else '1' end || jq_priority,
@@ -32,11 +34,19 @@ BOTH = """
 END = "jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2"
 
 
-@pytest.fixture
-def queue(database: str) -> Iterator[psycopg.Connection]:
-    """Yield a queue of three plain jobs, one held, one for later and one command."""
+ALONE = "insert into drover.jobqueue (jq_type) values ('a'), ('a'), ('b')"
+SHARED = """
+    insert into drover.jobqueue (jq_pk, jq_type) overriding system value
+    select case when i > 3 then 100 + i else i end, case i when 3 then 'b' else 'a' end from generate_series(1, 60) i
+"""
+
+
+@pytest.fixture(params=[ALONE, SHARED], ids=["alone", "shared"])
+def queue(database: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
+    """Yield a queue of three plain jobs, one held, one for later and one command; the first two may share a token."""
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("insert into drover.jobqueue (jq_type) values ('a'), ('a'), ('b')")
+        connection.execute(request.param)
+        connection.execute("select setval('drover.jobqueue_jq_pk_seq', 3)")
         connection.execute("insert into drover.jobqueue (jq_type, jq_state) values ('a', 'held')")
         connection.execute("insert into drover.jobqueue (jq_type, jq_not_before) values ('a', now() + interval '1 h')")
         connection.execute("insert into drover.jobqueue (jq_type, jq_args) values ('command', 'poll')")

@@ -70,7 +70,7 @@ MUTANTS: Final = (
          ("end_and_claim", "from claimed having count(*) > 0)", "from claimed having false)")),
     _sql("a_claim_counts_no_attempt", "end_and_claim:after=kill end_and_claim:after=kill",
          ("end_and_claim", "jq_attempt = jq_attempt + 1", "jq_attempt = greatest(jq_attempt, 1)"),
-         ("end_and_claim", "j.jq_attempt + 1 as", "greatest(j.jq_attempt, 1) as")),
+         ("end_and_claim", "jq_attempt + 1 as", "greatest(jq_attempt, 1) as")),
     _python("requests_in_flight_are_forgotten_with_the_connection",
             " ".join(f"end_and_claim:before=error@{n}" for n in range(3, 21, 3)),
             "scheduler.policy.outbox", "            self.repeats.appendleft(request)\n", "            pass\n"),

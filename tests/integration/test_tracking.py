@@ -360,9 +360,9 @@ def test_claims_use_an_index_among_many_waiting_rows_j36(launch: Launch, record:
     daemon.execute("insert into drover.jobqueue (jq_type) select 'nobody' from generate_series(1, 20000)")
     daemon.execute("analyze drover.jobqueue, drover.claimable")
     plan = daemon.execute(
-        """explain select jq_pk from drover.claimable join drover.jobqueue on jq_pk = claim_jq_fk
+        """explain select jq_pk from drover.claimable join drover.jobqueue on jq_pk = claim_first
             where claim_type = 'a' and claim_queue = 'default' and claim_host = ''
-            order by claim_rank, claim_queued, claim_jq_fk limit 10
+            order by claim_rank, claim_queued, claim_first limit 10
               for no key update of jobqueue skip locked"""
     )
     assert "claimable_order" in " ".join(row["QUERY PLAN"] for row in plan)
