@@ -1167,6 +1167,25 @@ begin
   end loop;
 end $$;
 
+CREATE FUNCTION drover.show_all_in_hand() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if exists (select from scheduler where scheduler_uuid = new.group_owner and not scheduler_takes_shared) then
+    update jobqueue j
+       set jq_state = 'claimed', jq_attempt = j.jq_attempt + 1, jq_owner = r.hand_owner,
+           jq_starttime = coalesce(j.jq_starttime, r.hand_since), jq_endtext = 'in progress'
+      from recorded r where j.jq_pk = r.jq_pk;
+    with shared as (delete from claimable where claim_jobs is not null returning *)
+    insert into claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                           claim_by_record)
+    select pk, pk, claim_queued, claim_type, claim_queue, claim_host, claim_rank, claim_by_record
+      from shared, unnest(claim_jobs) as pk;
+  end if;
+  return null;
+end $$;
+
 CREATE FUNCTION drover.skip(jobs bigint[], tops bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -2276,6 +2295,8 @@ CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WH
 CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placement FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER queue_wake AFTER INSERT OR DELETE OR UPDATE ON drover.queue FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
+
+CREATE TRIGGER scheduler_group_taken_by_older AFTER UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.show_all_in_hand();
 
 ALTER TABLE ONLY drover.jobdepends
     ADD CONSTRAINT jobdepends_jdep_jq_depends_fk_fkey FOREIGN KEY (jdep_jq_depends_fk) REFERENCES drover.jobqueue(jq_pk);

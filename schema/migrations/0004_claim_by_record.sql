@@ -70,6 +70,29 @@ select distinct on (pk) pk as jq_pk, hand_owner, hand_since, jq_attempt
             and not drover.has_token(j) limit 1) j
  order by pk, hand_since desc;
 
+-- A daemon of the version before that takes over knows neither what is in hand by a record alone nor shared tokens, and
+-- would remove the record: so the rows are marked, and each job gets a token of its own. It waits for locked rows.
+create function drover.show_all_in_hand() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  if exists (select from scheduler where scheduler_uuid = new.group_owner and not scheduler_takes_shared) then
+    update jobqueue j
+       set jq_state = 'claimed', jq_attempt = j.jq_attempt + 1, jq_owner = r.hand_owner,
+           jq_starttime = coalesce(j.jq_starttime, r.hand_since), jq_endtext = 'in progress'
+      from recorded r where j.jq_pk = r.jq_pk;
+    with shared as (delete from claimable where claim_jobs is not null returning *)
+    insert into claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank,
+                           claim_by_record)
+    select pk, pk, claim_queued, claim_type, claim_queue, claim_host, claim_rank, claim_by_record
+      from shared, unnest(claim_jobs) as pk;
+  end if;
+  return null;
+end $$;
+create trigger scheduler_group_taken_by_older
+  after update of group_owner on drover.scheduler_group for each row
+  when (new.group_owner is distinct from old.group_owner)
+  execute function drover.show_all_in_hand();
+
 create or replace function drover.next_round(type text, queue text, host text, rank text, line text) returns bigint
   language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_sort = off as $$

@@ -7,8 +7,8 @@ import pytest
 
 from scheduler.model.events import EndedAndClaimed
 from scheduler.model.queue_requests import End, EndAndClaim
-from tests.connection_tools import fetch, rows_of
-from tests.queue_tools import OWNER, Desk, insert, states
+from tests.connection_tools import OTHER, fetch, rows_of, take_group
+from tests.queue_tools import OWNER, WANT, Desk, insert, many, states
 
 ROW = "select jq_state::text, jq_attempt, jq_wanted from drover.jobqueue where jq_pk = 1"
 
@@ -72,3 +72,30 @@ def test_views_ask_no_job_for_its_token_that_no_record_names(database: str, orde
         asked = session.execute("select calls from pg_stat_xact_user_functions where funcname = 'has_token'").fetchone()
     assert asked is not None
     assert asked[0] < 10
+
+
+OLDER = """
+insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
+                              scheduler_pid_space, scheduler_pid_start, scheduler_version)
+values (%s, 'default', 'here', 1, '', '', 1, '0.0.9')
+"""
+
+
+def test_a_daemon_of_the_version_before_that_takes_over_sees_all_jobs(desk: Desk, database: str) -> None:
+    many(database, 40)
+    taken = [claim.pk for claim in desk.claim(WANT._replace(most=3))]
+    fetch(database, OLDER, OTHER)
+    take_group(database, OTHER)
+    marked = fetch(database, "select jq_pk, jq_attempt, jq_owner::text from drover.jobqueue where jq_state = 'claimed'")
+    assert sorted(marked) == [(pk, 1, OWNER) for pk in taken]
+    tokens = fetch(database, "select claim_jq_fk, claim_jobs from drover.claimable order by claim_jq_fk")
+    assert tokens == [(pk, None) for pk in range(1, 41) if pk not in taken]
+
+
+def test_a_daemon_of_this_version_that_takes_over_leaves_rows_and_tokens_as_they_are(desk: Desk, database: str) -> None:
+    many(database, 40)
+    desk.claim(WANT._replace(most=3))
+    before = fetch(database, "select claim_jobs from drover.claimable order by claim_first")
+    take_group(database, OTHER)
+    assert fetch(database, "select claim_jobs from drover.claimable order by claim_first") == before
+    assert fetch(database, "select count(*) from drover.jobqueue where jq_state <> 'queued'") == [(0,)]

@@ -47,8 +47,8 @@ def test_more_locked_jobs_than_one_read_delay_no_other_command(launch: Launch, t
         other.execute("select from drover.jobqueue where jq_pk = any (%s) for no key update", (pks,))
         cancels = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'cancel ' || unnest(%s::bigint[])"
         daemon.execute(cancels, pks)
-        daemon.wait(command(daemon, "poll"), timeout=3)
-    daemon.wait_all(pks, "cancelled", timeout=5)
+        daemon.wait(command(daemon, "poll"))
+    daemon.wait_all(pks, "cancelled")
 
 
 def test_a_lock_on_a_command_delays_no_other_command(launch: Launch, text: str) -> None:
@@ -58,8 +58,8 @@ def test_a_lock_on_a_command_delays_no_other_command(launch: Launch, text: str) 
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.jobqueue where jq_pk in (%s, %s) for update", (waits, every))
         daemon.signal(SIGCONT)
-        daemon.wait(command(daemon, "poll"), timeout=3)
-    daemon.wait_all([waits, every], timeout=3)
+        daemon.wait(command(daemon, "poll"))
+    daemon.wait_all([waits, every])
 
 
 def test_a_command_whose_row_is_locked_takes_effect_when_the_lock_is_gone(
