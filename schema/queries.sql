@@ -911,7 +911,7 @@ asked as materialized (
            select from drover.queue q join drover.scheduler s on s.scheduler_group = q.queue_group
             where q.queue_name = t.jq_queue
               and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)) as is_unserved
-    from unnest(:jobs::bigint[]) as u(pk) left join drover.jobqueue t on t.jq_pk between u.pk and u.pk),
+    from unnest(:jobs::bigint[]) as u(pk) left join drover.jobs t on t.jq_pk between u.pk and u.pk),
 free as materialized (
   select jq_pk from drover.jobqueue
    where jq_pk = any (array(select pk from asked where wrong is null)) and jq_state = 'held'

@@ -51,6 +51,11 @@ def test_it_is_not_removed(database: str, order: int) -> None:
         fetch(database, "delete from drover.jobqueue where jq_pk = 1")
 
 
+def test_a_command_that_runs_it_is_told_that_it_is_claimed_t25(watch: Any, order: int) -> None:
+    ((queued, errors, _),) = rows_of(watch("begin_run", command=order, jobs=[1]))
+    assert (queued, errors) == (b"0", b'{"1": "job 1 is claimed, not held"}')
+
+
 @pytest.mark.parametrize("view", ["jobs", "my_jobs", "jobs_masked", "graph", "why"])
 def test_views_of_people_show_it_as_claimed_j51(database: str, order: int, view: str) -> None:
     assert fetch(database, f"select jq_state::text from drover.{view} where jq_pk = 1") == [("claimed",)]

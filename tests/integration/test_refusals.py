@@ -61,7 +61,7 @@ def jobs(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     jobs["claimed"] = daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
     for state in STATES:
         daemon.wait(jobs[state], state)
-    # a refusal names the state of the row, which follows half a second after the claim
+    # the rows come to rest: that of a claimed job follows half a second after the claim
     daemon.until(
         lambda: daemon.value("select jq_state from drover.jobqueue where jq_pk = %s", jobs["claimed"]) == "claimed"
     )
