@@ -79,6 +79,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "offer_new",
         "prepare_job",
         "settle",
+        "show_all_in_hand",
     ]
     assert {path.split(";")[0] for path in paths.values()} == {"search_path=drover, pg_temp"}
 
