@@ -34,6 +34,14 @@ PUT: Final = """
 insert into drover.jobqueue (jq_type, jq_args) select %s, 'argument number ' || i from generate_series(1, %s) i
 """
 
+# In statements so small that their jobs share no tokens.
+PUT_APART: Final = """
+do $$ begin
+  for n in 1..{1} / 25 loop
+    insert into drover.jobqueue (jq_type, jq_args) select '{0}', 'argument number ' || i from generate_series(1, 25) i;
+  end loop;
+end $$
+"""
 # Each beyond the others, a minute after it.
 PUT_WAITING: Final = """
 insert into drover.jobqueue (jq_type, jq_args, jq_not_before)
@@ -204,7 +212,7 @@ def claims(place: Place) -> Figures:
         _put(owner, SHALLOW)
         owner.execute("analyze")
         few = _pages(queue)
-        owner.execute(PUT.encode(), ("another", DEEP))
+        owner.execute(PUT_APART.format("another", DEEP).encode())
         fresh = _pages(queue)
         owner.execute("analyze")
         other = _pages(queue)
