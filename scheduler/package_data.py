@@ -1,4 +1,4 @@
-"""What is installed: its version, and where the files that ship with it are: schema, configuration, bundled agents.
+"""Find what is installed: the version, and the folders of the schema, the configuration and the bundled agents.
 
 An installed wheel carries them in `scheduler/_data`, a checkout beside the package. Touches nothing but names of
 directories; refuses to know what the files hold.

@@ -260,14 +260,14 @@ def _problem(text: str, stop: int) -> ConfigError:
     rest = text[at : at + 2]
     if rest in ("", "\\"):
         return _mistake(text[:at], "nothing follows the backslash")
+    if PIECE.match(text, at):
+        return _mistake(text[:at], "a value with blanks must be quoted")
     if IN_DOUBLE_QUOTES.match(text, at):
         return _mistake(
             text[:at], "a shell would expand $ or ` in double quotes, but nothing is here: use single quotes"
         )
     if rest[0] in "'\"" or rest == "$'":
         return _mistake(text[:at], "the quote is not closed")
-    if PIECE.match(rest):
-        return _mistake(text[:at], "a value with blanks must be quoted")
     return _mistake(text[:at], f"{rest.strip()!r} must be quoted, since nothing is executed here")
 
 

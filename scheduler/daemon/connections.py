@@ -271,7 +271,7 @@ class ConnectionLog:
 
 
 class Clock(Protocol):
-    """What the rate limit asks of the loop."""
+    """The part of Loop that NotifyRateLimit uses: the time, and calls at an instant."""
 
     @property
     def now(self) -> float: ...

@@ -42,7 +42,7 @@ def settings(lock_limit: float) -> list[str]:
 
 
 class Asked(Protocol):
-    """What requests are sent over: a Connection, or what stands in for one."""
+    """The methods of Connection that QueueConnection uses; a test passes its own class with them."""
 
     def ask(self, query: Query, values: Mapping[str, object], done: Done, *, deadline: float) -> None: ...
 

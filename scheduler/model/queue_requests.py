@@ -177,7 +177,7 @@ class ItemFailure:
 
 
 class MarkRow(NamedTuple):
-    """What the row of a job in hand is to show."""
+    """A job in hand whose row is to say `claimed` or `running`."""
 
     pk: int
     attempt: int

@@ -117,7 +117,7 @@ class Core:
 
     @property
     def has_effects(self) -> bool:
-        """Say whether effects wait to be carried out."""
+        """Return whether there are effects that the daemon has not carried out yet."""
         return bool(self.state.effects)
 
     @property

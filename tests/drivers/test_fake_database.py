@@ -155,10 +155,7 @@ class Program:
         return self.rng.sample(list(latest.values()), min(len(latest), self.rng.choice((0, 1, 3))))
 
     def attempt_of(self, claim: Claim) -> int:
-        """Return its attempt; now and then one that is over, or that never was.
-
-        A job that waits is given to nobody as its next attempt.
-        """
+        """Return its attempt; now and then the one before, or the next unless the job waits to be claimed."""
         choice = self.rng.choice((0, 0, 0, 0, 0, 0, 0, 1, -1))
         return claim.attempt if choice > 0 and self.twins.fake.rows[claim.pk].is_claimable else claim.attempt + choice
 

@@ -97,6 +97,7 @@ def test_empty_text_has_no_assignments() -> None:
         (b"a=$b", 1, "'$b' must be quoted, since nothing is executed here"),
         (b'a=1\nb="$a"', 2, EXPANDED),
         (b'a="x`id`"', 1, EXPANDED),
+        (b'a="b" "c d"', 1, "a value with blanks must be quoted"),
         (b'a=("$(id)")', 1, EXPANDED),
         (b'a=("${b[@]}")', 1, "b is not set above"),
         (b"a=(b)\na+=c", 2, "a is a list, to which a+=(...) appends"),
