@@ -159,7 +159,7 @@ class Loop:
         return timer
 
     def _sweep(self) -> None:
-        """Forget cancelled timers: those of statements are, and would be kept for all the time that one may take."""
+        """Forget cancelled timers; that of a statement would else be kept until the time limit of the statement."""
         self._timers[:] = [armed for armed in self._timers if armed[2].call is not None]
         heapify(self._timers)
         self._sweep_at = max(2 * len(self._timers), FEW_TIMERS)

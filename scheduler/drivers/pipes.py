@@ -130,8 +130,9 @@ class Pipes:
         return (self.stdout, out), (self.stderr, err)
 
     def _reader(self, fd: int, pass_on: OnOutput | OnErrors) -> Reader:
-        """Return the hot path: read, pass on, write the answer; everything is bound once, here, but not itself: with
-        all that it binds it would be left to the garbage collector.
+        """Return the function that reads, passes on what it has read, and writes the answer: the hot path.
+
+        What it needs is bound once, here. It does not refer to itself: only the garbage collector would free it then.
         """
         slot, is_line, loop = self._slot, self._is_line, self._loop
         read, write, charge = os.read, self.write, self._charge
