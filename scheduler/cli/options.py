@@ -286,6 +286,12 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("-q", "print nothing and exit with that status", dest="quiet"),
         _argument("-w", "wait until the job has ended", dest="wait"),
     )),
+    "import-scheduler-conf": Command("import_conf.import_scheduler_conf", "write the TOML of an old Scheduler.conf", (
+        _argument("files FILE", "a Scheduler.conf, and the Hosts.conf that goes with it", nargs="+"),
+        _argument("-o FILE", "write the configuration into this file; default: standard output", dest="output"),
+        _argument("--placements FILE", "write the host ranges into this file, as SQL; default: as comments"),
+        _argument("--force", "replace files that exist"),
+    ), "nothing"),
     "completion": Command("options.print_completion", "print a script that completes commands in a shell", (
         _argument("shell", "which shell", choices=("bash",)),
     ), "nothing"),

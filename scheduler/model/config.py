@@ -299,13 +299,18 @@ def contradictions(config: Config) -> Iterator[Mistake]:
         yield from ((("hosts", name, "queues", number), NAME_RULE) for number in wrong)
     for name, agent in config.agents.items():
         path = ("agents", name)
-        if name == "command":
-            yield path, "is the type of the scheduler's own commands; choose another name"
-        if "." in name:
-            yield path, "must not have a dot: job names are type.nonce"
+        if mistake := agent_name_mistake(name):
+            yield path, mistake
         yield from _broken(AGENT_RULES, path, agent)
         yield from (((*path, *key), message) for key, message in _names_in(agent) if message)
         yield from _agent_hosts(path, agent, config)
+
+
+def agent_name_mistake(name: str) -> str:
+    """Return what is wrong with the name of an agent type beyond NAME_RULE; empty if nothing is."""
+    if name == "command":
+        return "is the type of the scheduler's own commands; choose another name"
+    return "must not have a dot: job names are type.nonce" if "." in name else ""
 
 
 def _broken(rules: tuple[Rule, ...], path: Path, table: object) -> Iterator[Mistake]:
