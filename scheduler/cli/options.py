@@ -11,6 +11,7 @@ from math import inf, isnan
 from operator import methodcaller
 from typing import Any, Final, Literal, NamedTuple
 
+from scheduler.cli import old_options
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import LARGEST_NUMBER, LARGEST_PK, VERBS, Verb
 from scheduler.package_data import version
@@ -35,6 +36,8 @@ def parse(argv: Sequence[str]) -> Namespace:
     Errors: SystemExit(2) with a usage message on stderr; SystemExit(0) for --help.
     """
     words = ["version", *argv[1:]] if argv[:1] == ["--version"] else list(argv)
+    if instead := old_options.answer(words, COMMANDS):
+        _top_parser().error(instead)
     end = words.index("--") if "--" in words else len(words)
     top = _top_parser().parse_args(words[:end])
     own = Namespace(command=top.command, config=top.config, database=top.database)
