@@ -14,6 +14,7 @@ from scheduler.errors import ConfigError
 
 LARGEST: Final = 16_777_216  # bytes of one file
 MODE: Final = 0o644  # a configuration that others may write to is refused
+EXISTS: Final = "{}: exists already; --force replaces it"
 NEW, REPLACED = os.O_WRONLY | os.O_CREAT | os.O_EXCL, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
@@ -22,6 +23,7 @@ def import_scheduler_conf(options: Namespace, _config: object) -> int:
 
     Errors: ConfigError if a file cannot be read or written, or if no agent is left.
     """
+    _refuse_to_replace(options)
     found = convert([(path, _content(path)) for path in options.files])
     for problem in found.problems:
         print(printable(problem), file=sys.stderr)
@@ -29,6 +31,13 @@ def import_scheduler_conf(options: Namespace, _config: object) -> int:
         raise ConfigError(f"{', '.join(options.files)}: no agent line can be carried over; nothing is written")
     _write(options, found)
     return 1 if found.problems else 0
+
+
+def _refuse_to_replace(options: Namespace) -> None:
+    """Raise ConfigError for a file that exists, before any is written."""
+    for path in (options.output, options.placements):
+        if path and not options.force and os.path.lexists(path):
+            raise ConfigError(EXISTS.format(path))
 
 
 def _content(path: str) -> bytes:
@@ -48,6 +57,8 @@ def _write(options: Namespace, found: Imported) -> None:
     if found.sql and options.placements:
         _save(options.placements, found.sql, flags)
         warn(f"{options.placements}: run it once, with psql -f, as a drover_operator")
+    elif options.placements:
+        warn(f"{options.placements}: not written: there is no range that can be carried over")
     elif found.sql:
         toml += "\n" + "".join(f"# {line}\n" for line in found.sql.splitlines())
     if options.output:
@@ -62,6 +73,6 @@ def _save(path: str, text: str, flags: int) -> None:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError(f"{path}: exists already; --force replaces it") from None
+        raise ConfigError(EXISTS.format(path)) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

@@ -12,6 +12,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
+from scheduler.cli import old_options
 from scheduler.cli.options import COMMANDS, parse
 from scheduler.errors import ConfigError, DroverError, WorldError
 
@@ -78,8 +79,8 @@ def _configuration(options: Namespace) -> "Config":
         # users of agents concern only a daemon
         return load(options.config, os.environ, checks=(user_mistakes,) if options.command == "run" else ())
     except ConfigError as error:
-        hint = ALONE.get(needs)
-        raise ConfigError(f"{error}\n{hint.format(options.command)}" if hint else str(error)) from error
+        hints = (ALONE.get(needs, "").format(options.command), old_options.hint(options.config))
+        raise ConfigError("\n".join(filter(None, (str(error), *hints)))) from error
 
 
 if __name__ == "__main__":

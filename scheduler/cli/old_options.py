@@ -5,7 +5,7 @@ there; decides nothing about words that mean something here.
 """
 
 from collections.abc import Container, Sequence
-from os.path import isfile
+from os.path import basename, isfile
 from shlex import quote
 from typing import Final
 
@@ -26,6 +26,11 @@ ANSWERS: Final = {  # by the letter of the option, in the order in which they ar
 }
 CONFIGURATION: Final = """\
 {0} (the configuration): drover import-scheduler-conf {0} -o drover.toml, then drover -c drover.toml run"""
+
+
+def hint(path: str | None) -> str:
+    """Return what to do with a file given as our configuration that has the name of theirs; empty for any other."""
+    return CONFIGURATION.format(quote(path)) if path and basename(path) == "Scheduler.conf" else ""
 
 
 def answer(words: Sequence[str], commands: Container[str]) -> str:

@@ -146,7 +146,7 @@ def _read_line(old: Old, place: Place, line: bytes) -> None:
         raise ValueError(f"unknown directive {_shown(words[0])}; there are {' and '.join(DIRECTIVES)}")
     elif "|" in text:
         _read_agent(old, place, text)
-    elif words[0].startswith("agent="):
+    elif any(word.startswith("agent=") for word in words):
         raise ValueError("has no command: agent=NAME | COMMAND")
     elif len(words) in (3, 4):
         _read_range(old, place, words)

@@ -86,6 +86,8 @@ def test_a_file_that_exists_is_replaced_with_force_alone(imports: Import, tmp_pa
     out.write_text("mine")
     done = imports("-o", str(out))
     assert (done.status, done.err, out.read_text()) == (2, f"{out}: exists already; --force replaces it\n", "mine")
+    assert imports("-o", str(tmp_path / "new.toml"), "--placements", str(out)).status == 2
+    assert not (tmp_path / "new.toml").exists()
     assert imports("-o", str(out), "--force").status == 0
     assert out.read_text().startswith("# Written by drover import-scheduler-conf")
 
@@ -111,12 +113,25 @@ def test_placements_are_comments_where_no_file_is_named(imports: Import, old_con
     )
 
 
+def test_a_file_for_placements_that_are_not_there_is_not_written(imports: Import, tmp_path: Path) -> None:
+    done = imports("--placements", str(tmp_path / "places.sql"))
+    assert (done.status, "not written: there is no range" in done.err) == (0, True)
+    assert not (tmp_path / "places.sql").exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"# nothing\n", b"\x7fELF\x00\x01", b"x" * 17_000_000])
 def test_a_file_that_is_no_scheduler_conf_ends_with_2_f152(imports: Import, old_conf: Path, content: bytes) -> None:
     old_conf.write_bytes(content)
     done = imports()
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith(f"{old_conf}: ")
+
+
+def test_a_scheduler_conf_given_as_our_configuration_is_answered_with_the_import(
+    drover: Drover, old_conf: Path
+) -> None:
+    done = drover("check", "-c", str(old_conf))
+    assert (done.status, f"drover import-scheduler-conf {old_conf} -o" in done.err) == (2, True)
 
 
 def test_a_missing_file_ends_with_2_f152(imports: Import, old_conf: Path) -> None:

@@ -136,6 +136,7 @@ def test_a_host_that_is_reached_by_ssh_gets_a_hint() -> None:
         ("%Verbose", "%Verbose must be a number (got '')"),
         ("%host a 1 1", "unknown directive '%host'; there are %Host and %Verbose"),
         ("agent=b", "has no command: agent=NAME | COMMAND"),
+        ("host=alpha agent=b /bin/b", "has no command: agent=NAME | COMMAND"),
         ("agent=b |  ", "agent b has no command behind the |"),
         ("| /bin/b", "must have agent=NAME once before the |"),
         ("agent=b agent=c | /bin/b", "must have agent=NAME once before the |"),
