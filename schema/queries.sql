@@ -863,6 +863,17 @@ announced as materialized (
     from changed having count(*) > 0)
 select why from refused left join announced on true
 
+-- name: set_priority
+-- Let a job that waits come sooner or later. No row: as for hold_job.
+with changed as (
+  update drover.jobqueue j set jq_priority = :letters::text
+    from (select jq_pk from drover.jobqueue j
+           where jq_pk = :job::bigint and {{is_free}} and jq_state in ('held', 'queued', 'blocked') and {{holds_lease}}
+             for no key update skip locked) free
+   where j.jq_pk between free.jq_pk and free.jq_pk
+  returning j.jq_pk)
+select jq_pk from changed
+
 -- name: unblock
 -- Make a job, or all jobs that are blocked on a condition, claimable now. Return how many they are, and how many of
 -- them were not locked.

@@ -137,7 +137,7 @@ grant execute on function drover.may_command(name)
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
 grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
-  drover.my_item_failure, drover.my_graph, drover.my_jobd
+  drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends
   to drover_frontend, drover_frontend_sql;
 -- Which schedulers, queues and hosts there are: a front-end may read it before it inserts a job.
 grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group, drover.size_limit
@@ -176,8 +176,8 @@ grant select (status_scheduler, status_slot, status_host, status_agent, status_s
               status_pid, status_jq_fk, status_spawns, status_items, status_reason, status_updated)
   on drover.scheduler_status to drover_readonly;
 
--- drover_scheduler changes the states of jobs. It cannot change what they ask for, nor insert any but those of
--- `drover run -I`.
+-- drover_scheduler changes the states and priorities of jobs. It cannot change what they ask for, nor insert any but
+-- those of `drover run -I`.
 grant select on all tables in schema drover to drover_scheduler;
 grant insert (jq_pk, jq_type, jq_args, jq_urgent) on drover.jobqueue to drover_scheduler;
 grant usage on sequence drover.jobqueue_jq_pk_seq to drover_scheduler;
@@ -185,7 +185,7 @@ grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq
               jq_wait_until, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode,
               jq_signal, jq_result, jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime,
               jq_processedtime, jq_expected_end, jq_done_by, jq_done_host, jq_done_pid, jq_first_start,
-              jq_attempt_start, jq_has_children)
+              jq_attempt_start, jq_has_children, jq_priority)
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant delete on drover.queue to drover_scheduler;

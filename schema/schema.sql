@@ -356,10 +356,12 @@ declare
   first    bigint := place;
 begin
   if stage = 'jobs' then
-    select count(*), max(jq_pk), coalesce(bool_or(jq_queued >= before and jq_attempt <= (jq_endtime is not null)::integer), false),
+    select count(*), max(jq_pk),
+           coalesce(bool_or(jq_queued >= before and jq_attempt <= (jq_endtime is not null)::integer), false),
            array_agg(jq_pk) filter (where jq_endtime < before)
       into looked, place, is_young, old
-      from (select jq_pk, jq_queued, jq_attempt, jq_endtime from jobqueue where jq_pk > first order by jq_pk limit most) w;
+      from (select jq_pk, jq_queued, jq_attempt, jq_endtime from jobqueue
+             where jq_pk > first order by jq_pk limit most) w;
     old := array(
       select jq_pk from jobqueue
        where jq_pk = any (old) and jq_endtime < before and (jq_state <> 'failed' or jq_type = 'command' or failed_too)
@@ -372,14 +374,7 @@ begin
          and not exists (
                select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
                 where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
-    delete from jobdepends where jdep_jq_depends_fk = any (old);
-    delete from attempt_kept where att_jq_fk = any (old);
-    delete from log where log_jq_fk = any (old);
-    delete from output where out_jq_fk = any (old);
-    delete from item_failure where item_jq_fk = any (old);
-    delete from command_ack where ack_jq_fk = any (old);
-    delete from jobqueue where jq_pk = any (old);
-    get diagnostics removed = row_count;
+    removed := drover.remove_jobs(old);
     if is_young or looked < most then
       stage := 'groups';
       place := 0;
@@ -398,7 +393,8 @@ begin
     end if;
   else
     delete from log where log_pk = any (array(
-      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w where log_date < before));
+      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w
+       where log_date < before));
     get diagnostics removed = row_count;
     if removed < most then
       stage := null;
@@ -1075,6 +1071,27 @@ begin
   elsif found then
     raise exception '% has % bytes, and % are let in: choose a shorter one', wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
   end if;
+end $$;
+
+CREATE FUNCTION drover.remove_jobs(jobs bigint[]) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  removed bigint;
+begin
+  delete from jobdepends where jdep_jq_depends_fk = any (jobs);
+  delete from attempt_kept where att_jq_fk = any (jobs);
+  delete from log where log_jq_fk = any (jobs);
+  delete from output where out_jq_fk = any (jobs);
+  delete from item_failure where item_jq_fk = any (jobs);
+  delete from command_ack where ack_jq_fk = any (jobs);
+  delete from jobqueue where jq_pk = any (jobs);
+  get diagnostics removed = row_count;
+  return removed;
 end $$;
 
 CREATE TABLE drover.agent (
@@ -1785,6 +1802,18 @@ CREATE VIEW drover.my_item_failure WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = f.item_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.my_job_groups WITH (security_barrier='true') AS
+ SELECT job.job_pk,
+    job.job_name,
+    job.job_priority,
+    job.job_queued,
+    job.job_tenant,
+    job.job_user,
+    job.job_data,
+    job.job_hidden
+   FROM drover.job
+  WHERE (job.job_user = SESSION_USER);
+
 CREATE VIEW drover.my_jobd WITH (security_barrier='true') AS
  SELECT d.id,
     d.target,
@@ -1799,6 +1828,16 @@ CREATE VIEW drover.my_jobd WITH (security_barrier='true') AS
     d.stderr
    FROM (drover.jobd d
      JOIN drover.jobqueue j ON ((j.jq_pk = d.id)))
+  WHERE (j.jq_submitter = SESSION_USER);
+
+CREATE VIEW drover.my_jobdepends WITH (security_barrier='true') AS
+ SELECT d.jdep_jq_fk,
+    d.jdep_jq_depends_fk,
+    d.jdep_depends_bits,
+    d.jdep_on_unmet,
+    d.jdep_met_at
+   FROM (drover.jobdepends d
+     JOIN drover.jobqueue j ON ((j.jq_pk = d.jdep_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
 CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
@@ -2253,6 +2292,8 @@ CREATE INDEX jobqueue_expiring ON drover.jobqueue USING btree (jq_expires_at) WH
 CREATE INDEX jobqueue_of_job ON drover.jobqueue USING btree (jq_job_fk) WHERE (jq_job_fk IS NOT NULL);
 
 CREATE UNIQUE INDEX jobqueue_one_live_row_per_key ON drover.jobqueue USING btree (jq_live_key) WHERE (jq_live_key IS NOT NULL);
+
+CREATE INDEX jobqueue_resubmitted ON drover.jobqueue USING btree (jq_resubmit_of) WHERE (jq_resubmit_of IS NOT NULL);
 
 CREATE INDEX jobqueue_runs ON drover.jobqueue USING btree (jq_pk) WHERE ((jq_type = 'command'::text) AND (jq_wait_until IS NOT NULL));
 

@@ -152,4 +152,7 @@ def init(options: Namespace, config: Config) -> int:
             print("applied roles")
         elif applied not in ([], ["applied commands"]) and migrate.has_roles(conninfo):
             print("the roles have no rights yet on the new tables and functions; run drover init --roles")
+        for name in migrate.compat_to_apply(conninfo, options.compat, all_there=options.roles):
+            migrate.apply_compat(conninfo, name)
+            print(f"applied compat/{name}.sql")
     return 0

@@ -145,6 +145,7 @@ def _tests_of_run(parser: ArgumentParser) -> None:
     either.add_argument("-T", action="store_true", dest="test_first", help="test every agent and go on")
 
 
+COMPAT: Final = {"action": "append", "default": [], "choices": ["fossology"]}
 OR_NULL: Final = {"action": "store_const", "const": True}  # not given is no value for the column
 STATES: Final = {"action": "append", "default": [], "choices": JOB_STATES}
 JSON_LINES: Final = _argument("--json", "one JSON object a line")
@@ -205,6 +206,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ), "all"),
     "init": Command("admin.init", "create the schema in the database, or bring it up to date", (
         _argument("--roles", "create the roles and their grants too"),
+        _argument("--compat NAME", "make the views of an older system's tables", **COMPAT),
     )),
     "check": Command("check.check", "check that everything is there that a scheduler needs", (), "all"),
     "agent-check": Command("check.check_agents", "start each agent on each host, and compare their programs", (

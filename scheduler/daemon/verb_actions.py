@@ -150,6 +150,16 @@ def retry(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]
     return Done(f"job {pk}: {refusal or 'queued again'}", ok=not refusal)
 
 
+def priority(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Let a job that waits come sooner or later than others."""
+    pk, letters = job_of(row, command), command.values["letters"]
+    if row.state in IN_HAND or row.state in TERMINAL:
+        what = "has ended" if row.state in TERMINAL else "is in hand"
+        raise CommandError(f"job {pk} {what}: it is {row.state}")
+    yield from context.change("set_priority", job=pk, letters=letters)
+    return Done(f"job {pk}: priority {letters}")
+
+
 def unblock(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Look again at a job that is blocked, or at all that are for a reason."""
     named = command.values["job"]
@@ -371,7 +381,7 @@ def poll(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
 ACTIONS: Final[dict[str, Action]] = {
     action.__name__: action
     for action in (
-        kill, cancel, signal, release, hold, ice, retry, unblock, run, set_host, set_type, pause, add_queue,
+        kill, cancel, signal, release, hold, ice, retry, priority, unblock, run, set_host, set_type, pause, add_queue,
         remove_queue, flush, status, shutdown, step_down, reload, reopen_log, verbose, reset, poll,
     )
 }  # fmt: skip

@@ -54,6 +54,12 @@ select coalesce(bool_or(grantee = to_regrole('drover_scheduler')), false)
   from pg_catalog.pg_namespace, pg_catalog.aclexplode(nspacl) where nspname = 'drover'
 """
 
+# The views of an older system hang on views that a migration may replace: it drops them, and `init` makes them again.
+COMPAT_VIEWS = """
+select array(select oid::regclass::text from pg_catalog.pg_class where relnamespace = n.oid and relkind = 'v')
+  from pg_catalog.pg_namespace n where nspname = %s
+"""
+
 OLDEST = 14  # major version of PostgreSQL
 ENCODINGS = ("UTF8", "SQL_ASCII")  # of databases whose every text can be read out
 
@@ -122,6 +128,28 @@ def apply_roles(conninfo: str, lock_timeout: str = "60s") -> None:
         connection.execute(text)
 
 
+def compat_names() -> list[str]:
+    """Return the older systems whose tables there are views for: the names of the files in schema/compat."""
+    return sorted(path.stem for path in (schema_dir() / "compat").glob("*.sql"))
+
+
+def apply_compat(conninfo: str, name: str, lock_timeout: str = "60s") -> None:
+    """Create the views of an older system in schema NAME_compat, or replace them: schema/compat/NAME.sql."""
+    text = (schema_dir() / "compat" / f"{name}.sql").read_bytes()
+    with _connection(conninfo) as connection, connection.transaction(), _blamed(f"compat/{name}.sql"):
+        connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
+        connection.execute(LOCK)
+        connection.execute(text)
+
+
+def compat_to_apply(conninfo: str, wanted: list[str], *, all_there: bool) -> list[str]:
+    """Return these, and the older systems whose views the database has lost to a migration; or all that it has."""
+    with _connection(conninfo) as connection:
+        there = {name: connection.execute(COMPAT_VIEWS, (f"{name}_compat",)).fetchone() for name in compat_names()}
+    lost = [name for name, row in there.items() if row and (all_there or row == ([],))]
+    return sorted({*wanted, *lost})
+
+
 def has_roles(conninfo: str) -> bool:
     """Return whether `apply_roles` was done in this database: then its grants are to follow the schema."""
     with _connection(conninfo) as connection:
@@ -176,6 +204,10 @@ def _apply_next(connection: psycopg.Connection, files: list[Migration], director
         connection.execute(LOCK)
         migration = next(iter(_missing(files, connection)), None)
         if migration:
+            for name in compat_names():
+                for (views,) in connection.execute(COMPAT_VIEWS, (f"{name}_compat",)).fetchall():
+                    for view in views:
+                        connection.execute(f"drop view if exists {view} cascade".encode())
             with _blamed(migration.name):
                 connection.execute((directory / migration.name).read_bytes())
                 connection.execute(INSERT_APPLIED, (migration.number, migration.name, migration.checksum))

@@ -23,6 +23,8 @@ from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistak
 EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
 GROUP, ANY = "a group", "the active scheduler"
 LONGEST_TEXT: Final = 1000  # characters of a command, and of the text of a job that users set
+PRIORITY: Final = re.compile("[A-Za-z0-9]{1,16}")
+PRIORITY_RULE: Final = "a priority has letters and digits, 16 at most"
 LARGEST_PK: Final = 2**63 - 1
 LARGEST_NUMBER: Final = 2**31 - 1
 MOST_DAYS: Final = 36_500
@@ -77,6 +79,7 @@ _ENTRIES: Final = (
     Verb("hold", JOB, "JOB", "keep a job from being started", "hold", "hold", True),
     Verb("ice", JOB, "JOB", "skip a job as if it had been done", "ice", "ice", True),
     Verb("retry", JOB, "JOB", "queue a failed job anew", "retry", "retry", True),
+    Verb("priority", JOB, "JOB LETTERS", "let a job that waits come sooner or later", "priority", "priority", True),
     Verb("cancel", JOB, "JOB [TEXT...]", "end a job that has not ended", "cancel", "cancel", True),
     Verb("killjob", JOB, "JOB", "kill the agents of a job, which fails", "kill", "kill", True),
     Verb("signal", JOB, "JOB SIGNAL [MORE...]", "send a signal to the agents of a job", "signal", "signal", True),
@@ -152,6 +155,8 @@ def _read_word(kind: str, word: str, usage: str) -> int | str:
         return int(word)
     if kind in ("now", "failed") and word != kind:
         raise CommandError(f"only `{kind}` may follow (got {word!r}): {usage}")
+    if kind == "letters" and not PRIORITY.fullmatch(word):
+        raise CommandError(f"{PRIORITY_RULE} (got {word!r}): {usage}")
     if kind == "queue" and not NAME.fullmatch(word):
         raise CommandError(f"{NAME_RULE} (got {word!r}): {usage}")
     if kind == "filter":

@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ def main(words: Sequence[str]) -> int:
     """Measure the cases asked for and print a line for each target."""
     options = _options(words)
     _allow_descriptors()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it has started is ended then, too
     begun = time.monotonic()
     with place_of_bench() as place:
         run = _run(options, place)

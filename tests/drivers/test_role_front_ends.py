@@ -9,7 +9,7 @@ from scheduler.model.verbs import VERBS
 from tests.role_tools import FRONTEND, PLAIN, SQL_ONLY, Login, add_edge, insertable
 from tests.schema_tools import Connection, fetch_all, fetch_one
 
-OWNERS = ["killjob", "cancel", "signal", "release", "hold", "ice", "retry", "run"]
+OWNERS = ["killjob", "cancel", "signal", "release", "hold", "ice", "retry", "priority", "run"]
 
 
 def test_front_end_may_give_exactly_the_columns_of_the_contract_f27(login: Login) -> None:

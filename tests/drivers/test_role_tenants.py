@@ -31,6 +31,17 @@ def test_tenant_sees_no_rows_of_another_t113(login: Login, tenants: list[Connect
     assert fetch_all(ours, f"select * from drover.{view}") == []
 
 
+def test_tenant_reads_the_groups_and_edges_that_it_wrote_t113(tenants: list[Connection]) -> None:
+    ours, theirs = tenants
+    ours.execute("insert into drover.job (job_name, job_priority, job_data) values ('scan', 7, '{\"x\": 1}')")
+    parent, child = fetch_one(ours, PLAIN), fetch_one(ours, PLAIN)
+    add_edge(ours, child, parent)
+    group = "select job_name, job_priority, job_data from drover.my_job_groups"
+    edge = "select jdep_jq_fk, jdep_jq_depends_fk from drover.my_jobdepends"
+    assert (fetch_all(ours, group), fetch_all(ours, edge)) == ([("scan", 7, {"x": 1})], [(child, parent)])
+    assert fetch_all(theirs, group) == fetch_all(theirs, edge) == []
+
+
 def _fill(admin: Connection, job: int) -> None:
     """Insert one row of a job wherever a front-end may look."""
     admin.execute("insert into drover.log (log_jq_fk, log_type, log_message) values (%s, 'LOG', 'm')", (job,))

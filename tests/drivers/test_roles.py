@@ -153,7 +153,10 @@ def test_scheduler_adds_no_column_of_the_user_j37(login: Login, table: str) -> N
     assert not fetch_one(login(""), query, f"drover.{table}")
 
 
-@pytest.mark.parametrize("column", sorted((FRONTEND | SQL_ONLY | {"jq_submitter", "jq_pk"}) - {"jq_state"}))
+MOVED = {"jq_state", "jq_priority"}  # by commands
+
+
+@pytest.mark.parametrize("column", sorted((FRONTEND | SQL_ONLY | {"jq_submitter", "jq_pk"}) - MOVED))
 def test_scheduler_cannot_change_what_a_job_asks_for_r71(login: Login, column: str) -> None:
     query = "select has_column_privilege('drover_scheduler', 'drover.jobqueue', %s, 'update')"
     assert not fetch_one(login(""), query, column)

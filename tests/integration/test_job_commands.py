@@ -193,6 +193,40 @@ def test_a_job_on_ice_is_skipped_and_its_children_run(launch: Launch, text: str,
     assert told(daemon, f"ice {child}", "failed") == f"job {child} is neither held nor queued: it is done"
 
 
+# ---- priority
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_priority_moves_jobs_that_wait_f20(launch: Launch, record: Path, fair: bool) -> None:
+    daemon = launch(HOST + agent("a", rec(record), fair=fair, window=1))
+    told(daemon, "pause")
+    jobs = [daemon.insert(jq_type="a", jq_args=args, role="drover_frontend") for args in ("first", "second", "third")]
+    told(daemon, f"hold {jobs[1]}")
+    for pk, letters in ((jobs[0], "z"), (jobs[1], "b"), (jobs[2], "a1")):
+        (row,) = daemon.execute(f"select drover.command('priority {pk} {letters}') as pk", role="drover_frontend")
+        assert daemon.wait(row["pk"])["jq_endtext"] == f"job {pk}: priority {letters}"
+    told(daemon, f"release {jobs[1]}")
+    told(daemon, "continue")
+    daemon.wait_all(jobs)
+    assert lines(record) == ["third", "second", "first"]
+
+
+def test_priority_of_a_job_in_hand_or_ended_is_refused_f20(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    pk = working(daemon, gate)
+    assert told(daemon, f"priority {pk} a", "failed") == f"job {pk} is in hand: it is running"
+    gate.touch()
+    daemon.wait(pk)
+    assert told(daemon, f"priority {pk} a", "failed") == f"job {pk} has ended: it is done"
+
+
+@pytest.mark.parametrize("letters", ["-1", "a.b", "a" * 17])
+def test_priority_is_of_letters_and_digits_f20(launch: Launch, text: str, letters: str) -> None:
+    daemon = launch(text)
+    said = told(daemon, f"priority {held(daemon)} {letters}", "failed")
+    assert said == f"a priority has letters and digits, 16 at most (got '{letters}'): priority JOB LETTERS"
+
+
 # ---- retry
 
 

@@ -218,3 +218,74 @@ def test_a_file_that_cannot_be_unpacked_is_not_scanned_f44_r6(files: Daemon, ask
     assert ask(f"cancel {nest} {scan} --reason unreadable").status == 0
     files.wait_all([nest, scan], "cancelled")
     assert worked(record, "scan") == []
+
+
+# ---- the same upload by the statements of the original front-end
+
+
+OLD_UPLOAD = """
+INSERT INTO job (job_queued, job_priority, job_name, job_upload_fk, job_user_fk)
+ VALUES (now(), '0', 'upload', '4', '2');
+INSERT INTO jobqueue (jq_job_fk, jq_type, jq_args, jq_repeat, jq_runonpfile, jq_starttime, jq_endtime, jq_end_bits)
+ SELECT job_pk, 'unpack', '4', 'no', NULL, NULL, NULL, '0' FROM job WHERE job_name = 'upload' AND job_upload_fk = '4';
+INSERT INTO jobqueue (jq_job_fk, jq_type, jq_args, jq_repeat, jq_runonpfile, jq_starttime, jq_endtime, jq_end_bits)
+ SELECT job_pk, 'scan', 'SELECT pfile, host FROM pfile;', 'no', 'host', NULL, NULL, '0' FROM job;
+INSERT INTO jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
+ SELECT s.jq_pk, u.jq_pk FROM jobqueue s, jobqueue u WHERE s.jq_type = 'scan' AND u.jq_type = 'unpack';
+"""
+OLD_RESET = "UPDATE jobqueue SET jq_starttime=NULL, jq_endtime=NULL, jq_end_bits=0 WHERE jq_type = 'unpack';"
+OLD_STATE = "SELECT jq_type, jq_end_bits, jq_itemsprocessed, jq_endtext FROM jobqueue ORDER BY jq_type DESC;"
+
+
+class OldFrontEnd:
+    """The statements of a front-end that knows only the original tables, each a transaction of its own."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon, self._connection = daemon, daemon.login("drover_frontend_sql")
+        self.run("SET search_path = fossology_compat")
+
+    def run(self, statements: str) -> None:
+        for statement in filter(str.strip, statements.split(";\n")):
+            self._connection.execute(statement.encode())
+
+    def states(self) -> list[tuple[object, ...]]:
+        return [tuple(row.values()) for row in self._connection.execute(OLD_STATE.encode())]
+
+    def until(self, *bits: int) -> None:
+        self._daemon.until(lambda: [row[1] for row in self.states()] == list(bits))
+
+
+@pytest.mark.slow
+def test_original_front_end_runs_an_upload_resets_skips_fails_and_deletes_it_f1_f4_f14(
+    files: Daemon, ask: Ask, record: Path, gate: Path
+) -> None:
+    owner = {"DROVER_DATABASE_URL": files.database}
+    assert ask("init --compat fossology", **owner).out == "nothing to do\napplied compat/fossology.sql\n"
+    ui = OldFrontEnd(files)
+    ui.run(OLD_UPLOAD)
+    assert [row[1] for row in ui.states()] == [0, 0]
+    ui.until(1, 1)
+    assert [(row[0], row[2]) for row in ui.states()] == [("unpack", 1), ("scan", 10)]
+    assert [note["agent"] for note in records(record) if note["event"] == "line"] == ["unpack", *["scan"] * 10]
+    ui.run(OLD_RESET)
+    assert [row[1] for row in ui.states()] == [0, 0]
+    ui.until(1, 1)
+    assert len(worked(record, "unpack")) == 2
+    assert len(worked(record, "scan")) == 20
+
+    ui.run("UPDATE jobqueue SET jq_starttime=NULL, jq_endtime=NULL, jq_end_bits=0 WHERE jq_type = 'scan';")
+    ui.until(1, 1)
+    assert ask("pause").status == 0
+    ui.run(OLD_RESET)
+    ui.run("UPDATE jobqueue SET jq_end_bits='2', jq_endtext='Killed by user' WHERE jq_type = 'unpack';")
+    ui.until(2, 0)
+    assert ui.states()[0][3] == "Killed by user"
+    ui.run("UPDATE job SET job_priority = job_priority + 1;")
+    files.until(lambda: "m" in ask("ls --json -S queued").out)
+    ui.run("UPDATE jobqueue SET jq_end_bits='1' WHERE jq_type = 'unpack';")
+    ui.until(1, 0)
+    assert ask("continue").status == 0
+    ui.until(1, 1)
+    ui.run("DELETE FROM job WHERE job_name = 'upload';")
+    assert ui.states() == []
+    assert files.value("select count(*) from drover.jobqueue where jq_type <> 'command'") == 0

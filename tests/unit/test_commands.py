@@ -31,6 +31,7 @@ EXAMPLES = {
     "QUEUE": "one",
     "CONCURRENCY": "3",
     "PRIORITY": "-1",
+    "LETTERS": "a1",
     "[MORE...]": "18 KILL",
     "DAYS": "5",
     "[failed]": "failed",

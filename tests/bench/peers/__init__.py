@@ -36,7 +36,8 @@ DRIVERS: Final = {
     AWA: "awa_driver.py",
     PROCRASTINATE: "procrastinate_driver.py",
 }
-SLOWER: Final = {PROCRASTINATE: 40}  # a part of the jobs only, or it takes all day
+# A part of the jobs only: procrastinate would take all day, and the statement by which awa tells what is left, minutes.
+SLOWER: Final = {PROCRASTINATE: 40, AWA: 20}
 ADD_GRAPHILE: Final = "select from graphile_worker.add_job('noop', '{\"seq\": 1}')"
 
 
@@ -129,6 +130,14 @@ class Peers:
             yield process
         finally:
             _end(process)
+            self._end_sessions(name)
+
+    def _end_sessions(self, name: str) -> None:
+        """End what the server still does for a driver that is gone: it would share the processors with what follows."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (_database(name),)
+            )
 
     def _environment(self, name: str) -> dict[str, str]:
         place = conninfo_to_dict(self.conninfo)
