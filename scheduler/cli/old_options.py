@@ -9,7 +9,6 @@ from os.path import basename, isfile
 from shlex import quote
 from typing import Final
 
-WITH_VALUE: Final = ("-c", "-d")  # of ours
 ANSWERS: Final = {  # by the letter of the option, in the order in which they are printed
     "d": "-d (as a daemon): drover run, in the foreground; systemd or nohup puts it into the background",
     "i": "-i (initialise the database): drover init --roles",
@@ -55,8 +54,8 @@ def _read(words: Sequence[str], commands: Container[str]) -> tuple[set[str], str
             return set(), ""
         if not word.startswith("-"):
             return letters, word
-        if word in WITH_VALUE and rest and not rest[0].startswith("-") and not isfile(rest[0]):
-            rest.pop(0)
+        if word == "-c" or (word == "-d" and _is_database(rest, commands)):
+            rest[:1] = []
             continue
         cluster, has_log, log = word[1:].partition("L")
         if not set(cluster) <= ANSWERS.keys():
@@ -65,3 +64,10 @@ def _read(words: Sequence[str], commands: Container[str]) -> tuple[set[str], str
         if has_log and not log:
             rest[:1] = []
     return letters, ""
+
+
+def _is_database(rest: Sequence[str], commands: Container[str]) -> bool:
+    """Return whether the word behind a -d is our URL; the name of a file is, if a command follows."""
+    if not rest or rest[0].startswith("-"):
+        return False
+    return not isfile(rest[0]) or any(word in commands for word in rest)

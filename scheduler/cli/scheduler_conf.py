@@ -321,7 +321,7 @@ def _command(commands: dict[str, Argv]) -> str:
     if len(set(commands.values())) == 1:
         return _array(next(iter(commands.values())))
     cases = "".join(f"{host}) exec {shlex.join(argv)} ;;\n" for host, argv in commands.items())
-    script = "".join(_quoted(line)[1:-1] + "\n" for line in f"case $DROVER_HOST in\n{cases}esac".splitlines())
+    script = "".join(_quoted(line)[1:-1] + "\n" for line in f"case $DROVER_HOST in\n{cases}esac".split("\n"))
     return f'["sh", "-c", """\n{script}"""]'
 
 

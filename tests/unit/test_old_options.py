@@ -35,6 +35,7 @@ def test_every_option_of_the_original_scheduler_is_answered_f144(
         (HERE, [HERE]),
         ("-L", ["-L"]),
         ("-c x -k", ["-k"]),
+        (f"-c {HERE} -k", ["-k"]),
     ],
 )
 def test_options_in_any_form_and_the_file_are_answered_f144(line: str, options: list[str]) -> None:
@@ -49,6 +50,9 @@ def test_options_in_any_form_and_the_file_are_answered_f144(line: str, options: 
         "--help",
         "--version",
         "-d host=x ls",
+        f"-d {HERE} ls",
+        f"-c {HERE} ls",
+        f"ls {HERE}",
         "-d host=x",
         "-c x ls",
         "ls -d",

@@ -112,6 +112,12 @@ def test_commands_that_differ_among_hosts_are_chosen_by_the_host_f155() -> None:
     ]
 
 
+def test_a_word_with_a_line_separator_of_unicode_stays_one_line() -> None:
+    lines = "agent=a host=alpha | /bin/a\nagent=a host=beta | /bin/a x\u2028y\x85z\n"
+    agent = config_of("%Host alpha\n%Host beta\n" + lines).agents["a"]
+    assert "beta) exec /bin/a 'x\u2028y\x85z' ;;\n" in agent.command[2]
+
+
 def test_a_host_that_is_reached_by_ssh_gets_a_hint() -> None:
     toml = convert(
         [("old", b"%Host alpha\n%Host beta\nagent=a host=alpha | /a\nagent=b host=beta | /usr/bin/ssh beta b\n")]
