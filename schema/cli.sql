@@ -65,7 +65,8 @@ select jq_name, jq_pk from drover.jobqueue where jq_name = any (:names)
 -- Return jobs, the newest first. Columns are named, since a site may add its own.
 select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::text as state,
        jq_urgent as urgent, jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter,
-       jq_attempt as attempt, jq_queued as queued, jq_starttime as start, jq_endtime as end,
+       jq_attempt as attempt, jq_done_host as run_host, jq_done_pid as run_pid,
+       jq_queued as queued, jq_starttime as start, jq_endtime as end,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
        jq_args as args, jq_endtext as text
   from drover.jobqueue

@@ -286,7 +286,9 @@ saved as (
          jq_checkpoint = coalesce(u.checkpoint, j.jq_checkpoint),
          jq_retry_at = now() + make_interval(secs => r.delay),
          jq_wait_until = now() + make_interval(secs => r.delay),
-         jq_queued = case when u.back then now() else j.jq_queued end
+         jq_queued = case when u.back then now() else j.jq_queued end,
+         jq_done_host = case when u.state not in ('queued', 'blocked') and not j.jq_msq then u.host end,
+         jq_done_pid = case when u.state not in ('queued', 'blocked') and not j.jq_msq then u.pid end
     from u, lateral (select u.retry_in * case when u.jitter then 0.5 + random() / 2 else 1 end as delay) r
    where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
   returning j.jq_pk, j.jq_attempt, j.jq_has_children, u.state, u.outcome, u.code, u.signal, u.text, u.host, u.agent,
@@ -311,17 +313,19 @@ announced as materialized (
 select jq_pk, jq_has_children and outcome is not null from saved left join announced on true
 
 -- name: mark
--- Show in their rows that jobs are in hand, `claimed` or `running`; `ages` are microseconds since the claim. A job that
--- was rescued before is marked `running` before the first byte goes to an agent, so that a job that kills the machine
--- uses up its allowance.
+-- Show in their rows that jobs are in hand, `claimed` or `running`, and where; `ages` are microseconds since the claim.
+-- A job that was rescued before is marked `running` before the first byte goes to an agent, so that a job that kills
+-- the machine uses up its allowance; it is marked once more when an agent has it.
 with {{ownership}},
 marked as (
   update drover.jobqueue j
      set jq_state = u.state::drover.job_state, jq_attempt = u.attempt, jq_owner = :owner::uuid,
          jq_schedinfo = coalesce(j.jq_schedinfo, :schedinfo::text),
          jq_starttime = coalesce(j.jq_starttime, now() - make_interval(secs => u.age * 1e-6)),
-         jq_endtext = case when j.jq_state = 'queued' then 'in progress' else j.jq_endtext end
-    from unnest(:pks::bigint[], :attempts::integer[], :states::text[], :ages::bigint[]) as u(pk, attempt, state, age)
+         jq_endtext = case when j.jq_state = 'queued' then 'in progress' else j.jq_endtext end,
+         jq_done_host = u.host, jq_done_pid = u.pid
+    from unnest(:pks::bigint[], :attempts::integer[], :states::text[], :ages::bigint[], :hosts::text[],
+                :pids::integer[]) as u(pk, attempt, state, age, host, pid)
    where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
   returning j.jq_pk, j.jq_state),
 announced as materialized (
@@ -554,8 +558,9 @@ returning group_owner
 -- claimed row costs one rescue, a running one also an interruption. A running row fails when it has used up its
 -- interruptions, or was tried alone. A row that was to be killed fails, one that was to be cancelled is cancelled. A
 -- row that we claimed meanwhile is younger than `age`, and left alone. A row that another session has locked waits for
--- the next rescue, noted in drover.in_hand for owner 0, so that replacing a daemon's records does not lose it. Return
--- how many rows were given back, the parents among those that ended, and whether any locked row is left.
+-- the next rescue, noted in drover.in_hand for owner 0, so that replacing a daemon's records does not lose it. The log
+-- of each job gets a line. Return how many rows were given back, the parents among those that ended, and whether any
+-- locked row is left.
 with {{ownership}},
 recorded as materialized (
   select pk, max(hand_since) as since, bool_or(hand_owner = :owner::uuid) as is_ours,
@@ -575,6 +580,10 @@ lost as materialized (
 over as materialized (
   select j.jq_pk, jq_attempt + (jq_state = 'queued')::integer as attempt, coalesce(jq_owner, holder) as was_owner,
          coalesce(jq_attempt_start, jq_starttime, since) as began,
+         jq_state = 'running' as was_running, jq_schedinfo as schedinfo,
+         case when jq_state = 'running' then jq_done_host end as host,
+         case when jq_state = 'running' then jq_done_pid end as pid,
+         case when jq_state = 'running' and jq_done_host is not null then jq_type end as agent,
          case when jq_wanted = 'kill' or (jq_state = 'running' and jq_endtext = 'tried alone') then 'failed'
               when jq_wanted like 'cancel %' then 'cancelled'
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions then 'failed' end as ends,
@@ -599,12 +608,15 @@ rescued as (
          jq_endtime = case when over.ends is not null then now() end,
          jq_end_bits = case when over.ends is not null then 2 else 0 end, jq_endtext = over.text,
          jq_owner = null, jq_wanted = null, jq_schedinfo = null, jq_expected_end = null,
+         jq_done_host = case when over.ends is not null then over.host end,
+         jq_done_pid = case when over.ends is not null then over.pid end,
          jq_rescued = j.jq_rescued + 1,
          jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
     from over
    where j.jq_pk between over.jq_pk and over.jq_pk and exists (select from ownership)
-  returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, over.was_owner, over.began,
-            j.jq_schedinfo),
+  returning j.jq_pk, j.jq_attempt, j.jq_state::text as state, j.jq_has_children, j.jq_interruptions,
+            j.jq_max_interruptions, over.was_owner, over.began, over.was_running, over.schedinfo, over.host, over.pid,
+            over.agent, over.text),
 removed_records as (
   delete from drover.in_hand
    where hand_owner <> :owner::uuid
@@ -619,9 +631,22 @@ skipped as (
         where hand_owner = '00000000-0000-0000-0000-000000000000' and jq_pk = any (hand_jobs))
   having count(*) > 0),
 history as (
-  insert into drover.attempt_kept (att_jq_fk, att_attempt, att_scheduler, att_start, att_outcome, att_reason)
-  select jq_pk, jq_attempt, was_owner, began, 'rescued', 'its scheduler is gone' from rescued
+  insert into drover.attempt_kept (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start,
+                                   att_outcome, att_reason)
+  select jq_pk, jq_attempt, was_owner, host, agent, pid, began, 'rescued', 'its scheduler is gone' from rescued
   on conflict do nothing),
+told as (
+  insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_pid, log_message)
+  select jq_pk, 'WARNING', host, agent, pid,
+         case when was_running then 'interrupted' else 'rescued' end || ': its scheduler '
+         || coalesce(schedinfo, (select scheduler_host || '.' || scheduler_pid from drover.scheduler
+                                  where scheduler_uuid = was_owner), was_owner::text)
+         || case when was_owner = :owner::uuid then ' had lost it; ' else ' is gone; ' end
+         || case when state <> 'queued' then state || ': ' || text
+                 when was_running then 'queued again, interruption ' || jq_interruptions || ' of '
+                   || jq_max_interruptions
+                 else 'queued again' end
+    from rescued),
 announced as materialized (
   select drover.announce(array_agg(jq_pk), array_agg(state)) from rescued having count(*) > 0)
 select (select count(*) from rescued),
@@ -845,7 +870,7 @@ changed as (
          jq_failures = 0, jq_interruptions = 0, jq_rescued = 0, jq_retry_at = null,
          jq_wait_until = case when a.jq_not_before > now() then a.jq_not_before end,
          jq_exitcode = null, jq_signal = null, jq_result = null, jq_itemsfailed = 0, jq_itemstotal = null,
-         jq_expected_end = null,
+         jq_expected_end = null, jq_done_host = null, jq_done_pid = null,
          jq_itemsprocessed = case
            when a.jq_msq and a.jq_key is null then coalesce((a.jq_checkpoint ->> 'itemsprocessed')::bigint, 0)
            when plan.is_rest or a.jq_repeat

@@ -132,7 +132,9 @@ begin
            'folder', coalesce((select agent_cwd from drover.agent join drover.queue on queue_group = agent_group
                                 where queue_name = new.jq_queue and agent_type = new.jq_type), ''),
            'names', new.jq_delete)::text,
-         coalesce(new.jq_done_host, (select att_host from drover.attempt_kept where att_jq_fk = new.jq_pk and att_attempt = new.jq_attempt),
+         coalesce(case when new.jq_done_by is not null then new.jq_done_host end,
+                  (select att_host from drover.attempt_kept
+                    where att_jq_fk = new.jq_pk and att_attempt = new.jq_attempt),
                   new.jq_host),
          3, 2147483647, new.jq_submitter
    where new.jq_delete <> '{}'
@@ -1356,7 +1358,22 @@ UNION ALL
     NULL::text AS att_signal,
     NULL::text AS att_reason
    FROM drover.jobqueue
-  WHERE (jobqueue.jq_done_by IS NOT NULL);
+  WHERE (jobqueue.jq_done_by IS NOT NULL)
+UNION ALL
+ SELECT jobqueue.jq_pk AS att_jq_fk,
+    jobqueue.jq_attempt AS att_attempt,
+    jobqueue.jq_owner AS att_scheduler,
+    jobqueue.jq_done_host AS att_host,
+    jobqueue.jq_type AS att_agent,
+    jobqueue.jq_done_pid AS att_pid,
+    COALESCE(jobqueue.jq_attempt_start, jobqueue.jq_starttime) AS att_start,
+    NULL::timestamp with time zone AS att_end,
+    NULL::text AS att_outcome,
+    NULL::integer AS att_exitcode,
+    NULL::text AS att_signal,
+    NULL::text AS att_reason
+   FROM drover.jobqueue
+  WHERE (jobqueue.jq_state = 'running'::drover.job_state);
 
 CREATE TABLE drover.claimable (
     claim_jq_fk bigint,
@@ -1717,7 +1734,9 @@ CREATE VIEW drover.jobs_masked AS
     jobs.jq_elapsedtime,
     jobs.jq_processedtime,
     jobs.jq_expected_end,
-    jobs.jq_submitter
+    jobs.jq_submitter,
+    jobs.jq_done_host,
+    jobs.jq_done_pid
    FROM drover.jobs;
 
 CREATE TABLE drover.log (
@@ -2055,7 +2074,7 @@ CREATE VIEW drover.reason AS
                     WHEN j.jq_repeat THEN ' of this slice'::text
                     ELSE ''::text
                 END)
-                WHEN (s.state = 'running'::drover.job_state) THEN (('running, in hand since '::text || date_trunc('second'::text, COALESCE(j.jq_attempt_start, j.jq_starttime))) ||
+                WHEN (s.state = 'running'::drover.job_state) THEN (((('running'::text || COALESCE(((' on host '::text || j.jq_done_host) || COALESCE((', pid '::text || j.jq_done_pid), ''::text)), ''::text)) || ', in hand since '::text) || date_trunc('second'::text, COALESCE(j.jq_attempt_start, j.jq_starttime))) ||
                 CASE
                     WHEN j.jq_msq THEN COALESCE((': '::text || drover.items(j.*)), ''::text)
                     ELSE ''::text

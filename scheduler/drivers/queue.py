@@ -88,7 +88,7 @@ class QueueConnection:
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
                 return "save", {**ours, "rows": texts[0], "failures": texts[1]}
             case r.Mark(rows):
-                columns = _columns(rows, "pks", "attempts", "states", "ages")
+                columns = _columns(rows, "pks", "attempts", "states", "ages", "hosts", "pids")
                 return "mark", {**ours, "schedinfo": self._schedinfo, **columns}
             case r.ReadContents(rows):
                 return "read_claimed", {**ours, **_columns(rows, "pks", "attempts")}

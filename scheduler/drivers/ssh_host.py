@@ -123,8 +123,8 @@ class SshHost:
             case ssh.Ended(id, code, name):
                 how = None if name is None else f"SIG{name or '?'}"
                 self._end(id, lambda slot: Gone(slot, code=code if how is None else None, signal=how))
-            case ssh.Lost(id, _):
-                self._end(id, lambda slot: Gone(slot, lost=True))
+            case ssh.Lost(id, why):
+                self._end(id, lambda slot: Gone(slot, lost=True, why=why))
             case ssh.LinkUp() if not self._is_retired:
                 self._emit(HostUp(self._name))
             case ssh.LinkDown(why, retry_s) if not self._is_retired:

@@ -44,6 +44,7 @@ class Gone:
     code: int | None = None
     signal: str | None = None
     lost: bool = False
+    why: str = ""  # it was lost
 
 
 @dataclass(frozen=True, slots=True)

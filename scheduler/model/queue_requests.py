@@ -177,12 +177,14 @@ class ItemFailure:
 
 
 class MarkRow(NamedTuple):
-    """A job in hand whose row is to say `claimed` or `running`."""
+    """A job in hand whose row is to say `claimed` or `running`, and where."""
 
     pk: int
     attempt: int
     state: str  # claimed or running
     age: int  # microseconds since the claim
+    host: str | None = None  # and the process that works on it; none of a query, which many agents work on
+    pid: int | None = None
 
 
 class LogRow(NamedTuple):

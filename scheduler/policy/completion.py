@@ -139,6 +139,7 @@ def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
         if query.count_loss(slot.is_second_try) > job.rules.max_interruptions:
             _record_failure(state, slot, job, query, item, why)
         elif job.verdict is None:
+            state.log(slot, "WARNING", f"interrupted: {why}; the item is tried again")
             _try_again(state, slot, job, query, item, spared=not slot.is_second_try or item.number in query.spared)
     elif job.rules.interruptions >= job.rules.max_interruptions:
         job.fail(f"interrupted more than {job.rules.max_interruptions} times: {why}", slot.counted)
@@ -181,6 +182,9 @@ def conclude(state: State, job: Job, now: float) -> None:
             if row.text != job.logged:
                 state.log_job(job, "ERROR", row.text or row.outcome)
             state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")
+        elif job.interrupted and row.state == QUEUED:
+            count = f"interruption {row.interruptions} of {job.rules.max_interruptions}"
+            state.log_job(job, "WARNING", f"interrupted: {row.text}; queued again, {count}")
     if state.reports_ends and ended in TERMINAL:
         state.emit(JobEnded(job.pk, job.pool.name, ended, text))
 

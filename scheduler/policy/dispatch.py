@@ -118,7 +118,7 @@ def assign(state: State, slot: Slot, run_queue: AnyQueue[Job], now: float) -> by
     job, item = run_queue.pop(next(state.tickets))
     slot.take(job, item, run_queue is slot.bound, now)
     if job.assigned():
-        state.job_began(job, now)
+        state.job_began(job, slot, now)
     if job.query is not None and job.waiting <= job.query.low:
         state.fetch_more(job)
     return item.line
@@ -165,7 +165,7 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
         if job.query is None:
             continue  # it begins when the agent comes to it
         if is_first:
-            state.job_began(job, now)
+            state.job_began(job, slot, now)
         if job.waiting <= job.query.low:
             state.fetch_more(job)
     slot.add_prefetched(found)
@@ -202,7 +202,7 @@ def next_prefetched(state: State, slot: Slot, now: float) -> None:
     elif job.verdict is not None and job.verdict.kills:
         slot.kill(job.verdict.text, now)
     elif job.query is None:
-        state.job_began(job, now)
+        state.job_began(job, slot, now)
 
 
 def recall_unsent(state: State, slot: Slot) -> None:

@@ -319,10 +319,16 @@ class Job:
         self.pieces += 1
         return self.pieces
 
-    def mark(self, state: str, now: float) -> MarkRow:
-        """Note that its row says claimed or running, and return what is to be written."""
+    def mark(self, state: str, now: float, where: tuple[str, str, int] | None = None) -> MarkRow:
+        """Note that its row says claimed or running, and where, and return what is to be written."""
         self.is_recorded, self.marked = False, self.marked or state == RUNNING
-        return MarkRow(self.pk, self.attempt, state, int((now - self.since) * 1e6))
+        self.where = where or self.where
+        host, _, pid = where or (None, None, None)
+        return MarkRow(self.pk, self.attempt, state, int((now - self.since) * 1e6), host, pid or None)
+
+    def is_at(self, where: tuple[str, str, int]) -> None:
+        """Note which agent has it, before the item ends."""
+        self.where = where
 
     def show(self, counted: int = 0) -> None:
         """Note that its row says how far it is, with so many items counted that are still worked."""
@@ -356,7 +362,7 @@ class Job:
         """Let an item that was not worked wait again, before the others; return its lane if that was empty."""
         self.in_flight -= 1
         if self.query is None:
-            self.started, self.deadline = False, NEVER  # its time limit begins anew
+            self.started, self.deadline, self.where = False, NEVER, None  # its time limit begins anew
         lane = self.lanes.get(host)
         if lane is None:
             return self.add_items([item], host)

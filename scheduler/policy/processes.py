@@ -42,6 +42,8 @@ def created(state: State, event: e.Created, now: float) -> None:
         slot.launched(now)
         if is_probe:
             state.mark_dirty(slot.pool)  # and so all those that wait to be the next
+        if (job := slot.job) is not None and job.marked and job.query is None and job.verdict is None:
+            state.outbox.mark(job.mark(s.RUNNING, now, slot.where))  # its row says running, and no process
     elif state.timers.start_hint < state.timers.start_limit:
         slot.set_deadline(now + state.timers.start_hint)
 
@@ -52,8 +54,10 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     if event.is_machines_fault:
         _not_startable(state, slot, event.reason, now)
         return
-    state.log(slot, "ERROR", event.reason)
-    if slot.job is not None and event.lost and not event.is_items_fault:
+    is_lost = slot.job is not None and event.lost and not event.is_items_fault
+    if not is_lost:  # else the log is told of the interruption
+        state.log(slot, "ERROR", event.reason)
+    if is_lost:
         completion.lose_item(state, slot, event.reason, now, interrupted=True)
     elif slot.job is not None:
         slot.job.exited(None, slot.job.signal)
@@ -87,8 +91,10 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     slot = state.slots.all[event.slot]
     if event.lost:
         slot.blame(False)
-    how = "the link to the agent was lost" if event.lost else "agent terminated prematurely, "
-    if not event.lost:
+    if event.lost:
+        how = f"the link to host {slot.host.name} was lost" + (f": {event.why}" if event.why else "")
+    else:
+        how = "agent terminated prematurely, "
         how += f"by {event.signal}" if event.signal else f"with exit status {event.code}"
     if slot.wanted is s.DIE:
         how = slot.reason
@@ -129,7 +135,8 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
     if slot.wanted is not s.DIE:
         if slot.state == s.ST_READY:
             slot.set_about_job(None)  # the job that it had last has nothing to do with this
-        state.log_death(slot, how, killed=False)
+        if not lost or slot.job is None:  # else the log is told of the interruption
+            state.log_death(slot, how, killed=False)
         slot.say("warning", how)
     if slot.death_counts:
         slot.pool.set_reason(how)

@@ -211,10 +211,13 @@ def _shortage(host: HostState) -> str:
 
 
 def mark_running(state: State, now: float) -> None:
-    """Show the rows as running that have been worked on for a moment."""
-    for job in state.take_begun_jobs(now):
-        if state.jobs.get(job.pk) is job and job.started and not job.marked and job.verdict is None:
-            state.outbox.mark(job.mark(RUNNING, now))
+    """Show the rows as running that have been worked on for a moment, and where; a query has many agents."""
+    for job, slot in state.take_begun_jobs(now):
+        if state.jobs.get(job.pk) is not job or not job.started or job.verdict is not None:
+            continue
+        where = slot.where if slot.job is job and job.query is None else None
+        if not job.marked or (where is not None and where != job.where):  # it was marked before an agent had it
+            state.outbox.mark(job.mark(RUNNING, now, where))
 
 
 def show_progress(state: State, now: float) -> None:
@@ -224,6 +227,7 @@ def show_progress(state: State, now: float) -> None:
     for slot in state.slots.all:
         if slot.counted and slot.job is not None:
             counted[slot.job.pk] += slot.counted
+            slot.job.is_at(slot.where)
     for job in state.jobs.values():
         query, count = job.query, counted[job.pk]
         if job.verdict is not None or job.pk in job.pool.marking:

@@ -75,7 +75,8 @@ class State:
         self.has_ended = False  # after a drain or a stop nothing is left to do, and that was told
         self.may_claim = True  # what to claim may be more than when nothing was wanted
         self.is_receiving = False  # rows are claimed that are still to come, in an event Claimed
-        self.started_jobs: deque[tuple[float, Job]] = deque()  # jobs not looked at since, and when they began
+        # when jobs began that were not looked at since, and where
+        self.started_jobs: deque[tuple[float, Job, Slot]] = deque()
         self.starving: set[Pool] = set()  # pools whose work found no room
         self.job_deadlines: list[tuple[float, int]] = []  # a heap: when jobs that have begun are late; some have ended
         self.reports_ends = False  # whether a part of the daemon waits for ends
@@ -185,9 +186,9 @@ class State:
         """Note whether rows are claimed that are still to come."""
         self.is_receiving = is_receiving
 
-    def job_began(self, job: Job, now: float) -> None:
+    def job_began(self, job: Job, slot: Slot, now: float) -> None:
         """Note that an agent has the first item of a job: its time limit runs, and soon its row is to say running."""
-        self.started_jobs.append((now, job))
+        self.started_jobs.append((now, job, slot))
         if now + MARK_AFTER < self.deadlines.at[MARK]:
             self.deadlines.set(MARK, now + MARK_AFTER)
         if job.rules.timeout is not None and job.deadline == NEVER:
@@ -198,11 +199,11 @@ class State:
                 self.job_deadlines = sorted(live)
             self._set_time_limits()
 
-    def take_begun_jobs(self, now: float) -> list[Job]:
-        """Return the jobs that began a moment ago; the younger ones are looked at a moment later."""
+    def take_begun_jobs(self, now: float) -> list[tuple[Job, Slot]]:
+        """Return the jobs that began a moment ago, and where; the younger ones are looked at a moment later."""
         begun = []
         while self.started_jobs and self.started_jobs[0][0] + MARK_AFTER <= now:
-            begun.append(self.started_jobs.popleft()[1])
+            begun.append(self.started_jobs.popleft()[1:])
         self.deadlines.set(MARK, now + MARK_AFTER if self.started_jobs else NEVER)
         return begun
 

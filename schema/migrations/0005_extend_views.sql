@@ -94,3 +94,156 @@ begin
     end if;
   end if;
 end $$;
+
+-- ---------------------------------------------------------------- where a job runs
+
+-- jq_done_host and jq_done_pid are written when a job of one parameter is shown as running, too, and null while it is
+-- queued. Only with jq_done_by are they of a plain success, whose attempt is not in drover.attempt_kept.
+
+-- The attempt of a running job has no end and no outcome yet.
+create or replace view drover.attempt as
+select * from drover.attempt_kept
+union all
+select jq_pk, jq_attempt, jq_done_by, jq_done_host, jq_type, jq_done_pid, jq_endtime - jq_processedtime, jq_endtime,
+       'done', jq_exitcode, null, null
+  from drover.jobqueue where jq_done_by is not null
+union all
+select jq_pk, jq_attempt, jq_owner, jq_done_host, jq_type, jq_done_pid, coalesce(jq_attempt_start, jq_starttime), null,
+       null, null, null, null
+  from drover.jobqueue where jq_state = 'running';
+
+create or replace view drover.jobs_masked as
+select jq_pk, jq_job_fk, jq_name, jq_type, length(jq_args) as jq_args_length, jq_msq, jq_runonpfile, jq_host, jq_key,
+  jq_tolerate,
+       jq_repeat, jq_queue, jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_wait_until, jq_max_interruptions,
+         jq_retries,
+       jq_timeout, jq_mode, jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued,
+         jq_retry_at,
+       jq_unmet, drover.word(jq_wanted, 1) as jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_end_bits, jq_exitcode,
+         jq_signal,
+       jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_elapsedtime, jq_processedtime, jq_expected_end,
+       jq_submitter, jq_done_host, jq_done_pid
+  from drover.jobs;
+
+-- A daemon of the version before leaves jq_done_host as it was when it gives a job back or ends it by `save`.
+create or replace function drover.clean_up() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  insert into drover.jobqueue (jq_type, jq_name, jq_args, jq_host, jq_retries, jq_max_interruptions, jq_submitter)
+  select 'cleanup', 'cleanup.' || new.jq_pk,
+         json_build_object(
+           'folder', coalesce((select agent_cwd from drover.agent join drover.queue on queue_group = agent_group
+                                where queue_name = new.jq_queue and agent_type = new.jq_type), ''),
+           'names', new.jq_delete)::text,
+         coalesce(case when new.jq_done_by is not null then new.jq_done_host end,
+                  (select att_host from drover.attempt_kept
+                    where att_jq_fk = new.jq_pk and att_attempt = new.jq_attempt),
+                  new.jq_host),
+         3, 2147483647, new.jq_submitter
+   where new.jq_delete <> '{}'
+  on conflict (jq_name) do nothing;
+  return null;
+end $$;
+
+create or replace view drover.reason as
+select j.jq_pk, j.jq_type, s.state as jq_state,
+  case
+    when s.state = 'blocked' or s.state = 'claimed' and j.jq_msq and j.jq_endtext <> 'in progress' then j.jq_endtext
+    when s.state = 'queued' and j.jq_type <> 'command' and j.jq_unmet = 0 and j.jq_wait_until > now()
+      and j.jq_retry_at is not null
+      then coalesce(j.jq_endtext, 'back-off')
+    when j.jq_endtime is not null then coalesce(j.jq_endtext, '')
+      || case when j.jq_msq and j.jq_itemsfailed > 0 then '; the reason of each: drover log ' || j.jq_pk else '' end
+  end as text,
+  case
+    when s.state = 'held' then case j.jq_mode when 'manual' then 'manual: waits for run'
+      else 'held: waits for release' end
+    when s.state = 'blocked' then 'blocked'
+    when s.state in ('claimed', 'running') then case
+      when s.state = 'running' and j.jq_msq and (not a.agent_enabled or r.room_closed is not null)
+        then 'running' || coalesce(': ' || drover.items(j), '') || ', and no more is begun: '
+          || case when a.agent_enabled then r.room_closed else 'agent type ' || a.agent_type || ' is disabled' end
+      when s.state = 'running' and j.jq_msq and a.agent_blocked_until > now()
+        then 'running' || coalesce(': ' || drover.items(j), '') || ', and no more is begun: ' || drover.rests(a)
+      when s.state = 'running' and j.jq_expected_end is not null then 'running: ' || drover.items(j) || ', about '
+        || drover.about(extract(epoch from j.jq_expected_end - now())::float8) || ' left' || case when j.jq_repeat
+          then ' of this slice' else '' end
+      when s.state = 'running'
+        then 'running' || coalesce(' on host ' || j.jq_done_host || coalesce(', pid ' || j.jq_done_pid, ''), '')
+        || ', in hand since ' || date_trunc('second', coalesce(j.jq_attempt_start, j.jq_starttime))
+        || case when j.jq_msq then coalesce(': ' || drover.items(j), '') else '' end
+      when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand'
+      when not h.host_enabled then 'in hand, waits for an agent: host ' || h.host_name || ' is disabled'
+      when h.host_down_until > now()
+        then 'in hand, waits for an agent: host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
+      else coalesce('in hand, waits for an agent: '
+        || coalesce(a.agent_reason, r.room_closed, r.room_full, r.room_busy), 'in hand: waits for an agent') end
+    when s.state = 'queued' and j.jq_type = 'command'
+      then case when j.jq_wait_until is null then 'waits for an active scheduler'
+        else 'waits for the jobs that it runs' end
+    when s.state = 'queued' then case
+      when j.jq_unmet > 0 then 'waits for ' || j.jq_unmet || case j.jq_unmet when 1 then ' dependency: job '
+        else ' dependencies: jobs ' end
+        || coalesce((select string_agg(pk || coalesce(' (' || name || ')', ''), ', ' order by pk)
+                       from (select p.jq_pk as pk, p.jq_name as name
+                               from drover.jobdepends join drover.jobqueue p on p.jq_pk = jdep_jq_depends_fk
+                              where jdep_jq_fk = j.jq_pk and jdep_met_at is null limit 10) d), '?')
+        || coalesce((select '; job ' || p.jq_pk || case p.jq_state when 'failed'
+          then ' has failed: retry it, or cancel or ice this one'
+                                                       else ' is ' || p.jq_state
+                                                         || ' for good: cancel or ice this one' end
+                       from drover.jobdepends join drover.jobqueue p on p.jq_pk = jdep_jq_depends_fk
+                      where jdep_jq_fk = j.jq_pk and jdep_met_at is null and jdep_on_unmet = 'wait'
+                        and p.jq_endtime is not null and p.jq_end_bits & jdep_depends_bits = 0
+                      order by p.jq_state = 'failed', p.jq_pk limit 1), '')
+      when j.jq_wait_until > now() then 'waits until ' || date_trunc('second', j.jq_wait_until)
+      when q.queue_name is null then 'no queue ' || quote_literal(j.jq_queue)
+      when q.queue_paused then 'queue ' || q.queue_name || ' is paused'
+      when a.agent_type is null
+        then 'no agent type ' || quote_literal(j.jq_type) || ' is configured in group ' || q.queue_group
+      when not a.agent_present then 'agent type ' || a.agent_type || ' is no longer configured'
+      when not a.agent_enabled then 'agent type ' || a.agent_type || ' is disabled'
+      when h.host_name is null and j.jq_host is not null then 'no host ' || quote_literal(j.jq_host)
+      when h.host_group <> q.queue_group
+        then 'host ' || h.host_name || ' belongs to group ' || h.host_group || ', queue ' || q.queue_name || ' to '
+        || q.queue_group
+      when not h.host_present then 'host ' || h.host_name || ' is no longer configured'
+      when r.room_agent is null and exists (
+             select from drover.scheduler_status
+              where status_scheduler = g.group_owner and status_slot = -1 and status_updated > a.agent_registered)
+        then 'agent type ' || a.agent_type || ' has no slots on ' || coalesce('host ' || h.host_name, 'any host')
+      when not h.host_enabled then 'host ' || h.host_name || ' is disabled'
+      when h.host_down_until > now() then 'host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
+      when not exists (
+        select from drover.host t
+         where t.host_group = q.queue_group and t.host_present and t.host_name = coalesce(j.jq_host, t.host_name)
+           and coalesce(j.jq_queue = any (t.host_queues), true)
+             and coalesce(strpos(t.host_letters, left(j.jq_priority, 1)) > 0, true))
+        then coalesce('host ' || j.jq_host || ' does not take', 'no host takes') || ' jobs of queue ' || q.queue_name
+          || ' with priority ' || j.jq_priority
+      when g.group_owner is null
+        or g.group_lease_until < now() then 'no scheduler is active for group ' || q.queue_group
+      when a.agent_blocked_until > now() then drover.rests(a)
+      when q.queue_concurrency <= (select count(distinct r.jq_pk)
+                                     from drover.in_hand, unnest(hand_jobs) as pk join drover.jobqueue r on r.jq_pk = pk
+                                    where r.jq_queue = q.queue_name and (r.jq_state in ('claimed', 'running')
+                                      or r.jq_pk in (select jq_pk from drover.recorded)))
+        then 'queue ' || q.queue_name || ' is full'
+      when a.agent_reason is not null then 'waits its turn: ' || a.agent_reason
+      when coalesce(r.room_closed, r.room_full) is not null then coalesce(r.room_closed, r.room_full)
+      when j.jq_msq and a.agent_queries_wait then 'waits its turn: others of its type wait for an expansion connection'
+      else 'waits its turn' || coalesce(': ' || r.room_busy, (
+        select '; agents are reserved for queue ' || string_agg(o.queue_name, ', ' order by o.queue_name)
+          from drover.queue o
+         where o.queue_group = q.queue_group and o.queue_name <> q.queue_name and o.queue_present
+           and o.queue_reserved > 0), '') end
+    else s.state::text
+  end as says
+from drover.jobqueue j left join drover.recorded c on c.jq_pk = j.jq_pk
+cross join lateral (select case when c.jq_pk is null then j.jq_state else 'claimed' end as state) s
+left join drover.queue q on q.queue_name = j.jq_queue
+left join drover.scheduler_group g on g.group_name = q.queue_group
+left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
+left join drover.host h on h.host_name = j.jq_host
+left join drover.room r on r.room_scheduler = g.group_owner and r.room_agent = j.jq_type
+                       and coalesce(r.room_host, '') = coalesce(j.jq_host, '');

@@ -20,6 +20,7 @@ STATEMENTS: Final = 150
 OWNERS: Final = (OWNER, OTHER)
 TYPES: Final = ("a", "b", FAIR, FAIR)
 LEASE: Final = 30.0
+PLACES: Final = ((None, None), (HOST, None), (HOST, 7), ("beta", 8))  # of work: host and pid
 
 
 class Program:
@@ -92,6 +93,7 @@ class Program:
         values = {
             "bits": bits, "outcome": outcome, "processed": rng.choice((None, 5)), "failed": rng.choice((None, 1)),
             "failures": rng.choice((None, 2)), "interruptions": rng.choice((None, 1)),
+            "host": (place := rng.choice(PLACES))[0], "pid": place[1],
         }  # fmt: skip
         if row.state in (QUEUED, BLOCKED):
             retry_in = None if self.twins.fake.rows[row.pk].type == FAIR else rng.choice((None, 15.0))
@@ -102,7 +104,10 @@ class Program:
         states = (CLAIMED, RUNNING, RUNNING)
         claims = [(claim, self.rng.choice(states)) for claim in self.some_claims()]
         ours = [each for each in claims if each[1] == RUNNING or self.twins.fake.rows[each[0].pk].state != RUNNING]
-        if rows := [MarkRow(claim.pk, self.attempt_of(claim), state, 2_000_000) for claim, state in ours]:
+        if rows := [
+            MarkRow(claim.pk, self.attempt_of(claim), state, 2_000_000, *self.rng.choice(PLACES))
+            for claim, state in ours
+        ]:
             self.twins.mark(self.rng.choice(OWNERS), rows)
 
     def due(self) -> None:

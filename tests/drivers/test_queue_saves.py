@@ -94,7 +94,7 @@ def test_progress_keeps_the_row_in_hand_and_writes_no_attempt_t2(desk: Desk, dat
     assert desk.ask(Save([row])) == Saved(frozenset([claim.pk]))
     saved = fetch(database, "select jq_state, jq_itemsprocessed, jq_checkpoint, jq_endtext from drover.jobqueue")
     assert saved == [("running", 7, {"watermark": "7"}, "in progress")]
-    assert fetch(database, "select count(*) from drover.attempt") == [(0,)]
+    assert fetch(database, "select count(*) from drover.attempt_kept") == [(0,)]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,8 @@ def test_clean_up_belongs_to_the_submitter_of_the_job_r43(login: Login, tenants:
     job, daemon = fetch_one(ours, insert), login("drover_scheduler")
     for move in (
         "jq_state = 'claimed', jq_owner = gen_random_uuid(), jq_starttime = now()",
-        "jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1, jq_done_host = 'alpha'",
+        "jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1, jq_done_host = 'alpha', "
+        "jq_done_by = gen_random_uuid()",
     ):
         daemon.execute(f"update drover.jobqueue set {move} where jq_pk = %s".encode(), (job,))
     found = (

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -29,6 +30,22 @@ def test_watcher_sees_states_but_no_arguments_of_jobs(
     assert (seen[f"wait {job}"].status, seen[f"wait {job}"].out) == (1, f"{job} noop failed \n")
     assert seen[f"exit {job}"].out == "1\n"
     assert "secret" not in str(seen)
+
+
+@pytest.mark.parametrize("role", ["frontend", "readonly", "operator"])
+def test_every_role_sees_where_a_job_runs(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection, role: str
+) -> None:
+    job = int(run_as(database_with_roles, config, "frontend", "submit noop mine").out)
+    active_for_roles.execute("update drover.jobqueue set jq_state = 'claimed', jq_owner = %s, jq_starttime = now()",
+                             (uuid4(),))  # fmt: skip
+    active_for_roles.execute(
+        "update drover.jobqueue set jq_state = 'running', jq_done_host = 'alpha', jq_done_pid = 42"
+    )
+    (listed,) = (json.loads(line) for line in run_as(database_with_roles, config, role, "ls --json").out.splitlines())
+    assert (listed["job"], listed["host"], listed["run_host"], listed["run_pid"]) == (job, None, "alpha", 42)
+    why = run_as(database_with_roles, config, role, f"why {job}").out
+    assert why.startswith("running on host alpha, pid 42, in hand since ")
 
 
 def test_watcher_may_refer_to_a_job_by_name(

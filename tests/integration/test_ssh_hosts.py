@@ -231,6 +231,29 @@ def test_jobs_of_a_lost_host_run_elsewhere_or_wait_and_run_once_r2_r3_c56(
     assert [daemon.row(pk)["jq_interruptions"] for pk in (anywhere, bound)] == [1, 1]
 
 
+@pytest.mark.parametrize("kind", ["line", "exec"])
+def test_the_loss_of_a_host_is_one_line_in_the_log_and_the_attempt_names_it_r2(
+    launch: Launch, beta: Server, tmp_path: Path, kind: str
+) -> None:
+    script = "print('OK', flush=True); input()\nwhile True: __import__('time').sleep(1)"
+    command = python(script) if kind == "line" else ["sleep", "600"]
+    daemon = launch(table("beta", beta) + agent("long", command, kind=kind))
+    pk = daemon.insert(jq_type="long")
+    daemon.wait(pk, "running")
+    row = daemon.until(lambda: (row := daemon.row(pk))["jq_done_pid"] and row, what="it has no pid")
+    assert (row["jq_done_host"], row["jq_done_pid"] in at_work(beta)) == ("beta", True)
+    beta.kill()
+    assert daemon.wait(pk, "queued")["jq_done_host"] is None
+    (attempt,) = daemon.attempts(pk)
+    assert (attempt["att_host"], attempt["att_pid"]) == ("beta", row["jq_done_pid"])
+    daemon.until(lambda: daemon.log_rows(pk), what="its log is empty")
+    (told,) = daemon.log_rows(pk)
+    assert re.fullmatch(
+        "interrupted: the link to host beta was lost: .+; queued again, interruption 1 of 3", told["log_message"]
+    )
+    assert (told["log_type"], told["log_host"], told["log_pid"]) == ("WARNING", "beta", row["jq_done_pid"])
+
+
 def test_the_loss_of_a_host_changes_no_row_of_another_r87(
     launch: Launch, beta: Server, record: Path, gate: Path, tmp_path: Path
 ) -> None:

@@ -68,6 +68,38 @@ def test_every_attempt_is_stored_with_its_times_f45_f47(launch: Launch, record: 
     assert len({a["att_scheduler"] for a in attempts}) == 3
 
 
+def test_where_a_job_runs_is_seen_from_the_start_and_kept_when_its_daemon_is_killed_f45(
+    launch: Launch, record: Path, tmp_path: Path
+) -> None:
+    text, gate = HOST + agent("a", rec(record)), tmp_path / "gate"
+    first = launch(text)
+    pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
+    row = first.wait(pk, "running")
+    (note,) = (note for note in records(record) if note["event"] == "line")
+    (attempt,) = first.attempts(pk)
+    assert (row["jq_done_host"], row["jq_done_pid"]) == ("alpha", note["pid"])
+    assert (attempt["att_host"], attempt["att_pid"], attempt["att_end"]) == ("alpha", note["pid"], None)
+    assert first.why(pk).startswith(f"running on host alpha, pid {note['pid']}, in hand since ")
+    scheduler, log = row["jq_schedinfo"], first.log_rows(pk)
+    first.kill()
+    gate.touch()
+    second = launch(text)
+    second.wait(pk)
+    attempt, _ = second.attempts(pk)
+    assert (attempt["att_host"], attempt["att_agent"], attempt["att_pid"]) == ("alpha", "a", note["pid"])
+    told = f"interrupted: its scheduler {scheduler} is gone; queued again, interruption 1 of 3"
+    assert (log, [row["log_message"] for row in second.log_rows(pk)]) == ([], [told])
+
+
+def test_an_orderly_stop_tells_of_no_interruption_f46(launch: Launch, record: Path, tmp_path: Path) -> None:
+    daemon = launch(HOST + agent("a", rec(record)))
+    pk = daemon.insert(jq_type="a", jq_args=f"gate:{tmp_path / 'gate'}")
+    daemon.wait(pk, "running")
+    daemon.stop()
+    row = daemon.row(pk)
+    assert (row["jq_state"], row["jq_done_host"], daemon.log_rows(pk)) == ("queued", None, [])
+
+
 def test_three_jobs_of_a_killed_daemon_run_again_without_manual_sql_f45_t71(
     launch: Launch, record: Path, tmp_path: Path
 ) -> None:

@@ -41,7 +41,9 @@ from scheduler.model.states import (
 from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE
 from tests.sim.broken import Broken
 
+Place = tuple[str | None, int | None]  # host and pid of an agent
 IN_HAND = (CLAIMED, RUNNING)
+NOWHERE: Place = (None, None)
 PIECE = 2  # edges of one statement
 
 
@@ -86,6 +88,7 @@ class Row:
     taken_by: str | None = None  # claimed by a record alone: nothing else of the row says so
     is_dated: bool = False  # it was inserted with an instant to expire at
     attempt: int = 0
+    place_of_work: Place = NOWHERE  # of a job of one parameter that is worked, or was when it ended
     rescued: int = 0
     interruptions: int = 0
     failures: int = 0
@@ -297,7 +300,7 @@ class Database:
             if row is None:
                 fenced.append(end.pk)
                 continue
-            row.processed = 1
+            row.processed, row.place_of_work = 1, (end.host, end.pid)
             row.bits, row.text = 1, "all data processed"
             self.write(row, end.attempt, DONE, now, owner, now)
             parents += [row.pk] if row.edges else []
@@ -367,6 +370,8 @@ class Database:
         row.failures = row.failures if word.failures is None else word.failures
         row.checkpoint = row.checkpoint if word.checkpoint is None else word.checkpoint
         row.interruptions = row.interruptions if word.interruptions is None else word.interruptions
+        is_shown = word.state not in (QUEUED, BLOCKED) and not row.msq
+        row.place_of_work = (word.host, word.pid) if is_shown else NOWHERE
         row.wait_until = None
         if word.retry_in is not None:
             row.wait_until = now + word.retry_in * (jitter() if word.jitter else 1.0)
@@ -377,9 +382,10 @@ class Database:
     def mark(self, owner: str, mark: Mark, now: float) -> frozenset[int]:
         """Show in rows that they are in hand; return those that were ours."""
         ours = set()
-        for pk, attempt, state, age in mark.rows:
+        for pk, attempt, state, age, *place in mark.rows:
             if (row := self.owned(owner, pk, attempt)) is not None:
                 ours.add(pk)
+                row.place_of_work = tuple(place)
                 row.text = IN_PROGRESS if row.state == QUEUED else row.text
                 self.write(row, attempt, state, now - age * 1e-6, owner, now)
         return frozenset(ours)
@@ -463,6 +469,7 @@ class Database:
                 parents += [row.pk] if row.edges else []
                 self.move(row, row.wanted or FAILED, now)
             else:
+                row.place_of_work = NOWHERE
                 self.write(row, row.attempt_in_hand, QUEUED, now, owner, now)
         return len(lost), parents
 

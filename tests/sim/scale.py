@@ -87,7 +87,8 @@ def _marked(shape: Shape) -> float:
     world = site.core.state
     job = next(iter(world.jobs.values()))
     job.marked, job.started = False, True
-    world.started_jobs = deque([(site.now - MARK_AFTER, job)])
+    slot = next(slot for slot in world.slots.all if slot.job is job)
+    world.started_jobs = deque([(site.now - MARK_AFTER, job, slot)])
     world.deadlines.set(MARK, site.now)
     return lines(partial(site.core.tick, site.now))
 

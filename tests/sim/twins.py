@@ -83,7 +83,7 @@ select jq_pk, jq_state, jq_attempt, jq_owner, jq_rescued, jq_interruptions, jq_f
        round(extract(epoch from jq_wait_until - now()), 3), round(extract(epoch from jq_expires_at - now()), 3),
        round(extract(epoch from jq_queued - now()), 3),
        round(extract(epoch from s.began - now()), 3),
-       claim_rank, (select hand_owner from drover.recorded r where r.jq_pk = j.jq_pk)
+       claim_rank, (select hand_owner from drover.recorded r where r.jq_pk = j.jq_pk), jq_done_host, jq_done_pid
   from drover.jobqueue j left join drover.claimable on claim_jq_fk = jq_pk
  cross join lateral (
    select case when jq_state in ('claimed', 'running') then coalesce(jq_attempt_start, jq_starttime) end as began) s
@@ -322,6 +322,7 @@ class Twins:
             str(row.pk), row.state, str(row.attempt), row.owner, *map(str, numbers),
             self._until(row.wait_until), self._until(row.expires), self._until(row.queued), self._until(start),
             row.claim_rank if row.is_claimable else None, row.taken_by,
+            *(None if each is None else str(each) for each in row.place_of_work),
         )  # fmt: skip
 
     def _until(self, instant: float | None) -> str | None:

@@ -59,7 +59,7 @@ def test_work_bound_to_a_host_that_went_down_waits_in_the_queue_c56() -> None:
 
 
 def lost(core: Core, slot: int, now: float = 1.0) -> None:
-    core.handle(e.Gone(slot, lost=True), now)
+    core.handle(e.Gone(slot, lost=True, why="cut"), now)
 
 
 def test_a_lost_job_is_interrupted_and_its_slot_is_not_to_blame_f8_r2() -> None:
@@ -69,7 +69,7 @@ def test_a_lost_job_is_interrupted_and_its_slot_is_not_to_blame_f8_r2() -> None:
     lost(core, slot.number)
     (row,) = saved(settle(core, 1.0))
     assert (row.state, row.outcome, row.interruptions) == ("queued", "given back", 1)
-    assert (row.text, row.retry_in) == ("the link to the agent was lost", None)
+    assert (row.text, row.retry_in) == ("the link to host beta was lost: cut", None)
     assert (slot.state, slot.starts) == (ST_FREE, [])
 
 
@@ -79,7 +79,7 @@ def test_a_job_that_loses_its_host_again_and_again_fails() -> None:
     slot = ready(core, claim(1, interruptions=3, max_interruptions=3))
     lost(core, slot.number)
     (row,) = saved(settle(core, 1.0))
-    assert (row.state, row.text) == ("failed", "interrupted more than 3 times: the link to the agent was lost")
+    assert (row.state, row.text) == ("failed", "interrupted more than 3 times: the link to host beta was lost: cut")
 
 
 @pytest.mark.parametrize("kind", ["line", "exec"])
