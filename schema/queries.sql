@@ -1288,7 +1288,7 @@ on conflict (status_scheduler, status_slot) do update
       status_reason = excluded.status_reason, status_updated = now()
 
 -- name: show_hosts
--- Write until when hosts of the group cannot be reached, and why; null if they can.
+-- Write when the next attempt is made to reach hosts of the group that cannot be, and why; null if they can.
 with {{lease}}
 update drover.host
    set host_down_until = now() + make_interval(secs => u.seconds), host_reason = u.reason

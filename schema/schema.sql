@@ -2000,7 +2000,7 @@ CREATE VIEW drover.room AS
             h.host_reason,
             COALESCE(u.used, (0)::bigint) AS used,
             ((h.host_max >= 0) AND (COALESCE(u.used, (0)::bigint) >= h.host_max)) AS is_full,
-            (h.host_enabled AND COALESCE((h.host_down_until <= now()), true)) AS is_open
+            (h.host_enabled AND COALESCE((h.host_down_until <= (now() - '00:01:00'::interval)), true)) AS is_open
            FROM ((place p
              JOIN drover.host h ON ((h.host_name = p.status_host)))
              LEFT JOIN used u ON (((u.status_scheduler = p.status_scheduler) AND (u.status_host = p.status_host))))
@@ -2081,7 +2081,7 @@ CREATE VIEW drover.reason AS
                 END)
                 WHEN (j.jq_msq AND (j.jq_endtext <> 'in progress'::text)) THEN 'in hand'::text
                 WHEN (NOT h.host_enabled) THEN (('in hand, waits for an agent: host '::text || h.host_name) || ' is disabled'::text)
-                WHEN (h.host_down_until > now()) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
+                WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
                 ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_closed, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
             END
             WHEN ((s.state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN
@@ -2124,7 +2124,7 @@ CREATE VIEW drover.reason AS
                    FROM drover.scheduler_status
                   WHERE ((scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot = '-1'::integer) AND (scheduler_status.status_updated > a.agent_registered))))) THEN ((('agent type '::text || a.agent_type) || ' has no slots on '::text) || COALESCE(('host '::text || h.host_name), 'any host'::text))
                 WHEN (NOT h.host_enabled) THEN (('host '::text || h.host_name) || ' is disabled'::text)
-                WHEN (h.host_down_until > now()) THEN ((('host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
+                WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN ((('host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
                 WHEN (NOT (EXISTS ( SELECT
                    FROM drover.host t
                   WHERE ((t.host_group = q.queue_group) AND t.host_present AND (t.host_name = COALESCE(j.jq_host, t.host_name)) AND COALESCE((j.jq_queue = ANY (t.host_queues)), true) AND COALESCE((strpos(t.host_letters, "left"(j.jq_priority, 1)) > 0), true))))) THEN ((((COALESCE((('host '::text || j.jq_host) || ' does not take'::text), 'no host takes'::text) || ' jobs of queue '::text) || q.queue_name) || ' with priority '::text) || j.jq_priority)

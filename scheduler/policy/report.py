@@ -20,7 +20,6 @@ from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 PARAMETER_BYTES = 200  # of the line in hand
-ATTEMPT_S = 60.0  # that a host counts as down beyond its next attempt, which takes its time
 
 
 class Report:
@@ -108,12 +107,12 @@ class Report:
         }
 
     def take_changed_hosts(self, now: float) -> list[dict[str, Any]]:
-        """Return the hosts that came up or went down: until when not, and why; and forget that they changed."""
+        """Return the hosts that came up or went down: the next attempt, and why; and forget that they changed."""
         changed = self._state.take_changed_hosts()
         return [
             {
                 "name": host.name,
-                "seconds": None if host.is_up else max(host.down_until - now, 0.0) + ATTEMPT_S,
+                "seconds": None if host.is_up else max(host.down_until - now, 0.0),
                 "reason": None if host.is_up else host.reason or "it is being reached",
             }
             for host in changed

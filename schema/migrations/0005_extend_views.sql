@@ -145,6 +145,45 @@ begin
   return null;
 end $$;
 
+-- ---------------------------------------------------------------- hosts that are down
+
+-- host_down_until is the next attempt to reach the host, which takes its time: it counts as down a minute longer.
+create or replace view drover.room as
+with used as (
+  select status_scheduler, status_host, count(*) as used from drover.scheduler_status
+   where status_slot >= 0 and status_state > 1 group by status_scheduler, status_host),
+place as (
+  select s.status_scheduler, s.status_agent, s.status_host, count(*) filter (where status_state = 1) as free,
+         count(*) filter (where status_state = 5) as ready, count(*) filter (where status_state in (3, 4)) as starting,
+         count(*) filter (where status_state = 0) = count(*) as is_failed,
+         max(status_reason) filter (where status_state = 0) as failure
+    from drover.scheduler_status s where status_slot >= 0 group by s.status_scheduler, s.status_agent, s.status_host),
+host as (
+  select p.*, h.host_max, h.host_enabled, h.host_reason, coalesce(u.used, 0) as used,
+         h.host_max >= 0 and coalesce(u.used, 0) >= h.host_max as is_full,
+         h.host_enabled and coalesce(h.host_down_until <= now() - interval '1 min', true) as is_open
+    from place p
+    join drover.host h on h.host_name = p.status_host
+    left join used u on u.status_scheduler = p.status_scheduler and u.status_host = p.status_host)
+select status_scheduler as room_scheduler, status_agent as room_agent, status_host as room_host,
+       case when bool_or(is_open) then null
+            when count(*) > 3 then 'all ' || count(*) || ' hosts with slots are disabled or down'
+            else string_agg('host ' || status_host || case when host_enabled then ' is down: '
+                              || coalesce(host_reason, '?') else ' is disabled' end,
+                            '; ' order by status_host) end as room_closed,
+       case when bool_or(is_open and (ready > 0 or free > 0 and not is_full)) or not bool_or(is_open and free > 0)
+            then null
+            when count(*) filter (where is_open and free > 0) > 3
+            then 'all ' || count(*) filter (where is_open and free > 0) || ' hosts with slots to spare are full'
+            else string_agg('host ' || status_host || ' is full: ' || used || ' of ' || host_max || ' agents', '; '
+                            order by status_host)
+                   filter (where is_open and free > 0) end as room_full,
+       case when bool_or(is_open and (ready > 0 or free > 0)) then null
+            when bool_and(is_failed) then coalesce(max(failure), 'its agents failed')
+            when bool_or(starting > 0) then 'its agents are starting'
+            else 'every agent of the type is busy' end || coalesce(' on host ' || status_host, '') as room_busy
+  from host group by grouping sets ((status_scheduler, status_agent, status_host), (status_scheduler, status_agent));
+
 create or replace view drover.reason as
 select j.jq_pk, j.jq_type, s.state as jq_state,
   case
@@ -174,7 +213,7 @@ select j.jq_pk, j.jq_type, s.state as jq_state,
         || case when j.jq_msq then coalesce(': ' || drover.items(j), '') else '' end
       when j.jq_msq and j.jq_endtext <> 'in progress' then 'in hand'
       when not h.host_enabled then 'in hand, waits for an agent: host ' || h.host_name || ' is disabled'
-      when h.host_down_until > now()
+      when h.host_down_until > now() - interval '1 min'
         then 'in hand, waits for an agent: host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
       else coalesce('in hand, waits for an agent: '
         || coalesce(a.agent_reason, r.room_closed, r.room_full, r.room_busy), 'in hand: waits for an agent') end
@@ -213,7 +252,8 @@ select j.jq_pk, j.jq_type, s.state as jq_state,
               where status_scheduler = g.group_owner and status_slot = -1 and status_updated > a.agent_registered)
         then 'agent type ' || a.agent_type || ' has no slots on ' || coalesce('host ' || h.host_name, 'any host')
       when not h.host_enabled then 'host ' || h.host_name || ' is disabled'
-      when h.host_down_until > now() then 'host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
+      when h.host_down_until > now() - interval '1 min'
+        then 'host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
       when not exists (
         select from drover.host t
          where t.host_group = q.queue_group and t.host_present and t.host_name = coalesce(j.jq_host, t.host_name)

@@ -157,3 +157,18 @@ def test_clean_up_goes_to_the_host_of_the_last_attempt(desk: Desk, database: str
     row = SaveRow(1, attempt, "done", bits=5, outcome="done", host="beta", agent="a", pid=7)
     desk.ask(Save([row]))
     assert fetch(database, "select jq_host from drover.jobqueue where jq_name = 'cleanup.1'") == [("beta",)]
+
+
+def test_a_host_counts_as_down_until_a_minute_after_its_next_attempt_c56(desk: Desk, database: str) -> None:
+    fetch(database, "insert into drover.host (host_name, host_group) values ('beta', 'default')")
+    fetch(database, "insert into drover.agent (agent_group, agent_type) values ('default', 'a')")
+    insert(database, "('a', 'beta')", "jq_type, jq_host")
+    rows = '[{"name": "beta", "seconds": 2.5, "reason": "no route"}]'
+    ask(desk.loop, desk.connection, QUERIES["show_hosts"], group="default", owner=OWNER, rows=rows)
+    ((is_real,),) = fetch(database, "select host_down_until between now() + '1 s' and now() + '2.5 s' from drover.host")
+    fetch(database, "update drover.host set host_down_until = now() - interval '50 s'")
+    ((why,),) = fetch(database, "select reason from drover.why")
+    fetch(database, "update drover.host set host_down_until = now() - interval '61 s'")
+    ((later,),) = fetch(database, "select reason from drover.why")
+    assert (is_real, why) == (True, "host beta is down: no route")
+    assert later != why

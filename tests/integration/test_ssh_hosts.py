@@ -6,6 +6,7 @@ The protocol over SSH is test_agent_protocol.py's.
 import os
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from signal import SIGKILL
 
@@ -252,6 +253,24 @@ def test_the_loss_of_a_host_is_one_line_in_the_log_and_the_attempt_names_it_r2(
         "interrupted: the link to host beta was lost: .+; queued again, interruption 1 of 3", told["log_message"]
     )
     assert (told["log_type"], told["log_host"], told["log_pid"]) == ("WARNING", "beta", row["jq_done_pid"])
+
+
+def test_a_host_that_is_down_shows_when_it_is_tried_next_c25(launch: Launch, beta: Server, record: Path) -> None:
+    beta.kill()
+    daemon = launch(table("beta", beta) + agent("rec", rec(record)))
+    shown = """select extract(epoch from host_down_until)::float8 as at, host_reason from drover.host
+                where host_reason like '%refused'"""
+    said = r"(\S+ \S+) WARNING host beta cannot be reached: .*refused; next attempt in ([\d.]+) s"
+
+    def both() -> tuple[float, float] | None:
+        rows, story = daemon.execute(shown), re.findall(said, daemon.stderr())
+        if not rows or len(story) < 3:
+            return None
+        when, seconds = story[-1]
+        told = datetime.strptime(when, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp() + float(seconds)
+        return (rows[0]["at"], told) if abs(rows[0]["at"] - told) < 0.5 else None
+
+    daemon.until(both, what="the time of the next attempt is not the real one")
 
 
 def test_the_loss_of_a_host_changes_no_row_of_another_r87(

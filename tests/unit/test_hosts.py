@@ -168,8 +168,8 @@ def test_a_host_shows_until_when_it_is_down_and_why() -> None:
     up(core, 3.0)
     shown.append(core.report.take_changed_hosts(3.0))
     assert shown == [
-        [{"name": "beta", "seconds": 60.0, "reason": "it is being reached"}],
-        [{"name": "beta", "seconds": 63.0, "reason": "no route"}],
+        [{"name": "beta", "seconds": 0.0, "reason": "it is being reached"}],
+        [{"name": "beta", "seconds": 3.0, "reason": "no route"}],
         [{"name": "beta", "seconds": None, "reason": None}],
     ]
     assert core.report.take_changed_hosts(4.0) == []
