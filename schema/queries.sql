@@ -1238,6 +1238,29 @@ select string_agg(jq_pk::text, ',')
     where d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null and c.jq_state in ('held', 'queued', 'blocked')
       and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip') offset 0)
 
+-- name: find_unknown_queues
+-- Return the queues that do not exist and in which jobs of our types wait, `most` places at most, and how many wait
+-- there: counted are 1,000 tokens each. The index is looked at between the places of queues that exist, never in these.
+with recursive places as (
+  select type, queue, type || case when next is null then chr(1) else '' end as type_below, coalesce(next, '') as below,
+         false as is_found
+    from (select agent_type as type, queue, lead(queue) over (partition by agent_type order by queue) as next
+            from drover.agent, (select '' collate "C" as queue union all select queue_name from drover.queue) q
+           where agent_group = :group::text) known
+   union all
+  select p.type, n.claim_queue, p.type_below, p.below, true
+    from places p cross join lateral (
+      select claim_queue from drover.claimable
+       where (claim_type, claim_queue) > (p.type, p.queue) and (claim_type, claim_queue) < (p.type_below, p.below)
+       order by claim_type, claim_queue limit 1) n),
+unknown as materialized (select type, queue from places where is_found limit :most::integer)
+select queue, sum(jobs)
+  from unknown u cross join lateral (
+    select sum(size) as jobs
+      from (select coalesce(cardinality(claim_jobs), 1) as size from drover.claimable
+             where claim_type = u.type and claim_queue = u.queue limit 1000) tokens) waiting
+ group by queue order by queue
+
 -- name: read_shared_settings
 -- Return the settings that commands and operators may have changed: queues, hosts and agent types of the group, and
 -- placements, as a JSON value each.

@@ -123,10 +123,14 @@ def list_or_change(options: Namespace, config: Config) -> int:
             words = " ".join([VERB_OF[f"{options.command} {options.action}"].name, *options.words])
             return send_and_print(session, [words], options.wait, json=options.json)
         table = _list(session, options.command)
+        unknown = session.records("unknown_queues") if options.command == "queue" else []
     if options.json:
         print_records(table.records())
     else:
         print_table(table)
+    for row in unknown:
+        what = f"no queue '{row['queue']}', in which jobs wait: {row['jobs']}"
+        warn(f"{what}; add it to the configuration, or with drover queue add")
     return 0
 
 

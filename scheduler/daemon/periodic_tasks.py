@@ -29,6 +29,7 @@ STATUS_GAP_S: Final = 1.0  # between two statements that show changes
 DUE_GAP_S: Final = 0.2  # between two statements for due rows
 SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
+MOST_NAMED: Final = 100  # queues that do not exist
 DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
 
 
@@ -42,6 +43,7 @@ class PeriodicTasks:
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections = ask, connections
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
+        self._unknown_queues: set[str] = set()  # that a warning was about
         self._flush: FlushPass | None = None  # under way
         self._began = loop.now
         rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
@@ -136,15 +138,25 @@ class PeriodicTasks:
             self._due_in("due", left if left > 0 else DUE_GAP_S if is_more else LOCKED_S)
 
     def _rescan(self) -> Steps[None]:
-        """Find what was missed: dependencies that are not settled, rows of ours that got lost, wake-ups."""
+        """Find what was missed: dependencies that are not settled, queues, rows of ours that got lost, wake-ups."""
         self._due["rescan"] = self._loop.now + self._timers.rescan
         self.context.settle_listed((yield from self._ask("rescan"))[0][0])
+        yield from self._warn_of_unknown_queues()
         yield from self.give_back_lost(OWN_AGE_S)
         self._core.handle(Woken(), self._loop.now)
         self.bring_forward("tables")
         self.bring_forward("due")
         yield from self._ask("remove_dead", age=2 * self._timers.lease)
         self.read_commands_in(0.0)
+
+    def _warn_of_unknown_queues(self) -> Steps[None]:
+        """Warn of each queue that jobs of our types name and that does not exist, once as long as that is so."""
+        rows = yield from self._ask("find_unknown_queues", most=MOST_NAMED)
+        found = {text_of(name): text_of(jobs) for name, jobs in rows}
+        for name in sorted(found.keys() - self._unknown_queues):
+            what = f"no queue '{name}', in which jobs wait: {found[name]}"
+            log_line("warning", f"{what}; add it to the configuration, or with drover queue add")
+        self._unknown_queues = set(found)
 
     def give_back_lost(self, age: float = OWN_AGE_S) -> Steps[None]:
         """Give back rows of other owners, and rows of ours at least `age` seconds old that are not in memory."""

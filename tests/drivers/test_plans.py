@@ -48,6 +48,7 @@ CHORES: dict[str, dict[str, object]] = {
     "due": {},
     "read_shared_settings": {},
     "rescan": {},
+    "find_unknown_queues": {"most": 100},
     "rescue": {"live": [], "age": 60.0},
     "read_commands": {**VERBS_ABOUT, "passed": []},
     "close_runs": {},

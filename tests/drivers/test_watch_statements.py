@@ -15,6 +15,7 @@ from tests.cli_tools import OWNER as ACTIVE_OWNER
 from tests.connection_tools import PATIENT, QUERIES, ask, fetch, opened, rows_of
 from tests.queue_tools import locked, states
 
+NEIGHBOURS: Final = ("0", "defaul", "default ", "on", "one\n", "é")
 LONG_OVER: Final = "jq_starttime = now() - interval '9 d', jq_endtime = now() - interval '9 d'"
 
 
@@ -87,3 +88,37 @@ def test_a_locked_expired_row_does_not_block_others_c23(watch: Any, database: st
         ((_, _, seconds),) = rows_of(watch("due"))
     assert states(database) == ["queued", "failed"]
     assert float(seconds or 0) <= 0  # so that it is looked at again soon
+
+
+def unknown_queues(watch: Any, database: str) -> list[tuple[bytes | None, ...]]:
+    """Return what a group finds that has the types a, aa and b, and the queues default and one."""
+    fetch(database, "insert into drover.agent (agent_group, agent_type) select 'default', unnest('{a,aa,b}'::text[])")
+    fetch(database, "insert into drover.queue (queue_name, queue_group) values ('one', 'default')")
+    return rows_of(watch("find_unknown_queues", most=100))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "found"),
+    [
+        ([("a", "default", 50), ("b", "one", 1)], []),
+        ([("a", "default", 50), ("a", "far", 40), ("a", "one", 9), ("b", "far", 1), ("aa", "far", 1)], [("far", 42)]),
+        ([("a", q, 1) for q in NEIGHBOURS], [(q, 1) for q in NEIGHBOURS]),
+        ([("a", "Off", 1), ("a", "p", 2), ("b", "zz", 3)], [("Off", 1), ("p", 2), ("zz", 3)]),
+        ([("other", "far", 1), ("command", "default", 1)], []),
+    ],
+)
+def test_queues_that_do_not_exist_are_found_with_the_number_of_jobs_that_wait_t38(
+    watch: Any, database: str, jobs: list[tuple[str, str, int]], found: list[tuple[str, int]]
+) -> None:
+    insert = "insert into drover.jobqueue (jq_type, jq_queue) select %s, %s from generate_series(1, %s)"
+    for kind, queue, count in jobs:
+        fetch(database, insert, kind, queue, count)
+    fetch(database, "insert into drover.jobqueue (jq_type, jq_queue, jq_state) values ('a', 'held', 'held')")
+    assert unknown_queues(watch, database) == [(name.encode(), str(count).encode()) for name, count in found]
+
+
+def test_no_more_unknown_queues_are_returned_than_asked_for(watch: Any, database: str) -> None:
+    fetch(
+        database, "insert into drover.jobqueue (jq_type, jq_queue) select 'a', 'q' || i from generate_series(1, 300) i"
+    )
+    assert len(unknown_queues(watch, database)) == 100

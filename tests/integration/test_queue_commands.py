@@ -211,3 +211,23 @@ def test_status_shows_queues_j80(launch: Launch, text: str, gate: Path) -> None:
         "one": {"paused": False, "concurrency": 1, "in_hand": 1},
         "two": {"paused": True, "concurrency": None, "in_hand": 0},
     }
+
+
+# ---- a queue that does not exist
+
+
+def test_a_queue_that_does_not_exist_is_named_by_queue_status_and_once_by_the_log_t38(
+    launch: Launch, text: str, ask: Ask
+) -> None:
+    daemon = launch("[scheduler]\nrescan = 0.2\n" + text)
+    pks = queue(daemon, 3, jq_queue="defualt")
+    told_of = "no queue 'defualt', in which jobs wait: 3; add it to the configuration, or with drover queue add"
+    daemon.until(lambda: told_of in daemon.stderr(), what="the log does not name it")
+    assert ask("queue").err == f"drover: {told_of}\n"
+    assert "Jobs in queues that do not exist\nQUEUE    JOBS  TYPES\ndefualt     3  a\n" in ask("status").out
+    told(daemon, "reset")  # looks again
+    daemon.wait_all(queue(daemon, 1))
+    assert told(daemon, "add-queue defualt 2") == "queue defualt: concurrency 2"
+    daemon.wait_all(pks)
+    assert daemon.stderr().count("no queue 'defualt'") == 1
+    assert ask("queue").err == ""
