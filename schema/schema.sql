@@ -1668,8 +1668,9 @@ CREATE VIEW drover.jobd AS
             ELSE NULL::text
         END AS result,
         CASE
-            WHEN (jobs.jq_endtime IS NOT NULL) THEN COALESCE(jobs.jq_exitcode, (1 - (jobs.jq_end_bits & 1)))
-            ELSE NULL::integer
+            WHEN ((jobs.jq_endtime IS NULL) OR (jobs.jq_signal IS NOT NULL)) THEN NULL::integer
+            WHEN ((jobs.jq_end_bits & 1) = 1) THEN COALESCE(jobs.jq_exitcode, 0)
+            ELSE COALESCE(NULLIF(jobs.jq_exitcode, 0), 1)
         END AS return_code,
     jobs.jq_signal AS signal,
     ( SELECT string_agg(output.out_data, ''::text ORDER BY output.out_pk) AS string_agg
@@ -1677,7 +1678,8 @@ CREATE VIEW drover.jobd AS
           WHERE ((output.out_jq_fk = jobs.jq_pk) AND (output.out_attempt = jobs.jq_attempt) AND (output.out_stream = 'out'::text))) AS stdout,
     ( SELECT string_agg(output.out_data, ''::text ORDER BY output.out_pk) AS string_agg
            FROM drover.output
-          WHERE ((output.out_jq_fk = jobs.jq_pk) AND (output.out_attempt = jobs.jq_attempt) AND (output.out_stream = 'err'::text))) AS stderr
+          WHERE ((output.out_jq_fk = jobs.jq_pk) AND (output.out_attempt = jobs.jq_attempt) AND (output.out_stream = 'err'::text))) AS stderr,
+    jobs.jq_signal AS sig
    FROM drover.jobs
   WHERE (jobs.jq_type <> 'command'::text);
 
@@ -1844,7 +1846,8 @@ CREATE VIEW drover.my_jobd WITH (security_barrier='true') AS
     d.return_code,
     d.signal,
     d.stdout,
-    d.stderr
+    d.stderr,
+    d.sig
    FROM (drover.jobd d
      JOIN drover.jobqueue j ON ((j.jq_pk = d.id)))
   WHERE (j.jq_submitter = SESSION_USER);

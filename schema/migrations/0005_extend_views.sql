@@ -287,3 +287,31 @@ left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.j
 left join drover.host h on h.host_name = j.jq_host
 left join drover.room r on r.room_scheduler = g.group_owner and r.room_agent = j.jq_type
                        and coalesce(r.room_host, '') = coalesce(j.jq_host, '');
+
+-- ---------------------------------------------------------------- what users of jobd read
+
+-- `sig` is the name that jobd has for the signal. Where one ended the process there is no return code, as in jobd; and
+-- a job that failed has none of 0, though its program may have exited so when it was killed.
+create or replace view drover.jobd as
+select jq_pk as id, jq_queue as target,
+       extract(epoch from coalesce((select job_queued from drover.job
+         where job_pk = jq_job_fk), jq_queued))::bigint as time_created,
+       coalesce(extract(epoch from jq_starttime), 0)::bigint as time_started,
+       coalesce(extract(epoch from jq_endtime), 0)::bigint as time_finished,
+       case when jq_state = 'held' then 'manual' when jq_state in ('queued', 'blocked') then 'waiting'
+            when jq_state = 'claimed' then 'accepted' when jq_state = 'running' then 'running'
+            when jq_state in ('ignored', 'skipped') then 'ignored' else 'done' end as status,
+       case when jq_endtime is not null then case when jq_end_bits & 1 = 1 then 'ok' else 'fail' end end as result,
+       case when jq_endtime is null or jq_signal is not null then null
+            when jq_end_bits & 1 = 1 then coalesce(jq_exitcode, 0)
+            else coalesce(nullif(jq_exitcode, 0), 1) end as return_code,
+       jq_signal as signal,
+       (select string_agg(out_data, '' order by out_pk) from drover.output
+         where out_jq_fk = jq_pk and out_attempt = jq_attempt and out_stream = 'out') as stdout,
+       (select string_agg(out_data, '' order by out_pk) from drover.output
+         where out_jq_fk = jq_pk and out_attempt = jq_attempt and out_stream = 'err') as stderr,
+       jq_signal as sig
+  from drover.jobs where jq_type <> 'command';
+
+create or replace view drover.my_jobd with (security_barrier) as
+select d.* from drover.jobd d join drover.jobqueue j on j.jq_pk = d.id where j.jq_submitter = session_user;

@@ -514,6 +514,23 @@ def test_the_status_of_a_command_is_its_return_code_j30_j31(
     assert _jobd(ui, pk, "result, return_code") == (result, code)
 
 
+def test_a_signal_is_shown_under_its_jobd_name_without_a_return_code_j32(ui: Connection, owner: Connection) -> None:
+    pk = _one(ui, "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
+    assert _jobd(ui, pk, "sig, signal, return_code") == (None, None, None)
+    _move(owner, pk, "failed")
+    owner.execute("update drover.jobqueue set jq_signal = 'SIGTERM' where jq_pk = %s", (pk,))
+    assert _jobd(ui, pk, "sig, signal, return_code, result") == ("SIGTERM", "SIGTERM", None, "fail")
+
+
+def test_a_cancelled_job_whose_program_exited_with_0_has_no_return_code_of_0_j30(
+    ui: Connection, owner: Connection
+) -> None:
+    pk = _one(ui, "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
+    _move(owner, pk, "cancelled")
+    owner.execute("update drover.jobqueue set jq_exitcode = 0 where jq_pk = %s", (pk,))
+    assert _jobd(ui, pk, "result, return_code") == ("fail", 1)
+
+
 def test_output_of_the_last_attempt_is_shown_with_its_job_j33(ui: Connection, owner: Connection) -> None:
     pk = _one(ui, "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
     owner.execute("update drover.jobqueue set jq_attempt = 2 where jq_pk = %s", (pk,))
