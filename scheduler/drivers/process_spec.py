@@ -31,6 +31,8 @@ ADVICE = {
     errno.ENFILE: "raise fs.file-max of the machine, or run fewer agents",
     errno.ENOMEM: "raise MemoryMax of the scheduler, or run fewer agents",
 }
+NOT_FOUND: Final = 127  # the exit status that shells have for a command that does not exist
+NOT_STARTED: Final = 126  # and for one that cannot be started for another reason
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))  # of the machine, whatever is started
 
 STATUS: Final = "/proc/self/status"
@@ -211,6 +213,11 @@ def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
     if is_there and os.path.isfile(program):
         advice = interpreter_mistake(program, os.defpath) or advice
     return f"{who}{where}: {error.strerror} (errno {error.errno}){'; ' if advice else ''}{advice}"
+
+
+def start_status(error: OSError | ValueError) -> int:
+    """Return the exit status for a process that could not be started."""
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
 
 
 def own_environment(spawn: Spawn) -> dict[bytes, bytes]:

@@ -23,7 +23,15 @@ from typing import Final
 
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.process_spec import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, fingerprint, reason
+from scheduler.drivers.process_spec import (
+    SHORTAGES,
+    ProcessSpec,
+    SpawnTemplates,
+    Surroundings,
+    fingerprint,
+    reason,
+    start_status,
+)  # fmt: skip
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.drivers.system import (
     TRACED_S,
@@ -254,7 +262,7 @@ class Processes:
             has_begun = isinstance(error, NoPidfdError)  # and its end could not have been noticed
             refusal = NotCreated(
                 spawn.slot, reason(self._config, spawn, error), number == errno.E2BIG and spawn.argv is not None,
-                lost=has_begun, is_machines_fault=number in SHORTAGES and not has_begun,
+                lost=has_begun, is_machines_fault=number in SHORTAGES and not has_begun, code=start_status(error),
             )  # fmt: skip
             self._report(refusal)
             return

@@ -19,7 +19,14 @@ from typing import Final
 
 from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.process_spec import EXEC_DIRECTORY, own_environment, passed_environment, prlimit_options
+from scheduler.drivers.process_spec import (
+    EXEC_DIRECTORY,
+    NOT_FOUND,
+    NOT_STARTED,
+    own_environment,
+    passed_environment,
+    prlimit_options,
+)  # fmt: skip
 from scheduler.drivers.ssh_protocol import PacketSocket
 from scheduler.drivers.system import TRACED_S, Ends, close_all, pidfd_of, pipes, signal_name
 from scheduler.model.config import AgentType, Config, Host
@@ -119,7 +126,8 @@ class SshHost:
                     process.started(pid)
             case ssh.NotStarted(id, why, is_items_fault, is_lost):
                 reason = f"host {self._name}: {why}"
-                self._end(id, lambda slot: NotCreated(slot, reason, is_items_fault, is_lost))
+                status = NOT_FOUND if why.endswith(ssh.NOT_FOUND) else NOT_STARTED
+                self._end(id, lambda slot: NotCreated(slot, reason, is_items_fault, is_lost, code=status))
             case ssh.Ended(id, code, name):
                 how = None if name is None else f"SIG{name or '?'}"
                 self._end(id, lambda slot: Gone(slot, code=code if how is None else None, signal=how))

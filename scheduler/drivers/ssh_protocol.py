@@ -19,6 +19,7 @@ from scheduler.errors import BugError
 
 PACKET_BYTES: Final = 200_000  # what a socket takes at once with the buffer that Linux gives by default
 TOO_LONG: Final = "its arguments are longer than 128 KiB, which is what one SSH command can hold"
+NOT_FOUND: Final = ": not found"  # the end of what the host says of a program that it does not have
 PIPES: Final = 3  # that come with the start of an agent
 MAX_PACKETS: Final = 64  # received in one iteration of the loop
 RESEND_S: Final = 0.1

@@ -356,7 +356,8 @@ def _row(
         elapsed=job.rules.elapsed + in_hand, busy=job.busy, remaining=remaining,
         took=in_hand if job.query is not None or not job.busy else job.busy,
         failures=failures, retry_in=retry_in, jitter=jitter, checkpoint=checkpoint, back=back,
-        interruptions=job.rules.interruptions + 1 if job.interrupted else None, host=host, agent=agent, pid=pid,
+        interruptions=job.rules.interruptions + 1 if job.interrupted else None, host=host, agent=agent,
+        pid=pid or None,  # 0: it could not be started
     )  # fmt: skip
 
 

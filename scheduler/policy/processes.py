@@ -60,7 +60,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     if is_lost:
         completion.lose_item(state, slot, event.reason, now, interrupted=True)
     elif slot.job is not None:
-        slot.job.exited(None, slot.job.signal)
+        slot.job.exited(event.code if slot.wanted is not s.DIE else None, None)
         completion.fail_item(state, slot, slot.job, event.reason, final=False)
         completion.take_item_from(state, slot, slot.job, now)
     if slot.wanted is not s.DIE:

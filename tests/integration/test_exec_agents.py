@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, Row, agent, start
 from tests.integration.puppets import LOCAL, Meeting, puppet, settings, slots
 
@@ -122,6 +122,40 @@ def test_no_end_of_a_command_counts_against_its_slot(launch: Launch) -> None:
     jobs = [daemon.insert(jq_type="sh", jq_args=end) for end in ("exit 1", "kill -9 $$", "exit 2", "kill $$")]
     daemon.wait_all(jobs, "failed")
     assert "ST_FAIL" not in daemon.stderr()
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "reason"),
+    [
+        ("absent", 127, "No such file or directory (errno 2)"),
+        ("blind", 126, "Permission denied (errno 13)"),
+        ("uninterpreted", 127, "its interpreter /no/such/sh is not there"),
+        ("homeless", 127, "(/no/such/directory): No such file or directory"),
+    ],
+)
+def test_a_command_that_cannot_be_started_has_the_status_of_a_shell_c25_j45(
+    launch: Launch, ask: Ask, tmp_path: Path, kind: str, code: int, reason: str
+) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/sh\n")
+    script.chmod(0o755)
+    text = command("absent", "/nonexistent/program") + command("blind", "/etc/passwd")
+    text += command("uninterpreted", str(script)) + command("homeless", "true", cwd="/no/such/directory")
+    daemon = launch(LOCAL + text + command("sh", *SHELL))
+    row = run(daemon, kind, "x", "failed")
+    assert (row["jq_exitcode"], row["jq_signal"], row["jq_end_bits"]) == (code, None, 2)
+    assert row["jq_endtext"].startswith(f"agent '{kind}': cannot start ")
+    assert reason in row["jq_endtext"]
+    (attempt,) = daemon.attempts(row["jq_pk"])
+    assert (attempt["att_exitcode"], attempt["att_pid"], attempt["att_host"]) == (code, None, "local")
+    assert ask(f"exit {row['jq_pk']}").out == f"{code}\n"
+    assert ask(f"exit -q {row['jq_pk']}").status == code
+
+
+def test_a_command_that_exits_with_127_was_started_c25(daemon: Daemon) -> None:
+    row = run(daemon, "sh", "no-such-program", "failed")
+    (attempt,) = daemon.attempts(row["jq_pk"])
+    assert (row["jq_exitcode"], row["jq_endtext"], attempt["att_pid"] is None) == (127, "exit status 127", False)
 
 
 def test_a_success_stores_its_exit_status_and_attempt(daemon: Daemon) -> None:

@@ -108,8 +108,8 @@ def test_jobs_that_were_not_started_are_distinguished_from_failed_ones_c25(
     not_started, failed = daemon.wait(command, "failed"), daemon.wait(started, "failed")
     assert "no-such" in not_started["jq_endtext"]
     assert failed["jq_endtext"] == "agent terminated prematurely, with exit status 1"
-    assert not_started["jq_exitcode"] is None
-    assert [attempt["att_exitcode"] for attempt in daemon.attempts(command)] == [None]
+    assert (not_started["jq_exitcode"], failed["jq_exitcode"]) == (127, 1)
+    assert [(past["att_exitcode"], past["att_pid"]) for past in daemon.attempts(command)] == [(127, None)]
 
 
 def test_jobs_of_an_unreachable_host_do_not_fail_c25(launch: Launch, beta: Server) -> None:

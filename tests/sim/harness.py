@@ -177,7 +177,7 @@ class Daemon:
         if slot.job is not None:
             self.sim.began(slot, slot.item.line)
         if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):
-            self._sometimes_later(self.tell, e.NotCreated(spawn.slot, "no such program"))
+            self._sometimes_later(self.tell, e.NotCreated(spawn.slot, "no such program", code=127))
             return
         if self.links.get(spawn.host) is False:
             self._refuse(spawn)

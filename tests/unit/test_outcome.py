@@ -3,8 +3,9 @@
 import pytest
 
 from scheduler.model import events as e
+from scheduler.model.config import AgentType
 from scheduler.model.queue_requests import SaveRow
-from tests.core_tools import claim, make_core, ready, saved, settle
+from tests.core_tools import claim, make_core, ready, saved, settle, spawned, turn
 
 
 def row_after_death(failures: int, retries: int) -> SaveRow:
@@ -26,3 +27,18 @@ def test_retry_delay_grows_with_jitter(failures: int, wait_s: float) -> None:
 @pytest.mark.parametrize(("failures", "state"), [(0, "queued"), (1, "queued"), (2, "failed")])
 def test_a_job_is_retried_as_often_as_its_retries_allow(failures: int, state: str) -> None:
     assert row_after_death(failures, retries=2).state == state
+
+
+@pytest.mark.parametrize(("is_killed", "code"), [(False, 127), (True, None)])
+def test_the_status_of_a_command_that_could_not_be_started_is_saved_unless_it_was_killed_c25(
+    is_killed: bool, code: int | None
+) -> None:
+    core = make_core({"sha": AgentType(command=("sha",), kind="exec")})
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    if is_killed:
+        core.kill(1, 0.5)
+    core.handle(e.NotCreated(number, "cannot start 'sha'", code=127), 1.0)
+    (row,) = saved(settle(core, 1.0))
+    assert isinstance(row, SaveRow)
+    assert (row.state, row.code, row.signal, row.pid) == ("failed", code, None, None)
