@@ -98,7 +98,8 @@ ended as (
      set jq_state = 'done', jq_attempt = u.attempt,
          jq_starttime = coalesce(j.jq_starttime, now() - make_interval(secs => u.age * 1e-6)),
          jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed',
-         jq_exitcode = u.code, jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = 1, jq_itemstotal = 1,
+         jq_exitcode = u.code, jq_signal = null, jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = 1,
+         jq_itemstotal = 1,
          jq_elapsedtime = coalesce(now() - jq_starttime, make_interval(secs => u.age * 1e-6)),
          jq_processedtime = make_interval(secs => u.micros * 1e-6),
          jq_done_by = :owner::uuid, jq_done_host = u.host, jq_done_pid = u.pid
@@ -610,6 +611,7 @@ rescued as (
          jq_owner = null, jq_wanted = null, jq_schedinfo = null, jq_expected_end = null,
          jq_done_host = case when over.ends is not null then over.host end,
          jq_done_pid = case when over.ends is not null then over.pid end,
+         jq_exitcode = null, jq_signal = null,  -- of an earlier attempt; how this one ended is not known
          jq_rescued = j.jq_rescued + 1,
          jq_interruptions = j.jq_interruptions + (j.jq_state = 'running')::integer
     from over

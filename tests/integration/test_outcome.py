@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, Row, agent, start
 from tests.integration.puppets import LOCAL, Meeting
 
@@ -66,6 +66,58 @@ def test_exit_status_and_end_are_null_before_the_end_j30(daemon: Daemon, meeting
 def test_the_signal_that_killed_a_command_is_stored_by_name_j32(daemon: Daemon, number: int, name: str) -> None:
     row = run(daemon, f"kill -{number} $$", "failed")
     assert (row["jq_exitcode"], row["jq_signal"], row["jq_endtext"]) == (None, name, f"killed by {name}")
+
+
+@pytest.mark.parametrize("ends", ["exit 0", "exit 3"])
+def test_a_signal_of_an_attempt_that_was_given_back_is_not_kept_j32(
+    launch: Launch, meeting: Meeting, ask: Ask, ends: str
+) -> None:
+    text = LOCAL + shell()
+    first = launch(text)
+    job = first.insert(jq_type="sh", jq_args=f"{meeting.tell('up')}; {meeting.wait}; {ends}")
+    assert meeting.hear() == "up"
+    first.stop()
+    second = launch(text)
+    assert meeting.hear() == "up"
+    meeting.let_go()
+    row = second.wait(job, {"done", "failed"})
+    assert (row["jq_exitcode"], row["jq_signal"], row["jq_attempt"]) == (int(ends[-1]), None, 2)
+    assert [past["att_signal"] for past in second.attempts(job)] == ["SIGHUP", None]
+    assert ask(f"exit {job}").out == f"{ends[-1]}\n"
+
+
+def test_the_status_of_an_earlier_attempt_is_not_that_of_a_job_whose_scheduler_died(
+    launch: Launch, meeting: Meeting, ask: Ask
+) -> None:
+    text = LOCAL + shell()
+    first = launch(text)
+    args = f"test $DROVER_ATTEMPT = 1 && exit 3; {meeting.tell('up')}; {meeting.wait}"
+    job = first.insert(jq_type="sh", jq_args=args, jq_retries=1, jq_max_interruptions=0)
+    assert meeting.hear() == "up"
+    first.wait(job, "running")
+    first.kill()
+    second = launch(text)
+    row = second.wait(job, "failed")
+    assert (row["jq_exitcode"], row["jq_endtext"]) == (None, "interrupted more than 0 times")
+    assert ask(f"exit {job}").out == "1\n"
+
+
+def test_a_time_limit_and_a_cancellation_show_the_signal_that_ended_the_command_r67(
+    launch: Launch, meeting: Meeting, ask: Ask
+) -> None:
+    daemon = launch(LOCAL + shell(slots=2))
+    late = daemon.insert(jq_type="sh", jq_args="exec sleep 1000", jq_timeout="0.2 s")
+    job = daemon.insert(jq_type="sh", jq_args=f"trap 'exit 0' HUP; {meeting.tell('up')}; while :; do sleep 0.01; done")
+    assert meeting.hear() == "up"
+    daemon.execute("select drover.command(%s)", f"cancel {job} enough")
+    row, caught = daemon.wait(late, "failed"), daemon.wait(job, "cancelled")
+    assert (row["jq_exitcode"], row["jq_signal"], ask(f"exit {late}").out) == (None, "SIGHUP", "129 SIGHUP\n")
+    assert (caught["jq_exitcode"], caught["jq_signal"], ask(f"exit {job}").out) == (0, None, "1\n")
+    query = "select result, return_code, sig from drover.jobd where id = any (%s) order by id"
+    assert [tuple(row.values()) for row in daemon.execute(query, [late, job])] == [
+        ("fail", None, "SIGHUP"),
+        ("fail", 1, None),
+    ]
 
 
 def test_results_can_be_read_after_a_reconnect_j38(daemon: Daemon) -> None:
