@@ -224,6 +224,12 @@ select g.group_name as name, g.group_owner as owner, s.scheduler_host as host, s
   left join drover.scheduler_group g on g.group_name = asked.name
   left join drover.scheduler s on s.scheduler_uuid = g.group_owner
 
+-- name: active_daemon
+-- Return the daemon that serves a group.
+select scheduler_host || '.' || scheduler_pid
+  from drover.scheduler_group join drover.scheduler on scheduler_uuid = group_owner
+ where group_name = :group and group_lease_until > now()
+
 -- name: schedulers
 select scheduler_host as host, scheduler_pid as pid,
        case when group_lease_until > now() then case status_state_name when 'draining' then 'draining' else 'owner' end

@@ -47,6 +47,8 @@ def parse(argv: Sequence[str]) -> Namespace:
     options = parser.parse_intermixed_args(before, own)
     if top.command == "run" and not options.jobs and any(re.match("--(json|wait)", word) for word in before):
         parser.error("--json and --wait are for jobs that are run by hand: name the jobs")
+    if top.command == "run" and options.quits and options.read_stdin:
+        parser.error("--quit-if-served would leave the lines of -I unread")
     if behind := words[end + 1 :]:  # argparse would lose some of them, when options may be in any place
         if not hasattr(options, "args"):
             parser.error(f"no words are expected after -- (got {' '.join(behind)})")
@@ -145,6 +147,11 @@ def _tests_of_run(parser: ArgumentParser) -> None:
     either.add_argument("-T", action="store_true", dest="test_first", help="test every agent and go on")
 
 
+def _quit_of_run(parser: ArgumentParser) -> None:
+    names, told = ("--quit-if-served", "--once"), "exit with 0 if a daemon serves the group already; for cron"
+    parser.add_argument(*names, action="store_true", dest="quits", help=told)
+
+
 COMPAT: Final = {"action": "append", "default": [], "choices": ["fossology"]}
 OR_NULL: Final = {"action": "store_const", "const": True}  # not given is no value for the column
 STATES: Final = {"action": "append", "default": [], "choices": JOB_STATES}
@@ -201,6 +208,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("-H", "ignore hosts: run everything here", dest="ignore_hosts"),
         _argument("-R", "give the rows of dead schedulers back before READY", dest="rescue"),
         _tests_of_run,
+        _quit_of_run,
         _argument("--allow-root", "run although the user is root"),
         _argument("-v", "log more; may be repeated", dest="verbose", action="count", default=0),
     ), "all"),

@@ -19,7 +19,14 @@ from scheduler.cli.admin import send, status_of
 from scheduler.cli.check import refuse_root, test_agents
 from scheduler.cli.config_files import load, locate, with_logins
 from scheduler.cli.output import as_json, printable, printable_lines, warn
-from scheduler.cli.session import connect, conninfo_of_daemon, running_database, update_or_check
+from scheduler.cli.session import (
+    connect,
+    conninfo_of_daemon,
+    open_session,
+    running_database,
+    translated_errors,
+    update_or_check,
+)  # fmt: skip
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
@@ -30,7 +37,7 @@ from scheduler.errors import ConfigError, DatabaseAbsentError
 from scheduler.model.config import Config, Database
 
 FIRST_WAIT_S: Final = 0.2
-DAEMON_ONLY: Final = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first")
+DAEMON_ONLY: Final = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first", "quits")
 
 
 def run(options: Namespace, config: Config) -> int:
@@ -42,6 +49,9 @@ def run(options: Namespace, config: Config) -> int:
     log.set_up(config.scheduler, options.verbose, os.environ)
     hide()
     config = _with_options(config, options)
+    if options.quits and (daemon_name := _active_daemon(config)):
+        print(printable(f"group {config.scheduler.group} is served by {daemon_name}"))
+        return 0
     if options.test or options.test_first:
         failed = test_agents(config)
         if options.test or failed:
@@ -57,7 +67,7 @@ def run(options: Namespace, config: Config) -> int:
         try:
             daemon = Daemon(
                 config, conninfo_of_daemon(config, conninfo), reads_stdin=options.read_stdin, manager=manager,
-                has_guardian=has_guardian, read=read,
+                has_guardian=has_guardian, quits_if_served=options.quits, read=read,
             )  # fmt: skip
             if guardian_fd is not None:
                 daemon.loop.register(guardian_fd, EPOLLIN, lambda _mask: _end_alone(daemon.loop, guardian_fd))
@@ -67,6 +77,18 @@ def run(options: Namespace, config: Config) -> int:
     if daemon.is_superseded:
         upgrade.execute_anew(environment | ({guardian.GUARDED: str(os.getppid())} if has_guardian else {}))
     return status
+
+
+def _active_daemon(config: Config) -> str | None:
+    """Return the daemon that serves the group of the configuration, if one does.
+
+    Errors: WorldError if the database does not answer: to wait for it is left to the next run.
+    """
+    with running_database(config) as conninfo, translated_errors():
+        update_or_check(config, conninfo)
+        with open_session(conninfo_of_daemon(config, conninfo)) as session:
+            rows = session.rows("active_daemon", group=config.scheduler.group)
+    return rows[0][0] if rows else None
 
 
 def _wait_for_database(config: Config, conninfo: str) -> None:
@@ -122,7 +144,9 @@ def _end_alone(loop: Loop, guardian_fd: int) -> None:
 def run_by_hand(options: Namespace, config: Config) -> int:
     """Print what became of each job and its output, or all as one JSON object; 1 if one failed or was not run."""
     if any(getattr(options, name) for name in DAEMON_ONLY):
-        raise ConfigError("drover run: -I, -H, -R, -t and -T are for the daemon, not for jobs that are run by hand")
+        raise ConfigError(
+            "drover run: -I, -H, -R, -t, -T and --quit-if-served are for the daemon, not for jobs that are run by hand"
+        )
     with connect(config) as session:
         words = " ".join(["run", *map(str, session.job_numbers(options.jobs))])
         answers = send(session, [words], options.wait)

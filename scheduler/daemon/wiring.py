@@ -38,9 +38,10 @@ class Daemon:
 
     def __init__(
         self, config: Config, conninfo: str, *, reads_stdin: bool = False, manager: ServiceManager | None = None,
-        has_guardian: bool = False, read: Callable[[], Config] | None = None,
+        has_guardian: bool = False, quits_if_served: bool = False, read: Callable[[], Config] | None = None,
     ) -> None:  # fmt: skip
         self.config = config
+        self._quits_if_served = quits_if_served
         self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
         self.loop = Loop(on_pause=self._resume)
         self.core = Core(config, self.loop.now)
@@ -200,6 +201,9 @@ class Daemon:
 
     def show_state(self) -> None:
         """Show what we are to our group, which may have changed."""
+        if self._quits_if_served and self.watch.lease.is_served_elsewhere and not self.core.is_ending:
+            log_line("info", "quitting, since another daemon serves the group (--quit-if-served)")
+            self.stop()
         if self.watch.lease.is_settled:
             self.notifier.ready()
             try:

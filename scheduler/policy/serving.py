@@ -146,6 +146,12 @@ class Lease:
         return is_behind or self.state is LeaseState.SERVING
 
     @property
+    def is_served_elsewhere(self) -> bool:
+        """Say whether another daemon holds the lease."""
+        owner = self.owner
+        return self.state is LeaseState.STANDBY and owner.uuid is not None and not owner.is_lapsed and not owner.is_dead
+
+    @property
     def shown(self) -> str:
         """Return the state in words for people."""
         return _STATES[self.state][0]

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
+from socket import gethostname
 from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import RUN, Daemon, agent, lines, rec
 from tests.needs import need
 from tests.pooler_tools import pooler
@@ -53,6 +54,39 @@ def test_a_second_daemon_stands_by_and_claims_nothing_f164_r77_r51(launch: Launc
     )
     assert outcomes == [{"scheduler_pid": first.pid}]
     assert second.value("select count(*) from drover.scheduler") == 2
+
+
+def test_a_daemon_that_is_to_quit_if_served_exits_at_once_r51_r77(launch: Launch, text: str, ask: Ask) -> None:
+    first = launch(text, options=["--once"])
+    again = launch(text, options=["--quit-if-served"], stdin=b"", wait=False)
+    assert again.process.wait() == 0
+    assert again.process.stdout is not None
+    assert again.process.stdout.read().decode() == f"group default is served by {gethostname()}.{first.pid}\n"
+    assert again.stderr() == ""
+    assert first.value("select count(*) from drover.scheduler") == 1
+    first.wait(first.insert(jq_type="a"))
+
+
+def test_of_daemons_that_start_together_to_quit_if_served_one_remains_r51(launch: Launch, text: str) -> None:
+    daemons = [launch(text, options=["--once"], wait=False) for _ in range(3)]
+    left = daemons[0].until(lambda: [each for each in daemons if each.process.poll() is None][1:] == [] and daemons)
+    (rest,) = [each for each in left if each.process.poll() is None]
+    rest.wait(rest.insert(jq_type="a"))
+    assert {each.process.poll() for each in daemons} == {0, None}
+
+
+def test_a_daemon_that_is_to_quit_if_served_does_not_wait_for_the_database_r51(launch: Launch, text: str) -> None:
+    daemon = launch(text, options=["--once"], via="host=/no/such/directory", wait=False)
+    assert daemon.process.wait() == 3
+
+
+def test_a_daemon_that_is_to_quit_if_served_quits_when_it_has_stepped_down_r51(launch: Launch, text: str) -> None:
+    first = launch(text, options=["--once"])
+    second = standby(launch, text)
+    first.insert(role="drover_operator", jq_type="command", jq_args="step-down")
+    assert first.wait_exit() == 0
+    second.wait(second.insert(jq_type="a"))
+    assert "quitting, since another daemon serves the group (--quit-if-served)" in first.stderr()
 
 
 def test_the_standby_takes_over_when_the_first_is_killed_f45_t68_t70_r81_j127(

@@ -56,6 +56,7 @@ def test_configuration_file_is_given_before_or_after_the_command_f125(line: str,
         "run --json",
         "run --wait",
         "run --wait=5",
+        "run -I --once",
         "-c",
     ],
 )

@@ -166,3 +166,25 @@ def test_refused_registration_is_retried_at_once_over_a_new_connection() -> None
     lease.refused(0.0)
     lease.connected(0.5)
     assert lease.next_deadline() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_served"),
+    [
+        (OTHER, True),
+        (Owner("other", True, False), False),
+        (Owner("other", False, True), False),
+        (NOBODY, False),
+    ],
+)
+def test_a_group_is_served_elsewhere_while_another_daemon_lives_and_has_the_lease_r51(
+    owner: Owner, is_served: bool
+) -> None:
+    lease = standing_by()
+    assert not lease.is_served_elsewhere
+    look(lease, owner, 0.0)
+    assert lease.is_served_elsewhere is is_served
+
+
+def test_a_daemon_that_serves_is_not_served_elsewhere_r51() -> None:
+    assert not serving().is_served_elsewhere
