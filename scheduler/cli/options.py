@@ -173,6 +173,7 @@ ARGUMENTS: Final[dict[str, tuple[str, Declaration]]] = {
     "[TEXT...]": ("reason", _argument("--reason TEXT", "the text in its row; default: cancelled", default="")),
     "[QUEUE...]": ("queues", _argument("queues QUEUE", "these queues; default: all", nargs="*")),
     "DAYS": ("days", _argument("days DAYS", "remove jobs that ended more than so many days ago", type=COUNT)),
+    "LETTERS": ("letters", _argument("letters LETTERS", "letters and digits, a before z; n is the usual one")),
     "[failed]": ("failed", _argument("--failed", "remove failed jobs too", action="store_const", const="failed")),
 }
 
