@@ -19,8 +19,8 @@ TENTH: Final = 0.1
 OLD: Final = "2 days"
 FLUSH: Final = b"insert into drover.jobqueue (jq_type, jq_args) values ('command', 'flush 1')"
 
-# As they would be after their life, on the disk too: a row is inserted small and grows in its page when it ends. Rows that
-# were inserted with their ends would leave room for one more small row on each page, and new jobs would be scattered.
+# As they would be after their life, on the disk too: a row is inserted small, and grows in its page when it ends. Rows
+# that were inserted with their ends would leave room for one more small row on each page, and scatter new jobs.
 FINISHED: Final = (
     """
 insert into drover.jobqueue (jq_type, jq_args, jq_queued)
