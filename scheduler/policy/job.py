@@ -326,10 +326,6 @@ class Job:
         host, _, pid = where or (None, None, None)
         return MarkRow(self.pk, self.attempt, state, int((now - self.since) * 1e6), host, pid or None)
 
-    def is_at(self, where: tuple[str, str, int]) -> None:
-        """Note which agent has it, before the item ends."""
-        self.where = where
-
     def show(self, counted: int = 0) -> None:
         """Note that its row says how far it is, with so many items counted that are still worked."""
         self.is_recorded, self.marked, self.shown = False, self.marked or self.started, counted

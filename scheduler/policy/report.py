@@ -226,7 +226,6 @@ def show_progress(state: State, now: float) -> None:
     for slot in state.slots.all:
         if slot.counted and slot.job is not None:
             counted[slot.job.pk] += slot.counted
-            slot.job.is_at(slot.where)
     for job in state.jobs.values():
         query, count = job.query, counted[job.pk]
         if job.verdict is not None or job.pk in job.pool.marking:

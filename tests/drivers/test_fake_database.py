@@ -196,6 +196,17 @@ FAULTS: Final = {  # in a query: this text becomes that one
     "rescue_of_a_recorded_job_counts_no_attempt": ("rescue", "jq_attempt = over.attempt", "jq_attempt = j.jq_attempt"),
     "recorded_job_is_held": ("hold_job", "or drover.has_token(j)", "or true"),
     "interruption_not_counted": ("rescue", "+ (j.jq_state = 'running')::integer", ""),
+    "rescued_job_keeps_where_it_was": (
+        "rescue",
+        "jq_done_host = case when over.ends is not null then over.host end,",
+        "",
+    ),
+    "queued_job_keeps_where_it_was": (
+        "save",
+        "jq_done_host = case when u.state not in ('queued', 'blocked') and",
+        "jq_done_host = case when",
+    ),
+    "mark_does_not_say_where": ("mark", "jq_done_host = u.host, jq_done_pid = u.pid", "jq_done_pid = u.pid"),
     "lease_taken_at_once": ("take_lease", ":patient::boolean and", ""),
     "held_row_waits_for_ever": ("due", "or jq_state = 'held'", ""),
     "cancelled_by_whoever_comes": ("cancel_job", "and group_lease_until > now()", ""),

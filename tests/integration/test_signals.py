@@ -104,7 +104,9 @@ def test_columns_of_the_end_are_empty_until_the_job_has_ended_j128(daemon: Daemo
     assert [row[name] for name in ends] == [0, None, None, None, None]
     assert seen(", ".join(ends), "drover.my_jobs") == [0, None, None, None, None]
     assert seen("result, return_code, time_finished", "drover.my_jobd", "id") == [None, None, 0]
-    assert daemon.attempts(pk) == []
+    (attempt,) = daemon.attempts(pk)
+    ends = "att_end", "att_outcome", "att_exitcode", "att_signal", "att_reason"
+    assert [attempt[name] for name in ends] == [None] * 5
     gate.touch()
     assert daemon.wait(pk)["jq_end_bits"] == 1
     assert seen("result, return_code", "drover.my_jobd", "id") == ["ok", 0]

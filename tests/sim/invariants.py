@@ -71,6 +71,7 @@ def check(sim: "Sim") -> None:
         urgent_places_are_for_urgent_work(sim, world)
         queues_keep_their_limits(sim, world)
         rows_are_memory(sim)
+        rows_say_where_they_run(sim, world)
         cursors_match_expanding(sim, world)
         no_wake_up_is_lost(sim, world)
     leases_are_single(sim)
@@ -301,6 +302,23 @@ def rows_are_memory(sim: "Sim") -> None:
             live = {*daemon.core.state.jobs, *pending}
         if row.pk not in live and not daemon.may_have_lost(row):
             broken("rows_are_memory", f"job {row.pk} attempt {row.attempt_in_hand} is in hand, and nobody knows it")
+
+
+def rows_say_where_they_run(sim: "Sim", world: State) -> None:
+    """A row that says running names the agent that works on it, once all is written."""
+    outbox, daemon = world.outbox, sim.daemon
+    if outbox.in_flight is not None or outbox.repeats or outbox.locked:
+        return
+    fresh = {id(job) for _, job, _ in world.started_jobs}
+    for slot in world.slots.all:
+        job = slot.job
+        if job is None or job.query is not None or job.verdict is not None or slot.state != ST_RUNNING:
+            continue
+        if id(job) in fresh or job.pk in outbox.marks or job.pk in outbox.saves:
+            continue
+        row = sim.database.owned(daemon.owner, job.pk, job.attempt)
+        if row is not None and row.state == RUNNING and row.place_of_work != (slot.host.name, slot.pid):
+            broken("rows_say_where_they_run", f"job {job.pk} is at {slot.where}, its row says {row.place_of_work}")
 
 
 def cursors_match_expanding(sim: "Sim", world: State) -> None:

@@ -8,7 +8,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.queue_requests import Mark, Request
 from scheduler.policy.core import Core
-from tests.core_tools import claim, logged, make_core, ready, settle, spawned, turn
+from tests.core_tools import claim, logged, make_core, ready, saved, settle, spawned, turn
 
 FAR = {"beta": Host(transport="ssh", address="beta")}
 EXEC: dict[str, Any] = {"sha": AgentType(command=("agent",), kind="exec")}
@@ -98,6 +98,16 @@ def test_a_job_that_was_put_back_says_where_it_runs_now() -> None:
     shown += marks(settle(core, 0.2))
     assert shown == [("running", where, None), ("running", core.state.slots.all[other].host.name, 101)]
     assert other != first
+
+
+def test_progress_of_a_job_says_where_it_runs() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    after(core, 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 5\n", 0.2)
+    core.tick(2.0)
+    (row,) = saved(settle(core, 2.0))
+    assert (row.state, row.processed, row.host, row.pid) == ("running", 5, "alpha", 100)
 
 
 @pytest.mark.parametrize("kinds", [None, EXEC], ids=["line", "exec"])
