@@ -324,7 +324,7 @@ class Job:
         self.is_recorded, self.marked = False, self.marked or state == RUNNING
         self.where = where or self.where
         host, _, pid = where or (None, None, None)
-        return MarkRow(self.pk, self.attempt, state, int((now - self.since) * 1e6), host, pid or None)
+        return MarkRow(self.pk, self.attempt, state, int((now - self.since) * 1e6), host, pid)
 
     def show(self, counted: int = 0) -> None:
         """Note that its row says how far it is, with so many items counted that are still worked."""

@@ -42,8 +42,6 @@ def created(state: State, event: e.Created, now: float) -> None:
         slot.launched(now)
         if is_probe:
             state.mark_dirty(slot.pool)  # and so all those that wait to be the next
-        if (job := slot.job) is not None and job.marked and job.query is None and job.verdict is None:
-            state.outbox.mark(job.mark(s.RUNNING, now, slot.where))  # its row says running, and no process
     elif state.timers.start_hint < state.timers.start_limit:
         slot.set_deadline(now + state.timers.start_hint)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from scheduler.model.protocol import printable
-from scheduler.model.states import DIE, NEVER, RUNNING, ST_FAIL, ST_FREE, ST_READY, ST_RUNNING, STATE_NAMES
+from scheduler.model.states import DIE, NEVER, RUNNING, ST_FAIL, ST_FREE, ST_PREP, ST_READY, ST_RUNNING, STATE_NAMES
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import PROGRESS
@@ -214,9 +214,13 @@ def mark_running(state: State, now: float) -> None:
     for job, slot in state.take_begun_jobs(now):
         if state.jobs.get(job.pk) is not job or not job.started or job.verdict is not None:
             continue
-        where = slot.where if slot.job is job and job.query is None else None
-        if not job.marked or (where is not None and where != job.where):  # it was marked before an agent had it
-            state.outbox.mark(job.mark(RUNNING, now, where))
+        is_here = slot.job is job  # else it was put back, and has begun elsewhere
+        if is_here and slot.state == ST_PREP:
+            state.look_again(job, slot, now)
+        elif job.query is not None and not job.marked:
+            state.outbox.mark(job.mark(RUNNING, now))
+        elif job.query is None and is_here and slot.where != job.where:  # it may be marked already, without a place
+            state.outbox.mark(job.mark(RUNNING, now, slot.where))
 
 
 def show_progress(state: State, now: float) -> None:

@@ -207,6 +207,11 @@ class State:
         self.deadlines.set(MARK, now + MARK_AFTER if self.started_jobs else NEVER)
         return begun
 
+    def look_again(self, job: Job, slot: Slot, now: float) -> None:
+        """Look at a job that began once more a moment later."""
+        self.started_jobs.append((now, job, slot))
+        self.deadlines.bring_forward(MARK, now + MARK_AFTER)
+
     def take_late_jobs(self, now: float) -> list[Job]:
         """Return the jobs in hand whose time limit is over, and forget it."""
         late = []

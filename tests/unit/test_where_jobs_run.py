@@ -68,13 +68,14 @@ def test_row_of_a_rescued_job_says_where_once_an_agent_has_it() -> None:
     assert (first, after(core, 0.1)) == ([("running", None, None)], [("running", "alpha", 100)])
 
 
-def test_row_of_a_command_that_starts_slowly_says_its_pid_when_it_has_one() -> None:
+def test_row_of_a_command_says_running_once_its_process_is_made() -> None:
     core = far_core(EXEC)
     turn(core, claim(1))
     (number,) = spawned(core)
-    first = after(core, 0.1)
-    core.handle(e.Created(number, 100), 0.2)
-    assert (first, marks(settle(core, 0.2))) == ([("running", "beta", None)], [("running", "beta", 100)])
+    shown = [after(core, now) for now in (0.1, 0.2)]
+    core.handle(e.Created(number, 100), 0.22)
+    shown.append(after(core, 0.26))
+    assert shown == [[], [], [("running", "beta", 100)]]
 
 
 def test_a_row_is_marked_once_while_its_agent_works() -> None:
@@ -86,17 +87,15 @@ def test_a_row_is_marked_once_while_its_agent_works() -> None:
     assert shown == [[("running", "alpha", 100)], [], []]
 
 
-def test_a_job_that_was_put_back_says_where_it_runs_now() -> None:
+def test_a_rescued_job_that_was_put_back_says_where_it_runs_now() -> None:
     core = make_core(EXEC, hosts={"alpha": Host(), "gamma": Host()})
-    turn(core, claim(1))
+    turn(core, claim(1, rescued=1))
+    settle(core)
     (first,) = spawned(core)
-    where = core.state.slots.all[first].host.name
-    shown = after(core, 0.1)
-    core.handle(e.NotCreated(first, "no memory", is_machines_fault=True), 0.2)
+    core.handle(e.NotCreated(first, "no memory", is_machines_fault=True), 0.02)
     (other,) = spawned(core)
-    core.handle(e.Created(other, 101), 0.2)
-    shown += marks(settle(core, 0.2))
-    assert shown == [("running", where, None), ("running", core.state.slots.all[other].host.name, 101)]
+    core.handle(e.Created(other, 101), 0.02)
+    assert after(core, 0.1) == [("running", core.state.slots.all[other].host.name, 101)]
     assert other != first
 
 
