@@ -113,7 +113,7 @@ grant execute on function drover.notify(text, text)
 
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
-  drover.word(text, integer), drover.has_token(drover.jobqueue)
+  drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
 -- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the

@@ -1230,6 +1230,10 @@ begin
   return skipped;
 end $$;
 
+CREATE FUNCTION drover.takes_priority(letters text, priority text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (letters IS NULL) THEN true WHEN (strpos(letters, '-'::text) = 0) THEN (strpos(letters, "left"(priority, 1)) > 0) ELSE (EXISTS (SELECT FROM unnest(string_to_array(takes_priority.letters, ','::text)) each(each) WHERE (((takes_priority.priority COLLATE "C") >= split_part(each.each, '-'::text, 1)) AND ((takes_priority.priority COLLATE "C") < split_part(each.each, '-'::text, 2))))) END;
+
 CREATE FUNCTION drover.texts(variables jsonb) RETURNS json
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     AS $$
@@ -2130,7 +2134,7 @@ CREATE VIEW drover.reason AS
                 WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN ((('host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
                 WHEN (NOT (EXISTS ( SELECT
                    FROM drover.host t
-                  WHERE ((t.host_group = q.queue_group) AND t.host_present AND (t.host_name = COALESCE(j.jq_host, t.host_name)) AND COALESCE((j.jq_queue = ANY (t.host_queues)), true) AND COALESCE((strpos(t.host_letters, "left"(j.jq_priority, 1)) > 0), true))))) THEN ((((COALESCE((('host '::text || j.jq_host) || ' does not take'::text), 'no host takes'::text) || ' jobs of queue '::text) || q.queue_name) || ' with priority '::text) || j.jq_priority)
+                  WHERE ((t.host_group = q.queue_group) AND t.host_present AND (t.host_name = COALESCE(j.jq_host, t.host_name)) AND COALESCE((j.jq_queue = ANY (t.host_queues)), true) AND drover.takes_priority(t.host_letters, j.jq_priority))))) THEN ((((COALESCE((('host '::text || j.jq_host) || ' does not take'::text), 'no host takes'::text) || ' jobs of queue '::text) || q.queue_name) || ' with priority '::text) || j.jq_priority)
                 WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
                 WHEN (a.agent_blocked_until > now()) THEN drover.rests(a.*)
                 WHEN (q.queue_concurrency <= ( SELECT count(DISTINCT r_1.jq_pk) AS count

@@ -22,7 +22,7 @@ from scheduler.daemon.commands import Action, Ask, CommandRow, Context, Done, Go
 from scheduler.drivers.loop import Steps
 from scheduler.errors import ConfigError
 from scheduler.model.events import Woken
-from scheduler.model.host_filters import FILTERS, letters_matching
+from scheduler.model.host_filters import FILTERS, ranges_text
 from scheduler.model.states import CANCELLED, HELD, IN_HAND, SKIPPED, TERMINAL, states_before
 from scheduler.model.verbs import SEE_RESULT, Command, CommandError, filter_of
 
@@ -199,14 +199,13 @@ def set_host(context: Context, row: CommandRow, command: Command) -> Steps[Outco
         new = attrs.evolve(config, hosts=config.hosts | {name: attrs.evolve(config.hosts[name], **filters)})
         if idle := [kind for kind in config.agents if config.hosts_of(kind) and not new.hosts_of(kind)]:
             raise CommandError(f"no host would take agents of type {', '.join(idle)}")
-    letters = "".join(sorted(letters_matching(filters.get("priorities", ""))))
     now_is, missing, _ = yield from context.change(
         "set_host",
         name=name,
         enabled={"host-enable": True, "host-disable": False}.get(command.verb),
         most=command.values.get("max"),
         urgent=command.values.get("urgent"),
-        letters=letters if filters.get("priorities") else None,
+        letters=ranges_text(filters.get("priorities", "")),
         **dict.fromkeys(FILTERS) | filters,
     )
     if missing:

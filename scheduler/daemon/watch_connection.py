@@ -24,6 +24,7 @@ from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config, Queue
 from scheduler.model.events import LeaseLost, Serve, Woken
+from scheduler.model.host_filters import ranges_text
 from scheduler.model.queue_requests import Cells
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.package_data import version
@@ -261,7 +262,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
         "version": version(),
         "lease": config.scheduler.lease,
         "hosts": [
-            {"name": name, "letters": "".join(sorted(host.letters)) if host.priorities else None} | attrs.asdict(host)
+            {"name": name, "letters": ranges_text(host.priorities)} | attrs.asdict(host)
             for name, host in config.hosts.items()
         ],
         "queues": [{"name": name} | attrs.asdict(queue) for name, queue in queues.items()],

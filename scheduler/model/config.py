@@ -12,16 +12,8 @@ import attrs
 from attrs import field, frozen
 
 from scheduler.errors import ConfigError
-from scheduler.model.host_filters import (
-    FILTERS,
-    LETTERS,
-    NAME,
-    NAME_RULE,
-    NO_LETTERS,
-    NO_PATTERN,
-    is_pattern,
-    letters_matching,
-)
+from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
+from scheduler.model.priority_ranges import EVERY, Range, ranges_matching
 from scheduler.model.sql_text import bind
 
 Path = tuple[str | int, ...]
@@ -61,12 +53,19 @@ def _must(holds: Callable[[Any], bool], message: str) -> Check:
     return check
 
 
+def _filters(key: str) -> Check:
+    def check(_instance: Any, _attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if mistake := filter_mistake(key, value):
+            raise ValueError(mistake)
+
+    return check
+
+
 def _matches(pattern: re.Pattern[str], message: str) -> Check:
     """Return a check by a pattern; an empty text means "not given" and is always allowed."""
     return _must(lambda text: not text or pattern.fullmatch(text) is not None, message)
 
 
-PATTERN = _must(is_pattern, NO_PATTERN)
 SPAN = _must(lambda s: 0 < s <= YEAR, f"must be more than 0 and at most {YEAR} seconds")
 GRACE = _must(lambda s: 0 <= s <= YEAR, f"must be from 0 to {YEAR} seconds")
 COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
@@ -159,19 +158,19 @@ class Host:
     identity: str = ""
     known_hosts: str = ""
     command: Argv = ()
-    types: str = field(default="", validator=PATTERN)
+    types: str = field(default="", validator=_filters("types"))
     queues: tuple[str, ...] = ()
-    priorities: str = field(default="", validator=PATTERN)
+    priorities: str = field(default="", validator=_filters("priorities"))
 
     @property
-    def letters(self) -> frozenset[str]:
-        """Return the characters that a priority may begin with to be taken here."""
-        return letters_matching(self.priorities)
+    def ranges(self) -> tuple[Range, ...]:
+        """Return the priorities that are taken here."""
+        return ranges_matching(self.priorities)
 
     @property
     def is_selective(self) -> bool:
         """Return whether it takes only some jobs of the types that it takes."""
-        return bool(self.queues) or len(self.letters) < len(LETTERS)
+        return bool(self.queues) or self.ranges != EVERY
 
     @property
     def filters(self) -> dict[str, Any]:
@@ -270,7 +269,6 @@ SCHEDULER_RULES: tuple[Rule, ...] = (
 HOST_RULES: tuple[Rule, ...] = (
     ("address", lambda h: h.transport != "ssh" or h.address, 'is needed by transport = "ssh"'),
     ("command", lambda h: h.transport != "command" or h.command, 'is needed by transport = "command"'),
-    ("priorities", lambda h: bool(h.letters), NO_LETTERS),
 )
 AGENT_RULES: tuple[Rule, ...] = (
     ("heartbeat", lambda a: a.kind == "line" or not a.heartbeat, "must be 0: exec agents have no heartbeat"),

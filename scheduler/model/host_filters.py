@@ -7,13 +7,14 @@ import re
 import warnings
 from typing import Final
 
+from scheduler.model.priority_ranges import TooComplexError, ranges_matching
+
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}")
 NAME_RULE: Final = "a name has letters, digits and _ . / - (not first), 64 at most"
-# The characters that a priority begins with, in order.
-LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 FILTERS: Final = ("types", "queues", "priorities")  # keys of a host
 NO_PATTERN: Final = "is not a regular expression"
-NO_LETTERS: Final = "matches no single letter or digit: it is about the first of a priority"
+NO_PRIORITY: Final = "matches no priority, which has letters and digits"
+TOO_COMPLEX: Final = "is decided by no few first characters of a priority; begin it with ^ and leave out .*"
 
 
 def is_pattern(text: str) -> bool:
@@ -27,9 +28,9 @@ def is_pattern(text: str) -> bool:
     return True
 
 
-def letters_matching(pattern: str) -> frozenset[str]:
-    """Return the characters that a priority may begin with to match the filter `priorities`."""
-    return frozenset(letter for letter in LETTERS if re.search(pattern, letter))
+def ranges_text(pattern: str) -> str | None:
+    """Return the priorities that a pattern matches as drover.takes_priority reads them; None for no pattern."""
+    return ",".join("-".join(each) for each in ranges_matching(pattern)) if pattern else None
 
 
 def filter_mistake(key: str, value: str | tuple[str, ...]) -> str:
@@ -38,4 +39,11 @@ def filter_mistake(key: str, value: str | tuple[str, ...]) -> str:
         return "" if all(map(NAME.fullmatch, value)) else NAME_RULE
     if not is_pattern(str(value)):
         return NO_PATTERN
-    return "" if key == "types" or letters_matching(str(value)) else NO_LETTERS
+    return "" if key == "types" else _priorities_mistake(str(value))
+
+
+def _priorities_mistake(pattern: str) -> str:
+    try:
+        return "" if ranges_matching(pattern) else NO_PRIORITY
+    except TooComplexError:
+        return TOO_COMPLEX

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 Cells = tuple[bytes | None, ...]
-Letters = tuple[str, str]  # of priorities: from this first character to before that one
+Letters = tuple[str, str]  # of priorities: from this one to before that one
 ClaimKey = tuple[str, str, str, bool, Letters | None]  # what tells requests apart
 
 T = TypeVar("T")

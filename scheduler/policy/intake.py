@@ -456,7 +456,7 @@ def _enqueue_by_host(state: State, job: Job, items: Sequence[tuple[Item, bytes |
     """Let each item wait for the host its value names; a host without slots of this type means any host."""
     by_host: dict[str | None, list[Item]] = {}
     queues = job.pool.queues
-    taking = queues.bound if queues.filters is None else queues.filters.at(job.queue, job.letter).hosts or ()
+    taking = queues.bound if queues.filters is None else queues.filters.at(job.queue, job.priority).hosts or ()
     for item, value in items:
         host = state.places.host_of(job.pool.name, value)
         by_host.setdefault(host if host in taking else None, []).append(item)

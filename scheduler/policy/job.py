@@ -247,9 +247,9 @@ class Job:
                 self.read(args, rules)
 
     @property
-    def letter(self) -> str:
-        """The first character of its priority."""
-        return chr(self.rank[1])
+    def priority(self) -> str:
+        """Its priority."""
+        return self.rank[1:].decode()
 
     @property
     def is_urgent(self) -> bool:

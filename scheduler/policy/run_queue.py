@@ -4,23 +4,23 @@ A lane holds the items of one job for one host, or for any. A slot takes from th
 any host; between the two the better rank (urgency, then letter) goes first, then the lane that was served longest ago.
 In a fair type the submitters of a rank are served in turn, and then the lanes of each.
 
-Host filters say which hosts take which jobs of a type, by queue and by the first character of the priority. Jobs that
-the same hosts take wait in one run queue, counted and claimed by itself, so that what waits for a busy host holds up
-nothing else. A type none of whose hosts has such a filter has one run queue for any host.
+Host filters say which hosts take which jobs of a type, by queue and by ranges of priorities. Jobs that the same hosts
+take wait in one run queue, counted and claimed by itself, so that what waits for a busy host holds up nothing else. A
+type none of whose hosts has such a filter has one run queue for any host.
 
 Placement maps the value of a row's jq_runonpfile column to a host, or to any: first the exact name of a host, then an
 exact value of drover.placement, then a range of it. Rules for the agent type come before rules for every type. Values
 are compared as bytes.
 """
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scheduler.model.config import Host
-from scheduler.model.host_filters import LETTERS
+from scheduler.model.priority_ranges import EVERY
 from scheduler.model.protocol import Item
 from scheduler.model.queue_requests import ClaimRequest, Letters
 
@@ -32,11 +32,10 @@ class Waiting(Protocol):
     host: str | None  # its own
 
     @property
-    def letter(self) -> str: ...
+    def priority(self) -> str: ...
 
 
 JobT = TypeVar("JobT", bound=Waiting)
-_END: Final = {letter: chr(ord(letter) + 1) for letter in LETTERS}
 
 
 class Lane(Generic[JobT]):
@@ -199,46 +198,51 @@ AnyQueue = RunQueue[JobT] | MergedQueue[JobT]  # what agents of a host take from
 class HostFilters(Generic[JobT]):
     """The run queues of one type by the hosts that take from them; each is made when it is first needed."""
 
-    __slots__ = ("_by_hosts", "_found", "_is_fair", "_queues", "_runs", "_taken", "by_host", "every")
+    __slots__ = ("_bounds", "_by_hosts", "_found", "_is_fair", "_queues", "_ranges", "_runs", "by_host", "every")
 
     def __init__(self, hosts: Mapping[str, Host], *, is_fair: bool = False) -> None:
         self._is_fair = is_fair
         self._queues = {name: host.queues for name, host in hosts.items()}
-        self._taken = {name: host.letters for name, host in hosts.items()}
+        self._ranges = {name: host.ranges for name, host in hosts.items()}
+        # where a priority may be taken by other hosts than the one before it, and the end of all
+        self._bounds = sorted(
+            {bound for ranges in (EVERY, *self._ranges.values()) for each in ranges for bound in each}
+        )
         self._by_hosts: dict[frozenset[str], RunQueue[JobT]] = {}
-        self._found: dict[tuple[str, str], RunQueue[JobT]] = {}
+        self._found: dict[tuple[str, str], RunQueue[JobT]] = {}  # by queue and bound
         self._runs: dict[str, list[tuple[Letters, RunQueue[JobT]]]] = {}
         self.every: MergedQueue[JobT] = MergedQueue()
         # what an agent on a host takes from:
         self.by_host: dict[str, MergedQueue[JobT]] = {name: MergedQueue() for name in hosts}
 
-    def at(self, queue: str, letter: str) -> RunQueue[JobT]:
-        """Return the lanes in which jobs of a queue and a letter wait for any host that takes them."""
-        run_queue = self._found.get((queue, letter))
+    def at(self, queue: str, priority: str) -> RunQueue[JobT]:
+        """Return the lanes in which jobs of a queue and a priority wait for any host that takes them."""
+        start = self._bounds[bisect_right(self._bounds, priority) - 1]
+        run_queue = self._found.get((queue, start))
         if run_queue is not None:
             return run_queue
         hosts = frozenset(
             name
             for name, queues in self._queues.items()
-            if (not queues or queue in queues) and letter in self._taken[name]
+            if (not queues or queue in queues) and any(first <= start < end for first, end in self._ranges[name])
         )
         run_queue = self._by_hosts.get(hosts)
         if run_queue is None:
             run_queue = self._by_hosts[hosts] = RunQueue(hosts, is_fair=self._is_fair)
             for merged in (self.every, *(self.by_host[name] for name in hosts)):
                 merged.queues.append(run_queue)
-        self._found[queue, letter] = run_queue
+        self._found[queue, start] = run_queue
         return run_queue
 
     def runs(self, queue: str) -> list[tuple[Letters, RunQueue[JobT]]]:
-        """Return the run queues of a queue that some host takes from, each with adjacent letters."""
+        """Return the run queues of a queue that some host takes from, each with adjacent priorities."""
         runs = self._runs.get(queue)
         if runs is None:
             runs = self._runs[queue] = []
-            for run_queue, run in groupby(LETTERS, lambda letter: self.at(queue, letter)):
-                letters = list(run)
+            for run_queue, run in groupby(pairwise(self._bounds), lambda each: self.at(queue, each[0])):
+                ranges = list(run)
                 if run_queue.hosts:
-                    runs.append(((letters[0], _END[letters[-1]]), run_queue))
+                    runs.append(((ranges[0][0], ranges[-1][1]), run_queue))
         return runs
 
 
@@ -282,7 +286,7 @@ class RunQueues(Generic[JobT]):
         """Return the run queue in which a job waits for a host, or for any that takes it."""
         if host is not None:
             return self.bound[host]
-        return self.anywhere if self.filters is None else self.filters.at(job.queue, job.letter)
+        return self.anywhere if self.filters is None else self.filters.at(job.queue, job.priority)
 
     def of_claim(self, job: JobT) -> RunQueue[JobT] | None:
         """Return the run queue for which a job was claimed; None if a reload has removed it meanwhile."""
@@ -305,13 +309,13 @@ class RunQueues(Generic[JobT]):
 
     def takes(self, job: JobT, host: str) -> bool:
         """Say whether a job may be worked on a host."""
-        return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.letter).suits(host))
+        return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.priority).suits(host))
 
     def has_place(self, job: JobT) -> bool:
         """Say whether a job may be worked on its host, or on any."""
         if job.host is not None:
             return self.takes(job, job.host)
-        return self.filters is None or bool(self.filters.at(job.queue, job.letter).hosts)
+        return self.filters is None or bool(self.filters.at(job.queue, job.priority).hosts)
 
 
 class Placement:

@@ -145,6 +145,18 @@ begin
   return null;
 end $$;
 
+-- ---------------------------------------------------------------- the priorities that a host takes
+
+-- host_letters has what the pattern of a host matches: the ranges of priorities as from-below,from-below; from a daemon
+-- of the version before their first characters.
+create function drover.takes_priority(letters text, priority text) returns boolean
+  language sql immutable parallel safe
+  return case when letters is null then true
+              when strpos(letters, '-') = 0 then strpos(letters, left(priority, 1)) > 0
+              else exists (select from unnest(string_to_array(letters, ',')) as each
+                            where priority collate "C" >= split_part(each, '-', 1)
+                              and priority collate "C" < split_part(each, '-', 2)) end;
+
 -- ---------------------------------------------------------------- hosts that are down
 
 -- host_down_until is the next attempt to reach the host, which takes its time: it counts as down a minute longer.
@@ -258,7 +270,7 @@ select j.jq_pk, j.jq_type, s.state as jq_state,
         select from drover.host t
          where t.host_group = q.queue_group and t.host_present and t.host_name = coalesce(j.jq_host, t.host_name)
            and coalesce(j.jq_queue = any (t.host_queues), true)
-             and coalesce(strpos(t.host_letters, left(j.jq_priority, 1)) > 0, true))
+             and drover.takes_priority(t.host_letters, j.jq_priority))
         then coalesce('host ' || j.jq_host || ' does not take', 'no host takes') || ' jobs of queue ' || q.queue_name
           || ' with priority ' || j.jq_priority
       when g.group_owner is null

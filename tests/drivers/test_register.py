@@ -105,3 +105,19 @@ def test_names_of_another_group_are_reported_and_nothing_is_registered(register:
     assert register() == [(b"host alpha belongs to group others",)]
     written = "select (select count(*) from drover.scheduler), (select count(*) from drover.agent)"
     assert fetch(database, written) == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("letters", "taken"),
+    [
+        (None, ["a", "a1", "a12", "b", "Z", "9"]),
+        ("a1-a2,b-b0", ["a1", "a12", "b"]),
+        ("A-{", ["a", "a1", "a12", "b", "Z"]),
+        ("ab", ["a", "a1", "a12", "b"]),  # of a daemon of the version before
+    ],
+)
+def test_the_view_why_reads_the_priorities_that_a_host_takes_r55(
+    database: str, letters: str | None, taken: list[str]
+) -> None:
+    query = "select p from unnest(%s::text[]) with ordinality as u(p, n) where drover.takes_priority(%s, p) order by n"
+    assert fetch(database, query, ["a", "a1", "a12", "b", "Z", "9"], letters) == [(each,) for each in taken]

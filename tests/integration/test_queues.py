@@ -304,6 +304,27 @@ def test_a_host_takes_only_the_types_and_priorities_that_its_filters_match_r9_r5
     assert {daemon.row(pk)["jq_state"] for pk in left} == {"queued"}
 
 
+def test_a_filter_of_priorities_is_about_the_whole_priority_r55(launch: Launch, record: Path) -> None:
+    hosts = '[hosts.some]\npriorities = "^(a1|b$)"\n[hosts.rest]\npriorities = "^(a$|a[2-9]|n)"\n'
+    daemon = launch(hosts + agent("rec", rec(record), slots=2) + agent("fair", rec(record), fair=True))
+    taken = {"a1": "some", "a12": "some", "b": "some", "a": "rest", "a2": "rest", "n": "rest", "nz": "rest"}
+    pks = [
+        daemon.insert(jq_type=kind, jq_priority=priority, jq_args=f"{kind} {priority}", jq_urgent=is_urgent)
+        for kind in ("rec", "fair")
+        for priority in taken
+        for is_urgent in (False, True)
+    ]
+    left = [daemon.insert(jq_type="rec", jq_priority=priority) for priority in ("b1", "a0", "z")]
+    daemon.wait_all(pks)
+    assert hosts_of(record) == {f"{kind} {each}": {host} for kind in ("rec", "fair") for each, host in taken.items()}
+    assert [daemon.why(pk) for pk in left] == [
+        f"no host takes jobs of queue default with priority {priority}" for priority in ("b1", "a0", "z")
+    ]
+    daemon.wait(order(daemon, "host-filter rest priorities=^(b1|[az])"))
+    daemon.wait_all(left)
+    assert [daemon.row(pk)["jq_done_host"] for pk in left] == ["rest"] * 3
+
+
 def test_a_slot_of_one_queue_never_takes_a_job_of_another_t44(launch: Launch, record: Path) -> None:
     hosts = '[hosts.first]\nqueues = ["q1"]\n[hosts.second]\nqueues = ["q2"]\n[hosts.shared]\n'
     daemon = launch(hosts + agent("rec", rec(record)) + limited("q1") + limited("q2"))
@@ -437,9 +458,8 @@ def test_an_invalid_filter_is_refused_with_the_reason_r55(launch: Launch) -> Non
         "types=, queues= or priorities= is required (got 'max=3')"
     )
     assert refused(daemon, "host-filter local types=[").startswith("types: is not a regular expression (got '[')")
-    assert refused(daemon, "host-filter local priorities=^a1").startswith(
-        "priorities: matches no single letter or digit"
-    )
+    assert refused(daemon, "host-filter local priorities=-").startswith("priorities: matches no priority")
+    assert refused(daemon, "host-filter local priorities=.*1$").startswith("priorities: is decided by no few")
     assert refused(daemon, "host-filter local queues=-x").startswith("queues: a name has letters")
     assert refused(daemon, "host-filter nosuch types=") == "no host nosuch"
     unchanged = "select host_types, host_queues, host_priorities, host_letters from drover.host"

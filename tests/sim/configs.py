@@ -58,7 +58,7 @@ def _host(rng: Random) -> Host:
     return Host(
         max=rng.choice((-1, 1, 2, 3, 4)), urgent=rng.choice((0, 1, 2)), transport=transport, address="far",
         types=rng.choice(("", "", "", "", "^[ms]")), queues=rng.choice(((), (), (), ("default",), ("heavy", "light"))),
-        priorities=rng.choice(("", "", "", "^[a-m]", "[nz]")),
+        priorities=rng.choice(("", "", "", "^[a-m]", "[nz]", "^(a1|n$)", "^(a$|n1)")),
     )  # fmt: skip
 
 

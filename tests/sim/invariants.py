@@ -410,7 +410,7 @@ def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None
     if slot.host.name not in hosts or slot.is_removed or slot.pool is not job.pool:
         broken("work_begins_where_it_is_configured", f"job {job.pk} on host {slot.host.name}, slot {slot.number}")
     host, row = config.hosts[slot.host.name], sim.database.rows[job.pk]
-    if (host.queues and row.queue not in host.queues) or not re.search(host.priorities, row.letter):
+    if (host.queues and row.queue not in host.queues) or not re.match(host.priorities, row.letter):
         broken("filters_hold", f"job {job.pk} of queue {row.queue}, priority {row.letter}, begins on {slot.host.name}")
 
 

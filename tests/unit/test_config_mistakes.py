@@ -164,7 +164,8 @@ def test_name_of_a_queue_has_64_characters_at_most_j12(name: str, is_good: bool)
     [
         ("types = '('", 'types: is not a regular expression (got "(")'),
         ("types = '[[:alpha:]]'", 'types: is not a regular expression (got "[[:alpha:]]")'),
-        ("priorities = '^a1'", "priorities: matches no single letter or digit: it is about the first of a priority"),
+        ("priorities = '-'", 'priorities: matches no priority, which has letters and digits (got "-")'),
+        ("priorities = '1$|.1$'", "priorities: is decided by no few first characters of a priority; begin it with ^"),
         ("queues = ['a b']", "queues[0]: a name has letters, digits and _ . / - (not first), 64 at most"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.model.config import AgentType, Host
 from scheduler.model.events import Woken
-from scheduler.model.host_filters import LETTERS
+from scheduler.model.priority_ranges import LETTERS
 from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.core import Core
 from scheduler.policy.run_queue import HostFilters
@@ -15,13 +15,13 @@ from tests.core_tools import claim, make_core, spawned, turn
 A_TO_F = Host(priorities="^[a-f]")
 
 
-def taking(hosts: dict[str, Host], queue: str, letter: str) -> frozenset[str] | None:
+def taking(hosts: dict[str, Host], queue: str, priority: str) -> frozenset[str] | None:
     """Return the hosts that take a job."""
-    return HostFilters(hosts).at(queue, letter).hosts
+    return HostFilters(hosts).at(queue, priority).hosts
 
 
 @pytest.mark.parametrize(
-    ("host", "queue", "letter", "takes"),
+    ("host", "queue", "priority", "takes"),
     [
         (Host(queues=("q1",)), "q1", "n", True),
         (Host(queues=("q1",)), "q2", "n", False),
@@ -30,10 +30,20 @@ def taking(hosts: dict[str, Host], queue: str, letter: str) -> frozenset[str] | 
         (A_TO_F, "any", "F", False),
         (Host(priorities="[nz]", queues=("q1", "q2")), "q2", "z", True),
         (Host(priorities="[nz]", queues=("q1", "q2")), "q3", "z", False),
+        (A_TO_F, "any", "f9", True),
+        (Host(priorities="^a1"), "any", "a1", True),
+        (Host(priorities="^a1"), "any", "a12", True),
+        (Host(priorities="^a1"), "any", "a", False),
+        (Host(priorities="^a1"), "any", "a2", False),
+        (Host(priorities="^a1$"), "any", "a1", True),
+        (Host(priorities="^a1$"), "any", "a10", False),
+        (Host(priorities="[nz]"), "any", "an", False),
     ],
 )
-def test_a_host_takes_jobs_that_match_its_filters_r9_r55_t44(host: Host, queue: str, letter: str, takes: bool) -> None:
-    assert taking({"it": host}, queue, letter) == (frozenset(("it",)) if takes else frozenset())
+def test_a_host_takes_jobs_that_match_its_filters_r9_r55_t44(
+    host: Host, queue: str, priority: str, takes: bool
+) -> None:
+    assert taking({"it": host}, queue, priority) == (frozenset(("it",)) if takes else frozenset())
 
 
 def test_jobs_taken_by_the_same_hosts_share_a_run_queue() -> None:
@@ -45,6 +55,12 @@ def test_jobs_taken_by_the_same_hosts_share_a_run_queue() -> None:
 def test_priorities_are_requested_in_ranges_of_their_order_r55() -> None:
     doors = HostFilters({"low": Host(priorities="[n-z]"), "high": A_TO_F})
     assert [letters for letters, _ in doors.runs("q")] == [("a", "g"), ("n", "{")]
+
+
+def test_longer_priorities_are_requested_in_ranges_within_their_character_r55() -> None:
+    doors = HostFilters({"exact": Host(priorities="^a1$"), "all": Host(priorities="^[ab]")})
+    runs = [(letters, sorted(run_queue.hosts or ())) for letters, run_queue in doors.runs("q")]
+    assert runs == [(("a", "a1"), ["all"]), (("a1", "a10"), ["all", "exact"]), (("a10", "c"), ["all"])]
 
 
 @pytest.mark.parametrize(("urgent", "bounds"), [(False, ("1a", "1g")), (True, ("0a", "0g"))])
