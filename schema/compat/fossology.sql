@@ -28,19 +28,21 @@ begin
   raise exception '%.% cannot be written so: %', view, col, advice using errcode = 'feature_not_supported';
 end $$;
 
--- The latest job of each step.
+-- The latest job of each step: those that were never reset, and those that were. Anybody may give a jq_resubmit_of,
+-- so only a job of the same submitter follows another.
 create view fossology_compat.latest as
-select first.jq_pk as step_pk, coalesce(again.jq_pk, first.jq_pk) as latest_pk, first.jq_submitter as submitter
-  from drover.jobqueue first
- cross join lateral (select max(jq_pk) as jq_pk from drover.jobqueue where jq_resubmit_of = first.jq_pk) again
- where first.jq_resubmit_of is null and first.jq_job_fk is not null
- union all
-select again.jq_resubmit_of, again.jq_pk, again.jq_submitter  -- the first was flushed
-  from drover.jobqueue again
- where again.jq_resubmit_of is not null and again.jq_job_fk is not null
-   and not exists (select from drover.jobqueue where jq_pk = again.jq_resubmit_of)
+select jq_pk as step_pk, jq_pk as latest_pk, jq_submitter as submitter
+  from drover.jobqueue j
+ where jq_resubmit_of is null and jq_job_fk is not null
    and not exists (select from drover.jobqueue later
-                    where later.jq_resubmit_of = again.jq_resubmit_of and later.jq_pk > again.jq_pk);
+                    where later.jq_resubmit_of = j.jq_pk and later.jq_submitter = j.jq_submitter)
+ union all
+select jq_resubmit_of, jq_pk, jq_submitter
+  from drover.jobqueue j
+ where jq_resubmit_of is not null and jq_job_fk is not null
+   and not exists (select from drover.jobqueue later
+                    where later.jq_resubmit_of = j.jq_resubmit_of and later.jq_submitter = j.jq_submitter
+                      and later.jq_pk > j.jq_pk);
 
 -- Return the latest job of a step of the login.
 create or replace function fossology_compat.job_of(step bigint) returns bigint
@@ -48,12 +50,27 @@ language plpgsql stable security definer set search_path = drover, pg_temp as $$
 declare
   job bigint;
 begin
-  select l.latest_pk into job from fossology_compat.latest l
-   where l.step_pk = step and (l.submitter = session_user or drover.may_command());
+  select l.latest_pk into job from fossology_compat.latest l where l.step_pk = step and l.submitter = session_user;
   if job is null then
     raise exception 'no jobqueue row % of yours', coalesce(step::text, '?') using errcode = 'no_data_found';
   end if;
   return job;
+end $$;
+
+-- Return how long a step waits that may begin now, for what the front-end says of it in its next transaction.
+create or replace function fossology_compat.pause() returns interval
+  stable
+  return greatest(coalesce(nullif(current_setting('fossology_compat.edges_follow', true), ''), '2 s')::interval,
+                  interval '0');
+
+-- Let these wait so if they come free by an edge that is deleted: what waits for it may be deleted next.
+create or replace function fossology_compat.defer(jobs bigint[]) returns void
+language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  update jobqueue set jq_wait_until = now() + fossology_compat.pause()
+   where jq_pk = any (jobs) and jq_submitter = session_user and jq_state = 'queued' and jq_unmet > 0
+     and jq_wait_until is null and fossology_compat.pause() > interval '0';
+  perform drover.notify('drover_due', '') where found;
 end $$;
 
 -- ---------------------------------------------------------------- job
@@ -86,9 +103,12 @@ begin
   return new;
 end $$;
 
--- A new job_priority moves what is queued: by a command for each row, as drover priority gives it.
+-- A new job_priority moves what is queued: by a command for each row, as drover priority gives it. A row may have the
+-- letter already, but not keep it, for a command that came before is still to be carried out.
 create or replace function fossology_compat.update_job() returns trigger
 language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  data jsonb;
 begin
   if new.job_pk is distinct from old.job_pk then
     perform fossology_compat.refuse('job', 'job_pk', 'insert another job');
@@ -101,16 +121,18 @@ begin
          job_data = nullif(coalesce(job_data, '{}')
                            - '{job_email_notify,job_upload_fk,job_folder_fk,job_user_fk}'::text[]
                            || coalesce(fossology_compat.data_of(new), '{}'), '{}')
-   where job_pk = old.job_pk and job_user = session_user;
+   where job_pk = old.job_pk and job_user = session_user returning job_data into data;
+  perform drover.refuse_long('{job_name,job_data}', array[octet_length(new.job_name), drover.json_bytes(data)]);
   perform drover.command('priority ' || jq_pk || ' ' || fossology_compat.letter(new.job_priority)) from jobqueue
-    where jq_job_fk = old.job_pk and jq_submitter = session_user and jq_state in ('held', 'queued', 'blocked')
-      and jq_priority <> fossology_compat.letter(new.job_priority);
+    where new.job_priority <> old.job_priority and jq_job_fk = old.job_pk and jq_submitter = session_user
+      and jq_state in ('held', 'queued', 'blocked');
   return new;
 end $$;
 
 create or replace function fossology_compat.delete_job() returns trigger
 language plpgsql security definer set search_path = drover, pg_temp as $$
 begin
+  perform from job where job_pk = old.job_pk and job_user = session_user for update;
   perform fossology_compat.remove(jq_pk) from jobqueue
     where jq_job_fk = old.job_pk and jq_submitter = session_user;
   update jobqueue set jq_job_fk = null where jq_job_fk = old.job_pk and jq_submitter <> session_user;
@@ -137,7 +159,7 @@ create or replace function fossology_compat.insert_step() returns trigger
 language plpgsql as $$
 declare
   priority integer;
-  pause    interval := coalesce(nullif(current_setting('fossology_compat.edges_follow', true), ''), '2 s');
+  pause    interval := fossology_compat.pause();
 begin
   select job_priority into priority from fossology_compat.job where job_pk = new.jq_job_fk;
   if not found then
@@ -193,7 +215,8 @@ begin
     perform drover.command('ice ' || job);
   elsif new.jq_end_bits <> old.jq_end_bits then
     perform fossology_compat.refuse('jobqueue', 'jq_end_bits',
-                                    format('row %s has ended well, so reset it first', old.jq_pk));
+                                    format('row %s has ended, so reset it: jq_end_bits 0 with jq_starttime and '
+                                           'jq_endtime NULL', old.jq_pk));
   elsif new.jq_starttime is distinct from old.jq_starttime or new.jq_endtime is distinct from old.jq_endtime then
     perform fossology_compat.refuse('jobqueue', 'jq_starttime, jq_endtime',
                                     'the scheduler writes them; NULL with jq_end_bits 0 resets a row');
@@ -201,37 +224,74 @@ begin
   return new;
 end $$;
 
--- Let a step that has ended be worked again, and all that depend on it and have ended.
+-- Return what is run again with a job: this one and all below it that have ended, each the latest of its step.
+create or replace function fossology_compat.ended_below(job bigint) returns bigint[]
+language plpgsql stable security definer set search_path = drover, pg_temp set enable_seqscan = off
+  set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  return array(
+    with recursive ended(pk) as (
+      select job
+       union
+      select d.jdep_jq_fk from ended e
+       cross join lateral (select jdep_jq_fk from jobdepends where jdep_jq_depends_fk = e.pk offset 0) d
+       cross join lateral (
+         select from fossology_compat.latest l join jobqueue j on j.jq_pk = l.latest_pk
+          where l.latest_pk = d.jdep_jq_fk and l.submitter = session_user and j.jq_endtime is not null offset 0) l)
+    select pk from ended order by pk);
+end $$;
+
+-- Let a step that has ended be worked again, and all that depend on it and have ended; what depends on it and waits
+-- waits for it once more. Another session that resets some of these steps waits for the lock of the group, or of the
+-- steps if it began in another group, and then finds them reset.
 create or replace function fossology_compat.reset(step bigint) returns void
 language plpgsql security definer set search_path = drover, pg_temp as $$
 declare
-  job   bigint := fossology_compat.job_of(step);
-  state job_state;
-  again bigint;
-  kid   bigint;
+  top     bigint;
+  jobs    bigint[];
+  seen    bigint[];
+  again   bigint[];
+  waiting bigint[];
+  busy    bigint;
 begin
-  select jq_state into state from jobs where jq_pk = job;
-  if state in ('held', 'queued') then
-    return;
-  elsif state in ('claimed', 'running', 'blocked') then
-    raise exception 'jobqueue row % is being worked: set its jq_end_bits to 2, and reset it when it has ended', step
-      using errcode = 'object_in_use';
-  end if;
-  again := drover.job_resubmit(job);
-  update jobqueue set jq_resubmit_of = step where jq_pk = again and jq_resubmit_of <> step;
-  insert into jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
-  select again, coalesce(l.latest_pk, d.jdep_jq_depends_fk), jdep_depends_bits, jdep_on_unmet from jobdepends d
-    left join jobqueue p on p.jq_pk = d.jdep_jq_depends_fk
-    left join fossology_compat.latest l on l.step_pk = coalesce(p.jq_resubmit_of, p.jq_pk)
-   where d.jdep_jq_fk = job
-  on conflict do nothing;
-  for kid in
-    select l.step_pk from jobdepends d join fossology_compat.latest l on l.latest_pk = d.jdep_jq_fk
-     where d.jdep_jq_depends_fk = job order by l.step_pk
+  top := fossology_compat.job_of(step);
+  perform from job where job_pk = (select jq_job_fk from jobqueue where jq_pk = top) for no key update;
   loop
-    perform fossology_compat.reset(kid);
-    perform fossology_compat.add_edge(kid, step);
+    top := fossology_compat.job_of(step);
+    jobs := case when exists (select from jobqueue where jq_pk = top and jq_endtime is not null)
+                 then fossology_compat.ended_below(top) else '{}' end;
+    exit when jobs = seen or jobs = '{}';
+    perform drover.lock_in_order(jobs, shared => false);
+    seen := jobs;
   end loop;
+  waiting := array(select jdep_jq_fk from jobdepends join jobqueue on jq_pk = jdep_jq_fk
+                    where jdep_jq_depends_fk = any (jobs) and jq_endtime is null and jq_submitter = session_user);
+  select coalesce(jq_resubmit_of, jq_pk) into busy from jobs
+   where jq_pk = any (waiting || top) and jq_state in ('claimed', 'running', 'blocked') order by jq_pk limit 1;
+  if found then
+    raise exception 'jobqueue row % is being worked: set its jq_end_bits to 2, and reset it when it has ended', busy
+      using errcode = 'object_in_use';
+  elsif jobs = '{}' then
+    return;
+  end if;
+  again := array(select drover.job_resubmit(pk) from unnest(jobs) as pk);
+  update jobqueue j
+     set jq_resubmit_of = coalesce(old.jq_resubmit_of, old.jq_pk), jq_priority = fossology_compat.letter(job_priority)
+    from unnest(jobs, again) as u(was, pk) join jobqueue old on old.jq_pk = was join job on job_pk = old.jq_job_fk
+   where j.jq_pk = u.pk;
+  insert into jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
+  select kid, coalesce(l.latest_pk, p.jq_pk), bits, on_unmet
+    from (select u.pk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet
+            from unnest(jobs, again) as u(was, pk) join jobdepends on jdep_jq_fk = was
+           union all
+          select jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet
+            from jobdepends where jdep_jq_fk = any (waiting) and jdep_jq_depends_fk = any (jobs))
+           as e(kid, parent, bits, on_unmet)
+    join jobqueue p on p.jq_pk = e.parent and p.jq_submitter = session_user
+    left join fossology_compat.latest l
+      on l.step_pk = coalesce(p.jq_resubmit_of, p.jq_pk) and l.submitter = session_user
+  on conflict do nothing;
+  delete from jobdepends where jdep_jq_fk = any (waiting) and jdep_jq_depends_fk = any (jobs);
 end $$;
 
 -- Remove a job with all that is known of it. One that is being worked is cancelled, and is no part of its job group any
@@ -242,6 +302,8 @@ begin
   if not exists (select from jobqueue where jq_pk = job and jq_submitter = session_user) then
     return;
   end if;
+  perform fossology_compat.defer(array(select jdep_jq_fk from jobdepends
+                                        where jdep_jq_depends_fk = job and jdep_met_at is null));
   if (select jq_state in ('claimed', 'running') from jobs where jq_pk = job) is not true then
     begin
       perform drover.remove_jobs(array[job]);
@@ -251,6 +313,7 @@ begin
     end;
   end if;
   perform drover.command('cancel ' || job || ' deleted');
+  delete from jobdepends where jdep_jq_depends_fk = job;
   update jobqueue set jq_job_fk = null where jq_pk = job;
 end $$;
 
@@ -265,11 +328,11 @@ end $$;
 -- ---------------------------------------------------------------- jobdepends
 
 create view fossology_compat.jobdepends with (security_barrier) as
-select distinct kid.step_pk as jdep_jq_fk, parent.step_pk as jdep_jq_depends_fk
+select kid.step_pk as jdep_jq_fk, parent.step_pk as jdep_jq_depends_fk
   from drover.jobdepends d
   join fossology_compat.latest kid on kid.latest_pk = d.jdep_jq_fk
   join fossology_compat.latest parent on parent.latest_pk = d.jdep_jq_depends_fk
- where kid.submitter = session_user;
+ where kid.submitter = session_user and parent.submitter = session_user;
 
 -- Let the latest job of one step wait for that of another; no more for an earlier job of it.
 create or replace function fossology_compat.add_edge(kid bigint, parent bigint) returns void
@@ -300,9 +363,12 @@ end $$;
 
 create or replace function fossology_compat.delete_edge() returns trigger
 language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  kid_job bigint := fossology_compat.job_of(old.jdep_jq_fk);
 begin
+  perform fossology_compat.defer(array[kid_job]);
   delete from jobdepends
-   where jdep_jq_fk = fossology_compat.job_of(old.jdep_jq_fk)
+   where jdep_jq_fk = kid_job
      and jdep_jq_depends_fk in (select jq_pk from jobqueue where old.jdep_jq_depends_fk in (jq_pk, jq_resubmit_of));
   return old;
 end $$;
@@ -326,10 +392,12 @@ end $$;
 
 revoke all on all functions in schema fossology_compat from public;
 
--- Only where there are roles: `drover init --roles` comes before this file.
+-- Only where there are roles: `drover init --roles` comes before this file. The views belong to who owns the schema
+-- drover, for their functions act with the rights of that role: drover_owner may be that of another database.
 do $$
 declare
   command text;
+  master  regrole := (select nspowner from pg_namespace where nspname = 'drover');
   who     text := (select string_agg(rolname, ', ') from pg_roles
                     where rolname in ('drover_frontend', 'drover_frontend_sql', 'drover_operator'));
 begin
@@ -337,19 +405,23 @@ begin
     execute format('grant usage on schema fossology_compat to %s', who);
     execute format('grant select, insert, update, delete on fossology_compat.job, fossology_compat.jobqueue,
                       fossology_compat.jobdepends to %s', who);
-    execute format('grant execute on all functions in schema fossology_compat to %s', who);
-    execute format('revoke execute on function fossology_compat.remove(bigint) from %s', who);
+    -- what runs with their rights; none of the others, which they could call by a trigger of a table of their own
+    execute format('revoke all on all functions in schema fossology_compat from %s', who);
+    execute format('grant execute on function fossology_compat.letter(integer), fossology_compat.pause(),
+                      fossology_compat.refuse(text, text, text), fossology_compat.data_of(fossology_compat.job),
+                      fossology_compat.job_of(bigint), fossology_compat.reset(bigint),
+                      fossology_compat.add_edge(bigint, bigint) to %s', who);
   end if;
-  if to_regrole('drover_owner') is not null and pg_has_role(current_user, 'drover_owner', 'member') then
-    execute 'grant create, usage on schema fossology_compat to drover_owner';
+  if master <> current_user::regrole and pg_has_role(current_user, master, 'member') then
+    execute format('grant create, usage on schema fossology_compat to %s', master);
     for command in
-      select format('alter view %s owner to drover_owner', oid::regclass) from pg_class
+      select format('alter view %s owner to %s', oid::regclass, master) from pg_class
        where relnamespace = 'fossology_compat'::regnamespace and relkind = 'v'
       union all
-      select format('alter function %s owner to drover_owner', oid::regprocedure) from pg_proc
+      select format('alter function %s owner to %s', oid::regprocedure, master) from pg_proc
        where pronamespace = 'fossology_compat'::regnamespace
       union all
-      select 'alter schema fossology_compat owner to drover_owner'
+      select format('alter schema fossology_compat owner to %s', master)
     loop
       execute command;
     end loop;

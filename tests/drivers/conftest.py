@@ -9,10 +9,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from scheduler.database import migrate
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.child_tools import LONG_S, Family, Make
 from tests.connection_tools import OWNER, PATIENT, QUERIES, ask, opened, take_group
+from tests.fossology_tools import FrontEnd, connected
 from tests.queue_tools import Desk
 from tests.role_tools import Login
 from tests.schema_tools import Connection
@@ -99,3 +101,16 @@ def tenants(login: Login) -> Iterator[list[Connection]]:
     for name, connection in zip(names, connections, strict=True):
         connection.close()
         admin.execute(f"drop role {name}".encode())
+
+
+@pytest.fixture
+def compat(database_with_roles: str) -> str:
+    """Return the conninfo of a database with the views of the original front-end."""
+    migrate.apply_compat(database_with_roles, "fossology")
+    return database_with_roles
+
+
+@pytest.fixture
+def ui(compat: str) -> Iterator[FrontEnd]:
+    with connected(compat, "drover_frontend_sql") as connection:
+        yield FrontEnd(connection)
