@@ -31,13 +31,13 @@ end $$;
 -- The latest job of each step: those that were never reset, and those that were. Anybody may give a jq_resubmit_of,
 -- so only a job of the same submitter follows another.
 create view fossology_compat.latest as
-select jq_pk as step_pk, jq_pk as latest_pk, jq_submitter as submitter
+select jq_pk as step_pk, jq_pk as latest_pk, jq_submitter as submitter, jq_job_fk as job_fk
   from drover.jobqueue j
  where jq_resubmit_of is null and jq_job_fk is not null
    and not exists (select from drover.jobqueue later
                     where later.jq_resubmit_of = j.jq_pk and later.jq_submitter = j.jq_submitter)
  union all
-select jq_resubmit_of, jq_pk, jq_submitter
+select jq_resubmit_of, jq_pk, jq_submitter, jq_job_fk
   from drover.jobqueue j
  where jq_resubmit_of is not null and jq_job_fk is not null
    and not exists (select from drover.jobqueue later
@@ -143,8 +143,9 @@ end $$;
 -- ---------------------------------------------------------------- jobqueue
 
 create view fossology_compat.jobqueue with (security_barrier) as
-select l.step_pk as jq_pk, j.jq_job_fk, j.jq_type, j.jq_args, case when j.jq_repeat then 'yes' else 'no' end as jq_repeat,
-       j.jq_runonpfile, j.jq_starttime, j.jq_endtime, j.jq_endtext,
+select l.step_pk as jq_pk, l.job_fk as jq_job_fk, j.jq_type, j.jq_args,
+       case when j.jq_repeat then 'yes' else 'no' end as jq_repeat, j.jq_runonpfile, j.jq_starttime,
+       j.jq_endtime, j.jq_endtext,
        case when j.jq_endtime is null then 0 when j.jq_end_bits & 1 = 1 then 1 else 2 end as jq_end_bits,
        j.jq_schedinfo, extract(epoch from j.jq_elapsedtime)::bigint as jq_elapsedtime,
        extract(epoch from j.jq_processedtime)::bigint as jq_processedtime, j.jq_itemsprocessed,
@@ -241,44 +242,11 @@ begin
     select pk from ended order by pk);
 end $$;
 
--- Let a step that has ended be worked again, and all that depend on it and have ended; what depends on it and waits
--- waits for it once more. Another session that resets some of these steps waits for the lock of the group, or of the
--- steps if it began in another group, and then finds them reset.
-create or replace function fossology_compat.reset(step bigint) returns void
+-- Give the jobs that repeat others their edges, to the latest jobs of the same steps; and let what waits for one of the
+-- others wait for the new one.
+create or replace function fossology_compat.move_edges(jobs bigint[], again bigint[], waiting bigint[]) returns void
 language plpgsql security definer set search_path = drover, pg_temp as $$
-declare
-  top     bigint;
-  jobs    bigint[];
-  seen    bigint[];
-  again   bigint[];
-  waiting bigint[];
-  busy    bigint;
 begin
-  top := fossology_compat.job_of(step);
-  perform from job where job_pk = (select jq_job_fk from jobqueue where jq_pk = top) for no key update;
-  loop
-    top := fossology_compat.job_of(step);
-    jobs := case when exists (select from jobqueue where jq_pk = top and jq_endtime is not null)
-                 then fossology_compat.ended_below(top) else '{}' end;
-    exit when jobs = seen or jobs = '{}';
-    perform drover.lock_in_order(jobs, shared => false);
-    seen := jobs;
-  end loop;
-  waiting := array(select jdep_jq_fk from jobdepends join jobqueue on jq_pk = jdep_jq_fk
-                    where jdep_jq_depends_fk = any (jobs) and jq_endtime is null and jq_submitter = session_user);
-  select coalesce(jq_resubmit_of, jq_pk) into busy from jobs
-   where jq_pk = any (waiting || top) and jq_state in ('claimed', 'running', 'blocked') order by jq_pk limit 1;
-  if found then
-    raise exception 'jobqueue row % is being worked: set its jq_end_bits to 2, and reset it when it has ended', busy
-      using errcode = 'object_in_use';
-  elsif jobs = '{}' then
-    return;
-  end if;
-  again := array(select drover.job_resubmit(pk) from unnest(jobs) as pk);
-  update jobqueue j
-     set jq_resubmit_of = coalesce(old.jq_resubmit_of, old.jq_pk), jq_priority = fossology_compat.letter(job_priority)
-    from unnest(jobs, again) as u(was, pk) join jobqueue old on old.jq_pk = was join job on job_pk = old.jq_job_fk
-   where j.jq_pk = u.pk;
   insert into jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
   select kid, coalesce(l.latest_pk, p.jq_pk), bits, on_unmet
     from (select u.pk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet
@@ -292,6 +260,51 @@ begin
       on l.step_pk = coalesce(p.jq_resubmit_of, p.jq_pk) and l.submitter = session_user
   on conflict do nothing;
   delete from jobdepends where jdep_jq_fk = any (waiting) and jdep_jq_depends_fk = any (jobs);
+exception when check_violation then
+  raise exception 'a step that depends on jobqueue row % has just begun: try again', jobs[1]
+    using errcode = 'object_in_use', detail = sqlerrm;
+end $$;
+
+-- Let a step that has ended be worked again, and all that depend on it and have ended; what depends on it and waits
+-- waits for it once more. Another session that resets some of these steps waits for the lock of the group, or of the
+-- steps if it began in another group, and then finds them reset.
+create or replace function fossology_compat.reset(step bigint) returns void
+language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  top     bigint := fossology_compat.job_of(step);
+  ended   bigint[];
+  seen    bigint[] := '{}';
+  again   bigint[];
+  waiting bigint[];
+  busy    bigint;
+begin
+  perform from job where job_pk = (select jq_job_fk from jobqueue where jq_pk = top) for no key update;
+  loop
+    waiting := array(  -- before what has ended is found: a step that ends meanwhile is in either
+      select jdep_jq_fk from jobdepends join jobqueue on jq_pk = jdep_jq_fk
+       where jdep_jq_depends_fk = any (seen) and jq_endtime is null and jq_submitter = session_user);
+    top := fossology_compat.job_of(step);
+    ended := case when exists (select from jobqueue where jq_pk = top and jq_endtime is not null)
+                  then fossology_compat.ended_below(top) else '{}' end;
+    exit when ended = seen or ended = '{}';
+    perform drover.lock_in_order(ended, shared => false);
+    seen := ended;
+  end loop;
+  select coalesce(jq_resubmit_of, jq_pk) into busy from jobs
+   where jq_pk = any (case when ended = '{}' then array[top] else waiting end)
+     and jq_state in ('claimed', 'running', 'blocked') order by jq_pk limit 1;
+  if found then
+    raise exception 'jobqueue row % is being worked: set its jq_end_bits to 2, and reset it when it has ended', busy
+      using errcode = 'object_in_use';
+  elsif ended = '{}' then
+    return;
+  end if;
+  again := array(select drover.job_resubmit(pk) from unnest(ended) as pk);
+  update jobqueue j
+     set jq_resubmit_of = coalesce(old.jq_resubmit_of, old.jq_pk), jq_priority = fossology_compat.letter(job_priority)
+    from unnest(ended, again) as u(was, pk) join jobqueue old on old.jq_pk = was join job on job_pk = old.jq_job_fk
+   where j.jq_pk = u.pk;
+  perform fossology_compat.move_edges(ended, again, waiting);
 end $$;
 
 -- Remove a job with all that is known of it. One that is being worked is cancelled, and is no part of its job group any

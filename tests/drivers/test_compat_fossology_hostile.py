@@ -5,7 +5,7 @@ from threading import Thread
 
 import psycopg
 import pytest
-from psycopg.errors import CheckViolation, InsufficientPrivilege, NoDataFound
+from psycopg.errors import CheckViolation, InsufficientPrivilege, NoDataFound, ObjectInUse
 
 from scheduler.database import migrate
 from tests.fossology_tools import INSERT_EDGE, RESET, FrontEnd, chain, commands, connected, finish
@@ -45,7 +45,14 @@ def test_step_is_not_hidden_by_a_job_of_another_that_names_it(
 
 
 @pytest.mark.parametrize(
-    "function", ["remove(1)", "defer('{1}')", "ended_below(1)", *(f"{name}()" for name in TRIGGERS)]
+    "function",
+    [
+        "remove(1)",
+        "defer('{1}')",
+        "ended_below(1)",
+        "move_edges('{1}', '{1}', '{}')",
+        *(f"{name}()" for name in TRIGGERS),
+    ],
 )
 def test_functions_that_act_with_more_rights_are_not_called_by_a_front_end(other: Connection, function: str) -> None:
     other.execute("create temp table mine (job_pk bigint)")
@@ -181,6 +188,17 @@ def test_steps_that_two_sessions_reset_at_once_are_run_once(compat: str, ui: Fro
         late.join()
     assert [fetch_one(queue, OPEN.format(kind)) for kind in "abc"] == [1, 1, 1]
     assert ui.edges() == [(both, first), (both, second)]
+
+
+def test_step_that_ends_while_its_parent_is_reset_is_told_of(ui: FrontEnd, queue: Connection) -> None:
+    _, (first, second) = chain(ui, "a", "b")
+    finish(queue, first)
+    again = fetch_one(ui.connection, "select drover.job_resubmit(%s)", first)
+    finish(queue, second)
+    function = "fossology_compat.move_edges"
+    queue.execute(f"grant execute on function {function} to drover_frontend_sql".encode())
+    with pytest.raises(ObjectInUse, match="has just begun: try again"):
+        ui.run(f"SELECT {function}(ARRAY[{first}::bigint], ARRAY[{again}::bigint], ARRAY[{second}::bigint])")
 
 
 def test_step_of_a_group_that_depends_on_one_of_another_group_is_reset_with_it(ui: FrontEnd, queue: Connection) -> None:
