@@ -298,6 +298,10 @@ begin
       using errcode = 'object_in_use';
   elsif ended = '{}' then
     return;
+  elsif not has_column_privilege(session_user, 'drover.jobqueue', 'jq_msq', 'insert')
+        and exists (select from jobqueue where jq_pk = any (ended) and jq_msq) then
+    raise exception 'jobqueue row %, or one that depends on it, is SQL, which % may not insert any more',
+      step, session_user using errcode = 'insufficient_privilege';
   end if;
   again := array(select drover.job_resubmit(pk) from unnest(ended) as pk);
   update jobqueue j

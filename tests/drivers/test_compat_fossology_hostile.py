@@ -8,7 +8,8 @@ import pytest
 from psycopg.errors import CheckViolation, InsufficientPrivilege, NoDataFound, ObjectInUse
 
 from scheduler.database import migrate
-from tests.fossology_tools import INSERT_EDGE, RESET, FrontEnd, chain, commands, connected, finish
+from tests.connection_tools import member
+from tests.fossology_tools import INSERT_EDGE, INSERT_STEP, RESET, SQL, FrontEnd, chain, commands, connected, finish
 from tests.schema_tools import Connection, fetch_all, fetch_one
 
 TRIGGERS = [f"{what}_{view}" for view in ("job", "step", "edge") for what in ("insert", "update", "delete")]
@@ -67,6 +68,17 @@ def test_operator_resets_no_step_of_another_by_mistake(compat: str, ui: FrontEnd
     finish(queue, step)
     with connected(compat, "drover_operator") as operator, pytest.raises(NoDataFound, match="of yours"):
         operator.execute("select fossology_compat.reset(%s)", (step,))
+
+
+def test_login_that_may_insert_no_sql_any_more_resets_none(compat: str, queue: Connection) -> None:
+    with member(compat, "drover_frontend_sql", 9), connected(compat, "drover_frontend_sql_9") as connection:
+        ui = FrontEnd(connection)
+        ui.run(INSERT_STEP, ui.job(), "license", SQL, "no", "'host'")
+        finish(queue, 1)
+        queue.execute("revoke drover_frontend_sql from drover_frontend_sql_9")
+        queue.execute("grant drover_frontend to drover_frontend_sql_9")
+        with pytest.raises(InsufficientPrivilege, match="is SQL, which drover_frontend_sql_9 may not insert"):
+            ui.run(RESET, 1)
 
 
 @pytest.mark.parametrize(("column", "length"), [("job_name", 2_001), ("job_email_notify", 1_100_000)])
@@ -152,7 +164,18 @@ def test_step_that_waits_for_a_failed_one_waits_for_it_again(ui: FrontEnd, queue
     assert fetch_one(queue, "select jq_unmet from drover.jobqueue where jq_pk = %s", second) == 0
 
 
-# ---- many steps, and several sessions
+# ---- many rows, and several sessions
+
+
+@pytest.mark.parametrize("where", ["jq_pk = '77'", "jq_job_fk = '7'"])
+def test_steps_are_found_by_an_index_among_many(ui: FrontEnd, queue: Connection, where: str) -> None:
+    ui.run("SET fossology_compat.edges_follow = '1 h'")
+    ui.run("INSERT INTO job (job_name) SELECT n::text FROM generate_series(1, 50) n;")
+    ui.run("INSERT INTO jobqueue (jq_job_fk, jq_type) SELECT 1 + n % 50, 'a' FROM generate_series(1, 5000) n;")
+    queue.execute("analyze drover.jobqueue")
+    queue.execute("set session authorization drover_frontend_sql")
+    plan = fetch_all(queue, f"explain select * from fossology_compat.jobqueue where {where}")
+    assert [line for (line,) in plan if "Subquery Scan" in line and "rows=5000" in line] == []
 
 
 def test_chain_of_a_thousand_steps_is_reset(ui: FrontEnd, queue: Connection) -> None:
