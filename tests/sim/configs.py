@@ -8,6 +8,7 @@ import attrs
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 
 HOSTS: Final = ("alpha", "beta", "gamma")
+LONGER: Final = {"": "", "^[a-m]": "^(a1|n$)", "[nz]": "^(n1|z$)"}  # patterns of more than one character
 
 
 def first(rng: Random) -> Config:
@@ -53,13 +54,19 @@ def _other_type(rng: Random, old: AgentType, hosts: tuple[str, ...]) -> AgentTyp
     return attrs.evolve(old, hosts=tuple(name for name in old.hosts if name in hosts))
 
 
+def has_longer(config: Config) -> bool:
+    """Say whether a host tells priorities apart that begin with the same character."""
+    return any(host.priorities in LONGER.values() for host in config.hosts.values() if host.priorities)
+
+
 def _host(rng: Random) -> Host:
     transport: Literal["local", "ssh"] = "ssh" if rng.random() < 0.25 else "local"
-    return Host(
+    host = Host(
         max=rng.choice((-1, 1, 2, 3, 4)), urgent=rng.choice((0, 1, 2)), transport=transport, address="far",
         types=rng.choice(("", "", "", "", "^[ms]")), queues=rng.choice(((), (), (), ("default",), ("heavy", "light"))),
-        priorities=rng.choice(("", "", "", "^[a-m]", "[nz]", "^(a1|n$)", "^(a$|n1)")),
+        priorities=rng.choice(("", "", "", "^[a-m]", "[nz]")),
     )  # fmt: skip
+    return attrs.evolve(host, priorities=LONGER[host.priorities]) if host.max == 3 else host
 
 
 def _line(rng: Random, hosts: tuple[str, ...]) -> AgentType:

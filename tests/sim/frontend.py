@@ -95,7 +95,9 @@ def make_row(sim: "Sim") -> Row:
     kind = rng.choice(list(sim.config.agents))
     pk = sim.new_pk()
     row = Row(pk, kind, queue=rng.choice(sim.queue_names), queued=sim.now, urgent=chance(0.15))
-    row.letter = rng.choice(("n", "n", "n", "n1", "a", "a1", "a12", "z"))
+    row.letter = rng.choice("nnnnaz")
+    if pk % 2 and configs.has_longer(sim.config):
+        row.letter += "1"
     row.unreadable = pk % 61 == 7
     row.rescued = SUSPECT_AFTER if pk % 11 == 3 else 0  # daemons died with it in hand
     row.submitter = rng.choice(("anna", "anna", "anna", "bert", "carl"))
