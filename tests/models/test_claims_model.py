@@ -1,7 +1,4 @@
-"""The model of claims by batch record (claims.pml), searched by Spin: whole, and with each of its rules left out.
-
-It is the design of what comes next: today a claim writes the row of the job.
-"""
+"""The model of claims by batch record (claims.pml), searched by Spin: whole, and with each of its rules left out."""
 
 import subprocess
 from pathlib import Path
