@@ -36,7 +36,7 @@ def answer(words: Sequence[str], commands: Container[str]) -> str:
     """Return what to do instead of such a command line, a line for each option; empty if it is none."""
     letters, path = _read(words, commands)
     lines = [text for letter, text in ANSWERS.items() if letter in letters]
-    if isfile(path):
+    if isfile(path) or hint(path):
         lines.append(CONFIGURATION.format(quote(path)))
     if not lines:
         return ""

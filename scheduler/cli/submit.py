@@ -264,7 +264,7 @@ def _problem(text: str, stop: int) -> ConfigError:
         return _mistake(text[:at], "a value with blanks must be quoted")
     if IN_DOUBLE_QUOTES.match(text, at):
         return _mistake(
-            text[:at], "a shell would expand $ or ` in double quotes, but nothing is here: use single quotes"
+            text[:at], "a shell would expand $ or ` in double quotes, but nothing is expanded here: use single quotes"
         )
     if rest[0] in "'\"" or rest == "$'":
         return _mistake(text[:at], "the quote is not closed")

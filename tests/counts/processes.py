@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from scheduler.daemon.wiring import Daemon
-from scheduler.model.config import AgentType, Config, Host, Scheduler
+from scheduler.model.config import MOST_LINES, AgentType, Config, Host, Scheduler
 from scheduler.model.states import ST_READY
 from tests.counts.figures import PUT, PUT_QUERY, ROWS, Figures
 from tests.counts.meters import Work, number, work
@@ -111,7 +111,8 @@ def whole_loop(place: Place) -> Figures:
 
 
 def _run_inside(place: Place, idle: int) -> Work:
-    agents = {"noop": AgentType(command=AGENT)}
+    # As many lines ahead as it gets by its pace, but also where an item has just taken long on a busy machine.
+    agents = {"noop": AgentType(command=AGENT, window=MOST_LINES)}
     if idle:
         agents["other"] = AgentType(command=AGENT, slots=idle)
     config = Config(scheduler=Scheduler(**CALM), hosts={"local": Host()}, agents=agents)

@@ -33,6 +33,7 @@ def test_every_option_of_the_original_scheduler_is_answered_f144(
         (f"-d {HERE}", ["-d", HERE]),
         (f"-I -H {HERE}", ["-I", "-H", HERE]),
         (HERE, [HERE]),
+        ("/not/here/Scheduler.conf", ["/not/here/Scheduler.conf"]),
         ("-L", ["-L"]),
         ("-c x -k", ["-k"]),
         (f"-c {HERE} -k", ["-k"]),

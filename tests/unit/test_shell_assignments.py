@@ -31,7 +31,7 @@ going=a\\
 b
 escaped=$'a\\nb\\x41\\303\\244\\u20ac\\q'
 """
-EXPANDED = "a shell would expand $ or ` in double quotes, but nothing is here: use single quotes"
+EXPANDED = "a shell would expand $ or ` in double quotes, but nothing is expanded here: use single quotes"
 
 
 def test_scalars_and_lists_are_read_with_the_quotes_of_a_shell_r24_r27() -> None:
