@@ -143,7 +143,8 @@ class _Machine:
 
     def _sequence(self, parts: Any, then: int) -> int:
         """Add the states of parts that follow each other; return the first."""
-        for kind, value in reversed(list(parts)):
+        backwards: list[tuple[Any, Any]] = list(parts)[::-1]
+        for kind, value in backwards:
             then = self._part(str(kind), value, then)
         return then
 
