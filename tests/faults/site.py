@@ -284,8 +284,15 @@ class Site:
             self._victims.append(self._queue("line", "nap:1000"))
         self.rows(FAILED, failed)
         self.rows(SUSPECTED, suspected)  # three daemons have died with it: it is read alone
-        for each in (f"hold {held}", f"cancel {held}", f"release {freed}", f"ice {iced}", f"retry {failed}"):
-            self._command(each)
+        for each in (
+            "hold {held}",
+            "priority {held} a",
+            "cancel {held}",
+            "release {freed}",
+            "ice {iced}",
+            "retry {failed}",
+        ):
+            self._command(each.format(held=held, freed=freed, iced=iced, failed=failed))
         self._command(f"run {by_hand}")
 
     def add_old(self) -> None:

@@ -192,8 +192,7 @@ def test_several_agents_work_at_once_on_a_node_c24(launch: Launch, slurm: Slurm,
     gate.touch()
     daemon.wait_all(pks)
     daemon.stop()
-    assert not slurm.jobs()
-    assert not slurm.tasks()
+    freed(daemon, slurm)
 
 
 def test_one_host_can_stand_for_a_whole_partition_c24(launch: Launch, slurm: Slurm, record: Path, gate: Path) -> None:

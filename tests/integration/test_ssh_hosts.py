@@ -244,7 +244,7 @@ def test_the_loss_of_a_host_is_one_line_in_the_log_and_the_attempt_names_it_r2(
     row = daemon.until(lambda: (row := daemon.row(pk))["jq_done_pid"] and row, what="it has no pid")
     assert (row["jq_done_host"], row["jq_done_pid"] in at_work(beta)) == ("beta", True)
     beta.kill()
-    assert daemon.wait(pk, "queued")["jq_done_host"] is None
+    daemon.until(lambda: daemon.row(pk)["jq_done_host"] is None, what="it still has a host")
     (attempt,) = daemon.attempts(pk)
     assert (attempt["att_host"], attempt["att_pid"]) == ("beta", row["jq_done_pid"])
     daemon.until(lambda: daemon.log_rows(pk), what="its log is empty")
