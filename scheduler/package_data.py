@@ -24,6 +24,11 @@ def schema_dir() -> Path:
     return _shipped("schema")
 
 
+def compat_names() -> list[str]:
+    """Return the older systems whose tables there are views for: the names of the files in schema/compat."""
+    return sorted(path.stem for path in (schema_dir() / "compat").glob("*.sql"))
+
+
 def etc_dir() -> Path:
     """Return the directory of drover.toml and its examples."""
     return _shipped("etc")

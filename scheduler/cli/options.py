@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 from scheduler.cli import old_options
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import LARGEST_NUMBER, LARGEST_PK, VERBS, Verb
-from scheduler.package_data import version
+from scheduler.package_data import compat_names, version
 
 JOB_NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # type.nonce
 
@@ -152,7 +152,7 @@ def _quit_of_run(parser: ArgumentParser) -> None:
     parser.add_argument(*names, action="store_true", dest="quits", help=told)
 
 
-COMPAT: Final = {"action": "append", "default": [], "choices": ["fossology"]}
+COMPAT: Final = {"action": "append", "default": [], "choices": compat_names()}
 OR_NULL: Final = {"action": "store_const", "const": True}  # not given is no value for the column
 STATES: Final = {"action": "append", "default": [], "choices": JOB_STATES}
 JSON_LINES: Final = _argument("--json", "one JSON object a line")

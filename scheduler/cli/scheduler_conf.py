@@ -95,7 +95,7 @@ class Range(NamedTuple):
 
 @dataclass(slots=True)
 class Old:
-    """What the lines said, and what is wrong with each."""
+    """The hosts, agents and ranges read from the lines so far, and the problems found in them."""
 
     hosts: dict[str, Host] = field(default_factory=dict)
     agents: dict[str, list[AgentLine]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from scheduler.drivers.sql import STANDARD, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, WorldError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS
-from scheduler.package_data import schema_dir
+from scheduler.package_data import compat_names, schema_dir
 
 FILE_NAME = re.compile(r"(\d{4})_[a-z0-9]+(_[a-z0-9]+)+\.sql")
 
@@ -126,11 +126,6 @@ def apply_roles(conninfo: str, lock_timeout: str = "60s") -> None:
         connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
         connection.execute(LOCK)
         connection.execute(text)
-
-
-def compat_names() -> list[str]:
-    """Return the older systems whose tables there are views for: the names of the files in schema/compat."""
-    return sorted(path.stem for path in (schema_dir() / "compat").glob("*.sql"))
 
 
 def apply_compat(conninfo: str, name: str, lock_timeout: str = "60s") -> None:

@@ -36,7 +36,7 @@ _ENDS: Final = {  # zero-width parts of a pattern, by the kind of their state
 
 
 class TooComplexError(ValueError):
-    """What a pattern matches is no few ranges, or it has parts that no machine knows, such as `(?=a)`."""
+    """A pattern matches more than MOST_RANGES ranges, or uses what no automaton can do, such as look-ahead."""
 
 
 @lru_cache(maxsize=256)
@@ -92,7 +92,7 @@ class _Machine:
         self._find_moves()
 
     def is_match(self, at: States) -> bool:
-        """Say whether a priority that ends here matches."""
+        """Return whether a priority that ends in these states matches."""
         return 0 in at or 0 in self._reached(at, "end")
 
     def decided(self) -> tuple[set[States], set[States]]:

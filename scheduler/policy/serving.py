@@ -147,7 +147,7 @@ class Lease:
 
     @property
     def is_served_elsewhere(self) -> bool:
-        """Say whether another daemon holds the lease."""
+        """Return whether another daemon that lives holds the lease."""
         owner = self.owner
         return self.state is LeaseState.STANDBY and owner.uuid is not None and not owner.is_lapsed and not owner.is_dead
 

@@ -37,7 +37,8 @@ end $$;
 -- three stages: jobs, then groups that have none, then log lines about no job. Each goes along a primary key from a
 -- place on, `most` rows of it at a time, for no index says what has ended: that would make every end dearer. It stops
 -- where rows were queued after the instant; gives the stage and place to go on at, and no stage at its end.
--- A job stays while an edge of its is open, to or from a job that may still move; what somebody keeps locked stays too.
+-- A job is kept while a dependency of it is not met, to or from a job that may still run or be retried; so are rows
+-- that another session has locked.
 create or replace function drover.flush(before timestamptz, failed_too boolean, most integer, inout stage text,
                                         inout place bigint, out removed bigint)
   language plpgsql security definer set search_path = drover, pg_temp

@@ -92,7 +92,7 @@ def test_a_file_that_exists_is_replaced_with_force_alone(imports: Import, tmp_pa
     assert out.read_text().startswith("# Written by drover import-scheduler-conf")
 
 
-def test_what_is_written_nobody_else_may_change(imports: Import, tmp_path: Path) -> None:
+def test_written_configuration_is_not_writable_by_others(imports: Import, tmp_path: Path) -> None:
     out = tmp_path / "new.toml"
     imports("-o", str(out))
     assert not stat.S_IMODE(out.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH)

@@ -270,7 +270,8 @@ def test_a_host_that_is_down_shows_when_it_is_tried_next_c25(launch: Launch, bet
         told = datetime.strptime(when, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp() + float(seconds)
         return (rows[0]["at"], told) if abs(rows[0]["at"] - told) < 0.5 else None
 
-    daemon.until(both, what="the time of the next attempt is not the real one")
+    shown_at, told_at = daemon.until(both, what="the time of the next attempt is not the real one")
+    assert shown_at == pytest.approx(told_at, abs=0.5)
 
 
 def test_the_loss_of_a_host_changes_no_row_of_another_r87(
