@@ -68,13 +68,14 @@ def test_a_summary_has_the_true_counts_and_the_daemon_goes_on_f55_f57(daemon: Da
     daemon.wait_all(pks)
 
 
-def test_every_query_in_hand_is_printed_f56(daemon: Daemon, gate: Path) -> None:
+def test_every_query_in_hand_is_printed_f56(launch: Launch, record: Path, gate: Path) -> None:
+    daemon = launch(HOST + agent("a", rec(record)) + agent("b", rec(record)))  # or one job has all agents
     query = f"select i as id, 'gate:{gate}' as act from generate_series(1, 4) i"
-    pks = [daemon.insert(jq_type="a", jq_args=query, jq_msq=True) for _ in range(2)]
+    pks = [daemon.insert(jq_type=kind, jq_args=query, jq_msq=True) for kind in "ab"]
     daemon.wait_all(pks, "running")
     daemon.signal(SIGUSR2)
-    shown = daemon.until(lambda: re.findall(r"^job=(\d+) agent=a total=4 fetched=4", daemon.stderr(), re.MULTILINE))
-    assert sorted(map(int, shown)) == pks
+    shown = re.compile(r"^job=(\d+) agent=[ab] total=4 fetched=4", re.MULTILINE)
+    daemon.until(lambda: sorted(map(int, shown.findall(daemon.stderr()))) == pks, what="a query is not printed")
     gate.touch()
     daemon.wait_all(pks)
 
