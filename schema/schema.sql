@@ -645,6 +645,21 @@ CREATE FUNCTION drover.json_bytes(value jsonb) RETURNS integer
   select case when pg_column_size(value) > 134217728 then pg_column_size(value) else octet_length(value::text) end
 $$;
 
+CREATE FUNCTION drover.keep_group() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    raise exception 'a job group is deleted in a transaction that is read committed'
+      using errcode = 'feature_not_supported';
+  elsif exists (select from jobqueue where jq_job_fk = old.job_pk) then
+    raise exception 'job group % has jobs: remove them first', old.job_pk
+      using errcode = 'foreign_key_violation', constraint = 'jobqueue_jq_job_fk_fkey';
+  end if;
+  return null;
+end $$;
+
 CREATE FUNCTION drover.leave_shared(jobs bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
@@ -843,6 +858,19 @@ CREATE FUNCTION drover.names(list jsonb) RETURNS text[]
     AS $$
   select case jsonb_typeof(list) when 'array' then array(select jsonb_array_elements_text(list)) else array_remove(array[list #>> '{}'], null) end
 $$;
+
+CREATE FUNCTION drover.need_group() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform from job where job_pk = new.jq_job_fk for key share;
+  if not found then
+    raise exception 'no job group has job_pk %', new.jq_job_fk
+      using errcode = 'foreign_key_violation', constraint = 'jobqueue_jq_job_fk_fkey';
+  end if;
+  return null;
+end $$;
 
 CREATE FUNCTION drover.next_round(type text, queue text, host text, rank text, line text) RETURNS bigint
     LANGUAGE plpgsql STABLE
@@ -2329,6 +2357,8 @@ CREATE INDEX log_of_no_job ON drover.log USING btree (log_pk) WHERE (log_jq_fk I
 
 CREATE UNIQUE INDEX output_of_job ON drover.output USING btree (out_jq_fk, out_attempt, out_part);
 
+CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
+
 CREATE TRIGGER job_limit BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((octet_length(new.job_name) > 2000) OR (octet_length(new.job_tenant) > 2000) OR (new.job_data IS NOT NULL))) EXECUTE FUNCTION drover.limit_group();
 
 CREATE TRIGGER jobdepends_add AFTER INSERT ON drover.jobdepends REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION drover.add_edges();
@@ -2346,6 +2376,8 @@ CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (
 CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 2000) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
 
 CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state)) AND (new.jq_attempt > old.jq_attempt) AND (new.jq_type <> 'command'::text)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
+
+CREATE TRIGGER jobqueue_need_group AFTER INSERT OR UPDATE OF jq_job_fk ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_job_fk IS NOT NULL)) EXECUTE FUNCTION drover.need_group();
 
 CREATE TRIGGER jobqueue_offer_command AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type = 'command'::text)) EXECUTE FUNCTION drover.offer_command();
 
@@ -2370,6 +2402,3 @@ ALTER TABLE ONLY drover.jobdepends
 
 ALTER TABLE ONLY drover.jobdepends
     ADD CONSTRAINT jobdepends_jdep_jq_fk_fkey FOREIGN KEY (jdep_jq_fk) REFERENCES drover.jobqueue(jq_pk) ON DELETE CASCADE;
-
-ALTER TABLE ONLY drover.jobqueue
-    ADD CONSTRAINT jobqueue_jq_job_fk_fkey FOREIGN KEY (jq_job_fk) REFERENCES drover.job(job_pk);
