@@ -27,7 +27,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from subprocess import DEVNULL, PIPE, CompletedProcess, TimeoutExpired
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, NoReturn
 
 MODULES = ("scheduler.cli.main", "tests.faults.launcher")
 PACKAGES = ("scheduler.cli", "scheduler.daemon")  # whose modules are imported, with all that they import
@@ -199,7 +199,7 @@ def serve(server: socket.socket) -> None:
             pid = os.fork()
             if not pid:
                 server.detach()
-                sys.exit(_become(request, streams))
+                _end(_become(request, streams))
             pidfd = os.pidfd_open(pid)
             poll.register(pidfd, select.POLLIN)
             ends[pidfd] = pid, end
@@ -234,6 +234,14 @@ def _become(request: int, streams: Sequence[int]) -> int:
     sys.orig_argv = [sys.executable, "-m", program.module, *program.words]
     status: int = module.main()
     return status
+
+
+def _end(status: int) -> NoReturn:
+    """End as an interpreter does, but let objects be: to free all that was imported takes longer than most programs."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _import_all() -> None:
